@@ -1,0 +1,20 @@
+# One image for every role: topics, feed, pipeline, console.
+FROM python:3.13-slim AS build
+WORKDIR /src
+COPY pyproject.toml README.md ./
+COPY rejex_stream rejex_stream
+COPY connectors connectors
+RUN python -m venv /opt/rejex \
+ && /opt/rejex/bin/pip install --no-cache-dir '.[review,confluent]'
+
+FROM python:3.13-slim
+LABEL org.opencontainers.image.title="rejex-stream" \
+      org.opencontainers.image.licenses="Apache-2.0"
+COPY --from=build /opt/rejex /opt/rejex
+# Last bits of a fit depend on the number of BLAS threads: one, everywhere.
+ENV PATH=/opt/rejex/bin:$PATH PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+RUN useradd --uid 10001 --create-home rejex && mkdir /var/lib/rejex && chown rejex /var/lib/rejex
+USER rejex
+WORKDIR /var/lib/rejex
+ENTRYPOINT ["rejex-stream"]
+CMD ["--help"]

@@ -1,0 +1,1 @@
+"""Benchmarks: every figure of the project is printed by a command in here."""

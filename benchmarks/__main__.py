@@ -1,0 +1,13 @@
+"""Run the benchmarks of the core, one after the other: ``make bench``."""
+
+from __future__ import annotations
+
+import warnings
+
+from benchmarks import engine, latency, memory, verdict
+
+if __name__ == "__main__":
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for benchmark in (verdict, engine, latency, memory):
+            benchmark.main()

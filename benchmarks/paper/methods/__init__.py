@@ -1,0 +1,55 @@
+"""The methods by name: the paper's eight, Oracle, and what goes beyond the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from benchmarks.paper.cell import Cell
+from benchmarks.paper.methods import (
+    em,
+    ens,
+    mv,
+    noreject,
+    oracle,
+    rejex,
+    ss_repen,
+    stability,
+    trivial,
+    udr,
+)
+from benchmarks.paper.methods.outcome import ANY, Outcome
+from benchmarks.paper.methods.variants import variant
+
+__all__ = ["ANY", "BEYOND", "METHODS", "PAPER", "Method", "Outcome"]
+
+Method = Callable[[Cell], Outcome]
+
+PAPER: Final[dict[str, Method]] = {
+    "RejEx": rejex.run,
+    "SS-Repen": ss_repen.run,
+    "Mv": mv.run,
+    "Ens": ens.run,
+    "Udr": udr.run,
+    "Em": em.run,
+    "Stability": stability.run,
+    "NoReject": noreject.run,
+}
+"""In the order of the paper's tables; these eight are ranked against each other."""
+
+BEYOND: Final[dict[str, Method]] = {
+    "RejEx mid": variant(budget=False, holdout=False, ties="mid"),
+    "RejEx budget": variant(budget=True, holdout=False, ties="paper"),
+    "RejEx budget mid": variant(budget=True, holdout=False, ties="mid"),
+    "RejEx holdout": variant(budget=False, holdout=True, ties="paper"),
+    "RejEx holdout mid": variant(budget=False, holdout=True, ties="mid"),
+    "RejEx holdout budget": variant(budget=True, holdout=True, ties="paper"),
+    "RejEx holdout budget mid": variant(budget=True, holdout=True, ties="mid"),
+    "Random": trivial.random,
+    "Score margin": trivial.margin,
+    "Oracle free": oracle.run_free,
+    "Always normal": trivial.always_normal,
+    "Reject all": trivial.reject_all,
+}
+
+METHODS: Final[dict[str, Method]] = {**PAPER, "Oracle": oracle.run, **BEYOND}

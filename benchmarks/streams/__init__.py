@@ -1,0 +1,1 @@
+"""Prequential evaluation of the engine, as shipped, on labelled sensor streams."""

@@ -1,0 +1,189 @@
+"""One stream and one detector as a row of numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.metrics import average_precision_score
+
+from benchmarks.paper.costs import CASES, Counts, cost, costs, count
+from benchmarks.streams.events import found
+from benchmarks.streams.prequential import CONTAMINATION, RATE
+from benchmarks.streams.sources import Stream
+from benchmarks.streams.vus import vus_pr
+from rejex_stream.policy import RejectionPolicy
+
+__all__ = ["autocorrelation", "evaluate", "rejections_at", "trivial_scores"]
+
+Array = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+def evaluate(stream: Stream, said: dict[str, Array]) -> dict[str, Any]:
+    """Judge what the engine said from the end of the warm-up on, where labels are known."""
+    use = np.arange(len(stream.y)) >= stream.warm_up
+    use &= stream.y >= 0
+    y = stream.y[use]
+    part = {key: values[use] for key, values in said.items()}
+    ranked = np.isfinite(part["rank"])
+    shipped = part["label"].astype(np.int64)
+    hard = hard_labels(part)
+    rejected = shipped == -1
+    ambiguous = rejected & ranked
+    row: dict[str, Any] = {
+        "events": len(y),
+        "anomalies": int(y.sum()),
+        "days": None if stream.interval_s is None else len(y) * stream.interval_s / 86400,
+        "unranked": float(np.mean(~ranked)),
+        "rejection_rate": float(rejected.mean()),
+        "ambiguous_rate": float(ambiguous.mean()),
+        "policies": {
+            "as shipped": verdict_numbers(shipped, y),
+            "NoReject": verdict_numbers(hard, y),
+        },
+    }
+    for name, verdicts in rejections_at(int(ambiguous.sum()), part, hard, y, ranked).items():
+        row["policies"][name] = verdict_numbers(verdicts, y)
+    row["policies"]["Random"] = {"counts": list(_random(hard, y, ranked, int(ambiguous.sum())))}
+    row["policies"]["T = 32"] = verdict_numbers(
+        policy_labels(part, RejectionPolicy(CONTAMINATION, tolerance=32.0)), y
+    )
+    for case in CASES:
+        for numbers in row["policies"].values():
+            prices = costs(case, CONTAMINATION)
+            numbers.setdefault("cost", {})[case] = cost(Counts(*numbers["counts"]), prices)
+    normal = ranked & (y == 0)
+    width = _widths(part["window"][ranked])
+    row["rate"] = {
+        "expected": float(np.mean(width / (part["window"][ranked] + 1))) if ranked.any() else None,
+        "measured": float(ambiguous[ranked].mean()) if ranked.any() else None,
+        "measured_normal": float(ambiguous[normal].mean()) if normal.any() else None,
+        "flagged_normal": float(hard[normal].mean()) if normal.any() else None,
+    }
+    psi = (part["rank"] / np.maximum(part["window"], 1))[normal]
+    row["autocorrelation"] = autocorrelation(psi)
+    row["ranking"] = _ranking(stream, part, use, y)
+    return row
+
+
+def hard_labels(part: dict[str, Array]) -> Ints:
+    """Label by threshold alone; without a threshold yet, no alarm."""
+    r = np.floor(part["window"] * CONTAMINATION + 1e-9)
+    with np.errstate(invalid="ignore"):
+        return (part["rank"] > part["window"] - r).astype(np.int64)
+
+
+def policy_labels(part: dict[str, Array], policy: RejectionPolicy) -> Ints:
+    """Verdicts that another policy would have given: windows do not depend on verdicts."""
+    labels = np.full(len(part["rank"]), -1, dtype=np.int64)
+    first = policy.first_window
+    for i, (rank, window) in enumerate(zip(part["rank"], part["window"], strict=True)):
+        if np.isfinite(rank) and window >= first:
+            label = str(policy.band(int(window)).label(int(rank)))
+            labels[i] = {"normal": 0, "anomaly": 1, "rejected": -1}[label]
+    return labels
+
+
+def rejections_at(
+    number: int, part: dict[str, Array], hard: Ints, y: Ints, ranked: npt.NDArray[np.bool_]
+) -> dict[str, Ints]:
+    """Return the verdicts of yardsticks that reject exactly `number` ranked events.
+
+    ``Margin`` rejects those nearest to the threshold in score units, ``Oracle`` wrong labels
+    first. Both choose with the whole stream in view, which no method could: they are bounds.
+    What has no rank is rejected by all.
+    """
+    with np.errstate(invalid="ignore"):
+        distance = np.abs(part["score"] - part["threshold"])
+    by = {"Margin": np.where(ranked, distance, np.inf)}
+    by["Oracle"] = np.where(ranked, (hard == y).astype(np.float64), np.inf)
+    result = {}
+    for name, key in by.items():
+        verdicts = np.where(ranked, hard, -1)
+        verdicts[np.argsort(key, kind="stable")[:number]] = -1
+        result[name] = verdicts
+    return result
+
+
+def _random(hard: Ints, y: Ints, ranked: npt.NDArray[np.bool_], number: int) -> Counts:
+    """Return the expected counts when `number` of the ranked events are rejected blindly."""
+    rate = number / max(int(ranked.sum()), 1)
+    kept = count(hard[ranked], y[ranked])
+    lost = count(np.full(int((~ranked).sum()), -1), y[~ranked])
+    return Counts(
+        *(kept.tn * (1 - rate), kept.fp * (1 - rate), kept.fn * (1 - rate), kept.tp * (1 - rate)),
+        (kept.tn + kept.fp) * rate + lost.rejected_normal,
+        (kept.fn + kept.tp) * rate + lost.rejected_anomaly,
+    )
+
+
+def verdict_numbers(verdicts: Ints, y: Ints) -> dict[str, Any]:
+    """Count events and points."""
+    events = found(verdicts, y)
+    return {
+        "counts": list(count(verdicts, y)),
+        "events": events.events,
+        "alarmed": events.alarmed,
+        "alarmed_or_reviewed": events.alarmed_or_reviewed,
+        "false_alarms": events.false_alarms,
+        "delays": list(events.delays),
+    }
+
+
+def _widths(windows: Array) -> Array:
+    policy = RejectionPolicy(CONTAMINATION, rate=RATE)
+    sizes, where = np.unique(windows.astype(np.int64), return_inverse=True)
+    result: Array = np.array([policy.band(int(n)).width for n in sizes], dtype=np.float64)[where]
+    return result
+
+
+def autocorrelation(values: Array) -> float | None:
+    """Lag-1 autocorrelation; ``None`` where the values never change."""
+    if len(values) < 3 or np.ptp(values) == 0:
+        return None
+    centred = values - values.mean()
+    return float((centred[1:] @ centred[:-1]) / (centred @ centred))
+
+
+def trivial_scores(stream: Stream) -> dict[str, Array]:
+    """Scores that need no detector: ``random``, ``|Δx|`` and ``max |z|`` over channels.
+
+    Mean and standard deviation come from the warm-up; channels that never move in it are left out.
+    """
+    base = stream.X[: stream.warm_up]
+    mean, sd = np.nanmean(base, axis=0), np.nanstd(base, axis=0)
+    moving = sd > 1e-12
+    z = np.nan_to_num((stream.X[:, moving] - mean[moving]) / sd[moving])
+    change = np.abs(np.diff(z, axis=0, prepend=z[:1]))
+    return {
+        "random": np.random.default_rng(0).random(len(stream.y)),
+        "|Δx|": change.max(axis=1, initial=0.0),
+        "max |z|": np.abs(z).max(axis=1, initial=0.0),
+    }
+
+
+def _ranking(
+    stream: Stream, part: dict[str, Array], use: npt.NDArray[np.bool_], y: Ints
+) -> dict[str, dict[str, float]] | None:
+    """AUC-PR and VUS-PR of the detector (rank, then score) and of the trivial scores."""
+    if not y.any():
+        return None
+    psi = np.nan_to_num(part["rank"] / np.maximum(part["window"], 1), nan=-1.0)
+    score = np.nan_to_num(part["score"], nan=-np.inf)
+    order = np.lexsort((score, psi))  # models change, so scores compare only within one rank
+    place = np.empty(len(y))
+    place[order] = np.arange(len(y))
+    same = np.flatnonzero((np.diff(psi[order]) == 0) & (score[order][1:] == score[order][:-1]))
+    for i in same:  # equal scores are one place
+        place[order[i + 1]] = place[order[i]]
+    scores = {"detector": place}
+    scores |= {name: values[use] for name, values in trivial_scores(stream).items()}
+    return {
+        name: {
+            "auc_pr": float(average_precision_score(y, values)),
+            "vus_pr": vus_pr(y, values),
+        }
+        for name, values in scores.items()
+    }

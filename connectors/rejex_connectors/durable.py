@@ -1,0 +1,36 @@
+"""Writing a file so that a crash leaves the old content or the new, never half of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["replace_file", "sync_folder"]
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Put `content` into `path`: temporary file, fsync, rename, fsync of the folder.
+
+    Only one process may write to `path`; what it left half-done is overwritten.
+
+    Raises
+    ------
+    OSError
+        If the file system refuses; the old content is still there then.
+    """
+    temporary = path.with_name(f".{path.name}.part")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in `folder` durable."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

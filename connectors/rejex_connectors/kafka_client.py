@@ -1,0 +1,242 @@
+"""What the connector asks of a Kafka client library, and nothing more.
+
+Two libraries stand behind these contracts: kafka-python (:mod:`rejex_connectors.kafka_python`)
+and confluent-kafka (:mod:`rejex_connectors.kafka_confluent`). Their types and exceptions stop
+there; what crosses is a :class:`~rejex_stream.types.Record`, a :class:`Message` or a
+:class:`~rejex_stream.errors.ConnectorError`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.types import Partition, Record
+
+if TYPE_CHECKING:
+    from rejex_connectors.kafka_settings import KafkaSettings
+
+__all__ = [
+    "Consumer",
+    "Edge",
+    "Gained",
+    "Lost",
+    "Message",
+    "Producer",
+    "SeatTakenError",
+    "fenced",
+    "missing_topic",
+    "no_member",
+    "open_clients",
+    "seat_taken",
+    "took_too_long",
+    "transactional_id",
+    "within",
+]
+
+T = TypeVar("T")
+Edge: TypeAlias = Literal["earliest", "latest"]
+
+
+class SeatTakenError(ConnectorError):
+    """The group holds another member under our instance id: a rival, or a ghost of ourselves."""
+
+
+class Message(NamedTuple):
+    """One record to send."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes]]
+
+
+class Gained(NamedTuple):
+    """The group gave us a partition; it is paused."""
+
+    partition: Partition
+
+
+class Lost(NamedTuple):
+    """The group took a partition away."""
+
+    partition: Partition
+
+
+class Consumer(Protocol):
+    """A member of a consumer group; every method is called from one thread."""
+
+    def poll(self, max_records: int, timeout_s: float) -> list[Record]:
+        """Return records of running partitions; in order within each partition."""
+        ...
+
+    def changes(self) -> list[Gained | Lost]:
+        """Return what happened to our partitions since the last call, in order."""
+        ...
+
+    def committed(self, partition: Partition, timeout_s: float) -> int | None:
+        """Return the next offset to process; waits for a transaction that is still deciding.
+
+        Raises a retriable :class:`ConnectorError` where that takes longer than `timeout_s`.
+        """
+        ...
+
+    def edge(self, partition: Partition, which: Edge, timeout_s: float) -> int:
+        """Return the first offset of a stopped partition that can be read, or its end.
+
+        Raises a retriable :class:`ConnectorError` where that takes longer than `timeout_s`.
+        """
+        ...
+
+    def bounds(self, partition: Partition) -> tuple[int, int]:
+        """Return the first offset that can be read, and the one after the last committed."""
+        ...
+
+    def end(self, partition: Partition) -> int | None:
+        """Return where the partition ended at its last fetch; ``None`` before the first."""
+        ...
+
+    def start(self, partition: Partition, offset: int) -> None:
+        """Deliver from `offset` on."""
+        ...
+
+    def stop(self, partition: Partition) -> None:
+        """Deliver nothing until :meth:`start`."""
+        ...
+
+    def membership(self) -> Any:  # noqa: ANN401 - the library's own token
+        """Return the token that fences our commits; raises when we are no member any more."""
+        ...
+
+    def commit(self, offsets: Mapping[Partition, int], timeout_s: float) -> None:
+        """Commit outside a transaction (at-least-once)."""
+        ...
+
+    def close(self) -> None:
+        """Leave."""
+        ...
+
+
+class Producer(Protocol):
+    """Writes messages; after any exception it is spent and must be closed and replaced."""
+
+    def partitions(self, topic: str) -> int:
+        """Return how many partitions `topic` has; raises when there is no such topic."""
+        ...
+
+    def publish(
+        self, messages: Sequence[Message], offsets: Mapping[Partition, int], consumer: Consumer
+    ) -> None:
+        """Write all messages and commit the offsets, both or neither.
+
+        At-least-once: the offsets once every message was acknowledged.
+        """
+        ...
+
+    def close(self) -> None:
+        """Drop what is not committed."""
+        ...
+
+
+def open_clients(
+    settings: KafkaSettings, worker: str
+) -> tuple[Callable[[], Consumer], Callable[[], Producer]]:
+    """Return how to make a consumer and a producer with the library that was asked for.
+
+    Parameters
+    ----------
+    worker
+        Name of this process in the group; transactions are fenced by it.
+
+    Raises
+    ------
+    ConnectorError
+        When the library is not installed.
+    """
+    if settings.client == "confluent":
+        try:
+            from rejex_connectors import kafka_confluent
+        except ImportError:
+            raise ConnectorError(
+                "kafka.client = 'confluent' needs the extra: pip install 'rejex-stream[confluent]'"
+            ) from None
+        return kafka_confluent.open_clients(settings, worker)
+    from rejex_connectors import kafka_python
+
+    return kafka_python.open_clients(settings, worker)
+
+
+def transactional_id(settings: KafkaSettings, worker: str) -> str:
+    """Name the transactions of one worker."""
+    return f"{settings.group}-{worker}"
+
+
+def within(timeout_s: float, doing: str, call: Callable[..., T], *arguments: object) -> T:
+    """Run a library call that has no deadline of its own; costs one thread.
+
+    Raises
+    ------
+    ConnectorError
+        Retriable, after `timeout_s`; the call is left behind in a daemon thread.
+    """
+    result: list[T] = []
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            result.append(call(*arguments))
+        except BaseException as error:  # handed to the caller below
+            failure.append(error)
+
+    thread = threading.Thread(target=run, name=f"kafka {doing}", daemon=True)
+    thread.start()
+    thread.join(max(0.0, timeout_s))
+    if failure:
+        raise failure[0]
+    if not result:
+        raise ConnectorError(f"Kafka did not answer in {timeout_s:.1f} s: {doing}", retriable=True)
+    return result[0]
+
+
+def fenced(settings: KafkaSettings) -> ConnectorError:
+    """Say that another worker goes by our name."""
+    return ConnectorError(
+        f"another worker has taken the name {settings.instance_id!r} in group {settings.group!r}; "
+        "this one wrote nothing since and stops. Give every live worker its own "
+        "kafka.instance_id, or leave it unset."
+    )
+
+
+def seat_taken(settings: KafkaSettings) -> SeatTakenError:
+    """Say the same of our seat in the group; the caller finds out whether it is a ghost."""
+    return SeatTakenError(str(fenced(settings)))
+
+
+def no_member(settings: KafkaSettings) -> ConnectorError:
+    """Say that the group went on without us."""
+    return ConnectorError(
+        f"this worker is no longer a member of group {settings.group!r} (it was silent for more "
+        f"than session_timeout_ms = {settings.session_timeout_ms}, or did not poll for "
+        f"max_poll_interval_ms = {settings.max_poll_interval_ms}); nothing was committed",
+        retriable=True,
+    )
+
+
+def missing_topic(settings: KafkaSettings, topic: str) -> ConfigError:
+    """Say that an output topic is not there, and how to make it."""
+    return ConfigError(
+        f"topic {topic!r} does not exist on {settings.bootstrap_servers}: run "
+        "`rejex-stream topics create`"
+    )
+
+
+def took_too_long(settings: KafkaSettings, elapsed_s: float) -> ConnectorError:
+    """Say that the broker gave up on our transaction."""
+    return ConnectorError(
+        f"a transaction took {elapsed_s:.1f} s, longer than transaction_timeout_ms = "
+        f"{settings.transaction_timeout_ms}: the broker aborted it",
+        retriable=True,
+    )

@@ -1,0 +1,120 @@
+"""rejex-stream: streaming anomaly detection that knows when it does not know.
+
+The straight line an event goes through::
+
+    Source.poll ─► decode ─► features ─► score ─► window rank ─► band ─► Verdict ─► Sink.write
+                             └──────── engine: per stream key, in event order ──────┘
+
+Three verdicts: ``anomaly``, ``normal``, ``rejected``. Rejected means that the label would flip
+under slightly different training data, so a person decides. How often that happens is known in
+advance: :mod:`rejex_stream.guarantees`.
+
+References
+----------
+.. [1] L. Perini, J. Davis: Unsupervised Anomaly Detection with Rejection. NeurIPS 2023.
+
+Examples
+--------
+>>> import rejex_stream as rs
+>>> band = rs.rejection_band(2000, contamination=0.05, tolerance=8)
+>>> round(rs.expected_rejection_rate(band), 3)
+0.033
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rejex_stream.detectors import make_detector
+    from rejex_stream.engine import Engine, EngineSpec
+    from rejex_stream.facade import RejectingDetector, RejectingStream
+    from rejex_stream.features import Feature, FeatureSpec
+    from rejex_stream.guarantees import (
+        cost_bound,
+        cost_quantile,
+        exact_rate_bound,
+        expected_rejection_rate,
+        paper_rate_bound,
+    )
+    from rejex_stream.policy import RejectionPolicy
+    from rejex_stream.refit import RefitSchedule
+    from rejex_stream.rejection import (
+        RejectionBand,
+        Stability,
+        min_window,
+        rejection_band,
+        stability,
+        tolerance_for_rate,
+        window_for_rate,
+    )
+    from rejex_stream.types import Label, Position, Reading, Reason, Verdict
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Engine",
+    "EngineSpec",
+    "Feature",
+    "FeatureSpec",
+    "Label",
+    "Position",
+    "Reading",
+    "Reason",
+    "RefitSchedule",
+    "RejectingDetector",
+    "RejectingStream",
+    "RejectionBand",
+    "RejectionPolicy",
+    "Stability",
+    "Verdict",
+    "__version__",
+    "cost_bound",
+    "cost_quantile",
+    "exact_rate_bound",
+    "expected_rejection_rate",
+    "make_detector",
+    "min_window",
+    "paper_rate_bound",
+    "rejection_band",
+    "stability",
+    "tolerance_for_rate",
+    "window_for_rate",
+]
+
+# Loaded when first asked for: the command line should not wait for scikit-learn to say --help.
+_HOMES = {
+    "detectors": ("make_detector",),
+    "engine": ("Engine", "EngineSpec"),
+    "facade": ("RejectingDetector", "RejectingStream"),
+    "features": ("Feature", "FeatureSpec"),
+    "guarantees": (
+        "cost_bound",
+        "cost_quantile",
+        "exact_rate_bound",
+        "expected_rejection_rate",
+        "paper_rate_bound",
+    ),
+    "policy": ("RejectionPolicy",),
+    "refit": ("RefitSchedule",),
+    "rejection": (
+        "RejectionBand",
+        "Stability",
+        "min_window",
+        "rejection_band",
+        "stability",
+        "tolerance_for_rate",
+        "window_for_rate",
+    ),
+    "types": ("Label", "Position", "Reading", "Reason", "Verdict"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever lives there
+    # A module wins over a function of the same name, as it would once it was imported.
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{home}"), name)

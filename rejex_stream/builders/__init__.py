@@ -1,0 +1,1 @@
+"""The parts of :mod:`rejex_stream.build`: values, Kafka, files, a whole run."""

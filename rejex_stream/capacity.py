@@ -1,0 +1,309 @@
+"""From a team's working day to n and T: which rejection rate fits, and which windows allow it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from rejex_stream.arguments import check_contamination
+from rejex_stream.guarantees import expected_rejection_rate
+from rejex_stream.planner import (
+    TRUSTED_TOLERANCE,
+    Costs,
+    EpisodeRule,
+    Plan,
+    episodes_per_day,
+    plan,
+)
+from rejex_stream.rejection import min_window, rejection_band, window_for_rate
+from rejex_stream.workload import (
+    Team,
+    events_together,
+    frozen_overrun,
+    reviews_needed,
+    safe_rate,
+    sliding_overrun,
+)
+
+__all__ = ["WINDOWS", "CapacityPlan", "CapacityRow", "Team", "plan_for_team"]
+
+WINDOWS = (500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
+"""Windows that are tried when none are given."""
+
+_LARGEST_WINDOW = 10_000_000
+
+
+class CapacityRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One window under the safe rate.
+
+    Attributes
+    ----------
+    plan
+        What it promises, with the largest tolerance that fits.
+    reviews_per_day, minutes_per_day
+        Expected reviews (rejected events by `events_per_episode`) and the minutes they take.
+    independent_episodes_per_day
+        Episodes if rejections were independent of each other; a replay measures the real number.
+    overrun
+        Probability that a day brings more than people can look at.
+    fill_days
+        How long one window takes to fill.
+    """
+
+    plan: Plan
+    reviews_per_day: float | None = None
+    minutes_per_day: float | None = None
+    independent_episodes_per_day: float | None = None
+    overrun: float | None = None
+    fill_days: float
+
+
+class CapacityPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Which windows and tolerances a team can afford.
+
+    Attributes
+    ----------
+    events_per_day, reviews_per_day
+        What arrives, and what people can look at.
+    naive_rate, safe_rate
+        Reviews over events; and the largest rate that overruns on at most `overrun` of the days.
+    overrun
+        The probability allowed.
+    rows
+        One per window.
+    recommended
+        Index of the smallest window that works, if one does.
+    refusal
+        Why none does.
+    nearest
+        Changes, each of which alone would make it work.
+    """
+
+    events_per_day: float
+    reviews_per_day: int
+    naive_rate: float
+    safe_rate: float
+    overrun: float
+    rows: tuple[CapacityRow, ...]
+    recommended: int | None
+    refusal: str | None
+    nearest: tuple[str, ...]
+
+
+def plan_for_team(
+    team: Team,
+    contamination: float,
+    *,
+    windows: Sequence[int] = WINDOWS,
+    frozen: bool = False,
+    overrun: float = 0.01,
+    delta: float = 0.1,
+    costs: Costs | None = None,
+    rule: EpisodeRule | None = None,
+    least_tolerance: float = TRUSTED_TOLERANCE,
+) -> CapacityPlan:
+    """Find the windows and tolerances that a team can keep up with, or say what would help.
+
+    Parameters
+    ----------
+    team
+        What arrives, and what people can look at.
+    contamination
+        γ.
+    windows
+        Windows to try.
+    frozen
+        Whether windows stay as they are instead of sliding (the batch facade).
+    overrun
+        Share of days on which there may be more to review than fits.
+    delta, costs
+        As in :func:`~rejex_stream.planner.plan`.
+    rule
+        What makes an episode.
+    least_tolerance
+        Smaller tolerances are refused.
+
+    Examples
+    --------
+    >>> team = Team(sensors=5, events_per_s=0.1, reviewers=2, minutes_per_day=60, handling_s=10)
+    >>> answer = plan_for_team(team, 0.05)
+    >>> answer.reviews_per_day, round(answer.safe_rate, 4)
+    (720, 0.0153)
+    >>> answer.rows[answer.recommended].plan.window
+    5000
+    >>> plan_for_team(Team(sensors=200, events_per_s=1), 0.05).recommended is None
+    True
+    """
+    check_contamination(contamination)
+    question = _Question(team, contamination, frozen, overrun, delta, costs, rule, least_tolerance)
+    safe = safe_rate(
+        team.events_per_day,
+        team.reviews_per_day,
+        overrun=overrun,
+        events_per_episode=team.events_per_episode,
+    )
+    rows = tuple(_row(question, n, safe) for n in sorted(set(windows)))
+    works = [i for i, row in enumerate(rows) if row.plan.refusal is None]
+    refusal: str | None = None
+    nearest: tuple[str, ...] = ()
+    if not works:
+        refusal, nearest = _refuse(question, safe, max(windows))
+    return CapacityPlan(
+        events_per_day=team.events_per_day,
+        reviews_per_day=team.reviews_per_day,
+        naive_rate=team.reviews_per_day * team.events_per_episode / team.events_per_day,
+        safe_rate=safe,
+        overrun=overrun,
+        rows=rows,
+        recommended=works[0] if works else None,
+        refusal=refusal,
+        nearest=nearest,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What was asked, apart from the window."""
+
+    team: Team
+    contamination: float
+    frozen: bool
+    overrun: float
+    delta: float
+    costs: Costs | None
+    rule: EpisodeRule | None
+    least_tolerance: float
+
+    def promise(self, n: int, tolerance: float | None = None, rate: float | None = None) -> Plan:
+        return plan(
+            self.contamination,
+            n,
+            tolerance,
+            rate=rate,
+            delta=self.delta,
+            costs=self.costs,
+            events_per_day=self.team.events_per_day,
+        )
+
+    def overrun_of(self, width: int, n: int) -> float:
+        team = self.team
+        events = team.events_per_day / team.events_per_episode
+        if self.frozen:
+            streams = team.streams or team.sensors
+            return frozen_overrun(events, team.reviews_per_day, width, n, streams=streams)
+        return sliding_overrun(events, team.reviews_per_day, width / (n + 1))
+
+
+def _row(question: _Question, n: int, safe: float) -> CapacityRow:
+    team = question.team
+    fill = n / team.events_per_stream_day
+    rate = _frozen_rate(question, n, safe) if question.frozen else safe
+    if not 0 < rate < 1:
+        why = (
+            "people can look at every event: nothing needs to be rejected for lack of time."
+            if rate >= 1
+            else "no rejected event at all fits into the day."
+        )
+        nothing = Plan(
+            contamination=question.contamination,
+            window=n,
+            tolerance=None,
+            delta=question.delta,
+            promise=None,
+            refusal=why,
+        )
+        return CapacityRow(plan=nothing, fill_days=fill)
+    choice = _trusted(question, question.promise(n, rate=rate), rate)
+    promise = choice.promise
+    if promise is None:
+        return CapacityRow(plan=choice, fill_days=fill)
+    reviews = promise.expected_rate * team.events_per_day / team.events_per_episode
+    return CapacityRow(
+        plan=choice,
+        reviews_per_day=reviews,
+        minutes_per_day=reviews * team.handling_s / 60,
+        independent_episodes_per_day=episodes_per_day(
+            promise.expected_rate, team.events_per_day, team.sensors, question.rule
+        ),
+        overrun=question.overrun_of(promise.upper - promise.lower + 1, n),
+        fill_days=fill,
+    )
+
+
+def _trusted(question: _Question, choice: Plan, rate: float) -> Plan:
+    """Refuse a tolerance that means too little."""
+    least, tolerance = question.least_tolerance, choice.tolerance
+    if choice.refusal is not None or tolerance is None or tolerance >= least:
+        return choice
+    # One band belongs to a range of tolerances, and the least one may still be in it.
+    other = question.promise(choice.window, tolerance=least)
+    if other.promise is not None and other.promise.expected_rate <= rate:
+        return other
+    return msgspec.structs.replace(
+        choice,
+        refusal=f"T = {tolerance:.2g} is below {least:g}: accepted labels would flip with up to "
+        f"{math.exp(-tolerance):.1%}, and the paper's theorem needs T of at least 4. Use a larger "
+        "window.",
+    )
+
+
+def _frozen_rate(question: _Question, n: int, safe: float) -> float:
+    """Return the largest rate whose Beta-binomial count overruns seldom enough; below `safe`."""
+    low, high = 0, math.floor(safe * (n + 1))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if question.overrun_of(middle, n) <= question.overrun:
+            low = middle
+        else:
+            high = middle - 1
+    return (low + 0.5) / (n + 1) if low else 0.0
+
+
+def _refuse(question: _Question, safe: float, largest: int) -> tuple[str, tuple[str, ...]]:
+    """Say why nothing works, and the changes each of which alone would help."""
+    team, least = question.team, question.least_tolerance
+    events, capacity = team.events_per_day, team.reviews_per_day
+    if safe >= 1:
+        return (
+            f"{capacity:,} reviews a day cover all {events:,.0f} events: let people look at "
+            "everything.",
+            (),
+        )
+    refusal = (
+        f"With {events:,.0f} events and {capacity:,} reviews a day, at most {safe:.2g} of the "
+        f"events may be rejected; no window up to {largest:,} does that with a tolerance of at "
+        f"least {least:g}."
+    )
+    nearest = _larger_window(question, safe) if safe > 0 else []
+    n = max(largest, min_window(question.contamination, least))
+    rate = expected_rejection_rate(rejection_band(n, question.contamination, least))
+    needed = reviews_needed(events / team.events_per_episode, rate, question.overrun)
+    minutes, per_person = needed * team.handling_s / 60, team.minutes_per_day
+    seconds = per_person * team.reviewers * 60 / needed
+    at = f"at n = {n:,}, T = {least:g}"
+    nearest.append(
+        f"{at}: {needed:,} reviews a day, that is {minutes:,.0f} minutes "
+        f"({minutes / per_person:,.1f} people at {per_person:g} minutes, or {seconds:.2g} s a "
+        "review)"
+    )
+    if capacity:
+        together = events_together(events, capacity, rate, question.overrun)
+        nearest.append(
+            f"{at}: one review for every {together:,} rejected events, by episodes or pooled "
+            "sensors (measure yours with --replay)"
+        )
+    if 0 < safe < rate:
+        nearest.append(f"{at}: look at a random {safe / rate:.2g} of the rejected events only")
+    return refusal, tuple(nearest)
+
+
+def _larger_window(question: _Question, safe: float) -> list[str]:
+    gamma, least = question.contamination, question.least_tolerance
+    if expected_rejection_rate(rejection_band(_LARGEST_WINDOW, gamma, least)) > safe:
+        return []
+    n = window_for_rate(safe, gamma, least)
+    days = n / question.team.events_per_stream_day
+    return [f"a window of {n:,} events at T = {least:g} (fills in {days:,.1f} days)"]

@@ -1,0 +1,164 @@
+"""``run``: a pipeline, until its input ends or somebody stops it."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from rejex_stream.build import run_pipeline
+from rejex_stream.cli.progress import following
+from rejex_stream.cli.score import print_measured
+from rejex_stream.cli.show import As, AsOption, number, print_facts, print_json, share
+from rejex_stream.cli.validate import promised
+from rejex_stream.config import Config, load_config
+from rejex_stream.dryrun import Counting
+from rejex_stream.errors import ConfigError
+from rejex_stream.logs import logging_to_stderr
+from rejex_stream.progress import RunSummary
+from rejex_stream.types import Label
+
+__all__ = ["run", "stopping"]
+
+
+def run(
+    config: Annotated[Path, typer.Argument(help="The config, a TOML file.")],
+    dry_run: Annotated[
+        bool, typer.Option(help="Judge and write nothing, then show the mix against theory.")
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="With --dry-run: stop after so many records.")
+    ] = None,
+    output: AsOption = As.TABLE,
+) -> None:
+    """Run a pipeline until its input ends; Ctrl-C or SIGTERM stops it after what is in hand.
+
+    What was done is durable: the next run goes on from there.
+    """
+    if limit is not None and not dry_run:
+        raise ConfigError("--limit goes with --dry-run: a real run leaves no record unread.")
+    settings = load_config(config)
+    stop = threading.Event()
+    counting = Counting(stop, limit) if dry_run else None
+    log = settings.logging
+    with (
+        logging_to_stderr(log.level, log.format) as handler,
+        stopping(stop),
+        following(settings, handler) as display,
+    ):
+        summary = run_pipeline(
+            settings,
+            observers=[display, *([counting] if counting else [])],
+            on_progress=display.progress,
+            on_open=display.opened,
+            stop=stop,
+            dry_run=dry_run,
+        )
+    # Where verdicts go to standard output, nothing else may.
+    aside = settings.output.verdicts == "-" and not dry_run and settings.input.kind == "file"
+    if counting is not None:
+        _print_rehearsal(settings, counting, output)
+    elif output is As.JSON and not aside:
+        print_json(_as_plain(summary))
+    else:
+        _print_summary(settings, summary, stderr=aside)
+
+
+@contextmanager
+def stopping(stop: threading.Event) -> Iterator[None]:
+    """Set `stop` at the first SIGINT or SIGTERM; a second one, later, ends the program at once.
+
+    What comes within a second is the same wish: a terminal and a wrapper such as ``timeout`` or
+    ``make`` may each pass it on.
+    """
+    asked_at = -math.inf
+
+    def handle(number_: int, frame: FrameType | None) -> None:
+        nonlocal asked_at
+        now = time.monotonic()
+        if stop.is_set() and now - asked_at > 1.0:
+            raise KeyboardInterrupt
+        if not stop.is_set():
+            asked_at = now
+            stop.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {which: signal.signal(which, handle) for which in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for which, handler in before.items():
+            signal.signal(which, handler)
+
+
+def _print_summary(config: Config, summary: RunSummary, *, stderr: bool) -> None:
+    total = summary.labels.total()
+    rows = [
+        (str(label), f"{summary.labels[label]:,}  {share(summary.labels[label] / max(1, total))}")
+        for label in Label
+    ]
+    rows += [
+        (f"  {reason}", f"{count:,}") for reason, count in sorted(summary.reasons.items()) if count
+    ]
+    choice = promised(config).promise
+    expected = choice.expected_rate if choice is not None else None
+    rows += [
+        (
+            "rejection rate",
+            f"{share(summary.rejection_rate)} after warm-up; expected {share(expected)} in a full "
+            "window",
+        ),
+        ("for review", f"{summary.n_reviews:,}"),
+        ("dead letters", f"{summary.n_invalid:,}"),
+    ]
+    if summary.n_replayed:
+        rows.append(("replayed", f"{summary.n_replayed:,}"))
+    if summary.n_fit_failures:
+        rows.append(("failed fits", f"{summary.n_fit_failures:,}"))
+    if summary.fit_waits:
+        rows.append(("waits for a fit", f"{summary.fit_waits:,}, {summary.fit_wait_s:.1f} s"))
+    rate = summary.n_events / summary.seconds if summary.seconds else None
+    rows.append(("time", f"{summary.seconds:.1f} s, {number(rate)} events/s"))
+    done = "stopped; the next run goes on from here" if summary.stopped else "done"
+    if not summary.n_events and not summary.stopped:
+        done = "nothing new"
+    print_facts(rows, title=f"{config.pipeline.name}: {done}", stderr=stderr)
+
+
+def _print_rehearsal(config: Config, counting: Counting, output: As) -> None:
+    measured, choice = counting.tally.measured(), promised(config)
+    if output is As.JSON:
+        print_json({"plan": choice, "measured": measured})
+    else:
+        print("Nothing was written.")
+        print_measured(measured, choice)
+
+
+def _as_plain(summary: RunSummary) -> dict[str, object]:
+    return {
+        "events": summary.n_events,
+        "labels": {str(label): summary.labels[label] for label in Label},
+        "reasons": {str(reason): count for reason, count in sorted(summary.reasons.items())},
+        "rejection_rate": summary.rejection_rate,
+        "invalid": summary.n_invalid,
+        "reviews": summary.n_reviews,
+        "replayed": summary.n_replayed,
+        "commits": summary.n_commits,
+        "snapshots": summary.n_snapshots,
+        "retries": summary.n_retries,
+        "fit_failures": summary.n_fit_failures,
+        "fit_waits": summary.fit_waits,
+        "fit_wait_s": summary.fit_wait_s,
+        "seconds": summary.seconds,
+        "stopped": summary.stopped,
+    }

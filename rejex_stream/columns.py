@@ -1,0 +1,202 @@
+"""The columns of a feature row, each with the little state it needs; one set per sensor.
+
+River's ``utils.Rolling(stats.Var())`` reverts what leaves the window and keeps the rounding error
+for ever: one spike of 1e12 turns the variance into noise from then on. The rolling statistics here
+recompute from the window instead whenever the reverted digits cannot be trusted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias
+
+__all__ = ["Calendar", "Column", "Lag", "Raw", "Rolling", "Row"]
+
+Row: TypeAlias = list[float]
+_MONDAY_MS = 4 * 86_400_000  # 1970-01-05 was a Monday
+
+
+class Column(Protocol):
+    """Appends its value to a row, or says that it is not ready."""
+
+    def update(self, now_ms: int, values: Sequence[float], row: Row) -> bool:
+        """Take a reading; append to `row` and return true once there is a value."""
+        ...
+
+    def state(self) -> Any:  # noqa: ANN401 - plain values
+        """Return everything it knows, as plain values."""
+        ...
+
+    def restore(self, state: Any) -> None:  # noqa: ANN401 - plain values
+        """Take over a state."""
+        ...
+
+
+class Raw:
+    """The channel as it is."""
+
+    def __init__(self, channel: int) -> None:
+        self.channel = channel
+
+    def update(self, now_ms: int, values: Sequence[float], row: Row) -> bool:
+        """Append the value, if there is one yet."""
+        row.append(values[self.channel])
+        return True
+
+    def state(self) -> Any:  # noqa: ANN401
+        """Return the state as plain values."""
+        return None
+
+    def restore(self, state: Any) -> None:  # noqa: ANN401
+        """There is no state."""
+
+
+class Lag:
+    """The channel `events` events ago, or how much it changed since then."""
+
+    def __init__(self, channel: int, events: int, *, difference: bool) -> None:
+        self.channel, self.events, self.difference = channel, events, difference
+        self.past: deque[float] = deque(maxlen=events)
+
+    def update(self, now_ms: int, values: Sequence[float], row: Row) -> bool:
+        """Append the value, if there is one yet."""
+        value, past = values[self.channel], self.past
+        ready = len(past) == self.events
+        if ready:
+            row.append(value - past[0] if self.difference else past[0])
+        past.append(value)
+        return ready
+
+    def state(self) -> Any:  # noqa: ANN401
+        """Return the state as plain values."""
+        return list(self.past)
+
+    def restore(self, state: Any) -> None:  # noqa: ANN401
+        """Take over a state."""
+        self.past.extend(state)
+
+
+class Calendar:
+    """Sine and cosine of the phase within a day or a week."""
+
+    def __init__(self, period_ms: int) -> None:
+        self.period_ms = period_ms
+
+    def update(self, now_ms: int, values: Sequence[float], row: Row) -> bool:
+        """Append the value, if there is one yet."""
+        angle = 2 * math.pi * ((now_ms - _MONDAY_MS) % self.period_ms) / self.period_ms
+        row.append(math.sin(angle))
+        row.append(math.cos(angle))
+        return True
+
+    def state(self) -> Any:  # noqa: ANN401
+        """Return the state as plain values."""
+        return None
+
+    def restore(self, state: Any) -> None:  # noqa: ANN401
+        """There is no state."""
+
+
+class Rolling:
+    """Mean, standard deviation, minimum or maximum of the last events or seconds.
+
+    Amortised O(1) per event. Sums run relative to a pivot inside the window and are recomputed
+    from the window once per window length, and at once when what leaves dwarfs what stays.
+    """
+
+    def __init__(self, channel: int, kind: str, events: int | None, span_ms: float | None) -> None:
+        self.channel, self.kind, self.events, self.span_ms = channel, kind, events, span_ms
+        self.points: deque[tuple[int, float]] = deque()
+        self.extremes: deque[tuple[int, float]] = deque()  # (serial, value), monotone in value
+        self.serial = 0
+        self.first_ms: int | None = None
+        self.pivot = self.sum = self.squares = 0.0
+        self.since_recompute = 0
+
+    def update(self, now_ms: int, values: Sequence[float], row: Row) -> bool:
+        """Append the value, if there is one yet."""
+        value = values[self.channel]
+        if self.first_ms is None:
+            self.first_ms = now_ms
+        self._push(now_ms, value)
+        while self._is_over(now_ms):
+            self._evict()
+        size = len(self.points)
+        if self.events is not None:
+            ready = size == self.events
+        else:
+            ready = size >= 2 and now_ms - self.first_ms >= (self.span_ms or 0.0)
+        if ready:
+            row.append(self._statistic(size))
+        return ready
+
+    def _is_over(self, now_ms: int) -> bool:
+        if self.events is not None:
+            return len(self.points) > self.events
+        return self.points[0][0] <= now_ms - (self.span_ms or 0.0)
+
+    def _push(self, now_ms: int, value: float) -> None:
+        self.points.append((now_ms, value))
+        self.serial += 1
+        if self.kind in ("min", "max"):
+            extremes, sign = self.extremes, 1.0 if self.kind == "max" else -1.0
+            while extremes and sign * extremes[-1][1] <= sign * value:
+                extremes.pop()
+            extremes.append((self.serial, value))
+            return
+        if len(self.points) == 1:  # a pivot near the values keeps the digits of their spread
+            self.pivot, self.sum, self.squares = value, 0.0, 0.0
+        deviation = value - self.pivot
+        self.sum += deviation
+        self.squares += deviation * deviation
+
+    def _evict(self) -> None:
+        _, value = self.points.popleft()
+        if self.kind in ("min", "max"):
+            if self.extremes[0][0] == self.serial - len(self.points):
+                self.extremes.popleft()
+            return
+        deviation = value - self.pivot
+        self.sum -= deviation
+        self.squares -= deviation * deviation
+        self.since_recompute += 1
+        size = len(self.points)
+        if self.since_recompute >= size or deviation * deviation > 1e4 * abs(self.squares):
+            self._recompute()
+
+    def _recompute(self) -> None:
+        """Sum the window up anew, around a pivot inside it."""
+        self.since_recompute = 0
+        self.pivot = self.points[0][1] if self.points else 0.0
+        deviations = [point - self.pivot for _, point in self.points]
+        self.sum = math.fsum(deviations)
+        self.squares = math.fsum(d * d for d in deviations)
+
+    def _statistic(self, size: int) -> float:
+        if self.kind in ("min", "max"):
+            return self.extremes[0][1]
+        if self.squares - self.sum * self.sum / size < 1e-6 * self.squares:
+            self._recompute()  # the pivot left, and the values are far from where it was
+        if self.kind == "mean":
+            return self.pivot + self.sum / size
+        return math.sqrt(max(0.0, self.squares - self.sum * self.sum / size) / (size - 1))
+
+    def state(self) -> Any:  # noqa: ANN401
+        """Return the state as plain values."""
+        sums = [self.pivot, self.sum, self.squares, self.since_recompute]
+        return [
+            self.first_ms,
+            self.serial,
+            [list(point) for point in self.points],
+            [list(point) for point in self.extremes],
+            sums,
+        ]
+
+    def restore(self, state: Any) -> None:  # noqa: ANN401
+        """Take over a state."""
+        self.first_ms, self.serial, points, extremes, sums = state
+        self.points = deque((int(t), float(v)) for t, v in points)
+        self.extremes = deque((int(s), float(v)) for s, v in extremes)
+        self.pivot, self.sum, self.squares, self.since_recompute = sums

@@ -1,0 +1,165 @@
+"""What no single setting can know: whether the settings fit each other.
+
+Each check builds the very object that the pipeline will use, so a config that passes cannot fail
+for its values later. A section that is already known to be broken is left out, and with it the
+checks that need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
+
+from rejex_stream.config.model import Config
+from rejex_stream.config.problems import Problem
+from rejex_stream.errors import RejexError
+
+__all__ = ["cross_check"]
+
+
+def cross_check(merged: Mapping[str, Any], broken: frozenset[str]) -> list[Problem]:
+    """Return what is wrong between the settings of all sections that are not `broken`."""
+    sections: dict[str, Any] = {}
+    for name, field in Config.model_fields.items():
+        section = field.annotation
+        if name in broken or not isinstance(section, type) or not issubclass(section, BaseModel):
+            continue
+        sections[name] = section.model_validate(merged.get(name, {}))
+    whole: Any = SimpleNamespace(**sections)
+    problems: list[Problem] = []
+    failed: set[str] = set()
+    for check in _CHECKS:
+        if not set(check.needs) <= sections.keys() or failed & set(check.after):
+            continue
+        try:
+            check.run(whole)
+        except RejexError as error:
+            failed.add(check.key)
+            problems.append(Problem(check.key, None, "", str(error)))
+    return problems
+
+
+class _Check(NamedTuple):
+    """One thing that must hold; skipped where a check it builds upon has failed."""
+
+    key: str
+    needs: tuple[str, ...]
+    run: Callable[[Any], object]
+    after: tuple[str, ...] = ()
+
+
+class _Misfit(RejexError):  # noqa: N818 - never leaves this module
+    """Two settings that exclude each other; becomes a problem right here."""
+
+
+def _places(config: Any) -> None:  # noqa: ANN401 - the sections that stand
+    source = config.input
+    if source.kind == "file":
+        if source.path is None:
+            raise _Misfit("path is missing: name the file to read, or - for standard input.")
+        if source.topics:
+            raise _Misfit("topics are for kind = 'kafka', but kind is 'file': drop one.")
+        if source.time is None and source.sample_interval_ms is None:
+            raise _Misfit(
+                "time is missing: lines of a file carry no time of their own, so name the field "
+                "that holds it, or give sample_interval_ms."
+            )
+        if source.sensor_from_key:
+            raise _Misfit(
+                "sensor_from_key is for Kafka: lines of a file have no key; name the field with "
+                "the sensor, or a fixed_sensor."
+            )
+        return
+    if not source.topics:
+        raise _Misfit("topics is missing: name at least one topic to read.")
+    if not config.state.resume:
+        raise _Misfit("state.resume = false is for files: Kafka's offsets are the group's.")
+    only_files = ("path", "follow", "delimiter", "sample_interval_ms")
+    for name in only_files:
+        given = getattr(source, name)
+        if given:
+            raise _Misfit(f"{name} is for kind = 'file', but kind is 'kafka': drop one.")
+
+
+def _outputs(config: Any) -> None:  # noqa: ANN401
+    if config.input.kind != "file":
+        return
+    from rejex_stream.build import file_places
+
+    file_places(config)
+
+
+def _format(config: Any) -> None:  # noqa: ANN401
+    if config.input.kind == "file" and config.input.path is not None:
+        from rejex_stream.build import file_format
+
+        file_format(config)
+
+
+def _reachable(config: Any) -> None:  # noqa: ANN401
+    config.rejection.policy().require(config.rejection.window)
+
+
+def _costs(config: Any) -> None:  # noqa: ANN401
+    from rejex_stream.guarantees import cost_bound
+
+    rejection = config.rejection
+    if rejection.costs.c_r is not None:
+        costs = rejection.costs
+        band = rejection.policy().band(rejection.window)
+        cost_bound(band, costs.c_fp, costs.c_fn, costs.c_r)
+
+
+def _schedule(config: Any) -> None:  # noqa: ANN401
+    config.refit.schedule(config.rejection.window).require(config.rejection.window)
+
+
+def _features(config: Any) -> None:  # noqa: ANN401
+    channels = config.input.channels
+    config.features.spec(tuple(channels))
+
+
+def _detector(config: Any) -> None:  # noqa: ANN401
+    from rejex_stream.detectors import make_detector
+
+    make_detector(config.detector.name, **config.detector.params)
+
+
+def _monitor(config: Any) -> None:  # noqa: ANN401
+    from rejex_stream.build import monitor_config
+
+    monitor_config(config)
+
+
+def _alerts(config: Any) -> None:  # noqa: ANN401
+    alerts = config.alerts
+    if alerts.webhook_secret is not None and alerts.webhook_secret_file is not None:
+        raise _Misfit("webhook_secret and webhook_secret_file are both given: keep one.")
+    if alerts.webhook_url is None and alerts.webhook_deadletter is not None:
+        raise _Misfit("webhook_deadletter needs a webhook_url: give one, or leave it out.")
+
+
+def _kafka(config: Any) -> None:  # noqa: ANN401
+    if config.input.kind == "kafka" and config.input.topics:
+        from rejex_stream.build import kafka_settings
+
+        kafka_settings(config)
+
+
+_CHECKS = (
+    _Check("input", ("input", "state"), _places),
+    _Check("input.format", ("input",), _format),
+    _Check("output", ("input", "output", "state", "pipeline"), _outputs),
+    _Check("input", ("input",), lambda config: config.input.mapping()),
+    _Check("rejection", ("rejection",), _reachable),
+    _Check("rejection.costs", ("rejection",), _costs, after=("rejection",)),
+    _Check("refit", ("refit", "rejection"), _schedule),
+    _Check("features", ("features", "input"), _features),
+    _Check("detector", ("detector",), _detector),
+    _Check("monitor", ("monitor", "rejection"), _monitor, after=("rejection",)),
+    _Check("alerts", ("alerts",), _alerts),
+    _Check("kafka", ("kafka", "input", "output", "state", "pipeline"), _kafka),
+)

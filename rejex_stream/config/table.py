@@ -1,0 +1,120 @@
+"""The settings as a table in Markdown, made from their declarations; `docs/settings.md` is it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, get_args, get_origin
+
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
+
+from rejex_stream.config.model import ENV_PREFIX, Config
+from rejex_stream.config.problems import extra_of, section_of, toml
+
+__all__ = ["SettingRow", "settings", "settings_markdown"]
+
+_HEAD = """\
+# Settings
+
+One TOML file describes a pipeline; `rejex-stream validate FILE` checks it. An environment variable
+`REJEX_SECTION__FIELD` (upper case, a double underscore at every dot) goes before the file, the
+file before the default; lists and tables are written as JSON there. Two settings have no default:
+which channels to read, and the share of anomalies to expect; and one choice has none: a tolerance,
+or a review budget.
+
+This page is made from the program: `rejex-stream settings > docs/settings.md`.
+"""
+
+
+class SettingRow(NamedTuple):
+    """One setting, for people."""
+
+    key: str
+    type: str
+    unit: str
+    default: str
+    says: str
+
+
+def settings() -> Iterator[SettingRow]:
+    """Every setting, section by section, in the order of the declarations."""
+    for name, field in Config.model_fields.items():
+        section = section_of(field.annotation)
+        assert section is not None
+        yield from _of_section(name, section)
+
+
+def settings_markdown() -> str:
+    """Return the page."""
+    parts = [_HEAD]
+    rows: dict[str, list[SettingRow]] = {}
+    for row in settings():
+        rows.setdefault(row.key.rpartition(".")[0], []).append(row)
+    for section, entries in rows.items():
+        title = f"[[{section}]]" if section == "features.columns" else f"[{section}]"
+        parts.append(f"\n## `{title}`\n\n| setting | type | unit | default | what it decides |")
+        parts.append("|---|---|---|---|---|")
+        for row in entries:
+            name = row.key.rpartition(".")[2]
+            cells = (f"`{name}`", row.type, row.unit, row.default, row.says)
+            parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    example = f"{ENV_PREFIX}REJECTION__WINDOW=5000"
+    parts.append(f"\nFor example, `{example}` overrides `window` of `[rejection]`.")
+    return "\n".join(parts) + "\n"
+
+
+def _of_section(name: str, section: type[BaseModel]) -> Iterator[SettingRow]:
+    nested: list[tuple[str, type[BaseModel]]] = []
+    for key, field in section.model_fields.items():
+        path = f"{name}.{key}"
+        below = section_of(field.annotation)
+        if below is not None:
+            nested.append((path, below))
+            if get_origin(field.annotation) is not tuple:
+                continue
+        yield SettingRow(
+            path,
+            _type(field.annotation),
+            str(extra_of(field).get("unit", "")),
+            _default(field),
+            field.description or "",
+        )
+    for path, below in nested:
+        yield from _of_section(path, below)
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "**required**"
+    otherwise = str(extra_of(field).get("otherwise", ""))
+    if otherwise:
+        return otherwise
+    return f"`{toml(field.get_default(call_default_factory=True))}`"
+
+
+_NAMES = {
+    str: "text",
+    int: "whole number",
+    float: "number",
+    bool: "true or false",
+    SecretStr: "text",
+}
+
+
+def _type(annotation: Any) -> str:  # noqa: ANN401 - a type
+    if annotation in _NAMES:
+        return _NAMES[annotation]
+    inner = [part for part in get_args(annotation) if part not in (type(None), Ellipsis)]
+    origin = get_origin(annotation)
+    if origin is dict:
+        name = "table"
+    elif origin is tuple:
+        item = "tables" if section_of(inner[0]) else _NAMES.get(inner[0], _type(inner[0]))
+        name = f"list of {item}" + ("s" if item == "text" else "")
+    elif inner and all(isinstance(part, str) for part in inner):
+        name = ", ".join(f"`{part}`" for part in inner)
+    elif inner:
+        name = " or ".join(dict.fromkeys(_type(part) for part in inner))
+    else:  # an enumeration
+        name = ", ".join(f"`{member}`" for member in annotation)
+    return name

@@ -1,0 +1,29 @@
+"""Bytes to readings: one record in, one :class:`Reading` or one :class:`Invalid` out.
+
+Nothing a record holds makes a decoder raise. Each decoder has two ways: a quick one for what
+almost every record looks like, and a thorough one (:meth:`FieldMapping.reading`) that says in a
+sentence what is wrong. Where the quick way succeeds both give the same reading, which is a test.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from rejex_stream.decode.csv import CsvDecoder, parse_csv_header
+from rejex_stream.decode.json import JsonDecoder
+from rejex_stream.types import Invalid, Reading, Record
+
+__all__ = ["CsvDecoder", "Decoder", "JsonDecoder", "parse_csv_header"]
+
+
+class Decoder(Protocol):
+    """Turns records into readings for one mapping."""
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """Names of the channels, in the order of ``Reading.values``."""
+        ...
+
+    def decode(self, record: Record) -> Reading | Invalid:
+        """Decode one record; never raises on what the record holds."""
+        ...

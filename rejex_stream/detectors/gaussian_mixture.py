@@ -1,0 +1,70 @@
+"""Gaussian mixtures, scored without a matrix product over the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rejex_stream.detectors.exact import affine, row_sum
+from rejex_stream.types import FloatArray
+
+__all__ = ["GaussianMixture", "fit_gmm"]
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianMixture:
+    """Negative log-likelihood of a row under K Gaussians in d dimensions.
+
+    Attributes
+    ----------
+    means, precisions_root
+        Shapes (K, d) and (K, d, d); ``precisions_root[k]`` whitens component k.
+    log_constants
+        Log weight, log determinant and 2π of each component; shape (K,).
+    training_scores
+        Shape (n,); in sample, so too low: prefer another calibration than ``training``.
+    """
+
+    means: FloatArray
+    precisions_root: FloatArray
+    log_constants: FloatArray
+    training_scores: FloatArray
+
+    def score(self, X: FloatArray) -> FloatArray:
+        """Score rows X of shape (m, d); O(K d²) a row."""
+        log_terms = np.empty((len(X), len(self.means)))
+        zero = np.zeros(X.shape[1])
+        for k, (mean, root) in enumerate(zip(self.means, self.precisions_root, strict=True)):
+            white = affine(X - mean, root, zero)
+            log_terms[:, k] = self.log_constants[k] - 0.5 * row_sum(white * white)
+        if log_terms.shape[1] == 1:
+            return -log_terms[:, 0]
+        top: FloatArray = log_terms.max(axis=1)
+        return -(top + np.log(row_sum(np.exp(log_terms - top[:, None]))))
+
+
+def fit_gmm(make: Callable[[], Any], X: FloatArray) -> GaussianMixture:
+    """Fit PyOD's GMM on X of shape (n, d)."""
+    model = make().fit(X)
+    mixture = model.detector_
+    K, d = mixture.means_.shape
+    roots = _square_roots(mixture.precisions_cholesky_, mixture.covariance_type, K, d)
+    diagonals = np.diagonal(roots, axis1=1, axis2=2)
+    constants = (
+        np.log(mixture.weights_) + np.log(diagonals).sum(axis=1) - 0.5 * d * np.log(2 * np.pi)
+    )
+    return GaussianMixture(mixture.means_, roots, constants, np.asarray(model.decision_scores_))
+
+
+def _square_roots(roots: FloatArray, covariance_type: str, K: int, d: int) -> FloatArray:
+    """Bring scikit-learn's four forms to the one of ``full``, shape (K, d, d)."""
+    if covariance_type == "full":
+        return roots
+    if covariance_type == "tied":
+        return np.repeat(roots[None], K, axis=0)
+    diagonal = roots if covariance_type == "diag" else np.repeat(roots[:, None], d, axis=1)
+    full: FloatArray = diagonal[:, :, None] * np.eye(d)
+    return full

@@ -1,0 +1,258 @@
+"""PyOD detectors as recipes that fit, and scorers whose verdicts no batch can change."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from rejex_stream.detectors.autoencoder import fit_autoencoder
+from rejex_stream.detectors.containment import contained
+from rejex_stream.detectors.ecdf import fit_copod, fit_ecod
+from rejex_stream.detectors.gaussian_mixture import fit_gmm
+from rejex_stream.detectors.histograms import fit_hbos, fit_loda
+from rejex_stream.detectors.isolation_forest import fit_iforest
+from rejex_stream.detectors.isolation_nne import fit_inne
+from rejex_stream.detectors.neighbours import fit_kde, fit_knn, fit_lof
+from rejex_stream.detectors.rowwise import fit_ocsvm, fit_row_by_row
+from rejex_stream.detectors.scaling import Scale, check_scale, measure_scale
+from rejex_stream.errors import ConfigError, DetectorError
+from rejex_stream.protocols import Scorer
+from rejex_stream.types import FloatArray
+
+__all__ = ["REFUSED", "PyODDetector", "PyODScorer", "pyod_detector"]
+
+Fitter = Callable[[Callable[[], Any], FloatArray], Scorer]
+
+FITTERS: Final[dict[str, Fitter]] = {
+    "pyod.models.knn.KNN": fit_knn,
+    "pyod.models.iforest.IForest": fit_iforest,
+    "pyod.models.lof.LOF": fit_lof,
+    "pyod.models.ocsvm.OCSVM": fit_ocsvm,
+    "pyod.models.auto_encoder.AutoEncoder": fit_autoencoder,
+    "pyod.models.hbos.HBOS": fit_hbos,
+    "pyod.models.loda.LODA": fit_loda,
+    "pyod.models.copod.COPOD": fit_copod,
+    "pyod.models.gmm.GMM": fit_gmm,
+    "pyod.models.ecod.ECOD": fit_ecod,
+    "pyod.models.kde.KDE": fit_kde,
+    "pyod.models.inne.INNE": fit_inne,
+}
+"""How each of the paper's twelve is fitted; every other class is scored row by row."""
+
+WITHOUT_PARAMETERS: Final = frozenset({"pyod.models.copod.COPOD", "pyod.models.ecod.ECOD"})
+"""Whose only PyOD parameter is a thread count that their scorer here does not need."""
+
+NEED_TORCH: Final = frozenset({"pyod.models.auto_encoder.AutoEncoder"})
+DEEP_MODULES: Final = frozenset({"torch", "tqdm"})
+
+BETTER_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
+    # Left to itself PyOD picks brute force at 16 columns, whose last bits depend on the batch.
+    "pyod.models.knn.KNN": {"algorithm": "kd_tree"},
+    "pyod.models.lof.LOF": {"algorithm": "kd_tree"},
+}
+
+_BATCH = "its score of a row depends on the batch it comes in, so cutting batches changes verdicts"
+_SINGLE = "it cannot score a single row"
+
+REFUSED: Final[dict[str, str]] = {
+    "CD": _SINGLE,
+    "COF": _SINGLE,
+    "LMDD": _BATCH,
+    "ROD": _BATCH,
+    "SOD": _SINGLE,
+    "SOS": _SINGLE,
+}
+"""PyOD classes that cannot work on a stream, with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class PyODScorer:
+    """A fitted PyOD detector; rows that are not finite score ``nan``.
+
+    Attributes
+    ----------
+    training_scores
+        Shape (n,), on the scale of :meth:`score`; leave-one-out for KNN, LOF, ECOD and COPOD, in
+        sample (too low) for the others.
+    """
+
+    name: str
+    n_columns: int
+    scale: Scale | None
+    inner: Scorer
+    training_scores: FloatArray
+
+    def score(self, X: FloatArray) -> FloatArray:
+        """Score rows X of shape (m, d), high = anomalous; a row's score is its own, bit for bit."""
+        X = np.ascontiguousarray(X, dtype=np.float64)
+        if X.ndim != 2 or X.shape[1] != self.n_columns:
+            raise DetectorError(
+                f"{self.name} was fitted on {self.n_columns} columns and got rows of shape "
+                f"{X.shape}; give an array of shape (m, {self.n_columns})."
+            )
+        if len(X) == 0:
+            return np.empty(0)
+        with np.errstate(all="ignore"):
+            if self.scale is not None:
+                X = self.scale.apply(X)
+            finite = np.isfinite(X)
+            if finite.all():
+                return self.inner.score(X)
+            scores = np.full(len(X), np.nan)
+            readable = finite.all(axis=1)
+            if readable.any():
+                scores[readable] = self.inner.score(np.ascontiguousarray(X[readable]))
+            return scores
+
+
+@dataclass(frozen=True, slots=True)
+class PyODDetector:
+    """A recipe: which PyOD class, with which parameters, on which scale.
+
+    Attributes
+    ----------
+    name
+        E.g. ``pyod:KNN``.
+    class_path
+        Dotted name of the PyOD class.
+    params
+        Its parameters, as sorted (name, value) pairs.
+    scale
+        ``none`` (as PyOD), ``standard`` or ``robust``: columns are put on one scale, measured on
+        the training rows. Distances mean little when one column is in kW and one in mm/s.
+    """
+
+    name: str
+    class_path: str
+    params: tuple[tuple[str, Any], ...] = ()
+    scale: str = "none"
+
+    def fit(self, X: FloatArray, *, seed: int) -> PyODScorer:
+        """Fit on finite rows X of shape (n, d); equal X and seed give equal scores."""
+        X = np.array(X, dtype=np.float64, order="C")  # trees keep a view: never the caller's rows
+        if X.ndim != 2 or 0 in X.shape:
+            raise DetectorError(f"{self.name} needs rows of shape (n, d), got shape {X.shape}.")
+        if not (finite := np.isfinite(X).all(axis=1)).all():
+            raise DetectorError(
+                f"{self.name} cannot be fitted: {np.count_nonzero(~finite)} of {len(X)} rows hold "
+                f"a value that is not finite; leave such rows out."
+            )
+        scale = measure_scale(self.scale, X)
+        scaled = X if scale is None else scale.apply(X)
+        seed %= 2**32
+        fitter = FITTERS.get(self.class_path, fit_row_by_row)
+        try:
+            if self.class_path not in WITHOUT_PARAMETERS:
+                _load(self.class_path)  # before the lock: importing takes seconds
+            with contained(seed):
+                inner = fitter(lambda: self._make(seed), scaled)
+        except DetectorError:
+            raise
+        except Exception as error:
+            raise DetectorError(_why(self.name, error, X)) from error
+        training = np.asarray(inner.training_scores, dtype=np.float64)  # type: ignore[attr-defined]
+        return PyODScorer(self.name, X.shape[1], scale, inner, training)
+
+    def _make(self, seed: int) -> Any:  # noqa: ANN401 - PyOD is untyped
+        cls = _load(self.class_path)
+        accepted = inspect.signature(cls).parameters
+        params = dict(self.params)
+        if "random_state" in accepted and params.get("random_state") is None:
+            params["random_state"] = seed
+        if "verbose" in accepted and accepted["verbose"].default:
+            params.setdefault("verbose", 0)
+        return cls(**params)
+
+
+def pyod_detector(
+    name: str,
+    class_path: str,
+    /,
+    scale: str = "none",
+    **params: Any,  # noqa: ANN401 - whatever the PyOD class takes
+) -> PyODDetector:
+    """Make a recipe and check its parameters.
+
+    Raises
+    ------
+    ConfigError
+        A parameter is unknown, or its value cannot work.
+    DetectorError
+        The class is refused, missing, or needs an extra that is not installed.
+
+    Examples
+    --------
+    >>> pyod_detector("pyod:KNN", "pyod.models.knn.KNN", n_neighbors=10).params
+    (('algorithm', 'kd_tree'), ('n_neighbors', 10))
+    """
+    if (reason := REFUSED.get(class_path.rpartition(".")[2])) is not None:
+        raise DetectorError(refusal(name, reason))
+    check_scale(scale)
+    if "contamination" in params:
+        raise ConfigError(
+            f"contamination = {params['contamination']!r} is not a parameter of {name} here: "
+            f"the pipeline has one contamination for threshold and rejection; set it there."
+        )
+    return PyODDetector(name, class_path, _checked(name, class_path, params), scale)
+
+
+def refusal(name: str, reason: str) -> str:
+    """Say why a detector is refused, and what to take instead."""
+    return f"{name} is refused: {reason}. KNN, ECOD and IForest have no such limit."
+
+
+def _checked(name: str, class_path: str, params: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    accepted: set[str] = set()
+    if class_path not in WITHOUT_PARAMETERS:
+        accepted = set(inspect.signature(_load(class_path)).parameters) - {"contamination"}
+    for key, value in params.items():
+        if key not in accepted:
+            known = ", ".join(sorted(accepted | {"scale"}))
+            raise ConfigError(f"{name} has no parameter {key!r}; it accepts: {known}.")
+        if isinstance(value, np.random.RandomState | np.random.Generator):
+            raise ConfigError(
+                f"{key} of {name} is a {type(value).__name__}, which changes as it is used; "
+                f"give an int, or nothing: each fit is seeded."
+            )
+    if params.get("metric", "minkowski") in ("minkowski", "euclidean", "l2", "manhattan", "l1"):
+        params = BETTER_DEFAULTS.get(class_path, {}) | params
+    recipe = PyODDetector(name, class_path, tuple(sorted(params.items())))
+    if class_path not in WITHOUT_PARAMETERS:
+        try:
+            with contained(0):
+                recipe._make(0)
+        except Exception as error:
+            raise ConfigError(f"{name} refuses its parameters {params!r}: {error}") from error
+    return recipe.params
+
+
+def _load(class_path: str) -> Any:  # noqa: ANN401 - PyOD is untyped
+    module_name, _, class_name = class_path.rpartition(".")
+    needs_torch = class_path in NEED_TORCH and importlib.util.find_spec("torch") is None
+    try:
+        if needs_torch:  # asked first, for PyOD prints a line of its own
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+        return getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, NameError) as error:
+        if getattr(error, "name", None) in DEEP_MODULES:
+            raise DetectorError(
+                f"{class_path} needs {error.name}, which is not installed; "
+                f"install the extra: pip install 'rejex-stream[deep]'."
+            ) from error
+        raise DetectorError(f"{class_path} cannot be imported: {error}.") from error
+    except AttributeError as error:
+        raise DetectorError(f"{module_name} has no class {class_name!r}.") from error
+
+
+def _why(name: str, error: Exception, X: FloatArray) -> str:
+    n, d = X.shape
+    constant = np.flatnonzero(np.ptp(X, axis=0) == 0).tolist()
+    also = f" Columns {constant} never change." if constant else ""
+    cause = str(error).rstrip(".") or type(error).__name__
+    return f"{name} could not be fitted on {n} rows of {d} columns: {cause}.{also}"

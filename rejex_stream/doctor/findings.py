@@ -1,0 +1,138 @@
+"""What a check finds, and the findings that both kinds of input have in common."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from rejex_stream.types import Invalid, Reading
+
+__all__ = [
+    "Check",
+    "Finding",
+    "Level",
+    "clock_finding",
+    "duration",
+    "folder_finding",
+    "sample_findings",
+]
+
+Level = Literal["ok", "warning", "error", "skipped"]
+_FUTURE_S = 300.0
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was looked at.
+
+    Attributes
+    ----------
+    number, name
+        In the order of the checks; one name may have several findings.
+    level
+        ``error``: the pipeline will not run, or not as promised.
+    message
+        What was found.
+    fix
+        What to do; empty where nothing is wrong.
+    """
+
+    number: int
+    name: str
+    level: Level
+    message: str
+    fix: str = ""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What one check found, before it is numbered."""
+
+    level: Level
+    message: str
+    fix: str = ""
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time in the unit that fits.
+
+    Examples
+    --------
+    >>> duration(400 * 86_400), duration(90), duration(0.5)
+    ('1.1 years', '1.5 min', '0.5 s')
+    """
+    units = (("years", 31_557_600), ("days", 86_400), ("h", 3600), ("min", 60))
+    for unit, length in units:
+        if abs(seconds) >= length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds:.2g} s"
+
+
+def clock_finding(readings: list[Reading], now_s: float) -> Finding:
+    """Compare the newest event time with this machine's clock."""
+    newest = max(reading.event_time_ms for reading in readings) / 1000
+    ahead = newest - now_s
+    when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(newest))
+    if ahead > _FUTURE_S:
+        return Finding(
+            "warning",
+            f"the newest event is of {when}, {duration(ahead)} ahead of this clock",
+            "check input.time_unit, the sensor's clock and this machine's",
+        )
+    if newest < 86_400 * 365:
+        return Finding(
+            "warning",
+            f"the newest event is of {when}",
+            "check input.time_unit: a time this old is mostly one in the wrong unit",
+        )
+    return Finding("ok", f"the newest event is of {when}, {duration(-ahead)} ago")
+
+
+def sample_findings(decoded: list[Reading | Invalid]) -> Iterator[Finding]:
+    """Say how many of the sample can be read, and the first that cannot."""
+    readings = [item for item in decoded if isinstance(item, Reading)]
+    invalid = [item for item in decoded if isinstance(item, Invalid)]
+    if not decoded:
+        yield Finding("warning", "there is no record yet", "send one, then look again")
+        return
+    sensors = len({reading.sensor for reading in readings})
+    if invalid:
+        first = invalid[0]
+        yield Finding(
+            "error" if not readings else "warning",
+            f"{len(invalid)} of {len(decoded)} records cannot be read; {first.position}: "
+            f"{first.reason}",
+            "compare [input] with the records",
+        )
+    if readings:
+        yield Finding("ok", f"{len(readings)} records of {sensors} sensor(s) can be read")
+    missing = [
+        sum(value != value for value in column)  # noqa: PLR0124 - nan
+        for column in zip(*(reading.values for reading in readings), strict=True)
+    ]
+    if readings and max(missing, default=0) == len(readings):
+        yield Finding(
+            "warning",
+            f"channel {missing.index(len(readings)) + 1} of {len(missing)} is missing everywhere",
+            "check the field of that channel in input.channels",
+        )
+
+
+def folder_finding(folder: Path, what: str, key: str) -> Finding:
+    """Write a file to a folder, or to the nearest parent that exists, and remove it."""
+    place = folder
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    try:
+        handle, name = tempfile.mkstemp(prefix=".rejex-doctor-", dir=place)
+    except OSError as error:
+        return Finding(
+            "error", f"{what} {folder} cannot be written: {error.strerror}", f"mend {key}"
+        )
+    os.close(handle)
+    Path(name).unlink()
+    return Finding("ok", f"{what} {folder} can be written")

@@ -1,0 +1,50 @@
+"""The exceptions of rejex-stream, two levels deep.
+
+::
+
+    RejexError
+    ├── ConfigError        a setting cannot work: names the key, the value, what was expected
+    ├── DetectorError      a detector is unknown, refused or failed to fit
+    ├── CheckpointError    a snapshot is foreign, tampered with, too old or too new
+    └── ConnectorError     the edge failed: a broker, a file, a topic
+
+Bad *data* is not an exception: a record that cannot be read becomes an
+:class:`~rejex_stream.types.Invalid`, an event that cannot be scored a rejected verdict.
+Every message is a sentence with the offending value and the way to mend it.
+"""
+
+from __future__ import annotations
+
+__all__ = ["CheckpointError", "ConfigError", "ConnectorError", "DetectorError", "RejexError"]
+
+
+class RejexError(Exception):
+    """Root of every error that rejex-stream raises on purpose."""
+
+
+class ConfigError(RejexError, ValueError):
+    """A setting or an argument cannot work; the message holds value, limit and mend."""
+
+
+class DetectorError(RejexError):
+    """A detector is unknown, refused by name, or failed to fit."""
+
+
+class CheckpointError(RejexError):
+    """A snapshot cannot be used: foreign, tampered with, or of another version."""
+
+
+class ConnectorError(RejexError):
+    """The edge failed: broker, file or topic.
+
+    Parameters
+    ----------
+    message
+        A sentence with the address or path and the way out.
+    retriable
+        Whether the same call may succeed later without a change by the user.
+    """
+
+    def __init__(self, message: str, *, retriable: bool = False) -> None:
+        super().__init__(message)
+        self.retriable = retriable

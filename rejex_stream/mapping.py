@@ -1,0 +1,320 @@
+"""Which field of a record means what, and what each value is allowed to be.
+
+A :class:`FieldMapping` is shared by every wire format; the format's own work (bytes to fields) is
+in :mod:`rejex_stream.decode`. Data errors are values: what cannot be read becomes an
+:class:`~rejex_stream.types.Invalid` that names the field and quotes the value, printably.
+
+What the values mean
+--------------------
+* A channel that is absent, ``null``, NaN, infinite or too large for a float is *missing* (``nan``):
+  sensors send such things for "over range" and "no contact", and the engine has its own limit on
+  how long a channel may be missing.
+* A channel that holds text, a boolean, a list or an object is a broken record: ``Invalid``.
+* Integers beyond 2**53 are rounded to the nearest float.
+* A time without a zone is read as UTC; fractions of a millisecond are dropped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Literal, TypeAlias, get_args
+
+from rejex_stream.errors import ConfigError
+from rejex_stream.types import Invalid, Reading, Record
+
+__all__ = ["GLOBAL_KEY", "FieldMapping", "TimeUnit", "Unreadable", "printable", "to_epoch_ms"]
+
+TimeUnit: TypeAlias = Literal["iso8601", "s", "ms", "us", "ns"]
+
+GLOBAL_KEY = "global"
+"""The one stream key of a mapping with ``pooled=True``."""
+
+MAX_SENSOR_CHARS = 256
+MIN_EPOCH_MS = -62_135_596_800_000  # 0001-01-01T00:00:00Z
+MAX_EPOCH_MS = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_UNITS_PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
+
+@dataclass(frozen=True, slots=True)
+class FieldMapping:
+    r"""Where time, sensor, group and channels stand in a record.
+
+    Parameters
+    ----------
+    channels
+        Names of the channels in the order of ``Reading.values``; or a mapping from channel name to
+        its field. A field of nested JSON is written with dots (``motor.temp``), a dot that
+        belongs to a name as ``\.``; CSV columns are taken by their exact name.
+    time, time_unit
+        The field with the event time. Without one, the record's own timestamp is used.
+    sensor, fixed_sensor, sensor_from_key
+        Exactly one of: the field with the sensor's name; one name for all records; or the record's
+        key (Kafka).
+    group, groups, pooled
+        At most one of: the field with the group's name; a table sensor → group; or one global key.
+        Events of a group share a model. Without any, every sensor has its own.
+    max_value_bytes
+        Larger records are invalid before anybody parses them.
+
+    Raises
+    ------
+    ConfigError
+        If the fields contradict each other.
+
+    Examples
+    --------
+    >>> mapping = FieldMapping(channels=["flow", "pressure"], sensor="meter", time="t")
+    >>> mapping.channel_names
+    ('flow', 'pressure')
+    >>> FieldMapping(channels={"temp": "motor.temp"}, fixed_sensor="turbine").channel_fields
+    ('motor.temp',)
+    """
+
+    channels: Sequence[str] | Mapping[str, str]
+    time: str | None = None
+    time_unit: TimeUnit = "ms"
+    sensor: str | None = None
+    fixed_sensor: str | None = None
+    sensor_from_key: bool = False
+    group: str | None = None
+    groups: Mapping[str, str] | None = None
+    pooled: bool = False
+    max_value_bytes: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        names = self.channel_names
+        if isinstance(self.channels, str) or not names:
+            raise ConfigError(
+                f"channels is {self.channels!r}: expected a list with at least one name"
+            )
+        if len(set(names)) != len(names):
+            raise ConfigError(f"channels {names!r} name one channel twice: keep each name once")
+        if self.time_unit not in get_args(TimeUnit):
+            raise ConfigError(
+                f"time_unit is {self.time_unit!r}: expected one of {', '.join(get_args(TimeUnit))}"
+            )
+        if sum((self.sensor is not None, self.fixed_sensor is not None, self.sensor_from_key)) != 1:
+            raise ConfigError(
+                "say where the sensor's name comes from by exactly one of `sensor` (a field), "
+                "`fixed_sensor` (a name) and `sensor_from_key`"
+            )
+        if self.fixed_sensor is not None and not 0 < len(self.fixed_sensor) <= MAX_SENSOR_CHARS:
+            raise ConfigError(
+                f"fixed_sensor is {printable(self.fixed_sensor)}: "
+                f"expected 1 to {MAX_SENSOR_CHARS} characters"
+            )
+        if sum((self.group is not None, self.groups is not None, self.pooled)) > 1:
+            raise ConfigError("choose at most one of `group`, `groups` and `pooled`")
+        if self.max_value_bytes < 1:
+            raise ConfigError(f"max_value_bytes is {self.max_value_bytes}: expected at least 1")
+
+    @property
+    def channel_names(self) -> tuple[str, ...]:
+        """Names of the channels, in the order of ``Reading.values``."""
+        return tuple(self.channels)
+
+    @property
+    def channel_fields(self) -> tuple[str, ...]:
+        """The field of each channel, in the same order."""
+        if isinstance(self.channels, Mapping):
+            return tuple(self.channels.values())
+        return tuple(self.channels)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Every field that is looked up in a record, once."""
+        wanted = (self.time, self.sensor, self.group, *self.channel_fields)
+        return tuple(dict.fromkeys(field for field in wanted if field is not None))
+
+    def refuse(self, record: Record) -> Invalid:
+        """Say why a tombstone, an empty or a huge record is not worth parsing."""
+        value = record.value
+        if value is None:
+            reason = "the record has no value (a tombstone)"
+        elif not value:
+            reason = "the record is empty"
+        else:
+            reason = (
+                f"the record has {len(value)} bytes, more than max_value_bytes = "
+                f"{self.max_value_bytes}"
+            )
+        return Invalid(record.position, "decode", reason)
+
+    def reading(
+        self,
+        record: Record,
+        *,
+        time: object,
+        sensor: object,
+        group: object,
+        values: Sequence[object],
+    ) -> Reading:
+        """Make a reading of raw field values, each checked; the slow and thorough way.
+
+        `time`, `sensor` and `group` are ignored where the mapping has no field for them; `None`
+        stands for absent.
+
+        Raises
+        ------
+        Unreadable
+            With a sentence that names the field and quotes the value.
+        """
+        name = self.sensor_of(record, sensor)
+        return Reading(
+            self.key_of(name, group),
+            name,
+            self.time_of(record, time),
+            tuple(map(_channel_value, self.channel_names, values)),
+            record.position,
+        )
+
+    def sensor_of(self, record: Record, found: object) -> str:
+        """Say who measured, from the field, the key or the fixed name."""
+        if self.fixed_sensor is not None:
+            return self.fixed_sensor
+        if self.sensor_from_key:
+            try:
+                found = None if record.key is None else record.key.decode()
+            except UnicodeDecodeError:
+                raise Unreadable(f"sensor: the key {printable(record.key)} is not UTF-8") from None
+        return _name("sensor", found)
+
+    def key_of(self, sensor: str, group: object) -> str:
+        """Say which stream an event belongs to."""
+        if self.pooled:
+            return GLOBAL_KEY
+        if self.groups is not None:
+            try:
+                return self.groups[sensor]
+            except KeyError:
+                raise Unreadable(
+                    f"sensor: {printable(sensor)} is not in the table of groups; add it there"
+                ) from None
+        if self.group is not None:
+            return _name("group", group)
+        return sensor
+
+    def time_of(self, record: Record, found: object) -> int:
+        """Say when it was measured, in UTC milliseconds since 1970."""
+        if self.time is not None:
+            return to_epoch_ms(found, self.time_unit)
+        if record.timestamp_ms is None:
+            raise Unreadable("time: the record carries no timestamp, and no time field is mapped")
+        return _in_range(record.timestamp_ms, record.timestamp_ms)
+
+
+class Unreadable(Exception):  # noqa: N818 - never leaves decoding: it becomes an Invalid
+    """A field cannot be read; the message is the reason for the dead letter."""
+
+
+def to_epoch_ms(value: object, unit: TimeUnit) -> int:
+    """Turn a time in `unit` into UTC milliseconds since 1970.
+
+    Raises
+    ------
+    Unreadable
+        If it is not a time, or outside the years 1 to 9999.
+
+    Examples
+    --------
+    >>> to_epoch_ms("2024-02-29T12:00:00.5Z", "iso8601")
+    1709208000500
+    >>> to_epoch_ms(1709208000.5, "s"), to_epoch_ms("1709208000500123456", "ns")
+    (1709208000500, 1709208000500)
+    """
+    if unit == "iso8601":
+        if not isinstance(value, str):
+            raise Unreadable(f"time: expected an ISO 8601 text, got {printable(value)}")
+        try:
+            moment = datetime.fromisoformat(value.strip())
+            if moment.tzinfo is None:
+                moment = moment.replace(tzinfo=UTC)
+            return _in_range((moment - _EPOCH) // _MILLISECOND, value)
+        except (ValueError, OverflowError):
+            raise Unreadable(f"time: expected an ISO 8601 text, got {printable(value)}") from None
+    number = _number(value) if isinstance(value, str) else value
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise Unreadable(f"time: expected a number of {unit}, got {printable(value)}")
+    if isinstance(number, int):
+        return _in_range(number * 1_000 // _UNITS_PER_S[unit], value)
+    if not math.isfinite(number) or abs(number) > 1e30:
+        raise Unreadable(f"time: expected a number of {unit}, got {printable(value)}")
+    # Round to the microsecond first: 1700000000.123 s is a float just below it.
+    return _in_range(round(number * (1e6 / _UNITS_PER_S[unit])) // 1_000, value)
+
+
+def printable(value: object, limit: int = 80) -> str:
+    r"""Quote an untrusted value on one line: control characters escaped, at most `limit` long.
+
+    Examples
+    --------
+    >>> printable("a\x1b[31m\nb")
+    "'a\\x1b[31m\\nb'"
+    >>> printable([1, 2, 3]), printable({"a": 1}), printable(None)
+    ('a list of 3', 'an object with 1 field(s)', 'nothing')
+    >>> len(printable("x" * 1_000_000))
+    80
+    """
+    if value is None:
+        return "nothing"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    if isinstance(value, dict):
+        return f"an object with {len(value)} field(s)"
+    text = repr(value[:limit] if isinstance(value, str | bytes) else value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _name(what: str, found: object) -> str:
+    if isinstance(found, int) and not isinstance(found, bool):
+        found = str(found)
+    if not isinstance(found, str):
+        raise Unreadable(f"{what}: expected a name, got {printable(found)}")
+    if not 0 < len(found) <= MAX_SENSOR_CHARS:
+        raise Unreadable(
+            f"{what}: expected 1 to {MAX_SENSOR_CHARS} characters, got {len(found)}"
+            + (f" ({printable(found, 40)})" if found else "")
+        )
+    if not found.isascii():
+        try:
+            found.encode()
+        except UnicodeEncodeError:  # a lone surrogate: JSON can write it, UTF-8 cannot
+            raise Unreadable(f"{what}: {printable(found)} is not valid Unicode") from None
+    return found
+
+
+def _channel_value(name: str, found: object) -> float:
+    if found is None:
+        return math.nan
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        raise Unreadable(f"channel {printable(name)}: expected a number, got {printable(found)}")
+    try:
+        value = float(found)
+    except OverflowError:  # an integer beyond 1.8e308
+        return math.nan
+    return value if math.isfinite(value) else math.nan
+
+
+def _number(text: str) -> int | float | None:
+    """Read a decimal number strictly: Python alone would also take ``1_000`` and ``٣``."""
+    if "_" in text or not text.isascii():
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _in_range(epoch_ms: int, found: object) -> int:
+    if not MIN_EPOCH_MS <= epoch_ms <= MAX_EPOCH_MS:
+        raise Unreadable(f"time: {printable(found)} lies outside the years 1 to 9999")
+    return epoch_ms

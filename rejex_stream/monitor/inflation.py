@@ -1,0 +1,184 @@
+"""Variance inflation: how much less than n independent events n events of this stream say.
+
+Sensors are autocorrelated, so rejected events come in clusters, and the count over a block varies
+more than a binomial one. The variance inflation factor (VIF) is that ratio; n / VIF is the
+effective sample size. A cluster shorter than a block hides in it, one longer than a block is cut,
+so six block lengths are measured (from n/40 to n) for rejected and for flagged events, and the
+largest factor counts. One of them, 3 n/40, fits no whole number of times into n: a season that
+happens to fall in step with the other blocks does not escape it.
+
+Blocks are compared with what the theory expects of them, not with their own mean, so a window that
+is frozen, and therefore rejects a little more or less than planned for ever, inflates the factor as
+well. Measurements count only after a lag of one window: a change must not raise the factor while it
+is being judged.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+from rejex_stream.monitor.cells import CellTable
+
+__all__ = ["Inflation", "InflationState"]
+
+_SCALES = (1, 2, 3, 8, 20, 40)  # block lengths in units of n/40
+_UNITS = 40
+_LAG_WINDOWS = 1
+_MEMORY_WINDOWS = 20
+_MIN_WINDOWS = 2
+_MIN_WINDOWS_LONGEST = 3  # a window has one block of length n, and two of them say too little
+_RECORD = struct.Struct(f"<{2 * len(_SCALES)}d")
+_Mark = tuple[float, float, float, float]
+_NO_MARK: _Mark = (0.0, 0.0, 0.0, 0.0)
+_HISTORY_BYTES = _RECORD.size * (_MEMORY_WINDOWS + _LAG_WINDOWS)
+
+
+class InflationState(msgspec.Struct):
+    """Counts of the open window, and the block variances of the last ones; constant size.
+
+    Pairs are of rejected and of flagged events. `marks` holds, for each block length, the deviation
+    (2) and its variance (2) at the end of the last whole block.
+    """
+
+    unit: int
+    left: int
+    since: int
+    units: int = 0
+    counts: list[int] = msgspec.field(default_factory=lambda: [0, 0])
+    expected: list[float] = msgspec.field(default_factory=lambda: [0.0, 0.0])
+    variance: list[float] = msgspec.field(default_factory=lambda: [0.0, 0.0])
+    marks: list[_Mark] = msgspec.field(default_factory=lambda: [_NO_MARK] * len(_SCALES))
+    squares: list[float] = msgspec.field(default_factory=lambda: [0.0] * 2 * len(_SCALES))
+    history: bytes = b""
+
+    def __post_init__(self) -> None:
+        """Refuse blocks that could not be blocks."""
+        pairs = (self.counts, self.expected, self.variance)
+        if (
+            any(len(values) != 2 for values in pairs)
+            or len(self.marks) != len(_SCALES)
+            or len(self.squares) != 2 * len(_SCALES)
+            or not 1 <= self.left <= self.since <= self.unit
+            or not 0 <= self.units < _UNITS
+            or len(self.history) % _RECORD.size
+            or len(self.history) > _HISTORY_BYTES
+        ):
+            raise ValueError("the blocks are out of order")
+
+
+class Inflation:
+    """Measures the variance inflation factor of one stream, or of the whole pipeline.
+
+    Parameters
+    ----------
+    window
+        n, the configured window in events.
+    streams
+        How many streams interleave: the blocks of a pipeline are as many times longer, so that
+        they span the same stretch of each.
+
+    Notes
+    -----
+    A heuristic, checked by simulation (benchmarks/monitors.py), not a theorem. O(1) an event,
+    constant memory: 21 windows of twelve numbers.
+
+    Examples
+    --------
+    >>> from rejex_stream.monitor.cells import cell_table
+    >>> table = cell_table(1000, 50, 882, 987)
+    >>> measured = Inflation(1000)
+    >>> measured.factor is None                      # three windows first
+    True
+    >>> for event in range(8_000):
+    ...     cell = 1 if event % 1000 < 106 else 0    # the right rate, all in one cluster
+    ...     measured.count(table, cell)
+    >>> measured.factor > 10
+    True
+    """
+
+    __slots__ = ("_window", "factor", "state")
+
+    def __init__(self, window: int, streams: int = 1) -> None:
+        self._window = window
+        unit = self._unit(streams)
+        self.state = InflationState(unit=unit, left=unit, since=unit)
+        self.factor: float | None = None
+        """VIF >= 1, or ``None`` while there is too little history to tell."""
+
+    def _unit(self, streams: int) -> int:
+        return max(1, self._window // _UNITS) * max(1, streams)
+
+    def count(self, table: CellTable, cell: int) -> None:
+        """Count one event; the hot path of the health detector does this in runs."""
+        if cell:
+            self.state.counts[0] += cell < 3
+            self.state.counts[1] += cell > 1
+        self.advance(table, 1)
+
+    def advance(self, table: CellTable, events: int, streams: int = 1) -> bool:
+        """Let `events` <= ``state.left`` events pass; return whether the factor was measured anew.
+
+        The cells of these events must have been counted in ``state.counts`` before.
+        """
+        state = self.state
+        state.left -= events
+        if state.left:
+            return False
+        self.settle(table)
+        return self._close_unit(streams)
+
+    def settle(self, table: CellTable) -> None:
+        """Book the expectation of the events since the last call, which all had this table."""
+        state = self.state
+        events = state.since - state.left
+        state.since = state.left
+        for i, rate in enumerate((table.rejection_rate, table.flagged_rate)):
+            state.expected[i] += events * rate
+            state.variance[i] += events * rate * (1.0 - rate)
+
+    def discard_open_blocks(self, streams: int = 1) -> None:
+        """Forget the unfinished window, as at a model swap; what was measured before stays."""
+        history = self.state.history
+        unit = self._unit(streams)
+        self.state = InflationState(unit=unit, left=unit, since=unit, history=history)
+
+    def restore(self, state: InflationState) -> None:
+        """Go on from a state."""
+        self.state = state
+        self._measure()
+
+    def _close_unit(self, streams: int) -> bool:
+        state = self.state
+        state.units = units = state.units + 1
+        state.left = state.since = state.unit
+        (rejected, flagged), (e0, e1), (v0, v1) = state.counts, state.expected, state.variance
+        d0, d1 = rejected - e0, flagged - e1
+        squares = state.squares
+        for s, scale in enumerate(_SCALES):
+            if units % scale:
+                continue
+            m0, m1, w0, w1 = state.marks[s]
+            if v0 > w0:
+                squares[2 * s] += (d0 - m0) ** 2 / (v0 - w0)
+            if v1 > w1:
+                squares[2 * s + 1] += (d1 - m1) ** 2 / (v1 - w1)
+            state.marks[s] = (d0, d1, v0, v1)
+        if units < _UNITS:
+            return False
+        means = (square / (_UNITS // _SCALES[j // 2]) for j, square in enumerate(squares))
+        history = (state.history + _RECORD.pack(*means))[-_HISTORY_BYTES:]
+        unit = self._unit(streams)
+        self.state = InflationState(unit=unit, left=unit, since=unit, history=history)
+        return self._measure()
+
+    def _measure(self) -> bool:
+        windows = list(_RECORD.iter_unpack(self.state.history))[:-_LAG_WINDOWS]
+        if len(windows) < _MIN_WINDOWS:
+            self.factor = None
+            return False
+        usable = len(_SCALES) if len(windows) >= _MIN_WINDOWS_LONGEST else len(_SCALES) - 1
+        means = (sum(column) / len(windows) for column in zip(*windows, strict=True))
+        self.factor = max(1.0, *list(means)[: 2 * usable])
+        return True

@@ -1,0 +1,3 @@
+"""What operators hold: metrics, health, alerts, a dashboard. Watches a run, changes nothing."""
+
+from __future__ import annotations

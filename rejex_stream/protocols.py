@@ -1,0 +1,215 @@
+"""The contracts between core and edges; each can be read in a minute.
+
+* detectors: :class:`BatchDetector` → :class:`Scorer`, or :class:`IncrementalDetector` →
+  :class:`IncrementalScorer`;
+* background fits: :class:`FitExecutor`;
+* edges: :class:`Source`, :class:`Sink`, :class:`SnapshotStore`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from rejex_stream.types import FloatArray, Outcome, Partition, Record
+
+__all__ = [
+    "Assigned",
+    "BatchDetector",
+    "FitExecutor",
+    "IncrementalDetector",
+    "IncrementalScorer",
+    "Revoked",
+    "Scorer",
+    "Sink",
+    "SnapshotStore",
+    "Source",
+]
+
+
+# ------------------------------------------------------------------------------- detectors
+@runtime_checkable
+class Scorer(Protocol):
+    """A fitted model; scoring never changes it.
+
+    `score` is batch invariant bit for bit: ``score(X)[i] == score(X[i:i+1])[0]`` for every cut.
+    An adapter whose library cannot promise that scores row by row.
+    """
+
+    def score(self, X: FloatArray) -> FloatArray:
+        """Score rows X of shape (m, d); returns shape (m,), high = anomalous."""
+        ...
+
+
+@runtime_checkable
+class BatchDetector(Protocol):
+    """A recipe for a model that is fitted on a table of rows: immutable, cheap, picklable.
+
+    A scorer may carry ``training_scores`` of shape (n,) for ``calibration = "training"``.
+    """
+
+    @property
+    def name(self) -> str:
+        """Stable name for metrics and snapshots, e.g. ``pyod:KNN``."""
+        ...
+
+    def fit(self, X: FloatArray, *, seed: int) -> Scorer:
+        """Fit on X of shape (n, d); equal X and seed give a scorer with equal scores."""
+        ...
+
+
+@runtime_checkable
+class IncrementalScorer(Protocol):
+    """A model that learns one row at a time; the engine scores each row before it is learnt."""
+
+    def score_one(self, x: FloatArray) -> float:
+        """Score one row of shape (d,) without changing the model."""
+        ...
+
+    def learn_one(self, x: FloatArray) -> None:
+        """Learn one row of shape (d,)."""
+        ...
+
+    def state(self) -> bytes:
+        """Everything the model knows, to be given to :meth:`IncrementalDetector.restore`."""
+        ...
+
+
+@runtime_checkable
+class IncrementalDetector(Protocol):
+    """A recipe for an incremental model: immutable, cheap, picklable."""
+
+    @property
+    def name(self) -> str:
+        """Stable name for metrics and snapshots, e.g. ``river:HalfSpaceTrees``."""
+        ...
+
+    @property
+    def warm_up_events(self) -> int:
+        """How many first scores mean nothing and are dropped."""
+        ...
+
+    def start(self, feature_names: Sequence[str], *, seed: int) -> IncrementalScorer:
+        """Make an empty model for rows with these columns."""
+        ...
+
+    def restore(self, feature_names: Sequence[str], state: bytes) -> IncrementalScorer:
+        """Bring a model back from :meth:`IncrementalScorer.state`; refuse what it did not write."""
+        ...
+
+
+# ------------------------------------------------------------------------------ background
+class FitExecutor(Protocol):
+    """Where fits run; decides when a result is ready, never what it is."""
+
+    def submit(self, key: Hashable, fit: Callable[[], Any]) -> None:
+        """Start `fit` (picklable) under `key`."""
+        ...
+
+    def done(self, key: Hashable) -> bool:
+        """Whether the result of `key` can be taken without waiting."""
+        ...
+
+    def result(self, key: Hashable) -> Any:  # noqa: ANN401 - whatever the fit returned
+        """Take the result of `key`, waiting if need be; raises what the fit raised. Once only."""
+        ...
+
+    def cancel(self, key: Hashable) -> None:
+        """Forget `key`: its result is not wanted any more."""
+        ...
+
+
+# ----------------------------------------------------------------------------------- edges
+class Assigned(NamedTuple):
+    """The source now owns a partition.
+
+    `committed` is the next offset whose outcome is not yet durable (``None``: nothing was ever
+    committed); `earliest` is the first offset that can still be read.
+    """
+
+    partition: Partition
+    committed: int | None
+    earliest: int
+
+
+class Revoked(NamedTuple):
+    """The source no longer owns a partition: drop its state, write nothing more for it."""
+
+    partition: Partition
+
+
+class Source(Protocol):
+    """Delivers records in order within a partition, as raw bytes.
+
+    A newly assigned partition delivers nothing until :meth:`seek` says where to begin.
+    """
+
+    def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]:
+        """Return what is there, waiting at most `timeout_s`; may be empty."""
+        ...
+
+    def changes(self) -> Sequence[Assigned | Revoked]:
+        """Ownership changes since the last call, in order; asked after each :meth:`poll`."""
+        ...
+
+    def seek(self, partition: Partition, offset: int) -> None:
+        """Deliver `partition` from `offset` on."""
+        ...
+
+    def rewind(self) -> None:
+        """Begin again from what is durable, after a failed commit or an abort.
+
+        The next :meth:`changes` reports every owned partition as ``Revoked`` and then ``Assigned``
+        with its committed offset read afresh (a commit that timed out may have happened after
+        all); as after any assignment, nothing is delivered until :meth:`seek`.
+        """
+        ...
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether a finite input has been read to its end; always false for a topic."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the input."""
+        ...
+
+
+class Sink(Protocol):
+    """Takes outcomes and makes them durable together with the input offsets.
+
+    Order of a commit: outcomes written → every delivery checked → offsets and outcomes made
+    durable at once. A sink that cannot do both at once documents which repeats are possible.
+    """
+
+    def write(self, outcomes: Sequence[Outcome]) -> None:
+        """Accept outcomes; they count only after :meth:`commit`."""
+        ...
+
+    def commit(self, next_offsets: Mapping[Partition, int]) -> None:
+        """Make all written outcomes durable, with the offsets to go on from; all or nothing."""
+        ...
+
+    def abort(self) -> None:
+        """Forget what was written since the last commit."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the output; uncommitted outcomes are dropped."""
+        ...
+
+
+class SnapshotStore(Protocol):
+    """Keeps a few snapshots per partition, each with the next offset it stands at."""
+
+    def save(self, partition: Partition, next_offset: int, blob: bytes) -> None:
+        """Keep `blob`; old or new, never half.
+
+        Snapshots of `partition` at a later offset belong to a past that was given up (offsets
+        were reset): saving drops them.
+        """
+        ...
+
+    def load(self, partition: Partition, at_most: int) -> tuple[int, bytes] | None:
+        """Return the newest (next offset, blob) with next offset <= `at_most`, if there is one."""
+        ...

@@ -1,0 +1,268 @@
+"""Episodes: rejected events of one sensor that belong together, so that one look decides them all.
+
+An unstable minute at 1 Hz is 60 rejected events and one question. Every event belongs to exactly
+one episode, and all events of an episode always have the same labels: labelling a part splits it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from typing import NamedTuple
+
+from rejex_stream.review.settings import ReviewSettings
+from rejex_stream.types import Position
+
+__all__ = [
+    "Arrival",
+    "EpisodeSpan",
+    "adopt",
+    "assign",
+    "belongs",
+    "episode_id",
+    "merge_back",
+    "split",
+]
+
+# Digits and letters that nobody mistakes for one another when read aloud.
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+
+
+class EpisodeSpan(NamedTuple):
+    """As much of an episode as decides whether one more event belongs to it."""
+
+    start_ms: int
+    end_ms: int
+    first_seq: int
+    last_seq: int
+    n_events: int
+
+
+class Arrival(NamedTuple):
+    """A review event on its way into an episode."""
+
+    sensor_id: int
+    position: Position
+    event_time_ms: int
+    seq: int
+    why: str
+    confidence: float | None
+    priority: int
+    received_ms: int
+
+
+def episode_id(*parts: str) -> str:
+    """Return a short id that depends on nothing but `parts`.
+
+    Examples
+    --------
+    >>> episode_id("feed-0-7")
+    'E-vrax9yb26m'
+    """
+    digest = int.from_bytes(hashlib.sha256("\x1f".join(parts).encode()).digest()[:8], "big")
+    return "E-" + "".join(_ALPHABET[(digest >> (5 * i)) & 31] for i in range(10))
+
+
+def belongs(span: EpisodeSpan, event_time_ms: int, seq: int, settings: ReviewSettings) -> bool:
+    """Say whether an event continues an episode.
+
+    Examples
+    --------
+    >>> span = EpisodeSpan(0, 5_000, 10, 15, 6)
+    >>> belongs(span, 64_000, 74, ReviewSettings(gap_ms=60_000))
+    True
+    >>> belongs(span, 7_200_000, 17, ReviewSettings(gap_ms=60_000, gap_events=5))
+    True
+    >>> belongs(span, 7_200_000, 99, ReviewSettings(gap_ms=60_000, gap_events=5))
+    False
+    """
+    if span.n_events >= settings.max_events:
+        return False
+    start, end = min(span.start_ms, event_time_ms), max(span.end_ms, event_time_ms)
+    if end - start > settings.max_duration_ms:
+        return False
+    apart_ms = max(event_time_ms - span.end_ms, span.start_ms - event_time_ms)
+    apart_events = max(seq - span.last_seq, span.first_seq - seq)
+    return apart_ms <= settings.gap_ms or apart_events <= settings.gap_events
+
+
+def assign(connection: sqlite3.Connection, event: Arrival, settings: ReviewSettings) -> str:
+    """Return the episode `event` goes to, made or extended; O(log episodes).
+
+    Only an episode that nobody has labelled takes more events; audits stand alone, since each is a
+    draw of its own.
+    """
+    # Data older than the settling time cannot be waiting for what comes after it.
+    ready_ms = min(event.event_time_ms, event.received_ms) + settings.settle_ms
+    if event.why == "rejected":
+        candidates = connection.execute(
+            "SELECT episode_id, start_ms, end_ms, first_seq, last_seq, n_events FROM episode "
+            "WHERE sensor_id = ? AND status = 'open' AND why = 'rejected' "
+            "AND root_id = episode_id ORDER BY end_ms DESC LIMIT 8",
+            (event.sensor_id,),
+        )
+        for row in candidates:
+            found, *numbers = tuple(row)
+            if belongs(EpisodeSpan(*numbers), event.event_time_ms, event.seq, settings):
+                _extend(connection, str(found), event, ready_ms)
+                return str(found)
+    new = episode_id(str(event.position))
+    while connection.execute("SELECT 1 FROM episode WHERE episode_id = ?", (new,)).fetchone():
+        new = episode_id(new, str(event.position))  # 50 bits: once in a blue moon
+    connection.execute(
+        "INSERT INTO episode (episode_id, root_id, sensor_id, why, status, start_ms, end_ms, "
+        "first_seq, last_seq, n_events, confidence, priority, received_ms, ready_ms) "
+        "VALUES (?, ?, ?, ?, 'open', ?, ?, ?, ?, 1, ?, ?, ?, ?)",
+        (
+            new,
+            new,
+            event.sensor_id,
+            event.why,
+            event.event_time_ms,
+            event.event_time_ms,
+            event.seq,
+            event.seq,
+            event.confidence,
+            event.priority,
+            event.received_ms,
+            event.received_ms if event.priority else ready_ms,
+        ),
+    )
+    return new
+
+
+def _extend(connection: sqlite3.Connection, episode: str, event: Arrival, ready_ms: int) -> None:
+    connection.execute(
+        """UPDATE episode SET start_ms = min(start_ms, :t), end_ms = max(end_ms, :t),
+             first_seq = min(first_seq, :seq), last_seq = max(last_seq, :seq),
+             n_events = n_events + 1,
+             confidence = CASE WHEN :confidence IS NULL THEN confidence
+                               WHEN confidence IS NULL THEN :confidence
+                               ELSE min(confidence, :confidence) END,
+             ready_ms = CASE WHEN priority > 0 THEN ready_ms ELSE max(ready_ms, :ready) END,
+             snooze_until_ms = CASE WHEN snooze_growth THEN NULL ELSE snooze_until_ms END,
+             snooze_growth = 0
+           WHERE episode_id = :episode""",
+        {
+            "t": event.event_time_ms,
+            "seq": event.seq,
+            "confidence": event.confidence,
+            "ready": ready_ms,
+            "episode": episode,
+        },
+    )
+
+
+def split(
+    connection: sqlite3.Connection, parent: str, event_ids: list[int], *, own_root: bool = False
+) -> str:
+    """Move some events of `parent` into an episode of their own and return its id.
+
+    The rest stays where it is, under the parent's id. `event_ids` is a strict, non-empty subset.
+    With `own_root` the new episode is one that merely began later, not a part of the old one.
+    """
+    marks = ",".join("?" * len(event_ids))
+    first = connection.execute(
+        f"SELECT topic, partition, offset FROM event WHERE event_id IN ({marks}) "
+        "ORDER BY event_time_ms, event_id LIMIT 1",
+        event_ids,
+    ).fetchone()
+    position = str(Position(*tuple(first)))
+    child = (
+        episode_id(position)
+        if own_root
+        else episode_id("split", parent, position, str(len(event_ids)))
+    )
+    while connection.execute("SELECT 1 FROM episode WHERE episode_id = ?", (child,)).fetchone():
+        child = episode_id("split", child)
+    connection.execute(
+        "INSERT INTO episode (episode_id, root_id, sensor_id, why, status, verdict, start_ms, "
+        "end_ms, first_seq, last_seq, n_events, confidence, priority, received_ms, ready_ms) "
+        "SELECT ?, coalesce(?, root_id), sensor_id, why, status, verdict, start_ms, end_ms, "
+        "first_seq, last_seq, n_events, confidence, priority, received_ms, ready_ms "
+        "FROM episode WHERE episode_id = ?",
+        (child, child if own_root else None, parent),
+    )
+    connection.execute(
+        f"UPDATE event SET episode_id = ? WHERE event_id IN ({marks})", (child, *event_ids)
+    )
+    for episode in (parent, child):
+        _measure(connection, episode)
+    return child
+
+
+def merge_back(connection: sqlite3.Connection, child: str, parent: str) -> None:
+    """Return a split-off part to `parent`."""
+    connection.execute("UPDATE event SET episode_id = ? WHERE episode_id = ?", (parent, child))
+    for episode in (parent, child):
+        _measure(connection, episode)
+
+
+def _measure(connection: sqlite3.Connection, episode: str) -> None:
+    """Bring an episode's span and count in line with its events after some of them moved."""
+    left = connection.execute(
+        "SELECT count(*) FROM event WHERE episode_id = ?", (episode,)
+    ).fetchone()[0]
+    if not left:
+        # The empty shell stays, since labels refer to it.
+        connection.execute(
+            "UPDATE episode SET status = 'empty', n_events = 0, verdict = NULL, "
+            "lease_owner = NULL WHERE episode_id = ?",
+            (episode,),
+        )
+        return
+    connection.execute(
+        """UPDATE episode SET (start_ms, end_ms, first_seq, last_seq, n_events, confidence) =
+             (SELECT min(event_time_ms), max(event_time_ms), min(seq), max(seq), count(*),
+                     min(confidence) FROM event WHERE episode_id = :episode)
+           WHERE episode_id = :episode""",
+        {"episode": episode},
+    )
+
+
+def holding(connection: sqlite3.Connection, event_ids: list[int]) -> set[str]:
+    """Return the episodes that hold any of these events now."""
+    marks = ",".join("?" * len(event_ids))
+    return {
+        str(row[0])
+        for row in connection.execute(
+            f"SELECT DISTINCT episode_id FROM event WHERE event_id IN ({marks})", event_ids
+        )
+    }
+
+
+def adopt(
+    connection: sqlite3.Connection, episode: str, root_id: str, event_ids: list[int]
+) -> set[str]:
+    """Make `episode` hold exactly these events; returns the episodes that changed.
+
+    For a rebuild: the log says which events an episode had when it was labelled. What it holds
+    besides goes to an episode of its own, as it did then.
+    """
+    marks = ",".join("?" * len(event_ids))
+    before = holding(connection, event_ids)
+    connection.execute(
+        "INSERT INTO episode (episode_id, root_id, sensor_id, why, status, start_ms, end_ms, "
+        "first_seq, last_seq, n_events, priority, received_ms, ready_ms) "
+        "SELECT ?, ?, sensor_id, why, 'open', start_ms, end_ms, first_seq, last_seq, n_events, "
+        "priority, received_ms, ready_ms FROM episode WHERE episode_id = ? "
+        "ON CONFLICT DO UPDATE SET status = CASE WHEN status = 'empty' THEN 'open' ELSE status END",
+        (episode, root_id, min(before)),
+    )
+    rest = [
+        row["event_id"]
+        for row in connection.execute(
+            f"SELECT event_id FROM event WHERE episode_id = ? AND event_id NOT IN ({marks}) "
+            "ORDER BY event_time_ms, event_id",
+            (episode, *event_ids),
+        )
+    ]
+    connection.execute(
+        f"UPDATE event SET episode_id = ? WHERE event_id IN ({marks})", (episode, *event_ids)
+    )
+    changed = before | {episode}
+    if rest:
+        changed.add(split(connection, episode, rest, own_root=True))
+    for one in changed:
+        _measure(connection, one)
+    return changed

@@ -1,0 +1,273 @@
+"""The rejection rate as it went by: the product's own monitors, asked again and again.
+
+The console runs the same :class:`~rejex_stream.monitor.MonitorBank` over the same verdicts as the
+pipeline does, so what it shows is what the metrics say. It keeps a sample of every stream about
+once a minute of event time, and the monitors' state, so that a restart goes on.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from rejex_stream.encode import decode_verdict
+from rejex_stream.errors import CheckpointError, ConnectorError
+from rejex_stream.monitor import Alarm, MonitorBank, MonitorConfig, MonitorStatus
+from rejex_stream.review.settings import MINUTE_MS
+from rejex_stream.review.store import ReviewStore
+from rejex_stream.types import Verdict
+
+__all__ = ["PipelineWatch", "RateSample", "samples", "samples_after"]
+
+_EVENTS_BETWEEN_SAMPLES = 10
+_SLICE = 100
+_KEEP_MS = 14 * 24 * 60 * MINUTE_MS
+
+
+class RateSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the monitors of one stream said at one moment of event time.
+
+    Attributes
+    ----------
+    t_ms
+        Event time, UTC milliseconds.
+    events
+        In the rolling window.
+    rate, lower, upper
+        Rolling rejection rate with its batch-means limits.
+    expected, exact_bound, paper_bound
+        R, the exact bound and the paper's h.
+    anomaly_rate
+        Share accepted as anomaly.
+    alarms
+        Kinds of the alarms that stand.
+    """
+
+    t_ms: int
+    events: int
+    rate: float
+    expected: float | None = None
+    exact_bound: float | None = None
+    paper_bound: float | None = None
+    lower: float | None = None
+    upper: float | None = None
+    anomaly_rate: float | None = None
+    effective_events: float | None = None
+    health: str = ""
+    alarms: tuple[str, ...] = ()
+
+
+def _sample(status: MonitorStatus, t_ms: int) -> RateSample | None:
+    if status.rejection_rate is None:
+        return None
+    theory = status.theory
+    return RateSample(
+        t_ms=t_ms,
+        events=status.rolling_events,
+        rate=status.rejection_rate,
+        expected=None if theory is None else theory.expected_rate,
+        exact_bound=None if theory is None else theory.exact_bound,
+        paper_bound=None if theory is None else theory.paper_bound,
+        lower=status.lower,
+        upper=status.upper,
+        anomaly_rate=status.anomaly_rate,
+        effective_events=status.effective_events,
+        health=status.health,
+        alarms=tuple(sorted({str(alarm.kind) for alarm in status.active_alarms})),
+    )
+
+
+class PipelineWatch:
+    """The monitors of one pipeline inside the console.
+
+    Parameters
+    ----------
+    store
+        Keeps samples, alarms and state.
+    pipeline
+        Name; also tells streams of several pipelines apart.
+    config
+        Settings of the monitors; without them n, γ and T are taken from the first verdict judged
+        by a full band, which is nearly the same.
+    """
+
+    def __init__(
+        self, store: ReviewStore, pipeline: str = "", config: MonitorConfig | None = None
+    ) -> None:
+        self.pipeline = pipeline
+        self._store = store
+        self._lock = threading.Lock()
+        self._config = config
+        self._bank: MonitorBank | None = None
+        self._sampled: dict[str, tuple[int, int]] = {}
+        self._latest_ms = 0
+        with store.database.read() as connection:
+            row = connection.execute(
+                "SELECT state FROM monitor WHERE pipeline = ?", (pipeline,)
+            ).fetchone()
+        if row is not None:
+            self._restore(row["state"])
+        elif config is not None:
+            self._bank = MonitorBank(config)
+
+    def _restore(self, blob: bytes) -> None:
+        length = int.from_bytes(blob[:4], "big")
+        kept = msgspec.json.decode(blob[4 : 4 + length], type=MonitorConfig)
+        self._config = self._config or kept
+        self._bank = MonitorBank(self._config)
+        try:
+            self._bank.restore(blob[4 + length :])
+        except CheckpointError:  # other settings by now: the monitors start anew
+            self._bank = MonitorBank(self._config)
+
+    @property
+    def config(self) -> MonitorConfig | None:
+        """Settings of the monitors; ``None`` while nothing is known."""
+        return self._config
+
+    def observe_lines(self, lines: Iterable[bytes]) -> None:
+        """Take encoded verdicts, in order; what cannot be read is left out."""
+        verdicts = []
+        for line in lines:
+            try:
+                verdicts.append(decode_verdict(line))
+            except ConnectorError:
+                continue
+        self.observe(verdicts)
+
+    def observe(self, verdicts: Sequence[Verdict]) -> None:
+        """Take verdicts in order, and keep samples and alarms."""
+        found: list[tuple[str, RateSample]] = []
+        alarms: list[Alarm] = []
+        with self._lock:
+            for start in range(0, len(verdicts), _SLICE):
+                part = verdicts[start : start + _SLICE]
+                bank = self._bank or self._begin(part)
+                if bank is None:
+                    continue
+                alarms += bank.observe(part)
+                self._latest_ms = max(self._latest_ms, *(v.event_time_ms for v in part))
+                found += self._due(bank, part)
+        if found or alarms:
+            self._keep(found, alarms)
+
+    def _begin(self, verdicts: Sequence[Verdict]) -> MonitorBank | None:
+        for verdict in verdicts:
+            if verdict.band_lower is not None and verdict.tolerance is not None:
+                self._config = MonitorConfig(
+                    window=verdict.window_len,
+                    contamination=max(verdict.n_anomalies, 1) / verdict.window_len,
+                    tolerance=verdict.tolerance,
+                )
+                self._bank = MonitorBank(self._config)
+                return self._bank
+        return None
+
+    def _due(self, bank: MonitorBank, verdicts: Sequence[Verdict]) -> list[tuple[str, RateSample]]:
+        latest: dict[str, tuple[int, int]] = {}
+        for verdict in verdicts:
+            _, count = latest.get(verdict.stream_key, (0, 0))
+            latest[verdict.stream_key] = (verdict.event_time_ms, count + 1)
+        latest[""] = (self._latest_ms, len(verdicts))
+        found = []
+        for key, (t_ms, count) in latest.items():
+            last_ms, since = self._sampled.get(key, (0, 0))
+            since += count
+            self._sampled[key] = (last_ms, since)
+            if t_ms - last_ms < MINUTE_MS or since < _EVENTS_BETWEEN_SAMPLES:
+                continue
+            status = bank.stream(key).status() if key else bank.status()
+            sample = _sample(status, t_ms)
+            if sample is not None:
+                found.append((key, sample))
+                self._sampled[key] = (t_ms, 0)
+        return found
+
+    def _keep(self, found: Sequence[tuple[str, RateSample]], alarms: Sequence[Alarm]) -> None:
+        with self._store.database.write() as connection:
+            next_seq = connection.execute(
+                "SELECT coalesce(max(rate_seq), 0) + 1 FROM rate"
+            ).fetchone()[0]
+            connection.executemany(
+                "INSERT OR REPLACE INTO rate VALUES (?,?,?,?,?)",
+                [
+                    (self.pipeline, key, one.t_ms, next_seq + i, msgspec.json.encode(one))
+                    for i, (key, one) in enumerate(found)
+                ],
+            )
+            connection.executemany(
+                "INSERT OR IGNORE INTO mark VALUES (?,?,?,?,?)",
+                [
+                    (
+                        self.pipeline,
+                        alarm.stream_key or "",
+                        alarm.event_time_ms,
+                        f"alarm:{alarm.kind}",
+                        alarm.message,
+                    )
+                    for alarm in alarms
+                ],
+            )
+
+    def status(self, stream_key: str = "") -> MonitorStatus | None:
+        """Return what the monitors know now, of one stream or the pipeline; ``None`` if nothing."""
+        with self._lock:
+            if self._bank is None:
+                return None
+            if not stream_key:
+                return self._bank.status()
+            return self._bank.stream(stream_key).status() if stream_key in self._bank else None
+
+    def save(self) -> None:
+        """Keep the monitors' state, and drop samples older than two weeks of event time."""
+        with self._lock:
+            if self._bank is None or self._config is None:
+                return
+            config = msgspec.json.encode(self._config)
+            blob = len(config).to_bytes(4, "big") + config + self._bank.snapshot()
+        with self._store.database.write() as connection:
+            connection.execute(
+                "INSERT INTO monitor VALUES (?,?) ON CONFLICT DO UPDATE SET state = excluded.state",
+                (self.pipeline, blob),
+            )
+            for table in ("rate", "mark"):
+                connection.execute(
+                    f"DELETE FROM {table} WHERE pipeline = ? AND t_ms < ?",
+                    (self.pipeline, self._latest_ms - _KEEP_MS),
+                )
+
+
+def samples(
+    connection: sqlite3.Connection,
+    pipeline: str,
+    stream_key: str,
+    from_ms: int,
+    *,
+    most: int = 1_500,
+) -> list[RateSample]:
+    """Return at most about `most` samples of a stream since a time, oldest first."""
+    rows = connection.execute(
+        "SELECT value FROM rate WHERE pipeline = ? AND stream_key = ? AND t_ms >= ? ORDER BY t_ms",
+        (pipeline, stream_key, from_ms),
+    ).fetchall()
+    step = max(1, -(-len(rows) // most))
+    # Counted from the end, so that the newest is always there.
+    picked = rows[::-1][::step][::-1]
+    return [msgspec.json.decode(row["value"], type=RateSample) for row in picked]
+
+
+def samples_after(
+    connection: sqlite3.Connection, pipeline: str, stream_key: str, rate_seq: int
+) -> list[tuple[int, RateSample]]:
+    """Return the samples of a stream that came after `rate_seq`, with their own."""
+    return [
+        (row["rate_seq"], msgspec.json.decode(row["value"], type=RateSample))
+        for row in connection.execute(
+            "SELECT rate_seq, value FROM rate WHERE rate_seq > ? AND pipeline = ? "
+            "AND stream_key = ? ORDER BY rate_seq LIMIT 2000",
+            (rate_seq, pipeline, stream_key),
+        )
+    ]

@@ -1,0 +1,349 @@
+"""What the pages' scripts call: JSON in, JSON out; every refusal says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from rejex_stream.review import export, metrics, preferences
+from rejex_stream.review.actions import Done
+from rejex_stream.review.decisions import Decision, Target
+from rejex_stream.review.labels import HumanVerdict
+from rejex_stream.review.preferences import Preferences
+from rejex_stream.review.queue import TABS, QueueFilter, Tab, Viewer
+from rejex_stream.review.refusals import Refusal, RefusalCode
+from rejex_stream.review.views import summary
+from rejex_stream.review.web.console import Console, console_of, filter_of, off_loop, viewer_of
+
+__all__ = ["answer", "json_api", "routes"]
+
+_MOST_BODY_BYTES = 512 * 1024
+_STATUS: dict[RefusalCode, int] = {
+    "leased": 409,
+    "changed": 409,
+    "lapsed": 409,
+    "forbidden": 403,
+    "not_yours": 403,
+    "unknown": 404,
+    "nothing": 404,
+    "bad_request": 422,
+}
+S = TypeVar("S", bound=msgspec.Struct)
+
+Name = Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class TargetIn(msgspec.Struct):
+    """An episode as the page showed it."""
+
+    id: Name
+    n_events: Annotated[int, Meta(ge=1)]
+    status: Name
+
+
+class ViewIn(msgspec.Struct):
+    """The list the reviewer works through."""
+
+    tab: str = "ready"
+    q: Annotated[str, Meta(max_length=200)] = ""
+    sort: str = ""
+
+
+class LabelIn(msgspec.Struct):
+    """A verdict."""
+
+    request_id: Name
+    verdict: HumanVerdict
+    targets: Annotated[list[TargetIn], Meta(min_length=1, max_length=10_000)]
+    span_ms: tuple[int, int] | None = None
+    tags: Annotated[list[Annotated[str, Meta(max_length=40)]], Meta(max_length=10)] = []
+    fault_code: Annotated[str, Meta(max_length=80)] = ""
+    note: Annotated[str, Meta(max_length=4000)] = ""
+    view: ViewIn | None = None
+
+
+class SnoozeIn(msgspec.Struct):
+    """Putting episodes off."""
+
+    request_id: Name
+    episodes: Annotated[list[Name], Meta(min_length=1, max_length=10_000)]
+    minutes: Annotated[int, Meta(ge=1, le=60 * 24 * 30)] = 30
+    growth: bool = False
+    view: ViewIn | None = None
+
+
+class UndoIn(msgspec.Struct):
+    """Undo."""
+
+    request_id: Name
+
+
+def answer(content: object, status: int = 200) -> Response:
+    """Return JSON; numbers that are not finite become null."""
+    return Response(msgspec.json.encode(content), status_code=status, media_type="application/json")
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def json_api(handler: Handler) -> Handler:
+    """Turn refusals into answers."""
+
+    @wraps(handler)
+    async def call(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except Refusal as refusal:
+            return answer(
+                {
+                    "code": refusal.code,
+                    "message": str(refusal),
+                    "episode": refusal.episode_id,
+                },
+                _STATUS[refusal.code],
+            )
+        except ClientDisconnect:
+            return Response(status_code=499)
+
+    return call
+
+
+async def _body(request: Request, kind: type[S]) -> S:
+    data = b""
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > _MOST_BODY_BYTES:
+            raise Refusal("bad_request", "The request is larger than 512 kB.")
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError as error:
+        raise Refusal("bad_request", f"The request cannot be read: {error}.") from error
+
+
+def _view(view: ViewIn | None) -> QueueFilter | None:
+    if view is None:
+        return None
+    # Lists of what is done have no next: work goes on with what is ready.
+    tab: Tab = next((t for t in TABS if t == view.tab and t not in ("done", "waiting")), "ready")
+    return QueueFilter(tab, view.q, view.sort)
+
+
+def _next(console: Console, viewer: Viewer, view: QueueFilter | None, done: list[str]) -> str:
+    """Return the episode after the first of `done` in a view, before they leave it."""
+    if view is None:
+        return ""
+    with console.store.database.read() as connection:
+        ids = [row[0] for row in view.ids(connection, viewer, console.store.now_ms())]
+    leaving = set(done)
+    at = next((i for i, one in enumerate(ids) if one in leaving), -1)
+    following = [one for one in ids[at + 1 :] + ids[: max(at, 0)] if one not in leaving]
+    return following[0] if following else ""
+
+
+def _told(console: Console, viewer: Viewer, done: Done, following: str = "") -> dict[str, Any]:
+    with console.store.database.read() as connection:
+        found = summary(connection, console.store.settings, viewer, console.store.now_ms())
+    return {
+        "message": done.message,
+        "episodes": done.episodes,
+        "events": done.events,
+        "next": following,
+        "counts": found.counts,
+        "version": found.version,
+        "undoable": found.undoable,
+    }
+
+
+@json_api
+async def post_label(request: Request) -> Response:
+    """Give a verdict."""
+    console, viewer = console_of(request), viewer_of(request)
+    wanted = await _body(request, LabelIn)
+
+    def work() -> dict[str, Any]:
+        ids = [target.id for target in wanted.targets]
+        following = _next(console, viewer, _view(wanted.view), ids)
+        done = console.store.decide(
+            Decision(
+                request_id=wanted.request_id,
+                verdict=wanted.verdict,
+                targets=tuple(Target(t.id, t.n_events, t.status) for t in wanted.targets),
+                span_ms=wanted.span_ms,
+                tags=tuple(wanted.tags),
+                fault_code=wanted.fault_code,
+                note=wanted.note,
+            ),
+            viewer,
+        )
+        return _told(console, viewer, done, following)
+
+    return answer(await off_loop(work))
+
+
+@json_api
+async def post_snooze(request: Request) -> Response:
+    """Put episodes off."""
+    console, viewer = console_of(request), viewer_of(request)
+    wanted = await _body(request, SnoozeIn)
+
+    def work() -> dict[str, Any]:
+        following = _next(console, viewer, _view(wanted.view), wanted.episodes)
+        done = console.store.snooze(
+            wanted.request_id,
+            wanted.episodes,
+            viewer,
+            until_ms=console.store.now_ms() + wanted.minutes * 60_000,
+            growth=wanted.growth,
+        )
+        return _told(console, viewer, done, following)
+
+    return answer(await off_loop(work))
+
+
+@json_api
+async def post_undo(request: Request) -> Response:
+    """Take back the last action."""
+    console, viewer = console_of(request), viewer_of(request)
+    wanted = await _body(request, UndoIn)
+
+    def work() -> dict[str, Any]:
+        return _told(console, viewer, console.store.undo(wanted.request_id, viewer))
+
+    return answer(await off_loop(work))
+
+
+@json_api
+async def post_claim_next(request: Request) -> Response:
+    """Claim the first free episode of a view."""
+    console, viewer = console_of(request), viewer_of(request)
+    _require_reviewer(viewer)
+    view = _view(await _body(request, ViewIn)) or QueueFilter()
+    lease = await off_loop(console.store.claim_next, view, viewer)
+    return answer(lease._asdict())
+
+
+def claim_handler(what: str) -> Handler:
+    """Return the handler that claims, renews or releases an episode."""
+
+    @json_api
+    async def handle(request: Request) -> Response:
+        console, viewer = console_of(request), viewer_of(request)
+        _require_reviewer(viewer)
+        episode = request.path_params["episode"]
+        if what == "release":
+            return answer({"released": await off_loop(console.store.release, episode, viewer)})
+        work = console.store.renew if what == "renew" else console.store.claim
+        return answer((await off_loop(work, episode, viewer))._asdict())
+
+    return handle
+
+
+def _require_reviewer(viewer: Viewer) -> None:
+    if viewer.role == "viewer":
+        raise Refusal("forbidden", "You may look but not claim: ask for the role reviewer.")
+
+
+@json_api
+async def get_summary(request: Request) -> Response:
+    """Return counts and a version; 304 while nothing has changed."""
+    console, viewer = console_of(request), viewer_of(request)
+
+    def work() -> dict[str, Any]:
+        with console.store.database.read() as connection:
+            now = console.store.now_ms()
+            found = summary(
+                connection, console.store.settings, viewer, now, filter_of(request).words
+            )
+        return {
+            "counts": found.counts,
+            "oldest_ms": found.oldest_ms,
+            "late": found.late,
+            "undoable": found.undoable,
+            "version": found.version,
+            "now_ms": now,
+            "problems": list(console.upkeep.problems.values()) if console.upkeep else [],
+        }
+
+    found = await off_loop(work)
+    tag = f'"{found["version"]}"'
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers={"etag": tag})
+    response = answer(found)
+    response.headers["etag"] = tag
+    return response
+
+
+@json_api
+async def get_ids(request: Request) -> Response:
+    """Return every episode of a view, for selecting them all."""
+    console, viewer = console_of(request), viewer_of(request)
+
+    def work() -> dict[str, Any]:
+        with console.store.database.read() as connection:
+            found = filter_of(request).ids(connection, viewer, console.store.now_ms())
+        return {
+            "targets": [{"id": i, "n_events": n, "status": s} for i, n, s in found],
+            "events": sum(n for _, n, _ in found),
+        }
+
+    return answer(await off_loop(work))
+
+
+@json_api
+async def put_preferences(request: Request) -> Response:
+    """Keep one's settings."""
+    console, viewer = console_of(request), viewer_of(request)
+    wanted = await _body(request, Preferences)
+
+    def work() -> None:
+        with console.store.database.write() as connection:
+            preferences.save(connection, viewer.reviewer, wanted)
+
+    await off_loop(work)
+    return answer({"saved": True})
+
+
+async def get_export(request: Request) -> Response:
+    """Stream all labelled events as CSV or JSON Lines."""
+    console = console_of(request)
+    form = request.path_params["form"]
+    if form not in ("csv", "jsonl"):
+        return answer({"code": "unknown", "message": "Export csv or jsonl here."}, 404)
+    found = export.rows(console.store.database)
+    pieces = export.as_csv(found) if form == "csv" else export.as_jsonl(found)
+    return StreamingResponse(
+        pieces,
+        media_type="text/csv; charset=utf-8" if form == "csv" else "application/x-ndjson",
+        headers={"content-disposition": f'attachment; filename="labels.{form}"'},
+    )
+
+
+async def get_metrics(request: Request) -> Response:
+    """Return the queue's metrics for Prometheus."""
+    console = console_of(request)
+    text = await off_loop(metrics.exposition, console.store, console.watches)
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+routes = [
+    Route("/metrics", get_metrics),
+    Route("/api/export/{form}", get_export),
+    Route("/api/labels", post_label, methods=["POST"]),
+    Route("/api/snooze", post_snooze, methods=["POST"]),
+    Route("/api/undo", post_undo, methods=["POST"]),
+    Route("/api/claim-next", post_claim_next, methods=["POST"]),
+    *(
+        Route(f"/api/episodes/{{episode}}/{what}", claim_handler(what), methods=["POST"])
+        for what in ("claim", "renew", "release")
+    ),
+    Route("/api/summary", get_summary),
+    Route("/api/queue/ids", get_ids),
+    Route("/api/preferences", put_preferences, methods=["PUT"]),
+]

@@ -1,0 +1,281 @@
+"""Who is there: nobody but you, a link, a password, or what a proxy says.
+
+Sessions live in the store, so a restart logs nobody out; only hashes of their tokens are kept.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import ipaddress
+import json
+import secrets
+import sqlite3
+import time
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
+
+from rejex_stream.errors import ConfigError
+from rejex_stream.review.queue import ROLES, Role, Viewer
+from rejex_stream.review.store import ReviewStore
+
+__all__ = [
+    "COOKIE",
+    "Access",
+    "AuthMode",
+    "Sessions",
+    "Throttle",
+    "check_bind",
+    "hash_password",
+    "is_loopback",
+    "load_users",
+    "verify_password",
+]
+
+AuthMode: TypeAlias = Literal["none", "token", "users", "proxy"]
+COOKIE = "rejex_session"
+_SESSION_MS = 30 * 24 * 3_600_000
+_LINK_MS = 24 * 3_600_000
+# OWASP's recommendation: about 16 MiB and 50 ms a try.
+_SCRYPT = {"n": 2**14, "r": 8, "p": 5}
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether an address reaches this machine only.
+
+    Examples
+    --------
+    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("0.0.0.0")
+    (True, True, False)
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_bind(host: str, mode: AuthMode) -> None:
+    """Refuse to offer the console to a network without asking who is there.
+
+    Raises
+    ------
+    ConfigError
+        If `host` is not loopback and `mode` is ``none``.
+    """
+    if mode == "none" and not is_loopback(host):
+        raise ConfigError(
+            f"host = {host!r} can be reached from other machines, and auth = 'none' would let "
+            "anybody in: add --auth token, users or proxy, or bind to 127.0.0.1."
+        )
+
+
+def hash_password(password: str, salt: bytes | None = None) -> str:
+    """Return ``scrypt$salt$hash`` for a users file."""
+    salt = salt or secrets.token_bytes(16)
+    digest = hashlib.scrypt(password.encode(), salt=salt, maxmem=2**26, **_SCRYPT)
+    return "$".join(["scrypt", *(base64.b64encode(part).decode() for part in (salt, digest))])
+
+
+def verify_password(password: str, stored: str) -> bool:
+    """Say whether `password` made `stored`; takes the same time either way."""
+    try:
+        _, salt, digest = (part.encode() for part in stored.split("$"))
+        found = hashlib.scrypt(
+            password.encode(), salt=base64.b64decode(salt), maxmem=2**26, **_SCRYPT
+        )
+        return hmac.compare_digest(found, base64.b64decode(digest))
+    except ValueError:
+        return False
+
+
+def load_users(path: Path) -> dict[str, tuple[Role, str]]:
+    """Read a users file: JSON, ``{"ada": {"role": "lead", "password": "scrypt$…"}}``.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be read, or a user has no known role or password hash.
+    """
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"The users file {str(path)!r} cannot be read ({error}): add people with "
+            "`rejex-stream review user`."
+        ) from error
+    users: dict[str, tuple[Role, str]] = {}
+    for name, entry in table.items():
+        role, password = entry.get("role"), entry.get("password", "")
+        if role not in ROLES or not password.startswith("scrypt$"):
+            raise ConfigError(
+                f"User {name!r} in {str(path)!r} needs a role out of {', '.join(ROLES)} and a "
+                "password hash: add people with `rejex-stream review user`."
+            )
+        users[name] = (role, password)
+    if not users:
+        raise ConfigError(f"The users file {str(path)!r} names nobody.")
+    return users
+
+
+class Throttle:
+    """At most so many failures in a while, per key; counts in memory.
+
+    Examples
+    --------
+    >>> throttle = Throttle(limit=2, per_s=60)
+    >>> [throttle.failed("10.0.0.1", now_s=t) or throttle.wait_s("10.0.0.1", now_s=t)
+    ...  for t in (0.0, 1.0, 2.0)]
+    [0.0, 59.0, 59.0]
+    """
+
+    def __init__(self, limit: int = 5, per_s: float = 60.0) -> None:
+        self._limit, self._per_s = limit, per_s
+        self._failures: defaultdict[str, deque[float]] = defaultdict(deque)
+
+    def failed(self, key: str, now_s: float | None = None) -> None:
+        """Count one failure."""
+        now = time.monotonic() if now_s is None else now_s
+        if len(self._failures) > 10_000:  # an attacker with many addresses
+            self._failures.clear()
+        self._failures[key].append(now)
+
+    def wait_s(self, key: str, now_s: float | None = None) -> float:
+        """Return how long `key` has to wait; 0 if not at all."""
+        now = time.monotonic() if now_s is None else now_s
+        failures = self._failures.get(key)
+        if not failures:
+            return 0.0
+        while failures and failures[0] <= now - self._per_s:
+            failures.popleft()
+        if len(failures) < self._limit:
+            return 0.0
+        return failures[-self._limit] + self._per_s - now
+
+
+def _hashed(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+class Sessions:
+    """One-time links and the sessions they open, kept in the store."""
+
+    def __init__(self, store: ReviewStore) -> None:
+        self._store = store
+
+    def _issue(self, viewer: Viewer, kind: Literal["cookie", "link"], life_ms: int) -> str:
+        token = secrets.token_urlsafe(32)
+        now = self._store.now_ms()
+        with self._store.database.write() as connection:
+            connection.execute("DELETE FROM session WHERE expires_ms <= ?", (now,))
+            connection.execute(
+                "INSERT INTO session VALUES (?,?,?,?,?)",
+                (_hashed(token), viewer.reviewer, viewer.role, kind, now + life_ms),
+            )
+        return token
+
+    def link(self, viewer: Viewer) -> str:
+        """Return a token that opens one session, within a day."""
+        return self._issue(viewer, "link", _LINK_MS)
+
+    def open(self, viewer: Viewer) -> str:
+        """Return the token of a new session."""
+        return self._issue(viewer, "cookie", _SESSION_MS)
+
+    def _find(self, connection: sqlite3.Connection, token: str, kind: str) -> Viewer | None:
+        row = connection.execute(
+            "SELECT reviewer, role FROM session WHERE token_hash = ? AND kind = ? "
+            "AND expires_ms > ?",
+            (_hashed(token), kind, self._store.now_ms()),
+        ).fetchone()
+        return None if row is None else Viewer(row["reviewer"], row["role"])
+
+    def whose(self, token: str, kind: Literal["cookie", "link"] = "cookie") -> Viewer | None:
+        """Return whose token this is, if it is valid."""
+        with self._store.database.read() as connection:
+            return self._find(connection, token, kind)
+
+    def redeem(self, link: str) -> tuple[Viewer, str] | None:
+        """Use up a link and return who it is for, with the token of a new session."""
+        with self._store.database.write() as connection:
+            viewer = self._find(connection, link, "link")
+            connection.execute("DELETE FROM session WHERE token_hash = ?", (_hashed(link),))
+        return None if viewer is None else (viewer, self.open(viewer))
+
+    def close(self, token: str) -> None:
+        """End a session."""
+        with self._store.database.write() as connection:
+            connection.execute("DELETE FROM session WHERE token_hash = ?", (_hashed(token),))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How people prove who they are.
+
+    Attributes
+    ----------
+    mode
+        ``none``: everybody on this machine is `local`. ``token``: one-time links. ``users``: names
+        and passwords. ``proxy``: a header set by a proxy at one of `proxies`.
+    local
+        Who works here in mode ``none``.
+    users
+        Name to role and password hash.
+    proxies, proxy_header, proxy_role
+        Addresses that may set the header; its name; the role of those who come that way.
+    leads
+        Names that are leads in mode ``proxy``.
+    api_token
+        Lets programs in, as `api_viewer`.
+    secure_cookie
+        Send the cookie over HTTPS only.
+    """
+
+    mode: AuthMode = "none"
+    local: Viewer = field(default_factory=lambda: Viewer("reviewer", "admin"))
+    users: Mapping[str, tuple[Role, str]] = field(default_factory=dict)
+    proxies: tuple[str, ...] = ("127.0.0.1", "::1")
+    proxy_header: str = "x-forwarded-user"
+    proxy_role: Role = "reviewer"
+    leads: tuple[str, ...] = ()
+    api_token: str = ""
+    api_viewer: Viewer = field(default_factory=lambda: Viewer("api", "reviewer"))
+    secure_cookie: bool = False
+
+    def viewer(self, headers: Headers, peer: str, sessions: Sessions) -> Viewer | None:
+        """Return who sent a request; ``None`` if that is not known."""
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            right = self.api_token and hmac.compare_digest(token.encode(), self.api_token.encode())
+            return self.api_viewer if right else None
+        if self.mode == "none":
+            return self.local
+        if self.mode == "proxy":
+            name = headers.get(self.proxy_header, "").strip()
+            if not name or peer not in self.proxies:
+                return None
+            return Viewer(name, "lead" if name in self.leads else self.proxy_role)
+        cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE)
+        viewer = sessions.whose(cookie) if cookie else None
+        if viewer is None or self.mode == "token":
+            return viewer
+        # A person who was taken off the list, or got another role, is that at once.
+        known = self.users.get(viewer.reviewer)
+        return None if known is None else Viewer(viewer.reviewer, known[0])
+
+    def password_viewer(self, name: str, password: str) -> Viewer | None:
+        """Return who a name and a password belong to; takes as long for names nobody has."""
+        role, stored = self.users.get(name, ("viewer", _NOBODY))
+        right = verify_password(password, stored)
+        return Viewer(name, role) if right and name in self.users else None
+
+
+_NOBODY = hash_password(secrets.token_urlsafe(8))

@@ -1,0 +1,81 @@
+"""Everything the console's handlers share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import ParamSpec, TypeVar
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+
+from rejex_stream.review.queue import SORTS, TABS, QueueFilter, Tab, Viewer
+from rejex_stream.review.store import ReviewStore
+from rejex_stream.review.upkeep import Upkeep
+from rejex_stream.review.watching import PipelineWatch
+from rejex_stream.review.web.auth import Access, Sessions, Throttle
+
+__all__ = ["Console", "console_of", "filter_of", "off_loop", "viewer_of"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Console:
+    """The running console.
+
+    Attributes
+    ----------
+    watches
+        Monitors by name of pipeline.
+    stop
+        Set when the server is told to end: streams end at once.
+    title
+        Shown in the corner, e.g. the pipeline's name.
+    """
+
+    store: ReviewStore
+    access: Access
+    watches: dict[str, PipelineWatch] = field(default_factory=dict)
+    upkeep: Upkeep | None = None
+    title: str = "rejex-stream"
+    tick_s: float = 0.5
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    sessions: Sessions = field(init=False)
+    throttle: Throttle = field(default_factory=Throttle)
+
+    def __post_init__(self) -> None:
+        self.sessions = Sessions(self.store)
+
+
+def console_of(request: Request) -> Console:
+    """Return the console a request came to."""
+    console: Console = request.app.state.console
+    return console
+
+
+def viewer_of(request: Request) -> Viewer:
+    """Return who sent a request; the guard has seen to it that it is known."""
+    viewer: Viewer = request.state.viewer
+    return viewer
+
+
+def filter_of(request: Request) -> QueueFilter:
+    """Return the view in the address; what cannot be read is left at its default."""
+    query = request.query_params
+    tab: Tab = next((name for name in TABS if name == query.get("tab")), "ready")
+    sort = query.get("sort", "")
+    since = query.get("since", "")
+    return QueueFilter(
+        tab,
+        query.get("q", "")[:200],
+        sort if sort in SORTS else "",
+        int(since) if since.isdecimal() and len(since) < 16 else None,
+    )
+
+
+def off_loop(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
+    """Run blocking work in a thread."""
+    return run_in_threadpool(work, *args, **kwargs)

@@ -1,0 +1,39 @@
+"""Every registry entry, law by law; ids read ``pyod:KNN:check_batch_invariance``."""
+
+import importlib.util
+
+import pytest
+
+from rejex_stream.checks import yield_checks
+from rejex_stream.detectors import PYOD, RIVER, make_detector
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+NEEDS_TORCH = [
+    pytest.mark.deep,
+    pytest.mark.skipif(
+        not HAS_TORCH, reason="PyTorch is not installed (extra `deep`); `make test-deep` runs this"
+    ),
+]
+# Fewer of the same: the laws are about the kind, and 200 ensembles take seconds to draw.
+SMALLER = {"pyod:INNE": {"n_estimators": 40}, "pyod:IForest": {"n_estimators": 40}}
+BATCH_LAWS = [check.__name__ for check in yield_checks(make_detector("ECOD"))]
+INCREMENTAL_LAWS = [check.__name__ for check in yield_checks(make_detector("HalfSpaceTrees"))]
+
+
+def every_law():
+    for package, registry, laws in (
+        ("pyod", PYOD, BATCH_LAWS),
+        ("river", RIVER, INCREMENTAL_LAWS),
+    ):
+        for name in registry:
+            marks = NEEDS_TORCH if name == "AE" else []
+            for law in laws:
+                full = f"{package}:{name}"
+                yield pytest.param(full, law, id=f"{full}:{law}", marks=marks)
+
+
+@pytest.mark.parametrize(("name", "law"), list(every_law()))
+def test_law(name, law):
+    detector = make_detector(name, **SMALLER.get(name, {}))
+    (check,) = [check for check in yield_checks(detector) if check.__name__ == law]
+    check(detector)

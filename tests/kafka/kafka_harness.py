@@ -1,0 +1,519 @@
+"""What the Kafka tests share: topics of their own, a feed, and an engine that forgets nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
+from kafka.errors import KafkaError
+from rejex_connectors.kafka import KafkaSettings, KafkaTopics, connect
+from rejex_connectors.kafka_messages import OutcomeMessages
+from rejex_connectors.kafka_python import admin, read_partition
+from rejex_connectors.kafka_snapshots import KafkaSnapshots
+from rejex_connectors.kafka_topics import create_topics, plan_topics
+
+from rejex_stream.decode import JsonDecoder
+from rejex_stream.lane import LaneEngine
+from rejex_stream.mapping import FieldMapping
+from rejex_stream.progress import Committed, RunEvent
+from rejex_stream.protocols import FitExecutor
+from rejex_stream.runtime import RunSettings, run
+from rejex_stream.testing import ListSink, ListSource
+from rejex_stream.types import Label, Outcome, Partition, Position, Reading, Reason, Record, Verdict
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+MAPPING = FieldMapping(["v"], sensor="sensor", time="t")
+RUN = RunSettings(
+    commit_interval_s=0.1,
+    snapshot_every_events=300,
+    poll_timeout_s=0.1,
+    review_context_events=3,
+    retry_first_s=0.2,
+    retry_longest_s=1.0,
+    invalid_limit=None,
+)
+
+
+class Kafka:
+    """A broker, seen by one test: fresh topics, a way to fill them and to read them."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self.name = uuid.uuid4().hex[:8]
+        self._created: list[KafkaSettings] = []
+        # One for all questions: kafka-python leaks the sockets of a client that cannot connect.
+        self.admin = admin(KafkaSettings(bootstrap_servers=bootstrap))
+
+    def settings(
+        self,
+        *,
+        partitions: int = 4,
+        replication: int = 1,
+        input_config: Mapping[str, str] | None = None,
+        **fields: Any,
+    ) -> KafkaSettings:
+        """Settings with topics that exist and are empty."""
+        run = f"{self.name}-{len(self._created)}"
+        topics = KafkaTopics(
+            input=(f"{run}.in",),
+            verdicts=f"{run}.verdicts",
+            review=f"{run}.review",
+            labels=f"{run}.labels",
+            deadletter=f"{run}.dead",
+            state=f"{run}.state",
+        )
+        usual: dict[str, Any] = {
+            "bootstrap_servers": self.bootstrap,
+            "group": run,
+            "topics": topics,
+            "session_timeout_ms": 3_000,
+            "max_poll_interval_ms": 60_000,
+            "transaction_timeout_ms": 10_000,
+            "commit_timeout_ms": 10_000,
+        }
+        settings = KafkaSettings(**{**usual, **fields})
+        plans = [
+            dataclasses.replace(plan, config={**plan.config, **(input_config or {})})
+            if plan.role == "input"
+            else plan
+            for plan in plan_topics(settings, partitions=partitions, replication=replication)
+        ]
+        create_topics(settings, plans)
+        self._created.append(settings)
+        return settings
+
+    def fill(self, settings: KafkaSettings, records: Iterable[Record]) -> None:
+        """Produce records into the input, in order."""
+        producer = KafkaProducer(
+            bootstrap_servers=self.bootstrap,
+            linger_ms=20,
+            max_request_size=16_000_000,
+            metrics_enabled=False,
+        )
+        futures = []
+        for record in records:
+            topic, partition, _ = record.position
+            headers = [(name, value or b"") for name, value in record.headers]
+            value, key = record.value, record.key
+            futures.append(producer.send(topic, value, key, headers, partition))
+        producer.flush(60)
+        for future in futures:
+            future.get(1)
+        producer.close()
+
+    def read(self, settings: KafkaSettings, topic: str) -> dict[int, list[Record]]:
+        """Everything committed in a topic, by partition."""
+        return {
+            p: list(read_partition(settings, Partition(topic, p), settle_s=15))
+            for p in range(self.partitions(topic))
+        }
+
+    def count(self, settings: KafkaSettings, topic: str) -> int:
+        """How many committed records a topic holds."""
+        return sum(len(records) for records in self.read(settings, topic).values())
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions a topic has."""
+        return len(self.admin.describe_topics([topic])[0]["partitions"])
+
+    def committed(self, settings: KafkaSettings) -> dict[Partition, int]:
+        """The group's committed offsets."""
+        try:
+            found = self.admin.list_group_offsets(settings.group)
+        except KafkaError:  # no coordinator yet, or a broker that a test has killed
+            self.admin.close()  # it may ask the dead broker for ever
+            self.admin = admin(KafkaSettings(bootstrap_servers=self.bootstrap))
+            return {}
+        offsets = found.get(settings.group, {})
+        return {Partition(*tp): o.offset for tp, o in offsets.items()}
+
+    def set_back(self, settings: KafkaSettings, partition: Partition, offset: int) -> None:
+        """Reset the group's offset of a partition, as an operator would; nobody may be running."""
+        consumer = KafkaConsumer(
+            bootstrap_servers=self.bootstrap,
+            group_id=settings.group,
+            enable_auto_commit=False,
+            metrics_enabled=False,
+        )
+        tp = TopicPartition(*partition)
+        until(lambda: self._is_empty(settings.group), what="the group is empty")
+        consumer.assign([tp])
+        consumer.commit({tp: OffsetAndMetadata(offset, "", -1)})
+        consumer.close(autocommit=False)
+
+    def _is_empty(self, group: str) -> bool:
+        return self.admin.describe_groups([group])[group]["group_state"] == "Empty"
+
+    def __enter__(self) -> Kafka:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        topics: list[str] = []
+        for s in self._created:
+            t = s.topics
+            topics += [*t.input, t.verdicts, t.review, t.labels, t.deadletter]
+            topics += [t.state] if t.state is not None else []
+        with contextlib.suppress(KafkaError):
+            self.admin.delete_topics(topics)
+        self.admin.close()
+
+
+def feed(
+    settings: KafkaSettings,
+    n_events: int,
+    *,
+    sensors: int = 12,
+    partitions: int = 4,
+    seed: int = 0,
+    poison_share: float = 0.01,
+) -> list[Record]:
+    """Make a feed in the order it is produced; a sensor stays in one partition."""
+    draw = random.Random(seed)
+    (topic,) = settings.topics.input
+    offsets: dict[int, int] = defaultdict(int)
+    records = []
+    for i in range(n_events):
+        number = draw.randrange(sensors)
+        sensor, partition = f"sensor-{number}", number % partitions
+        if draw.random() < poison_share:
+            value = draw.choice([b"\xff\xfe", b'{"sensor": "s', b"[1,2]", b"", b'{"v": 1}'])
+        else:
+            value = json.dumps({"sensor": sensor, "t": 1_000 * i, "v": draw.gauss(0, 1)}).encode()
+        position = Position(topic, partition, offsets[partition])
+        offsets[partition] += 1
+        trace = (("traceparent", b"00-%032x-%016x-01" % (i + 1, i + 1)),)
+        records.append(Record(position, sensor.encode(), value, trace if i % 3 == 0 else ()))
+    return records
+
+
+class ChainEngine:
+    """Scores each event by a checksum over all events of its sensor so far.
+
+    A lost, repeated or reordered event changes every later score, so equal outputs prove equal
+    histories. `slow_s` makes every so manieth event take long, as a late refit would.
+    """
+
+    def __init__(self, slow_s: float = 0.0, slow_every: int = 1000) -> None:
+        self._chains: dict[str, tuple[int, int]] = {}
+        self._slow_s, self._slow_every = slow_s, slow_every
+
+    def process(self, readings: Sequence[Reading]) -> list[Verdict]:
+        return [self._verdict(reading) for reading in readings]
+
+    def _verdict(self, reading: Reading) -> Verdict:
+        seq, chain = self._chains.get(reading.stream_key, (0, 0))
+        chain = zlib.crc32(repr(reading.values).encode(), chain)
+        self._chains[reading.stream_key] = (seq + 1, chain)
+        if self._slow_s and seq % self._slow_every == self._slow_every - 1:
+            time.sleep(self._slow_s)
+        share = chain / 2**32
+        label = Label.NORMAL if share < 0.8 else Label.ANOMALY if share < 0.9 else Label.REJECTED
+        return Verdict(
+            position=reading.position,
+            stream_key=reading.stream_key,
+            sensor=reading.sensor,
+            event_time_ms=reading.event_time_ms,
+            seq=seq,
+            label=label,
+            reason=Reason.AMBIGUOUS if label is Label.REJECTED else None,
+            score=share,
+        )
+
+    def snapshot(self) -> bytes:
+        return msgspec.msgpack.encode(self._chains)
+
+    def restore(self, blob: bytes) -> None:
+        self._chains = msgspec.msgpack.decode(blob, type=dict[str, tuple[int, int]])
+
+    def take_failures(self) -> list[Any]:
+        return []
+
+
+def make_engine(kind: str, **options: Any) -> Callable[[Partition, FitExecutor], LaneEngine]:
+    """``chain``, or the real engine with the detector of that name."""
+    if kind == "chain":
+        return lambda partition, fits: ChainEngine(**options)
+    from rejex_stream.detectors import make_detector
+    from rejex_stream.engine import Engine, EngineSpec
+    from rejex_stream.features import FeatureSpec
+    from rejex_stream.policy import RejectionPolicy
+    from rejex_stream.refit import RefitSchedule
+
+    spec = EngineSpec(
+        make_detector(kind),
+        FeatureSpec(("v",)),
+        RejectionPolicy(0.1, tolerance=4),
+        window=100,
+        schedule=RefitSchedule(first_fit_events=100, refit_every_events=150),
+    )
+    return lambda partition, fits: Engine(spec, fits)
+
+
+def expected(
+    settings: KafkaSettings, records: Sequence[Record], kind: str = "chain"
+) -> dict[str, dict[int, list[Any]]]:
+    """What an uninterrupted run writes: topic → partition → (key, value, headers)."""
+    partitions = 1 + max(record.position.partition for record in records)
+    scripts: dict[Partition, list[Record]] = defaultdict(list)
+    for record in records:
+        scripts[Partition(*record.position[:2])].append(record)
+    sink = ListSink()
+    run(
+        ListSource(dict(scripts)),
+        sink,
+        None,
+        make_engine(kind),
+        JsonDecoder(MAPPING),
+        settings=RUN,
+    )
+    found: dict[str, dict[int, list[Any]]] = defaultdict(lambda: defaultdict(list))
+    messages = OutcomeMessages(settings, lambda _: partitions)
+    for m in messages.of(sink.outcomes):
+        found[m.topic][m.partition].append((m.key, m.value, stable(m.headers)))
+    return found
+
+
+def stable(headers: Iterable[tuple[str, bytes | None]]) -> list[tuple[str, bytes | None]]:
+    """Headers without the name of the worker, which is the one thing that may differ."""
+    return [(name, value) for name, value in headers if not name.endswith("task.id")]
+
+
+def assert_exactly(
+    kafka: Kafka, settings: KafkaSettings, records: Sequence[Record], kind: str = "chain"
+) -> None:
+    """The three output topics hold what an uninterrupted run writes, record for record."""
+    wanted = expected(settings, records, kind)
+    assert sum(len(of_one) for of_one in wanted[settings.topics.verdicts].values()) > 0
+    topics = settings.topics
+    for topic in (topics.verdicts, topics.review, topics.deadletter):
+        for partition, found in kafka.read(settings, topic).items():
+            got = [(r.key, r.value, stable(r.headers)) for r in found]
+            want = wanted[topic][partition]
+            if got != want:
+                ids = [
+                    dict(h).get("ce_id") or dict(h).get("__connect.errors.offset") for *_, h in got
+                ]
+                first = next(
+                    (i for i, (a, b) in enumerate(zip(got, want, strict=False)) if a != b),
+                    min(len(got), len(want)),
+                )
+                raise AssertionError(
+                    f"{topic}-{partition}: {len(got)} records, wanted {len(want)}; "
+                    f"{len(ids) - len(set(ids))} doubled; first difference at {first}:\n"
+                    f"{got[first : first + 1]}\n{want[first : first + 1]}"
+                )
+
+
+# ------------------------------------------------------------------------------ real processes
+@dataclasses.dataclass
+class Worker:
+    """A worker process."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def freeze(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def terminate(self, timeout_s: float = 5.0) -> tuple[int, float]:
+        """Send SIGTERM; returns exit code and seconds."""
+        began = time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(timeout_s)
+        return code, time.monotonic() - began
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def owned(self) -> list[int]:
+        """Partitions it says it has."""
+        owned: set[int] = set()
+        for line in self.output.splitlines():
+            found = re.match(
+                r"Lane(Opened|Closed)\(partition=Partition\(.*?partition=(\d+)\)", line
+            )
+            if found:
+                (owned.add if found[1] == "Opened" else owned.discard)(int(found[2]))
+        return sorted(owned)
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+
+class Workers:
+    """Starts worker processes and makes sure that none outlives the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._started: list[Worker] = []
+
+    def start(self, settings: KafkaSettings, name: str | None = None, **options: Any) -> Worker:
+        if name is not None:
+            settings = dataclasses.replace(settings, instance_id=name)
+        number = len(self._started)
+        config = self._folder / f"worker-{number}.json"
+        config.write_text(
+            json.dumps(
+                {"settings": dataclasses.asdict(settings), "options": options},
+                default=lambda secret: secret.reveal(),
+            )
+        )
+        log = self._folder / f"worker-{number}.log"
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}:{HERE}"}
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, str(HERE / "kafka_worker.py"), str(config)],
+                stdout=output,
+                stderr=output,
+                env=environment,
+            )
+        worker = Worker(process, log)
+        self._started.append(worker)
+        return worker
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
+        for worker in self._started:
+            if worker.alive:
+                if failed is not None:
+                    worker.process.send_signal(signal.SIGUSR1)  # prints where it stands
+                    time.sleep(0.5)
+                worker.kill()
+
+
+class Feeder:
+    """Produces a feed in the background, evenly over about `seconds`, or at once at the end."""
+
+    def __init__(
+        self, kafka: Kafka, settings: KafkaSettings, records: Sequence[Record], seconds: float = 5.0
+    ) -> None:
+        self._thread = threading.Thread(target=self._run)
+        self._hurry = threading.Event()
+        self._kafka, self._settings, self._records = kafka, settings, records
+        self._pause_s = seconds / 40
+
+    def _run(self) -> None:
+        size = max(1, len(self._records) // 40)
+        for some in batches(self._records, size):
+            self._kafka.fill(self._settings, some)
+            self._hurry.wait(self._pause_s)
+
+    def finish(self) -> None:
+        """Produce the rest at once."""
+        self._hurry.set()
+        self._thread.join()
+
+    def __enter__(self) -> Feeder:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.finish()
+
+
+def until(
+    done: Callable[[], bool], timeout_s: float = 30.0, what: str = "", every_s: float = 0.1
+) -> None:
+    """Wait until `done()`."""
+    end = time.monotonic() + timeout_s
+    while not done():
+        assert time.monotonic() < end, f"waited {timeout_s:.0f} s in vain: {what}"
+        time.sleep(every_s)
+
+
+def next_offsets(records: Sequence[Record]) -> dict[Partition, int]:
+    """Where a run that read everything ends."""
+    ends: dict[Partition, int] = defaultdict(int)
+    for record in records:
+        topic, partition, offset = record.position
+        ends[Partition(topic, partition)] = max(ends[Partition(topic, partition)], offset + 1)
+    return dict(ends)
+
+
+def batches(records: Sequence[Record], size: int) -> Iterator[Sequence[Record]]:
+    """Cut a list into pieces."""
+    for i in range(0, len(records), size):
+        yield records[i : i + size]
+
+
+class StopAt:
+    """Ends a run once everything is committed."""
+
+    def __init__(self, ends: dict[Partition, int]) -> None:
+        self.stop = threading.Event()
+        self.events: list[RunEvent] = []
+        self._left = dict(ends)
+
+    def outcomes(
+        self, partition: Partition, outcomes: Sequence[Outcome], *, replaying: bool
+    ) -> None:
+        pass
+
+    def event(self, event: RunEvent) -> None:
+        self.events.append(event)
+        if isinstance(event, Committed):
+            for partition, offset in event.next_offsets.items():
+                if self._left.get(partition, -1) <= offset:
+                    self._left.pop(partition, None)
+            if not self._left:
+                self.stop.set()
+
+
+def run_here(
+    settings: KafkaSettings,
+    ends: dict[Partition, int],
+    *,
+    kind: str = "chain",
+    timeout_s: float = 40.0,
+    **options: Any,
+) -> StopAt:
+    """Run the service in this process until `ends` are committed."""
+    watch = StopAt(ends)
+    timer = threading.Timer(timeout_s, watch.stop.set)
+    timer.start()
+    try:
+        source, sink = connect(settings)
+        run(
+            source,
+            sink,
+            KafkaSnapshots(settings, sink),
+            make_engine(kind),
+            JsonDecoder(MAPPING),
+            settings=dataclasses.replace(RUN, **options),
+            observers=[watch],
+            stop=watch.stop,
+        )
+    finally:
+        timer.cancel()
+    assert not watch._left, f"not committed within {timeout_s} s: {watch._left}"
+    return watch

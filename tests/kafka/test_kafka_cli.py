@@ -1,0 +1,234 @@
+"""The command line on a real broker: topics, doctor, run, rehearsal, dead letters."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+from kafka_harness import Kafka
+
+from rejex_stream.build import kafka_settings
+from rejex_stream.cli import main
+from rejex_stream.config import load_config
+from rejex_stream.encode import decode_review, decode_verdict
+from rejex_stream.types import Position, Record
+
+pytestmark = pytest.mark.kafka
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CONFIG = """
+[pipeline]
+name = "{name}"
+[input]
+kind = "kafka"
+topics = ["{name}.in"]
+channels = ["flow"]
+time = "t"
+[detector]
+name = "HBOS"
+[rejection]
+contamination = 0.05
+tolerance = 4
+window = 200
+[output]
+verdicts = "{name}.verdicts"
+review = "{name}.review"
+deadletter = "{name}.dead"
+labels = "{name}.labels"
+[state]
+topic = "{name}.state"
+snapshot_every_events = 500
+[run]
+commit_interval_s = 0.1
+[refit]
+executor = "thread"
+[kafka]
+bootstrap_servers = "{bootstrap}"
+session_timeout_ms = 3000
+"""
+
+
+@pytest.fixture
+def pipeline(bootstrap, tmp_path, monkeypatch):
+    """A config with names of its own."""
+    for name in [name for name in os.environ if name.startswith("REJEX_") and "__" in name]:
+        monkeypatch.delenv(name)
+    name = f"cli-{uuid.uuid4().hex[:8]}"
+    path = tmp_path / "pipeline.toml"
+    path.write_text(CONFIG.format(name=name, bootstrap=bootstrap))
+    return path
+
+
+@pytest.fixture
+def run(capsys):
+    def here(*arguments):
+        status = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, status, captured.out, captured.err)
+
+    return here
+
+
+def events(topic, n, start=0, partitions=2):
+    now_ms = int(time.time() * 1000) - 3_600_000
+    for i in range(start, start + n):
+        sensor = f"pump-{i % partitions}"
+        value = json.dumps({"t": now_ms + i, "flow": i * 7919 % 1009 / 100}).encode()
+        yield Record(Position(topic, i % partitions, 0), sensor.encode(), value, (), None)
+
+
+def wait_until(what, timeout_s=60.0):
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if what():
+            return
+        time.sleep(0.2)
+    raise AssertionError("it did not happen in time")
+
+
+def background(path):
+    return subprocess.Popen(
+        [sys.executable, "-m", "rejex_stream", "run", str(path), "--output", "json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=path.parent,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
+    )  # fmt: skip
+
+
+def test_from_nothing_to_verdicts_with_the_commands_of_the_readme(pipeline, run, kafka: Kafka):
+    settings = kafka_settings(load_config(pipeline))
+    topics = settings.topics
+
+    # Nothing is there yet, and every command says so.
+    sick = run("doctor", pipeline)
+    assert sick.returncode == 1
+    assert "does not exist" in sick.stdout
+    assert "rejex-stream topics create" in sick.stdout
+    assert run("topics", "check", pipeline).returncode == 1
+    early = run("run", pipeline)
+    assert early.returncode in (1, 2)
+    assert "rejex-stream topics create" in early.stderr
+
+    planned = run("topics", "create", pipeline, "--partitions", "2", "--dry-run")
+    assert planned.stdout.count("to create") == 6
+    made = run("topics", "create", pipeline, "--partitions", "2", "--output", "json")
+    assert len(json.loads(made.stdout)["created"]) == 6
+    assert "exists" in run("topics", "create", pipeline, "--partitions", "2").stdout
+    assert run("topics", "check", pipeline, "--partitions", "2").returncode == 0
+
+    (input_topic,) = topics.input
+    kafka.fill(settings, events(input_topic, 1500))
+    kafka.fill(settings, [Record(Position(input_topic, 0, 0), b"pump-0", b"{broken", (), None)])
+
+    healthy = run("doctor", pipeline, "--output", "json")
+    checks = json.loads(healthy.stdout)
+    assert healthy.returncode == 0, healthy.stdout
+    found = {check["name"]: check for check in checks}
+    assert found["broker"]["level"] == "ok"
+    assert found["access"]["level"] == "ok"
+    assert "none yet" in found["snapshots"]["message"]
+    assert any("cannot be read" in check["message"] for check in checks)
+    assert kafka.committed(settings) == {}
+
+    # A rehearsal reads everything, and leaves no trace.
+    rehearsal = run("run", pipeline, "--dry-run", "--limit", "1501", "--output", "json")
+    assert rehearsal.returncode == 0, rehearsal.stderr
+    measured = json.loads(rehearsal.stdout)["measured"]
+    assert (measured["events"], measured["invalid"]) == (1500, 1)
+    assert kafka.count(settings, topics.verdicts) == 0
+    assert kafka.committed(settings) == {}
+
+    # The real thing, stopped and started again.
+    with background(pipeline) as process:
+        wait_until(lambda: kafka.count(settings, topics.verdicts) == 1500)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    summary = json.loads(out)
+    assert (summary["events"], summary["invalid"], summary["stopped"]) == (1501, 1, True)
+    assert summary["labels"] == {name: measured[name] for name in ("normal", "anomaly", "rejected")}
+    reviews = [
+        decode_review(record.value)
+        for records in kafka.read(settings, topics.review).values()
+        for record in records
+    ]
+    assert len(reviews) == summary["reviews"] > 0
+    kafka.fill(settings, events(input_topic, 500, start=1500))
+    with background(pipeline) as process:
+        wait_until(lambda: kafka.count(settings, topics.verdicts) == 2000)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert json.loads(out)["events"] == 500
+    for records in kafka.read(settings, topics.verdicts).values():
+        seqs = [decode_verdict(record.value).seq for record in records]
+        assert seqs == list(range(1000))
+
+    aged = json.loads(run("doctor", pipeline, "--output", "json").stdout)
+    assert any(c["name"] == "snapshots" and "the newest is" in c["message"] for c in aged)
+
+    # The broken record: seen, not shown unasked, and put back.
+    listed = run("deadletter", "list", pipeline)
+    assert listed.returncode == 0
+    assert "not JSON" in listed.stdout
+    assert "{broken" not in listed.stdout
+    assert "{broken" in run("deadletter", "list", pipeline, "--payload").stdout
+    assert "1 would be redriven" in run("deadletter", "redrive", pipeline, "--dry-run").stdout
+    assert "1 redriven" in run("deadletter", "redrive", pipeline).stdout
+    again = run("deadletter", "redrive", pipeline, "--output", "json")
+    assert json.loads(again.stdout)["counts"] == {}
+    assert (
+        json.loads(run("deadletter", "list", pipeline, "--pending", "--output", "json").stdout)
+        == []
+    )
+
+
+def test_the_example_of_the_readme_runs(bootstrap, tmp_path, run, kafka: Kafka):
+    """``examples/kafka.toml`` as it stands, but for the address and the names."""
+    name = f"readme-{uuid.uuid4().hex[:8]}"
+    text = (ROOT / "examples" / "kafka.toml").read_text().replace("localhost:9092", bootstrap)
+    text = text.replace("turbine.readings", f"{name}.in")
+    outputs = "".join(
+        f'{role} = "{name}.{role}"\n' for role in ("verdicts", "review", "deadletter", "labels")
+    )
+    text = (
+        f'[pipeline]\nname = "{name}"\n[output]\n{outputs}[state]\ntopic = "{name}.state"\n{text}'
+    )
+    path = tmp_path / "kafka.toml"
+    path.write_text(text)
+    assert run("topics", "create", path, "--partitions", "1").returncode == 0
+    settings = kafka_settings(load_config(path))
+    value = b'{"gearbox_temp": 61.5, "vibration": 2.0, "power": 1500}'
+    kafka.fill(settings, (Record(Position(f"{name}.in", 0, 0), b"wt-1", value) for _ in range(50)))
+    with background(path) as process:
+        wait_until(lambda: kafka.count(settings, f"{name}.verdicts") == 50)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert json.loads(out)["labels"]["rejected"] == 50  # still warming up
+    assert err.count("replaying") == 0
+
+
+@pytest.mark.parametrize("command", [["topics", "check"], ["run"]])
+def test_a_broker_that_is_not_there_is_one_sentence(pipeline, command):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    text = pipeline.read_text()
+    address = text.partition('bootstrap_servers = "')[2].partition('"')[0]
+    pipeline.write_text(text.replace(address, f"127.0.0.1:{port}"))
+    # In a process of its own: kafka-python leaks the sockets of a client that cannot connect.
+    shown = subprocess.run(
+        [sys.executable, "-m", "rejex_stream", *command, str(pipeline)],
+        capture_output=True, text=True, timeout=120, check=False,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
+    )  # fmt: skip
+    assert shown.returncode == 1
+    said = shown.stderr.splitlines()[-1]
+    assert said.startswith("rejex-stream: Kafka at 127.0.0.1:")
+    assert "Traceback" not in shown.stderr

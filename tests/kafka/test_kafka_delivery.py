@@ -1,0 +1,136 @@
+"""Exactly once on a real broker: what is committed equals an uninterrupted run."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka_harness import Feeder, Kafka, Workers, assert_exactly, feed, next_offsets, until
+from rejex_connectors.kafka import KafkaSettings
+
+from rejex_stream.types import Record
+
+pytestmark = pytest.mark.kafka
+
+CONFLUENT = pytest.mark.skipif(
+    importlib.util.find_spec("confluent_kafka") is None,
+    reason="no confluent-kafka: pip install 'rejex-stream[confluent]'",
+)
+CLIENTS = ["kafka-python", pytest.param("confluent", marks=CONFLUENT)]
+DEFAULT_CLIENT_FIRST = [
+    "kafka-python",
+    pytest.param("confluent", marks=[CONFLUENT, pytest.mark.slow]),
+]
+"""The proof is the same for both; `make test` takes the time for one, `make soak` for both."""
+
+
+def finish(
+    kafka: Kafka, settings: KafkaSettings, records: Sequence[Record], timeout_s: float = 120.0
+) -> None:
+    """Wait until everything is committed."""
+    until(
+        lambda: kafka.committed(settings) == next_offsets(records),
+        timeout_s=timeout_s,
+        what="the group commits the whole feed",
+        every_s=0.3,
+    )
+
+
+@pytest.mark.parametrize(
+    ("client", "delivery", "kind"),
+    [
+        ("kafka-python", "exactly_once", "HBOS"),
+        ("kafka-python", "at_least_once", "chain"),
+        pytest.param("confluent", "exactly_once", "HalfSpaceTrees", marks=CONFLUENT),
+        pytest.param("confluent", "at_least_once", "chain", marks=[CONFLUENT, pytest.mark.slow]),
+    ],
+)
+def test_each_outcome_is_written_once_and_in_order(
+    kafka: Kafka, tmp_path: Path, client: str, delivery: str, kind: str
+) -> None:
+    settings = kafka.settings(partitions=4, client=client, delivery=delivery)
+    records = feed(settings, 4_000)
+    kafka.fill(settings, records)
+    with Workers(tmp_path) as workers:
+        worker = workers.start(settings, "w0", engine={"kind": kind})
+        finish(kafka, settings, records)
+        code, seconds = worker.terminate()
+    assert (code, seconds < 5) == (0, True), worker.output
+    assert_exactly(kafka, settings, records, kind)
+
+
+def chaos(
+    kafka: Kafka,
+    settings: KafkaSettings,
+    tmp_path: Path,
+    *,
+    n_events: int,
+    kills: int,
+    sensors: int,
+    seed: int,
+    engine: dict[str, Any] | None = None,
+    feed_s: float = 5.0,
+    **options: Any,
+) -> Sequence[Record]:
+    """Let two workers work through a feed; kill one of them at random, again and again."""
+    draw = random.Random(seed)
+    records = feed(settings, n_events, sensors=sensors, seed=seed)
+    options = {
+        "pause_s": 0.02,
+        "max_poll_records": 100,
+        "snapshot_every_events": 200,
+        "engine": engine or {"kind": "chain"},
+        **options,
+    }
+    with Workers(tmp_path) as workers, Feeder(kafka, settings, records, feed_s) as feeder:
+        running = {name: workers.start(settings, name, **options) for name in ("a", "b")}
+        for _ in range(kills):
+            time.sleep(draw.uniform(0.3, 2.0))
+            name = draw.choice(sorted(running))
+            assert running[name].alive, running[name].output
+            running[name].kill()
+            if draw.random() < 0.3:
+                time.sleep(draw.uniform(0, 4))  # long enough, sometimes, to lose its seat
+            running[name] = workers.start(settings, name, **options)
+        feeder.finish()
+        finish(kafka, settings, records, timeout_s=120 + n_events / 500)
+        for worker in running.values():
+            code, seconds = worker.terminate()
+            assert code == 0, worker.output
+            assert seconds < 5
+    return records
+
+
+@pytest.mark.parametrize("client", DEFAULT_CLIENT_FIRST)
+def test_random_kills_lose_nothing_and_double_nothing(
+    kafka: Kafka, tmp_path: Path, client: str
+) -> None:
+    settings = kafka.settings(partitions=4, client=client)
+    records = chaos(kafka, settings, tmp_path, n_events=8_000, kills=5, sensors=20, seed=1)
+    assert_exactly(kafka, settings, records)
+
+
+@pytest.mark.slow
+def test_a_hundred_kills_over_200_000_events_with_refits(kafka: Kafka, tmp_path: Path) -> None:
+    """The long proof: real engine, 50 sensors, refits, a kill about every two seconds."""
+    settings = kafka.settings(partitions=4)
+    records = chaos(
+        kafka,
+        settings,
+        tmp_path,
+        n_events=200_000,
+        kills=100,
+        sensors=50,
+        seed=2,
+        engine={"kind": "HBOS"},
+        feed_s=250.0,
+        pause_s=0.0,
+        max_poll_records=2_000,
+        snapshot_every_events=2_000,
+    )
+    assert_exactly(kafka, settings, records, kind="HBOS")

@@ -1,0 +1,104 @@
+"""Settings: secrets stay secret, contradictions are refused with the way out."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+
+import pytest
+from rejex_connectors.kafka import KafkaSecurity, KafkaSettings, KafkaTopics, Secret
+from rejex_connectors.kafka_security import TokenSource, kafka_python_options, librdkafka_options
+
+from rejex_stream.errors import ConfigError
+
+PASSWORD = "hunter2-very-secret"
+
+
+def test_a_password_is_in_no_text_that_settings_turn_into():
+    security = KafkaSecurity(
+        protocol="SASL_SSL",
+        mechanism="PLAIN",
+        username="ada",
+        password=Secret(literal=PASSWORD),
+        key_password=Secret(literal=PASSWORD),
+    )
+    settings = KafkaSettings(security=security)
+    for text in (repr(settings), str(settings), f"{security.password!r}", f"{settings}"):
+        assert PASSWORD not in text
+    assert PASSWORD not in repr(dataclasses.asdict(settings))
+
+
+def test_a_secret_survives_pickling_without_being_shown():
+    secret = pickle.loads(pickle.dumps(Secret(literal=PASSWORD)))
+    assert (secret.reveal(), PASSWORD in repr(secret)) == (PASSWORD, False)
+
+
+def test_secrets_come_from_the_environment_and_from_files(monkeypatch, tmp_path):
+    monkeypatch.setenv("KAFKA_PASSWORD", PASSWORD)
+    path = tmp_path / "password"
+    path.write_text(PASSWORD + "\n")
+    assert Secret(env="KAFKA_PASSWORD").reveal() == Secret(file=str(path)).reveal() == PASSWORD
+
+
+@pytest.mark.parametrize("secret", [Secret(env="REJEX_NOT_SET"), Secret(file="/nowhere/at/all")])
+def test_a_secret_that_is_not_there_is_named(secret):
+    with pytest.raises(ConfigError, match=r"REJEX_NOT_SET|/nowhere/at/all"):
+        secret.reveal()
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"protocol": "SASL_SSL"}, "needs kafka.security.mechanism"),
+        ({"mechanism": "PLAIN"}, "does nothing with protocol"),
+        ({"protocol": "SASL_SSL", "mechanism": "PLAIN"}, "needs kafka.security.username"),
+        ({"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER"}, "OAUTHBEARER needs oauth_token"),
+    ],
+)
+def test_contradictions_are_refused(fields, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        KafkaSecurity(**fields)
+
+
+def test_one_topic_cannot_have_two_roles():
+    with pytest.raises(ConfigError, match="'a' is named twice"):
+        KafkaTopics(input=("a",), verdicts="a")
+
+
+def test_both_libraries_are_told_the_same():
+    security = KafkaSecurity(
+        protocol="SASL_PLAINTEXT",
+        mechanism="SCRAM-SHA-512",
+        username="ada",
+        password=Secret(literal=PASSWORD),
+    )
+    assert kafka_python_options(security) == {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_plain_username": "ada",
+        "sasl_plain_password": PASSWORD,
+    }
+    assert librdkafka_options(security) == {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "ada",
+        "sasl.password": PASSWORD,
+    }
+
+
+def test_a_missing_tls_file_is_named():
+    security = KafkaSecurity(protocol="SSL", ca_file="/nowhere/ca.pem")
+    with pytest.raises(ConfigError, match=r"/nowhere/ca\.pem"):
+        kafka_python_options(security)
+
+
+def test_a_token_from_a_file_is_read_at_each_login(tmp_path):
+    path = tmp_path / "token"
+    path.write_text("one\n")
+    security = KafkaSecurity(
+        protocol="SASL_SSL", mechanism="OAUTHBEARER", oauth_token=Secret(file=str(path))
+    )
+    source = TokenSource(security)
+    assert source.token()[0] == "one"
+    path.write_text("two\n")
+    assert source.token()[0] == "two"

@@ -1,0 +1,131 @@
+"""A real console on a real port, and a small HTTP client that says where it comes from."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from rejex_stream.review.queue import Viewer
+from rejex_stream.review.store import ReviewStore
+from rejex_stream.review.upkeep import Upkeep
+from rejex_stream.review.watching import PipelineWatch
+from rejex_stream.review.web.app import make_app
+from rejex_stream.review.web.auth import Access
+from rejex_stream.review.web.console import Console
+from rejex_stream.review.web.server import ConsoleServer, listen
+
+
+@dataclass
+class Answer:
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass
+class Running:
+    """A console that serves."""
+
+    console: Console
+    port: int
+    cookies: str = ""
+    base: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.base = f"http://127.0.0.1:{self.port}"
+
+    @property
+    def store(self) -> ReviewStore:
+        return self.console.store
+
+    def ask(
+        self,
+        path: str,
+        body: Any = None,
+        *,
+        method: str | None = None,
+        headers: dict[str, str] | None = None,
+        site: str | None = "same-origin",
+    ) -> Answer:
+        """Send a request as the console's own page would, unless told otherwise."""
+        sent = dict(headers or {})
+        if site is not None:
+            sent.setdefault("sec-fetch-site", site)
+        if self.cookies:
+            sent.setdefault("cookie", self.cookies)
+        data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        if data is not None and not isinstance(body, bytes):
+            sent.setdefault("content-type", "application/json")
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        try:
+            connection.request(method or ("GET" if body is None else "POST"), path, data, sent)
+            response = connection.getresponse()
+            return Answer(
+                response.status,
+                {name.lower(): value for name, value in response.getheaders()},
+                response.read(),
+            )
+        finally:
+            connection.close()
+
+
+@contextmanager
+def running(
+    store: ReviewStore,
+    *,
+    access: Access | None = None,
+    watches: dict[str, PipelineWatch] | None = None,
+    upkeep: Upkeep | None = None,
+    port: int = 0,
+    tick_s: float = 0.25,
+) -> Iterator[Running]:
+    """Serve a store until the block ends."""
+    console = Console(
+        store,
+        access or Access(local=Viewer("ada", "admin")),
+        watches or {},
+        upkeep,
+        title="Wind farm",
+        tick_s=tick_s,
+    )
+    listener = listen("127.0.0.1", port)
+    ready = threading.Event()
+    server = ConsoleServer(make_app(console), console, on_ready=ready.set)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    assert ready.wait(10), "the console did not start"
+    try:
+        yield Running(console, listener.getsockname()[1])
+    finally:
+        server.end()
+        thread.join(10)
+        listener.close()
+        assert not thread.is_alive(), "the console did not end"
+
+
+def until(condition: Callable[[], Any], timeout_s: float = 10.0) -> Any:
+    """Wait for something to become true, and return it."""
+    import time
+
+    end = time.monotonic() + timeout_s
+    while True:
+        found = condition()
+        if found:
+            return found
+        assert time.monotonic() < end, f"still not so after {timeout_s} s"
+        time.sleep(0.05)

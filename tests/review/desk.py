@@ -1,0 +1,135 @@
+"""A reviewer's desk: a real Chromium, and a record of everything that should not happen on it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SHOTS = ROOT / "artifacts" / "review"
+AXE = ROOT / "artifacts" / "npm" / "axe-core-4.14.1.min.js"
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+def unavailable(reason: str) -> None:
+    """Skip with the reason; where a browser is required (CI), fail instead."""
+    if os.environ.get("REJEX_REQUIRE_BROWSER"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    try:
+        from playwright import sync_api
+    except ImportError:
+        unavailable("Playwright is not installed: pip install playwright")
+    path = os.environ.get("REJEX_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
+    if path is None:
+        unavailable("no Chromium on the path: install one, or set REJEX_BROWSER")
+    with sync_api.sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The source of axe-core, fetched from npm once; it is no part of the product."""
+    if not AXE.exists():
+        if shutil.which("npm") is None:
+            unavailable("axe-core is fetched with npm, which is not installed")
+        AXE.parent.mkdir(parents=True, exist_ok=True)
+        done = subprocess.run(
+            ["npm", "pack", "--silent", "axe-core@4.14.1"],
+            cwd=AXE.parent,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            unavailable(f"npm cannot fetch axe-core: {done.stderr.strip()[:200]}")
+        with tarfile.open(AXE.parent / "axe-core-4.14.1.tgz") as tar:
+            source = tar.extractfile("package/axe.min.js")
+            assert source is not None
+            AXE.write_bytes(source.read())
+    return AXE.read_text(encoding="utf-8")
+
+
+class Desk:
+    """Opens pages as somebody, and remembers what went wrong on them.
+
+    Attributes
+    ----------
+    complaints
+        Errors of scripts, violations of the policy, dialogs, and requests to other origins.
+    """
+
+    def __init__(self, browser: Any, base: str) -> None:
+        self.browser, self.base = browser, base
+        self.complaints: list[str] = []
+        self.contexts: list[Any] = []
+
+    def open(
+        self,
+        path: str = "/queue",
+        *,
+        width: int = 1280,
+        height: int = 860,
+        scheme: str = "light",
+        **options: Any,
+    ) -> Any:
+        """Return a page of a fresh browser profile."""
+        context = self.browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme, **options
+        )
+        context.set_default_timeout(8000)
+        self.contexts.append(context)
+        return self.tab(context, path)
+
+    def tab(self, context: Any, path: str = "/queue") -> Any:
+        """Return another page of the same profile."""
+        page = context.new_page()
+        page.on("console", self._heard)
+        page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: self.complaints.append(f"dialog: {dialog.message}"))
+        page.on("request", self._asked)
+        page.goto(self.base + path)
+        return page
+
+    def _heard(self, message: Any) -> None:
+        # A refusal is an answer: the browser reports its status, the page shows its sentence.
+        answered = re.search(r"status of (401|403|404|409|422|503)", message.text)
+        if message.type in ("error", "warning") and not answered:
+            self.complaints.append(f"console: {message.text}")
+
+    def _asked(self, request: Any) -> None:
+        if not request.url.startswith((self.base + "/", "data:", "blob:")):
+            self.complaints.append(f"request: {request.url}")
+
+    def close(self) -> None:
+        for context in self.contexts:
+            context.close()
+
+
+def shot(page: Any, name: str) -> None:
+    """Keep a picture of a page among the artifacts."""
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=SHOTS / f"{name}.png")

@@ -1,0 +1,194 @@
+"""``rejex-stream review …`` as people call it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra `review` is not installed")
+pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
+
+from rejex_stream.cli.main import main
+from rejex_stream.review.outbox import LabelFile, read_labels
+from rejex_stream.review.store import ReviewStore
+from tests.review.console_server import until
+from tests.review.test_review_store import ADA, episodes, label
+
+
+@pytest.fixture
+def files(farm, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return farm.write(tmp_path)
+
+
+def run(*words: object) -> int:
+    return main(["review", *map(str, words)])
+
+
+@contextmanager
+def serving(*words: object, folder) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
+    """Serve in a process of its own; yields it, its address and what it said before."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rejex_stream", "review", "serve", "--port", "0", *map(str, words)],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    said = []
+    try:
+        while True:
+            line = process.stdout.readline()
+            assert line, process.communicate()[1]
+            said.append(line)
+            found = re.match(r"review console: (http://\S+)/$", line.strip())
+            if found:
+                break
+        yield process, found.group(1), said
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def test_ingest_report_export_and_rebuild_work_together(files, capsys, tmp_path):
+    verdicts, review = files
+    assert run("ingest", "--review", review, "--verdicts", verdicts, "--output", "json") == 0
+    counts = json.loads(capsys.readouterr().out)
+    assert counts["verdicts"] == 11_400
+    assert counts["items"] > 500
+    store = ReviewStore(tmp_path / "review.db")
+    for number, target in enumerate(episodes(store)[:20]):
+        label(store, ADA, [target], ("anomaly", "normal")[number % 2], request=str(number))
+    store.undo("u", ADA)
+    sink = LabelFile(tmp_path / "labels.jsonl")
+    store.relay(sink)
+    sink.close()
+    store.close()
+    assert run("report", "--output", "json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["workload"]["decided"] == 20
+    assert found["quality"]["rejected"]["events"] == 792
+    assert run("report") == 0
+    assert "precision of accepted anomalies" in capsys.readouterr().out
+    assert run("export", tmp_path / "out.csv") == 0
+    assert run("export", tmp_path / "out.jsonl", "--all") == 0
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == counts["items"]
+    capsys.readouterr()
+    again = ("rebuild", "--review", review, "--labels", tmp_path / "labels.jsonl")
+    assert run(*again, "--store", tmp_path / "b.db", "--check", tmp_path / "review.db") == 0
+    assert "same as checked" in capsys.readouterr().out
+    assert run(*again) == 2, "a store that exists is not replaced unasked"
+    assert run(*again, "--replace") == 0
+
+
+def test_mistakes_get_a_sentence_and_status_2(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for words, sentence in (
+        (("report",), "There is no review store"),
+        (("ingest",), "Nothing to take in"),
+        (("serve", "--host", "0.0.0.0"), "let anybody in"),
+        (("serve", "--auth", "users"), "needs --users FILE"),
+        (("serve", "--reviewer", "ada:boss"), "give NAME:ROLE"),
+        (("rebuild", "--review", "no.jsonl", "--labels", "no.jsonl"), "does not exist"),
+    ):
+        assert run(*words) == 2, words
+        assert sentence in capsys.readouterr().err
+
+
+def test_people_are_added_to_a_file_that_only_its_owner_reads(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "users.json"
+    monkeypatch.setenv("REJEX_REVIEW_PASSWORD", "correct horse")
+    assert run("user", path, "ada", "--role", "lead") == 0
+    assert run("user", path, "bob") == 0
+    table = json.loads(path.read_text())
+    assert {name: entry["role"] for name, entry in table.items()} == {
+        "ada": "lead",
+        "bob": "reviewer",
+    }
+    assert "correct horse" not in path.read_text()
+    assert path.stat().st_mode & 0o077 == 0
+    assert run("user", path, "eve", "--role", "boss") == 2
+
+
+def test_serve_follows_files_gives_links_and_ends_at_once_with_viewers(files, tmp_path):
+    verdicts, review = files
+    words = ("--review", review, "--verdicts", verdicts, "--auth", "token")
+    people = ("--reviewer", "ada:lead", "--reviewer", "bob")
+    with serving(*words, *people, folder=tmp_path) as (process, base, said):
+        links = dict(re.findall(r"link for (\w+): (\S+)", "".join(said)))
+        assert set(links) == {"ada", "bob"}
+        with urllib.request.urlopen(links["ada"]) as answer:
+            assert "Continue as ada" in answer.read().decode()
+        token = links["bob"].partition("token=")[2]
+        request = urllib.request.Request(
+            f"{base}/login", data=f"token={token}".encode(), headers={"origin": base}
+        )
+        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        with opener.open(request) as answer:
+            assert "Review queue" in answer.read().decode()
+        cookie = next(iter(_jar(opener)))
+        port = int(base.rpartition(":")[2])
+        viewers = []
+        for _ in range(5):
+            viewer = socket.create_connection(("127.0.0.1", port))
+            viewer.sendall(
+                b"GET /api/live/stream HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+                b"cookie: %b=%b\r\n\r\n" % (cookie.name.encode(), cookie.value.encode())
+            )
+            viewers.append(viewer)
+        for viewer in viewers:
+            assert b"200 OK" in viewer.recv(4096)
+        until(lambda: b"event: rate" in viewers[0].recv(1 << 16))
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        process.wait(10)
+        assert time.monotonic() - began < 2.0
+        for viewer in viewers:
+            viewer.close()
+        assert "Traceback" not in process.stderr.read()
+
+
+def _jar(opener):
+    for handler in opener.handlers:
+        if isinstance(handler, urllib.request.HTTPCookieProcessor):
+            return handler.cookiejar
+    raise AssertionError("no cookies")
+
+
+def test_labels_given_before_a_kill_are_there_after_it(files, tmp_path):
+    _, review = files
+    with serving("--review", review, folder=tmp_path) as (process, base, _):
+        listing = until(
+            lambda: re.findall(
+                r'data-id="(E-\w+)" data-n="(\d+)" data-status="open"',
+                urllib.request.urlopen(f"{base}/queue").read().decode(),
+            )
+        )
+        targets = [{"id": i, "n_events": int(n), "status": "open"} for i, n in listing[:3]]
+        body = {"request_id": "k", "verdict": "normal", "targets": targets}
+        request = urllib.request.Request(
+            f"{base}/api/labels",
+            data=json.dumps(body).encode(),
+            headers={"origin": base, "content-type": "application/json"},
+        )
+        assert json.load(urllib.request.urlopen(request))["episodes"]
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+    with serving("--review", review, folder=tmp_path) as (process, _, _):
+        labels = tmp_path / "labels.jsonl"
+        until(lambda: labels.exists() and len(list(read_labels(labels))) == 3)
+        process.send_signal(signal.SIGTERM)
+        process.wait(10)

@@ -1,0 +1,215 @@
+"""What a reviewer is shown: words, the numbers behind them, and lines that keep their spikes."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import msgspec
+import numpy as np
+import pytest
+
+from rejex_stream.exceed import stability
+from rejex_stream.rejection import rejection_band
+from rejex_stream.review import series, similar
+from rejex_stream.review.decisions import Decision
+from rejex_stream.review.detail import episode_detail
+from rejex_stream.review.explain import explain, in_short
+from rejex_stream.review.queue import Viewer
+from rejex_stream.review.series import Point, SeriesBatch
+from rejex_stream.types import (
+    ChannelEvidence,
+    Evidence,
+    Label,
+    Reason,
+    ReviewItem,
+)
+from tests.review.test_review_store import ADA, episodes, item
+
+
+def verdict(rank: int, n: int = 1000, gamma: float = 0.05, tolerance: float = 32.0):
+    band = rejection_band(n, gamma, tolerance)
+    return msgspec.structs.replace(
+        item(0).verdict,
+        rank=rank,
+        window_len=n,
+        n_anomalies=band.n_anomalies,
+        band_lower=band.lower,
+        band_upper=band.upper,
+        psi=rank / n,
+        tolerance=tolerance,
+        threshold=0.79,
+        score_lower=0.6,
+        score_upper=0.9,
+    )
+
+
+@pytest.mark.parametrize("rank", [882, 900, 950, 951, 962, 980, 987])
+def test_the_words_say_what_the_formula_says(rank):
+    said = explain(verdict(rank), "rejected")
+    assert said.headline == f"Rank {rank} of 1,000: inside the rejection band 882–987."
+    text = " ".join(said.sentences)
+    p = float(stability(rank, 1000, 0.05).p_anomaly)
+    leaning = "anomaly" if rank > 950 else "normal"
+    assert f"leans to {leaning}" in text
+    number = re.search(r"called an anomaly (in all but|only in|in) (.*?)(?: of)? cases", text)
+    kind, share = number.groups()
+    if share.endswith("%"):
+        assert float(share.rstrip(" %")) == pytest.approx(100 * p, abs=0.51)
+    else:
+        odds = float(share.removeprefix("1 in ").replace(",", ""))
+        rest = (1 - p) if kind == "in all but" else p
+        assert odds == pytest.approx(1 / rest, rel=0.5)
+    facts = dict(said.facts)
+    assert facts["ψ, share of scores at or below"] == f"{rank / 1000:.3f}"
+    assert facts["threshold λ"] == "0.79"
+
+
+def test_blind_words_tell_no_leaning():
+    seen = explain(verdict(962), "rejected", blind=True)
+    text = " ".join([seen.headline, *seen.sentences, *(v for _, v in seen.facts)])
+    assert "lean" in text, "it says that the leaning is hidden"
+    for secret in ("962", "anomaly", "0.79", "0.9"):
+        assert secret not in text
+    assert in_short(verdict(962), "rejected", blind=True) == "inside the rejection band"
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_every_reason_has_words(reason):
+    said = explain(msgspec.structs.replace(verdict(962), reason=reason), "rejected")
+    assert said.headline.endswith(".")
+    assert in_short(msgspec.structs.replace(verdict(962), reason=reason), "rejected")
+
+
+def test_the_words_hold_for_a_band_of_another_method():
+    said = explain(msgspec.structs.replace(verdict(962), band_lower=None, rank=None), "rejected")
+    assert said.headline
+
+
+def test_a_spike_of_one_sample_in_a_week_is_still_there(new_store):
+    store = new_store(points_per_sensor=50_000)
+    seconds = 7 * 86_400
+    batch = SeriesBatch()
+    with store.database.write() as connection:
+        connection.execute(
+            "INSERT INTO sensor (sensor_id, stream_key, sensor, grp, channels) "
+            "VALUES (1, 's', 's', 's', '[\"v\"]')"
+        )
+        for second in range(0, seconds, 7):
+            value = 9.0 if second == 7 * 43_210 else math.sin(second / 5000)
+            batch.add(1, Point(second * 1000, (value,), value / 10, Label.NORMAL))
+        batch.write(connection)
+        series.forget(connection, 50_000)
+        found = series.read(connection, 1, ("v",), 0, seconds * 1000, most=800)
+    t, v = found.values[0]
+    assert found.resolution_ms == 60_000, "the ring is worn: the minutes speak"
+    assert len(t) < 900
+    assert np.nanmax(v) == 9.0
+    assert abs(t[np.nanargmax(v)] - 7 * 43_210_000) <= 60_000
+    assert np.nanmax(found.score[1]) == pytest.approx(0.9)
+
+
+def test_decimation_keeps_extremes_of_every_stretch_and_its_order():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        n = int(rng.integers(3, 5000))
+        t = np.cumsum(rng.exponential(1, n))
+        v = rng.standard_cauchy(n)
+        kept_t, kept_v = series.decimate(t, v, 200)
+        assert len(kept_t) <= 202
+        assert (np.diff(kept_t) > 0).all()
+        assert kept_v.max() == v.max()
+        assert kept_v.min() == v.min()
+        assert (kept_t[0], kept_t[-1]) == (t[0], t[-1])
+
+
+def test_a_hole_in_the_readings_is_a_hole_in_the_line(new_store):
+    store = new_store()
+    points = [(1000 * i, (float(i),)) for i in range(100)]
+    points += [(1000 * i, (float(i),)) for i in range(300, 400)]
+    store.add_readings("s", "s", ("v",), points)
+    with store.database.read() as connection:
+        found = series.read(connection, 1, ("v",), 0, 400_000)
+    t, v = found.values[0]
+    assert np.isnan(v).sum() == 1
+    assert 99_000 < t[np.isnan(v)][0] < 300_000
+
+
+def test_writing_points_again_changes_nothing_and_fills_what_was_missing(new_store):
+    store = new_store()
+    batch = SeriesBatch()
+    with store.database.write() as connection:
+        connection.execute(
+            "INSERT INTO sensor (sensor_id, stream_key, sensor, grp) VALUES (1, 's', 's', 's')"
+        )
+        for point in (
+            Point(0, None, 0.5, Label.REJECTED),
+            Point(0, (1.0, None), None, None),
+            Point(0, (7.0, 7.0), 0.9, Label.NORMAL),
+        ):
+            batch.add(1, point)
+            batch.write(connection)
+        found = series.read(connection, 1, ("a", "b"), 0, 0)
+        minute = connection.execute("SELECT score_low, score_high FROM minute").fetchone()
+    assert [line[1].tolist() for line in found.values] == [[7.0], [7.0]]
+    assert found.score[1].tolist() == [0.9]
+    assert tuple(minute) == (0.5, 0.9)
+
+
+def test_the_evidence_names_the_channel_that_speaks_and_the_nearest_flip(new_store):
+    evidence = Evidence(
+        channels=(
+            ChannelEvidence("vib", 0.4, 0.2, Label.NORMAL),
+            ChannelEvidence("rpm", 0.1, 0.5, Label.REJECTED),
+        ),
+        flip="vib",
+        distance_ranks=3,
+        distance_score=0.01,
+        contamination=0.05,
+        model_age_events=7,
+    )
+    one = item(0)
+    one = ReviewItem(
+        verdict=msgspec.structs.replace(one.verdict, evidence=evidence),
+        channels=("rpm", "vib"),
+        values=(12.0, 0.9),
+    )
+    store = new_store(settle_ms=0)
+    store.add([one])
+    with store.database.read() as connection:
+        detail = episode_detail(
+            connection, episodes(store)[0].episode_id, store.settings, ADA, store.now_ms()
+        )
+    assert [bar.channel for bar in detail.bars] == ["vib", "rpm"]
+    assert (detail.bars[0].share, detail.main_channel) == (1.0, 1)
+    assert detail.flip == "Without vib the verdict would be normal."
+
+
+def test_the_most_similar_case_is_one_of_the_same_kind(new_store):
+    store = new_store(settle_ms=0)
+    rng = np.random.default_rng(1)
+
+    def feed(start_s: int, bump: tuple[float, float], offset: int) -> None:
+        base = [(1000 * (start_s + k), tuple(rng.normal(0, 1, 2))) for k in range(100)]
+        store.add_readings("s", "s", ("a", "b"), base)
+        hot = tuple(float(x) for x in rng.normal(0, 0.3, 2) + bump)
+        items = [
+            msgspec.structs.replace(
+                item(offset + k, sensor="s", t_s=start_s + 100 + k), channels=("a", "b"), values=hot
+            )
+            for k in range(5)
+        ]
+        store.add(items)
+
+    kinds = [("anomaly", (9.0, 0.0)), ("normal", (0.0, 9.0))] * 4
+    for number, (kind, bump) in enumerate(kinds):
+        feed(10_000 * number, bump, 1000 * number)
+        (target,) = episodes(store)
+        decision = Decision(request_id=str(number), verdict=kind, targets=(target,))
+        store.decide(decision, Viewer("ada"))
+    feed(999_000, (9.0, 0.0), 99_000)
+    (target,) = episodes(store)
+    with store.database.read() as connection:
+        found = similar.similar(connection, target.episode_id)
+    assert [case.verdict for case in found[:3]] == ["anomaly"] * 3
+    assert [case.distance for case in found] == sorted(case.distance for case in found)

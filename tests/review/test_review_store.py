@@ -1,0 +1,531 @@
+"""The queue's own laws: once each, one reviewer at a time, nothing forgotten."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sqlite3
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from rejex_stream.encode import encode_review, encode_verdict
+from rejex_stream.errors import ConfigError
+from rejex_stream.review import auditlog
+from rejex_stream.review.database import Database, filesystem_of
+from rejex_stream.review.decisions import Decision, Target
+from rejex_stream.review.feeds import FileFeed
+from rejex_stream.review.labels import decode_label
+from rejex_stream.review.outbox import LabelFile, read_labels, relay
+from rejex_stream.review.queue import QueueFilter, Viewer
+from rejex_stream.review.refusals import Refusal
+from rejex_stream.review.settings import ReviewSettings
+from rejex_stream.review.standing import resolution_of
+from rejex_stream.review.store import ReviewStore
+from rejex_stream.types import ContextPoint, Label, Position, Reason, ReviewItem, Verdict
+
+ADA, BOB, EVE = Viewer("ada"), Viewer("bob"), Viewer("eve", "lead")
+LOOKER = Viewer("lou", "viewer")
+
+
+def item(
+    offset: int,
+    *,
+    sensor: str = "T07/vib",
+    t_s: float | None = None,
+    why: str = "rejected",
+    confidence: float = 0.5,
+) -> ReviewItem:
+    """A review item at one event a second."""
+    t_ms = round((offset if t_s is None else t_s) * 1000)
+    verdict = Verdict(
+        position=Position("feed", 0, offset),
+        stream_key=sensor,
+        sensor=sensor,
+        event_time_ms=t_ms,
+        seq=offset,
+        label=Label.REJECTED if why == "rejected" else Label.NORMAL,
+        reason=Reason.AMBIGUOUS if why == "rejected" else None,
+        score=1.0,
+        rank=960,
+        window_len=1000,
+        n_anomalies=50,
+        band_lower=882,
+        band_upper=987,
+        psi=0.96,
+        stability=0.9,
+        confidence=confidence,
+        model_epoch=0,
+    )
+    context = tuple(
+        ContextPoint(t_ms - 1000 * k, (float(offset - k),), 0.5, Label.NORMAL) for k in (3, 2, 1)
+    )
+    return ReviewItem(
+        verdict=verdict, channels=("vib",), values=(float(offset),), context=context, why=why
+    )
+
+
+def episodes(store: ReviewStore, viewer: Viewer = ADA, tab: str = "ready") -> list[Target]:
+    with store.database.read() as connection:
+        found = QueueFilter(tab).ids(connection, viewer, store.now_ms())
+    return [Target(*row) for row in found]
+
+
+def label(store, viewer, targets, verdict="normal", request="r1", **extra):
+    decision = Decision(request_id=request, verdict=verdict, targets=tuple(targets), **extra)
+    return store.decide(decision, viewer)
+
+
+def audit(store: ReviewStore) -> list[tuple[str, str, str]]:
+    with store.database.read() as connection:
+        assert auditlog.broken_link(connection) is None
+        rows = list(auditlog.rows(connection, limit=10_000))
+    return [(row.actor, row.action, row.subject) for row in reversed(rows)]
+
+
+def test_events_of_one_sensor_close_in_time_or_in_number_are_one_episode(new_store):
+    store = new_store(gap_ms=60_000, gap_events=5)
+    store.add([item(i) for i in (0, 1, 2, 61)])
+    store.add([item(500), item(504, t_s=9_000), item(600, t_s=9_500)])
+    store.add([item(700, sensor="T08/vib", t_s=9_501)])
+    assert [t.n_events for t in episodes(store)] == [4, 2, 1, 1]
+
+
+def test_an_episode_that_is_full_is_continued_by_another(new_store):
+    store = new_store(max_events=10)
+    store.add([item(i) for i in range(25)])
+    assert sorted(t.n_events for t in episodes(store)) == [5, 10, 10]
+    store = new_store("long.db", max_duration_ms=9_000)
+    store.add([item(i) for i in range(25)])
+    assert sorted(t.n_events for t in episodes(store)) == [5, 10, 10]
+
+
+def test_audits_stand_alone(new_store):
+    store = new_store()
+    store.add([item(0), item(1, why="audit"), item(2, why="audit"), item(3)])
+    assert sorted(t.n_events for t in episodes(store)) == [1, 1, 2]
+
+
+def test_redelivered_records_change_neither_rows_nor_order(new_store, farm, tmp_path):
+    verdicts, review = farm.write(tmp_path)
+    store = new_store()
+    first = FileFeed(review, "review").pump(store)
+    FileFeed(verdicts, "verdicts").pump(store)
+    before = episodes(store)
+    again = store.take("review", review.read_bytes().splitlines())
+    again_verdicts = store.take("verdicts", verdicts.read_bytes().splitlines())
+    assert (again.items, again.duplicates) == (0, first.items)
+    assert (again_verdicts.verdicts, again_verdicts.duplicates) == (0, len(farm.verdicts))
+    assert episodes(store) == before
+    assert FileFeed(review, "review").pump(store).duplicates == 0, "the place in the file is kept"
+
+
+def test_a_file_that_grows_is_followed_and_an_unfinished_line_waits(new_store, tmp_path):
+    store, path = new_store(), tmp_path / "review.jsonl"
+    feed = FileFeed(path, "review")
+    assert feed.pump(store).items == 0
+    line = encode_review(item(0)) + b"\n"
+    path.write_bytes(line + encode_review(item(1))[:50])
+    assert feed.pump(store).items == 1
+    path.write_bytes(line + encode_review(item(1)) + b"\n" + b"{broken\n\n")
+    counts = feed.pump(store)
+    assert (counts.items, counts.invalid) == (1, 1)
+    assert "{broken" in counts.first_invalid
+
+
+def test_a_batch_and_its_position_are_stored_together_or_not_at_all(new_store, tmp_path):
+    store, path = new_store(), tmp_path / "review.jsonl"
+    path.write_bytes(b"".join(encode_review(item(i)) + b"\n" for i in range(3)))
+
+    class CrashError(Exception):
+        pass
+
+    def crash(*_: object) -> None:
+        raise CrashError
+
+    feed = FileFeed(path, "review")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rejex_stream.review.ingest.set_next_offset", crash)
+        with pytest.raises(CrashError):
+            feed.pump(store)
+    assert episodes(store) == []
+    assert feed.pump(store).items == 3
+
+
+def test_a_verdict_for_an_episode_is_one_for_each_of_its_events(new_store):
+    store = new_store()
+    store.add([item(i) for i in range(4)])
+    done = label(store, ADA, episodes(store), "anomaly", tags=("process",), note="oil change")
+    assert done.message == "1 episode (4 events) marked anomaly"
+    assert episodes(store) == []
+    with store.database.read() as connection:
+        record = decode_label(connection.execute("SELECT record FROM label").fetchone()[0])
+        assert resolution_of(connection, done.episodes[0]).verdict == "anomaly"
+    assert record.events == tuple(Position("feed", 0, i) for i in range(4))
+    assert (record.note, record.tags, record.from_ms, record.to_ms) == (
+        "oil change",
+        ("process",),
+        0,
+        3000,
+    )
+
+
+def test_the_same_request_twice_writes_once(new_store):
+    store = new_store()
+    store.add([item(0)])
+    targets = episodes(store)
+    first, second = label(store, ADA, targets), label(store, ADA, targets)
+    assert first == second
+    assert len(audit(store)) == 1
+    with pytest.raises(Refusal, match="somebody else"):
+        label(store, BOB, targets)
+
+
+def test_undo_goes_back_three_levels_and_restores_the_order(new_store):
+    store = new_store()
+    store.add([item(1000 * i) for i in range(5)])
+    before = episodes(store)
+    for i in (0, 2, 4):
+        label(store, ADA, [before[i]], request=f"r{i}")
+    store.snooze("s", [before[1].episode_id], ADA, until_ms=store.now_ms() + 60_000)
+    assert episodes(store) == [before[3]]
+    for i in range(4):
+        store.undo(f"u{i}", ADA)
+    assert episodes(store) == before
+    with pytest.raises(Refusal, match="nothing"):
+        store.undo("u9", ADA)
+    with pytest.raises(Refusal, match="nothing"):
+        store.undo("u10", BOB)
+
+
+def test_undo_of_a_changed_mind_brings_the_first_verdict_back(new_store):
+    store = new_store()
+    store.add([item(0)])
+    label(store, ADA, episodes(store), "normal", request="a")
+    label(store, ADA, episodes(store, tab="done"), "anomaly", request="b")
+    with store.database.read() as connection:
+        episode = episodes(store, tab="done")[0].episode_id
+        assert resolution_of(connection, episode).verdict == "anomaly"
+    store.undo("u", ADA)
+    with store.database.read() as connection:
+        assert resolution_of(connection, episode).verdict == "normal"
+
+
+def test_a_marked_range_labels_exactly_the_events_inside_it(new_store):
+    store = new_store()
+    store.add([item(i) for i in range(10)])
+    done = label(store, ADA, episodes(store), "anomaly", span_ms=(3000, 6000))
+    assert done.events == 4
+    with store.database.read() as connection:
+        inside = connection.execute(
+            "SELECT offset FROM event WHERE episode_id = ? ORDER BY 1", (done.episodes[0],)
+        ).fetchall()
+    assert [row[0] for row in inside] == [3, 4, 5, 6]
+    assert [t.n_events for t in episodes(store)] == [6]
+    store.undo("u", ADA)
+    assert [t.n_events for t in episodes(store)] == [10]
+    with pytest.raises(Refusal, match="No event"):
+        label(store, ADA, episodes(store), span_ms=(3100, 3200), request="x")
+
+
+def test_events_that_arrived_after_the_reviewer_looked_are_not_judged(new_store):
+    store = new_store()
+    store.add([item(i) for i in range(3)])
+    seen = episodes(store)
+    store.add([item(3), item(4)])
+    assert label(store, ADA, seen).events == 3
+    assert [t.n_events for t in episodes(store)] == [2]
+
+
+def test_a_batch_with_one_refusal_writes_nothing(new_store):
+    store = new_store()
+    store.add([item(1000 * i) for i in range(3)])
+    targets = episodes(store)
+    store.claim(targets[1].episode_id, BOB)
+    with pytest.raises(Refusal, match="bob is working on"):
+        label(store, ADA, targets)
+    assert [t.status for t in episodes(store, tab="all")] == ["open"] * 3
+    assert audit(store) == [("bob", "claim", targets[1].episode_id)]
+
+
+def test_what_somebody_decided_meanwhile_is_not_overwritten(new_store):
+    store = new_store()
+    store.add([item(0)])
+    seen = episodes(store)
+    label(store, ADA, seen)
+    with pytest.raises(Refusal, match=r"ada decided E-.* as normal meanwhile") as refused:
+        label(store, BOB, seen, "anomaly", request="r2")
+    assert refused.value.code == "changed"
+
+
+def test_a_claim_holds_is_renewed_lapses_and_is_released(new_store, clock):
+    store = new_store(lease_ms=10_000)
+    store.add([item(0)])
+    (target,) = episodes(store)
+    store.claim(target.episode_id, ADA)
+    assert episodes(store, BOB) == []
+    assert [t.episode_id for t in episodes(store, BOB, "claimed")] == [target.episode_id]
+    with pytest.raises(Refusal, match="ada is working on"):
+        store.claim(target.episode_id, BOB)
+    clock.pass_ms(9_000)
+    assert store.renew(target.episode_id, ADA).until_ms == clock.now_ms + 10_000
+    clock.pass_ms(10_001)
+    store.claim(target.episode_id, BOB)
+    with pytest.raises(Refusal, match="run out"):
+        store.renew(target.episode_id, ADA)
+    with pytest.raises(Refusal, match="bob is working on"):
+        label(store, ADA, [target])
+    assert store.release(target.episode_id, BOB)
+    assert not store.release(target.episode_id, BOB)
+    label(store, ADA, [target])
+
+
+def test_a_viewer_may_look_only(new_store):
+    store = new_store()
+    store.add([item(0)])
+    with pytest.raises(Refusal, match="role reviewer"):
+        label(store, LOOKER, episodes(store))
+
+
+def test_a_snooze_ends_by_time_or_by_growth(new_store, clock):
+    store = new_store()
+    store.add([item(0), item(5000)])
+    first, second = episodes(store)
+    until = store.now_ms() + 3_600_000
+    store.snooze("a", [first.episode_id], ADA, until_ms=until)
+    store.snooze("b", [second.episode_id], ADA, until_ms=until, growth=True)
+    assert episodes(store) == []
+    store.add([item(5001), item(1)])
+    assert [t.episode_id for t in episodes(store)] == [second.episode_id]
+    clock.pass_ms(3_600_001)
+    assert {t.episode_id for t in episodes(store)} == {first.episode_id, second.episode_id}
+
+
+def test_an_episode_settles_before_it_is_ready_unless_it_has_priority(new_store, clock):
+    store = new_store(settle_ms=30_000, priority_sensors=("T01",))
+    now_s = clock.now_ms / 1000
+    store.add([item(0, t_s=now_s), item(1, sensor="T01/temp", t_s=now_s), item(2, sensor="old")])
+    with store.database.read() as connection:
+        names = [r["sensor"] for r in QueueFilter().rows(connection, ADA, clock.now_ms)]
+    assert names == ["T01/temp", "old"]
+    clock.pass_ms(30_001)
+    assert len(episodes(store)) == 3
+
+
+def test_expiry_never_looks_like_a_person(new_store, clock):
+    store = new_store(max_age_ms=1000, fallback="model")
+    store.add([item(0)])
+    assert store.expire_due() == []
+    clock.pass_ms(1001)
+    (episode,) = store.expire_due()
+    assert store.expire_due() == []
+    with store.database.read() as connection:
+        found = resolution_of(connection, episode)
+        record = decode_label(connection.execute("SELECT record FROM label").fetchone()[0])
+    assert (found.state, found.verdict, found.reviewers) == ("expired", "anomaly", ())
+    assert (record.source, record.reviewer) == ("expired", "system")
+    label(store, ADA, episodes(store, tab="done"), "normal")
+    with store.database.read() as connection:
+        assert resolution_of(connection, episode).state == "labelled"
+    store.undo("u", ADA)
+    assert [t.status for t in episodes(store, tab="done")] == ["expired"]
+
+
+def test_two_reviewers_agree_or_a_lead_settles_it(new_store):
+    store = new_store(double_review_ratio=1.0)
+    store.add([item(0), item(1000)])
+    first, second = episodes(store)
+    label(store, ADA, [first, second], "normal", request="a")
+    assert episodes(store, ADA) == [], "not one's own second opinion"
+    waiting = episodes(store, BOB)
+    assert [t.status for t in waiting] == ["needs_second"] * 2
+    label(store, BOB, [waiting[0]], "normal", request="b")
+    label(store, BOB, [waiting[1]], "anomaly", request="c")
+    (disputed,) = episodes(store, EVE, "disputed")
+    with pytest.raises(Refusal, match="ada and bob disagree"):
+        label(store, Viewer("mia"), [disputed], "normal", request="m")
+    label(store, EVE, [disputed], "anomaly", request="d")
+    with store.database.read() as connection:
+        assert resolution_of(connection, first.episode_id).state == "agreed"
+        assert resolution_of(connection, second.episode_id).state == "adjudicated"
+    assert audit(store)[-1][:2] == ("eve", "adjudicate")
+
+
+def test_rows_of_the_record_cannot_be_changed_even_by_hand(new_store):
+    store = new_store()
+    store.add([item(0)])
+    label(store, ADA, episodes(store))
+    raw = sqlite3.connect(store.database.path)
+    for statement in (
+        "UPDATE audit SET actor = 'x'",
+        "DELETE FROM audit",
+        "UPDATE label SET verdict = 'anomaly'",
+        "DELETE FROM label_event",
+    ):
+        with pytest.raises(sqlite3.IntegrityError, match="never changed"):
+            raw.execute(statement)
+    raw.execute("DROP TRIGGER audit_no_update")
+    raw.execute("UPDATE audit SET actor = 'mallory'")
+    raw.commit()
+    raw.close()
+    with store.database.read() as connection:
+        assert auditlog.broken_link(connection) == 1
+
+
+def test_labels_leave_by_the_outbox_in_order_and_a_torn_line_is_mended(new_store, tmp_path):
+    store, path = new_store(), tmp_path / "labels.jsonl"
+    store.add([item(1000 * i) for i in range(3)])
+    targets = episodes(store)
+    label(store, ADA, targets[:2])
+    sink = LabelFile(path)
+    assert relay(store.database, sink, store.now_ms()) == 2
+    sink.close()
+    with path.open("ab") as file:
+        file.write(b'{"label_id": "torn')
+    store.undo("u", ADA)
+    sink = LabelFile(path)
+    assert store.relay(sink) == 2
+    assert store.relay(sink) == 0
+    sink.close()
+    records = list(read_labels(path))
+    assert [record.kind for record in records] == ["label", "label", "retract", "retract"]
+    assert {r.retracts for r in records[2:]} == {r.label_id for r in records[:2]}
+    with store.database.read() as connection:
+        places = [r[0] for r in connection.execute("SELECT place FROM outbox ORDER BY seq")]
+    assert places == [f"labels.jsonl@{i}" for i in range(4)]
+
+
+def test_a_crash_between_sending_and_noting_it_repeats_the_same_ids(new_store, tmp_path):
+    store, path = new_store(), tmp_path / "labels.jsonl"
+    store.add([item(0)])
+    label(store, ADA, episodes(store))
+
+    class Dies(LabelFile):
+        def publish(self, rows):
+            super().publish(rows)
+            raise KeyboardInterrupt
+
+    sink = Dies(path)
+    with pytest.raises(KeyboardInterrupt):
+        store.relay(sink)
+    sink.close()
+    sink = LabelFile(path)
+    assert store.relay(sink) == 1
+    sink.close()
+    lines = path.read_bytes().splitlines()
+    assert len(lines) == 2
+    assert lines[0] == lines[1]
+    assert len(list(read_labels(path))) == 1
+
+
+def test_network_file_systems_are_refused(monkeypatch, tmp_path):
+    table = f"22 1 8:1 / / rw - ext4 /dev/a rw\n30 22 0:5 / {tmp_path} rw - nfs4 host:/x rw"
+    assert filesystem_of(tmp_path / "review.db", table) == "nfs4"
+    monkeypatch.setattr("rejex_stream.review.database.filesystem_of", lambda _: "nfs4")
+    with pytest.raises(ConfigError, match="network file system"):
+        Database(tmp_path / "review.db")
+
+
+def test_a_file_that_is_no_store_is_refused(tmp_path):
+    path = tmp_path / "review.db"
+    path.write_text("hello, I am a diary. " * 100)
+    with pytest.raises(ConfigError, match="cannot be used as a review store"):
+        Database(path)
+
+
+def test_a_backup_is_a_working_store(new_store, tmp_path):
+    store = new_store()
+    store.add([item(0)])
+    store.database.back_up(tmp_path / "copy.db")
+    copy = new_store("copy.db")
+    assert episodes(copy) == episodes(store)
+
+
+def test_counts_of_verdicts_are_exact_and_by_event_time(new_store, farm):
+    store = new_store()
+    store.take("verdicts", [encode_verdict(v) for v in farm.verdicts])
+    with store.database.read() as connection:
+        total = connection.execute(
+            "SELECT sum(normal), sum(anomaly), sum(rejected), sum(ambiguous) FROM minute"
+        ).fetchone()
+    labels = [v.label for v in farm.verdicts]
+    assert tuple(total) == (
+        labels.count(Label.NORMAL),
+        labels.count(Label.ANOMALY),
+        labels.count(Label.REJECTED),
+        sum(v.reason is Reason.AMBIGUOUS for v in farm.verdicts),
+    )
+
+
+# ------------------------------------------------------------------------- several processes
+def _claim_until_empty(path: Path, name: str, start, out) -> None:
+    store = ReviewStore(path, ReviewSettings())
+    viewer = Viewer(name)
+    start.wait()
+    mine = []
+    while True:
+        try:
+            lease = store.claim_next(QueueFilter(), viewer)
+        except Refusal:
+            break
+        mine.append(lease.episode_id)
+        if len(mine) % 2:
+            decision = Decision(
+                request_id=f"{name}-{len(mine)}",
+                verdict="normal",
+                targets=(Target(lease.episode_id, 1, "open"),),
+            )
+            store.decide(decision, viewer)
+    store.close()
+    out.put((name, mine))
+
+
+def test_processes_that_claim_at_once_never_get_the_same_episode(new_store):
+    store = new_store()
+    store.add([item(1000 * i, confidence=i / 300) for i in range(240)])
+    context = multiprocessing.get_context("spawn")
+    start, out = context.Event(), context.Queue()
+    workers = [
+        context.Process(target=_claim_until_empty, args=(store.database.path, f"w{i}", start, out))
+        for i in range(4)
+    ]
+    for worker in workers:
+        worker.start()
+    time.sleep(0.5)
+    start.set()
+    claimed = dict(out.get(timeout=60) for _ in workers)
+    for worker in workers:
+        worker.join(30)
+        assert worker.exitcode == 0
+    everything = [episode for mine in claimed.values() for episode in mine]
+    assert len(everything) == len(set(everything)) == 240
+    assert sum(bool(mine) for mine in claimed.values()) >= 2, "only one process got any work"
+    labelled = sum((len(mine) + 1) // 2 for mine in claimed.values())
+    assert sum(action == "label" for _, action, _ in audit(store)) == labelled
+    assert sum(action == "claim" for _, action, _ in audit(store)) == 240
+
+
+def test_structs_of_the_label_contract_are_frozen():
+    record = decode_label(
+        msgspec.json.encode(
+            {
+                "label_id": "1",
+                "episode_id": "E",
+                "root_id": "E",
+                "stream_key": "a",
+                "sensor": "a",
+                "events": [["t", 0, 1]],
+                "verdict": "normal",
+                "reviewer": "ada",
+                "created_ms": 0,
+                "from_ms": 0,
+                "to_ms": 0,
+                "batch_id": "b",
+                "added_later": True,
+            }
+        )
+    )
+    assert record.events == (Position("t", 0, 1),)
+    with pytest.raises(AttributeError):
+        record.verdict = "anomaly"

@@ -1,0 +1,586 @@
+"""The console over HTTP: who gets in, what is refused, what the numbers behind a screen are."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import socket
+import time
+from urllib.parse import quote
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra `review` is not installed")
+pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
+
+from rejex_stream.errors import ConfigError
+from rejex_stream.monitor import MonitorBank
+from rejex_stream.planner import Costs, plan
+from rejex_stream.review.decisions import Decision, Target
+from rejex_stream.review.queue import QueueFilter, Viewer
+from rejex_stream.review.watching import PipelineWatch
+from rejex_stream.review.web.auth import (
+    Access,
+    check_bind,
+    hash_password,
+    verify_password,
+)
+from tests.review.console_server import Running, running, until
+from tests.review.test_review_store import episodes, item
+
+ADA = Viewer("ada", "admin")
+
+
+@pytest.fixture
+def small(wall_store):
+    """A console on five small episodes."""
+    store = wall_store(settle_ms=0)
+    store.add([item(1000 * i + k) for i in range(5) for k in range(2)])
+    with running(store) as console:
+        yield console
+
+
+@pytest.fixture(scope="module")
+def farm_console(farm, tmp_path_factory):
+    """A console on the whole farm, which no test changes."""
+    from rejex_stream.review.settings import ReviewSettings
+    from rejex_stream.review.store import ReviewStore
+
+    store = ReviewStore(tmp_path_factory.mktemp("farm") / "review.db", ReviewSettings())
+    watch = PipelineWatch(store, "farm")
+    watch.observe(farm.verdicts)
+    from rejex_stream.encode import encode_review, encode_verdict
+
+    store.take("review", [encode_review(i) for i in farm.items], pipeline="farm")
+    store.take("verdicts", [encode_verdict(v) for v in farm.verdicts], pipeline="farm")
+    with running(store, watches={"farm": watch}) as console:
+        yield console
+    store.close()
+
+
+def targets(console: Running, viewer: Viewer = ADA) -> list[dict]:
+    return [
+        {"id": t.episode_id, "n_events": t.n_events, "status": t.status}
+        for t in episodes(console.store, viewer)
+    ]
+
+
+def label(console: Running, chosen, verdict="normal", request="r", **extra):
+    body = {"request_id": request, "verdict": verdict, "targets": chosen, **extra}
+    return console.ask("/api/labels", body)
+
+
+# --------------------------------------------------------------------------------------- safety
+def test_a_network_bind_without_authentication_is_refused():
+    with pytest.raises(ConfigError, match=r"0\.0\.0\.0.*let anybody in"):
+        check_bind("0.0.0.0", "none")
+    check_bind("0.0.0.0", "token")
+    check_bind("::1", "none")
+
+
+def test_every_page_carries_the_strict_policy(small):
+    for path in ("/queue", "/live", "/fleet", "/planner", "/audit", "/help", "/nothing"):
+        answer = small.ask(path)
+        policy = answer.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+        assert "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cache-control"] == "no-store"
+
+
+def test_a_foreign_host_name_is_refused(small):
+    assert small.ask("/queue", headers={"host": "evil.example"}).status == 400
+    assert small.ask("/queue", headers={"host": f"localhost:{small.port}"}).status == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"sec-fetch-site": "same-site"}, 403),
+        ({"origin": "http://evil.example"}, 403),
+        ({}, 403),
+        ({"authorization": "Bearer wrong"}, 401),
+        ({"sec-fetch-site": "same-origin"}, 404),
+    ],
+)
+def test_other_sites_and_nameless_programs_change_nothing(small, headers, status):
+    answer = small.ask("/api/undo", {"request_id": "x"}, headers=headers, site=None)
+    assert answer.status == status
+
+
+def test_an_origin_that_is_ours_will_do_for_old_browsers(small):
+    answer = small.ask("/api/undo", {"request_id": "x"}, headers={"origin": small.base}, site=None)
+    assert answer.json["code"] == "nothing"
+
+
+def test_a_program_comes_in_with_a_bearer_token_only(wall_store):
+    store = wall_store()
+    access = Access(mode="token", api_token="s3cret-token")
+    with running(store, access=access) as console:
+        assert console.ask("/api/summary").status == 401
+        good = {"authorization": "Bearer s3cret-token"}
+        assert console.ask("/api/summary", headers=good, site=None).status == 200
+        assert console.ask("/api/undo", {"request_id": "x"}, headers=good, site=None).status == 404
+
+
+def test_a_link_logs_in_one_person_once_and_looking_at_it_does_not_use_it_up(wall_store):
+    store = wall_store()
+    with running(store, access=Access(mode="token")) as console:
+        token = console.console.sessions.link(Viewer("ada", "lead"))
+        assert console.ask("/queue").status == 303
+        assert console.ask("/queue").headers["location"] == "/login?next=%2Fqueue"
+        for _ in range(2):
+            assert "Continue as ada" in console.ask(f"/login?token={token}").text
+        form = f"token={token}&next=/audit".encode()
+        first = console.ask("/login", form)
+        assert (first.status, first.headers["location"]) == (303, "/audit")
+        cookie = first.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=lax" in cookie
+        assert token not in cookie
+        assert console.ask("/login", form).status == 403
+        console.cookies = cookie.partition(";")[0]
+        assert "ada" in console.ask("/queue").text
+        assert console.ask("/logout", b"").status == 303
+        assert console.ask("/queue").status == 303
+
+
+def test_a_login_never_leads_to_another_site(wall_store):
+    store = wall_store()
+    with running(store, access=Access(mode="token")) as console:
+        for wanted in ("https://evil.example", "//evil.example", "/\\evil.example"):
+            token = console.console.sessions.link(ADA)
+            answer = console.ask("/login", f"token={token}&next={quote(wanted)}".encode())
+            assert answer.headers["location"] == "/queue"
+
+
+def test_passwords_are_rationed_and_a_person_taken_off_the_list_is_out(wall_store):
+    stored = hash_password("correct horse")
+    assert verify_password("correct horse", stored)
+    assert not verify_password("correct house", stored)
+    users = {"ada": ("lead", stored)}
+    store = wall_store()
+    with running(store, access=Access(mode="users", users=users)) as console:
+        good = b"name=ada&password=correct+horse"
+        answer = console.ask("/login", good)
+        console.cookies = answer.headers["set-cookie"].partition(";")[0]
+        assert console.ask("/queue").status == 200
+        del users["ada"]
+        assert console.ask("/queue").status == 303
+        users["ada"] = ("viewer", stored)
+        refused = label(console, [{"id": "E-1", "n_events": 1, "status": "open"}])
+        assert refused.status == 403
+        console.cookies = ""
+        for _ in range(5):
+            assert console.ask("/login", b"name=ada&password=guess").status == 403
+        limited = console.ask("/login", good)
+        assert limited.status == 429
+        assert int(limited.headers["retry-after"]) > 0
+
+
+def test_a_proxy_header_counts_from_a_trusted_address_only(wall_store):
+    store = wall_store()
+    header = {"x-forwarded-user": "grace"}
+    with running(store, access=Access(mode="proxy", leads=("grace",))) as console:
+        assert "grace" in console.ask("/queue", headers=header).text
+        assert console.ask("/queue").status == 303
+    with running(store, access=Access(mode="proxy", proxies=("10.0.0.1",))) as console:
+        assert console.ask("/queue", headers=header).status == 303
+
+
+def test_a_huge_or_broken_request_is_refused_in_words(small):
+    assert "512 kB" in small.ask("/api/labels", b"x" * 600_000).json["message"]
+    assert "cannot be read" in small.ask("/api/labels", b"{").json["message"]
+    answer = label(small, targets(small)[:1], verdict="maybe")
+    assert (answer.status, answer.json["code"]) == (422, "bad_request")
+
+
+def test_health_needs_no_login(wall_store):
+    with running(wall_store(), access=Access(mode="token")) as console:
+        assert console.ask("/livez").json == {"status": "ok"}
+        assert console.ask("/readyz").json == {"status": "ok", "failing": []}
+        assert console.ask("/metrics").status == 303
+
+
+# ---------------------------------------------------------------------------------------- queue
+def test_a_label_names_what_follows_and_a_conflict_names_who(small):
+    chosen = targets(small)
+    done = label(small, chosen[1:2], view={"tab": "ready", "q": "", "sort": ""}).json
+    assert done["next"] == chosen[2]["id"]
+    assert done["counts"]["ready"] == 4
+    small.store.claim(chosen[0]["id"], Viewer("bob"))
+    answer = label(small, chosen[:1], request="r2")
+    assert answer.status == 409
+    assert answer.json["message"].startswith("bob is working on")
+    stale = label(small, chosen[1:2], "anomaly", request="r3")
+    assert (stale.status, stale.json["code"]) == (409, "changed")
+
+
+def test_the_same_keypress_sent_twice_counts_once(small):
+    chosen = targets(small)[:1]
+    assert label(small, chosen).json["message"] == label(small, chosen).json["message"]
+    with small.store.database.read() as connection:
+        assert connection.execute("SELECT count(*) FROM label").fetchone()[0] == 1
+
+
+def test_every_count_on_a_tab_is_the_number_of_rows_behind_it(small):
+    chosen = targets(small)
+    label(small, chosen[:1])
+    small.store.snooze("s", [chosen[1]["id"]], ADA, until_ms=small.store.now_ms() + 60_000)
+    small.store.claim(chosen[2]["id"], Viewer("bob"))
+    text = small.ask("/queue?tab=all").text
+    tabs = re.findall(r'<a href="(/queue\?[^"]+)" data-tab="(\w+)".*?<b[^>]*>(\d+)</b>', text)
+    assert {name for _, name, _ in tabs} == {"ready", "claimed", "waiting", "done", "all"}
+    for address, name, count in tabs:
+        rows = small.ask(address.replace("&amp;", "&")).text.count('<tr id="row-')
+        assert rows == int(count), name
+
+
+def test_the_summary_costs_nothing_while_nothing_changes(small):
+    first = small.ask("/api/summary")
+    tag = {"if-none-match": first.headers["etag"]}
+    again = small.ask("/api/summary", headers=tag)
+    label(small, targets(small)[:1])
+    assert small.ask("/api/summary", headers=tag).status == 200
+    # A new quarter of a minute looks anew; apart from that it was unchanged.
+    assert again.status in (304, 200)
+
+
+def test_the_raw_record_is_cut_on_the_page_and_whole_in_the_download(wall_store):
+    from rejex_stream.encode import encode_review
+
+    store = wall_store(settle_ms=0)
+    line = encode_review(item(0))[:-1] + b',"padding":"' + b"x" * 1_000_000 + b'"}'
+    assert store.take("review", [line]).items == 1
+    with running(store) as console:
+        episode = targets(console)[0]["id"]
+        began = time.perf_counter()
+        page = console.ask(f"/episode/{episode}")
+        assert time.perf_counter() - began < 1.0
+        assert len(page.body) < 200_000
+        event = re.search(r'data-event="(\d+)"', page.text).group(1)
+        shown = console.ask(f"/api/events/{event}/raw").json
+        assert (shown["shown"], shown["bytes"]) == (16_384, len(line))
+        whole = console.ask(f"/api/events/{event}/raw?download=1")
+        assert whole.body == line
+        assert "attachment" in whole.headers["content-disposition"]
+
+
+def test_blind_review_hides_leaning_labels_and_cases_until_the_verdict(wall_store):
+    store = wall_store(settle_ms=0, double_review_ratio=1.0, blind="second")
+    store.add([item(0), item(5000)])
+    (first, second) = episodes(store, ADA)
+    store.decide(Decision(request_id="0", verdict="anomaly", targets=(second,)), Viewer("zoe"))
+    decided = Decision(
+        request_id="1", verdict="anomaly", targets=(first,), note="bearing-XYZ", tags=("process",)
+    )
+    store.decide(decided, Viewer("zoe"))
+    with running(store) as console:
+        path = f"/episode/{first.episode_id}"
+        page = console.ask(path).text
+        for secret in ("bearing-XYZ", "leans to", "zoe", "marked anomaly", "0.96", "rank 960"):
+            assert secret not in page, secret
+        assert '"threshold": null' in page
+        series = console.ask(f"/api/episodes/{first.episode_id}/series?from=0&to=9000").json
+        assert series["score"] is None
+        assert series["channels"][0]["v"]
+        event = store.database
+        with event.read() as connection:
+            number = connection.execute("SELECT event_id FROM event LIMIT 1").fetchone()[0]
+        assert console.ask(f"/api/events/{number}/raw").status == 403
+        assert "zoe" not in console.ask("/queue?tab=ready").text
+        again = Target(first.episode_id, 1, "needs_second")
+        store.decide(Decision(request_id="2", verdict="anomaly", targets=(again,)), ADA)
+        assert "bearing-XYZ" in console.ask(path).text
+
+
+def test_an_audit_hides_what_the_model_said(wall_store):
+    store = wall_store(settle_ms=0)
+    store.add([item(0, why="audit")])
+    with running(store) as console:
+        page = console.ask(f"/episode/{targets(console)[0]['id']}").text
+        assert "The model said" not in page
+        assert "Is it right?" in page
+
+
+def test_a_setting_that_gives_one_key_two_meanings_is_refused(small):
+    answer = small.ask("/api/preferences", {"keys": {"normal": ["1"]}}, method="PUT")
+    assert answer.status == 422
+    assert "“Anomaly, and go on”" in answer.json["message"]
+    good = {"keys": {"normal": ["q"]}, "keys_on": True, "theme": "dark"}
+    assert small.ask("/api/preferences", good, method="PUT").status == 200
+    page = small.ask("/queue").text
+    assert 'data-theme="dark"' in page
+    assert "<kbd>q</kbd>" in page
+
+
+# ------------------------------------------------------------------------------ live and fleet
+def test_the_live_numbers_are_those_of_the_monitors_and_of_the_metrics(farm_console, farm):
+    shown = farm_console.ask("/api/live?pipeline=farm&hours=all").json["status"]
+    watch = farm_console.console.watches["farm"]
+    bank = MonitorBank(watch.config)
+    bank.observe(farm.verdicts)
+    status = bank.status()
+    expected = {
+        "rate": status.rejection_rate,
+        "lower": status.lower,
+        "upper": status.upper,
+        "expected": status.theory.expected_rate,
+        "exact_bound": status.theory.exact_bound,
+        "paper_bound": status.theory.paper_bound,
+        "rolling_events": status.rolling_events,
+    }
+    assert {name: shown[name] for name in expected} == expected
+    text = farm_console.ask("/metrics").text
+    names = {
+        "rate": "rejection_rate_ratio",
+        "lower": "rejection_rate_lower_ratio",
+        "upper": "rejection_rate_upper_ratio",
+        "expected": "rejection_rate_estimate_ratio",
+        "exact_bound": "rejection_rate_bound_ratio",
+        "paper_bound": "rejection_rate_paper_bound_ratio",
+    }
+    for name, metric in names.items():
+        found = re.search(rf'^rejex_review_{metric}{{pipeline="farm"}} (\S+)$', text, re.M)
+        assert float(found.group(1)) == pytest.approx(shown[name], rel=1e-12)
+
+
+def test_a_stream_in_the_list_opens_exactly_its_episodes(farm_console):
+    text = farm_console.ask("/live?pipeline=farm&hours=all").text
+    found = re.findall(r'<a href="(/queue[^"]+)">([\d,]+) to review</a>', text)
+    assert len(found) == 6
+    for address, count in found:
+        rows = farm_console.ask(address.replace("&amp;", "&")).text.count('<tr id="row-')
+        assert rows == int(count)
+
+
+def test_a_constant_sensor_is_called_stuck(wall_store, farm):
+    import msgspec
+
+    store = wall_store()
+    watch = PipelineWatch(store)
+    quiet = farm.verdicts[:600]
+    store.add(verdicts=quiet)
+    watch.observe(quiet)
+    last = next(v for v in quiet if v.label == "normal")
+    still = [
+        msgspec.structs.replace(last, seq=10_000 + i, event_time_ms=last.event_time_ms + 10_000 * i)
+        for i in range(400)
+    ]
+    watch.observe(still)
+    with running(store, watches={"": watch}) as console:
+        page = console.ask("/live?hours=all").text
+    assert "! stuck" in page
+
+
+def test_a_monitor_goes_on_after_a_restart(wall_store, farm):
+    store = wall_store()
+    watch = PipelineWatch(store, "farm")
+    watch.observe(farm.verdicts[:4000])
+    watch.save()
+    again = PipelineWatch(store, "farm")
+    for one in (watch, again):
+        one.observe(farm.verdicts[4000:8000])
+    assert again.status() == watch.status()
+
+
+def test_a_cell_of_the_fleet_is_the_number_on_the_page_behind_it(farm_console):
+    text = farm_console.ask("/fleet").text
+    cells = re.findall(
+        r'href="(/fleet/\d+\?[^"]+)" title="[^"]*" data-rate="([^"]*)" data-events="(\d+)"', text
+    )
+    assert len(cells) > 20
+    for address, rate, events in cells[:: len(cells) // 12]:
+        page = farm_console.ask(address.replace("&amp;", "&")).text
+        assert f'data-rate="{rate}"' in page
+        assert f'data-events="{events}"' in page
+    total = sum(int(events) for _, _, events in cells)
+    with farm_console.store.database.read() as connection:
+        counted = connection.execute(
+            "SELECT sum(normal + anomaly + rejected) FROM minute"
+        ).fetchone()[0]
+    assert total == counted, "every verdict is in exactly one cell"
+
+
+def test_missing_data_in_the_fleet_is_a_sign_and_never_zero_percent(farm_console):
+    text = farm_console.ask("/fleet").text
+    empty = re.findall(r'<span class="cell cell-none" title="([^"]*)">(.)</span>', text)
+    assert empty
+    assert all("no data" in title and sign == "×" for title, sign in empty)
+    signs = dict(re.findall(r'class="cell cell-(\w+)" aria-hidden="true">(.)<', text))
+    assert len(set(signs.values())) == len(signs) == 6
+
+
+def test_two_hundred_sensors_are_drawn_fast(wall_store):
+    store = wall_store()
+    with store.database.write() as connection:
+        for sensor in range(200):
+            connection.execute(
+                "INSERT INTO sensor (sensor_id, stream_key, sensor, grp, last_ms, window_len, "
+                "n_anomalies, band_lower, band_upper) VALUES (?,?,?,?,?,1000,50,882,987)",
+                (sensor + 1, f"s{sensor}", f"s{sensor}", f"g{sensor % 8}", 86_400_000 * 20),
+            )
+            connection.executemany(
+                "INSERT INTO minute (sensor_id, t_ms, normal, rejected, banded, ambiguous, "
+                "expected) VALUES (?,?,50,5,55,5,5.5)",
+                [(sensor + 1, 86_400_000 * 20 - 60_000 * m) for m in range(0, 1440, 6)],
+            )
+    with running(store) as console:
+        console.ask("/fleet")
+        began = time.perf_counter()
+        page = console.ask("/fleet").text
+        assert time.perf_counter() - began < 1.0
+    assert page.count('class="fleet-row"') == 200
+
+
+def test_live_messages_are_few_whatever_the_flood(wall_store, farm):
+    store = wall_store()
+    watch = PipelineWatch(store, "farm")
+    watch.observe(farm.verdicts[:3000])
+    with running(store, watches={"farm": watch}, tick_s=0.5) as console:
+        start = 3000
+        heard, end = b"", time.monotonic() + 1.5
+        with socket.create_connection(("127.0.0.1", console.port)) as stream:
+            stream.settimeout(0.02)
+            stream.sendall(
+                b"GET /api/live/stream?pipeline=farm HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+            )
+            while time.monotonic() < end:
+                watch.observe(farm.verdicts[start : start + 200])
+                start += 200
+                with contextlib.suppress(TimeoutError):
+                    heard += stream.recv(1 << 20)
+    assert start > 8000, "this was no flood"
+    messages = heard.count(b"event: rate")
+    ids = [int(found) for found in re.findall(rb"^id: (\d+)", heard, re.M)]
+    assert 1 <= messages <= 6
+    assert ids == sorted(set(ids)), "never the same sample twice"
+
+
+# -------------------------------------------------------------------------------------- planner
+def test_the_planner_shows_the_librarys_numbers(small):
+    query = "contamination=0.05&window=1000&tolerance=32&delta=0.05&sensors=1&events_per_s=1"
+    page = small.ask(f"/planner/answer?{query}&c_fp=1&c_fn=1&c_r=0.05").text
+    shown = {
+        name: float(value)
+        for name, value in re.findall(r'data-number="(\w+)" data-value="([^"]+)"', page)
+    }
+    promise = plan(
+        0.05, 1000, 32, delta=0.05, costs=Costs(1, 1, 0.05), events_per_day=86_400
+    ).promise
+    assert len(shown) == 8
+    for name, value in shown.items():
+        assert value == getattr(promise, name), name
+
+
+@pytest.mark.parametrize(
+    ("n", "gamma", "tolerance", "rate", "bound"),
+    [
+        (1000, 0.05, 32, 0.106, 0.254),
+        (1000, 0.05, 4, 0.029, 0.145),
+        (20_000, 0.05, 32, 0.0235, 0.074),
+        (20_000, 0.05, 4, 0.0065, 0.032),
+        (100_000, 0.01, 32, 0.0048, 0.030),
+        (100_000, 0.01, 4, 0.0013, 0.014),
+    ],
+)
+def test_the_planner_reproduces_the_published_table(small, n, gamma, tolerance, rate, bound):
+    query = f"contamination={gamma}&window={n}&tolerance={tolerance}&delta=0.05&c_r=0.001"
+    page = small.ask(f"/planner/answer?{query}").text
+    shown = dict(re.findall(r'data-number="(\w+)" data-value="([^"]+)"', page))
+    assert float(shown["expected_rate"]) == pytest.approx(rate, rel=0.02)
+    # The table was made with the formula as the paper prints it.
+    assert float(shown["paper_bound_printed"]) == pytest.approx(bound, abs=6e-4)
+
+
+def test_the_planner_shouts_where_nothing_could_be_an_anomaly(small):
+    bad = small.ask("/planner/answer?contamination=0.01&window=1000&tolerance=32&c_r=0.001").text
+    assert "This cannot work." in bad
+    assert "no score can ever be called an anomaly" in bad
+    good = small.ask("/planner/answer?contamination=0.01&window=2000&tolerance=32&c_r=0.001").text
+    assert "This cannot work." not in good
+
+
+def test_the_planner_says_why_a_small_tolerance_or_a_dear_rejection_will_not_do(small):
+    page = small.ask("/planner/answer?tolerance=2&window=2000").text
+    assert "theorem 3.1 of the paper does not hold" in page
+    page = small.ask("/planner/answer?contamination=0.05&c_r=0.5").text
+    assert 'role="alert"' in page
+    assert "c_r" in page
+    page = small.ask("/planner/answer?tolerance=nan").text
+    assert "cannot be used" in page
+
+
+def test_the_planner_puts_prediction_beside_measurement(farm_console):
+    page = farm_console.ask("/planner").text
+    assert "Measured on your own data" in page
+    assert "episodes a day" in page
+
+
+def test_the_planner_changes_nothing(small):
+    for method in ("POST", "PUT", "DELETE"):
+        assert small.ask("/planner", b"", method=method).status in (404, 405)
+
+
+# ------------------------------------------------------------------------------------ the rest
+def test_upkeep_follows_files_sends_labels_and_shows_what_fails(wall_store, farm, tmp_path):
+    from rejex_stream.review.feeds import FileFeed
+    from rejex_stream.review.outbox import LabelFile, read_labels
+    from rejex_stream.review.upkeep import Inflow, Upkeep
+
+    verdicts, review = farm.write(tmp_path)
+    store = wall_store()
+    watch = PipelineWatch(store, "farm")
+    labels = tmp_path / "labels.jsonl"
+    upkeep = Upkeep(
+        store,
+        [Inflow(FileFeed(review, "review")), Inflow(FileFeed(verdicts, "verdicts"), watch)],
+        LabelFile(labels),
+        pause_s=0.05,
+    )
+    with running(store, watches={"farm": watch}, upkeep=upkeep) as console:
+        upkeep.start()
+        until(lambda: watch.status() and watch.status().events == len(farm.verdicts))
+        chosen = targets(console)
+        assert label(console, chosen[:2]).status == 200
+        until(lambda: labels.exists() and len(list(read_labels(labels))) == 2)
+        with review.open("ab") as file:
+            file.write(b"not json\n")
+        until(lambda: upkeep.invalid.get("review"))
+        review.unlink()
+        review.mkdir()
+        until(lambda: upkeep.problems)
+        assert "cannot be read" in console.ask("/queue").text
+        assert console.ask("/readyz").status == 503
+        upkeep.stop()
+
+
+def test_an_export_is_a_download_without_formulas(small):
+    hostile = item(99, sensor="=cmd|' /C calc'!A0")
+    small.store.add([hostile])
+    chosen = targets(small)
+    label(small, chosen, note="=1+1")
+    text = small.ask("/api/export/csv").text
+    assert "'=cmd" in text
+    assert "'=1+1" in text
+    assert ",=" not in text
+    lines = small.ask("/api/export/jsonl").text.splitlines()
+    assert len(lines) == 11
+    assert json.loads(lines[-1])["sensor"] == "=cmd|' /C calc'!A0"
+
+
+def test_filters_in_the_address_find_what_they_say(farm_console):
+    store = farm_console.store
+    with store.database.read() as connection:
+        view = QueueFilter("all", "nacelle events:>5 group:T07")
+        found = list(view.rows(connection, ADA, store.now_ms()))
+        assert found
+        assert all(row["grp"] == "T07" and row["n_events"] > 5 for row in found)
+        audits = QueueFilter("all", "why:audit").count(connection, ADA, store.now_ms())
+    assert audits > 10
+    page = farm_console.ask("/queue?tab=all&q=why%3Aaudit").text
+    assert page.count('<tr id="row-') == audits
+    assert farm_console.ask("/queue?q=%22open").status == 200
+    assert farm_console.ask("/queue?tab=%00&sort=;drop&since=abc").status == 200

@@ -1,0 +1,98 @@
+"""Readings and small honest detectors for the tests of the engine."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import numpy as np
+
+from rejex_stream.engine import EngineSpec
+from rejex_stream.features import Feature, FeatureSpec
+from rejex_stream.policy import RejectionPolicy
+from rejex_stream.refit import RefitSchedule
+from rejex_stream.types import Position, Reading
+
+
+@dataclass(frozen=True)
+class DistanceScorer:
+    """Absolute distance from the training mean, with a seeded wobble that shows wrong seeds."""
+
+    mean: np.ndarray
+    wobble: float
+
+    def score(self, X):
+        return np.abs(X - self.mean).sum(axis=1) * (1 + self.wobble)
+
+
+@dataclass(frozen=True)
+class Distance:
+    """A batch detector that costs nothing."""
+
+    name: str = "test:Distance"
+
+    def fit(self, X, *, seed):
+        return DistanceScorer(X.mean(axis=0), np.random.default_rng(seed).random() * 1e-3)
+
+
+def readings(events=600, keys=("a", "b"), channels=2, seed=0, missing=0.02, stuck=0):
+    """Mixed keys, a drifting mean, missing channels, ties, spikes."""
+    rng = random.Random(seed)
+    made = []
+    for i in range(events):
+        key = rng.choice(keys)
+        values = []
+        for c in range(channels):
+            value = rng.gauss(i / events, 1.0)
+            if rng.random() < 0.3:
+                value = round(value, 1)
+            if rng.random() < 0.02:
+                value += 8.0
+            if rng.random() < missing:
+                value = float("nan")
+            if i < stuck:
+                value = 5.0
+            values.append(value + c)
+        # Two sensors share every key, as when sensors are pooled.
+        sensor = f"{key}-{i % 2}"
+        made.append(Reading(key, sensor, 1000 * i, tuple(values), Position("t", 0, i)))
+    return made
+
+
+def spec(
+    detector=None,
+    *,
+    calibration="shadow",
+    lag=7,
+    window=60,
+    features=(),
+    every=90,
+    evidence=False,
+    **policy,
+):
+    """A pipeline small enough to meet every boundary within a few hundred events."""
+    return EngineSpec(
+        detector or Distance(),
+        FeatureSpec(("x", "y"), features, carry_forward_events=1),
+        RejectionPolicy(0.2, **(policy or {"tolerance": 3.0})),
+        window=window,
+        schedule=RefitSchedule(
+            first_fit_events=50,
+            refit_every_events=every,
+            refit_lag_events=lag,
+            buffer_events=80,
+            calibration=calibration,
+        ),
+        seed=3,
+        evidence=evidence,
+    )
+
+
+ROLLING = (
+    Feature("raw", "x"),
+    Feature("lag", "y", events=2),
+    Feature("mean", "x", events=5),
+    Feature("std", "x", seconds=9.0),
+    Feature("max", "y", events=4),
+    Feature("hour_of_day"),
+)

@@ -1,0 +1,358 @@
+"""A law that cannot be broken is no law: each is shown a detector that breaks it."""
+
+import pickle
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from rejex_stream import checks
+from rejex_stream.detectors import make_detector
+from rejex_stream.errors import CheckpointError
+from rejex_stream.protocols import BatchDetector, IncrementalDetector
+
+
+# --------------------------------------------------------------- two that keep every law
+@dataclass
+class Distance:
+    """Largest distance from the mean in any column."""
+
+    centre: np.ndarray
+    training_scores: np.ndarray
+
+    def score(self, X):
+        return abs(X - self.centre).max(axis=1, initial=0.0)
+
+
+@dataclass(frozen=True)
+class Honest:
+    name: str = "mine:Distance"
+
+    def fit(self, X, *, seed):
+        centre = X.mean(axis=0)
+        return Distance(centre, abs(X - centre).max(axis=1))
+
+
+@dataclass
+class RunningMean:
+    n: int = 0
+    total: float = 0.0
+
+    def score_one(self, x):
+        return float(abs(x - self.total / max(self.n, 1)).max())
+
+    def learn_one(self, x):
+        self.n, self.total = self.n + 1, self.total + float(x.mean())
+
+    def state(self):
+        return f"mean {self.n} {self.total!r}".encode()
+
+
+@dataclass(frozen=True)
+class HonestIncremental:
+    name: str = "mine:RunningMean"
+    warm_up_events: int = 10
+
+    def start(self, feature_names, *, seed):
+        return RunningMean()
+
+    def restore(self, feature_names, state):
+        try:
+            word, n, total = state.decode().split()
+            if word != "mean" or abs(float(total)) > 1e3 * (int(n) + 1):
+                raise ValueError(word)
+            return RunningMean(int(n), float(total))
+        except ValueError as error:
+            raise CheckpointError(f"{state!r} is no state of a RunningMean.") from error
+
+
+class Sealed(HonestIncremental):
+    """With the whole state repeated, so that no flipped bit goes unseen."""
+
+    def restore(self, feature_names, state):
+        if state[: len(state) // 2] != state[len(state) // 2 :] or not state:
+            raise CheckpointError(f"{state!r} is no state of a RunningMean.")
+        return SealedMean(*vars(super().restore(feature_names, state[: len(state) // 2])).values())
+
+    def start(self, feature_names, *, seed):
+        return SealedMean()
+
+
+class SealedMean(RunningMean):
+    def state(self):
+        return 2 * super().state()
+
+
+def test_detectors_of_a_users_own_can_keep_every_law():
+    assert isinstance(Honest(), BatchDetector)
+    assert isinstance(Sealed(), IncrementalDetector)
+    checks.check_detector(Honest())
+    checks.check_detector(Sealed())
+
+
+# ------------------------------------------------------------------ one broken for each law
+class Nameless(Honest):
+    def __reduce__(self):
+        return Honest, ("other",)
+
+
+class Unseeded(Honest):
+    def fit(self, X, *, seed):
+        scorer = super().fit(X, seed=seed)
+        scorer.centre = scorer.centre + random.random()
+        return scorer
+
+
+class Wandering(Distance):
+    def score(self, X):
+        scores = super().score(X)
+        self.centre = self.centre + 0.01
+        return scores
+
+
+class Impure(Honest):
+    def fit(self, X, *, seed):
+        return Wandering(*vars(super().fit(X, seed=seed)).values())
+
+
+class Scribbler(Distance):
+    def score(self, X):
+        X -= self.centre
+        return abs(X).max(axis=1, initial=0.0)
+
+
+class Scribbling(Honest):
+    def fit(self, X, *, seed):
+        return Scribbler(*vars(super().fit(X, seed=seed)).values())
+
+
+class Infinite(Distance):
+    def score(self, X):
+        scores = super().score(X)
+        return np.where(scores > 3, np.inf, scores)
+
+
+class NotFinite(Honest):
+    def fit(self, X, *, seed):
+        return Infinite(*vars(super().fit(X, seed=seed)).values())
+
+
+class Integers(Distance):
+    def score(self, X):
+        return super().score(X).astype(int)
+
+
+class WrongType(Honest):
+    def fit(self, X, *, seed):
+        return Integers(*vars(super().fit(X, seed=seed)).values())
+
+
+class Inverted(Distance):
+    def score(self, X):
+        return -super().score(X)
+
+
+class UpsideDown(Honest):
+    def fit(self, X, *, seed):
+        return Inverted(*vars(super().fit(X, seed=seed)).values())
+
+
+@dataclass
+class Hoarder(Distance):
+    seen: list = field(default_factory=list)
+
+    def score(self, X):
+        self.seen.append(X.copy())
+        return super().score(X)
+
+
+class Hoarding(Honest):
+    def fit(self, X, *, seed):
+        return Hoarder(*vars(super().fit(X, seed=seed)).values())
+
+
+class Scalar(Distance):
+    def score(self, X):
+        return np.squeeze(super().score(X))
+
+
+class OneIsNone(Honest):
+    def fit(self, X, *, seed):
+        return Scalar(*vars(super().fit(X, seed=seed)).values())
+
+
+class Relative(Distance):
+    def score(self, X):
+        return super().score(X) / (1.0 + 1e-16 * len(X) + X.mean() ** 2) if len(X) else np.empty(0)
+
+
+class BatchDependent(Honest):
+    def fit(self, X, *, seed):
+        return Relative(*vars(super().fit(X, seed=seed)).values())
+
+
+class DrawsFromTheGlobal(Honest):
+    def fit(self, X, *, seed):
+        np.random.random()  # noqa: NPY002
+        return super().fit(X, seed=seed)
+
+
+class WritesIntoRows(Honest):
+    def fit(self, X, *, seed):
+        X -= X.mean(axis=0)
+        return super().fit(X, seed=seed)
+
+
+class View(Distance):
+    def score(self, X):
+        return abs(X - self.centre.mean(axis=0)).max(axis=1, initial=0.0)
+
+
+class KeepsTheRows(Honest):
+    def fit(self, X, *, seed):
+        return View(X, np.zeros(len(X)))
+
+
+class Amnesiac(Distance):
+    def __getstate__(self):
+        return {"centre": self.centre * 0 + 1, "training_scores": self.training_scores}
+
+
+class ForgetsInAPickle(Honest):
+    def fit(self, X, *, seed):
+        return Amnesiac(*vars(super().fit(X, seed=seed)).values())
+
+
+class ShortTraining(Honest):
+    def fit(self, X, *, seed):
+        return Distance(X.mean(axis=0), np.zeros(3))
+
+
+class OtherScaleTraining(Honest):
+    def fit(self, X, *, seed):
+        return Distance(X.mean(axis=0), np.full(len(X), -1e6))
+
+
+class LearnsWhenAsked(SealedMean):
+    def score_one(self, x):
+        score = super().score_one(x)
+        self.learn_one(x)
+        return score
+
+
+class ImpureIncremental(Sealed):
+    def start(self, feature_names, *, seed):
+        return LearnsWhenAsked()
+
+
+class Counter(SealedMean):
+    asked = 0
+
+    def score_one(self, x):
+        self.asked += 1
+        return super().score_one(x)
+
+    def state(self):
+        return super().state() + bytes(self.asked % 7)
+
+
+class CountsScores(Sealed):
+    """Its scores stay, its state does not."""
+
+    def start(self, feature_names, *, seed):
+        return Counter()
+
+
+class Diary(SealedMean):
+    def learn_one(self, x):
+        super().learn_one(x)
+        self.pages = [*getattr(self, "pages", []), x.tolist()]
+
+    def state(self):
+        return super().state() + pickle.dumps(getattr(self, "pages", []))
+
+
+class NeverForgets(Sealed):
+    def start(self, feature_names, *, seed):
+        return Diary()
+
+
+class HalfAState(Sealed):
+    def restore(self, feature_names, state):
+        scorer = super().restore(feature_names, state)
+        scorer.total = 0.0
+        return scorer
+
+
+class Gullible(Sealed):
+    def restore(self, feature_names, state):
+        try:
+            return super().restore(feature_names, state)
+        except CheckpointError:
+            return SealedMean()
+
+
+class Crashing(Sealed):
+    def restore(self, feature_names, state):
+        if state and not state.startswith(b"mean"):
+            raise KeyError("mean")
+        return super().restore(feature_names, state)
+
+
+BROKEN = [
+    (checks.check_recipe_is_picklable, Nameless(), "out of a pickle as other"),
+    (checks.check_equal_seed_equal_scores, Unseeded(), "made from `seed` alone"),
+    (checks.check_score_is_pure, Impure(), "scoring must not change the model"),
+    (checks.check_score_is_pure, Scribbling(), "wrote into the rows it was given to score"),
+    (checks.check_score_is_pure, ImpureIncremental(), "scoring must not change the model"),
+    (checks.check_scores_are_finite, NotFinite(), "gave .inf. for the ordinary row"),
+    (checks.check_scores_are_finite, WrongType(), "scores of type int64"),
+    (checks.check_obvious_outlier_ranks_top, UpsideDown(), "turn the sign"),
+    (checks.check_memory_is_bounded, Hoarding(), "forget old rows"),
+    (checks.check_memory_is_bounded, NeverForgets(), "forget old rows"),
+    (checks.check_single_row_works, OneIsNone(), r"shape \(\) for a single row"),
+    (checks.check_batch_invariance, BatchDependent(), "keep sums over columns in one order"),
+    (checks.check_fit_leaves_no_trace, DrawsFromTheGlobal(), "drew from a global"),
+    (checks.check_fit_leaves_no_trace, WritesIntoRows(), "wrote into the rows it was fitted on"),
+    (checks.check_fit_leaves_no_trace, KeepsTheRows(), "still reads the caller's"),
+    (checks.check_scorer_is_picklable, ForgetsInAPickle(), "before and after a pickle"),
+    (checks.check_training_scores_match_rows, ShortTraining(), r"shape \(3,\) for 150 rows"),
+    (checks.check_training_scores_match_rows, OtherScaleTraining(), "put both on one scale"),
+    (checks.check_state_round_trip, HalfAState(), "write all of the state"),
+    (checks.check_foreign_state_is_refused, Gullible(), "took a foreign state for its own"),
+    (checks.check_foreign_state_is_refused, Crashing(), "KeyError.* for a foreign state"),
+]
+
+
+@pytest.mark.parametrize(
+    ("law", "detector", "says"),
+    BROKEN,
+    ids=[f"{law.__name__}-{type(detector).__name__}" for law, detector, _ in BROKEN],
+)
+def test_a_broken_law_is_noticed_and_said(law, detector, says):
+    with pytest.raises(AssertionError, match=says):
+        law(detector)
+
+
+def test_a_state_that_changes_by_scoring_is_noticed_even_where_no_score_does():
+    with pytest.raises(AssertionError, match="changed its state by scoring"):
+        checks.check_score_is_pure(CountsScores())
+
+
+def test_every_law_is_shown_broken():
+    laws = {check.__name__ for check in checks.yield_checks(Honest())}
+    laws |= {check.__name__ for check in checks.yield_checks(Sealed())}
+    assert laws == {law.__name__ for law, _, _ in BROKEN}
+    assert laws == {name for name in checks.__all__ if name.startswith("check_")} - {
+        "check_detector"
+    }
+
+
+def test_the_laws_come_with_the_kind():
+    batch = [check.__name__ for check in checks.yield_checks(make_detector("KNN"))]
+    incremental = [check.__name__ for check in checks.yield_checks(make_detector("river:LODA"))]
+    assert "check_batch_invariance" in batch
+    assert "check_batch_invariance" not in incremental
+    assert "check_state_round_trip" in incremental
+    assert "check_state_round_trip" not in batch

@@ -1,0 +1,337 @@
+"""The program as a user meets it: commands, exit status, what goes where."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from rejex_stream.cli import main
+from rejex_stream.encode import decode_verdict
+from rejex_stream.planner import Costs, plan_table
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def program(*arguments, cwd=None, **environment):
+    """Run the real program in a process of its own."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("REJEX_")}
+    return subprocess.run(
+        [sys.executable, "-m", "rejex_stream", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=cwd,
+        check=False,
+        env=clean | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"} | environment,
+    )
+
+
+def in_process(capsys, *arguments):
+    """Run the program right here: the same, without the seconds that imports take."""
+    status = main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A small CSV with a time, a sensor, two channels and a label."""
+    rows = ["time,sensor,flow,pressure,label"]
+    for i in range(1500):
+        wild = i % 100 == 99
+        flow = 50.0 if wild else 10 + (i * 7919 % 101) / 50
+        rows.append(f"2024-01-01T{i // 60:02d}:{i % 60:02d}:00,pump,{flow},{i * 31 % 17},{+wild}")
+    for i in range(24 * 60, 1500):  # hours end at 24
+        cells = rows[i + 1].split(",")
+        rows[i + 1] = ",".join([f"2024-01-02T00:{i - 1440:02d}:00", *cells[1:]])
+    path = tmp_path / "pump.csv"
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+# ----------------------------------------------------------------------------- the program
+def test_the_version_and_the_help_are_quick_and_plain():
+    shown = program("--version")
+    assert shown.returncode == 0
+    assert shown.stdout.startswith("rejex-stream ")
+    text = program("--help").stdout
+    for command in ("run", "plan", "validate", "doctor", "score", "settings", "topics"):
+        assert f"  {command} " in text
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["nonsense"], 2, "No such command"),
+        (["plan", "--nonsense"], 2, "No such option"),
+        (["plan", "--window", "many"], 2, "--window"),
+        (["validate", "missing.toml"], 2, "missing.toml: Expected a readable TOML file"),
+        (["run", "missing.toml"], 2, "missing.toml: Expected a readable TOML file"),
+        (["plan", "-c", "0.7"], 2, "contamination = 0.7 is outside (0, 0.5)"),
+        (["plan", "--replay", "missing.csv"], 1, "cannot read missing.csv: No such file"),
+        (["score", "missing.csv"], 1, "cannot read missing.csv: No such file"),
+        (["plan", "--config", "a.toml"], 2, "--config goes with --replay"),
+        (["run", "missing.toml", "--limit", "5"], 2, "--limit goes with --dry-run"),
+    ],
+)
+def test_a_mistake_is_one_sentence_on_standard_error(capsys, arguments, status, said):
+    found, out, err = in_process(capsys, *arguments)
+    assert found == status
+    assert said in err
+    assert not out
+    assert "Traceback" not in err
+
+
+def test_a_traceback_is_shown_to_those_who_ask(capsys, monkeypatch):
+    monkeypatch.setenv("REJEX_DEBUG", "1")
+    status, _, err = in_process(capsys, "plan", "-c", "0.7")
+    assert status == 2
+    assert "Traceback" in err
+
+
+def test_a_reader_that_leaves_is_no_error_message():
+    """As in ``rejex-stream settings | head -1``."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "rejex_stream", "settings"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}", "PYTHONUNBUFFERED": "1"},
+    ) as process:
+        process.stdout.close()
+        err = process.stderr.read().decode()
+        process.wait(timeout=60)
+    assert "Traceback" not in err
+    assert "Exception" not in err
+
+
+# ----------------------------------------------------------------------------------- plan
+def test_the_numbers_of_plan_are_those_of_the_library(capsys):
+    status, out, _ = in_process(
+        capsys, "plan", "-c", "0.05", "-n", "1000", "-n", "2000", "-T", "8", "-T", "32",
+        "--delta", "0.05", "--events-per-day", "86400", "--c-r", "0.04", "--output", "json",
+    )  # fmt: skip
+    assert status == 0
+    expected = plan_table(
+        0.05, [1000, 2000], [8, 32], delta=0.05, costs=Costs(1, 1, 0.04), events_per_day=86400
+    )
+    found = json.loads(out)
+    assert [(row["window"], row["tolerance"]) for row in found] == [
+        (1000, 8), (1000, 32), (2000, 8), (2000, 32)
+    ]  # fmt: skip
+    for row, promised in zip(found, expected, strict=True):
+        for name, value in row["promise"].items():
+            assert value == pytest.approx(getattr(promised.promise, name), rel=1e-12), name
+
+
+def test_plan_says_what_is_impossible_and_why(capsys):
+    status, out, _ = in_process(
+        capsys, "plan", "-c", "0.01", "-n", "1000", "-n", "2000", "-T", "32"
+    )
+    assert status == 0
+    assert "impossible: n = 1,000, T = 32: With window n = 1,000" in out
+    assert "use a window of at least 1,700" in out
+    assert "impossible: n = 2,000" not in out
+
+
+def test_plan_for_a_team_recommends_or_refuses(capsys):
+    team = ["plan", "--sensors", "5", "--events-per-s", "0.1", "--reviewers", "2"]
+    status, out, _ = in_process(capsys, *team, "--handling", "10")
+    assert status == 0
+    assert "take this" in out
+    status, out, _ = in_process(capsys, *team, "--handling", "10", "--output", "json")
+    found = json.loads(out)
+    assert found["rows"][found["recommended"]]["plan"]["window"] == 5000
+    status, out, _ = in_process(capsys, *team, "--events-per-s", "10")
+    assert status == 1
+    assert "Each of these alone would make it work" in out
+
+
+def test_plan_puts_measured_beside_predicted(capsys, table):
+    status, out, _ = in_process(
+        capsys, "plan", "--replay", table, "-n", "200", "--rate", "0.05", "--output", "json"
+    )
+    assert status == 0
+    found = json.loads(out)
+    assert found["plan"]["window"] == 200
+    assert found["measured"]["events"] == 1500
+    assert found["measured"]["ranked"] > 1000
+    assert found["measured"]["expected_rate"] == pytest.approx(
+        found["plan"]["promise"]["expected_rate"], rel=0.2
+    )
+    status, out, _ = in_process(capsys, "plan", "--replay", table, "-n", "200", "-T", "4")
+    assert "predicted" in out
+    assert "episodes a day" in out
+
+
+# ------------------------------------------------------------------------------- validate
+def test_validate_shows_all_problems_and_exits_with_2(capsys, tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text('[input]\nkind = "fil"\n[rejection]\ncontamnation = 0.1\n')
+    shown = program("validate", path)
+    assert shown.returncode == 2
+    assert not shown.stdout
+    assert "did you mean 'contamination'?" in shown.stderr
+    assert "did you mean 'file'?" in shown.stderr
+    assert "Traceback" not in shown.stderr
+    status, out, _ = in_process(capsys, "validate", path, "--output", "json")
+    assert status == 2
+    problems = json.loads(out)["problems"]
+    assert {problem["key"] for problem in problems} >= {"input.kind", "rejection.contamnation"}
+
+
+def test_validate_says_what_a_config_promises(capsys):
+    status, out, _ = in_process(capsys, "validate", ROOT / "examples" / "kafka.toml")
+    assert status == 0
+    assert "rejection rate, expected" in out
+    status, out, _ = in_process(
+        capsys, "validate", ROOT / "examples" / "kafka.toml", "--output", "json"
+    )
+    found = json.loads(out)
+    assert found["valid"]
+    assert found["plan"]["promise"]["expected_rate"] <= 0.02
+
+
+def test_validate_doubts_a_tolerance_that_means_little(capsys, tmp_path):
+    text = (ROOT / "examples" / "file.toml").read_text().replace("rate = 0.04", "rate = 0.004")
+    path = tmp_path / "c.toml"
+    path.write_text(text)
+    status, out, _ = in_process(capsys, "validate", path)
+    assert status == 0
+    assert "Doubtful: T = 0.93: labels are accepted that flip" in out
+
+
+# ---------------------------------------------------------------------------------- score
+def test_score_guesses_says_so_and_writes_verdicts(capsys, table, tmp_path):
+    verdicts = tmp_path / "v.jsonl"
+    status, out, err = in_process(
+        capsys, "score", table, "--detector", "HBOS", "--verdicts", verdicts
+    )
+    assert status == 0, err
+    assert "time      time (iso8601)" in out
+    assert "channels  flow, pressure" in out
+    assert "label (kept from the detector)" in out
+    assert "labelled anomalies" in out
+    found = [decode_verdict(line) for line in verdicts.read_bytes().splitlines()]
+    assert len(found) == 1500
+    assert [verdict.position.offset for verdict in found] == list(range(1500))
+    wild = [verdict for verdict in found[700:] if verdict.position.offset % 100 == 99]
+    assert all(verdict.label != "normal" for verdict in wild)
+
+
+def test_score_gives_data_on_standard_output_alone(table):
+    shown = program("score", table, "--detector", "HBOS", "--verdicts", "-")
+    assert shown.returncode == 0
+    assert len(shown.stdout.splitlines()) == 1500
+    assert json.loads(shown.stdout.splitlines()[0])["label"] == "rejected"
+    assert "of 1" in shown.stderr
+
+
+def test_score_reads_what_people_have(capsys, table, tmp_path):
+    packed = tmp_path / "pump.csv.gz"
+    packed.write_bytes(
+        gzip.compress(table.read_bytes().replace(b",", b";").replace(b"\n", b"\r\n"))
+    )
+    bare = tmp_path / "bare.csv"
+    bare.write_text("".join(f"{i * 7919 % 101 / 10}\n" for i in range(800)))
+    for path in (packed, bare):
+        status, out, err = in_process(
+            capsys, "score", path, "--detector", "HBOS", "--output", "json"
+        )
+        assert status == 0, err
+        assert json.loads(out)["measured"]["ranked"] > 100
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "said"),
+    [
+        (b"", 2, "is empty"),
+        (b"time,flow\n", 2, "no rows"),
+        (b"time,flow\n0,1.5\n1,1.6\n", 2, "too few"),
+        (b"name,word\na,b\nc,d\n", 2, "no column holds numbers"),
+        (b"\xff\xfe\x00\x01\n", 2, "not UTF-8"),
+        (b"\x1f\x8bnonsense", 1, "cannot read"),
+    ],
+)
+def test_score_refuses_what_is_no_table_in_a_sentence(capsys, tmp_path, content, status, said):
+    path = tmp_path / "t.csv"
+    path.write_bytes(content)
+    found, out, err = in_process(capsys, "score", path)
+    assert found == status, err
+    assert said in err
+    assert not out
+
+
+def test_score_survives_rows_that_cannot_be_read(capsys, table):
+    lines = table.read_text().splitlines()
+    lines[700] = "2024-01-01T11:39:00,pump,\x1b[31mbroken,3,0"
+    lines[701] = "short"
+    table.write_text("\n".join(lines))
+    status, out, _ = in_process(capsys, "score", table, "--detector", "HBOS")
+    assert status == 0
+    assert "2 rows could not be read; the first, row 700" in out
+    assert "\x1b" not in out
+
+
+def test_score_pools_sensors_that_are_too_short_alone(capsys, tmp_path):
+    rows = ["id,t,v"] + [f"s{i % 40},{i // 40},{i * 7919 % 101 / 10}" for i in range(2000)]
+    path = tmp_path / "many.csv"
+    path.write_text("\n".join(rows))
+    status, out, _ = in_process(capsys, "score", path, "--detector", "HBOS")
+    assert status == 0
+    assert "40 sensors share one model" in out
+
+
+# --------------------------------------------------------------------------------- others
+def test_settings_print_the_page(capsys):
+    status, out, _ = in_process(capsys, "settings")
+    assert status == 0
+    assert out == (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+
+
+def test_rules_and_dashboard_are_printed(capsys):
+    status, out, _ = in_process(capsys, "alerts", "print")
+    assert status == 0
+    assert "groups:" in out
+    status, out, _ = in_process(capsys, "dashboard", "print")
+    assert status == 0
+    assert json.loads(out)["title"] == "rejex-stream"
+
+
+def test_topics_need_a_config_of_kafka(capsys):
+    status, _, err = in_process(capsys, "topics", "check", ROOT / "examples" / "file.toml")
+    assert status == 2
+    assert "there are no topics" in err
+
+
+@pytest.fixture
+def taken_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def alertmanager():
+    class Ready(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if self.path == "/-/ready" else 404)
+            self.end_headers()
+
+        def log_message(self, *arguments):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Ready) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()

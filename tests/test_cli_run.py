@@ -1,0 +1,390 @@
+"""``rejex-stream run`` over real files, in processes that are really stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from rejex_stream.cli import main
+from rejex_stream.encode import decode_verdict
+
+ROOT = Path(__file__).resolve().parent.parent
+CONFIG = """
+[pipeline]
+name = "pump"
+[input]
+path = "feed.csv"
+channels = ["flow"]
+time = "t"
+time_unit = "s"
+sensor = "id"
+[detector]
+name = "HBOS"
+[rejection]
+contamination = 0.05
+tolerance = 4
+window = 200
+"""
+
+
+def row(i):
+    return f"{1_700_000_000 + i},p{i % 2},{i * 7919 % 1009 / 100}\n"
+
+
+def feed(folder, n, start=0):
+    with (folder / "feed.csv").open("a") as file:
+        if start == 0:
+            file.write("t,id,flow\n")
+        file.writelines(row(i) for i in range(start, start + n))
+
+
+def environment():
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("REJEX_")}
+    return clean | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"}
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "rejex_stream", *map(str, arguments)]
+
+
+def run_apart(folder, *arguments, **changes):
+    """Run the program in a process of its own."""
+    return subprocess.run(
+        command("run", "pump.toml", *arguments),
+        cwd=folder, capture_output=True, text=True, timeout=120, check=False,
+        env=environment() | changes,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Run the program right here: the same, without the seconds that imports take."""
+
+    def here(folder, *arguments, **changes):
+        with monkeypatch.context() as patch:
+            patch.chdir(folder)
+            for name in [name for name in os.environ if name.startswith("REJEX_")]:
+                patch.delenv(name)
+            for name, value in changes.items():
+                patch.setenv(name, value)
+            status = main(["run", "pump.toml", *arguments])
+        captured = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, status, captured.out, captured.err)
+
+    return here
+
+
+@contextlib.contextmanager
+def running(folder, **changes):
+    """A run in the background, ended if the test forgets to."""
+    with subprocess.Popen(
+        command("run", "pump.toml"), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, env=environment() | changes,
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def wait_until(what, timeout_s=60.0):
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        found = what()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it did not happen in time")
+
+
+def verdicts(folder):
+    path = folder / "verdicts.jsonl"
+    return (
+        [decode_verdict(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+    )
+
+
+@pytest.fixture
+def pipeline(tmp_path):
+    (tmp_path / "pump.toml").write_text(CONFIG)
+    return tmp_path
+
+
+def change(folder, *changes):
+    text = (folder / "pump.toml").read_text()
+    for before, after in changes:
+        assert before in text
+        text = text.replace(before, after)
+    (folder / "pump.toml").write_text(text)
+
+
+# --------------------------------------------------------------------------- to the end of it
+def test_a_run_ends_with_its_input_and_the_next_one_goes_on(pipeline, run):
+    feed(pipeline, 2000)
+    first = run_apart(pipeline)
+    assert first.returncode == 0, first.stderr
+    assert "pump: done" in first.stdout
+    assert len(verdicts(pipeline)) == 2000
+    again = run(pipeline)
+    assert "pump: nothing new" in again.stdout
+    feed(pipeline, 1000, start=2000)
+    more = run(pipeline, "--output", "json")
+    assert json.loads(more.stdout)["events"] == 1000
+    offsets = [verdict.position.offset for verdict in verdicts(pipeline)]
+    assert offsets == list(range(3000))
+    for line in first.stderr.splitlines():
+        assert set(json.loads(line)) >= {"ts", "level", "message"}
+
+
+def test_a_run_in_pieces_gives_the_bytes_of_a_run_in_one(pipeline, run, tmp_path_factory):
+    whole = tmp_path_factory.mktemp("whole")
+    (whole / "pump.toml").write_text(CONFIG)
+    feed(whole, 3000)
+    assert run(whole).returncode == 0
+    for start in (0, 700, 1900):
+        feed(pipeline, {0: 700, 700: 1200, 1900: 1100}[start], start=start)
+        assert run(pipeline).returncode == 0
+    for name in ("verdicts.jsonl", "review.jsonl", "deadletter.jsonl"):
+        assert (pipeline / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_verdicts_on_standard_output_are_alone_there(pipeline):
+    feed(pipeline, 500)
+    change(pipeline, ("[detector]", '[output]\nverdicts = "-"\n[detector]'))
+    shown = run_apart(pipeline)
+    assert shown.returncode == 0, shown.stderr
+    assert len([json.loads(line) for line in shown.stdout.splitlines()]) == 500
+    assert "pump: done" in shown.stderr
+    assert not (pipeline / ".rejex-pump").exists()
+
+
+def test_standard_input_is_an_input(pipeline):
+    change(pipeline, ('path = "feed.csv"', 'path = "-"\nformat = "csv"'))
+    shown = subprocess.run(
+        command("run", "pump.toml", "--output", "json"), cwd=pipeline, timeout=60, check=True,
+        input="t,id,flow\n" + "".join(map(row, range(400))), env=environment(),
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert json.loads(shown.stdout)["events"] == 400
+
+
+# ----------------------------------------------------------------------------- to be refused
+@pytest.mark.parametrize(
+    ("content", "status", "said"),
+    [
+        (None, 1, "feed.csv"),
+        ("", 1, "is empty: expected a CSV header"),
+        ("t,id,other\n1,a,2\n", 2, "column 'flow' is not in the header"),
+    ],
+)
+def test_an_input_that_cannot_be_is_one_sentence(pipeline, run, content, status, said):
+    if content is not None:
+        (pipeline / "feed.csv").write_text(content)
+    shown = run(pipeline)
+    assert shown.returncode == status
+    last = shown.stderr.splitlines()[-1]
+    assert last.startswith("rejex-stream: ")
+    assert said in last
+    assert "Traceback" not in shown.stderr
+    assert not shown.stdout
+
+
+def test_an_empty_feed_of_json_is_done_at_once(pipeline, run):
+    (pipeline / "feed.jsonl").write_bytes(b"")
+    change(pipeline, ("feed.csv", "feed.jsonl"))
+    shown = run(pipeline)
+    assert shown.returncode == 0, shown.stderr
+    assert "pump: nothing new" in shown.stdout
+
+
+def test_a_typo_in_the_config_costs_a_sentence_and_nothing_else(pipeline, run):
+    feed(pipeline, 10)
+    change(pipeline, ("tolerance", "tolerence"))
+    shown = run(pipeline)
+    assert shown.returncode == 2
+    assert "rejection.tolerence: unknown key; did you mean 'tolerance'?" in shown.stderr
+    assert sorted(path.name for path in pipeline.iterdir()) == ["feed.csv", "pump.toml"]
+
+
+def test_a_feed_that_cannot_be_read_stops_the_run_and_says_why(pipeline, run):
+    feed(pipeline, 10)
+    with (pipeline / "feed.csv").open("a") as file:
+        file.writelines(f"{i},a,\x1b[31mhot\n" for i in range(3000))
+    shown = run(pipeline)
+    assert shown.returncode == 1
+    assert "could not be read" in shown.stderr
+    assert "\x1b" not in shown.stdout + shown.stderr
+
+
+# ------------------------------------------------------------------------------- the rehearsal
+def test_a_dry_run_writes_nothing_and_shows_the_mix_against_theory(pipeline, run):
+    feed(pipeline, 3000)
+    before = sorted(path.name for path in pipeline.iterdir())
+    shown = run(pipeline, "--dry-run")
+    assert shown.returncode == 0, shown.stderr
+    assert "Nothing was written." in shown.stdout
+    assert "predicted" in shown.stdout
+    assert sorted(path.name for path in pipeline.iterdir()) == before
+    short = run(pipeline, "--dry-run", "--limit", "900", "--output", "json")
+    found = json.loads(short.stdout)
+    assert found["measured"]["events"] == 900
+    assert found["plan"]["window"] == 200
+    assert sorted(path.name for path in pipeline.iterdir()) == before
+
+
+# ------------------------------------------------------------------------------ to be stopped
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_finishes_what_is_in_hand(pipeline, run, which):
+    feed(pipeline, 1500)
+    change(pipeline, ('path = "feed.csv"', 'path = "feed.csv"\nfollow = true'))
+    with running(pipeline) as process:
+        wait_until(lambda: len(verdicts(pipeline)) >= 1000)
+        began = time.monotonic()
+        process.send_signal(which)
+        out, err = process.communicate(timeout=30)
+        assert time.monotonic() - began < 10
+    assert process.returncode == 0, err
+    assert "pump: stopped; the next run goes on from here" in out
+    assert "Traceback" not in err
+    done = len(verdicts(pipeline))
+    change(pipeline, ("follow = true", "follow = false"))
+    feed(pipeline, 500, start=1500)
+    more = run(pipeline, "--output", "json")
+    assert json.loads(more.stdout)["events"] == 2000 - done
+    assert [v.position.offset for v in verdicts(pipeline)] == list(range(2000))
+
+
+def test_a_signal_is_heard_before_the_first_line_of_a_followed_file(pipeline):
+    (pipeline / "feed.csv").touch()
+    change(pipeline, ('path = "feed.csv"', 'path = "feed.csv"\nfollow = true'))
+    with running(pipeline) as process:
+        wait_until((pipeline / ".rejex-pump").exists)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 0, err
+
+
+# ------------------------------------------------------------------------------ to be watched
+def test_a_terminal_gets_a_bar_and_no_colour_where_none_is_wanted(pipeline):
+    feed(pipeline, 4000)
+    mine, theirs = pty.openpty()
+    process = subprocess.Popen(
+        command("run", "pump.toml"), cwd=pipeline, stdout=subprocess.DEVNULL, stderr=theirs,
+        env=environment() | {"TERM": "xterm-256color", "NO_COLOR": "1", "COLUMNS": "120"},
+    )  # fmt: skip
+    os.close(theirs)
+    seen = b""
+    try:
+        while process.poll() is None or select.select([mine], [], [], 0.2)[0]:
+            if select.select([mine], [], [], 0.2)[0]:
+                try:
+                    seen += os.read(mine, 65536)
+                except OSError:
+                    break
+    finally:
+        process.wait(timeout=60)
+        os.close(mine)
+    text = seen.decode()
+    assert process.returncode == 0
+    assert "4,000" in text
+    assert "events" in text
+    assert "/s" in text
+    assert "info: pump: reading feed.csv" in text
+    colours = [codes for codes in re.findall(r"\x1b\[([0-9;]*)m", text) if codes not in ("", "0")]
+    assert not [codes for codes in colours if re.search(r"(^|;)(3\d|9\d|38)", codes)]
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def get(url):
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        return answer.read().decode()
+
+
+def test_metrics_and_health_are_served_while_it_runs(pipeline):
+    feed(pipeline, 1000)
+    port = free_port()
+    change(pipeline, ('path = "feed.csv"', 'path = "feed.csv"\nfollow = true'))
+    with running(pipeline, REJEX_METRICS__PORT=str(port)) as process:
+        wait_until(lambda: len(verdicts(pipeline)) == 1000)
+        assert "ready" in get(f"http://127.0.0.1:{port}/readyz?verbose")
+        metrics = get(f"http://127.0.0.1:{port}/metrics")
+        counted = sum(
+            float(line.rpartition(" ")[2])
+            for line in metrics.splitlines()
+            if line.startswith("rejex_events_total{")
+        )
+        assert counted == 1000
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+def test_alarms_are_logged_and_posted_with_a_signature(pipeline, run):
+    """A sensor that sticks raises an alarm; the webhook gets it once, signed."""
+    feed(pipeline, 1500)
+    with (pipeline / "feed.csv").open("a") as file:
+        file.writelines(f"{1_700_000_000 + i},p0,5.0\n" for i in range(1500, 2500))
+    received = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            received.append((body, dict(self.headers)))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *arguments):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Hook) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        secret = pipeline / "secret"
+        secret.write_text("key\n")
+        shown = run(
+            pipeline,
+            REJEX_ALERTS__WEBHOOK_URL=f"http://127.0.0.1:{server.server_address[1]}/",
+            REJEX_ALERTS__WEBHOOK_SECRET_FILE=str(secret),
+        )
+        server.shutdown()
+    assert shown.returncode == 0, shown.stderr
+    kinds = {json.loads(body)["data"]["kind"] for body, _ in received}
+    assert "stuck" in kinds
+    for body, headers in received:
+        expected = "sha256=" + hmac.new(b"key", body, hashlib.sha256).hexdigest()
+        assert headers["X-Rejex-Signature"] == expected
+    logged = [json.loads(line) for line in shown.stderr.splitlines()]
+    assert any(line.get("event") == "alarm" and line["kind"] == "stuck" for line in logged)
+
+
+def test_the_example_runs_from_the_folder_above(tmp_path, capsys, monkeypatch):
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "examples/file.toml", "--output", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["events"] == 1500
+    assert found["labels"]["anomaly"] > 0
+    assert len(verdicts(tmp_path)) == 1500

@@ -1,0 +1,397 @@
+"""The config: what is read, what is refused, and how it is said."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rejex_stream import build
+from rejex_stream.config import (
+    check_config,
+    load_config,
+    parse_config,
+    settings,
+    settings_markdown,
+)
+from rejex_stream.config.problems import field_at, toml
+from rejex_stream.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parent.parent
+FILE = """
+[input]
+path = "water.csv"
+channels = ["flow", "pressure"]
+time = "t"
+[detector]
+name = "HBOS"
+[rejection]
+contamination = 0.05
+tolerance = 8
+"""
+KAFKA = """
+[input]
+kind = "kafka"
+topics = ["readings"]
+channels = ["flow"]
+[detector]
+name = "HBOS"
+[rejection]
+contamination = 0.05
+tolerance = 8
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_overrides(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("REJEX_") and "__" in name]:
+        monkeypatch.delenv(name)
+
+
+def said(text):
+    config, problems = parse_config(text)
+    assert config is None
+    return [str(problem) for problem in problems]
+
+
+def config_of(text):
+    config, problems = parse_config(text)
+    assert not problems, [str(problem) for problem in problems]
+    return config
+
+
+# ------------------------------------------------------------------------------ what is read
+@pytest.mark.parametrize("name", ["file.toml", "kafka.toml"])
+def test_ten_lines_make_a_pipeline(name):
+    path = ROOT / "examples" / name
+    lines = [line for line in path.read_text().splitlines() if line and line[0] != "#"]
+    assert len(lines) <= 10
+    config = load_config(path)
+    spec = build.engine_spec(config)
+    assert spec.window == {"file.toml": 500, "kafka.toml": 2000}[name]
+    assert spec.is_batch
+    assert build.monitor_config(config).window == spec.window
+    assert build.run_settings(config).lost_state == "refuse"
+
+
+def test_the_mapping_falls_back_to_the_file_name_and_to_the_record_key():
+    assert config_of(FILE).input.mapping().fixed_sensor == "water"
+    mapping = config_of(KAFKA).input.mapping()
+    assert mapping.sensor_from_key
+    assert mapping.time is None
+
+
+def test_every_feature_kind_can_be_written():
+    text = (
+        FILE
+        + """
+[[features.columns]]
+kind = "raw"
+channel = "flow"
+[[features.columns]]
+kind = "mean"
+channel = "flow"
+seconds = 60
+[[features.columns]]
+kind = "hour_of_day"
+"""
+    )
+    names = build.engine_spec(config_of(text)).features.names
+    assert names == ("flow", "flow_mean_60s", "hour_of_day_sin", "hour_of_day_cos")
+
+
+def test_the_refits_follow_the_window():
+    text = FILE.replace("tolerance = 8", "tolerance = 8\nwindow = 500")
+    schedule = build.engine_spec(config_of(text)).schedule
+    assert (schedule.first_fit_events, schedule.refit_every_events) == (250, 1000)
+    assert (schedule.refit_lag_events, schedule.buffer_events) == (25, 500)
+    never = build.engine_spec(config_of(text + "[refit]\nrefit_every_events = 0\n")).schedule
+    assert never.refit_every_events is None
+
+
+def test_a_budget_in_reviews_a_day_is_a_rate_and_an_alarm_limit():
+    budget = "review_budget = { reviews_per_day = 100, events_per_day = 10000 }"
+    config = config_of(FILE.replace("tolerance = 8", budget))
+    assert build.engine_spec(config).policy.rate == pytest.approx(0.01)
+    assert build.monitor_config(config).review_budget_per_day == 100
+
+
+def test_the_environment_goes_before_the_file(monkeypatch):
+    monkeypatch.setenv("REJEX_REJECTION__CONTAMINATION", "0.1")
+    monkeypatch.setenv("REJEX_INPUT__CHANNELS", '["flow"]')
+    monkeypatch.setenv("REJEX_DETECTOR__NAME", "IForest")
+    monkeypatch.setenv("REJEX_DETECTOR__PARAMS__N_ESTIMATORS", "17")
+    monkeypatch.setenv("REJEX_KAFKA__SECURITY__USERNAME", "12345")
+    config = config_of(FILE)
+    assert config.rejection.contamination == 0.1
+    assert config.rejection.tolerance == 8
+    assert config.input.channels == ("flow",)
+    assert config.detector.params == {"n_estimators": 17}
+    assert config.kafka.security.username == "12345"
+
+
+def test_kafka_settings_take_every_field_of_the_connector():
+    text = (
+        KAFKA
+        + """
+[pipeline]
+name = "turbine"
+version = "3"
+[output]
+verdicts = "v"
+review = "r"
+deadletter = "d"
+labels = "l"
+[state]
+topic = "s"
+[kafka]
+bootstrap_servers = "a:1,b:2"
+client = "confluent"
+instance_id = "w0"
+compression = "lz4"
+client_options = { "client.rack" = "x" }
+[kafka.security]
+protocol = "SASL_SSL"
+mechanism = "PLAIN"
+username = "u"
+password_env = "KAFKA_PASSWORD"
+"""
+    )
+    found = build.kafka_settings(config_of(text))
+    assert found.topics.input == ("readings",)
+    assert (found.topics.verdicts, found.topics.review, found.topics.deadletter) == ("v", "r", "d")
+    assert (found.topics.labels, found.topics.state) == ("l", "s")
+    assert (found.group, found.pipeline, found.pipeline_version) == ("turbine", "turbine", "3")
+    assert (found.client, found.instance_id, found.compression) == ("confluent", "w0", "lz4")
+    assert found.client_options == (("client.rack", "x"),)
+    assert found.security.username == "u"
+    assert repr(found.security.password) == "Secret(env='KAFKA_PASSWORD')"
+    folder = build.kafka_settings(config_of(KAFKA + '[state]\nfolder = "here"\n'))
+    assert folder.topics.state is None
+
+
+# --------------------------------------------------------------------------- what is refused
+def test_all_problems_of_a_file_are_said_at_once():
+    text = """
+[pipline]
+name = "x"
+[input]
+kind = "fil"
+chanels = ["flow"]
+path = 3
+[features]
+columns = [{ kind = "men", channel = "flow" }]
+[detector]
+name = "KNNN"
+[rejection]
+contamination = 0.6
+tolerance = 0.5
+windw = 12
+[refit]
+refit_every_events = 100
+refit_lag_events = 200
+"""
+    found = said(text)
+    for part in (
+        "pipline: unknown section; did you mean 'pipeline'?",
+        "input.kind = \"fil\": expected 'file' or 'kafka'; did you mean 'file'?",
+        "input.chanels: unknown key; did you mean 'channels'?",
+        "input.path = 3: expected string",
+        "input.channels: is missing",
+        'features.columns.0.kind = "men": expected',
+        "detector: There is no detector 'KNNN'; the nearest",
+        "rejection.contamination = 0.6: expected less than 0.5 (share of events); γ, the expected",
+        "rejection.tolerance = 0.5: expected greater than ln 2 = 0.693",
+        "rejection.windw: unknown key; did you mean 'window'?",
+    ):
+        assert any(line.startswith(part) for line in found), (part, found)
+    assert len(found) == 10  # the refits cannot be judged without the window
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (("tolerance = 8", ""), "neither is given of tolerance and review_budget"),
+        (
+            ("tolerance = 8", "tolerance = 8\nreview_budget = { rate = 0.1 }"),
+            "both are given of tolerance and review_budget",
+        ),
+        (("tolerance = 8", "review_budget = { reviews_per_day = 5 }"), "the budget is incomplete"),
+        (
+            ("tolerance = 8", "review_budget = { reviews_per_day = 5, events_per_day = 4 }"),
+            "people can look at everything",
+        ),
+        (("tolerance = 8", "review_budget = { rate = 0.1, events_per_day = 4 }"), "keep rate"),
+        (
+            ("contamination = 0.05\ntolerance = 8", "contamination = 0.005\ntolerance = 32"),
+            "no score can ever be called an anomaly",
+        ),
+        (("tolerance = 8", "tolerance = 8\ncosts = { c_r = 0.5 }"), "c_r = 0.5 is above its limit"),
+        (
+            ("tolerance = 8", "tolerance = 8\n[refit]\nrefit_every_events = 1500"),
+            "below the window",
+        ),
+        (('path = "water.csv"', ""), "path is missing"),
+        (('time = "t"', ""), "time is missing"),
+        (('time = "t"', 'time = "t"\nsensor_from_key = true'), "lines of a file have no key"),
+        (('time = "t"', 'time = "t"\ntopics = ["a"]'), "drop one"),
+        (('time = "t"', 'time = "t"\nsensor = "s"\nfixed_sensor = "x"'), "exactly one of"),
+        (('"flow", "pressure"', '"flow", "flow"'), "twice"),
+        (('"flow", "pressure"', ""), "channels"),
+        (('name = "HBOS"', 'name = "HBOS"\nparams = { bins = 3 }'), "has no parameter 'bins'"),
+        (('name = "HBOS"', 'name = "COF"'), "is refused"),
+        (
+            ("[detector]", '[features]\ncolumns = [{ kind = "raw", channel = "flw" }]\n[detector]'),
+            "unknown channel 'flw'",
+        ),
+        (("[detector]", "[monitor]\nrolling_events = 100\n[detector]"), "rolling_events = 100"),
+        (("[detector]", '[alerts]\nwebhook_deadletter = "d"\n[detector]'), "needs a webhook_url"),
+        (("water.csv", "water.dat"), "does not tell its format"),
+        (("[detector]", '[output]\nreview = "./verdicts.jsonl"\n[detector]'), "its own file"),
+        (("[detector]", '[output]\nreview = "-"\n[state]\nfolder = "s"\n[detector]'), "taken back"),
+    ],
+)  # fmt: skip
+def test_settings_that_do_not_fit_each_other_are_refused(change, expected):
+    text = FILE.replace(*change)
+    assert text != FILE
+    found = said(text)
+    assert any(expected in line for line in found), found
+
+
+@pytest.mark.parametrize(
+    ("addition", "expected"),
+    [
+        ('[output]\nreview = "readings"', "'readings' is named twice"),
+        ('[kafka.security]\nprotocol = "SASL_SSL"', "needs kafka.security.mechanism"),
+        ("[kafka]\nmax_poll_interval_ms = 2000", "is below session_timeout_ms"),
+        (
+            '[kafka.security]\npassword = "a"\npassword_file = "b"',
+            "kafka.security.password is given more than once",
+        ),
+    ],
+)
+def test_kafka_settings_that_contradict_are_refused(addition, expected):
+    found = said(KAFKA + addition + "\n")
+    assert any(expected in line for line in found), found
+
+
+def test_a_topic_must_be_named():
+    assert any("topics is missing" in line for line in said(KAFKA.replace('"readings"', "")))
+
+
+def test_a_variable_of_the_environment_is_named_in_its_problem(monkeypatch):
+    monkeypatch.setenv("REJEX_REJECTION__WINDOW", "many")
+    monkeypatch.setenv("REJEX_REJECTIN__WINDOW", "5")
+    monkeypatch.setenv("REJEX_RUN__COMIT_EVERY_EVENTS", "5")
+    found = said(FILE)
+    assert found[0].startswith("REJEX_REJECTIN__WINDOW")
+    assert any(
+        line.startswith('REJEX_REJECTION__WINDOW (rejection.window) = "many": expected integer')
+        for line in found
+    )
+    assert any(
+        line == "REJEX_RUN__COMIT_EVERY_EVENTS (run.comit_every_events): unknown key; did you mean "
+        "'commit_every_events'?"
+        for line in found
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"[input\n", "Expected a TOML file"),
+        (b"\xff\xfe", "not UTF-8"),
+        (b"", "input: the section is missing"),
+        (None, "No such file"),
+    ],
+)
+def test_a_file_that_is_no_config_is_one_sentence(tmp_path, content, expected):
+    path = tmp_path / "c.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=expected):
+        load_config(path)
+    config, problems = check_config(path)
+    assert config is None
+    assert problems
+
+
+# -------------------------------------------------------------------------------- secrets
+def test_no_secret_is_ever_shown(monkeypatch):
+    text = (
+        KAFKA
+        + """
+[alerts]
+webhook_url = "http://localhost:1"
+webhook_secret = "hunter2"
+[kafka]
+client_options = { "sasl.password" = "hunter2" }
+[kafka.security]
+protocol = "SASL_SSL"
+mechanism = "PLAIN"
+username = "u"
+password = "hunter2"
+"""
+    )
+    config = config_of(text)
+    assert build.kafka_settings(config).security.password.reveal() == "hunter2"
+    shown = repr(config) + str(config.redacted()) + repr(build.kafka_settings(config).security)
+    assert "hunter2" not in shown
+
+
+@pytest.mark.parametrize(
+    "addition",
+    [
+        '[kafka.security]\npasword = "hunter2"',
+        '[kafka.security]\npassword = ["hunter2"]',
+        '[kafka]\nclient_options = { a = ["hunter2"] }',
+        '[alerts]\nwebhook_secret = { a = "hunter2" }',
+    ],
+)
+def test_no_problem_quotes_a_secret(addition):
+    found = said(KAFKA + addition + "\n")
+    assert found
+    assert "hunter2" not in "".join(found)
+
+
+# ---------------------------------------------------------------------------- the table
+def test_every_setting_has_a_sentence_a_type_and_a_default():
+    rows = list(settings())
+    assert len(rows) > 90
+    for row in rows:
+        assert row.says.endswith("."), row
+        assert row.type, row
+        assert row.default, row
+        if row.key.endswith(("_s", "_ms", "_events", "_bytes", "_per_day")):
+            assert row.unit, row
+
+
+def test_every_example_of_a_setting_is_accepted_by_it():
+    from pydantic import TypeAdapter
+
+    from rejex_stream.config.problems import extra_of
+
+    checked = 0
+    for row in settings():
+        field = field_at(row.key.split("."))
+        assert field is not None, row
+        example = extra_of(field).get("example")
+        if example is not None:
+            TypeAdapter(field.annotation).validate_python(example)
+            checked += 1
+    assert checked > 30
+
+
+def test_the_page_of_settings_is_in_step():
+    page = ROOT / "docs" / "settings.md"
+    assert page.read_text(encoding="utf-8") == settings_markdown(), (
+        "docs/settings.md is out of date: rejex-stream settings > docs/settings.md"
+    )
+
+
+def test_values_are_written_as_toml():
+    import tomllib
+
+    value = {"a b": [1, 2.5, True], "c": 'quote " and \n', "d": {"e": "x"}}
+    assert tomllib.loads(f"value = {toml(value)}")["value"] == value

@@ -1,0 +1,139 @@
+"""The report in a real browser: it draws, it zooms, it fits a phone, it asks nobody."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from rejex_stream.demo.evaluate import evaluate
+from rejex_stream.demo.live import Board
+from rejex_stream.demo.pipelines import prepare
+from rejex_stream.demo.play import play
+from rejex_stream.demo.report import write_report
+
+pytestmark = pytest.mark.browser
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+# Share of pixels of a plot that are not empty.
+INKED = """(canvas) => {
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  let inked = 0;
+  for (let i = 3; i < data.length; i += 4) if (data[i] > 0) inked++;
+  return inked / (data.length / 4);
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    path = os.environ.get("REJEX_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
+    if path is None:
+        pytest.skip("no Chromium on the path: install one, or set REJEX_BROWSER")
+    with sync_api.sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    out = tmp_path_factory.mktemp("demo")
+    pipelines = prepare(out)
+    for pipeline in pipelines:
+        play(Board(pipeline))
+    write_report(out / "report.html", [evaluate(p) for p in pipelines], "rejex-stream demo")
+    return (out / "report.html").as_uri()
+
+
+@pytest.fixture
+def visit(browser, report):
+    """Open the report; afterwards nothing may have been asked for or complained about."""
+    complaints, opened = [], []
+
+    def open_page(width=1200, scheme="light"):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        opened.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on(
+            "request",
+            lambda request: (
+                None
+                if request.url == report or request.url.startswith("data:")
+                else complaints.append(request.url)
+            ),
+        )
+        page.goto(report)
+        page.wait_for_timeout(300)
+        return page
+
+    yield open_page
+    for context in opened:
+        context.close()
+    assert complaints == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1200])
+def test_every_plot_is_drawn_and_nothing_sticks_out(visit, width, scheme):
+    page = visit(width, scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    plots = page.locator("canvas")
+    assert plots.count() == 2 * 4 + 1 + 4  # strip, score, rate, days; flow; four channels
+    for k in range(plots.count()):
+        assert plots.nth(k).evaluate(INKED) > 0.005
+
+
+def test_pointing_at_a_plot_tells_values_and_the_reason(visit):
+    page = visit()
+    page.get_by_role("button", name="third low moment").click()
+    page.wait_for_timeout(900)
+    box = page.locator('#water canvas[data-plot="channel-0"]').bounding_box()
+    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 100)
+    tip = page.locator("#water .tip")
+    tip.wait_for(state="visible")
+    text = tip.inner_text()
+    for words in ("Apr", "UTC", "l/s", "rank", "score"):
+        assert words in text
+    assert "anomaly" in text or "rejected" in text
+
+
+def test_dragging_zooms_and_double_click_shows_all_again(visit):
+    page = visit()
+    rate = page.locator('#turbines canvas[data-plot="rate"]')
+    rate.scroll_into_view_if_needed()
+    pixels = "(canvas) => canvas.toDataURL()"
+    before = rate.evaluate(pixels)
+    box = rate.bounding_box()
+    page.mouse.move(box["x"] + 300, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 500, box["y"] + 60, steps=5)
+    page.mouse.up()
+    page.mouse.move(5, 5)
+    page.wait_for_timeout(200)
+    zoomed = rate.evaluate(pixels)
+    assert zoomed != before
+    rate.dblclick()
+    page.mouse.move(5, 5)
+    page.wait_for_timeout(200)
+    assert rate.evaluate(pixels) == before
+
+
+def test_tabs_and_keys_work_without_a_mouse(visit):
+    page = visit()
+    chosen = page.get_by_role("button", name="WT-04", exact=True)
+    chosen.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_timeout(200)
+    assert chosen.get_attribute("aria-pressed") == "true"
+    score = page.locator('#turbines canvas[data-plot="score"]')
+    assert "WT-04" in score.get_attribute("aria-label")
+    before = score.evaluate("(canvas) => canvas.toDataURL()")
+    page.locator("#turbines .charts").focus()
+    page.keyboard.press("+")
+    page.wait_for_timeout(200)
+    assert score.evaluate("(canvas) => canvas.toDataURL()") != before

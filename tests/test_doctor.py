@@ -1,0 +1,178 @@
+"""The doctor over files: what it finds, and that each finding comes with a mend."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from rejex_stream.cli import main
+from rejex_stream.doctor import examine
+from rejex_stream.doctor.findings import clock_finding
+from rejex_stream.types import Position, Reading
+
+CONFIG = """
+[pipeline]
+name = "pump"
+[input]
+path = "feed.csv"
+channels = ["flow"]
+time = "t"
+time_unit = "s"
+[detector]
+name = "HBOS"
+[rejection]
+contamination = 0.05
+tolerance = 8
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with a config and a feed, which is where we are."""
+    for name in [name for name in os.environ if name.startswith("REJEX_") and "__" in name]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pump.toml").write_text(CONFIG)
+    now = int(time.time()) - 1000
+    rows = "".join(f"{now + i},{i % 7}.5\n" for i in range(100))
+    (tmp_path / "feed.csv").write_text("t,flow\n" + rows)
+    return tmp_path
+
+
+def change(place, before, after):
+    text = (place / "pump.toml").read_text()
+    assert before in text
+    (place / "pump.toml").write_text(text.replace(before, after))
+
+
+def found(place, level=None):
+    checks = list(examine(place / "pump.toml"))
+    return {c.name: c for c in checks if level is None or c.level == level}
+
+
+def test_a_healthy_pipeline_has_no_error_and_leaves_no_trace(place):
+    before = sorted(path.name for path in place.iterdir())
+    checks = list(examine(place / "pump.toml"))
+    assert [check.level for check in checks if check.level not in ("ok", "skipped")] == []
+    assert [check.number for check in checks] == sorted(check.number for check in checks)
+    assert "20 records of 1 sensor(s) can be read" in found(place)["sample"].message
+    assert "s ago" in found(place)["clock"].message or "min ago" in found(place)["clock"].message
+    assert sorted(path.name for path in place.iterdir()) == before
+
+
+def test_a_broken_config_ends_the_examination_with_all_its_problems(place):
+    change(place, "tolerance", "tolerence")
+    change(place, "0.05", "0.7")
+    checks = list(examine(place / "pump.toml"))
+    assert {check.name for check in checks} == {"config"}
+    assert len(checks) == 2
+    assert all(check.level == "error" for check in checks)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "name", "said"),
+    [
+        ("feed.csv", "nowhere.csv", "input", "nowhere.csv"),
+        ('["flow"]', '["level"]', "sample", "column 'level' is not in the header"),
+        ("[detector]", '[output]\nverdicts = "no/such/v.jsonl"\n[detector]', "outputs", "no/such"),
+        ("[detector]", '[metrics]\nhost = "192.0.2.1"\nport = 9\n[detector]', "metrics port", ""),
+    ],
+)  # fmt: skip
+def test_what_would_stop_a_run_is_an_error(place, before, after, name, said):
+    change(place, before, after)
+    check = found(place, "error")[name]
+    assert said in check.message + check.fix
+    assert check.fix
+
+
+def test_a_port_that_is_taken_is_named(place):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        change(place, "[detector]", f"[metrics]\nport = {port}\n[detector]")
+        check = found(place, "error")["metrics port"]
+        assert f"127.0.0.1:{port} is taken" in check.message
+        assert "metrics.port" in check.fix
+    assert found(place)["metrics port"].level == "ok"
+
+
+def test_the_alertmanager_is_asked(place):
+    class Ready(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if self.path == "/-/ready" else 404)
+            self.end_headers()
+
+        def log_message(self, *arguments):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Ready) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        change(place, "[detector]", f'[alerts]\nalertmanager_url = "{url}"\n[detector]')
+        assert found(place)["alerts"].level == "ok"
+        server.shutdown()
+    check = found(place)["alerts"]
+    assert check.level == "error"
+    assert "does not answer" in check.message
+
+
+def test_times_in_the_wrong_unit_are_doubted(place):
+    change(place, 'time_unit = "s"', 'time_unit = "ms"')
+    check = found(place, "warning")["clock"]
+    assert "1970" in check.message
+    assert "input.time_unit" in check.fix
+
+
+def test_a_clock_that_is_ahead_is_doubted():
+    reading = Reading("a", "a", 2_000_000, (1.0,), Position("t", 0, 0))
+    assert clock_finding([reading], now_s=1000.0).level == "warning"
+    late = Reading("a", "a", 1_700_000_000_000, (1.0,), Position("t", 0, 0))
+    assert clock_finding([late], now_s=1_700_000_100.0).level == "ok"
+    assert clock_finding([late], now_s=1_699_990_000.0).level == "warning"
+
+
+def test_records_that_cannot_be_read_and_channels_that_are_missing_are_found(place):
+    (place / "feed.csv").write_text("t,flow\n" + "1700000000,hot\n" * 3 + "1700000001,\n" * 5)
+    checks = [c for c in examine(place / "pump.toml") if c.name == "sample"]
+    assert any(
+        "3 of 8 records cannot be read" in c.message and "'hot'" in c.message for c in checks
+    )
+    assert any("missing everywhere" in c.message for c in checks)
+
+
+def test_a_feed_without_records_is_a_warning(place):
+    (place / "feed.csv").write_text("t,flow\n")
+    assert found(place)["sample"].level == "warning"
+
+
+def test_a_tolerance_that_means_little_is_doubted(place):
+    change(place, "tolerance = 8", "tolerance = 1.5")
+    assert "flip with a probability of up to 22%" in found(place, "warning")["verdicts"].message
+
+
+def test_an_incremental_detector_is_tried_too(place):
+    change(place, '"HBOS"', '"HalfSpaceTrees"')
+    assert "scores and learns" in found(place)["detector"].message
+
+
+def test_the_age_of_the_newest_snapshot_is_told(place, capsys):
+    assert "no snapshot yet" in found(place)["state"].message
+    assert main(["run", "pump.toml"]) == 0
+    capsys.readouterr()
+    assert "the newest snapshot is" in found(place)["state"].message
+
+
+def test_the_command_exits_with_1_where_a_check_fails(place, capsys):
+    assert main(["doctor", "pump.toml"]) == 0
+    out = capsys.readouterr().out
+    assert "0 error(s)" in out
+    (place / "feed.csv").unlink()
+    assert main(["doctor", "pump.toml", "--output", "json"]) == 1
+    checks = json.loads(capsys.readouterr().out)
+    assert {"number", "name", "level", "message", "fix"} == set(checks[0])
+    assert any(check["level"] == "error" and check["fix"] for check in checks)

@@ -1,0 +1,259 @@
+"""What the engine does at its edges: warm-up, gaps, stuck sensors, failed fits, snapshots."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from rejex_stream.checkpoint import seal
+from rejex_stream.engine import Engine, EngineSpec
+from rejex_stream.errors import CheckpointError, ConfigError, DetectorError
+from rejex_stream.executors import InlineExecutor
+from rejex_stream.features import FeatureSpec
+from rejex_stream.policy import RejectionPolicy
+from rejex_stream.refit import RefitSchedule, derive_seed
+from rejex_stream.types import Label, Position, Reading, Reason
+from tests.streams import Distance, DistanceScorer, readings, spec
+
+
+def feed(values, key="k"):
+    return [
+        Reading(key, key, 1000 * i, tuple(map(float, value)), Position("t", 0, i))
+        for i, value in enumerate(values)
+    ]
+
+
+def run(pipeline, events, **options):
+    engine = Engine(pipeline, InlineExecutor(), **options)
+    return engine, engine.process(events)
+
+
+def test_every_reading_gets_one_verdict_with_its_own_identity():
+    events = readings()
+    _, verdicts = run(spec(), events)
+    assert [v.position for v in verdicts] == [r.position for r in events]
+    assert [v.sensor for v in verdicts] == [r.sensor for r in events]
+    for key in ("a", "b"):
+        assert [v.seq for v in verdicts if v.stream_key == key] == list(
+            range(sum(r.stream_key == key for r in events))
+        )
+    for v in verdicts:
+        assert (v.reason is not None) == (v.label is Label.REJECTED)
+
+
+def test_a_verdict_explains_itself():
+    _, verdicts = run(spec(), readings(keys=("a",), missing=0.0))
+    judged = [v for v in verdicts if v.rank is not None and v.reason is not Reason.WARM_UP]
+    assert len(judged) > 400
+    scores = []
+    for v in judged:
+        assert v.psi == v.rank / v.window_len
+        assert v.confidence == pytest.approx(abs(2 * v.stability - 1))
+        assert v.score_lower <= v.threshold <= (v.score_upper or math.inf)
+        if v.ties == 0 and v.label is Label.NORMAL:
+            assert v.score < v.score_lower
+        if v.ties == 0 and v.label is Label.ANOMALY:
+            assert v.score >= v.score_upper
+        scores.append(v.score)
+
+
+def test_the_share_of_rejected_events_is_what_theory_says():
+    rng = np.random.default_rng(1)
+    pipeline = EngineSpec(
+        Distance(),
+        FeatureSpec(("x", "y")),
+        RejectionPolicy(0.05, tolerance=8),
+        window=500,
+        schedule=RefitSchedule(first_fit_events=1000, refit_every_events=2000),
+    )
+    _, verdicts = run(pipeline, feed(rng.normal(size=(30_000, 2))))
+    judged = [v for v in verdicts if v.window_len == 500]
+    rate = sum(v.label is Label.REJECTED for v in judged) / len(judged)
+    flagged = sum(v.rank > 500 - v.n_anomalies for v in judged) / len(judged)
+    assert len(judged) > 25_000
+    assert rate == pytest.approx(pipeline.band.width / 501, rel=0.06)
+    assert flagged == pytest.approx(0.05, rel=0.08)
+
+
+def test_a_gap_is_carried_forward_then_unscorable():
+    values = [(1.0, float(i)) for i in range(200)]
+    for i in (150, 151, 152):
+        values[i] = (1.0, math.nan)
+    _, verdicts = run(spec(), feed(values))
+    assert verdicts[150].reason is not Reason.UNSCORABLE  # carry_forward_events = 1
+    assert [verdicts[i].reason for i in (151, 152)] == [Reason.UNSCORABLE] * 2
+    assert verdicts[153].reason is not Reason.UNSCORABLE
+    assert verdicts[151].score is None
+
+
+def test_a_stuck_sensor_says_that_its_window_is_constant():
+    events = readings(events=400, keys=("a",), missing=0, stuck=400)
+    _, verdicts = run(spec(), events)
+    late = verdicts[-100:]
+    assert {v.reason for v in late} == {Reason.CONSTANT_WINDOW}
+    assert {v.label for v in late} == {Label.REJECTED}
+
+
+@dataclass(frozen=True)
+class Holes:
+    """Gives scores that are not finite now and then."""
+
+    name: str = "test:Holes"
+
+    def fit(self, X, *, seed):
+        return HoleScorer(DistanceScorer(X.mean(axis=0), 0.0))
+
+
+@dataclass(frozen=True)
+class HoleScorer:
+    inner: DistanceScorer
+
+    def score(self, X):
+        scores = self.inner.score(X)
+        return np.where(X[:, 0] > 1.5, np.nan, scores)
+
+
+def test_scores_that_are_not_finite_stay_out_of_the_window():
+    events = readings(keys=("a",), missing=0)
+    _, verdicts = run(spec(Holes()), events)
+    holes = [v for v, r in zip(verdicts, events, strict=True) if r.values[0] > 1.5][-20:]
+    assert {v.reason for v in holes} == {Reason.UNSCORABLE}
+    assert any(v.label is Label.ANOMALY for v in verdicts)
+
+
+@dataclass(frozen=True)
+class FailsOn:
+    """Fails for the epochs it is told, by their seeds."""
+
+    seeds: tuple[int, ...]
+    name: str = "test:FailsOn"
+
+    def fit(self, X, *, seed):
+        if seed in self.seeds:
+            raise ValueError("singular matrix")
+        return Distance().fit(X, seed=seed)
+
+
+def test_a_failed_fit_keeps_the_old_model_and_is_tried_at_the_next_boundary():
+    failing = FailsOn((derive_seed(3, "a", 1),))
+    engine, verdicts = run(spec(failing), readings(keys=("a",), missing=0))
+    epochs = Counter(v.model_epoch for v in verdicts)
+    assert 1 not in epochs
+    assert epochs[0] > 200
+    assert epochs[2] > 0
+    (failure,) = engine.take_failures()
+    assert failure.epoch == 1
+    assert "singular matrix" in str(failure.error)
+    assert "80 rows of 2 features" in str(failure.error)
+    assert engine.take_failures() == []
+
+
+def test_a_first_fit_that_fails_is_tried_again():
+    failing = FailsOn((derive_seed(3, "a", 0),))
+    _, verdicts = run(spec(failing, every=None), readings(keys=("a",), missing=0))
+    assert {v.reason for v in verdicts[:100]} == {Reason.WARM_UP}
+    assert verdicts[-1].model_epoch == 1
+
+
+def test_a_shadow_model_speaks_one_window_after_its_request():
+    _, verdicts = run(spec(), readings(keys=("a",), missing=0))
+    first_of = {}
+    for v in verdicts:
+        first_of.setdefault(v.model_epoch, v.seq)
+    # Requested at row 50 and then every 90; lag 7; window 60.
+    assert first_of[0] == 57
+    assert first_of[1] == 140 + 60
+    assert first_of[2] == 230 + 60
+
+
+def test_holdout_and_training_speak_after_the_lag():
+    for calibration in ("holdout", "training"):
+        _, verdicts = run(spec(calibration=calibration), readings(keys=("a",), missing=0))
+        first_of = {}
+        for v in verdicts:
+            first_of.setdefault(v.model_epoch, v.seq)
+        assert (first_of[0], first_of[1]) == (57, 147)
+
+
+def test_snapshots_are_refused_when_they_cannot_be_trusted():
+    engine, _ = run(spec(), readings())
+    blob = engine.snapshot()
+    fresh = Engine(spec(), InlineExecutor())
+    with pytest.raises(CheckpointError, match="altered or cut short"):
+        fresh.restore(blob[:-1])
+    with pytest.raises(CheckpointError, match="altered or cut short"):
+        fresh.restore(blob[:100] + bytes([blob[100] ^ 1]) + blob[101:])
+    with pytest.raises(CheckpointError, match="not a snapshot"):
+        fresh.restore(b"hello")
+    with pytest.raises(CheckpointError, match="another pipeline"):
+        Engine(spec(rate=0.1), InlineExecutor()).restore(blob)
+    with pytest.raises(CheckpointError, match="format 99"):
+        fresh.restore(seal("engine", 99, []))
+    with pytest.raises(CheckpointError, match="one of 'window'"):
+        fresh.restore(seal("window", 1, []))
+    other = seal("engine", 1, [spec().fingerprint, {"numpy": "0.1"}, {}])
+    with pytest.raises(CheckpointError, match=r"numpy 0\.1 -> "):
+        fresh.restore(other)
+    fresh.restore(other, accept_environment=True)
+
+
+def test_one_stream_can_be_kept_by_a_host_that_keeps_state_per_key():
+    events = readings()
+    _, expected = run(spec(), events)
+    kept, verdicts, written = {}, [], Counter()
+    for start in range(0, len(events), 40):
+        batch = events[start : start + 40]
+        for key in ("a", "b"):
+            engine = Engine(spec(), InlineExecutor())
+            if key in kept:
+                engine.restore_stream(key, kept[key])
+            verdicts += engine.process([r for r in batch if r.stream_key == key])
+            before = kept.get(key)
+            kept[key] = engine.snapshot_stream(key)
+            if before is None or kept[key].model_version != before.model_version:
+                written[key] += 1
+            else:
+                assert kept[key].model == before.model
+    assert sorted(verdicts, key=lambda v: v.position) == expected
+    assert written["a"] < 15  # the rows a model was fitted on are written at swaps only
+
+
+def test_the_parts_of_two_snapshots_do_not_mix():
+    engine, _ = run(spec(), readings())
+    early = Engine(spec(), InlineExecutor())
+    early.process(readings()[:100])
+    mixed = engine.snapshot_stream("a")._replace(model=early.snapshot_stream("a").model)
+    with pytest.raises(CheckpointError, match="not written together"):
+        Engine(spec(), InlineExecutor()).restore_stream("a", mixed)
+    with pytest.raises(CheckpointError, match="one of stream 'a', not 'b'"):
+        Engine(spec(), InlineExecutor()).restore_stream("b", engine.snapshot_stream("a"))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: spec(window=8), "can ever be called"),
+        (lambda: spec(every=59), "Refit every 60 events or more"),
+        (lambda: spec(lag=61), "above the window of 60"),
+        (lambda: spec(lag=100), "above buffer_events"),
+        (lambda: spec(detector=object()), "is not a detector"),
+        (lambda: RefitSchedule(first_fit_events=1), "too small"),
+        (lambda: RefitSchedule(calibration="magic"), "use shadow, holdout or training"),
+        (lambda: Engine(spec(), InlineExecutor(), max_live_streams=3), "needs a mapping"),
+    ],
+)
+def test_pipelines_that_cannot_work_are_refused(make, words):
+    with pytest.raises(ConfigError, match=words):
+        make()
+
+
+def test_a_fit_error_names_detector_and_table():
+    from rejex_stream.refit import FitJob
+
+    job = FitJob(FailsOn((1,)), np.zeros((30, 3)), 1, "holdout", 0.3)
+    with pytest.raises(DetectorError, match=r"test:FailsOn .* 21 rows of 3 features: ValueError"):
+        job()

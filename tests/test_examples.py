@@ -1,0 +1,43 @@
+"""Every example runs as it stands and says what its text promises."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+SAYS = {
+    "water_leak.py": r"\d\.\d% of 1,193 hours went to review; the theory expects 4\.2%",
+    "turbine.py": r"WT-02 bearing wears out +\d+ anomaly, +\d+ rejected of 288",
+    "custom_river_pipeline.py": r"pump leaks: \{.*'anomaly': 2\d",
+    "batch_facade.py": r"T = 32: +\d\.\d% rejected \(expected 7\.4%",
+}
+
+
+def test_every_example_is_tested_and_listed():
+    names = {path.name for path in EXAMPLES.glob("*.py")}
+    assert names == set(SAYS)
+    readme = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    assert names == set(re.findall(r"\]\((\w+\.py)\)", readme))
+
+
+@pytest.mark.parametrize("name", sorted(SAYS))
+def test_the_example_runs_and_says_what_it_should(name, tmp_path):
+    ended = subprocess.run(
+        [sys.executable, str(EXAMPLES / name)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr == ""
+    assert re.search(SAYS[name], ended.stdout), ended.stdout
+    assert list(tmp_path.iterdir()) == []  # an example leaves nothing behind

@@ -1,0 +1,305 @@
+"""Where fits run: results once, errors carried, dead workers survived."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rejex_stream.errors import ConfigError, DetectorError
+from rejex_stream.executors import InlineExecutor, ProcessFitExecutor, ThreadFitExecutor
+from rejex_stream.fit_scope import ScopedExecutor
+from rejex_stream.testing import DelayedExecutor
+
+
+def double(number):
+    return 2 * number
+
+
+def fail(kind, *arguments):
+    raise kind(*arguments)
+
+
+class AwkwardError(Exception):
+    """Pickles, but cannot be unpickled: that breaks an unprepared pool."""
+
+    def __init__(self, first, second):
+        super().__init__(f"{first} and {second}")
+
+
+def unpicklable():
+    return threading.Lock()
+
+
+def die_once(marker):
+    """Kill the own process the first time, answer the second."""
+    if not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "survived"
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave():
+    sys.exit(3)
+
+
+def slowly(seconds):
+    time.sleep(seconds)
+    return "slow"
+
+
+def blas_threads_and_niceness():
+    import numpy as np
+    from threadpoolctl import threadpool_info
+
+    np.ones((2, 2)) @ np.ones((2, 2))
+    return [pool["num_threads"] for pool in threadpool_info()], os.nice(0)
+
+
+@pytest.fixture(scope="module")
+def processes():
+    executor = ProcessFitExecutor(workers=2)
+    yield executor
+    executor.close()
+
+
+@pytest.fixture(params=["inline", "threads", "processes", "delayed"])
+def executor(request):
+    if request.param == "processes":
+        yield request.getfixturevalue("processes")
+        return
+    made = {
+        "inline": InlineExecutor,
+        "threads": ThreadFitExecutor,
+        "delayed": lambda: DelayedExecutor(seed=1),
+    }[request.param]()
+    yield made
+    made.close()
+
+
+def wait_until_done(executor, key, seconds=30.0):
+    until = time.monotonic() + seconds
+    while not executor.done(key):
+        assert time.monotonic() < until, "the fit never got done"
+        time.sleep(0.01)
+
+
+# ------------------------------------------------------------------------- every executor alike
+def test_a_result_is_what_the_fit_returned(executor):
+    executor.submit(("a", 0), partial(double, 21))
+    assert executor.result(("a", 0)) == 42
+
+
+def test_done_becomes_true_and_the_result_is_still_there(executor):
+    executor.submit("a", partial(double, 1))
+    wait_until_done(executor, "a")
+    assert executor.done("a")
+    assert executor.result("a") == 2
+
+
+def test_a_result_is_given_once(executor):
+    executor.submit("a", partial(double, 1))
+    executor.result("a")
+    assert not executor.done("a")
+    with pytest.raises(DetectorError, match="'a'"):
+        executor.result("a")
+
+
+def test_an_unknown_key_is_refused(executor):
+    assert not executor.done("nobody")
+    with pytest.raises(DetectorError, match="taken once, after it was submitted"):
+        executor.result("nobody")
+    executor.cancel("nobody")
+
+
+def test_what_the_fit_raised_is_raised(executor):
+    executor.submit("a", partial(fail, ZeroDivisionError, "by nothing"))
+    with pytest.raises(ZeroDivisionError, match="by nothing"):
+        executor.result("a")
+
+
+def test_a_failed_fit_is_done_too(executor):
+    executor.submit("a", partial(fail, ValueError, "no"))
+    wait_until_done(executor, "a")
+    with pytest.raises(ValueError, match="no"):
+        executor.result("a")
+
+
+def test_a_cancelled_key_is_forgotten_and_can_be_used_again(executor):
+    executor.submit("a", partial(double, 1))
+    executor.cancel("a")
+    assert not executor.done("a")
+    executor.submit("a", partial(double, 5))
+    assert executor.result("a") == 10
+
+
+def test_submitting_a_key_again_forgets_its_earlier_fit(executor):
+    executor.submit("a", partial(double, 1))
+    executor.submit("a", partial(double, 2))
+    assert executor.result("a") == 4
+
+
+def test_many_fits_keep_their_keys(executor):
+    for number in range(20):
+        executor.submit(number, partial(double, number))
+    assert [executor.result(number) for number in reversed(range(20))] == [
+        2 * number for number in reversed(range(20))
+    ]
+
+
+@pytest.mark.parametrize("kind", [ThreadFitExecutor, ProcessFitExecutor])
+def test_an_impossible_number_of_workers_is_refused(kind):
+    with pytest.raises(ConfigError, match="workers is 0"):
+        kind(0)
+    with pytest.raises(ConfigError, match="niceness"):
+        ProcessFitExecutor(niceness=20)
+
+
+# ------------------------------------------------------------------------------------- threads
+def test_threads_do_not_hold_up_the_end_of_the_program():
+    program = """
+        import time
+        from rejex_stream.executors import ThreadFitExecutor
+        executor = ThreadFitExecutor()
+        executor.submit("a", lambda: time.sleep(60))
+        time.sleep(0.1)
+    """
+    begun = time.monotonic()
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=50)
+    assert time.monotonic() - begun < 30
+
+
+# ----------------------------------------------------------------------------------- processes
+def test_an_error_that_cannot_be_unpickled_arrives_as_a_detector_error(processes):
+    processes.submit("a", partial(fail, AwkwardError, 1, 2))
+    with pytest.raises(DetectorError, match="AwkwardError: 1 and 2"):
+        processes.result("a")
+    processes.submit("b", partial(double, 1))
+    assert processes.result("b") == 2
+
+
+def test_an_error_tells_where_in_the_worker_it_was_raised(processes):
+    processes.submit("a", partial(fail, ValueError, "here"))
+    with pytest.raises(ValueError, match="here") as caught:
+        processes.result("a")
+    assert "in fail" in "".join(caught.value.__notes__)
+
+
+def test_a_fit_that_exits_does_not_end_the_program(processes):
+    processes.submit("a", leave)
+    with pytest.raises(DetectorError, match="SystemExit: 3"):
+        processes.result("a")
+
+
+@pytest.mark.parametrize("fit", [lambda: 1, unpicklable], ids=["fit", "result"])
+def test_what_cannot_be_pickled_is_refused_with_a_way_out(processes, fit):
+    processes.submit("a", fit)
+    with pytest.raises(DetectorError, match="top level of a module"):
+        processes.result("a")
+
+
+def test_workers_use_one_blas_thread_and_a_lower_priority(processes):
+    processes.submit("a", blas_threads_and_niceness)
+    threads, niceness = processes.result("a")
+    assert threads
+    assert set(threads) == {1}
+    assert niceness >= min(19, os.nice(0) + 5)
+
+
+def test_a_worker_that_dies_costs_its_neighbours_nothing(tmp_path):
+    executor = ProcessFitExecutor(workers=2)
+    try:
+        executor.submit("neighbour", partial(slowly, 0.5))
+        executor.submit("killer", die)
+        executor.submit("unlucky", partial(die_once, tmp_path / "marker"))
+        with pytest.raises(DetectorError, match="died 3 times"):
+            executor.result("killer")
+        wait_until_done(executor, "unlucky")
+        assert executor.result("unlucky") == "survived"
+        assert executor.result("neighbour") == "slow"
+        executor.submit("next", partial(double, 3))
+        assert executor.result("next") == 6
+    finally:
+        executor.close()
+
+
+def test_closing_ends_the_workers_with_their_running_fits():
+    executor = ProcessFitExecutor(workers=1)
+    executor.submit("warm", partial(double, 1))
+    executor.result("warm")
+    (worker,) = executor._pool._processes
+    executor.submit("a", partial(slowly, 300.0))
+    time.sleep(0.2)
+    begun = time.monotonic()
+    executor.close()
+    psutil.Process(worker).wait(timeout=20)
+    assert time.monotonic() - begun < 20
+
+
+def test_workers_end_when_their_program_is_killed(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent(
+            """
+            import os, sys, time
+            from rejex_stream.executors import ProcessFitExecutor
+
+            if __name__ == "__main__":
+                executor = ProcessFitExecutor()
+                executor.submit("pid", os.getpid)
+                print(executor.result("pid"), flush=True)
+                time.sleep(600)
+            """
+        )
+    )
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    with subprocess.Popen(
+        [sys.executable, str(program)], stdout=subprocess.PIPE, env=env
+    ) as running:
+        worker = psutil.Process(int(running.stdout.readline()))
+        running.kill()
+    worker.wait(timeout=20)
+
+
+def test_an_interrupt_of_the_terminal_does_not_reach_a_fit():
+    executor = ProcessFitExecutor()
+    try:
+        executor.submit("pid", os.getpid)
+        worker = executor.result("pid")
+        executor.submit("a", partial(slowly, 0.5))
+        time.sleep(0.1)
+        os.kill(worker, signal.SIGINT)
+        assert executor.result("a") == "slow"
+    finally:
+        executor.close()
+
+
+# -------------------------------------------------------------------------------------- scopes
+def test_a_scope_measures_its_waits_and_cancels_only_its_own():
+    ticks = iter([0.0, 1.5])
+    shared = DelayedExecutor(seed=0, delays=[1_000_000, 0, 0])
+    left = ScopedExecutor(shared, "left", clock=lambda: next(ticks))
+    right = ScopedExecutor(shared, "right")
+    left.submit("a", partial(double, 1))
+    right.submit("a", partial(double, 2))
+    left.submit("b", partial(double, 3))
+    assert left.result("a") == 2
+    assert (left.waits, left.wait_s, left.longest_wait_s) == (1, 1.5, 1.5)
+    left.cancel_all()
+    assert not left.done("b")
+    assert right.done("a")
+    assert right.result("a") == 4
+    assert right.waits == 0

@@ -1,0 +1,122 @@
+"""What a quick look takes the columns of a table for."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rejex_stream.errors import ConfigError
+from rejex_stream.guess import guess_table, split_rows
+from rejex_stream.replay import open_table, replay
+from rejex_stream.suggest import suggest
+
+
+def table(header, *columns):
+    return header.split(","), list(zip(*columns, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("cells", "unit"),
+    [
+        (["2024-01-01T00:00:00", "2024-01-01 00:01:00"], "iso8601"),
+        (["2024-01-01T00:00:00+01:00", ""], "iso8601"),
+        (["0", "1"], "s"),
+        (["1700000000", "1700000001"], "s"),
+        (["1700000000000", "1700000001000"], "ms"),
+        (["1700000000000000", "1700000001000000"], "us"),
+        (["1700000000000000000", "1700000001000000000"], "ns"),
+    ],
+)
+def test_the_unit_of_the_time_goes_by_its_size(cells, unit):
+    guess = guess_table(*table("timestamp,v", cells, ["1.5", "2.5"]))
+    assert (guess.time, guess.time_unit) == ("timestamp", unit)
+
+
+def test_a_column_that_is_called_time_and_holds_none_is_not_the_time():
+    guess = guess_table(*table("time,v", ["soon", "later", "soon"], ["1.5", "2.5", "3"]))
+    assert guess.time is None
+    assert "time" in guess.aside
+
+
+def test_constants_counters_texts_and_empty_columns_are_left_out_with_the_reason():
+    n = 20
+    guess = guess_table(
+        *table(
+            "index,same,words,nothing,row_count,v",
+            [str(i) for i in range(n)],
+            ["7"] * n,
+            ["a", "b"] * (n // 2),
+            [""] * n,
+            [str(i) for i in range(n)],
+            [str(i % 7) for i in range(n)],
+        )
+    )
+    assert guess.channels == ("v",)
+    assert guess.aside == {
+        "index": "not a measurement, by its name",
+        "same": "never changes",
+        "words": "not numbers",
+        "nothing": "empty",
+        "row_count": "counts the rows",
+    }
+
+
+def test_what_is_said_beats_what_is_guessed():
+    header, rows = table("a,b,c,d", ["1", "2"] * 5, ["x", "y"] * 5, ["0", "1"] * 5, ["3", "4"] * 5)
+    guess = guess_table(header, rows, sensor="b", label="c", channels=["d"])
+    assert (guess.sensor, guess.label, guess.channels) == ("b", "c", ("d",))
+    with pytest.raises(ConfigError, match="no column 'e': the columns are a, b, c, d"):
+        guess_table(header, rows, channels=["e"])
+    with pytest.raises(ConfigError, match="'b' holds no time"):
+        guess_table(header, rows, time="b")
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_the_delimiter_is_found(delimiter):
+    lines = [delimiter.join(row) for row in (["t", "a, b;c"], ["1", '"x,y"'], ["2", "z"])]
+    if delimiter in ",;":
+        lines[0] = delimiter.join(["t", '"a, b;c"'])
+    found, rows = split_rows(lines)
+    assert found == delimiter
+    assert rows[0] == ["t", "a, b;c"]
+
+
+def test_a_table_too_short_for_any_window_is_refused_with_the_numbers():
+    with pytest.raises(ConfigError, match="60 rows a stream are too few"):
+        suggest(60, 1, ("v",))
+    assert suggest(2000, 1, ("v",), window=100, tolerance=4, contamination=0.1).spec.window == 100
+
+
+SOURCES = {
+    "asd": ("t", "label", None),
+    "batadal": ("timestamp", "label", None),
+    "cmapss": ("t", "label", "unit"),
+    "gecco2018": ("timestamp", "label", None),
+    "leakdb_sim": ("timestamp", "label", None),
+    "nab": ("timestamp", "label", None),
+    "river_waterflow": ("timestamp", "label", None),
+    "skab": ("timestamp", "label", None),
+    "smap_msl": ("t", "label", None),
+    "smd": ("t", "label", None),
+}
+
+
+@pytest.mark.parametrize("source", sorted(SOURCES))
+def test_real_sensor_tables_are_understood(source, evaluation_data):
+    path = sorted((evaluation_data / "sensors" / source).glob("*.csv.gz"))[0]
+    found = open_table(path)
+    time, label, sensor = SOURCES[source]
+    assert (found.guess.time, found.guess.label, found.guess.sensor) == (time, label, sensor)
+    assert found.guess.channels
+    assert not set(found.guess.channels) & {"label", "split", "changepoint", "RUL", time}
+
+
+def test_a_real_water_meter_keeps_to_the_predicted_rate(evaluation_data):
+    table = open_table(evaluation_data / "sensors" / "river_waterflow" / "water_flow.csv.gz")
+    choice = suggest(table.n_rows, table.n_sensors, table.guess.channels)
+    measured = replay(choice.spec, table.decoder(), table.records()).measured
+    assert measured.events == table.n_rows == 1268
+    assert measured.lower <= measured.expected_rate <= measured.upper
+    assert json.dumps(measured.reasons)
+    assert measured.days == pytest.approx(57.4, rel=0.01)  # with gaps

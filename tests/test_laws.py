@@ -1,0 +1,169 @@
+"""The three laws of the engine, over random cuts, fit delays and crashes."""
+
+from __future__ import annotations
+
+import random
+import warnings
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rejex_stream.detectors import make_detector
+from rejex_stream.engine import Engine
+from rejex_stream.executors import InlineExecutor
+from tests.streams import ROLLING, Distance, readings, spec
+
+FEED = readings()
+FEW = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+class LateExecutor(InlineExecutor):
+    """Runs a fit at a random moment between request and need: the verdicts must not care."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._rng = random.Random(seed)
+        self._ready = {}
+
+    def submit(self, key, fit):
+        super().submit(key, fit)
+        if self._rng.random() < 0.5:
+            self._ready[key] = super().result(key)
+
+    def result(self, key):
+        return self._ready.pop(key) if key in self._ready else super().result(key)
+
+
+def pipelines():
+    """Both kinds of detectors, every calibration, tolerance and budget, rolling features."""
+    hst = make_detector("HalfSpaceTrees", n_trees=3, height=4, window_size=20)
+    return {
+        "distance-shadow": spec(),
+        "distance-holdout": spec(calibration="holdout", every=40),
+        "distance-training": spec(calibration="training", lag=0, every=31),
+        "distance-budget": spec(rate=0.15),
+        "distance-rolling": spec(features=ROLLING),
+        "distance-evidence": spec(features=ROLLING, evidence=True),
+        "HalfSpaceTrees-evidence": spec(hst, evidence=True),
+        "distance-no-lag": spec(lag=0, every=60),
+        "distance-longest-lag": spec(lag=60, every=61),
+        "HBOS": spec(make_detector("HBOS")),
+        "KNN": spec(make_detector("KNN"), calibration="training"),
+        "GMM": spec(make_detector("GMM", n_components=2)),
+        "IForest": spec(make_detector("IForest", n_estimators=5)),
+        "ECOD": spec(make_detector("ECOD")),
+        "HalfSpaceTrees": spec(hst),
+        "GaussianScorer": spec(make_detector("GaussianScorer", grace_period=20)),
+    }
+
+
+PIPELINES = pipelines()
+every_pipeline = pytest.mark.parametrize("name", PIPELINES)
+
+
+def one_by_one(name):
+    engine = Engine(PIPELINES[name], InlineExecutor())
+    return [verdict for reading in FEED for verdict in engine.process([reading])]
+
+
+EXPECTED = {}
+
+
+def expected(name):
+    if name not in EXPECTED:
+        EXPECTED[name] = one_by_one(name)
+    return EXPECTED[name]
+
+
+def cut(rng):
+    at, cuts = 0, []
+    while at < len(FEED):
+        size = rng.choice([1, 2, 5, 33, 120, 400])
+        cuts.append(FEED[at : at + size])
+        at += size
+    return cuts
+
+
+@every_pipeline
+@FEW
+@given(seed=st.integers(0, 10**6))
+def test_law_1_batches_change_no_verdict(name, seed):
+    engine = Engine(PIPELINES[name], InlineExecutor())
+    assert [v for batch in cut(random.Random(seed)) for v in engine.process(batch)] == expected(
+        name
+    )
+
+
+@every_pipeline
+@FEW
+@given(seed=st.integers(0, 10**6))
+def test_law_2_slow_and_fast_fits_change_no_verdict(name, seed):
+    engine = Engine(PIPELINES[name], LateExecutor(seed))
+    assert [v for batch in cut(random.Random(seed)) for v in engine.process(batch)] == expected(
+        name
+    )
+
+
+@every_pipeline
+@FEW
+@given(seed=st.integers(0, 10**6))
+def test_law_3_a_crash_anywhere_changes_no_verdict(name, seed):
+    rng = random.Random(seed)
+    verdicts, done = {}, 0
+    engine = Engine(PIPELINES[name], InlineExecutor())
+    snapshot = (0, engine.snapshot())
+    while done < len(FEED):
+        size = rng.choice([1, 3, 40, 150])
+        for verdict in engine.process(FEED[done : done + size]):
+            # What is replayed says what was said before the crash.
+            assert verdicts.setdefault(verdict.position, verdict) == verdict
+        done = min(len(FEED), done + size)
+        if rng.random() < 0.3:
+            snapshot = (done, engine.snapshot())
+        if rng.random() < 0.25:
+            engine = Engine(PIPELINES[name], InlineExecutor())
+            done = snapshot[0]
+            engine.restore(snapshot[1])
+    assert list(verdicts.values()) == expected(name)
+
+
+@every_pipeline
+def test_every_pipeline_meets_all_three_labels(name):
+    labels = {str(verdict.label) for verdict in expected(name)}
+    assert labels == {"normal", "anomaly", "rejected"}
+
+
+@every_pipeline
+def test_keys_do_not_influence_each_other(name):
+    for key in ("a", "b"):
+        engine = Engine(PIPELINES[name], InlineExecutor())
+        alone = engine.process([reading for reading in FEED if reading.stream_key == key])
+        assert alone == [v for v in expected(name) if v.stream_key == key]
+
+
+@every_pipeline
+@FEW
+@given(seed=st.integers(0, 10**6))
+def test_idle_streams_come_back_unchanged(name, seed):
+    engine = Engine(PIPELINES[name], InlineExecutor(), idle={}, max_live_streams=1)
+    verdicts = []
+    for batch in cut(random.Random(seed)):
+        verdicts += engine.process(batch)
+        if batch and random.Random(seed).random() < 0.5:
+            engine.evict(engine.streams()[0])
+    assert verdicts == expected(name)
+
+
+def test_a_wrong_seed_would_be_seen():
+    other = spec(Distance())
+    object.__setattr__(other, "seed", 4)
+    engine = Engine(other, InlineExecutor())
+    assert engine.process(FEED) != expected("distance-shadow")
+
+
+@pytest.fixture(autouse=True)
+def _quiet_libraries():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", category=RuntimeWarning)
+        yield

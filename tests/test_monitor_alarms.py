@@ -1,0 +1,207 @@
+"""Each alarm on its own scenario, and none where nothing is wrong."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+import pytest
+
+from rejex_stream.monitor import AlarmKind, Alternative, MonitorBank, MonitorConfig, StreamMonitor
+from rejex_stream.rejection import rejection_band
+from rejex_stream.types import Position, Reason
+from tests.monitor_streams import (
+    BAND,
+    CONFIG,
+    CONTAMINATION,
+    TOLERANCE,
+    N,
+    kinds,
+    observe_all,
+    scores,
+    stream,
+    unranked,
+    verdict,
+)
+
+WITH_ADWIN = msgspec.structs.replace(CONFIG, adwin=True)
+
+
+# ------------------------------------------------------------------- nothing wrong, no alarm
+@pytest.mark.parametrize("kind", ["iid", "autocorrelated", "seasonal", "rounded"])
+def test_nothing_is_raised_where_nothing_is_wrong(kind):
+    monitor = StreamMonitor(msgspec.structs.replace(CONFIG, review_budget_per_day=1e6), "s")
+    alarms = observe_all(monitor, stream(scores(kind, 25_000, 11)))
+    if kind == "autocorrelated":  # twice the plan does happen there: a fact
+        alarms = [pair for pair in alarms if pair[1].kind is not AlarmKind.REJECTION_RATE]
+    assert alarms == []
+    status = monitor.status()
+    assert status.health in {"ok", "too autocorrelated to tell"}
+    assert (kind == "iid") <= (status.health == "ok")
+    assert status.rejection_rate == pytest.approx(status.theory.expected_rate, rel=0.35)
+
+
+def test_the_window_may_fill_without_an_alarm():
+    rng = np.random.default_rng(2)
+    monitor = StreamMonitor(CONFIG, "s")
+    alarms = []
+    for i in range(3_000):
+        n = min(N, 60 + i)
+        band = rejection_band(n, CONTAMINATION, TOLERANCE)
+        v = verdict(int(rng.integers(0, n + 1)), i, n=n, band=band, score=rng.random())
+        alarms += monitor.observe(v)
+    assert alarms == []
+    assert monitor.status().theory.expected_rate == BAND.width / (N + 1)
+
+
+# ---------------------------------------------------------- each alarm on its own scenario
+def changed(kind, how, seed=3):
+    values = scores(kind, 6_000 + N, seed)
+    after = values[4_000 + N :]
+    values[4_000 + N :] = how(after, np.arange(after.size))
+    monitor = StreamMonitor(CONFIG, "s")
+    alarms = observe_all(monitor, stream(values))
+    assert all(i >= 4_000 for i, _ in alarms)
+    return {alarm.kind: (i - 4_000, alarm) for i, alarm in reversed(alarms)}
+
+
+def test_scores_one_sd_higher_alarm_health_within_a_window():
+    delay, alarm = changed("iid", lambda x, t: x + 1)[AlarmKind.HEALTH]
+    assert delay < N
+    assert alarm.alternative in {Alternative.MORE_REJECTS, Alternative.MORE_ANOMALIES}
+    assert alarm.guarantee.startswith("about one false alarm per 1,000,000 events")
+    assert alarm.evidence >= alarm.threshold == pytest.approx(math.log(1e6))
+    assert (alarm.stream_key, alarm.seq) == ("s", 4_000 + delay)
+    assert alarm.position == Position("scores", 0, alarm.seq)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "alternatives"),
+    [
+        (range(BAND.lower), {Alternative.FEWER_REJECTS, Alternative.FEWER_ANOMALIES}),
+        ([*range(BAND.lower), N, N, N] * 3, {Alternative.FEWER_REJECTS}),
+        ([*range(BAND.lower), *[BAND.lower] * 15], {Alternative.FEWER_ANOMALIES}),
+        ([*range(BAND.lower), *[BAND.lower] * 100], {Alternative.MORE_REJECTS}),
+        ([*range(BAND.lower), *[N] * 60], {Alternative.MORE_ANOMALIES}),
+    ],
+)
+def test_health_names_the_direction_of_a_lasting_change(ranks, alternatives):
+    rng = np.random.default_rng(4)
+    monitor = StreamMonitor(CONFIG, "s")
+    usual = [verdict(int(k), i) for i, k in enumerate(rng.integers(0, N + 1, 3_000))]
+    assert observe_all(monitor, usual) == []
+    after = [verdict(int(k), 3_000 + i) for i, k in enumerate(rng.choice(list(ranks), 2_000))]
+    health = [a for _, a in observe_all(monitor, after) if a.kind is AlarmKind.HEALTH]
+    assert health[0].alternative in alternatives
+
+
+def test_a_doubled_rejection_rate_is_named_and_ends():
+    rng = np.random.default_rng(4)
+    band_ranks = np.arange(BAND.lower, BAND.upper + 1)
+    ranks = rng.integers(0, N + 1, 6_000)
+    for i in range(2_000, 3_000):  # two and a half times as often in the band
+        if rng.random() < 1.5 * BAND.width / (N + 1):
+            ranks[i] = rng.choice(band_ranks)
+    monitor = StreamMonitor(CONFIG, "s")
+    alarms = observe_all(monitor, [verdict(int(k), i) for i, k in enumerate(ranks[:3_000])])
+    by_kind = {alarm.kind: (i, alarm) for i, alarm in reversed(alarms)}
+    assert kinds(alarms) >= {AlarmKind.HEALTH, AlarmKind.REJECTION_RATE}
+    i, alarm = by_kind[AlarmKind.REJECTION_RATE]
+    assert 2_000 < i < 2_000 + 4 * N
+    assert alarm.guarantee.startswith("heuristic")
+    assert alarm.evidence > 2 * monitor.status().theory.expected_rate
+    assert by_kind[AlarmKind.HEALTH][1].alternative is Alternative.MORE_REJECTS
+    assert AlarmKind.REJECTION_RATE in {a.kind for a in monitor.status().active_alarms}
+    observe_all(monitor, [verdict(int(k), 3_000 + i) for i, k in enumerate(ranks[3_000:])])
+    assert AlarmKind.REJECTION_RATE not in {a.kind for a in monitor.status().active_alarms}
+
+
+def test_a_dead_sensor_collapses_the_rejection_rate_until_it_lives_again():
+    rng = np.random.default_rng(9)
+    alive = [verdict(int(k), i) for i, k in enumerate(rng.integers(0, N + 1, 4_000))]
+    dead = [verdict(20 + i % 50, 4_000 + i) for i in range(4_000)]
+    monitor = StreamMonitor(CONFIG, "s")
+    assert observe_all(monitor, alive) == []
+    found = {alarm.kind: (i, alarm) for i, alarm in observe_all(monitor, dead)}
+    i, alarm = found[AlarmKind.COLLAPSE]
+    assert i < CONFIG.rolling
+    assert alarm.alternative is Alternative.FEWER_REJECTS
+    assert found[AlarmKind.HEALTH][1].alternative in {
+        Alternative.FEWER_REJECTS,
+        Alternative.FEWER_ANOMALIES,
+    }
+    assert AlarmKind.COLLAPSE in {a.kind for a in monitor.status().active_alarms}
+    observe_all(monitor, [verdict(int(k), i) for i, k in enumerate(rng.integers(0, N + 1, 1_000))])
+    assert AlarmKind.COLLAPSE not in {a.kind for a in monitor.status().active_alarms}
+
+
+def test_a_stuck_sensor_is_named_after_200_equal_scores():
+    found = changed("iid", lambda x, t: np.full_like(x, x[0]))
+    delay, alarm = found[AlarmKind.STUCK]
+    assert delay == CONFIG.stuck_events - 1
+    assert alarm.alternative is Alternative.REPEATED_SCORE
+
+
+def test_a_constant_reference_is_a_stuck_sensor_at_once_until_scores_move():
+    monitor = StreamMonitor(CONFIG, "s")
+    observe_all(monitor, stream(scores("iid", 1_000, 1)))
+    (alarm,) = monitor.observe(unranked(Reason.CONSTANT_WINDOW, 900))
+    assert alarm.kind is AlarmKind.STUCK
+    assert monitor.observe(unranked(Reason.CONSTANT_WINDOW, 901)) == ()
+    monitor.observe(verdict(17, 902))
+    assert monitor.status().active_alarms == ()
+    assert monitor.status().constant_window_events == 2
+
+
+def test_a_ramp_that_the_sliding_window_absorbs_is_drift():
+    runs = [changed("iid", lambda x, t: x + np.minimum(1, t / 1_000), seed) for seed in range(10)]
+    for found in runs:
+        delay, alarm = found[AlarmKind.DRIFT]
+        assert 0 < delay < 1_000
+        assert alarm.alternative is Alternative.HIGHER_SCORES
+
+
+def test_a_slow_fall_is_drift_downwards_and_the_reference_is_taken_anew():
+    monitor = StreamMonitor(CONFIG, "s")
+    values = scores("iid", 8_000, 1)
+    values[3_000:] -= np.minimum(1, np.arange(5_000) / 4_000)
+    alarms = [a for _, a in observe_all(monitor, stream(values)) if a.kind is AlarmKind.DRIFT]
+    assert alarms[0].alternative is Alternative.LOWER_SCORES
+    assert monitor.status().drift in {"collecting", "watching"}
+
+
+def test_adwin_is_silent_unless_asked_and_then_finds_a_shift():
+    values = scores("iid", 4_000, 2)
+    values[3_000:] += 1
+    verdicts = stream(values)
+    assert AlarmKind.ADWIN not in kinds(observe_all(StreamMonitor(CONFIG, "s"), verdicts))
+    alarms = observe_all(StreamMonitor(WITH_ADWIN, "s"), verdicts)
+    (alarm,) = [alarm for _, alarm in alarms if alarm.kind is AlarmKind.ADWIN]
+    assert alarm.alternative is Alternative.HIGHER_SCORES
+    assert alarm.guarantee.startswith("heuristic")
+
+
+def day_of(rejects_per_hour, budget):
+    """One event a second for a day; rejected ones spread evenly."""
+    config = MonitorConfig(
+        window=N, contamination=0.1, tolerance=8, review_budget_per_day=budget,
+        drift_reference_events=0, stuck_events=0,
+    )  # fmt: skip
+    every = 3_600 // rejects_per_hour
+    bank = MonitorBank(config)
+    verdicts = (
+        verdict(BAND.lower if i % every == 0 else i % BAND.lower, i) for i in range(0, 86_400, 4)
+    )
+    alarms = [a for a in bank.observe(verdicts) if a.kind is AlarmKind.REVIEW_BUDGET]
+    return alarms, bank.status()
+
+
+def test_the_review_budget_alarm_comes_early_enough_to_help_and_only_if_needed():
+    alarms, status = day_of(rejects_per_hour=150, budget=2_400)
+    (alarm,) = alarms
+    assert alarm.event_time_ms < 6 * 3_600_000
+    assert alarm.stream_key is None
+    assert alarm.evidence > alarm.threshold == 2_400
+    assert status.reviews_today == 3_600
+    assert day_of(rejects_per_hour=90, budget=2_400)[0] == []

@@ -1,0 +1,214 @@
+"""The planner: promises, teams, episodes; each number against a formula or a simulation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import betabinom, binom
+
+from rejex_stream.capacity import Team, plan_for_team
+from rejex_stream.errors import ConfigError
+from rejex_stream.guarantees import cost_bound, cost_quantile
+from rejex_stream.planner import Costs, EpisodeRule, episodes_per_day, plan, plan_table
+from rejex_stream.rejection import rejection_band
+from rejex_stream.tally import Tally
+from rejex_stream.types import Label, Position, Reason, Verdict
+from rejex_stream.workload import frozen_overrun, safe_rate
+
+
+# ------------------------------------------------------------------------------------ a plan
+@pytest.mark.parametrize(
+    ("n", "contamination", "tolerance", "rate", "bound", "per_day"),
+    [  # window, γ, T, expected rate, the paper's h at δ = .05, rejected a day at 1 Hz
+        (1_000, 0.05, 32, 0.106, 0.254, 9_158),
+        (1_000, 0.05, 4, 0.029, 0.145, 2_506),
+        (20_000, 0.05, 32, 0.0235, 0.074, 2_030),
+        (20_000, 0.05, 4, 0.0065, 0.032, 557),
+        (100_000, 0.01, 32, 0.0048, 0.030, 415),
+        (100_000, 0.01, 4, 0.0013, 0.014, 113),
+    ],
+)
+def test_the_printed_table_of_review_loads_is_reproduced(
+    n, contamination, tolerance, rate, bound, per_day
+):
+    promise = plan(contamination, n, tolerance, delta=0.05, events_per_day=86_400).promise
+    assert promise.expected_rate == pytest.approx(rate, rel=0.02)
+    assert promise.paper_bound_printed == pytest.approx(bound, rel=0.05)
+    assert promise.rejected_per_day == pytest.approx(per_day, rel=0.002)
+
+
+def test_the_shares_of_a_plan_add_up():
+    for choice in plan_table(0.05, [500, 1000, 5000], [1, 4, 8, 32]):
+        promise = choice.promise
+        total = promise.normal_rate + promise.expected_rate + promise.anomaly_rate
+        assert total == pytest.approx(1)
+        assert 0 <= promise.kept_share <= 1
+        assert promise.exact_bound > promise.expected_rate
+
+
+def test_an_unreachable_label_is_a_refusal_with_the_way_out_and_not_an_error():
+    impossible = plan(0.01, 1000, 32)
+    assert "no score can ever be called an anomaly" in impossible.refusal
+    assert "at least 1,700" in impossible.refusal
+    assert plan(0.01, 2000, 32).refusal is None
+    nothing = plan(0.001, 500, 32)
+    assert nothing.promise is None
+    assert nothing.refusal
+    assert plan(0.05, 100, rate=0.001).promise is None
+
+
+def test_costs_are_those_of_the_library():
+    choice = plan(0.05, 2000, 8, costs=Costs(2, 3, 0.04), delta=0.2)
+    band = rejection_band(2000, 0.05, 8)
+    assert choice.promise.cost_bound == cost_bound(band, 2, 3, 0.04)
+    assert choice.promise.cost_quantile == cost_quantile(band, 2, 3, 0.04, 0.2)
+    with pytest.raises(ConfigError, match="above its limit"):
+        plan(0.05, 2000, 8, costs=Costs(1, 1, 0.5))
+
+
+@pytest.mark.parametrize("arguments", [(0.7, 1000, 8), (0.05, 1, 8), (0.05, 1000, 0.1)])
+def test_arguments_that_cannot_be_are_errors(arguments):
+    with pytest.raises(ConfigError):
+        plan(*arguments)
+
+
+# ------------------------------------------------------------------------------------ a team
+@pytest.mark.parametrize(
+    ("events", "capacity", "expected"),
+    [(1e3, 10, 0.00478), (1e3, 50, 0.0361), (1e4, 50, 0.00359), (1e4, 200, 0.0170)],
+)
+def test_the_safe_rate_inverts_the_binomial_law(events, capacity, expected):
+    rate = safe_rate(events, capacity)
+    assert rate == pytest.approx(expected, rel=0.01)
+    assert binom.sf(capacity, int(events), rate) == pytest.approx(0.01, rel=1e-6)
+
+
+def test_the_safe_rate_has_its_ends():
+    assert safe_rate(100, 100) == 1.0
+    assert safe_rate(100, 0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("events", "capacity", "width", "n"), [(1000, 130, 106, 1000), (500, 20, 5, 300)]
+)
+def test_a_frozen_window_overruns_as_the_beta_binomial_law_says(events, capacity, width, n):
+    exact = betabinom.sf(capacity, events, width, n + 1 - width)
+    assert frozen_overrun(events, capacity, width, n) == pytest.approx(exact, rel=1e-3)
+
+
+def test_what_a_team_is_told_to_take_really_fits():
+    team = Team(sensors=5, events_per_s=0.1, reviewers=2, minutes_per_day=60, handling_s=10)
+    answer = plan_for_team(team, 0.05)
+    chosen = answer.rows[answer.recommended]
+    promise = chosen.plan.promise
+    assert chosen.plan.refusal is None
+    assert chosen.plan.tolerance >= 4
+    assert chosen.minutes_per_day < 2 * 60
+    width = promise.upper - promise.lower + 1
+    over = binom.sf(answer.reviews_per_day, int(answer.events_per_day), width / 5001)
+    assert chosen.overrun == pytest.approx(over, rel=1e-6)
+    assert over <= 0.01
+    assert chosen.fill_days == pytest.approx(5000 / 8640)
+    smaller = [row for row in answer.rows if row.plan.window < chosen.plan.window]
+    assert smaller
+    assert all(row.plan.refusal for row in smaller)
+
+
+def test_the_sliding_window_overruns_no_more_often_than_promised():
+    """Simulated days of iid scores against a window that slides with them."""
+    n, events, days = 200, 2000, 400
+    rate = safe_rate(events, 120, overrun=0.05)
+    choice = plan(0.1, n, rate=rate).promise
+    rng = np.random.default_rng(7)
+    over = 0
+    for _ in range(days):
+        scores = rng.random(n + events)
+        windows = np.lib.stride_tricks.sliding_window_view(scores, n)[:events]
+        ranks = (windows <= scores[n:, None]).sum(axis=1)
+        over += ((ranks >= choice.lower) & (ranks <= choice.upper)).sum() > 120
+    assert over <= 0.05 * days
+
+
+def test_frozen_windows_need_a_smaller_rate():
+    team = Team(sensors=1, events_per_s=0.1, minutes_per_day=60, handling_s=10)
+    sliding = plan_for_team(team, 0.05, windows=[20_000], least_tolerance=1)
+    frozen = plan_for_team(team, 0.05, windows=[20_000], least_tolerance=1, frozen=True)
+    rate = [answer.rows[0].plan.promise.expected_rate for answer in (sliding, frozen)]
+    assert rate[1] < rate[0]
+    assert frozen.rows[0].overrun <= 0.01
+
+
+def test_a_team_that_cannot_keep_up_is_refused_and_each_way_out_works():
+    team = Team(sensors=200, events_per_s=1, reviewers=2, minutes_per_day=60, handling_s=45)
+    answer = plan_for_team(team, 0.05)
+    assert answer.recommended is None
+    assert answer.refusal
+    needed = int(answer.nearest[0].split(": ")[1].split(" reviews")[0].replace(",", ""))
+    bigger = Team(sensors=200, events_per_s=1, reviewers=1, minutes_per_day=needed, handling_s=60)
+    assert plan_for_team(bigger, 0.05).recommended is not None
+    together = answer.nearest[1].split("every ")[1].split(" rejected")[0].replace(",", "")
+    grouped = Team(
+        sensors=200, events_per_s=1, reviewers=2, handling_s=45, events_per_episode=float(together)
+    )
+    assert plan_for_team(grouped, 0.05).recommended is not None
+
+
+def test_a_larger_window_is_offered_where_one_helps():
+    team = Team(sensors=5, events_per_s=0.1, reviewers=2, minutes_per_day=60, handling_s=10)
+    answer = plan_for_team(team, 0.05, windows=[500, 1000])
+    assert answer.recommended is None
+    offered = next(line for line in answer.nearest if line.startswith("a window of"))
+    n = int(offered.split("of ")[1].split(" events")[0].replace(",", ""))
+    assert plan_for_team(team, 0.05, windows=[n]).recommended == 0
+
+
+def test_a_team_with_time_for_everything_needs_no_rejection():
+    answer = plan_for_team(Team(sensors=1, events_per_s=0.0001), 0.05)
+    assert answer.safe_rate == 1.0
+    assert "cover all" in answer.refusal
+
+
+@pytest.mark.parametrize(
+    "fields", [{"sensors": 0}, {"events_per_s": math.nan}, {"handling_s": -1}, {"streams": 9},
+               {"events_per_episode": 0.5}],
+)  # fmt: skip
+def test_a_team_that_cannot_be_is_an_error(fields):
+    with pytest.raises(ConfigError):
+        Team(**({"sensors": 3, "events_per_s": 1.0} | fields))
+
+
+# ---------------------------------------------------------------------------------- episodes
+@pytest.mark.parametrize(
+    ("rate", "rule"),
+    [
+        (0.01, EpisodeRule()),
+        (0.1, EpisodeRule(gap_s=30)),
+        (0.3, EpisodeRule(gap_s=0, gap_events=5, max_events=20)),
+        (0.02, EpisodeRule(gap_s=0, gap_events=1)),
+    ],
+)
+def test_independent_rejections_form_as_many_episodes_as_predicted(rate, rule):
+    rng = np.random.default_rng(3)
+    tally = Tally(rule)
+    for i, rejected in enumerate(rng.random(86_400) < rate):
+        tally.add(
+            Verdict(
+                position=Position("t", 0, i), stream_key="a", sensor="a", event_time_ms=i * 1000,
+                seq=i, label=Label.REJECTED if rejected else Label.NORMAL,
+                reason=Reason.AMBIGUOUS if rejected else None, score=0.0,
+                rank=90 if rejected else 10, window_len=100, n_anomalies=10, band_lower=85,
+                band_upper=97)
+        )  # fmt: skip
+    measured = tally.measured()
+    predicted = episodes_per_day(rate, 86_400, 1, rule)
+    assert measured.episodes == pytest.approx(predicted, rel=0.1)
+    assert measured.rejection_rate == pytest.approx(rate, rel=0.1)
+    assert measured.lower < rate < measured.upper
+    assert measured.inflation < 2
+
+
+def test_no_rejection_is_no_episode():
+    assert episodes_per_day(0, 1000, 1) == 0
+    assert episodes_per_day(1, 1000, 1) == pytest.approx(2)

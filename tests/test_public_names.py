@@ -1,0 +1,40 @@
+"""What `import rejex_stream` offers, and what it costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import rejex_stream
+
+
+def test_every_public_name_is_there_and_sorted():
+    names = [name for name in rejex_stream.__all__ if name != "__version__"]
+    assert sorted(names) == sorted(rejex_stream._HOME_OF)
+    for name in names:
+        assert getattr(rejex_stream, name).__module__.startswith("rejex_stream."), name
+
+
+def test_importing_the_package_is_light():
+    heavy = "[m for m in ('numpy', 'sklearn', 'river') if m in sys.modules]"
+    code = f"import sys, rejex_stream; print({heavy})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_module_of_the_core_says_what_it_exports():
+    from importlib import import_module
+
+    for home in (
+        *rejex_stream._HOMES,
+        "exceed",
+        "window",
+        "judge",
+        "model",
+        "stream",
+        "checkpoint",
+    ):
+        module = import_module(f"rejex_stream.{home}")
+        assert module.__doc__, home
+        for name in module.__all__:
+            assert getattr(module, name, None) is not None, f"{home}.{name}"

@@ -1,0 +1,113 @@
+"""Every command and every example of the README, run as a reader would."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+
+pytestmark = pytest.mark.skipif(
+    not README.exists(), reason="README.md is not here: the tests run from a copy without sources"
+)
+
+
+def blocks(language, file=README):
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
+
+
+def commands():
+    lines = [line for block in blocks("bash") for line in block.splitlines()]
+    lines += [
+        line for b in blocks("bash", ROOT / "docs" / "operations.md") for line in b.splitlines()
+    ]
+    return [line.split("#")[0].strip() for line in lines if line.strip()]
+
+
+# What a command needs beside the checkout, and where it is run instead.
+ELSEWHERE = {
+    "make test": "this is it",
+    "make demo": "test_make_demo_works_in_a_fresh_checkout",
+    "rejex-stream topics create examples/kafka.toml": "tests/kafka: needs a broker",
+    "rejex-stream run examples/kafka.toml": "tests/kafka: needs a broker",
+}
+
+
+@pytest.mark.parametrize("command", [c for c in commands() if c not in ELSEWHERE])
+def test_the_command_works(command, tmp_path):
+    for name in ("examples", "docs"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_command_that_runs_elsewhere_is_still_in_the_readme():
+    assert set(ELSEWHERE) <= set(commands())
+
+
+def test_make_demo_works_in_a_fresh_checkout(tmp_path):
+    files = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if files.returncode:
+        pytest.skip("not a git checkout: there is nothing to check out freshly")
+    for name in files.stdout.splitlines():
+        if (ROOT / name).is_file():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, tmp_path / name)
+    # The packages come from the environment of the tests: what is tested is the Makefile and the
+    # sources; an installation from nothing is CI's first step.
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    script = tmp_path / ".venv" / "bin" / "rejex-stream"
+    script.write_text(
+        f'#!/bin/sh\nPYTHONPATH="{tmp_path}:{tmp_path}/connectors" '
+        f'exec "{sys.executable}" -m rejex_stream "$@"\n'
+    )
+    script.chmod(0o755)
+    (tmp_path / ".venv" / "run.stamp").touch()
+    done = subprocess.run(
+        ["make", "demo"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "demo-output" / "report.html").stat().st_size > 50_000
+    assert "caught" in done.stdout
+
+
+def test_the_ten_lines_are_the_example_file_and_load():
+    shown = blocks("toml")[0]
+    example = (ROOT / "examples" / "kafka.toml").read_text(encoding="utf-8")
+    body = [line for line in example.splitlines() if not line.startswith("#")]
+    assert shown.split() == "\n".join(body).split()
+    assert len([line for line in shown.splitlines() if line]) <= 10
+    tomllib.loads(shown)
+
+
+def test_the_notebook_example_runs():
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    names = {"X": np.vstack([rng.normal(size=(950, 2)), rng.normal(6, 1, size=(50, 2))])}
+    for block in blocks("python"):
+        exec(compile(block, "README.md", "exec"), names)
+    assert set(names["model"].predict(names["X"])) == {-1, 0, 1}
+
+
+def test_every_local_link_leads_somewhere():
+    for file in (README, ROOT / "benchmarks" / "README.md", ROOT / "docs" / "operations.md"):
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", file.read_text(encoding="utf-8")):
+            assert (file.parent / target).exists(), f"{file.name} links to {target}"

@@ -1,0 +1,263 @@
+"""Bands, stability, budgets: against 90-digit values, brute force and PyOD."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rejex_stream.errors import ConfigError
+from rejex_stream.exceed import stability_at, stability_table
+from rejex_stream.policy import RejectionPolicy
+from rejex_stream.rejection import (
+    _band,
+    anomaly_count,
+    max_tolerance,
+    min_window,
+    rejection_band,
+    require_reachable,
+    stability,
+    tolerance_for_rate,
+    window_for_rate,
+)
+from rejex_stream.types import Label
+
+
+def test_all_golden_bands_are_met_exactly(exceed_golden):
+    for n, gamma, m, tolerance, k_lo, k_hi, *_ in exceed_golden["band"]:
+        band = rejection_band(n, gamma, tolerance)
+        assert (band.n_anomalies, band.lower, band.upper) == (m, k_lo, k_hi), (n, gamma, tolerance)
+        assert band.can_accept_normal == (k_lo > 0)
+        assert band.can_accept_anomaly == (k_hi < n)
+
+
+def test_all_golden_log_probabilities_are_met_to_1e_9(exceed_golden):
+    for n, gamma, _m, k, log_p1, log_p0, confidence in exceed_golden["confidence"]:
+        at = stability(k, n, gamma)
+        assert at.log_p_anomaly == pytest.approx(float(log_p1), abs=1e-9, rel=0)
+        assert at.log_p_normal == pytest.approx(float(log_p0), abs=1e-9, rel=0)
+        assert at.confidence == pytest.approx(float(confidence), abs=1e-11)
+
+
+def test_an_array_of_ranks_gives_what_single_ranks_give():
+    ranks = np.arange(0, 501).reshape(3, 167)
+    table = stability(ranks, 500, 0.07)
+    assert table.log_p_anomaly.shape == (3, 167)
+    for k in (0, 100, 463, 500):
+        one = stability(k, 500, 0.07)
+        assert isinstance(one.p_anomaly, float)
+        assert one.log_p_anomaly == table.log_p_anomaly.flat[k]
+        assert one.confidence == table.confidence.flat[k]
+        p, confidence = stability_at(k, 500, 35)
+        assert p == pytest.approx(one.p_anomaly, rel=1e-12)
+        assert confidence == pytest.approx(one.confidence, abs=1e-14)
+    assert stability_table(500, 0.07)[0] == tuple(table.p_anomaly.ravel())
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    n=st.integers(2, 600),
+    gamma=st.sampled_from([0.005, 0.01, 0.02, 0.05, 0.1, 0.29, 0.3333, 0.45, 0.499]),
+    tolerance=st.floats(0.6932, 640.0),
+)
+def test_the_band_is_what_the_formula_says_rank_by_rank(n, gamma, tolerance):
+    if anomaly_count(n, gamma) < 1:
+        return
+    at = stability(np.arange(n + 1), n, gamma)
+    rejected = np.flatnonzero((at.log_p_anomaly >= -tolerance) & (at.log_p_normal >= -tolerance))
+    band = rejection_band(n, gamma, tolerance)
+    assert band.width == len(rejected)
+    if len(rejected):
+        assert (band.lower, band.upper) == (rejected[0], rejected[-1])
+    labels = [band.label(rank) for rank in range(n + 1)]
+    assert labels == sorted(labels, key=[Label.NORMAL, Label.REJECTED, Label.ANOMALY].index)
+    assert (Label.ANOMALY in labels) == band.can_accept_anomaly
+    assert (Label.NORMAL in labels) == band.can_accept_normal
+
+
+@pytest.mark.parametrize("n", [10**5, 10**6, 10**7])
+@pytest.mark.parametrize("tolerance", [0.7, 4, 32, 300, 600])
+@pytest.mark.parametrize("gamma", [0.001, 0.05, 0.49])
+def test_large_bands_have_their_edges_where_the_tails_cross(n, tolerance, gamma):
+    band = rejection_band(n, gamma, tolerance)
+    for rank, inside in (
+        (band.lower - 1, False),
+        (band.lower, True),
+        (band.upper, True),
+        (band.upper + 1, False),
+    ):
+        if not 0 <= rank <= n or band.width == 0:
+            continue
+        at = stability(rank, n, gamma)
+        assert (min(at.log_p_anomaly, at.log_p_normal) >= -tolerance) == inside
+
+
+def test_a_band_costs_less_than_a_millisecond():
+    # The best of several runs: what the code costs, not what the machine does meanwhile.
+    for n in (1000, 10**5, 10**7):
+        best = math.inf
+        for _ in range(20):
+            _band.cache_clear()
+            start = time.perf_counter()
+            rejection_band(n, 0.05, 32)
+            best = min(best, time.perf_counter() - start)
+        assert best < 1e-3
+
+
+def test_the_empty_band_gives_hard_labels():
+    band = rejection_band(164, 0.01, 0.7)
+    assert band.width == 0
+    assert band.lower > band.upper
+    assert band.label(163) == "normal"
+    assert band.label(164) == "anomaly"
+    assert band.can_accept_anomaly
+    assert band.can_accept_normal
+
+
+def test_no_tolerance_is_large_enough_to_break_the_band():
+    # 1 - 2 exp(-T) is 1.0 from T = 38.13 on; implementations that form it reject everything.
+    widths = [rejection_band(1000, 0.1, tolerance).width for tolerance in (36, 38, 39, 40, 64)]
+    assert widths == sorted(widths)
+    assert widths[-1] < 220
+
+
+def test_counts_read_contamination_as_the_decimal_that_was_typed():
+    assert anomaly_count(100, 0.29) == 29
+    assert anomaly_count(10_000, 0.57) == 5700
+    assert rejection_band(100, 0.29, 4).n_anomalies == 29
+
+
+def test_fewest_anomalies_that_can_be_accepted_match_the_golden_table(exceed_golden):
+    for tolerance, by_n in exceed_golden["min_m"].items():
+        for n, m in ((int(n), int(m)) for n, m in by_n.items()):
+            if 2 * m + 1 >= n:
+                continue
+            assert max_tolerance(n, (m + 0.5) / n) > float(tolerance)
+            if m > 1:
+                assert max_tolerance(n, (m - 0.5) / n) <= float(tolerance)
+
+
+@pytest.mark.parametrize("gamma", [0.002, 0.01, 0.05, 0.29, 0.45, 0.499])
+@pytest.mark.parametrize("tolerance", [0.7, 4, 8, 16, 32, 64, 300])
+def test_min_window_is_the_smallest_that_can_say_both_labels(gamma, tolerance):
+    n = min_window(gamma, tolerance)
+    require_reachable(rejection_band(n, gamma, tolerance))
+    if n > 2 and anomaly_count(n - 1, gamma) >= 1:
+        with pytest.raises(ConfigError, match="can ever be called"):
+            require_reachable(rejection_band(n - 1, gamma, tolerance))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    n=st.integers(50, 5000),
+    gamma=st.sampled_from([0.02, 0.05, 0.1, 0.29, 0.4]),
+    rate=st.floats(0.02, 0.6),
+)
+def test_the_tolerance_for_a_rate_uses_the_whole_rate_and_no_more(n, gamma, rate):
+    tolerance = tolerance_for_rate(rate, n, gamma)
+    band = rejection_band(n, gamma, tolerance)
+    assert band.width <= rate * (n + 1)
+    # One more rank would be too many, except where two ranks flip at the very same tolerance.
+    assert band.width >= math.floor(rate * (n + 1)) - 1
+    assert rejection_band(n, gamma, float(f"{tolerance:.9g}")).width == band.width
+
+
+@pytest.mark.parametrize(
+    ("rate", "gamma", "tolerance"),
+    [(0.01, 0.01, 32), (0.02, 0.05, 32), (0.05, 0.05, 8), (0.05, 0.29, 32), (0.3, 0.05, 4)],
+)
+def test_window_for_rate_is_the_smallest_window_that_keeps_the_rate(rate, gamma, tolerance):
+    n = window_for_rate(rate, gamma, tolerance)
+    assert rejection_band(n, gamma, tolerance).width <= rate * (n + 1)
+    require_reachable(rejection_band(n, gamma, tolerance))
+    if n > min_window(gamma, tolerance):
+        assert rejection_band(n - 1, gamma, tolerance).width > rate * n
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: rejection_band(100, 0.0), r"contamination = 0 is outside \(0, 0\.5\)"),
+        (lambda: rejection_band(100, 0.5), r"contamination = 0\.5 is outside"),
+        (lambda: rejection_band(100, math.nan), "contamination is not a number"),
+        (lambda: rejection_band(100, "many"), "contamination = 'many' is not a number"),
+        (lambda: rejection_band(1, 0.1), "window n = 1 cannot be used"),
+        (lambda: rejection_band(10.5, 0.1), r"window n = 10\.5 cannot be used"),
+        (lambda: rejection_band(50, 0.01), r"at least 100.*contamination of at least 0\.02"),
+        (lambda: rejection_band(100, 0.1, math.log(2)), "tolerance = .* cannot be used.*0.693"),
+        (lambda: rejection_band(100, 0.1, math.inf), "tolerance = inf cannot be used"),
+        (lambda: stability(101, 100, 0.1), "rank = 101 is not a rank.*0 to 100"),
+        (lambda: stability([1, -1], 100, 0.1), "rank = -1 is not a rank"),
+        (lambda: stability(0.5, 100, 0.1), r"rank = 0\.5 is not a rank"),
+        (lambda: min_window(0.1, 0.5), "tolerance = 0.5 cannot be used"),
+        (lambda: tolerance_for_rate(0, 100, 0.1), r"rate = 0 is outside \(0, 1\)"),
+        (lambda: tolerance_for_rate(0.001, 100, 0.1), "window of at least 999.*rate of at least"),
+        (lambda: window_for_rate(1.5, 0.1, 32), r"rate = 1\.5 is outside"),
+        (
+            lambda: require_reachable(rejection_band(100, 0.1)),
+            "window of at least 160,.*at most 16",
+        ),
+        (lambda: RejectionPolicy(0.1), "give exactly one"),
+        (lambda: RejectionPolicy(0.1, 32, 0.1), "give exactly one"),
+        (lambda: RejectionPolicy(0.05, rate=0.3).require(500), "rate of at most"),
+    ],
+)
+def test_bad_arguments_are_refused_with_value_limit_and_mend(call, words):
+    with pytest.raises(ConfigError, match=words):
+        call()
+
+
+def test_the_mends_that_refusals_name_do_work():
+    policy = RejectionPolicy(0.05, rate=0.3)
+    with pytest.raises(ConfigError) as refusal:
+        policy.require(500)
+    rate = float(str(refusal.value).split("at most ")[1].split(",")[0])
+    RejectionPolicy(0.05, rate=rate).require(500)
+    require_reachable(rejection_band(100, 0.1, 11))
+
+
+def test_a_budget_keeps_its_rate_while_the_window_fills():
+    policy = RejectionPolicy(0.05, rate=0.04)
+    for n in range(policy.first_window, 1200, 7):
+        band = policy.band(n)
+        assert band.width <= 0.04 * (n + 1)
+    assert policy.band(policy.first_window).can_accept_anomaly
+
+
+@pytest.mark.parametrize("tolerance", [2, 4, 8, 16, 32])
+@pytest.mark.parametrize(("n", "gamma"), [(200, 0.1), (500, 0.05), (1000, 0.02), (1000, 0.3)])
+def test_verdicts_equal_those_of_pyod_for_distinct_scores(n, gamma, tolerance):
+    from pyod.models.base import BaseDetector
+
+    class Identity(BaseDetector):
+        """Scores a row by its only feature."""
+
+        def __init__(self, contamination=0.1):
+            super().__init__(contamination=contamination)
+
+        def fit(self, X, y=None):
+            self._set_n_classes(y)
+            self.decision_scores_ = X[:, 0]
+            self._process_decision_scores()
+            return self
+
+        def decision_function(self, X):
+            return X[:, 0]
+
+    rng = np.random.default_rng(n)
+    reference = rng.normal(size=n)
+    fresh = np.concatenate([rng.normal(size=200), np.sort(reference)[-60:] + 1e-9])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pyod = Identity(contamination=gamma).fit(reference[:, None])
+        theirs = pyod.predict_with_rejection(fresh[:, None], T=tolerance)
+    band = rejection_band(n, gamma, tolerance)
+    ranks = np.searchsorted(np.sort(reference), fresh, side="right")
+    codes = {"normal": 0, "anomaly": 1, "rejected": -2}
+    ours = [codes[band.label(int(rank))] for rank in ranks]
+    assert ours == theirs.tolist()

@@ -1,0 +1,82 @@
+"""The window against a list that is sorted again at every step."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rejex_stream.errors import CheckpointError, ConfigError
+from rejex_stream.window import ScoreWindow, mid_rank
+
+few_values = st.integers(-3, 3).map(float)
+any_value = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(2, 12), st.lists(st.one_of(few_values, any_value), max_size=60), any_value)
+def test_ranks_and_order_statistics_equal_those_of_a_sorted_list(capacity, scores, probe):
+    window = ScoreWindow(capacity)
+    kept: list[float] = []
+    for score in scores:
+        evicted = window.push(score)
+        kept.append(score)
+        assert evicted == (kept.pop(0) if len(kept) > capacity else None)
+        window.check_invariants()
+        for value in (score, probe):
+            assert window.rank(value) == (
+                sum(s < value for s in kept),
+                sum(s <= value for s in kept),
+            )
+        assert [window.order_statistic(k) for k in range(1, len(kept) + 1)] == sorted(kept)
+        assert window.is_constant == (min(kept) == max(kept))
+        assert window.scores() == kept
+        assert window.is_full == (len(kept) == capacity)
+        assert window.tie_mass(1) == kept.count(max(kept)) / len(kept)
+    assert ScoreWindow.restore(window.snapshot()).scores() == kept
+
+
+def test_a_long_random_life_keeps_the_invariants():
+    rng = random.Random(5)
+    window = ScoreWindow(997)
+    for step in range(20_000):
+        window.push(rng.choice([rng.gauss(0, 1), round(rng.gauss(0, 1), 1), 0.0]))
+        if step % 500 == 0:
+            window.check_invariants()
+    window.check_invariants()
+
+
+def test_the_mid_rank_does_not_call_a_stuck_sensor_an_anomaly():
+    window = ScoreWindow(100, [3.0] * 100)
+    assert window.rank(3.0) == (0, 100)
+    assert mid_rank(*window.rank(3.0)) == 50
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf])
+def test_scores_that_cannot_be_ranked_stay_out(score):
+    window = ScoreWindow(4, [1.0])
+    with pytest.raises(ConfigError, match="only finite scores"):
+        window.push(score)
+    with pytest.raises(ConfigError, match="only finite scores"):
+        ScoreWindow(4, [score])
+    assert window.scores() == [1.0]
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(ConfigError, match="window n = 1"):
+        ScoreWindow(1)
+    with pytest.raises(ConfigError, match="no order statistic 3"):
+        ScoreWindow(4, [1.0, 2.0]).order_statistic(3)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [{}, {"capacity": 2, "scores": [1.0, 2.0, 3.0]}, {"capacity": "2", "scores": []},
+     {"capacity": 4, "scores": [math.nan]}],
+)  # fmt: skip
+def test_a_broken_snapshot_is_refused(broken):
+    with pytest.raises(CheckpointError, match="not the snapshot of a score window"):
+        ScoreWindow.restore(broken)

@@ -1,0 +1,77 @@
+"""Take a picture of a report for the documentation: ``python tools/screenshot.py REPORT PICTURE``.
+
+Needs Chromium (or Chrome) and Playwright's Python package; it never downloads a browser.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+def find_browser() -> str:
+    """Return a browser's path: ``REJEX_BROWSER``, or the first known name on the path."""
+    chosen = os.environ.get("REJEX_BROWSER")
+    found = chosen or next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        sys.exit("No Chromium found: install one, or set REJEX_BROWSER to its path.")
+    return found
+
+
+def shoot(
+    report: Path, picture: Path, *, width: int, height: int, scale: float, dark: bool
+) -> None:
+    """Save the first `height` CSS pixels of the page as PNG."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_browser(), args=FLAGS)
+        page = browser.new_page(
+            viewport={"width": width, "height": height},
+            device_scale_factor=scale,
+            color_scheme="dark" if dark else "light",
+        )
+        page.goto(report.resolve().as_uri())
+        page.wait_for_timeout(500)  # two frames would do; plots are drawn in the next one
+        page.screenshot(path=picture)
+        browser.close()
+
+
+def main() -> None:
+    """Parse the command line and take the picture."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("report", type=Path)
+    parser.add_argument("picture", type=Path)
+    parser.add_argument("--width", type=int, default=1240)
+    parser.add_argument("--height", type=int, default=1560)
+    parser.add_argument("--scale", type=float, default=1.25)
+    parser.add_argument("--dark", action="store_true")
+    given = parser.parse_args()
+    given.picture.parent.mkdir(parents=True, exist_ok=True)
+    shoot(
+        given.report,
+        given.picture,
+        width=given.width,
+        height=given.height,
+        scale=given.scale,
+        dark=given.dark,
+    )
+    print(f"{given.picture}: {given.picture.stat().st_size / 1000:.0f} kB")
+
+
+if __name__ == "__main__":
+    main()

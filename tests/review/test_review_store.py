@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import sqlite3
-import time
 from pathlib import Path
 
 import msgspec
@@ -462,7 +461,7 @@ def test_counts_of_verdicts_are_exact_and_by_event_time(new_store, farm):
 def _claim_until_empty(path: Path, name: str, start, out) -> None:
     store = ReviewStore(path, ReviewSettings())
     viewer = Viewer(name)
-    start.wait()
+    start.wait(60)  # nobody claims before everybody is there
     mine = []
     while True:
         try:
@@ -485,15 +484,13 @@ def test_processes_that_claim_at_once_never_get_the_same_episode(new_store):
     store = new_store()
     store.add([item(1000 * i, confidence=i / 300) for i in range(240)])
     context = multiprocessing.get_context("spawn")
-    start, out = context.Event(), context.Queue()
+    start, out = context.Barrier(4), context.Queue()
     workers = [
         context.Process(target=_claim_until_empty, args=(store.database.path, f"w{i}", start, out))
         for i in range(4)
     ]
     for worker in workers:
         worker.start()
-    time.sleep(0.5)
-    start.set()
     claimed = dict(out.get(timeout=60) for _ in workers)
     for worker in workers:
         worker.join(30)

@@ -28,7 +28,7 @@ from rejex_stream.facade import RejectingDetector
 from rejex_stream.protocols import BatchDetector, Scorer
 from rejex_stream.rejection import anomaly_count
 
-__all__ = ["TOLERANCE", "Cell", "Part"]
+__all__ = ["TOLERANCE", "Cell", "Part", "Space"]
 
 TOLERANCE = 32.0
 _FEW_FEATURES = 8
@@ -46,6 +46,26 @@ class Part:
 
     def __getitem__(self, name: str) -> Array:
         return self.arrays[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Columns in which volumes are measured.
+
+    Attributes
+    ----------
+    columns
+        Which; ``None`` for all of them.
+    seed
+        Of the detector that is fitted on them.
+    rows, points
+        The metric rows (rows, columns) and uniform points in a box around the data.
+    """
+
+    columns: npt.NDArray[np.int64] | None
+    seed: int
+    rows: Array
+    points: Array
 
 
 @dataclass
@@ -177,6 +197,39 @@ class Cell:
         return self.unifier.margin(self.fit["train"][self.metric_rows])
 
     @cached_property
+    def spaces(self) -> tuple[Space, ...]:
+        """Where volumes are measured: the whole space, or draws of 5 features."""
+        rng = np.random.default_rng(self.seed)
+        X, rows = self.fold.X_train, self.metric_rows
+        d, points = X.shape[1], self.effort.volume_points
+        if d <= _FEW_FEATURES:
+            uniform = rng.uniform(X.min(axis=0), X.max(axis=0), size=(points, d))
+            return (Space(None, 0, X[rows], uniform),)
+        moving = np.flatnonzero(np.ptp(X[rows], axis=0) > 0)
+        spaces = []
+        for _ in range(self.effort.subspaces):
+            columns = np.sort(rng.choice(moving, min(_SUBSPACE, len(moving)), replace=False))
+            part = X[np.ix_(rows, columns)]
+            seed = int(rng.integers(2**31))
+            box = (part.min(axis=0), part.max(axis=0))
+            spaces.append(
+                Space(columns, seed, part, rng.uniform(*box, size=(points, len(columns))))
+            )
+        return tuple(spaces)
+
+    def space_scorer(self, space: Space) -> Scorer:
+        """Return the detector that judges a space: the one fitted, or one fitted on its columns."""
+        if space.columns is None:
+            return self._scorer
+        if space.seed not in self._space_scorers:
+            self._space_scorers[space.seed] = self._recipe.fit(space.rows, seed=space.seed)
+        return self._space_scorers[space.seed]
+
+    @cached_property
+    def _space_scorers(self) -> dict[int, Scorer]:
+        return {}
+
+    @cached_property
     def volume(self) -> Part:
         """Scores of the metric rows and of uniform points, per subspace.
 
@@ -186,26 +239,13 @@ class Cell:
         """
 
         def make() -> dict[str, Array]:
-            rng = np.random.default_rng(self.seed)
-            X, rows = self.fold.X_train, self.metric_rows
-            d, points = X.shape[1], self.effort.volume_points
-            if d <= _FEW_FEATURES:
-                uniform = rng.uniform(X.min(axis=0), X.max(axis=0), size=(points, d))
-                return {
-                    "scores": self.fit["train"][rows][None],
-                    "uniform": self._scorer.score(uniform)[None],
-                }
-            moving = np.flatnonzero(np.ptp(X[rows], axis=0) > 0)
-            scores, volumes = [], []
-            for _ in range(self.effort.subspaces):
-                columns = np.sort(rng.choice(moving, min(_SUBSPACE, len(moving)), replace=False))
-                part = X[np.ix_(rows, columns)]
-                low, high = part.min(axis=0), part.max(axis=0)
-                scorer = self._recipe.fit(part, seed=int(rng.integers(2**31)))
-                uniform = rng.uniform(low, high, size=(points, len(columns)))
-                scores.append(scorer.score(part))
-                volumes.append(scorer.score(uniform))
-            return {"scores": np.stack(scores), "uniform": np.stack(volumes)}
+            spaces = self.spaces
+            if spaces[0].columns is None:
+                scores = [self.fit["train"][self.metric_rows]]
+            else:
+                scores = [self.space_scorer(space).score(space.rows) for space in spaces]
+            uniform = [self.space_scorer(space).score(space.points) for space in spaces]
+            return {"scores": np.stack(scores), "uniform": np.stack(uniform)}
 
         return self._part("volume", make)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchmarks.paper.beyond import beyond
 from benchmarks.paper.figures import draw
+from benchmarks.paper.readings import readings
 from benchmarks.paper.results import Results, paper_numbers
 from benchmarks.paper.sections import Section, bars, q1, q2, q3, q5
 from benchmarks.paper.tabulate import Table
@@ -41,6 +42,7 @@ def write_report(folder: Path, to: Path) -> Path:
     section("What this covers", coverage(results))
     section("What was promised", bars(results))
     section("Q1: RejEx against the baselines", q1(results), "q1.png", "cost and rank per detector")
+    section("Other readings", readings(results))
     section("Q2: other costs", q2(results), "q2.png", "cost per detector, three cost functions")
     section("Q3: CPU time", q3(results))
     section("Q4: estimates and bounds", q4(results), "q4.png", "measured against bounds, per set")
@@ -82,7 +84,7 @@ def coverage(results: Results) -> Section:
     there = set(results.detectors)
     no = [d for d in paper_numbers()["cost"]["1-1"] if d not in there]
     if no:
-        why = " AE needs PyTorch, which this run did not have." if "AE" in no else ""
+        why = " AE needs PyTorch; this run did not have it." if "AE" in no else ""
         yield f"Detectors that are absent: {', '.join(no)}.{why}\n"
     if results.absent:
         reasons = Counter((row["detector"], row["method"], row["absent"]) for row in results.absent)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from benchmarks.paper import rows as rows_file
 from benchmarks.paper.costs import Counts, cost, costs
 from benchmarks.paper.inference import ranks
-from benchmarks.paper.methods import ANY, METHODS
+from benchmarks.paper.methods import ANY, METHODS, READINGS
 
 __all__ = ["Results", "counts_of", "paper_numbers"]
 
@@ -63,7 +63,9 @@ class Results:
                 absent.append(row)
             else:
                 found[row["dataset"], row["detector"], row["fold"]][row["method"]] = row
-        whole = {key: by for key, by in found.items() if METHODS.keys() <= by.keys()}
+        whole = {
+            key: by for key, by in found.items() if METHODS.keys() - READINGS.keys() <= by.keys()
+        }
         # A fold that was cut short lacks some detectors: means would be over different sets.
         per_fold = Counter((dataset, fold) for dataset, _, fold in whole)
         usual = {
@@ -78,6 +80,12 @@ class Results:
                     del whole[dataset, name, fold]
         setup = json.loads((folder / "setup.json").read_text("utf-8"))
         return cls(dict(sorted(whole.items())), absent, setup, len(found) - len(whole))
+
+    def having(self, methods: Iterable[str]) -> Results:
+        """Return the experiments that have these methods too."""
+        wanted = set(methods)
+        rows = {key: by for key, by in self.rows.items() if wanted <= by.keys()}
+        return replace(self, rows=rows)
 
     # ------------------------------------------------------------------------ coverage
     @property

@@ -11,11 +11,11 @@ from sklearn.metrics import roc_auc_score
 
 from benchmarks.paper.cell import Cell, Part
 from benchmarks.paper.confidence import flip_tolerance
-from benchmarks.paper.costs import CASES, Counts, cost, costs
+from benchmarks.paper.costs import CASES, Counts, cost, costs, count
 from benchmarks.paper.data import Dataset, folds, load, paper_rows, paper_sets
 from benchmarks.paper.effort import EFFORTS
 from benchmarks.paper.inference import block_bootstrap, critical_difference, friedman, ranks
-from benchmarks.paper.methods import BEYOND, METHODS, PAPER, recipe
+from benchmarks.paper.methods import BEYOND, METHODS, PAPER, READINGS, recipe
 from benchmarks.paper.methods.outcome import ANY
 from benchmarks.paper.methods.recipe import threshold_range
 from benchmarks.paper.repen import fit_repen, lesinn, triplet_loss
@@ -262,6 +262,35 @@ def test_em_and_mv_measure_both_sides_on_the_same_volume(cell, monkeypatch):
         assert objective(t) == pytest.approx(sign * expected)
 
 
+def test_own_boxes_measure_each_side_in_the_box_of_its_rows(cell, monkeypatch):
+    from benchmarks.paper.metrics import excess_mass, mass_volume
+
+    accepted, t = split(cell)
+    (space,) = cell.spaces
+    scores = cell.volume["scores"][0]
+    unit = np.random.default_rng(cell.seed + 2).random((300, space.rows.shape[1]))
+    for name, measure in (
+        ("Em, own box", lambda s, u, box: excess_mass(s, u) / box),
+        ("Mv, own box", lambda s, u, box: -mass_volume(s, u) * box),
+    ):
+        sides = []
+        for side in (accepted, ~accepted):
+            low, high = space.rows[side].min(axis=0), space.rows[side].max(axis=0)
+            uniform = cell.space_scorer(space).score(low + unit * (high - low))
+            sides.append(measure(scores[side], uniform, np.prod(high - low)))
+        assert objective_of(cell, name, monkeypatch)(t) == pytest.approx(sides[0] - sides[1])
+
+
+def test_the_five_at_one_rate_reject_the_smallest_margins(cell):
+
+    margin = cell.unifier.margin(cell.fit["test"])
+    k = int(np.sum(cell.fit["verdicts"] == -1))
+    verdicts = cell.labels.copy()
+    verdicts[np.argsort(margin, kind="stable")[:k]] = -1
+    assert 0 < k < len(margin)
+    assert METHODS["Unified margin"](cell).counts == {"any": count(verdicts, cell.fold.y_test)}
+
+
 def test_many_columns_are_measured_in_draws_of_five(tmp_path):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(120, 12)), np.repeat([0, 1], [110, 10])
@@ -364,4 +393,4 @@ def test_the_bootstrap_covers_the_mean_of_blocks():
 
 def test_the_papers_eight_methods_are_there_and_nothing_is_named_twice():
     assert len(PAPER) == 8
-    assert len(METHODS) == 8 + 1 + len(BEYOND)
+    assert len(METHODS) == 8 + 1 + len(BEYOND) + len(READINGS)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.paper.cell import Cell
 from benchmarks.paper.confidence import flip_tolerance
 from benchmarks.paper.costs import Counts, count
 from benchmarks.paper.methods.outcome import ANY, Outcome, judge
 
-__all__ = ["always_normal", "curves", "margin", "random", "reject_all"]
+__all__ = ["always_normal", "curves", "margin", "random", "reject_all", "unified_margin"]
 
 _COVERAGES = np.linspace(0.0, 1.0, 41)
 
@@ -38,13 +40,22 @@ def random(cell: Cell) -> Outcome:
 
 def margin(cell: Cell) -> Outcome:
     """Reject as many as RejEx, those nearest to λ in score units; and the risk-coverage curves."""
+    outcome = _least_confident(cell, np.abs(cell.fit["test"] - cell.threshold))
+    return dataclasses.replace(outcome, notes={"curves": curves(cell)})
+
+
+def unified_margin(cell: Cell) -> Outcome:
+    """Reject as many as RejEx by the confidence of the metric-based five: Kriegel's margin."""
+    return _least_confident(cell, cell.unifier.margin(cell.fit["test"]))
+
+
+def _least_confident(cell: Cell, confidence: npt.NDArray[np.float64]) -> Outcome:
     started = time.process_time()
     rejected = int(np.sum(cell.fit["verdicts"] == -1))
-    distance = np.abs(cell.fit["test"] - cell.threshold)
-    reject = np.zeros(len(distance), dtype=bool)
-    reject[np.argsort(distance, kind="stable")[:rejected]] = True
+    reject = np.zeros(len(confidence), dtype=bool)
+    reject[np.argsort(confidence, kind="stable")[:rejected]] = True
     spent = time.process_time() - started
-    return Outcome({ANY: judge(cell, cell.labels, reject)}, spent, {"curves": curves(cell)})
+    return Outcome({ANY: judge(cell, cell.labels, reject)}, spent)
 
 
 def curves(cell: Cell) -> dict[str, list[float | None]]:

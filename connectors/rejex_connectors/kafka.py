@@ -27,6 +27,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 
+from rejex_connectors.kafka_access import refuse_early
 from rejex_connectors.kafka_client import (
     Consumer,
     Edge,
@@ -66,7 +67,7 @@ def connect(settings: KafkaSettings) -> tuple[KafkaSource, KafkaSink]:
     Raises
     ------
     ConnectorError
-        Retriable when the broker does not answer; not when it refuses us.
+        Retriable when the broker does not answer; not when it refuses us, or some of what we do.
     ConfigError
         When an output topic does not exist.
     """
@@ -78,6 +79,12 @@ def connect(settings: KafkaSettings) -> tuple[KafkaSource, KafkaSink]:
         messages = OutcomeMessages(settings, producer.partitions)
         consumer = open_consumer()
     except BaseException:
+        producer.close()
+        raise
+    try:
+        refuse_early(settings)
+    except BaseException:
+        consumer.close()
         producer.close()
         raise
     source = KafkaSource(consumer, settings, open_consumer)

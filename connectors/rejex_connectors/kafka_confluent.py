@@ -267,7 +267,8 @@ class FastProducer:
                 self._producer.init_transactions(settings.commit_timeout_ms / 1000)
         except ck.KafkaException as error:
             if hasattr(self, "_producer"):
-                self._producer.poll(0.0)  # calls error_cb
+                with contextlib.suppress(ck.KafkaException):  # a fatal one is raised again
+                    self._producer.poll(0.0)  # calls error_cb
                 self._producer = None  # its threads end with it
             # Where it could not connect, the library says no more than that time ran out.
             raise explain(next(iter(refused), error.args[0]), settings, "connecting") from None
@@ -275,15 +276,24 @@ class FastProducer:
     def partitions(self, topic: str) -> int:
         """Look into the cluster's metadata, fetched once."""
         if not self._partitions:
-            try:
-                topics = self._producer.list_topics(timeout=ASK_S).topics
-            except ck.KafkaException as error:
-                doing = f"looking for topic {topic!r}"
-                raise explain(error.args[0], self._settings, doing) from error
-            self._partitions = {name: len(t.partitions) for name, t in topics.items()}
+            self._partitions = {
+                name: len(found.partitions) for name, found in self._topics(topic, None).items()
+            }
         if not self._partitions.get(topic):
+            # All topics are those that we may know of: asked by name, it is missing or refused.
+            refused = self._topics(topic, topic)[topic].error
+            if refused is not None and refused.code() in REFUSED:
+                raise explain(refused, self._settings, f"looking for topic {topic!r}")
             raise missing_topic(self._settings, topic)
         return self._partitions[topic]
+
+    def _topics(self, wanted: str, asked: str | None) -> dict[str, Any]:
+        try:
+            topics: dict[str, Any] = self._producer.list_topics(asked, timeout=ASK_S).topics
+        except ck.KafkaException as error:
+            doing = f"looking for topic {wanted!r}"
+            raise explain(error.args[0], self._settings, doing) from error
+        return topics
 
     def publish(
         self, messages: Sequence[Message], offsets: Mapping[Partition, int], consumer: Consumer

@@ -49,7 +49,7 @@ def explain(error: ck.KafkaError, settings: KafkaSettings, doing: str) -> Connec
         return seat_taken(settings)
     if code in _NOT_MEMBER:
         return no_member(settings)
-    reason = error.str()
+    reason = error.str().rstrip(".")
     hopeless = code in _HOPELESS
     if code in REFUSED:
         hopeless, reason = True, f"{reason}; check kafka.security and the ACLs"

@@ -18,7 +18,14 @@ if TYPE_CHECKING:
 
     from rejex_connectors.kafka_settings import KafkaSettings
 
-__all__ = ["Finding", "TopicPlan", "check_topics", "create_topics", "plan_topics"]
+__all__ = [
+    "Finding",
+    "TopicPlan",
+    "check_topics",
+    "create_topics",
+    "describe",
+    "plan_topics",
+]
 
 DAY_MS = 86_400_000
 
@@ -159,8 +166,9 @@ def check_topics(
     """
     client = admin(settings)
     try:
-        names = [plan.name for plan in plans]
-        known = {t["name"]: t for t in _describe(client, names)}
+        described = describe(client, settings, [plan.name for plan in plans])
+        hidden = ke.TopicAuthorizationFailedError.errno
+        known = {name: t for name, t in described.items() if t["error_code"] != hidden}
         configs = _configs(client, list(known))
     except ke.KafkaError as error:
         raise explain(error, settings, "looking at topics") from error
@@ -171,6 +179,9 @@ def check_topics(
         len(known[p.name]["partitions"]) for p in plans if p.role == "input" and p.name in known
     ]
     for plan in plans:
+        if plan.name in described and plan.name not in known:
+            findings.append(_hidden(plan))
+            continue
         if plan.name not in known:
             findings.append(
                 Finding(
@@ -181,6 +192,9 @@ def check_topics(
             )
             continue
         partitions = len(known[plan.name]["partitions"])
+        if not configs[plan.name]:
+            findings.append(_unsettled(plan))
+            continue
         wrong = list(_wrong(settings, plan, partitions, max(inputs, default=0), configs[plan.name]))
         wrong += _too_short(plan, configs[plan.name], snapshot_every_s)
         ok = Finding(topic=plan.name, level="ok", message=f"{plan.role}, {partitions} partitions")
@@ -238,9 +252,45 @@ def _too_short(
     return [Finding(topic=plan.name, level="error", message=message)]
 
 
-def _describe(client: KafkaAdminClient, names: Sequence[str]) -> list[dict[str, Any]]:
-    existing = set(client.list_topics())
-    return list(client.describe_topics([name for name in names if name in existing]))
+def describe(
+    client: KafkaAdminClient, settings: KafkaSettings, names: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """Return what the broker says of the topics that exist, or that we may not know of.
+
+    Of the latter it says an ``error_code`` and no partitions.
+
+    Raises
+    ------
+    ConnectorError
+        When the broker cannot be reached or refuses.
+    """
+    try:
+        topics = client.describe_topics(list(names))
+    except ke.KafkaError as error:
+        raise explain(error, settings, "looking at topics") from error
+    return {
+        topic["name"]: topic
+        for topic in topics
+        if topic["error_code"] != ke.UnknownTopicOrPartitionError.errno
+    }
+
+
+def _hidden(plan: TopicPlan) -> Finding:
+    # Labels are the review console's: a worker does without.
+    level: Literal["warning", "error"] = "warning" if plan.role == "labels" else "error"
+    return Finding(
+        topic=plan.name,
+        level=level,
+        message="may not be described, and may not exist: allow DESCRIBE on it",
+    )
+
+
+def _unsettled(plan: TopicPlan) -> Finding:
+    return Finding(
+        topic=plan.name,
+        level="warning",
+        message="has settings that could not be looked at: allow DESCRIBE_CONFIGS on it",
+    )
 
 
 def _configs(client: KafkaAdminClient, names: Sequence[str]) -> dict[str, dict[str, str]]:

@@ -133,7 +133,9 @@ class _Watch:
             config.pipeline.name,
             engine_spec(config),
             costs=None if costs.c_r is None else (costs.c_fp, costs.c_fn, costs.c_r),
-            top_streams=config.metrics.top_streams,
+            grouped=config.input.group is not None or config.input.groups is not None,
+            per_sensor=config.metrics.per_sensor,
+            version=config.pipeline.version,
         )
         self.health = Health()
         self._settings = monitor_config(config)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,12 +46,14 @@ class _Broker:
         # A doctor asks once and goes; it must not wait as long as a worker would.
         self._config, self._settings, self._sample = config, settings, sample
         self._described: dict[str, Any] = {}
+        self._missing: set[tuple[str, str]] = set()
         self._up = False
         self._readings: list[Reading] = []
 
     def reachable(self) -> Iterator[Finding]:
         """Ask the broker for its topics."""
         from rejex_connectors.kafka_python import admin
+        from rejex_connectors.kafka_topics import describe
 
         settings = self._settings
         try:
@@ -60,13 +62,11 @@ class _Broker:
             yield Finding("error", str(error), "check [kafka]: the address, TLS and login")
             return
         try:
-            existing = set(client.list_topics())
-            wanted = [name for name in self._wanted() if name in existing]
-            self._described = {topic["name"]: topic for topic in client.describe_topics(wanted)}
+            self._described = describe(client, settings, self._wanted())
         finally:
             client.close()
         self._up = True
-        yield Finding("ok", f"{settings.bootstrap_servers} answers, with {len(existing)} topics")
+        yield Finding("ok", f"{settings.bootstrap_servers} answers")
 
     def _wanted(self) -> list[str]:
         topics = self._settings.topics
@@ -92,38 +92,35 @@ class _Broker:
             yield Finding(found.level, f"{found.topic} {message}", fix)
 
     def access(self) -> Iterator[Finding]:
-        """Ask the broker what we may do with each topic."""
+        """Ask the broker for every right that a worker needs."""
         if self._unreachable():
             yield Finding("skipped", "the broker does not answer")
             return
-        topics = self._settings.topics
-        needs = {name: ["READ", "DESCRIBE"] for name in topics.input}
-        needs |= {
-            name: ["WRITE", "DESCRIBE"]
-            for name in (topics.verdicts, topics.review, topics.deadletter)
-        }
-        if topics.state is not None:
-            needs[topics.state] = ["READ", "WRITE", "DESCRIBE"]
-        refused = False
-        for name, needed in needs.items():
-            allowed = self._described.get(name, {}).get("authorized_operations")
-            if allowed is None:
-                continue  # no such topic, or a broker that does not tell
-            missing = [operation for operation in needed if operation not in allowed]
-            if missing:
-                refused = True
-                yield Finding(
-                    "error",
-                    f"{name}: {', '.join(missing)} is not allowed",
-                    f"grant it to {self._settings.security.username or 'this client'}",
-                )
-        if not refused:
-            yield Finding("ok", "topics can be read and written")
+        from rejex_connectors.kafka_access import grant, missing_rights
+        from rejex_connectors.kafka_python import admin
+
+        client = admin(self._settings)
+        try:
+            for right in missing_rights(client, self._settings, self._described):
+                self._missing.add((right.name, right.operation))
+                yield Finding("error", f"{right} is not allowed", grant(right, self._settings))
+        finally:
+            client.close()
+        if not self._missing:
+            yield Finding("ok", "everything a worker does is allowed")
+
+    def _unread(self, names: Iterable[str]) -> str | None:
+        """Return the first topic that may not be read."""
+        return next((name for name in names if (name, "READ") in self._missing), None)
 
     def sample(self) -> Iterator[Finding]:
         """Read the newest records of the input and decode them."""
         if self._unreachable():
             yield Finding("skipped", "the broker does not answer")
+            return
+        unread = self._unread(self._settings.topics.input)
+        if unread is not None:
+            yield Finding("skipped", f"{unread} may not be read")
             return
         records = list(self._newest())
         decoder = JsonDecoder(self._config.input.mapping())
@@ -164,14 +161,13 @@ class _Broker:
             yield folder_finding(Path(folder), "folder", "state.folder")
             return
         name = self._settings.topics.state
-        if self._unreachable() or name is None or name not in self._described:
-            yield Finding("skipped", "there is no state topic to look at")
+        known = self._described.get(name or "", {}).get("partitions")
+        if self._unreachable() or name is None or not known or self._unread([name]):
+            yield Finding("skipped", "there is no state topic that can be read")
             return
         from rejex_connectors.kafka_python import read_partition
 
-        partitions = [
-            Partition(name, index) for index in range(len(self._described[name]["partitions"]))
-        ]
+        partitions = [Partition(name, index) for index in range(len(known))]
         newest = 0
         for partition, (first, end) in _ends(self._settings, partitions).items():
             for record in read_partition(self._settings, partition, max(first, end - 4)):

@@ -66,6 +66,26 @@ PANELS: tuple[Panel, ...] = (
         "reqps",
     ),
     Panel(
+        "Rejected share by group",
+        "Every group should be near the expected share. One line without a name where sensors "
+        "are not grouped.",
+        (
+            (
+                "{{sensor_group}}",
+                "sum by (sensor_group) "
+                f"(rate(rejex_rejected_events_total{_BY}[$__rate_interval])) / "
+                f"sum by (sensor_group) (rate(rejex_events_total{_BY}[$__rate_interval]))",
+            ),
+        ),
+        "percentunit",
+    ),
+    Panel(
+        "Sensors that are rejected most",
+        "Empty unless metrics.per_sensor asks for sensors by name.",
+        (("{{sensor}}", f"topk(10, rejex_sensor_rejection_rate_ratio{_BY})"),),
+        "percentunit",
+    ),
+    Panel(
         "Flagged share against contamination",
         "Share of events above the threshold; its expectation is the contamination.",
         (
@@ -129,8 +149,8 @@ PANELS: tuple[Panel, ...] = (
         "They are in the dead-letter topic with their original bytes.",
         (
             (
-                "{{stage}}",
-                f"sum by (stage) (rate(rejex_records_invalid_total{_BY}[$__rate_interval]))",
+                "{{reason}}",
+                f"sum by (reason) (rate(rejex_records_invalid_total{_BY}[$__rate_interval]))",
             ),
         ),
         "reqps",

@@ -1,7 +1,6 @@
 """Prometheus metrics of a run, fed by what the run tells its observers.
 
-No sensor is a label by default: ten thousand sensors would be ten thousand time series. With
-``top_streams = k`` the k streams with the most rejected events of late are exported by name.
+No sensor is a label by default; see :mod:`rejex_stream.operate.sensors`.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from rejex_stream.lane import LaneEngine
 from rejex_stream.monitor import Alarm, MonitorBank
 from rejex_stream.monitor.alarm import AlarmKind
 from rejex_stream.operate.gauges import GAUGES, active_alarms, gauge_values
+from rejex_stream.operate.sensors import GroupNames, SensorRates, most_sensors
 from rejex_stream.progress import (
     Committed,
     FitFailure,
@@ -35,6 +35,7 @@ from rejex_stream.types import Label, Outcome, Partition, Reading, Reason, Verdi
 
 __all__ = ["RunMetrics"]
 
+_WINDOW = 1_000  # where nobody says what decides
 _LATENCY_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, math.inf)
 _SCORING_BUCKETS = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, math.inf)
 _DURATION_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, math.inf)
@@ -51,8 +52,13 @@ class RunMetrics:
         Told as ``rejex_model_info``; its band gives the expected rate before the first event.
     costs
         (c_fp, c_fn, c_r), for the cost bound.
-    top_streams
-        How many streams may be exported by name; 0: none.
+    grouped
+        Whether stream keys are groups of sensors: then ``sensor_group`` names them, else it is
+        empty.
+    per_sensor
+        Which sensors are exported by name: ``off``, ``topk:N`` or ``all``.
+    version
+        Of what decides, as ``model_version``.
     refresh_s
         Gauges are renewed at most this often: a status costs some 10 µs per thousand events.
     clock
@@ -71,38 +77,39 @@ class RunMetrics:
         spec: EngineSpec | None = None,
         *,
         costs: tuple[float, float, float] | None = None,
-        top_streams: int = 0,
+        grouped: bool = False,
+        per_sensor: str = "off",
+        version: str = "1",
         refresh_s: float = 1.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.registry = CollectorRegistry()
-        self._pipeline, self._top, self._clock = pipeline, top_streams, clock
+        self._pipeline, self._clock, self._groups = pipeline, clock, GroupNames(grouped)
         self._refresh_s, self._refreshed_at = refresh_s, -math.inf
         self._banks: dict[Partition, MonitorBank] = {}
-        self._rejected_of_late: Counter[str] = Counter()
         self._epochs: dict[str, int] = {}
         self._events = PrometheusCounter(
             "rejex_events",
             "Events judged, by verdict.",
-            ["pipeline", "verdict"],
+            ["pipeline", "sensor_group", "verdict"],
             registry=self.registry,
         )
         self._rejected = PrometheusCounter(
             "rejex_rejected_events",
             "Rejected events, by reason.",
-            ["pipeline", "reason"],
+            ["pipeline", "sensor_group", "reason"],
             registry=self.registry,
         )
         self._invalid = PrometheusCounter(
             "rejex_records_invalid",
-            "Records that could not be read and went to the dead letters, by stage.",
-            ["pipeline", "stage"],
+            "Records that could not be read and went to the dead letters.",
+            ["pipeline", "reason"],
             registry=self.registry,
         )
         self._reviews = PrometheusCounter(
             "rejex_review_items",
             "Events sent to the reviewers.",
-            ["pipeline"],
+            ["pipeline", "sensor_group"],
             registry=self.registry,
         )
         self._alarms = PrometheusCounter(
@@ -195,30 +202,38 @@ class RunMetrics:
         self._streams = Gauge(
             "rejex_streams", "Streams seen by the monitors.", part, registry=self.registry
         )
-        self._per_stream = Gauge(
-            "rejex_stream_rejection_rate_ratio",
-            "Rolling rejection rate of the streams that rejected most of late; opt-in.",
-            ["pipeline", "stream"],
-            registry=self.registry,
-        )
-        self._describe(spec, costs)
+        self._sensors: SensorRates | None = None
+        if (most := most_sensors(per_sensor)) > 0:
+            window = _WINDOW if spec is None else spec.window
+            self._sensors = SensorRates(pipeline, most, window)
+            self.registry.register(self._sensors)
+        self._describe(spec, costs, version)
         for label in Label:  # a series that is zero is not a series that is missing
-            self._events.labels(pipeline, label.value)
+            self._events.labels(pipeline, "", label.value)
         for reason in Reason:
-            self._rejected.labels(pipeline, reason.value)
+            self._rejected.labels(pipeline, "", reason.value)
 
-    def _describe(self, spec: EngineSpec | None, costs: tuple[float, float, float] | None) -> None:
+    def _describe(
+        self,
+        spec: EngineSpec | None,
+        costs: tuple[float, float, float] | None,
+        version: str,
+    ) -> None:
         build = Gauge("rejex_build_info", "Version.", ["version"], registry=self.registry)
         build.labels(__version__).set(1)
         if spec is None:
             return
         band = spec.band
-        names = ["pipeline", "detector", "n", "gamma", "t"]
+        names = ["pipeline", "detector", "model_version", "n", "gamma", "t"]
         info = Gauge("rejex_model_info", "What decides.", names, registry=self.registry)
-        values = (spec.detector.name, spec.window, spec.policy.contamination, band.tolerance)
-        info.labels(self._pipeline, *(f"{v:g}" if isinstance(v, float) else v for v in values)).set(
-            1
-        )
+        info.labels(
+            self._pipeline,
+            spec.detector.name,
+            version,
+            spec.window,
+            f"{spec.policy.contamination:g}",
+            f"{band.tolerance:g}",
+        ).set(1)
         if costs is not None:
             bound = Gauge(
                 "rejex_expected_cost_bound",
@@ -235,9 +250,9 @@ class RunMetrics:
         """Count a batch; what is replayed was counted before."""
         if replaying or not outcomes:
             return
-        labels: Counter[Label] = Counter()
-        reasons: Counter[Reason] = Counter()
-        reviews = 0
+        labels: Counter[tuple[str, str]] = Counter()
+        reasons: Counter[tuple[str, str]] = Counter()
+        reviews: Counter[str] = Counter()
         newest_ms = None
         for outcome in outcomes:
             verdict = outcome.verdict
@@ -249,17 +264,20 @@ class RunMetrics:
             epoch = verdict.model_epoch
             if epoch is not None and self._epochs.get(verdict.stream_key) != epoch:
                 self._new_model(verdict.stream_key, epoch)
-            labels[verdict.label] += 1
+            group = self._groups.of(verdict.stream_key)
+            labels[group, verdict.label.value] += 1
             if verdict.reason is not None:
-                reasons[verdict.reason] += 1
-                self._rejected_of_late[verdict.stream_key] += 1
-            reviews += outcome.review is not None
+                reasons[group, verdict.reason.value] += 1
+            reviews[group] += outcome.review is not None
+            if self._sensors is not None:
+                self._sensors.count(verdict, group)
             newest_ms = verdict.event_time_ms
-        for label, count in labels.items():
-            self._events.labels(self._pipeline, label.value).inc(count)
-        for reason, count in reasons.items():
-            self._rejected.labels(self._pipeline, reason.value).inc(count)
-        self._reviews.labels(self._pipeline).inc(reviews)
+        for (group, label), count in labels.items():
+            self._events.labels(self._pipeline, group, label).inc(count)
+        for (group, reason), count in reasons.items():
+            self._rejected.labels(self._pipeline, group, reason).inc(count)
+        for group, count in reviews.items():
+            self._reviews.labels(self._pipeline, group).inc(count)
         now = self._clock()
         self._last_event.labels(self._pipeline).set(now)
         if newest_ms is not None:
@@ -338,24 +356,8 @@ class RunMetrics:
             kinds.update(alarm.kind.value for alarm in active_alarms(bank))
         for kind in AlarmKind:
             self._active.labels(self._pipeline, kind.value).set(kinds[kind.value])
-        self._export_streams()
-
-    def _export_streams(self) -> None:
-        if not self._top:
-            return
-        self._per_stream.clear()
-        most = [key for key, _ in self._rejected_of_late.most_common(self._top)]
-        for bank in self._banks.values():
-            for key in most:
-                if key in set(bank):
-                    rate = bank.stream(key).status().rejection_rate
-                    self._per_stream.labels(self._pipeline, key).set(
-                        math.nan if rate is None else rate
-                    )
-        for key in list(self._rejected_of_late):  # of late: halved at every look
-            self._rejected_of_late[key] //= 2
-            if not self._rejected_of_late[key]:
-                del self._rejected_of_late[key]
+        if self._sensors is not None:
+            self._sensors.refresh()
 
     def exposition(self) -> bytes:
         """Return the metrics in Prometheus' text format."""

@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import yaml
@@ -31,6 +32,7 @@ from rejex_stream.operate.dashboard import PANELS, dashboard, dashboard_json
 from rejex_stream.operate.health import Health, HealthServer
 from rejex_stream.operate.metrics import RunMetrics
 from rejex_stream.operate.notify import Alertmanager, Webhook, sign
+from rejex_stream.operate.sensors import GroupNames
 from rejex_stream.policy import RejectionPolicy
 from rejex_stream.progress import Committed, LaneClosed, LaneLive, LaneOpened, Retrying
 from rejex_stream.refit import RefitSchedule
@@ -79,7 +81,7 @@ def outcomes(events=1500, sensors=3):
 def fed():
     spec, made = outcomes()
     bank = MonitorBank(MonitorConfig(window=100, contamination=0.1, tolerance=4.0))
-    metrics = RunMetrics("turbine", spec, costs=(1, 1, 0.05), top_streams=2)
+    metrics = RunMetrics("turbine", spec, costs=(1, 1, 0.05), per_sensor="topk:2", version="7")
     metrics.watch(PART, bank)
     bank.observe(o.verdict for o in made if o.verdict is not None)
     metrics.outcomes(PART, made[:500], replaying=True)  # counted before: not again
@@ -100,9 +102,9 @@ def test_metrics_count_what_happened(fed):
     found = samples(metrics)
     verdicts = [o.verdict for o in made if o.verdict is not None]
     for label in ("normal", "anomaly", "rejected"):
-        name = f'rejex_events_total{{pipeline="turbine",verdict="{label}"}}'
+        name = f'rejex_events_total{{pipeline="turbine",sensor_group="",verdict="{label}"}}'
         assert float(found[name]) == sum(v.label == label for v in verdicts)
-    assert found['rejex_records_invalid_total{pipeline="turbine",stage="decode"}'] == "1.0"
+    assert found['rejex_records_invalid_total{pipeline="turbine",reason="decode"}'] == "1.0"
     names = 'partition="0",pipeline="turbine",topic="flow"'
     rate = float(found[f"rejex_rejection_rate_ratio{{{names}}}"])
     assert 0 < rate < 0.5
@@ -113,8 +115,88 @@ def test_metrics_count_what_happened(fed):
     assert float(found['rejex_model_swaps_total{pipeline="turbine"}']) == len(swaps)
     assert float(found['rejex_model_trained_timestamp_seconds{pipeline="turbine"}']) > 1.7e9
     assert float(found[f"rejex_committed_offset{{{names}}}"]) == len(made)
-    assert 'gamma="0.1"' in metrics.exposition().decode()
-    assert sum(name.startswith("rejex_stream_rejection_rate_ratio") for name in found) == 2
+    (info,) = (name for name in found if name.startswith("rejex_model_info"))
+    assert 'gamma="0.1",model_version="7",n="100",pipeline="turbine",t="4"' in info
+    assert found["rejex_expected_cost_bound" + '{pipeline="turbine"}']
+
+
+NAMES_OF_THE_RESEARCH = """
+    rejex_events_total rejex_records_invalid_total rejex_dlq_records_total
+    rejex_rejection_rate_ratio rejex_rejection_rate_lower_ratio rejex_rejection_rate_upper_ratio
+    rejex_rejection_rate_estimate_ratio rejex_rejection_rate_bound_ratio
+    rejex_rejection_window_events rejex_rejection_window_effective_events
+    rejex_expected_cost_bound rejex_scoring_duration_seconds_bucket
+    rejex_event_latency_seconds_bucket rejex_consumer_lag_records rejex_consumer_lag_seconds
+    rejex_model_info rejex_model_trained_timestamp_seconds rejex_build_info
+"""
+
+
+def test_every_metric_that_operators_were_promised_is_there(fed):
+    metrics, _ = fed
+    metrics.timed(Engine(outcomes(1)[0], InlineExecutor())).process(
+        [Reading("s", "s", 0, (1.0, 1.0), Position("t", 0, 0))]
+    )
+    exported = {name.partition("{")[0] for name in samples(metrics)}
+    assert set(NAMES_OF_THE_RESEARCH.split()) <= exported
+
+
+# ------------------------------------------------------------------------------------ sensors
+def sensors(metrics):
+    return {
+        re.search(r'[,{]sensor="(.*?)"', name)[1]: float(value)
+        for name, value in samples(metrics).items()
+        if name.startswith("rejex_sensor_rejection_rate_ratio")
+    }
+
+
+def test_the_sensors_that_are_rejected_most_are_named_on_request(fed):
+    metrics, made = fed
+    told = sensors(metrics)
+    verdicts = [o.verdict for o in made if o.verdict is not None]
+    shares = {}
+    for sensor in ("s0", "s1", "s2"):
+        mine = [v for v in verdicts if v.sensor == sensor and v.reason != "warm_up"]
+        events = rejected = 0
+        for v in mine:  # halved at 2n, n = 100
+            events, rejected = events + 1, rejected + (v.label == "rejected")
+            if events == 200:
+                events, rejected = 100, rejected // 2
+        shares[sensor] = rejected / events
+    assert told == dict(sorted(shares.items(), key=lambda item: -item[1])[:2])
+    spec, _ = outcomes(1)
+    everyone = RunMetrics("p", spec, per_sensor="all")
+    everyone.outcomes(PART, made, replaying=False)
+    everyone.refresh(force=True)
+    assert sensors(everyone) == shares
+
+
+def test_the_name_of_a_sensor_cannot_break_the_metrics():
+    metrics = RunMetrics("p", outcomes(1)[0], per_sensor="all")
+    verdict = next(o.verdict for o in outcomes(301, 1)[1] if o.verdict and not o.verdict.reason)
+    names = ['a"} 1\nrejex_fake 1', "\ud800", "\x1b[31m", "pump 7"]
+    record, replace = Record(verdict.position, None, b""), msgspec.structs.replace
+    made = [Outcome(record, replace(verdict, sensor=name)) for name in names]
+    metrics.outcomes(PART, made, replaying=False)
+    metrics.refresh(force=True)
+    text = metrics.exposition().decode()
+    assert len(re.findall(r"^rejex_sensor_", text, re.M)) == 4
+    assert not re.search(r"^rejex_fake", text, re.M)
+    assert {r"\\ud800", r"\\x1b[31m", "pump 7"} <= set(sensors(metrics))
+
+
+def test_groups_are_a_label_where_sensors_are_grouped_and_never_too_many():
+    spec, made = outcomes(400)
+    metrics = RunMetrics("p", spec, grouped=True)
+    metrics.outcomes(PART, made, replaying=False)
+    found = samples(metrics)
+    counted = {g: sum(float(v) for n, v in found.items() if n.startswith("rejex_events_total{")
+                      and f'sensor_group="{g}"' in n) for g in ("s0", "s1", "s2", "")}  # fmt: skip
+    assert counted == {"s0": 134, "s1": 133, "s2": 133, "": 0}
+    groups = GroupNames(True)
+    names = {groups.of(f"g{i}") for i in range(1000)}
+    assert len(names) == 101
+    assert "other" in names
+    assert groups.of("g5") == "g5"
 
 
 def test_no_sensor_is_a_label_unless_asked_for():

@@ -10,7 +10,12 @@ from rejex_stream.builders.edges import (
     open_source,
     records_of,
 )
-from rejex_stream.builders.kafka import kafka_settings
+from rejex_stream.builders.kafka import (
+    kafka_decoder,
+    kafka_settings,
+    open_registry,
+    registry_settings,
+)
 from rejex_stream.builders.recipes import engine_spec, monitor_config, run_settings
 from rejex_stream.builders.running import make_engine, make_executor, run_pipeline
 
@@ -21,13 +26,16 @@ __all__ = [
     "file_decoder",
     "file_format",
     "file_places",
+    "kafka_decoder",
     "kafka_settings",
     "make_engine",
     "make_executor",
     "monitor_config",
     "open_edges",
+    "open_registry",
     "open_source",
     "records_of",
+    "registry_settings",
     "run_pipeline",
     "run_settings",
 ]

@@ -3,7 +3,7 @@
 * detectors: :class:`BatchDetector` → :class:`Scorer`, or :class:`IncrementalDetector` →
   :class:`IncrementalScorer`;
 * background fits: :class:`FitExecutor`;
-* edges: :class:`Source`, :class:`Sink`, :class:`SnapshotStore`.
+* edges: :class:`Source`, :class:`Sink`, :class:`SnapshotStore`, :class:`SchemaRegistry`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ __all__ = [
     "FitExecutor",
     "IncrementalDetector",
     "IncrementalScorer",
+    "RegisteredSchema",
     "Revoked",
+    "SchemaRegistry",
     "Scorer",
     "Sink",
     "SnapshotStore",
@@ -212,4 +214,30 @@ class SnapshotStore(Protocol):
 
     def load(self, partition: Partition, at_most: int) -> tuple[int, bytes] | None:
         """Return the newest (next offset, blob) with next offset <= `at_most`, if there is one."""
+        ...
+
+
+class RegisteredSchema(NamedTuple):
+    """A schema as a registry keeps it.
+
+    `kind` is ``AVRO``, ``PROTOBUF`` or ``JSON``; `references` are the schemas that `text` builds
+    upon, by the name it calls them, each before those that need it.
+    """
+
+    kind: str
+    text: str
+    references: Mapping[str, str]
+
+
+class SchemaRegistry(Protocol):
+    """Knows the schema behind each id that a record may carry; a schema never changes."""
+
+    def schema(self, schema_id: int) -> RegisteredSchema | None:
+        """Return the schema, or ``None`` where the registry says that it has no such id.
+
+        Raises
+        ------
+        ConnectorError
+            Retriable while the registry does not answer.
+        """
         ...

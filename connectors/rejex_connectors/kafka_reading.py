@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka import errors as ke
 
-import rejex_connectors.kafka_python_sockets  # noqa: F401 - mends a leak on import
+import rejex_connectors.kafka_python_sockets  # noqa: F401 - mends leaks on import
 from rejex_connectors.kafka_python_errors import connecting, explain
 from rejex_connectors.kafka_security import kafka_python_options
 from rejex_stream.types import Partition, Position, Record

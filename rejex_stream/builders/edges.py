@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from rejex_stream.builders.kafka import kafka_settings
+from rejex_stream.builders.kafka import kafka_decoder, kafka_settings
 from rejex_stream.config.model import Config
 from rejex_stream.decode import CsvDecoder, Decoder, JsonDecoder, parse_csv_header
 from rejex_stream.dryrun import NothingSink
@@ -120,7 +120,7 @@ def file_format(config: Config) -> tuple[Literal["csv", "jsonl"], str]:
     suffixes = [suffix.lower() for suffix in Path(source.path or "").suffixes]
     ending = next((suffix for suffix in reversed(suffixes) if suffix != ".gz"), "")
     delimiter = source.delimiter or ("\t" if ending == ".tsv" else ",")
-    if source.format != "auto":
+    if source.format in ("csv", "jsonl"):
         return source.format, delimiter
     if ending in (".csv", ".tsv", ".txt"):
         return "csv", delimiter
@@ -228,7 +228,7 @@ def _kafka_edges(config: Config, *, dry_run: bool) -> Edges:
     from rejex_connectors.kafka_client import open_clients
 
     settings = kafka_settings(config)
-    decoder = JsonDecoder(config.input.mapping())
+    decoder = kafka_decoder(config)
     if dry_run:
         name = f"dry-run-{uuid.uuid4().hex[:8]}"
         settings = dataclasses.replace(settings, group=f"{settings.group}-{name}", instance_id=None)

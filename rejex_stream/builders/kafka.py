@@ -1,18 +1,22 @@
-"""From a config to what the Kafka connector is told."""
+"""From a config to what the Kafka connector and the schema registry are told."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
 
+from rejex_stream.config.edges import REGISTRY_FORMATS
 from rejex_stream.config.model import Config
+from rejex_stream.decode import Decoder, JsonDecoder
 from rejex_stream.errors import ConfigError
 
 if TYPE_CHECKING:
     from rejex_connectors.kafka_settings import KafkaSettings, Secret
+    from rejex_connectors.schema_registry import HttpSchemaRegistry, RegistrySettings
 
-__all__ = ["kafka_settings"]
+__all__ = ["kafka_decoder", "kafka_settings", "open_registry", "registry_settings"]
 
 
 def kafka_settings(config: Config) -> KafkaSettings:
@@ -79,8 +83,83 @@ def kafka_settings(config: Config) -> KafkaSettings:
     )
 
 
+def registry_settings(config: Config) -> RegistrySettings:
+    """Return where the schema registry is; the password stays sealed.
+
+    Raises
+    ------
+    ConfigError
+        If settings contradict each other.
+    """
+    from rejex_connectors.schema_registry import RegistrySettings
+
+    registry = config.schema_registry
+    return RegistrySettings(
+        url=registry.url or "",
+        username=registry.username,
+        password=_secret(
+            "password",
+            registry.password,
+            registry.password_file,
+            registry.password_env,
+            section="schema_registry",
+        ),
+        ca_file=registry.ca_file,
+    )
+
+
+def open_registry(config: Config) -> HttpSchemaRegistry:
+    """Make a client of the registry; nobody is asked yet.
+
+    Raises
+    ------
+    ConfigError
+        If its password or its authorities cannot be read.
+    """
+    from rejex_connectors.schema_registry import HttpSchemaRegistry
+
+    return HttpSchemaRegistry(registry_settings(config))
+
+
+def kafka_decoder(config: Config) -> Decoder:
+    """Return what makes readings of the records of a topic.
+
+    Raises
+    ------
+    ConfigError
+        If the format needs an extra that is not installed.
+    """
+    mapping, kind = config.input.mapping(), config.input.format
+    if kind not in REGISTRY_FORMATS:
+        return JsonDecoder(mapping)
+    _require_extra(kind)
+    from rejex_stream.decode.avro import avro_reader
+    from rejex_stream.decode.protobuf import protobuf_reader
+    from rejex_stream.decode.registry import RegistryDecoder
+
+    compile_schema = avro_reader if kind == "avro" else protobuf_reader
+    return RegistryDecoder(mapping, open_registry(config), kind.upper(), compile_schema)
+
+
+def _require_extra(kind: str) -> None:
+    needed = ("fastavro",) if kind == "avro" else ("google.protobuf", "grpc_tools")
+    try:
+        for name in needed:
+            import_module(name)
+    except ImportError as error:
+        raise ConfigError(
+            f"input.format = {kind!r} needs {error.name}: install the extra with "
+            "pip install 'rejex-stream[registry]'."
+        ) from None
+
+
 def _secret(
-    name: str, literal: SecretStr | None, file: str | None, env: str | None = None
+    name: str,
+    literal: SecretStr | None,
+    file: str | None,
+    env: str | None = None,
+    *,
+    section: str = "kafka.security",
 ) -> Secret | None:
     from rejex_connectors.kafka_settings import Secret
 
@@ -89,7 +168,7 @@ def _secret(
         return None
     if len(given) > 1:
         raise ConfigError(
-            f"kafka.security.{name} is given more than once: keep one of {name}, {name}_file and "
+            f"{section}.{name} is given more than once: keep one of {name}, {name}_file and "
             f"{name}_env."
         )
     text = None if literal is None else literal.get_secret_value()

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
+from rejex_stream.config.edges import REGISTRY_FORMATS
 from rejex_stream.config.model import Config
 from rejex_stream.config.problems import Problem
 from rejex_stream.errors import RejexError
@@ -93,10 +94,35 @@ def _outputs(config: Any) -> None:  # noqa: ANN401
 
 
 def _format(config: Any) -> None:  # noqa: ANN401
-    if config.input.kind == "file" and config.input.path is not None:
+    source = config.input
+    if source.kind == "kafka":
+        if source.format == "csv":
+            raise _Misfit(
+                "csv is for kind = 'file': leave it out for JSON, or give avro, protobuf."
+            )
+    elif source.format in REGISTRY_FORMATS:
+        raise _Misfit(f"{source.format} is for kind = 'kafka': a file is csv or jsonl.")
+    elif source.path is not None:
         from rejex_stream.build import file_format
 
         file_format(config)
+
+
+def _registry(config: Any) -> None:  # noqa: ANN401
+    needed = config.input.format in REGISTRY_FORMATS
+    if needed and config.schema_registry.url is None:
+        raise _Misfit(
+            f"url is missing: input.format = {config.input.format!r} needs the registry's address."
+        )
+    if config.schema_registry.url is not None:
+        if not needed:
+            raise _Misfit(
+                f"url is given, but input.format is {config.input.format!r}: give input.format, "
+                "avro or protobuf, or leave it out."
+            )
+        from rejex_stream.build import registry_settings
+
+        registry_settings(config)
 
 
 def _reachable(config: Any) -> None:  # noqa: ANN401
@@ -152,6 +178,7 @@ def _kafka(config: Any) -> None:  # noqa: ANN401
 _CHECKS = (
     _Check("input", ("input", "state"), _places),
     _Check("input.format", ("input",), _format),
+    _Check("schema_registry", ("schema_registry", "input"), _registry, after=("input.format",)),
     _Check("output", ("input", "output", "state", "pipeline"), _outputs),
     _Check("input", ("input",), lambda config: config.input.mapping()),
     _Check("rejection", ("rejection",), _reachable),

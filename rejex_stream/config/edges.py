@@ -10,9 +10,12 @@ from rejex_stream.context import REVIEW_REASONS
 from rejex_stream.mapping import FieldMapping, TimeUnit
 from rejex_stream.types import Reason
 
-__all__ = ["Input", "Output", "Run", "State", "stem"]
+__all__ = ["REGISTRY_FORMATS", "Input", "Output", "Run", "State", "stem"]
 
 Kind = Literal["file", "kafka"]
+
+REGISTRY_FORMATS = ("avro", "protobuf")
+"""Formats whose records name a schema of the registry."""
 
 
 class Input(Section):
@@ -25,8 +28,10 @@ class Input(Section):
         otherwise="none",
         example="readings.csv",
     )
-    format: Literal["auto", "csv", "jsonl"] = setting(
-        "auto", says="CSV with a header or JSON Lines; auto goes by the file's name."
+    format: Literal["auto", "csv", "jsonl", "avro", "protobuf"] = setting(
+        "auto",
+        says="A file is CSV with a header or JSON Lines; auto goes by its name. A topic is JSON "
+        "(auto or jsonl), or Avro or Protobuf with schema_registry (extra `registry`).",
     )
     delimiter: str | None = setting(
         None,

@@ -9,7 +9,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from rejex_stream.config.deciding import Detector, Features, Pipeline, Refit, Rejection
 from rejex_stream.config.edges import Input, Output, Run, State
 from rejex_stream.config.fields import setting
-from rejex_stream.config.operating import Alerts, Kafka, Logging, Metrics, Monitor
+from rejex_stream.config.operating import Alerts, Kafka, Logging, Metrics, Monitor, SchemaRegistry
 
 __all__ = ["ENV_PREFIX", "Config"]
 
@@ -39,6 +39,7 @@ class Config(BaseSettings):
     state: State = setting(State, says="What survives a restart.")
     run: Run = setting(Run, says="The loop.")
     kafka: Kafka = setting(Kafka, says="The broker.")
+    schema_registry: SchemaRegistry = setting(SchemaRegistry, says="The schema registry.")
     metrics: Metrics = setting(Metrics, says="The Prometheus endpoint.")
     alerts: Alerts = setting(Alerts, says="Who is told of alarms.")
     logging: Logging = setting(Logging, says="What is said while running.")

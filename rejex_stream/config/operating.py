@@ -193,6 +193,40 @@ class Kafka(Section):
     security: KafkaSecurity = setting(KafkaSecurity, says="TLS and login.")
 
 
+class SchemaRegistry(Section):
+    """Where the schemas of Avro and Protobuf records are; Confluent's API."""
+
+    url: str | None = setting(
+        None,
+        says="Its address, with the path of the API where there is one.",
+        otherwise="none",
+        pattern=r"^https?://",
+        example="http://localhost:8081",
+    )
+    username: str | None = setting(
+        None, says="Name for HTTP Basic authentication.", otherwise="none", example="rejex"
+    )
+    password: SecretStr | None = secret(says="Password that goes with the name.")
+    password_file: str | None = setting(
+        None,
+        says="File that holds the password.",
+        otherwise="none",
+        example="/run/secrets/registry",
+    )
+    password_env: str | None = setting(
+        None,
+        says="Environment variable that holds the password.",
+        otherwise="none",
+        example="REGISTRY_PASSWORD",
+    )
+    ca_file: str | None = setting(
+        None,
+        says="PEM file of the authorities to trust.",
+        otherwise="the system's",
+        example="ca.pem",
+    )
+
+
 class Metrics(Section):
     """The Prometheus endpoint."""
 

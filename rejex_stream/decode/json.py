@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from rejex_stream.errors import ConfigError
+from rejex_stream.decode.paths import field_path, refuse_nested
 from rejex_stream.mapping import (
     MAX_EPOCH_MS,
     MAX_SENSOR_CHARS,
@@ -30,7 +30,6 @@ MAX_NESTING = 64
 
 # Possessive, and content with a text that never ends: no input takes more than linear time.
 _BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
-_UNESCAPED_DOT = re.compile(r"(?<!\\)\.")
 
 
 class JsonDecoder:
@@ -61,8 +60,8 @@ class JsonDecoder:
 
     def __init__(self, mapping: FieldMapping) -> None:
         self._mapping = mapping
-        self._paths = {field: _path(field) for field in mapping.fields}
-        _refuse_nested(self._paths)
+        self._paths = {field: field_path(field) for field in mapping.fields}
+        refuse_nested(self._paths)
         self._quick = _quick_json(mapping, self._paths)
 
     @property
@@ -214,23 +213,6 @@ def _fetcher(attributes: list[str]) -> Callable[[Any], tuple[Any, ...]]:
     if len(attributes) == 1:
         return lambda tree: (fetch(tree),)
     return fetch
-
-
-def _path(field: str) -> tuple[str, ...]:
-    path = tuple(part.replace("\\.", ".") for part in _UNESCAPED_DOT.split(field))
-    if not all(path):
-        raise ConfigError(f"field {field!r} has an empty part: write nested fields as `a.b`")
-    return path
-
-
-def _refuse_nested(paths: dict[str, tuple[str, ...]]) -> None:
-    for outer, outer_path in paths.items():
-        for inner, inner_path in paths.items():
-            if outer != inner and inner_path[: len(outer_path)] == outer_path:
-                raise ConfigError(
-                    f"field {inner!r} stands inside field {outer!r}, which is a value itself: "
-                    f"map one of them"
-                )
 
 
 def _nesting(value: bytes) -> int:

@@ -10,9 +10,8 @@ from typing import Any
 
 from rejex_connectors.kafka_settings import KafkaSettings
 
-from rejex_stream.build import kafka_settings
+from rejex_stream.build import kafka_decoder, kafka_settings, open_registry
 from rejex_stream.config import Config
-from rejex_stream.decode import JsonDecoder
 from rejex_stream.doctor.findings import (
     Finding,
     clock_finding,
@@ -20,19 +19,23 @@ from rejex_stream.doctor.findings import (
     folder_finding,
     sample_findings,
 )
-from rejex_stream.errors import ConnectorError
+from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.types import Partition, Reading, Record
 
 __all__ = ["checks"]
+
+_NO_SCHEMA = 2**31 - 1
 
 
 def checks(config: Config, sample: int) -> list[tuple[str, Callable[[], Iterator[Finding]]]]:
     """Return the checks by name, in order; they share what they learn of the broker."""
     broker = _Broker(config, kafka_settings(config), sample)
+    registry = [("registry", broker.registry)] if config.schema_registry.url is not None else []
     return [
         ("broker", broker.reachable),
         ("topics", broker.topics),
         ("access", broker.access),
+        *registry,
         ("sample", broker.sample),
         ("clock", broker.clock),
         ("snapshots", broker.snapshots),
@@ -48,6 +51,7 @@ class _Broker:
         self._described: dict[str, Any] = {}
         self._missing: set[tuple[str, str]] = set()
         self._up = False
+        self._schemas = config.schema_registry.url is None
         self._readings: list[Reading] = []
 
     def reachable(self) -> Iterator[Finding]:
@@ -113,17 +117,29 @@ class _Broker:
         """Return the first topic that may not be read."""
         return next((name for name in names if (name, "READ") in self._missing), None)
 
+    def registry(self) -> Iterator[Finding]:
+        """Ask the schema registry for a schema, as the decoder will, but for one it cannot have."""
+        try:
+            kafka_decoder(self._config)
+            open_registry(self._config).schema(_NO_SCHEMA)
+        except (ConfigError, ConnectorError) as error:
+            yield Finding("error", str(error), "check input.format and [schema_registry]")
+            return
+        self._schemas = True
+        yield Finding("ok", f"{self._config.schema_registry.url} answers")
+
     def sample(self) -> Iterator[Finding]:
         """Read the newest records of the input and decode them."""
-        if self._unreachable():
-            yield Finding("skipped", "the broker does not answer")
+        if self._unreachable() or not self._schemas:
+            what = "broker" if self._unreachable() else "schema registry"
+            yield Finding("skipped", f"the {what} does not answer")
             return
         unread = self._unread(self._settings.topics.input)
         if unread is not None:
             yield Finding("skipped", f"{unread} may not be read")
             return
         records = list(self._newest())
-        decoder = JsonDecoder(self._config.input.mapping())
+        decoder = kafka_decoder(self._config)
         decoded = [decoder.decode(record) for record in records]
         self._readings = [item for item in decoded if isinstance(item, Reading)]
         yield from sample_findings(decoded)

@@ -59,7 +59,6 @@ class Kafka:
         self.bootstrap = bootstrap
         self.name = uuid.uuid4().hex[:8]
         self._created: list[KafkaSettings] = []
-        # One for all questions: kafka-python leaks the sockets of a client that cannot connect.
         self.admin = admin(KafkaSettings(bootstrap_servers=bootstrap))
 
     def settings(

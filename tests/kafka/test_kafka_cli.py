@@ -222,7 +222,6 @@ def test_a_broker_that_is_not_there_is_one_sentence(pipeline, command):
     text = pipeline.read_text()
     address = text.partition('bootstrap_servers = "')[2].partition('"')[0]
     pipeline.write_text(text.replace(address, f"127.0.0.1:{port}"))
-    # In a process of its own: kafka-python leaks the sockets of a client that cannot connect.
     shown = subprocess.run(
         [sys.executable, "-m", "rejex_stream", *command, str(pipeline)],
         capture_output=True, text=True, timeout=120, check=False,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 from kafka_harness import Feeder, Kafka, Workers, assert_exactly, feed, next_offsets, until
 from rejex_connectors.kafka import KafkaSettings, connect
+from rejex_connectors.kafka_python import admin
 from test_kafka_delivery import DEFAULT_CLIENT_FIRST, finish
 
 from rejex_stream.errors import ConnectorError
@@ -174,10 +177,15 @@ def test_a_slow_refit_never_costs_a_worker_its_seat(
     assert_exactly(kafka, settings, records)
 
 
-def test_a_broker_that_is_not_there_is_named() -> None:
-    with pytest.raises(ConnectorError, match=re.escape("127.0.0.1:1")) as caught:
-        connect(KafkaSettings(bootstrap_servers="127.0.0.1:1"))
-    assert caught.value.retriable
+def test_a_broker_that_is_not_there_is_named_and_asking_it_leaves_nothing_behind() -> None:
+    settings = KafkaSettings(bootstrap_servers="127.0.0.1:1")
+    open_files, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+    for ask in (connect, admin):
+        with pytest.raises(ConnectorError, match=re.escape("127.0.0.1:1")) as caught:
+            ask(settings)
+        assert caught.value.retriable
+    assert len(os.listdir("/proc/self/fd")) <= open_files
+    assert threading.active_count() <= threads
 
 
 @pytest.mark.slow

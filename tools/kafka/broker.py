@@ -57,10 +57,10 @@ def jars() -> Path:
     BrokerUnavailableError
         Without Java 17+, or without Maven where the jars are not cached yet.
     """
-    _require_java()
+    require_java()
     folder = cache_dir()
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder / ".lock"):
+    with locked(folder / ".lock"):
         if not (folder / ".complete").exists():
             _fetch(folder)
             (folder / ".complete").touch()
@@ -69,7 +69,7 @@ def jars() -> Path:
     return folder
 
 
-def _require_java() -> None:
+def require_java() -> None:
     java = shutil.which("java")
     if java is None:
         raise BrokerUnavailableError(f"no `java` on PATH: install Java {JAVA_AT_LEAST} or newer")
@@ -112,7 +112,7 @@ def _archive(folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Hold an exclusive lock, so that parallel test processes fetch once."""
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)

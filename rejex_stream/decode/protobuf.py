@@ -1,0 +1,240 @@
+"""Protobuf payloads, read with the classes that protoc and protobuf make of a schema's text."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from rejex_stream.decode.paths import field_path, refuse_nested
+from rejex_stream.decode.registry import (
+    HEADER_BYTES,
+    MisfitError,
+    PayloadReader,
+    UnusableSchemaError,
+    reading_of,
+)
+from rejex_stream.mapping import FieldMapping, Unreadable, printable
+from rejex_stream.protocols import RegisteredSchema
+from rejex_stream.types import Reading, Record
+
+__all__ = ["descriptors", "protobuf_reader"]
+
+_MOST_INDEXES = 64
+_TIMESTAMP = "google.protobuf.Timestamp"
+
+Getter: TypeAlias = Callable[[Any], object]
+
+
+class _Message(NamedTuple):
+    """How to read one message type of a schema."""
+
+    parse: Callable[[bytes], Any]
+    mapping: FieldMapping
+    time: Getter
+    sensor: Getter
+    group: Getter
+    values: list[Getter]
+
+
+def protobuf_reader(schema: RegisteredSchema, mapping: FieldMapping) -> PayloadReader:
+    """Compile a Protobuf schema; which of its messages a record holds is said by its indexes.
+
+    A field without presence (a plain number of proto3) that was not sent is 0; declared
+    ``optional`` or as a wrapper (``google.protobuf.DoubleValue``) it is missing.
+
+    Raises
+    ------
+    UnusableSchemaError
+        If protoc refuses it.
+    """
+    from google.protobuf import descriptor_pb2, descriptor_pool
+    from google.protobuf.message import DecodeError
+
+    files = descriptor_pb2.FileDescriptorSet.FromString(descriptors(schema))
+    pool = descriptor_pool.DescriptorPool()
+    for file in files.file:
+        pool.Add(file)
+    main = files.file[-1]
+    paths = {field: field_path(field) for field in mapping.fields}
+    refuse_nested(paths)
+    known: dict[tuple[int, ...], _Message] = {}
+
+    def learn(indexes: tuple[int, ...]) -> _Message:
+        name = _message_name(main, indexes)
+        known[indexes] = _message(pool.FindMessageTypeByName(name), mapping, paths)
+        return known[indexes]
+
+    def read(record: Record) -> Reading:
+        value = record.value
+        assert value is not None
+        indexes, begin = _indexes(value)
+        message = known.get(indexes) or learn(indexes)
+        try:
+            tree = message.parse(value[begin:])
+        except DecodeError:
+            raise MisfitError("it is broken, or of another message") from None
+        named = (message.time(tree), message.sensor(tree), message.group(tree))
+        values = tuple([get(tree) for get in message.values])
+        return reading_of(message.mapping, record, named, values)
+
+    return read
+
+
+def descriptors(schema: RegisteredSchema) -> bytes:
+    """Return protoc's descriptor set: what is imported first, the schema itself last.
+
+    Raises
+    ------
+    UnusableSchemaError
+        If protoc refuses it.
+    """
+    with tempfile.TemporaryDirectory(prefix="rejex-protoc-") as folder:
+        root = Path(folder).resolve()
+        main = "rejex_registered_schema.proto"
+        for name, text in {**schema.references, main: schema.text}.items():
+            path = (root / name).resolve()
+            if not path.is_relative_to(root):
+                raise UnusableSchemaError(f"it refers to {printable(name)}, outside of its folder")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        out = root / "descriptors"
+        # In a process of its own: protoc says what is wrong on the standard error stream alone.
+        done = subprocess.run(
+            [sys.executable, "-m", "grpc_tools.protoc", f"-I{root}", "--include_imports",
+             f"--descriptor_set_out={out}", main],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            said = done.stderr.replace(str(root), "").strip().replace("\n", "; ")
+            raise UnusableSchemaError(f"protoc says {printable(said, 300)}")
+        return out.read_bytes()
+
+
+# ---------------------------------------------------------------------------- message indexes
+def _varint(value: bytes, at: int) -> tuple[int, int]:
+    """Read a zigzag number; returns it and where it ends."""
+    found = shift = 0
+    while at < len(value) and shift < 35:
+        found |= (value[at] & 0x7F) << shift
+        at += 1
+        if value[at - 1] < 0x80:
+            return (found >> 1) ^ -(found & 1), at
+        shift += 7
+    raise MisfitError("its message indexes are broken")
+
+
+def _indexes(value: bytes) -> tuple[tuple[int, ...], int]:
+    """Return where in the schema the message stands, and where the payload begins."""
+    count, at = _varint(value, HEADER_BYTES)
+    if count == 0:  # short for the first message of the file
+        return (0,), at
+    if not 0 < count <= _MOST_INDEXES:
+        raise MisfitError("its message indexes are broken")
+    found = []
+    for _ in range(count):
+        index, at = _varint(value, at)
+        found.append(index)
+    return tuple(found), at
+
+
+def _message_name(file: Any, indexes: Sequence[int]) -> str:  # noqa: ANN401 - a descriptor
+    names: list[str] = [file.package] if file.package else []
+    siblings = file.message_type
+    for index in indexes:
+        if not 0 <= index < len(siblings):
+            raise MisfitError(f"the schema has no message at {list(indexes)}")
+        names.append(siblings[index].name)
+        siblings = siblings[index].nested_type
+    return ".".join(names)
+
+
+# -------------------------------------------------------------------------------------- fields
+def _message(
+    descriptor: Any,  # noqa: ANN401 - the library has no types
+    mapping: FieldMapping,
+    paths: dict[str, tuple[str, ...]],
+) -> _Message:
+    from google.protobuf import message_factory
+
+    time, sensor, group = (
+        _absent if field is None else _getter(descriptor, paths[field])
+        for field in (mapping.time, mapping.sensor, mapping.group)
+    )
+    values = [_getter(descriptor, paths[field]) for field in mapping.channel_fields]
+    if mapping.time is not None and _is_timestamp(descriptor, paths[mapping.time]):
+        mapping = replace(mapping, time_unit="ns")
+    parse = message_factory.GetMessageClass(descriptor).FromString
+    return _Message(parse, mapping, time, sensor, group, values)
+
+
+def _getter(descriptor: Any, path: tuple[str, ...]) -> Getter:  # noqa: ANN401
+    """Make what fetches a field of a message; absent is ``None``."""
+    name, rest = path[0], path[1:]
+    field = descriptor.fields_by_name.get(name)
+    if field is None:
+        return _absent
+    take: Getter = attrgetter(name)
+    if field.is_repeated:
+        entry = field.message_type
+        if entry is None or not entry.GetOptions().map_entry:
+            return lambda tree: list(take(tree))  # type: ignore[call-overload]
+        return _map_getter(take, entry.fields_by_name["value"], rest)
+    below = _value_getter(field, rest)
+    if field.has_presence:
+        return lambda tree: below(take(tree)) if tree.HasField(name) else None
+    return take if below is _itself else lambda tree: below(take(tree))
+
+
+def _map_getter(take: Getter, value: Any, path: tuple[str, ...]) -> Getter:  # noqa: ANN401
+    if not path:
+        return lambda tree: dict(take(tree))  # type: ignore[call-overload]
+    below = _value_getter(value, path[1:])
+
+    def get(tree: Any) -> object:  # noqa: ANN401
+        entries: Any = take(tree)
+        return below(entries[path[0]]) if path[0] in entries else None
+
+    return get
+
+
+def _value_getter(field: Any, path: tuple[str, ...]) -> Getter:  # noqa: ANN401
+    message = field.message_type
+    if message is None:
+        return _itself if not path else _refuse(field.name)
+    if path:
+        return _getter(message, path)
+    if message.full_name == _TIMESTAMP:
+        return lambda tree: tree.seconds * 1_000_000_000 + tree.nanos
+    if message.file.name == "google/protobuf/wrappers.proto":
+        return attrgetter("value")
+    return lambda tree: {found.name: None for found, _ in tree.ListFields()}
+
+
+def _absent(_: object) -> None:
+    return None
+
+
+def _itself(value: object) -> object:
+    return value
+
+
+def _refuse(name: str) -> Getter:
+    def refuse(value: object) -> object:
+        raise Unreadable(f"{name}: expected a message or a map, got {printable(value)}")
+
+    return refuse
+
+
+def _is_timestamp(descriptor: Any, path: tuple[str, ...]) -> bool:  # noqa: ANN401
+    for name in path:
+        field = descriptor.fields_by_name.get(name) if descriptor is not None else None
+        if field is None:
+            return False
+        descriptor = field.message_type
+    return descriptor is not None and descriptor.full_name == _TIMESTAMP

@@ -1,0 +1,440 @@
+"""Avro and Protobuf records of a schema registry: what each becomes, hostile ones too."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import math
+from decimal import Decimal
+
+import fastavro
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rejex_stream.build import kafka_decoder
+from rejex_stream.config import parse_config
+from rejex_stream.decode import JsonDecoder
+from rejex_stream.decode.avro import avro_reader
+from rejex_stream.decode.protobuf import descriptors, protobuf_reader
+from rejex_stream.decode.registry import UNKNOWN_S, RegistryDecoder
+from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.mapping import FieldMapping
+from rejex_stream.protocols import RegisteredSchema
+from rejex_stream.types import Invalid, Position, Reading, Record
+
+AT = Position("input", 3, 14)
+PLAIN = FieldMapping(["temp", "vib"], sensor="sensor", time="ts")
+NOW = 1_700_000_000_123
+
+
+class Registry:
+    """Schemas by id, and how often it was asked; while `down` it does not answer."""
+
+    def __init__(self, **schemas):
+        self.schemas = {int(name[1:]): schema for name, schema in schemas.items()}
+        self.asked = []
+        self.down = False
+
+    def schema(self, schema_id):
+        self.asked.append(schema_id)
+        if self.down:
+            raise ConnectorError("the registry is away", retriable=True)
+        return self.schemas.get(schema_id)
+
+
+def record(value, **fields):
+    return Record(AT, fields.pop("key", None), value, **fields)
+
+
+def assert_invalid(outcome, *words, stage):
+    assert isinstance(outcome, Invalid), outcome
+    assert (outcome.position, outcome.stage) == (AT, stage)
+    for word in words:
+        assert word in outcome.reason
+    assert outcome.reason.isprintable()
+    assert len(outcome.reason) < 400
+
+
+# ---------------------------------------------------------------------------------------- Avro
+def avro_schema(*fields, references=None, **more):
+    named = [{"name": name, "type": type_} for name, type_ in fields]
+    text = {"type": "record", "name": "Reading", "fields": named} | more
+    inner = {name: json.dumps(schema) for name, schema in (references or {}).items()}
+    return RegisteredSchema("AVRO", json.dumps(text), inner)
+
+
+FLAT = avro_schema(
+    ("sensor", "string"), ("ts", "long"), ("temp", ["null", "double"]), ("vib", "float")
+)
+
+
+def avro(schema, value, schema_id=1):
+    named = {}
+    for text in schema.references.values():
+        fastavro.parse_schema(json.loads(text), named_schemas=named)
+    parsed = fastavro.parse_schema(json.loads(schema.text), named_schemas=named)
+    payload = io.BytesIO()
+    fastavro.schemaless_writer(payload, parsed, value)
+    return b"\0" + schema_id.to_bytes(4) + payload.getvalue()
+
+
+def good(**changes):
+    return {"sensor": "turbine-1", "ts": NOW, "temp": 71.5, "vib": 2.0} | changes
+
+
+def avro_decoder(schema, mapping=PLAIN):
+    return RegistryDecoder(mapping, Registry(_1=schema), "AVRO", avro_reader)
+
+
+def decode_avro(value, schema=FLAT, mapping=PLAIN, **fields):
+    return avro_decoder(schema, mapping).decode(record(avro(schema, value), **fields))
+
+
+def test_an_avro_record_becomes_the_reading_that_json_gives():
+    for value in (good(), good(temp=None), good(temp=math.inf), good(temp=math.nan)):
+        as_json = JsonDecoder(PLAIN).decode(record(json.dumps(value).encode()))
+        found = decode_avro(value)
+        assert repr(found) == repr(as_json)
+        assert [type(number) for number in found.values] == [float, float]
+
+
+def test_avro_fields_reach_into_records_maps_and_references():
+    motor = {"type": "record", "name": "Motor", "fields": [{"name": "temp", "type": "int"}]}
+    schema = avro_schema(
+        ("sensor", "string"), ("ts", "long"), ("motor", ["null", "Motor"]),
+        ("more", {"type": "map", "values": "double"}), references={"Motor": motor},
+    )  # fmt: skip
+    mapping = FieldMapping(
+        {"temp": "motor.temp", "vib": "more.vib", "gone": "no.such"}, sensor="sensor", time="ts"
+    )
+    value = {"sensor": "t", "ts": 5, "motor": {"temp": 7}, "more": {"vib": 1.5}}
+    found = decode_avro(value, schema, mapping)
+    assert found.values[:2] == (7.0, 1.5)
+    assert math.isnan(found.values[2])
+    absent = decode_avro(value | {"motor": None, "more": {}}, schema, mapping)
+    assert all(math.isnan(number) for number in absent.values)
+    deep = FieldMapping({"temp": "ts.deep"}, sensor="sensor")
+    outcome = decode_avro(value, schema, deep, timestamp_ms=5)
+    assert_invalid(outcome, "ts: expected a record or a map, got 5", stage="validate")
+
+
+@pytest.mark.parametrize(
+    ("logical", "raw"), [("millis", NOW), ("micros", NOW * 1000 + 9), ("nanos", NOW * 10**6 + 9)]
+)
+@pytest.mark.parametrize("nullable", [False, True])
+def test_a_declared_timestamp_has_the_unit_of_the_schema(logical, raw, nullable):
+    kind = {"type": "long", "logicalType": f"timestamp-{logical}"}
+    schema = avro_schema(
+        ("sensor", "string"), ("ts", ["null", kind] if nullable else kind), ("temp", "double")
+    )
+    plain = avro_schema(
+        ("sensor", "string"), ("ts", ["null", "long"] if nullable else "long"), ("temp", "double")
+    )
+    mapping = FieldMapping(["temp"], sensor="sensor", time="ts", time_unit="s")
+    value = avro(plain, {"sensor": "s", "ts": raw, "temp": 1.0})
+    assert avro_decoder(schema, mapping).decode(record(value)).event_time_ms == NOW
+
+
+def test_a_decimal_is_a_number_and_other_logical_types_are_what_they_are_stored_as():
+    decimal = {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}
+    schema = avro_schema(("sensor", {"type": "string", "logicalType": "uuid"}), ("temp", decimal))
+    value = {"sensor": "6f1f6d2e-1de2-4a3b-8a6e-3c2b8f6f2b7e", "temp": Decimal("12.25")}
+    found = decode_avro(value, schema, FieldMapping(["temp"], sensor="sensor"), timestamp_ms=5)
+    assert found == Reading(value["sensor"], value["sensor"], 5, (12.25,), AT)
+
+
+def test_what_is_no_number_in_avro_is_refused_as_in_json():
+    schema = avro_schema(("sensor", "string"), ("ts", "long"), ("temp", "boolean"), ("vib", "int"))
+    assert_invalid(
+        decode_avro(good(temp=True, vib=1), schema), "'temp'", "expected a number", stage="validate"
+    )
+    assert_invalid(decode_avro(good(sensor="")), "sensor", stage="validate")
+    assert_invalid(decode_avro(good(ts=10**18)), "outside the years", stage="validate")
+
+
+def test_a_payload_that_does_not_fit_its_schema_says_so():
+    whole = avro(FLAT, good())
+    decoder = avro_decoder(FLAT)
+    for length in range(5, len(whole)):
+        outcome = decoder.decode(record(whole[:length]))
+        assert_invalid(outcome, "does not fit schema id 1", "too early", stage="decode")
+    outcome = decoder.decode(record(whole + b"xy"))
+    assert_invalid(outcome, "schema id 1", "2 byte(s) are left over", stage="decode")
+    outcome = decoder.decode(record(whole[:5] + b"\x04\xff\xff" + whole[15:]))
+    assert_invalid(outcome, "UnicodeDecodeError", stage="decode")
+
+
+def test_a_schema_that_contains_itself_is_refused_before_it_overruns_the_stack():
+    schema = avro_schema(("temp", "double"), ("next", ["null", "Reading"]))
+    deep = b"\0\0\0\0\1" + (b"\0" * 8 + b"\x02") * 100_000
+    outcome = avro_decoder(schema, FieldMapping(["temp"], fixed_sensor="s")).decode(record(deep))
+    assert_invalid(outcome, "schema id 1 cannot be used", "contains itself", stage="decode")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", '"long"', "[]", '{"type": "enum"}', '{"type": "record", "name": "R"}', "7"]
+)
+def test_a_schema_that_is_none_makes_its_records_invalid(text):
+    decoder = avro_decoder(RegisteredSchema("AVRO", text, {}))
+    assert_invalid(decoder.decode(record(avro(FLAT, good()))), "cannot be used", stage="decode")
+
+
+# ------------------------------------------------------------------------------------ Protobuf
+PROTO = """
+syntax = "proto3";
+package plant;
+import "common.proto";
+import "google/protobuf/timestamp.proto";
+import "google/protobuf/wrappers.proto";
+message Other { message Inner { double temp = 1; string sensor = 2; } }
+message Reading {
+  string sensor = 1;
+  int64 ts = 2;
+  optional double temp = 3;
+  double vib = 4;
+  google.protobuf.DoubleValue load = 5;
+  common.Motor motor = 6;
+  map<string, float> more = 7;
+  repeated double list = 8;
+  google.protobuf.Timestamp at = 9;
+}
+"""
+COMMON = 'syntax = "proto3"; package common; message Motor { double temp = 1; }'
+PLANT = RegisteredSchema("PROTOBUF", PROTO, {"common.proto": COMMON})
+HEADER = b"\0\0\0\0\1"
+SECOND = b"\x02\x02"  # one index: the second message of the file
+
+
+@pytest.fixture(scope="module")
+def plant():
+    """The message classes, by name."""
+    pool = descriptor_pool.DescriptorPool()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors(PLANT)).file:
+        pool.Add(file)
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"plant.{name}"))
+        for name in ("Reading", "Other.Inner")
+    }
+
+
+def proto_decoder(mapping=PLAIN, schema=PLANT):
+    return RegistryDecoder(mapping, Registry(_1=schema), "PROTOBUF", protobuf_reader)
+
+
+def test_a_protobuf_record_becomes_the_reading_that_json_gives(plant):
+    decoder = proto_decoder()
+    for value in (good(), good(temp=math.inf), good(temp=math.nan)):
+        as_json = JsonDecoder(PLAIN).decode(record(json.dumps(value).encode()))
+        payload = plant["Reading"](**value).SerializeToString()
+        assert repr(decoder.decode(record(HEADER + SECOND + payload))) == repr(as_json)
+
+
+def test_protobuf_tells_zero_from_missing_where_the_schema_does(plant):
+    mapping = FieldMapping(
+        ["temp", "vib", "load"] , fixed_sensor="s", time="at", time_unit="s"
+    )  # fmt: skip
+    decoder = proto_decoder(mapping)
+    message = plant["Reading"]()
+    message.at.FromMilliseconds(NOW)
+    found = decoder.decode(record(HEADER + SECOND + message.SerializeToString()))
+    assert found.event_time_ms == NOW
+    assert repr(found.values) == repr((math.nan, 0.0, math.nan))
+    message.temp = message.load.value = 0.0
+    found = decoder.decode(record(HEADER + SECOND + message.SerializeToString()))
+    assert found.values == (0.0, 0.0, 0.0)
+
+
+def test_protobuf_fields_reach_into_messages_and_maps(plant):
+    mapping = FieldMapping(
+        {"temp": "motor.temp", "vib": "more.vib", "gone": "no.such"}, fixed_sensor="s", time="ts"
+    )
+    decoder = proto_decoder(mapping)
+    message = plant["Reading"](ts=5, motor={"temp": 7}, more={"vib": 1.5})
+    found = decoder.decode(record(HEADER + SECOND + message.SerializeToString()))
+    assert repr(found.values) == repr((7.0, 1.5, math.nan))
+    for field, words in (
+        ("list", "a list of 2"), ("more", "an object with 1"), ("motor", "an object with 1"),
+        ("vib.deep", "expected a message or a map"),
+    ):  # fmt: skip
+        message = plant["Reading"](ts=5, motor={"temp": 7}, more={"vib": 1.5}, list=[1, 2])
+        odd = proto_decoder(FieldMapping({"temp": field}, fixed_sensor="s", time="ts"))
+        outcome = odd.decode(record(HEADER + SECOND + message.SerializeToString()))
+        assert_invalid(outcome, words, stage="validate")
+
+
+def test_message_indexes_choose_the_message(plant):
+    decoder = proto_decoder(FieldMapping(["temp"], sensor="sensor"))
+    inner = plant["Other.Inner"](temp=3.5, sensor="x").SerializeToString()
+    found = decoder.decode(record(HEADER + b"\x04\x00\x00" + inner, timestamp_ms=5))
+    assert found == Reading("x", "x", 5, (3.5,), AT)
+    # A zero is short for the first message, which has neither sensor nor channel.
+    first = decoder.decode(record(HEADER + b"\x00", timestamp_ms=5))
+    assert_invalid(first, "sensor: expected a name, got nothing", stage="validate")
+
+
+@pytest.mark.parametrize(
+    ("tail", "words"),
+    [
+        (b"", "message indexes are broken"),
+        (b"\x02", "message indexes are broken"),
+        (b"\x01", "message indexes are broken"),
+        (b"\xff" * 9, "message indexes are broken"),
+        (b"\xfe\xff\xff\xff\x0f", "message indexes are broken"),
+        (b"\x02\x08", "no message at [4]"),
+        (b"\x02\x01", "no message at [-1]"),
+        (b"\x04\x02\x06", "no message at [1, 3]"),
+        (SECOND + b"\xff\xff", "broken, or of another message"),
+        (SECOND + b"\x0a\x02\xff\xff", "broken, or of another message"),
+    ],
+)
+def test_a_protobuf_payload_that_does_not_fit_says_so(tail, words):
+    outcome = proto_decoder().decode(record(HEADER + tail))
+    assert_invalid(outcome, "does not fit schema id 1", words, stage="decode")
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        (RegisteredSchema("PROTOBUF", "message {", {}), "protoc says"),
+        (RegisteredSchema("PROTOBUF", PROTO, {}), "common.proto"),
+        (RegisteredSchema("PROTOBUF", PROTO, {"../common.proto": COMMON}), "outside"),
+    ],
+)
+def test_a_protobuf_schema_that_is_none_makes_its_records_invalid(schema, words):
+    outcome = proto_decoder(schema=schema).decode(record(HEADER + SECOND))
+    assert_invalid(outcome, "schema id 1 cannot be used", words, stage="decode")
+
+
+# --------------------------------------------------------------------------- the registry's part
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "tombstone"),
+        (b"", "empty"),
+        (b'{"sensor": 1}', "it looks like JSON"),
+        (b"\x01\0\0\0\1x", "got 0x01"),
+        (b"\0\0\0", "ends within the schema's id, after 3 bytes"),
+        (b"\0\0\0\0\x01" + b"x" * (1 << 20), "more than max_value_bytes"),
+    ],
+)
+def test_a_record_without_a_schema_asks_nobody(value, words):
+    registry = Registry(_1=FLAT)
+    decoder = RegistryDecoder(PLAIN, registry, "AVRO", avro_reader)
+    assert_invalid(decoder.decode(record(value)), words, stage="decode")
+    assert registry.asked == []
+
+
+def test_a_schema_is_asked_for_once_and_an_unknown_id_not_all_the_time():
+    now = [0.0]
+    registry = Registry(_1=FLAT)
+    decoder = RegistryDecoder(PLAIN, registry, "AVRO", avro_reader, clock=lambda: now[0])
+    for _ in range(3):
+        assert isinstance(decoder.decode(record(avro(FLAT, good()))), Reading)
+        outcome = decoder.decode(record(avro(FLAT, good(), schema_id=77)))
+        assert_invalid(outcome, "schema id 77 is not in the registry", stage="decode")
+    assert registry.asked == [1, 77]
+    registry.schemas[77] = FLAT
+    now[0] = UNKNOWN_S
+    assert isinstance(decoder.decode(record(avro(FLAT, good(), schema_id=77))), Reading)
+    assert registry.asked == [1, 77, 77]
+
+
+def test_while_the_registry_is_away_nothing_is_taken_for_broken():
+    registry = Registry(_1=FLAT, _2=FLAT)
+    decoder = RegistryDecoder(PLAIN, registry, "AVRO", avro_reader)
+    assert isinstance(decoder.decode(record(avro(FLAT, good()))), Reading)
+    registry.down = True
+    for _ in range(2):
+        with pytest.raises(ConnectorError) as caught:
+            decoder.decode(record(avro(FLAT, good(), schema_id=2)))
+        assert caught.value.retriable
+    assert isinstance(decoder.decode(record(avro(FLAT, good()))), Reading), "known schemas go on"
+    registry.down = False
+    assert isinstance(decoder.decode(record(avro(FLAT, good(), schema_id=2))), Reading)
+
+
+def test_a_schema_of_another_kind_is_named():
+    registry = Registry(_1=PLANT, _2=RegisteredSchema("JSON", "{}", {}))
+    decoder = RegistryDecoder(PLAIN, registry, "AVRO", avro_reader)
+    for schema_id, kind in ((1, "PROTOBUF"), (2, "JSON")):
+        outcome = decoder.decode(record(avro(FLAT, good(), schema_id)))
+        words = f"schema id {schema_id} is {kind}, but input.format is 'avro'"
+        assert_invalid(outcome, words, stage="decode")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_no_bytes_make_a_decoder_raise(data):
+    decoder, whole = data.draw(st.sampled_from(FUZZED))
+    value = bytearray(whole)
+    for _ in range(data.draw(st.integers(0, 4))):
+        value[data.draw(st.integers(5, len(value) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(5, len(value)))
+    tail = data.draw(st.binary(max_size=12))
+    for bent in (bytes(value), bytes(value[:cut]) + tail, HEADER + tail):
+        outcome = decoder.decode(record(bent))
+        assert isinstance(outcome, Reading | Invalid)
+        if isinstance(outcome, Invalid):
+            assert outcome.reason.isprintable()
+
+
+FUZZED = [
+    (avro_decoder(FLAT), avro(FLAT, good())),
+    (
+        proto_decoder(),
+        HEADER + SECOND + b"\x0a\x02s1\x10\x05\x19" + b"\0" * 8 + b"\x3a\x03\x0a\x01k",
+    ),
+]
+
+
+# -------------------------------------------------------------------------------------- config
+CONFIG = """
+[input]
+kind = "kafka"
+topics = ["readings"]
+format = "avro"
+channels = ["temp"]
+[rejection]
+contamination = 0.02
+tolerance = 8
+[schema_registry]
+url = "http://localhost:8081"
+"""
+
+
+def test_the_formats_of_a_registry_are_checked_against_the_other_settings():
+    assert parse_config(CONFIG)[1] == ()
+    for before, after, words in (
+        ('format = "avro"', "", "input.format is 'auto'"),
+        ('format = "avro"', 'format = "csv"', "csv is for kind = 'file'"),
+        ('url = "http://localhost:8081"', "", "url is missing"),
+        ('url = "http://localhost:8081"', 'url = "localhost"', "schema_registry.url"),
+        ("8081\"", '8081"\nusername = "ada"', "go together"),
+        ("8081\"", '8081"\npassword = "s3cret"', "go together"),
+        ("http://", "http://ada:s3cret@", "holds a login"),
+        ('kind = "kafka"\ntopics = ["readings"]', 'path = "a.csv"\ntime = "t"',
+         "avro is for kind = 'kafka'"),
+    ):  # fmt: skip
+        assert before in CONFIG
+        said = " ".join(map(str, parse_config(CONFIG.replace(before, after))[1]))
+        assert words in said
+        assert "s3cret" not in said
+
+
+@pytest.mark.parametrize(("kind", "missing"), [("avro", "fastavro"), ("protobuf", "grpc_tools")])
+def test_a_missing_extra_is_named(monkeypatch, kind, missing):
+    config, _ = parse_config(CONFIG.replace('"avro"', f'"{kind}"'))
+    assert kafka_decoder(config).channels == ("temp",)
+    real = importlib.import_module
+
+    def without(name, package=None):
+        if name == missing:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return real(name, package)
+
+    monkeypatch.setattr("rejex_stream.builders.kafka.import_module", without)
+    with pytest.raises(ConfigError, match=rf"needs {missing}.*rejex-stream\[registry\]"):
+        kafka_decoder(config)

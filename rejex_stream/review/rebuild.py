@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.review import auditlog, episodes, similar
+from rejex_stream.review.binding import SYSTEM
 from rejex_stream.review.database import Database
-from rejex_stream.review.expiry import SYSTEM
 from rejex_stream.review.labels import LabelRecord, active_labels, resolve
 from rejex_stream.review.settings import ReviewSettings
 from rejex_stream.review.standing import LabelCache, publish, refresh_status

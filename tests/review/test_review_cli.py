@@ -100,7 +100,7 @@ def test_mistakes_get_a_sentence_and_status_2(tmp_path, capsys, monkeypatch):
         (("report",), "There is no review store"),
         (("ingest",), "Nothing to take in"),
         (("serve", "--host", "0.0.0.0"), "let anybody in"),
-        (("serve", "--auth", "users"), "needs --users FILE"),
+        (("serve", "--auth", "users"), "give --users FILE"),
         (("serve", "--reviewer", "ada:boss"), "give NAME:ROLE"),
         (("rebuild", "--review", "no.jsonl", "--labels", "no.jsonl"), "does not exist"),
     ):

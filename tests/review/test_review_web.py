@@ -17,15 +17,11 @@ pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 from rejex_stream.errors import ConfigError
 from rejex_stream.monitor import MonitorBank
 from rejex_stream.planner import Costs, plan
+from rejex_stream.review.binding import check_bind, networks
 from rejex_stream.review.decisions import Decision, Target
 from rejex_stream.review.queue import QueueFilter, Viewer
 from rejex_stream.review.watching import PipelineWatch
-from rejex_stream.review.web.auth import (
-    Access,
-    check_bind,
-    hash_password,
-    verify_password,
-)
+from rejex_stream.review.web.auth import Access, hash_password, verify_password
 from tests.review.console_server import Running, running, until
 from tests.review.test_review_store import episodes, item
 
@@ -186,7 +182,7 @@ def test_a_proxy_header_counts_from_a_trusted_address_only(wall_store):
     with running(store, access=Access(mode="proxy", leads=("grace",))) as console:
         assert "grace" in console.ask("/queue", headers=header).text
         assert console.ask("/queue").status == 303
-    with running(store, access=Access(mode="proxy", proxies=("10.0.0.1",))) as console:
+    with running(store, access=Access(mode="proxy", proxies=networks(["10.0.0.0/8"]))) as console:
         assert console.ask("/queue", headers=header).status == 303
 
 

@@ -15,6 +15,7 @@ from rejex_stream.cli.show import As, AsOption, number, print_facts, print_json
 from rejex_stream.config import Config
 from rejex_stream.errors import ConfigError
 from rejex_stream.planner import Costs
+from rejex_stream.review import auditlog, outbox
 from rejex_stream.review import export as exporting
 from rejex_stream.review.binding import check_name
 from rejex_stream.review.cli_serve import serve
@@ -204,6 +205,59 @@ def export(
     finally:
         opened.close()
     print(f"{count:,} events written to {to}", file=sys.stderr)
+
+
+@app.command()
+def backup(
+    to: Annotated[Path, typer.Argument(help="File to write; must not exist.")],
+    store: StoreOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Copy the store as it is now, beside a running console."""
+    if to.exists():
+        raise ConfigError(f"{str(to)!r} exists: give a new path.")
+    opened = _existing(store, load_pipelines(config))
+    try:
+        opened.database.back_up(to)
+    finally:
+        opened.close()
+    print(f"copied to {to}", file=sys.stderr)
+
+
+@app.command()
+def verify(
+    store: StoreOption = None, config: ConfigOption = None, output: AsOption = As.TABLE
+) -> None:
+    """Check the store and the chain of its audit rows; exit 1 if either is broken."""
+    opened = _existing(store, load_pipelines(config))
+    try:
+        with opened.database.read() as connection:
+            rows = int(connection.execute("SELECT count(*) FROM audit").fetchone()[0])
+            broken = auditlog.broken_link(connection)
+            damage = str(connection.execute("PRAGMA integrity_check(1)").fetchone()[0])
+        waiting = outbox.pending(opened.database)
+    finally:
+        opened.close()
+    if output is As.JSON:
+        print_json(
+            {
+                "audit_rows": rows,
+                "broken_at": broken,
+                "database": damage,
+                "labels_waiting": waiting,
+            }
+        )
+    else:
+        print_facts(
+            [
+                ("audit rows", number(rows)),
+                ("their chain", "whole" if broken is None else f"broken at row {broken}"),
+                ("database", damage),
+                ("labels not yet published", number(waiting)),
+            ]
+        )
+    if broken is not None or damage != "ok":
+        raise typer.Exit(1)
 
 
 def _require_store(path: Path) -> Path:

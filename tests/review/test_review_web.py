@@ -553,6 +553,43 @@ def test_upkeep_follows_files_sends_labels_and_shows_what_fails(wall_store, farm
         upkeep.stop()
 
 
+def test_a_feed_that_never_pauses_does_not_hold_labels_back(wall_store, tmp_path):
+    from rejex_stream.review.feeds import FeedKind
+    from rejex_stream.review.ingest import IntakeCounts
+    from rejex_stream.review.outbox import LabelFile, read_labels
+    from rejex_stream.review.upkeep import Inflow, Upkeep
+
+    class Flood:
+        """Ten thousand events a second look like this to the one who reads them."""
+
+        kind: FeedKind = "verdicts"
+        pipeline = ""
+        pumps = 0
+
+        def pump(self, store, *, tap=None, stop=None):
+            end = time.monotonic() + 30
+            while not stop() and time.monotonic() < end:
+                time.sleep(0.01)
+            self.pumps += 1
+            return IntakeCounts(verdicts=1)
+
+        def close(self):
+            pass
+
+    store = wall_store(settle_ms=0)
+    store.add([item(0)])
+    store.decide(Decision(request_id="1", verdict="normal", targets=tuple(episodes(store))), ADA)
+    floods = [Flood(), Flood()]
+    labels = tmp_path / "labels.jsonl"
+    upkeep = Upkeep(store, [Inflow(flood) for flood in floods], LabelFile(labels))
+    began = time.monotonic()
+    upkeep.round()
+    assert time.monotonic() - began < 20
+    assert len(list(read_labels(labels))) == 1
+    assert [flood.pumps for flood in floods] == [1, 1]
+    upkeep.stop()
+
+
 def test_an_export_is_a_download_without_formulas(small):
     hostile = item(99, sensor="=cmd|' /C calc'!A0")
     small.store.add([hostile])

@@ -66,24 +66,32 @@ class ExportRow(NamedTuple):
     decided_ms: int | None
 
 
-def rows(database: Database, *, labelled_only: bool = True) -> Iterator[ExportRow]:
+def rows(
+    database: Database, *, labelled_only: bool = True, final_only: bool = False
+) -> Iterator[ExportRow]:
     """Yield events in order of arrival; constant memory, a short read per batch.
 
     Parameters
     ----------
     labelled_only
         Leave out events that nobody has labelled.
+    final_only
+        Leave out events that wait for a second opinion, whose reviewer must not see the first.
     """
     last, cache = 0, LabelCache(512)
     while True:
         with database.read() as connection:
             batch = connection.execute(
-                "SELECT v.*, s.stream_key, s.sensor, e.why FROM event v "
+                "SELECT v.*, s.stream_key, s.sensor, e.why, e.status FROM event v "
                 "JOIN sensor s USING (sensor_id) JOIN episode e USING (episode_id) "
                 "WHERE v.event_id > ? ORDER BY v.event_id LIMIT ?",
                 (last, _BATCH),
             ).fetchall()
-            found = [_row(connection, row, cache) for row in batch]
+            found = [
+                _row(connection, row, cache)
+                for row in batch
+                if not (final_only and row["status"] == "needs_second")
+            ]
         if not batch:
             return
         last = batch[-1]["event_id"]

@@ -11,8 +11,9 @@ from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartitio
 from kafka import errors as ke
 
 from rejex_connectors.kafka_messages import NULL_VALUE, Cut, is_ours, read_cut
-from rejex_connectors.kafka_python import admin, client_options, read_partition
+from rejex_connectors.kafka_python import client_options
 from rejex_connectors.kafka_python_errors import explain
+from rejex_connectors.kafka_reading import partitions_of, read_partition
 from rejex_stream.contract import CONNECT_PREFIX
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition, Position, Record
@@ -78,7 +79,7 @@ def list_dead_letters(
     ConnectorError
         When the broker or the topic cannot be reached.
     """
-    partitions = _partitions(settings)
+    partitions = partitions_of(settings, settings.topics.deadletter)
     done = _redriven_up_to(settings) if pending_only else {}
     ends = _ends(settings, partitions)
     share = None if newest is None else -(-newest // max(1, len(partitions)))
@@ -115,7 +116,7 @@ def redrive(
     ConnectorError
         When the broker cannot be reached, refuses, or another redrive is running.
     """
-    for partition in _partitions(settings):
+    for partition in partitions_of(settings, settings.topics.deadletter):
         letters = read_partition(settings, partition, _redriven_up_to(settings).get(partition, 0))
         batch: list[Record] = []
         for record in letters:
@@ -251,26 +252,15 @@ def _redriven_up_to(settings: KafkaSettings) -> dict[Partition, int]:
         metrics_enabled=False,
     )
     try:
-        found = {p: consumer.committed(TopicPartition(*p)) for p in _partitions(settings)}
+        found = {
+            p: consumer.committed(TopicPartition(*p))
+            for p in partitions_of(settings, settings.topics.deadletter)
+        }
     except ke.KafkaError as error:
         raise explain(error, settings, "asking how far redriving has come") from error
     finally:
         consumer.close(autocommit=False)
     return {partition: offset for partition, offset in found.items() if offset is not None}
-
-
-def _partitions(settings: KafkaSettings) -> list[Partition]:
-    topic = settings.topics.deadletter
-    client = admin(settings)
-    try:
-        if topic not in client.list_topics():
-            return []
-        count = len(client.describe_topics([topic])[0]["partitions"])
-    except ke.KafkaError as error:
-        raise explain(error, settings, f"looking at {topic}") from error
-    finally:
-        client.close()
-    return [Partition(topic, number) for number in range(count)]
 
 
 def _ends(settings: KafkaSettings, partitions: list[Partition]) -> dict[Partition, int]:

@@ -19,7 +19,7 @@ from rejex_stream.types import Partition, Position, Record
 if TYPE_CHECKING:
     from rejex_connectors.kafka_settings import KafkaSettings
 
-__all__ = ["admin", "client_options", "read_partition", "records_of"]
+__all__ = ["admin", "client_options", "partitions_of", "read_partition", "records_of"]
 
 
 def client_options(settings: KafkaSettings) -> dict[str, Any]:
@@ -49,6 +49,26 @@ def admin(settings: KafkaSettings) -> KafkaAdminClient:
     """Open an admin client; the caller closes it."""
     with connecting(settings):
         return KafkaAdminClient(**client_options(settings), request_timeout_ms=15_000)
+
+
+def partitions_of(settings: KafkaSettings, topic: str) -> list[Partition]:
+    """Return the partitions of a topic; none if it does not exist.
+
+    Raises
+    ------
+    ConnectorError
+        If the broker does not answer, or refuses.
+    """
+    client = admin(settings)
+    try:
+        if topic not in client.list_topics():
+            return []
+        count = len(client.describe_topics([topic])[0]["partitions"])
+    except ke.KafkaError as error:
+        raise explain(error, settings, f"looking at {topic}") from error
+    finally:
+        client.close()
+    return [Partition(topic, number) for number in range(count)]
 
 
 def read_partition(

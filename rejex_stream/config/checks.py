@@ -188,5 +188,6 @@ _CHECKS = (
     _Check("detector", ("detector",), _detector),
     _Check("monitor", ("monitor", "rejection"), _monitor, after=("rejection",)),
     _Check("alerts", ("alerts",), _alerts),
+    _Check("review", ("review",), lambda config: config.review.check()),
     _Check("kafka", ("kafka", "input", "output", "state", "pipeline"), _kafka),
 )

@@ -10,6 +10,7 @@ from rejex_stream.config.deciding import Detector, Features, Pipeline, Refit, Re
 from rejex_stream.config.edges import Input, Output, Run, State
 from rejex_stream.config.fields import setting
 from rejex_stream.config.operating import Alerts, Kafka, Logging, Metrics, Monitor, SchemaRegistry
+from rejex_stream.config.reviewing import Review
 
 __all__ = ["ENV_PREFIX", "Config"]
 
@@ -37,6 +38,7 @@ class Config(BaseSettings):
     monitor: Monitor = setting(Monitor, says="The watch over the rejection rate.")
     output: Output = setting(Output, says="Where outcomes go.")
     state: State = setting(State, says="What survives a restart.")
+    review: Review = setting(Review, says="The queue of rejected events, and its console.")
     run: Run = setting(Run, says="The loop.")
     kafka: Kafka = setting(Kafka, says="The broker.")
     schema_registry: SchemaRegistry = setting(SchemaRegistry, says="The schema registry.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -11,29 +12,30 @@ from typing import Annotated
 import typer
 
 from rejex_stream.cli.show import As, AsOption, number, print_facts, print_json
+from rejex_stream.config import Config
 from rejex_stream.errors import ConfigError
 from rejex_stream.planner import Costs
+from rejex_stream.review import auditlog, outbox
 from rejex_stream.review import export as exporting
+from rejex_stream.review.binding import check_name
 from rejex_stream.review.cli_serve import serve
-from rejex_stream.review.feeds import FileFeed
 from rejex_stream.review.ingest import IntakeCounts
 from rejex_stream.review.options import (
-    STORE,
     ConfigOption,
     GapEventsOption,
     GapOption,
     ReviewOption,
     StoreOption,
     VerdictsOption,
+    load_pipelines,
+    overridden,
 )
-from rejex_stream.review.outbox import read_labels
 from rejex_stream.review.printing import print_report
 from rejex_stream.review.queue import ROLES
 from rejex_stream.review.rebuild import rebuild as rebuild_store
 from rejex_stream.review.rebuild import state_hash
 from rejex_stream.review.report import report as make_report
-from rejex_stream.review.serving import feeding, require_web
-from rejex_stream.review.settings import ReviewSettings
+from rejex_stream.review.serving import feeding, published_labels, require_web, review_feeds
 from rejex_stream.review.store import ReviewStore, wall_clock_ms
 
 __all__ = ["app"]
@@ -59,28 +61,25 @@ app.command()(serve)
 
 @app.command()
 def ingest(  # noqa: PLR0917
-    store: StoreOption = STORE,
+    store: StoreOption = None,
     config: ConfigOption = None,
     review: ReviewOption = None,
     verdicts: VerdictsOption = None,
-    gap: GapOption = 60.0,
-    gap_events: GapEventsOption = 5,
+    gap: GapOption = None,
+    gap_events: GapEventsOption = None,
     output: AsOption = As.TABLE,
 ) -> None:
     """Take in what the files or topics hold, once; what is known already changes nothing."""
-    settings = ReviewSettings(gap_ms=round(gap * 1000), gap_events=gap_events)
-    opened = ReviewStore(store, settings)
+    configs = load_pipelines(config)
+    section = overridden(configs, store=store and str(store), gap_s=gap, gap_events=gap_events)
+    if not (configs or review or verdicts):
+        raise ConfigError("Nothing to take in: give --config, --review or --verdicts.")
+    opened = ReviewStore(Path(section.store), section.settings())
     total = IntakeCounts()
     try:
         fed = feeding(
-            opened,
-            configs=config or (),
-            reviews=review or (),
-            verdicts=verdicts or (),
-            with_labels=False,
+            opened, configs=configs, reviews=review or (), verdicts=verdicts or (), follow=False
         )
-        if not fed.inflows:
-            raise ConfigError("Nothing to take in: give --config, --review or --verdicts.")
         for inflow in fed.inflows:
             tap = None
             if inflow.watch is not None and inflow.feed.kind == "verdicts":
@@ -116,31 +115,48 @@ def ingest(  # noqa: PLR0917
 
 @app.command()
 def rebuild(  # noqa: PLR0917
-    review: Annotated[list[Path], typer.Option("--review", help="Review items, JSON Lines.")],
-    labels: Annotated[Path, typer.Option("--labels", help="The labels file.")],
-    store: StoreOption = STORE,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    review: ReviewOption = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="Labels file.", show_default="as `review serve` chooses it"),
+    ] = None,
     replace: Annotated[bool, typer.Option(help="Take the place of a store that exists.")] = False,
     check: Annotated[
         Path | None, typer.Option(help="Compare with this store; exit 1 if verdicts differ.")
     ] = None,
-    gap: GapOption = 60.0,
-    gap_events: GapEventsOption = 5,
+    gap: GapOption = None,
+    gap_events: GapEventsOption = None,
     output: AsOption = As.TABLE,
 ) -> None:
     """Make a store anew from review items and labels, with the same verdict for every event."""
-    for path in (*review, labels):
-        if not path.exists():
-            raise ConfigError(f"{str(path)!r} does not exist: check the path.")
+    configs = load_pipelines(config)
+    section = overridden(
+        configs,
+        store=store and str(store),
+        labels=labels and str(labels),
+        gap_s=gap,
+        gap_events=gap_events,
+    )
+    if not (configs or review):
+        raise ConfigError("Nothing to build from: give --config, or --review and --labels.")
+    if check is not None:
+        _require_store(check)
+    feeds = review_feeds(configs, review or ())
 
     def feed(fresh: ReviewStore) -> None:
-        for path in review:
-            FileFeed(path, "review").pump(fresh)
+        for one in feeds:
+            one.pump(fresh)
 
+    path = Path(section.store)
     found = rebuild_store(
-        store,
-        ReviewSettings(gap_ms=round(gap * 1000), gap_events=gap_events),
+        path,
+        section.settings(),
         feed=feed,
-        labels=read_labels(labels),
+        labels=published_labels(
+            configs, path, Path(section.labels) if section.labels is not None else None
+        ),
         replace=replace,
     )
     same: bool | None = None
@@ -167,7 +183,8 @@ def rebuild(  # noqa: PLR0917
 @app.command()
 def export(
     to: Annotated[Path, typer.Argument(help="File to write.")],
-    store: StoreOption = STORE,
+    store: StoreOption = None,
+    config: ConfigOption = None,
     form: Annotated[
         FormChoice | None, typer.Option("--format", help="By default as the file's name says.")
     ] = None,
@@ -182,8 +199,7 @@ def export(
         raise ConfigError(
             f"{str(to)!r} does not tell its format: give --format csv, jsonl or parquet."
         )
-    _require_store(store)
-    opened = ReviewStore(store)
+    opened = _existing(store, load_pipelines(config))
     try:
         count = exporting.write(opened.database, to, wanted, labelled_only=not everything)
     finally:
@@ -191,31 +207,109 @@ def export(
     print(f"{count:,} events written to {to}", file=sys.stderr)
 
 
-def _require_store(path: Path) -> None:
+@app.command()
+def backup(
+    to: Annotated[Path, typer.Argument(help="File to write; must not exist.")],
+    store: StoreOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Copy the store as it is now, beside a running console."""
+    if to.exists():
+        raise ConfigError(f"{str(to)!r} exists: give a new path.")
+    opened = _existing(store, load_pipelines(config))
+    try:
+        opened.database.back_up(to)
+    finally:
+        opened.close()
+    print(f"copied to {to}", file=sys.stderr)
+
+
+@app.command()
+def verify(
+    store: StoreOption = None, config: ConfigOption = None, output: AsOption = As.TABLE
+) -> None:
+    """Check the store and the chain of its audit rows; exit 1 if either is broken."""
+    opened = _existing(store, load_pipelines(config))
+    try:
+        with opened.database.read() as connection:
+            rows = int(connection.execute("SELECT count(*) FROM audit").fetchone()[0])
+            broken = auditlog.broken_link(connection)
+            damage = str(connection.execute("PRAGMA integrity_check(1)").fetchone()[0])
+        waiting = outbox.pending(opened.database)
+    finally:
+        opened.close()
+    if output is As.JSON:
+        print_json(
+            {
+                "audit_rows": rows,
+                "broken_at": broken,
+                "database": damage,
+                "labels_waiting": waiting,
+            }
+        )
+    else:
+        print_facts(
+            [
+                ("audit rows", number(rows)),
+                ("their chain", "whole" if broken is None else f"broken at row {broken}"),
+                ("database", damage),
+                ("labels not yet published", number(waiting)),
+            ]
+        )
+    if broken is not None or damage != "ok":
+        raise typer.Exit(1)
+
+
+def _require_store(path: Path) -> Path:
     if not path.exists():
         raise ConfigError(
             f"There is no review store at {str(path)!r}: give --store, or make one with "
             "`rejex-stream review ingest` or `review serve`."
         )
+    return path
+
+
+def _existing(store: Path | None, configs: Sequence[Config]) -> ReviewStore:
+    section = overridden(configs, store=store and str(store))
+    return ReviewStore(_require_store(Path(section.store)), section.settings())
 
 
 @app.command()
 def report(  # noqa: PLR0917
-    store: StoreOption = STORE,
+    store: StoreOption = None,
+    config: ConfigOption = None,
     days: Annotated[
         float | None, typer.Option(help="Labels of the last so many days.  [default: all]", min=0)
     ] = None,
     contamination: Annotated[
-        float | None, typer.Option(help="The configured γ.  [default: r / n of the verdicts]")
+        float | None,
+        typer.Option(
+            help="The configured γ.", show_default="as the config says, or r / n of the verdicts"
+        ),
     ] = None,
-    c_fp: Annotated[float, typer.Option(help="Cost of a false alarm.")] = 1.0,
-    c_fn: Annotated[float, typer.Option(help="Cost of a missed anomaly.")] = 1.0,
-    c_r: Annotated[float, typer.Option(help="Cost of a rejected event.")] = 0.0,
+    c_fp: Annotated[
+        float | None,
+        typer.Option(help="Cost of a false alarm.", show_default="as the config says, or 1"),
+    ] = None,
+    c_fn: Annotated[
+        float | None,
+        typer.Option(help="Cost of a missed anomaly.", show_default="as the config says, or 1"),
+    ] = None,
+    c_r: Annotated[
+        float | None,
+        typer.Option(help="Cost of a rejected event.", show_default="as the config says, or 0"),
+    ] = None,
     output: AsOption = As.TABLE,
 ) -> None:
     """Say what the labels say: precision, misses, cost, γ, agreement, and the queue itself."""
-    _require_store(store)
-    opened = ReviewStore(store)
+    configs = load_pipelines(config)
+    if len(configs) == 1:
+        rejection = configs[0].rejection
+        contamination = rejection.contamination if contamination is None else contamination
+        c_fp = rejection.costs.c_fp if c_fp is None else c_fp
+        c_fn = rejection.costs.c_fn if c_fn is None else c_fn
+        c_r = rejection.costs.c_r if c_r is None else c_r
+    opened = _existing(store, configs)
     now = wall_clock_ms()
     try:
         with opened.database.read() as connection:
@@ -223,7 +317,11 @@ def report(  # noqa: PLR0917
                 connection,
                 now_ms=now,
                 since_ms=0 if days is None else round(now - days * 86_400_000),
-                costs=Costs(c_fp, c_fn, c_r),
+                costs=Costs(
+                    1.0 if c_fp is None else c_fp,
+                    1.0 if c_fn is None else c_fn,
+                    0.0 if c_r is None else c_r,
+                ),
                 contamination=contamination,
             )
     finally:
@@ -256,6 +354,7 @@ def user(
 
     if role not in ROLES:
         raise ConfigError(f"role {role!r} is unknown: give one of {', '.join(ROLES)}.")
+    check_name(name)
     if len(password) < 8:
         raise ConfigError("The password is too short: give at least 8 characters.")
     table = json.loads(users.read_text(encoding="utf-8")) if users.exists() else {}

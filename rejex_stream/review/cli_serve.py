@@ -7,26 +7,31 @@ import os
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rejex_stream.errors import ConfigError
+from rejex_stream.config.reviewing import Review
 from rejex_stream.logs import logging_to_stderr
+from rejex_stream.review.binding import networks, viewer_named
 from rejex_stream.review.options import (
-    STORE,
     ConfigOption,
     GapEventsOption,
     GapOption,
     ReviewOption,
     StoreOption,
     VerdictsOption,
+    load_pipelines,
+    or_config,
+    overridden,
 )
-from rejex_stream.review.queue import ROLES, Viewer
+from rejex_stream.review.queue import Viewer
 from rejex_stream.review.serving import feeding, require_web
 from rejex_stream.review.serving import serve as serve_console
-from rejex_stream.review.settings import ReviewSettings
 from rejex_stream.review.store import ReviewStore
+
+if TYPE_CHECKING:
+    from rejex_stream.review.web.auth import Access
 
 __all__ = ["serve"]
 
@@ -57,19 +62,29 @@ class FallbackChoice(StrEnum):
 
 
 def serve(  # noqa: PLR0917 - typer makes options of them
-    store: StoreOption = STORE,
+    store: StoreOption = None,
     config: ConfigOption = None,
     review: ReviewOption = None,
     verdicts: VerdictsOption = None,
     labels: Annotated[
-        Path | None,
-        typer.Option(help="Labels file.  [default: labels.jsonl beside the store]"),
+        Path | None, typer.Option(help="Labels file.", show_default="labels.jsonl beside the store")
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port; 0 takes any free one.", min=0, max=65535)] = 8321,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on.", show_default=or_config("host"))
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port; 0 takes any free one.", min=0, max=65535, show_default=or_config("port")
+        ),
+    ] = None,
     auth: Annotated[
-        AuthChoice, typer.Option(help="How people prove who they are; none: loopback only.")
-    ] = AuthChoice.NONE,
+        AuthChoice | None,
+        typer.Option(
+            help="How people prove who they are; none: loopback only.",
+            show_default=or_config("auth"),
+        ),
+    ] = None,
     reviewer: Annotated[
         list[str] | None,
         typer.Option(help="NAME or NAME:ROLE; with --auth token each gets a link."),
@@ -78,81 +93,116 @@ def serve(  # noqa: PLR0917 - typer makes options of them
         Path | None, typer.Option(help="Users file for --auth users; see `review user`.")
     ] = None,
     proxy: Annotated[
-        list[str] | None, typer.Option(help="Address that --auth proxy trusts.")
+        list[str] | None, typer.Option(help="Address or network that --auth proxy trusts.")
     ] = None,
-    proxy_header: Annotated[str, typer.Option(help="Header with the name.")] = "x-forwarded-user",
+    proxy_header: Annotated[
+        str | None,
+        typer.Option(help="Header with the name.", show_default=or_config("proxy_header")),
+    ] = None,
     lead: Annotated[list[str] | None, typer.Option(help="Who is a lead with --auth proxy.")] = None,
     allow_host: Annotated[
         list[str] | None, typer.Option(help="Host name that the console goes by.")
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="PEM file, to serve HTTPS.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
-    gap: GapOption = 60.0,
-    gap_events: GapEventsOption = 5,
+    gap: GapOption = None,
+    gap_events: GapEventsOption = None,
     settle: Annotated[
-        float, typer.Option(help="Seconds an episode waits for what comes after it.", min=0)
-    ] = 20.0,
-    lease: Annotated[float, typer.Option(help="Minutes a claim lasts.", min=0.1)] = 10.0,
-    sla: Annotated[float, typer.Option(help="Hours from which an episode is late.", min=0)] = 4.0,
+        float | None,
+        typer.Option(
+            help="Seconds an episode waits for what comes after it.",
+            min=0,
+            show_default=or_config("settle_s"),
+        ),
+    ] = None,
+    lease: Annotated[
+        float | None,
+        typer.Option(
+            help="Minutes a claim lasts.", min=0.1, show_default=or_config("lease_minutes")
+        ),
+    ] = None,
+    sla: Annotated[
+        float | None,
+        typer.Option(
+            help="Hours from which an episode is late.", min=0, show_default=or_config("sla_hours")
+        ),
+    ] = None,
     max_age: Annotated[
-        float, typer.Option(help="Hours after which an unreviewed episode expires.", min=0)
-    ] = 168.0,
+        float | None,
+        typer.Option(
+            help="Hours after which an unreviewed episode expires.",
+            min=0,
+            show_default=or_config("max_age_hours"),
+        ),
+    ] = None,
     fallback: Annotated[
-        FallbackChoice, typer.Option(help="What it expires into.")
-    ] = FallbackChoice.NONE,
+        FallbackChoice | None,
+        typer.Option(help="What it expires into.", show_default=or_config("fallback")),
+    ] = None,
     double_review: Annotated[
-        float, typer.Option(help="Share of episodes that two people judge.", min=0, max=1)
-    ] = 0.0,
+        float | None,
+        typer.Option(
+            help="Share of episodes that two people judge.",
+            min=0,
+            max=1,
+            show_default=or_config("double_review_ratio"),
+        ),
+    ] = None,
     blind: Annotated[
-        BlindChoice,
-        typer.Option(help="Hide model and colleagues until one has decided."),
-    ] = BlindChoice.SECOND,
+        BlindChoice | None,
+        typer.Option(
+            help="Hide model and colleagues until one has decided.",
+            show_default=or_config("blind"),
+        ),
+    ] = None,
     priority: Annotated[
         list[str] | None, typer.Option(help="Prefix of sensors that come first.")
     ] = None,
 ) -> None:
-    """Serve the console until Ctrl-C or SIGTERM."""
+    """Serve the console until Ctrl-C or SIGTERM; options go before [review] of the config."""
     require_web()
-    from rejex_stream.review.web.auth import Access, check_bind, load_users
-
-    check_bind(host, auth.value)
-    if (tls_cert is None) != (tls_key is None):
-        raise ConfigError("HTTPS needs --tls-cert and --tls-key.")
-    people = [_viewer(text) for text in reviewer or []]
-    if auth is AuthChoice.TOKEN and not people:
-        people = [Viewer(_own_name(), "admin")]
-    if auth is AuthChoice.USERS and users is None:
-        raise ConfigError("--auth users needs --users FILE; add people with `review user`.")
-    access = Access(
-        mode=auth.value,
-        local=people[0] if people else Viewer(_own_name(), "admin"),
-        users=load_users(users) if users is not None else {},
-        proxies=tuple(proxy or ("127.0.0.1", "::1")),
-        proxy_header=proxy_header.lower(),
-        leads=tuple(lead or ()),
-        api_token=os.environ.get("REJEX_REVIEW_API_TOKEN", ""),
-        secure_cookie=tls_cert is not None,
-    )
-    settings = ReviewSettings(
-        gap_ms=round(gap * 1000),
+    configs = load_pipelines(config)
+    section = overridden(
+        configs,
+        store=_text(store),
+        labels=_text(labels),
+        host=host,
+        port=port,
+        auth=auth and auth.value,
+        reviewers=reviewer,
+        users_file=_text(users),
+        proxies=proxy,
+        proxy_header=proxy_header,
+        leads=lead,
+        allowed_hosts=allow_host,
+        tls_cert=_text(tls_cert),
+        tls_key=_text(tls_key),
+        gap_s=gap,
         gap_events=gap_events,
-        settle_ms=round(settle * 1000),
-        lease_ms=round(lease * 60_000),
-        sla_ms=round(sla * 3_600_000),
-        max_age_ms=round(max_age * 3_600_000),
-        fallback=fallback.value,
+        settle_s=settle,
+        lease_minutes=lease,
+        sla_hours=sla,
+        max_age_hours=max_age,
+        fallback=fallback and fallback.value,
         double_review_ratio=double_review,
-        blind=blind.value,
-        priority_sensors=tuple(priority or ()),
+        blind=blind and blind.value,
+        priority_sensors=priority,
     )
-    opened = ReviewStore(store, settings)
-    fed = feeding(
-        opened,
-        configs=config or (),
-        reviews=review or (),
-        verdicts=verdicts or (),
-        labels=labels,
-    )
+    people = [viewer_named(text) for text in section.reviewers] or [Viewer(_own_name(), "admin")]
+    access = _access(section, people[0])
+    delta = configs[0].rejection.delta if configs else 0.05
+    opened = ReviewStore(Path(section.store), section.settings(delta))
+    try:
+        fed = feeding(
+            opened,
+            configs=configs,
+            reviews=review or (),
+            verdicts=verdicts or (),
+            labels=Path(section.labels) if section.labels is not None else None,
+        )
+    except BaseException:
+        opened.close()
+        raise
 
     def ready(address: str, links: Sequence[tuple[str, str]]) -> None:
         for name, link in links:
@@ -164,13 +214,35 @@ def serve(  # noqa: PLR0917 - typer makes options of them
             opened,
             fed,
             access,
-            host=host,
-            port=port,
-            people=people if auth is AuthChoice.TOKEN else (),
-            allowed_hosts=allow_host or (),
-            certificate=(str(tls_cert), str(tls_key)) if tls_cert and tls_key else None,
+            host=section.host,
+            port=section.port,
+            people=people if section.auth == "token" else (),
+            allowed_hosts=section.allowed_hosts,
+            certificate=(section.tls_cert, section.tls_key)
+            if section.tls_cert and section.tls_key
+            else None,
             on_ready=ready,
         )
+
+
+def _access(section: Review, local: Viewer) -> Access:
+    from rejex_stream.review.web.auth import Access, load_users
+
+    users = section.users_file if section.auth == "users" else None
+    return Access(
+        mode=section.auth,
+        local=local,
+        users=load_users(Path(users)) if users is not None else {},
+        proxies=networks(section.proxies),
+        proxy_header=section.proxy_header.lower(),
+        leads=section.leads,
+        api_token=os.environ.get("REJEX_REVIEW_API_TOKEN", ""),
+        secure_cookie=section.tls_cert is not None,
+    )
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 def _own_name() -> str:
@@ -178,11 +250,3 @@ def _own_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return "reviewer"
-
-
-def _viewer(text: str) -> Viewer:
-    name, _, role = text.partition(":")
-    known = next((one for one in ROLES if one == (role or "reviewer")), None)
-    if not name or known is None:
-        raise ConfigError(f"--reviewer {text!r}: give NAME:ROLE with one of {', '.join(ROLES)}.")
-    return Viewer(name, known)

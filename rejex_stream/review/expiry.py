@@ -6,14 +6,13 @@ import sqlite3
 
 from rejex_stream.encode import decode_review
 from rejex_stream.review import auditlog
+from rejex_stream.review.binding import SYSTEM
 from rejex_stream.review.labels import HumanVerdict, LabelRecord, label_id
 from rejex_stream.review.settings import Fallback, ReviewSettings
 from rejex_stream.review.standing import publish, refresh_status
 from rejex_stream.types import Position, Verdict
 
-__all__ = ["SYSTEM", "expire_due", "model_leaning"]
-
-SYSTEM = "system"
+__all__ = ["expire_due", "model_leaning"]
 
 
 def model_leaning(verdict: Verdict) -> HumanVerdict | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import importlib
 import io
+import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,24 +66,32 @@ class ExportRow(NamedTuple):
     decided_ms: int | None
 
 
-def rows(database: Database, *, labelled_only: bool = True) -> Iterator[ExportRow]:
+def rows(
+    database: Database, *, labelled_only: bool = True, final_only: bool = False
+) -> Iterator[ExportRow]:
     """Yield events in order of arrival; constant memory, a short read per batch.
 
     Parameters
     ----------
     labelled_only
         Leave out events that nobody has labelled.
+    final_only
+        Leave out events that wait for a second opinion, whose reviewer must not see the first.
     """
     last, cache = 0, LabelCache(512)
     while True:
         with database.read() as connection:
             batch = connection.execute(
-                "SELECT v.*, s.stream_key, s.sensor, e.why FROM event v "
+                "SELECT v.*, s.stream_key, s.sensor, e.why, e.status FROM event v "
                 "JOIN sensor s USING (sensor_id) JOIN episode e USING (episode_id) "
                 "WHERE v.event_id > ? ORDER BY v.event_id LIMIT ?",
                 (last, _BATCH),
             ).fetchall()
-            found = [_row(connection, row, cache) for row in batch]
+            found = [
+                _row(connection, row, cache)
+                for row in batch
+                if not (final_only and row["status"] == "needs_second")
+            ]
         if not batch:
             return
         last = batch[-1]["event_id"]
@@ -132,22 +141,28 @@ def _row(connection: sqlite3.Connection, row: sqlite3.Row, cache: LabelCache) ->
 
 
 def cell(value: Any) -> str:  # noqa: ANN401 - whatever a row holds
-    r"""Return a value for a spreadsheet; text that would start a formula begins with an apostrophe.
+    r"""Return a value for a spreadsheet; text that would start a formula gets an apostrophe first.
+
+    Also after a semicolon, tab or line's end: a spreadsheet that splits there would begin a cell.
 
     Examples
     --------
     >>> cell("=1+1"), cell("@SUM(A1)"), cell(-3.5), cell("-3.5 V"), cell(None)
     ("'=1+1", "'@SUM(A1)", '-3.5', "'-3.5 V", '')
-    >>> cell("\t=1+1")
-    "'\t=1+1"
+    >>> cell("\t=1+1"), cell("warm; =1+1"), cell("rose by 2 - 3 V, -1 V later")
+    ("'\t'=1+1", "warm; '=1+1", 'rose by 2 - 3 V, -1 V later')
     """
     if value is None:
         return ""
     if not isinstance(value, str):
         return str(value)
-    # Spreadsheets skip what cannot be seen before they look for a sign.
-    seen = value.lstrip(" \t\r\n\x0b\x0c\x00\ufeff\u00a0\u200b")
-    return f"'{value}" if seen[:1] in {"=", "+", "-", "@"} or value[:1] in {"\t", "\r"} else value
+    harmless = _STARTS.sub(r"\1'\2", value)
+    return f"'{harmless}" if harmless[:1] in {"\t", "\r", "\n"} else harmless
+
+
+# Spreadsheets skip what cannot be seen before they look for a sign; some know the wide signs too.
+_UNSEEN = " \\t\\r\\n\\x0b\\x0c\\x00\\ufeff\\u00a0\\u200b"
+_STARTS = re.compile(f"((?:^|[;\\t\\r\\n])[{_UNSEEN}]*)([=+\\-@|＝＋－＠])")
 
 
 def as_csv(found: Iterator[ExportRow]) -> Iterator[str]:
@@ -202,8 +217,8 @@ def _write_parquet(found: Iterator[ExportRow], path: Path) -> None:
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         raise ConfigError(
-            "Parquet needs pyarrow, which is not installed: `pip install pyarrow`, or export csv "
-            "or jsonl."
+            "Parquet needs pyarrow, which is not installed: pip install 'rejex-stream[parquet]', "
+            "or export csv or jsonl."
         ) from error
     kinds = {
         "int": pyarrow.int64(),

@@ -5,9 +5,10 @@ Both kinds of input remember where to go on in the same transaction that stores 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from rejex_stream.errors import ConnectorError
 from rejex_stream.protocols import Assigned, Source
@@ -15,14 +16,30 @@ from rejex_stream.review.ingest import IntakeCounts
 from rejex_stream.review.store import ReviewStore
 from rejex_stream.types import Partition
 
-__all__ = ["FeedKind", "FileFeed", "SourceFeed"]
+__all__ = ["Feed", "FeedKind", "FileFeed", "SourceFeed", "Stop", "Tap", "own_partition"]
 
 FeedKind: TypeAlias = Literal["review", "verdicts"]
 Tap: TypeAlias = Callable[[list[bytes]], None] | None
 Stop: TypeAlias = Callable[[], bool] | None
+_log = logging.getLogger(__name__)
 _CHUNK_BYTES = 1 << 20
 _MAX_RECORDS = 500
 _LONGEST_LINE_BYTES = 64 << 20
+
+
+class Feed(Protocol):
+    """Where review items or verdicts come from; remembers in the store how far it was read."""
+
+    kind: FeedKind
+    pipeline: str
+
+    def pump(self, store: ReviewStore, *, tap: Tap = None, stop: Stop = None) -> IntakeCounts:
+        """Take what is there; `tap` also gets the lines, once stored; `stop` is asked often."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the input."""
+        ...
 
 
 class _Chunk(NamedTuple):
@@ -113,36 +130,47 @@ class SourceFeed:
 
     Parameters
     ----------
-    source
-        Delivers encoded review items or verdicts; this feed seeks to where the store stopped.
+    open_source
+        Opens a source of encoded review items or verdicts; this feed seeks to where the store
+        stopped. Called at the first pump, and anew after a failure: a console outlives its broker.
     kind
         What a record holds.
     pipeline
         Whose they are.
     """
 
-    def __init__(self, source: Source, kind: FeedKind, pipeline: str = "") -> None:
-        self._source = source
+    def __init__(
+        self, open_source: Callable[[], Source], kind: FeedKind, pipeline: str = ""
+    ) -> None:
+        self._open_source = open_source
+        self._source: Source | None = None
         self.kind = kind
         self.pipeline = pipeline
 
     def pump(self, store: ReviewStore, *, tap: Tap = None, stop: Stop = None) -> IntakeCounts:
-        """Take what the source has; returns at the first empty poll."""
+        """Take what the source has; returns at the first empty poll, or when `stop` says so."""
+        try:
+            if self._source is None:
+                self._source = self._open_source()
+            return self._pump(self._source, store, tap, stop)
+        except ConnectorError:
+            self.close()
+            raise
+
+    def _pump(self, source: Source, store: ReviewStore, tap: Tap, stop: Stop) -> IntakeCounts:
         total = IntakeCounts()
         while stop is None or not stop():
-            records = self._source.poll(_MAX_RECORDS, 0.2)
-            for change in self._source.changes():
+            records = source.poll(_MAX_RECORDS, 0.2)
+            for change in source.changes():
                 if isinstance(change, Assigned):
-                    known = store.next_offset(_own(change.partition))
-                    start = change.earliest if known is None else max(known, change.earliest)
-                    self._source.seek(change.partition, start)
+                    source.seek(change.partition, _start(store, change))
             if not records:
                 return total
             positions: dict[Partition, int] = {}
             lines: list[bytes] = []
             for record in records:
                 topic, partition, offset = record.position
-                positions[_own(Partition(topic, partition))] = offset + 1
+                positions[own_partition(Partition(topic, partition))] = offset + 1
                 if record.value is not None:
                     lines.append(record.value)
             total += store.take(self.kind, lines, positions, pipeline=self.pipeline)
@@ -152,8 +180,26 @@ class SourceFeed:
 
     def close(self) -> None:
         """Let go of the source."""
-        self._source.close()
+        if self._source is not None:
+            self._source.close()
+            self._source = None
 
 
-def _own(partition: Partition) -> Partition:
+def _start(store: ReviewStore, change: Assigned) -> int:
+    known = store.next_offset(own_partition(change.partition))
+    if known is None:
+        return change.earliest
+    if known < change.earliest:
+        _log.warning(
+            "%s-%d: records %d to %d were deleted by the broker before the console read them; "
+            "keep the topic for longer than the console may be away",
+            *change.partition,
+            known,
+            change.earliest - 1,
+        )
+    return max(known, change.earliest)
+
+
+def own_partition(partition: Partition) -> Partition:
+    """Return the name under which the store keeps how far a topic's partition was read."""
     return Partition(f"source:{partition.topic}", partition.partition)

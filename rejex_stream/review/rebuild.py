@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.review import auditlog, episodes, similar
+from rejex_stream.review.binding import SYSTEM
 from rejex_stream.review.database import Database
-from rejex_stream.review.expiry import SYSTEM
 from rejex_stream.review.labels import LabelRecord, active_labels, resolve
 from rejex_stream.review.settings import ReviewSettings
 from rejex_stream.review.standing import LabelCache, publish, refresh_status
@@ -150,12 +150,15 @@ def rebuild(
     Raises
     ------
     ConfigError
-        If `path` exists and `replace` is not set.
+        If `path` exists and `replace` is not set, or what is there is in use, is no review store,
+        or holds labels that nobody else has yet.
     """
-    if path.exists() and not replace:
-        raise ConfigError(
-            f"{str(path)!r} exists: add --replace to build it anew, or give a new path."
-        )
+    if path.exists():
+        if not replace:
+            raise ConfigError(
+                f"{str(path)!r} exists: add --replace to build it anew, or give a new path."
+            )
+        _require_replaceable(path)
     fresh = path.with_name(path.name + ".rebuild")
     _remove(fresh)
     store = ReviewStore(fresh, settings)
@@ -176,12 +179,44 @@ def rebuild(
         store.database.settle()
     finally:
         store.close()
-    _remove(path)
+    if path.exists():
+        _require_replaceable(path)
+    # First the logs: beside another database, SQLite would play them into that.
+    for suffix in _LOGS:
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
     os.replace(fresh, path)
-    _remove(fresh)
     return Rebuilt(events, new, unknown, found)
 
 
+def _require_replaceable(path: Path) -> None:
+    connection = sqlite3.connect(path, timeout=0.5, isolation_level=None)
+    try:
+        tables = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'outbox'").fetchone()
+        if tables is None:
+            raise ConfigError(f"{str(path)!r} is no review store: give another path.")
+        waiting = connection.execute(
+            "SELECT count(*) FROM outbox WHERE sent_ms IS NULL"
+        ).fetchone()[0]
+        if waiting:
+            raise ConfigError(
+                f"{waiting} labels in {str(path)!r} have not been published yet and would be lost: "
+                "let `rejex-stream review serve` send them, or rebuild into a new path."
+            )
+        # Possible only without any other connection.
+        connection.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+            raise ConfigError(
+                f"{str(path)!r} is in use: stop the console that has it open first."
+            ) from error
+        # Damaged: that is what a rebuild is for.
+    finally:
+        connection.close()
+
+
+_LOGS = ("-wal", "-shm")
+
+
 def _remove(path: Path) -> None:
-    for suffix in ("", "-wal", "-shm"):
+    for suffix in ("", *_LOGS):
         path.with_name(path.name + suffix).unlink(missing_ok=True)

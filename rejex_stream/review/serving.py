@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rejex_stream.errors import ConfigError
-from rejex_stream.review.feeds import FileFeed, SourceFeed
-from rejex_stream.review.outbox import LabelFile, LabelSink
+from rejex_stream.review.binding import check_bind
+from rejex_stream.review.feeds import Feed, FileFeed
+from rejex_stream.review.labels import LabelRecord
+from rejex_stream.review.outbox import LabelFile, LabelSink, read_labels
 from rejex_stream.review.queue import Viewer
 from rejex_stream.review.store import ReviewStore
 from rejex_stream.review.upkeep import Inflow, Upkeep
 from rejex_stream.review.watching import PipelineWatch
 
 if TYPE_CHECKING:
+    from rejex_stream.build import FilePlaces
     from rejex_stream.config import Config
+    from rejex_stream.review.kafka import TopicFeed
     from rejex_stream.review.web.auth import Access
 
-__all__ = ["Feeding", "feeding", "require_web", "serve"]
+__all__ = [
+    "Feeding",
+    "feeding",
+    "labels_file",
+    "published_labels",
+    "require_web",
+    "review_feeds",
+    "serve",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -38,11 +50,11 @@ class Feeding:
 def feeding(
     store: ReviewStore,
     *,
-    configs: Sequence[Path] = (),
+    configs: Sequence[Config] = (),
     reviews: Sequence[Path] = (),
     verdicts: Sequence[Path] = (),
     labels: Path | None = None,
-    with_labels: bool = True,
+    follow: bool = True,
 ) -> Feeding:
     """Return the feeds of pipelines named by their configs, and of plain files.
 
@@ -55,19 +67,18 @@ def feeding(
     labels
         The labels file; by default ``labels.jsonl`` beside the store, for a pipeline on Kafka its
         labels topic.
-    with_labels
-        Whether labels are sent at all; an import leaves them to the console.
+    follow
+        Whether feeds go on and labels are sent, as the console does; else what is there is taken
+        once.
 
     Raises
     ------
     ConfigError, ConnectorError
-        If a config is wrong, or an edge cannot be opened.
+        If an edge cannot be opened.
     """
     found = Feeding()
-    topics: Config | None = None
-    for path in configs:
-        config = _add_pipeline(store, found, path)
-        topics = config if config.input.kind == "kafka" and topics is None else topics
+    for config in configs:
+        _add_pipeline(store, found, config, follow=follow)
     if reviews or verdicts:
         watch = PipelineWatch(store)
         found.watches[""] = watch
@@ -76,44 +87,106 @@ def feeding(
     if not found.watches:
         found.watches[""] = PipelineWatch(store)  # a store that was filled before
     found.title = next((name for name in found.watches if name), "review")
-    if with_labels:
-        if topics is not None and labels is None:
+    if follow:
+        topics = _labels_topic(configs, labels)
+        if topics is not None:
             from rejex_stream.review.kafka import KafkaLabels
 
             found.sink = KafkaLabels(topics)
         else:
-            found.sink = LabelFile(labels or store.database.path.with_name("labels.jsonl"))
+            found.sink = LabelFile(labels_file(store.database.path, labels))
     return found
 
 
-def _add_pipeline(store: ReviewStore, found: Feeding, path: Path) -> Config:
-    from rejex_stream.build import file_places, monitor_config
-    from rejex_stream.config import load_config
+def _labels_topic(configs: Sequence[Config], labels: Path | None) -> Config | None:
+    """Return the config whose labels topic takes the labels, unless a file does."""
+    if labels is not None:
+        return None
+    return next((config for config in configs if config.input.kind == "kafka"), None)
 
-    config = load_config(path)
+
+def labels_file(store: Path, labels: Path | None) -> Path:
+    """Return where the labels of a store go that has no labels topic."""
+    return labels or store.with_name("labels.jsonl")
+
+
+def published_labels(
+    configs: Sequence[Config], store: Path, labels: Path | None
+) -> Iterator[LabelRecord]:
+    """Yield the labels that a console with these configs has published.
+
+    Raises
+    ------
+    ConfigError, ConnectorError
+        If the file or topic does not exist, or holds something else.
+    """
+    topics = _labels_topic(configs, labels)
+    if topics is not None:
+        from rejex_stream.review.kafka import read_label_topic
+
+        yield from read_label_topic(topics)
+        return
+    path = labels_file(store, labels)
+    if not path.exists():
+        raise ConfigError(f"The labels file {str(path)!r} does not exist: give --labels FILE.")
+    yield from read_labels(path)
+
+
+def review_feeds(configs: Sequence[Config], reviews: Sequence[Path]) -> list[FileFeed | TopicFeed]:
+    """Return feeds of all review items that there are, each to be pumped once.
+
+    Raises
+    ------
+    ConfigError
+        If a file does not exist.
+    """
+    feeds: list[FileFeed | TopicFeed] = []
+    for config in configs:
+        if config.input.kind == "kafka":
+            from rejex_stream.review.kafka import TopicFeed
+
+            feeds.append(TopicFeed(config, "review"))
+        else:
+            path = Path(_places(config).review)
+            feeds.append(FileFeed(path, "review", config.pipeline.name))
+    feeds += [FileFeed(path, "review") for path in reviews]
+    for feed in feeds:
+        if isinstance(feed, FileFeed) and not feed.path.exists():
+            raise ConfigError(f"The review file {str(feed.path)!r} does not exist: check the path.")
+    return feeds
+
+
+def _places(config: Config) -> FilePlaces:
+    from rejex_stream.build import file_places
+
+    places = file_places(config)
+    if "-" in (places.review, places.verdicts):
+        raise ConfigError(
+            f"Pipeline {config.pipeline.name!r} writes to standard output, which the review queue "
+            "cannot read: give output.review and output.verdicts as files."
+        )
+    return places
+
+
+def _add_pipeline(store: ReviewStore, found: Feeding, config: Config, *, follow: bool) -> None:
+    from rejex_stream.build import monitor_config
+
     name = config.pipeline.name
-    if name in found.watches:
-        raise ConfigError(f"Two configs name their pipeline {name!r}: give each its own name.")
     watch = PipelineWatch(store, name, monitor_config(config))
     found.watches[name] = watch
-    review: FileFeed | SourceFeed
-    verdicts: FileFeed | SourceFeed
+    review: Feed
+    verdicts: Feed
     if config.input.kind == "kafka":
-        from rejex_stream.review.kafka import open_feed
+        from rejex_stream.review.kafka import TopicFeed, open_feed
 
-        review, verdicts = open_feed(config, "review"), open_feed(config, "verdicts")
+        opened = open_feed if follow else TopicFeed
+        review, verdicts = opened(config, "review"), opened(config, "verdicts")
     else:
-        places = file_places(config)
-        if "-" in (places.review, places.verdicts):
-            raise ConfigError(
-                f"{str(path)!r} writes to standard output, which the console cannot follow: give "
-                "output.review and output.verdicts as files."
-            )
+        places = _places(config)
         review = FileFeed(Path(places.review), "review", name)
         verdicts = FileFeed(Path(places.verdicts), "verdicts", name)
     # Review items first: a drawn event then has its readings.
     found.inflows += [Inflow(review), Inflow(verdicts, watch)]
-    return config
 
 
 def require_web() -> None:
@@ -166,7 +239,6 @@ def serve(
     """
     require_web()
     from rejex_stream.review.web.app import make_app
-    from rejex_stream.review.web.auth import check_bind
     from rejex_stream.review.web.console import Console
     from rejex_stream.review.web.server import ConsoleServer, listen
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from rejex_stream.errors import RejexError
-from rejex_stream.review.feeds import FileFeed, SourceFeed
+from rejex_stream.review.feeds import Feed
 from rejex_stream.review.outbox import LabelSink
 from rejex_stream.review.store import ReviewStore
 from rejex_stream.review.watching import PipelineWatch
@@ -20,13 +20,15 @@ __all__ = ["Inflow", "Upkeep"]
 _log = logging.getLogger(__name__)
 _EXPIRE_EVERY_S = 30.0
 _SAVE_EVERY_S = 30.0
+_PUMP_S = 1.0
+"""How long one feed may keep the others, and the labels, waiting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inflow:
     """One feed, and the monitors that watch its pipeline."""
 
-    feed: FileFeed | SourceFeed
+    feed: Feed
     watch: PipelineWatch | None = None
 
 
@@ -110,7 +112,12 @@ class Upkeep:
     def _pump(self, inflow: Inflow) -> bool:
         watch = inflow.watch
         tap = watch.observe_lines if watch is not None and inflow.feed.kind == "verdicts" else None
-        counts = inflow.feed.pump(self._store, tap=tap, stop=self._stop.is_set)
+        until_s = time.monotonic() + _PUMP_S
+        counts = inflow.feed.pump(
+            self._store,
+            tap=tap,
+            stop=lambda: self._stop.is_set() or time.monotonic() > until_s,
+        )
         if counts.invalid:
             name = inflow.feed.kind
             before, _ = self.invalid.get(name, (0, ""))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rejex_stream.encode import decode_review
-from rejex_stream.review import series
+from rejex_stream.review import auditlog, series
 from rejex_stream.review.explain import in_short
 from rejex_stream.review.queue import TABS, QueueFilter, Tab, Viewer
 from rejex_stream.review.settings import ReviewSettings
@@ -23,6 +23,7 @@ __all__ = [
     "row_of",
     "row_spark",
     "summary",
+    "unblinded",
 ]
 
 _DAY_MS = 86_400_000
@@ -76,6 +77,29 @@ def is_blind(settings: ReviewSettings, row: sqlite3.Row, viewer: Viewer) -> bool
     if settings.blind == "always":
         return True
     return settings.blind == "second" and (row["status"] == "needs_second" or row["why"] == "audit")
+
+
+def unblinded(
+    connection: sqlite3.Connection,
+    settings: ReviewSettings,
+    lines: Sequence[auditlog.AuditRow],
+    viewer: Viewer,
+) -> list[auditlog.AuditRow]:
+    """Return audit rows without what others said about episodes that wait for a second opinion."""
+    if settings.blind == "off":
+        return list(lines)
+    waiting = {
+        row[0]
+        for row in connection.execute(
+            "SELECT episode_id FROM episode WHERE status = 'needs_second'"
+        )
+    }
+    return [
+        line._replace(detail={})
+        if line.subject in waiting and line.actor != viewer.reviewer
+        else line
+        for line in lines
+    ]
 
 
 def _main_event(connection: sqlite3.Connection, episode: str) -> Verdict:

@@ -145,7 +145,8 @@ class PipelineWatch:
         with self._lock:
             for start in range(0, len(verdicts), _SLICE):
                 part = verdicts[start : start + _SLICE]
-                bank = self._bank or self._begin(part)
+                # Not its truth: a bank without streams is empty, and configured all the same.
+                bank = self._bank if self._bank is not None else self._begin(part)
                 if bank is None:
                     continue
                 alarms += bank.observe(part)

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -100,7 +101,7 @@ def test_mistakes_get_a_sentence_and_status_2(tmp_path, capsys, monkeypatch):
         (("report",), "There is no review store"),
         (("ingest",), "Nothing to take in"),
         (("serve", "--host", "0.0.0.0"), "let anybody in"),
-        (("serve", "--auth", "users"), "needs --users FILE"),
+        (("serve", "--auth", "users"), "give --users FILE"),
         (("serve", "--reviewer", "ada:boss"), "give NAME:ROLE"),
         (("rebuild", "--review", "no.jsonl", "--labels", "no.jsonl"), "does not exist"),
     ):
@@ -192,3 +193,58 @@ def test_labels_given_before_a_kill_are_there_after_it(files, tmp_path):
         until(lambda: labels.exists() and len(list(read_labels(labels))) == 3)
         process.send_signal(signal.SIGTERM)
         process.wait(10)
+
+
+def test_a_rebuild_never_takes_the_place_of_what_would_be_lost(files, tmp_path, capsys):
+    _, review = files
+    again = ("rebuild", "--review", review, "--replace")
+    with serving("--review", review, folder=tmp_path) as (_, base, _):
+        until(lambda: b'"ready":0' not in urllib.request.urlopen(f"{base}/api/summary").read())
+        assert run(*again) == 2
+        assert "in use: stop the console" in capsys.readouterr().err
+    store = ReviewStore(tmp_path / "review.db")
+    label(store, ADA, episodes(store)[:1])
+    store.close()
+    assert run(*again) == 2
+    assert "1 labels in 'review.db' have not been published" in capsys.readouterr().err
+    other = sqlite3.connect(tmp_path / "other.db")
+    other.execute("CREATE TABLE ledger (amount INTEGER)")
+    other.close()
+    assert run(*again, "--store", "other.db") == 2
+    assert "is no review store" in capsys.readouterr().err
+    store = ReviewStore(tmp_path / "review.db")
+    sink = LabelFile(tmp_path / "labels.jsonl")
+    store.relay(sink)
+    sink.close()
+    store.close()
+    assert run(*again) == 0
+    data = (tmp_path / "review.db").read_bytes()
+    (tmp_path / "review.db").write_bytes(data[:5000])
+    assert run("report") != 0
+    assert run(*again) == 0, "a damaged store is what it is for"
+
+
+def test_the_chain_of_audit_rows_is_verified_and_a_backup_is_whole(files, tmp_path, capsys):
+    _, review = files
+    assert run("ingest", "--review", review) == 0
+    store = ReviewStore(tmp_path / "review.db")
+    label(store, ADA, episodes(store)[:3])
+    capsys.readouterr()
+    assert run("backup", "copy.db") == 0, "beside an open store"
+    assert run("backup", "copy.db") == 2
+    store.close()
+    for name in ("review.db", "copy.db"):
+        assert run("verify", "--store", name, "--output", "json") == 0
+        assert json.loads(capsys.readouterr().out) == {
+            "audit_rows": 3,
+            "broken_at": None,
+            "database": "ok",
+            "labels_waiting": 3,
+        }
+    raw = sqlite3.connect(tmp_path / "copy.db")
+    raw.execute("DROP TRIGGER audit_no_delete")
+    raw.execute("DELETE FROM audit WHERE seq = 2")
+    raw.commit()
+    raw.close()
+    assert run("verify", "--store", "copy.db") == 1
+    assert "broken at row 3" in capsys.readouterr().out

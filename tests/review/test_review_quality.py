@@ -5,11 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
-import tracemalloc
+import os
+import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
+from rejex_stream.errors import ConfigError
 from rejex_stream.planner import Costs
 from rejex_stream.review import export, workload
 from rejex_stream.review.agreement import (
@@ -20,7 +24,6 @@ from rejex_stream.review.agreement import (
 )
 from rejex_stream.review.decisions import Decision
 from rejex_stream.review.quality import Group, estimate, quality
-from rejex_stream.review.queue import Viewer
 from rejex_stream.review.report import propose_contamination, report
 from rejex_stream.types import Label
 from tests.review.test_review_store import ADA, BOB, EVE, episodes, item, label
@@ -160,27 +163,36 @@ def test_a_queue_that_people_cannot_keep_up_with_gets_a_smaller_budget(new_store
 
 
 # --------------------------------------------------------------------------------------- export
-def test_no_cell_of_the_csv_is_a_formula_and_the_json_is_as_it_was(new_store):
+NASTY = (
+    *("=1+1", "@SUM(A1)", "+1", "-1+1", "|calc", "\t=1+1", "\tx", "\r=1", "\rx", "\n=1", "\nx"),
+    *(" =1+1", "\ufeff=1", "\u00a0=1", "＝1+1", "ok;=1", "ok; @A1", "ok\n-1", 'ok, "quoted"\nline'),
+)
+SIGNS = tuple("=+-@|＝＋－＠")
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_no_cell_of_the_csv_is_a_formula_and_the_json_is_as_it_was(new_store, separator):
     store = new_store(settle_ms=0)
-    nasty = ("=1+1", "@SUM(A1)", "+1", "-1+1", "\t=1+1", " =1+1", "\r=1", 'ok, "quoted"\nline')
-    for number, name in enumerate(nasty):
+    for number, name in enumerate(NASTY):
         store.add([item(1000 * number, sensor=name)])
     for number, target in enumerate(episodes(store)):
-        label(store, ADA, [target], request=str(number), note=nasty[number], fault_code="=cmd")
+        label(store, ADA, [target], request=str(number), note=NASTY[number], fault_code="=cmd")
     text = "".join(export.as_csv(export.rows(store.database)))
-    rows = list(csv.reader(io.StringIO(text, newline="")))
-    assert len(rows) == len(nasty) + 1
-    for row in rows[1:]:
-        for cell in row:
-            stripped = cell.strip()
-            number = stripped.lstrip("-").replace(".", "").isdigit()
-            assert number or stripped[:1] not in ("=", "+", "-", "@")
+    # A spreadsheet may split at what its country splits at, whatever we meant.
+    rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=separator))
+    assert len(rows) > len(NASTY)
+    cells = [cell for row in rows[1:] for cell in row]
+    for cell in cells:
+        seen = cell.lstrip(" \t\r\n\ufeff\u00a0")
+        number = re.fullmatch(r"-?[0-9.]+", seen)
+        assert number or not seen.startswith(SIGNS), cell
+        assert not cell.startswith(("\t", "\r", "\n")) or separator != ",", cell
     lines = "".join(export.as_jsonl(export.rows(store.database))).splitlines()
-    assert {json.loads(line)["sensor"] for line in lines} == set(nasty)
+    assert {json.loads(line)["sensor"] for line in lines} == set(NASTY)
 
 
 def test_parquet_holds_the_same_rows(new_store, tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+    parquet = pytest.importorskip("pyarrow.parquet", reason="the extra `parquet` is not installed")
     store = new_store(settle_ms=0)
     store.add([item(i) for i in range(30)])
     label(store, ADA, episodes(store), "anomaly", note="héllo")
@@ -192,26 +204,59 @@ def test_parquet_holds_the_same_rows(new_store, tmp_path):
     assert table.column_names == list(export.ExportRow._fields)
 
 
-def test_a_large_export_needs_little_memory(new_store):
-    store = new_store(settle_ms=0, max_events=2000)
-    store.add([item(i) for i in range(6000)])
-    for number, target in enumerate(episodes(store)):
-        label(store, Viewer("ada"), [target], request=str(number))
+def test_parquet_without_its_library_is_one_sentence(new_store, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ConfigError, match=r"pip install 'rejex-stream\[parquet\]'"):
+        export.write(new_store().database, tmp_path / "out.parquet", "parquet")
+    assert not (tmp_path / "out.parquet").exists()
 
-    def peak(rows: int) -> int:
-        tracemalloc.start()
-        found = export.rows(store.database)
-        size = sum(
-            len(piece)
-            for piece in export.as_csv(row for _, row in zip(range(rows), found, strict=False))
-        )
-        used = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert size > 100 * rows
-        return used
 
-    small, large = peak(2000), peak(6000)
-    assert large < 1.5 * small, (small, large)
+_EXPORT = """
+import resource, sys
+from pathlib import Path
+from rejex_stream.review import export
+from rejex_stream.review.store import ReviewStore
+store = ReviewStore(Path(sys.argv[1]))
+count = export.write(store.database, Path(sys.argv[2]), sys.argv[3])
+print(count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_an_export_of_100_000_rows_takes_the_memory_of_a_small_one(new_store, tmp_path, form):
+    if form == "parquet":
+        pytest.importorskip("pyarrow", reason="the extra `parquet` is not installed")
+
+    def peak_kib(rows: int) -> int:
+        """The most memory that a process of its own ever held for an export."""
+        store = new_store(f"{rows}.db", settle_ms=0)
+        store.add([item(0)])
+        label(store, ADA, episodes(store), note="x" * 200)
+        with store.database.write() as connection:  # a hundred thousand items by hand take long
+            connection.execute(
+                "WITH RECURSIVE more(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM more "
+                "WHERE n < ?) INSERT INTO event (topic, partition, offset, sensor_id, episode_id, "
+                "event_time_ms, seq, received_ms, item, raw, raw_bytes) SELECT topic, partition, "
+                "n, sensor_id, episode_id, event_time_ms, n, received_ms, item, raw, raw_bytes "
+                "FROM more, event WHERE event_id = 1",
+                (rows - 1,),
+            )
+            connection.execute(
+                "INSERT INTO label_event SELECT event_id, 1 FROM event WHERE event_id > 1"
+            )
+        out = tmp_path / f"{rows}.{form}"
+        words = (sys.executable, "-c", _EXPORT, store.database.path, out, form)
+        done = subprocess.run(
+            words, capture_output=True, text=True, check=True, timeout=300,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )  # fmt: skip
+        count, peak = map(int, done.stdout.split())
+        assert count == rows
+        assert out.stat().st_size > rows * (2 if form == "parquet" else 300)
+        return peak
+
+    small, large = peak_kib(5_000), peak_kib(100_000)
+    assert large - small < 16_384, f"{small} KiB for 5,000 rows, {large} KiB for 100,000"
 
 
 def test_decisions_by_nobody_do_not_count_as_labels(new_store, clock):

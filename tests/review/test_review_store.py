@@ -426,6 +426,19 @@ def test_network_file_systems_are_refused(monkeypatch, tmp_path):
         Database(tmp_path / "review.db")
 
 
+def test_tables_are_strict_and_the_log_is_written_ahead(new_store):
+    store = new_store()
+    raw = sqlite3.connect(store.database.path)
+    assert raw.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+    tables = raw.execute(
+        "SELECT name, strict FROM pragma_table_list WHERE schema = 'main' AND type = 'table' "
+        "AND name NOT LIKE 'sqlite_%'"
+    ).fetchall()
+    raw.close()
+    assert len(tables) > 15
+    assert all(strict for _, strict in tables)
+
+
 def test_a_file_that_is_no_store_is_refused(tmp_path):
     path = tmp_path / "review.db"
     path.write_text("hello, I am a diary. " * 100)

@@ -17,15 +17,12 @@ pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 from rejex_stream.errors import ConfigError
 from rejex_stream.monitor import MonitorBank
 from rejex_stream.planner import Costs, plan
+from rejex_stream.review.binding import check_bind, networks
 from rejex_stream.review.decisions import Decision, Target
 from rejex_stream.review.queue import QueueFilter, Viewer
 from rejex_stream.review.watching import PipelineWatch
-from rejex_stream.review.web.auth import (
-    Access,
-    check_bind,
-    hash_password,
-    verify_password,
-)
+from rejex_stream.review.web.auth import Access, hash_password, verify_password
+from rejex_stream.review.workload import measured
 from tests.review.console_server import Running, running, until
 from tests.review.test_review_store import episodes, item
 
@@ -186,7 +183,7 @@ def test_a_proxy_header_counts_from_a_trusted_address_only(wall_store):
     with running(store, access=Access(mode="proxy", leads=("grace",))) as console:
         assert "grace" in console.ask("/queue", headers=header).text
         assert console.ask("/queue").status == 303
-    with running(store, access=Access(mode="proxy", proxies=("10.0.0.1",))) as console:
+    with running(store, access=Access(mode="proxy", proxies=networks(["10.0.0.0/8"]))) as console:
         assert console.ask("/queue", headers=header).status == 303
 
 
@@ -291,9 +288,14 @@ def test_blind_review_hides_leaning_labels_and_cases_until_the_verdict(wall_stor
             number = connection.execute("SELECT event_id FROM event LIMIT 1").fetchone()[0]
         assert console.ask(f"/api/events/{number}/raw").status == 403
         assert "zoe" not in console.ask("/queue?tab=ready").text
+        for page in ("/audit", f"/audit?subject={first.episode_id}", "/api/export/jsonl"):
+            found = console.ask(page).text
+            assert "bearing-XYZ" not in found, page
+            assert "anomaly" not in found.partition("<tbody>")[2].partition("</tbody>")[0], page
         again = Target(first.episode_id, 1, "needs_second")
         store.decide(Decision(request_id="2", verdict="anomaly", targets=(again,)), ADA)
-        assert "bearing-XYZ" in console.ask(path).text
+        for page in (path, "/audit", "/api/export/jsonl"):
+            assert "bearing-XYZ" in console.ask(page).text, page
 
 
 def test_an_audit_hides_what_the_model_said(wall_store):
@@ -373,6 +375,60 @@ def test_a_constant_sensor_is_called_stuck(wall_store, farm):
     with running(store, watches={"": watch}) as console:
         page = console.ask("/live?hours=all").text
     assert "! stuck" in page
+
+
+def test_the_monitors_keep_the_settings_of_the_config(wall_store, farm):
+    from rejex_stream.monitor import MonitorConfig
+
+    last = farm.verdicts[-1]
+    wanted = MonitorConfig(
+        window=last.window_len, contamination=0.12, tolerance=8.0, false_alarm_events=5e4
+    )
+    watch = PipelineWatch(wall_store(), "farm", wanted)
+    watch.observe(farm.verdicts[:1000])
+    assert watch.config == wanted
+    bank = MonitorBank(wanted)
+    bank.observe(farm.verdicts[:1000])
+    assert watch.status() == bank.status()
+
+
+def test_a_day_of_autocorrelated_scores_is_no_alarm_and_a_shift_is_one(wall_store):
+    import numpy as np
+    from scipy.signal import lfilter
+
+    from tests.monitor_streams import CONFIG, N, stream
+
+    shocks = np.random.default_rng(1).standard_normal(86_400 + N)
+    values = lfilter([np.sqrt(1 - 0.99**2)], [1, -0.99], shocks)
+    store = wall_store()
+    watch = PipelineWatch(store, "", CONFIG)
+    watch.observe(stream(values))
+    # Twice the expected rate does happen there: shown as a fact, with no claim of a change.
+    assert _marks(store) <= {"alarm:rejection_rate"}
+    assert watch.status("s").health == "too autocorrelated to tell"
+
+    values = np.random.default_rng(3).standard_normal(4_000 + 2 * N)
+    values[4_000 + N :] += 1.0
+    verdicts = stream(values)
+    store = wall_store("shift.db")
+    watch = PipelineWatch(store, "", CONFIG)
+    watch.observe(verdicts[:4_000])
+    assert _marks(store) == set()
+    with running(store, watches={"": watch}) as console:
+        assert _live_state(console) == "as planned"
+        watch.observe(verdicts[4_000:])  # one window of scores that are higher
+        assert "alarm:health" in _marks(store)
+        assert _live_state(console) in ("changed", "far above plan")
+
+
+def _marks(store) -> set[str]:
+    with store.database.read() as connection:
+        return {row[0] for row in connection.execute("SELECT kind FROM mark")}
+
+
+def _live_state(console: Running) -> str:
+    page = console.ask("/live?hours=all").text
+    return re.search(r'id="state">([^<]+)<', page).group(1)
 
 
 def test_a_monitor_goes_on_after_a_restart(wall_store, farm):
@@ -475,6 +531,21 @@ def test_the_planner_shows_the_librarys_numbers(small):
         assert value == getattr(promise, name), name
 
 
+def test_the_planner_and_the_command_line_say_the_same(small, capsys):
+    from rejex_stream.cli.main import main
+
+    words = "--contamination 0.02 --window 2000 --tolerance 16 --delta 0.05 --c-r 0.01"
+    assert main(["plan", *words.split(), "--events-per-day", "86400", "--output", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    (one,) = told if isinstance(told, list) else told["plans"]
+    query = "contamination=0.02&window=2000&tolerance=16&delta=0.05&c_r=0.01&sensors=1"
+    page = small.ask(f"/planner/answer?{query}&events_per_s=1&c_fp=1&c_fn=1").text
+    shown = re.findall(r'data-number="(\w+)" data-value="([^"]+)"', page)
+    assert len(shown) == 8
+    for name, value in shown:
+        assert float(value) == one["promise"][name], name
+
+
 @pytest.mark.parametrize(
     ("n", "gamma", "tolerance", "rate", "bound"),
     [
@@ -515,8 +586,23 @@ def test_the_planner_says_why_a_small_tolerance_or_a_dear_rejection_will_not_do(
 
 def test_the_planner_puts_prediction_beside_measurement(farm_console):
     page = farm_console.ask("/planner").text
-    assert "Measured on your own data" in page
-    assert "episodes a day" in page
+    with farm_console.store.database.read() as connection:
+        found = measured(connection, "farm")
+    gamma = found.n_anomalies / found.window
+    promise = plan(
+        gamma, found.window, found.tolerance, events_per_day=found.events_per_day
+    ).promise
+    table = page.partition("Measured on your own data")[2].partition("</table>")[0]
+    rows = {
+        name: tuple(re.findall(r'<td class="num">([^<]+)</td>', rest))
+        for name, rest in re.findall(r'<th scope="row">([^<]+)</th>(.*?)</tr>', table, re.S)
+    }
+    predicted = promise.rejected_per_day / found.events_per_episode
+    assert rows["episodes a day"] == (f"{predicted:,.1f}", f"{found.episodes_per_day:,.1f}")
+    assert rows["rejected events a day"] == (
+        f"{promise.rejected_per_day:,.1f}",
+        f"{found.rejected_per_day:,.1f}",
+    )
 
 
 def test_the_planner_changes_nothing(small):
@@ -555,6 +641,43 @@ def test_upkeep_follows_files_sends_labels_and_shows_what_fails(wall_store, farm
         assert "cannot be read" in console.ask("/queue").text
         assert console.ask("/readyz").status == 503
         upkeep.stop()
+
+
+def test_a_feed_that_never_pauses_does_not_hold_labels_back(wall_store, tmp_path):
+    from rejex_stream.review.feeds import FeedKind
+    from rejex_stream.review.ingest import IntakeCounts
+    from rejex_stream.review.outbox import LabelFile, read_labels
+    from rejex_stream.review.upkeep import Inflow, Upkeep
+
+    class Flood:
+        """Ten thousand events a second look like this to the one who reads them."""
+
+        kind: FeedKind = "verdicts"
+        pipeline = ""
+        pumps = 0
+
+        def pump(self, store, *, tap=None, stop=None):
+            end = time.monotonic() + 30
+            while not stop() and time.monotonic() < end:
+                time.sleep(0.01)
+            self.pumps += 1
+            return IntakeCounts(verdicts=1)
+
+        def close(self):
+            pass
+
+    store = wall_store(settle_ms=0)
+    store.add([item(0)])
+    store.decide(Decision(request_id="1", verdict="normal", targets=tuple(episodes(store))), ADA)
+    floods = [Flood(), Flood()]
+    labels = tmp_path / "labels.jsonl"
+    upkeep = Upkeep(store, [Inflow(flood) for flood in floods], LabelFile(labels))
+    began = time.monotonic()
+    upkeep.round()
+    assert time.monotonic() - began < 20
+    assert len(list(read_labels(labels))) == 1
+    assert [flood.pumps for flood in floods] == [1, 1]
+    upkeep.stop()
 
 
 def test_an_export_is_a_download_without_formulas(small):

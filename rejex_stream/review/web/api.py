@@ -316,7 +316,8 @@ async def get_export(request: Request) -> Response:
     form = request.path_params["form"]
     if form not in ("csv", "jsonl"):
         return answer({"code": "unknown", "message": "Export csv or jsonl here."}, 404)
-    found = export.rows(console.store.database)
+    blind = console.store.settings.blind != "off"
+    found = export.rows(console.store.database, final_only=blind)
     pieces = export.as_csv(found) if form == "csv" else export.as_jsonl(found)
     return StreamingResponse(
         pieces,

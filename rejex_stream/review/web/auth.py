@@ -17,65 +17,32 @@ from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 
 from rejex_stream.errors import ConfigError
+from rejex_stream.review.binding import SYSTEM, AuthMode, Network, check_name, networks
 from rejex_stream.review.queue import ROLES, Role, Viewer
 from rejex_stream.review.store import ReviewStore
 
 __all__ = [
     "COOKIE",
     "Access",
-    "AuthMode",
     "Sessions",
     "Throttle",
-    "check_bind",
     "hash_password",
-    "is_loopback",
     "load_users",
     "verify_password",
 ]
 
-AuthMode: TypeAlias = Literal["none", "token", "users", "proxy"]
 COOKIE = "rejex_session"
+_OWN = networks(("127.0.0.1", "::1"))
 _SESSION_MS = 30 * 24 * 3_600_000
 _LINK_MS = 24 * 3_600_000
 # OWASP's recommendation: about 16 MiB and 50 ms a try.
 _SCRYPT = {"n": 2**14, "r": 8, "p": 5}
-
-
-def is_loopback(host: str) -> bool:
-    """Say whether an address reaches this machine only.
-
-    Examples
-    --------
-    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("0.0.0.0")
-    (True, True, False)
-    """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def check_bind(host: str, mode: AuthMode) -> None:
-    """Refuse to offer the console to a network without asking who is there.
-
-    Raises
-    ------
-    ConfigError
-        If `host` is not loopback and `mode` is ``none``.
-    """
-    if mode == "none" and not is_loopback(host):
-        raise ConfigError(
-            f"host = {host!r} can be reached from other machines, and auth = 'none' would let "
-            "anybody in: add --auth token, users or proxy, or bind to 127.0.0.1."
-        )
 
 
 def hash_password(password: str, salt: bytes | None = None) -> str:
@@ -120,6 +87,7 @@ def load_users(path: Path) -> dict[str, tuple[Role, str]]:
                 f"User {name!r} in {str(path)!r} needs a role out of {', '.join(ROLES)} and a "
                 "password hash: add people with `rejex-stream review user`."
             )
+        check_name(name)
         users[name] = (role, password)
     if not users:
         raise ConfigError(f"The users file {str(path)!r} names nobody.")
@@ -230,7 +198,7 @@ class Access:
     users
         Name to role and password hash.
     proxies, proxy_header, proxy_role
-        Addresses that may set the header; its name; the role of those who come that way.
+        Networks that may set the header; its name; the role of those who come that way.
     leads
         Names that are leads in mode ``proxy``.
     api_token
@@ -242,7 +210,7 @@ class Access:
     mode: AuthMode = "none"
     local: Viewer = field(default_factory=lambda: Viewer("reviewer", "admin"))
     users: Mapping[str, tuple[Role, str]] = field(default_factory=dict)
-    proxies: tuple[str, ...] = ("127.0.0.1", "::1")
+    proxies: tuple[Network, ...] = _OWN
     proxy_header: str = "x-forwarded-user"
     proxy_role: Role = "reviewer"
     leads: tuple[str, ...] = ()
@@ -260,7 +228,7 @@ class Access:
             return self.local
         if self.mode == "proxy":
             name = headers.get(self.proxy_header, "").strip()
-            if not name or peer not in self.proxies:
+            if not name or name == SYSTEM or not self._trusts(peer):
                 return None
             return Viewer(name, "lead" if name in self.leads else self.proxy_role)
         cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE)
@@ -270,6 +238,14 @@ class Access:
         # A person who was taken off the list, or got another role, is that at once.
         known = self.users.get(viewer.reviewer)
         return None if known is None else Viewer(viewer.reviewer, known[0])
+
+    def _trusts(self, peer: str) -> bool:
+        try:
+            address = ipaddress.ip_address(peer)
+        except ValueError:
+            return False
+        mapped = getattr(address, "ipv4_mapped", None)  # as a dual-stack socket tells it
+        return any((mapped or address) in network for network in self.proxies)
 
     def password_viewer(self, name: str, password: str) -> Viewer | None:
         """Return who a name and a password belong to; takes as long for names nobody has."""

@@ -18,6 +18,7 @@ from rejex_stream.planner import Costs, EpisodeRule, Plan, plan, plan_doubts, pl
 from rejex_stream.review import auditlog, fleet, rates, workload
 from rejex_stream.review.quality import quality
 from rejex_stream.review.queue import QueueFilter, Viewer
+from rejex_stream.review.views import unblinded
 from rejex_stream.review.web.console import Console, console_of, off_loop, viewer_of
 from rejex_stream.review.web.pages import Context, page, render, shell
 
@@ -299,7 +300,7 @@ def _audit(
     now = console.store.now_ms()
     since = now - 30 * 86_400_000
     return {
-        "lines": rows[:200],
+        "lines": unblinded(connection, console.store.settings, rows[:200], viewer),
         "more": rows[199].seq if len(rows) > 200 else None,
         "chosen": {name: query.get(name, "") for name in ("actor", "action", "subject")},
         "actors": _distinct(connection, "actor"),

@@ -1,0 +1,288 @@
+"""The loop closed over a real broker: events, verdicts, the console, a label, and what it gives."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka_harness import Kafka
+
+pytest.importorskip("starlette", reason="the extra `review` is not installed")
+pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
+
+from rejex_connectors.kafka_settings import KafkaSettings
+
+from rejex_stream.build import kafka_settings
+from rejex_stream.config import load_config
+from rejex_stream.review.labels import LabelRecord, decode_label, label_id
+from rejex_stream.types import Position, Record
+
+pytestmark = pytest.mark.kafka
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+N_EVENTS = 1500
+CONFIG = """
+[pipeline]
+name = "{name}"
+[input]
+kind = "kafka"
+topics = ["{name}.in"]
+channels = ["flow"]
+time = "t"
+[detector]
+name = "HBOS"
+[rejection]
+contamination = 0.05
+tolerance = 4
+window = 200
+[output]
+verdicts = "{name}.verdicts"
+review = "{name}.review"
+deadletter = "{name}.dead"
+labels = "{name}.labels"
+audit_rate = 0.05
+[state]
+topic = "{name}.state"
+[run]
+commit_interval_s = 0.1
+[kafka]
+bootstrap_servers = "{bootstrap}"
+session_timeout_ms = 3000
+commit_timeout_ms = 3000
+[review]
+port = 0
+settle_s = 0
+gap_s = 0.05
+"""
+
+
+@pytest.fixture
+def config(bootstrap, tmp_path, monkeypatch) -> Path:
+    """A config with names of its own."""
+    for name in [name for name in os.environ if name.startswith("REJEX_") and "__" in name]:
+        monkeypatch.delenv(name)
+    path = tmp_path / "pipeline.toml"
+    path.write_text(CONFIG.format(name=f"loop-{uuid.uuid4().hex[:8]}", bootstrap=bootstrap))
+    return path
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "rejex_stream", *map(str, words)]
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"}
+
+
+def call(folder: Path, *words: object, status: int = 0) -> str:
+    """Run a command to its end, and return what it printed."""
+    done = subprocess.run(
+        command(*words), cwd=folder, env=environment(), capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout
+
+
+def until(condition, timeout_s: float = 90.0) -> Any:
+    end = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.2)
+    return found
+
+
+class Console:
+    """A console in a process of its own."""
+
+    def __init__(self, process: subprocess.Popen[str], base: str) -> None:
+        self.process, self.base = process, base
+
+    def ask(self, path: str, body: object = None) -> Any:
+        request = urllib.request.Request(
+            self.base + path,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"origin": self.base, "content-type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+    def targets(self, tab: str = "ready") -> list[dict[str, Any]]:
+        return self.ask(f"/api/queue/ids?tab={tab}")["targets"]
+
+    def label(self, request: str, target: dict[str, Any], verdict: str = "normal") -> str:
+        """Give a verdict, and return the id the label must have."""
+        body = {"request_id": request, "verdict": verdict, "targets": [target]}
+        (episode,) = self.ask("/api/labels", body)["episodes"]
+        return label_id(request, "0", episode)
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(10)
+
+
+@contextmanager
+def serving(config: Path, *words: object) -> Iterator[Console]:
+    process = subprocess.Popen(
+        command("review", "serve", "--config", config, *words), cwd=config.parent,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
+    )  # fmt: skip
+    try:
+        line = process.stdout.readline()
+        found = re.match(r"review console: (http://\S+)/$", line.strip())
+        assert found, line + process.communicate()[1]
+        yield Console(process, found.group(1))
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            began = time.monotonic()
+            _, err = process.communicate(timeout=30)
+            assert "Traceback" not in err, err
+            assert time.monotonic() - began < 20
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def fill(kafka: Kafka, settings: KafkaSettings) -> None:
+    """Two pumps, at a thousand events a second."""
+    (topic,) = settings.topics.input
+    start_ms = int(time.time() * 1000) - 3_600_000
+
+    def events() -> Iterator[Record]:
+        for i in range(N_EVENTS):
+            value = json.dumps({"t": start_ms + i, "flow": i * 7919 % 1009 / 100}).encode()
+            yield Record(Position(topic, i % 2, 0), f"pump-{i % 2}".encode(), value, (), None)
+
+    kafka.fill(settings, events())
+
+
+def run_pipeline(kafka: Kafka, config: Path, settings: KafkaSettings) -> int:
+    """Decide all events, and return how many went to review."""
+    with subprocess.Popen(
+        command("run", config, "--output", "json"), cwd=config.parent, env=environment(),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        until(lambda: kafka.count(settings, settings.topics.verdicts) == N_EVENTS)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    return json.loads(out)["reviews"]
+
+
+def published(kafka: Kafka, settings: KafkaSettings) -> list[tuple[Record, LabelRecord]]:
+    return [
+        (record, decode_label(record.value))
+        for records in kafka.read(settings, settings.topics.labels).values()
+        for record in records
+    ]
+
+
+def test_a_label_goes_round_the_whole_loop_and_a_kill_loses_none(config, kafka: Kafka):
+    folder = config.parent
+    settings = kafka_settings(load_config(config))
+    call(folder, "topics", "create", config, "--partitions", "2")
+    # The labels topic comes later: until then a label can only wait.
+    kafka.admin.delete_topics([settings.topics.labels])
+    fill(kafka, settings)
+    n_reviews = run_pipeline(kafka, config, settings)
+    assert n_reviews > 30
+
+    with serving(config) as console:
+        until(lambda: console.ask("/api/queue/ids?tab=all")["events"] == n_reviews)
+        targets = console.targets()
+        assert len(targets) > 5
+        first = console.label("one", targets[0], "anomaly")
+        until(lambda: any("does not exist" in p for p in console.ask("/api/summary")["problems"]))
+        second = console.label("two", targets[1])
+        console.kill()  # decided, and not published
+
+    call(folder, "topics", "create", config, "--partitions", "2")
+    assert published(kafka, settings) == []
+    with serving(config) as console:
+        until(lambda: len(published(kafka, settings)) == 2)
+        assert console.ask("/api/queue/ids?tab=all")["events"] == n_reviews, "each event once"
+        console.label("three", console.targets()[0])
+        console.ask("/api/undo", {"request_id": "undo"})
+        done = until(lambda: len(found := published(kafka, settings)) == 4 and found)
+        assert {r.label_id for _, r in done if r.kind == "label"} >= {first, second}
+        for record, label in done:
+            assert dict(record.headers)["ce_id"] == label.label_id.encode()
+            assert record.key == label.root_id.encode()
+
+        # Another store of the same pipeline, filled while the console reads, is whole too.
+        counts = json.loads(
+            call(folder, "review", "ingest", "--config", config, "--store", "other.db",
+                 "--output", "json")
+        )  # fmt: skip
+        assert (counts["items"], counts["verdicts"]) == (n_reviews, N_EVENTS)
+
+        # Killed after publishing, before noting it: published again, under the same id.
+        console.kill()
+    store = sqlite3.connect(folder / "review.db")
+    store.execute("UPDATE outbox SET sent_ms = NULL WHERE label_id = ?", (first,))
+    store.commit()
+    store.close()
+    with serving(config):
+        again = until(lambda: len(found := published(kafka, settings)) == 5 and found)
+    assert [label.label_id for _, label in again].count(first) == 2
+
+    # What the labels give back.
+    words = ("--config", config)
+    report = json.loads(call(folder, "review", "report", *words, "--output", "json"))
+    assert report["workload"]["decided"] == 3
+    assert report["quality"]["rejected"]["judged"] + sum(
+        report["quality"][group]["judged"] for group in ("accepted_anomaly", "accepted_normal")
+    ) == sum(target["n_events"] for target in targets[:2])
+    (measured,) = report["pipelines"]
+    assert measured["window"] == 200
+    call(folder, "review", "export", "labels.jsonl", *words)
+    rows = [json.loads(line) for line in (folder / "labels.jsonl").read_text().splitlines()]
+    assert {(row["episode_id"], row["verdict"]) for row in rows} == {
+        (targets[0]["id"], "anomaly"),
+        (targets[1]["id"], "normal"),
+    }
+    rebuilt = json.loads(
+        call(folder, "review", "rebuild", *words, "--store", "again.db", "--check", "review.db",
+             "--output", "json")
+    )  # fmt: skip
+    assert rebuilt["same_as_checked"] is True
+    assert (rebuilt["events"], rebuilt["labels"]) == (n_reviews, 4)
+    assert rebuilt["labels_without_events"] == 0
+
+
+def test_a_console_whose_broker_is_away_starts_and_keeps_the_labels(config, kafka: Kafka):
+    folder = config.parent
+    settings = kafka_settings(load_config(config))
+    call(folder, "topics", "create", config, "--partitions", "2")
+    fill(kafka, settings)
+    run_pipeline(kafka, config, settings)
+    call(folder, "review", "ingest", "--config", config)
+    address = settings.bootstrap_servers
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        nobody = f"127.0.0.1:{server.getsockname()[1]}"
+    config.write_text(config.read_text().replace(address, nobody))
+    with serving(config) as console:
+        console.label("one", console.targets()[0])
+        until(lambda: console.ask("/api/summary")["problems"])
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            console.ask("/readyz")
+    config.write_text(config.read_text().replace(nobody, address))
+    with serving(config) as console:
+        until(lambda: len(published(kafka, settings)) == 1)
+        until(lambda: console.ask("/readyz")["status"] == "ok")

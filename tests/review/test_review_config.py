@@ -1,0 +1,186 @@
+"""``[review]`` of the config: settings like all others, and the command line goes before them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra `review` is not installed")
+pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
+
+from rejex_stream.cli.main import main
+from rejex_stream.config import load_config, parse_config
+from rejex_stream.config.reviewing import Review
+from rejex_stream.errors import ConfigError
+from rejex_stream.review.options import load_pipelines, overridden
+from rejex_stream.review.settings import ReviewSettings
+from tests.review.console_server import until
+from tests.review.test_review_cli import serving
+
+PIPELINE = """
+[pipeline]
+name = "farm"
+[input]
+path = "readings.csv"
+channels = ["temp"]
+time = "t"
+[rejection]
+contamination = 0.12
+tolerance = 8
+window = 500
+[output]
+verdicts = "verdicts.jsonl"
+review = "review.jsonl"
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_overrides(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("REJEX_") and "__" in name]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def folder(farm, tmp_path, monkeypatch) -> Path:
+    """A folder with what a pipeline wrote; the config is `pipeline.toml`."""
+    monkeypatch.chdir(tmp_path)
+    farm.write(tmp_path)
+    (tmp_path / "pipeline.toml").write_text(PIPELINE)
+    return tmp_path
+
+
+def test_without_a_section_the_queue_has_its_own_defaults():
+    assert Review().settings() == ReviewSettings()
+
+
+def test_every_setting_of_the_queue_comes_from_the_config(tmp_path, monkeypatch):
+    path = tmp_path / "p.toml"
+    path.write_text(
+        PIPELINE
+        + """
+[review]
+gap_s = 30
+gap_events = 3
+max_duration_hours = 2
+max_events = 50
+settle_s = 1.5
+lease_minutes = 4
+sla_hours = 1
+max_age_hours = 0.5
+fallback = "model"
+double_review_ratio = 0.2
+blind = "always"
+priority_sensors = ["T07/"]
+points_per_sensor = 500
+"""
+    )
+    monkeypatch.setenv("REJEX_REVIEW__LEASE_MINUTES", "5")
+    config = load_config(path)
+    told = config.review.settings(config.rejection.delta)
+    assert told == ReviewSettings(
+        gap_ms=30_000,
+        gap_events=3,
+        max_duration_ms=7_200_000,
+        max_events=50,
+        settle_ms=1_500,
+        lease_ms=300_000,
+        sla_ms=3_600_000,
+        max_age_ms=1_800_000,
+        fallback="model",
+        double_review_ratio=0.2,
+        blind="always",
+        priority_sensors=("T07/",),
+        delta=0.1,
+        points_per_sensor=500,
+    )
+    over = overridden([config], gap_s=9.0, priority_sensors=["T01"], fallback=None, labels=None)
+    assert (over.gap_s, over.priority_sensors, over.fallback) == (9.0, ("T01",), "model")
+
+
+@pytest.mark.parametrize(
+    ("section", "sentence"),
+    [
+        ('host = "0.0.0.0"', "would let anybody in: set auth to token, users or proxy"),
+        ('auth = "users"', "needs a users file"),
+        ('auth = "magic"', "expected 'none', 'token', 'users' or 'proxy'"),
+        ('reviewers = ["ada:boss"]', "give NAME:ROLE with one of viewer, reviewer, lead, admin"),
+        ('reviewers = ["system"]', "cannot be a reviewer's name"),
+        ('proxies = ["gateway"]', "is no address or network"),
+        ('tls_cert = "c.pem"', "HTTPS needs both a certificate and its key"),
+        ("double_review_ratio = 7", "review.double_review_ratio = 7: expected less than or equal"),
+        ("lease_minutes = 0", "review.lease_minutes = 0: expected greater than or equal to 0.1"),
+        ('fallback = "normal"', "review.fallback"),
+        ("lease_minuts = 3", "did you mean 'lease_minutes'?"),
+    ],
+)
+def test_a_section_that_cannot_work_is_refused_in_a_sentence(section, sentence):
+    config, problems = parse_config(f"{PIPELINE}\n[review]\n{section}\n")
+    assert config is None
+    assert sentence in " ".join(str(problem) for problem in problems)
+
+
+def test_one_queue_has_one_section(tmp_path):
+    first, second, third = (tmp_path / f"{name}.toml" for name in "abc")
+    first.write_text(PIPELINE + "[review]\ngap_s = 30\n")
+    second.write_text(PIPELINE.replace("farm", "other"))
+    third.write_text(PIPELINE.replace("farm", "third") + "[review]\ngap_s = 31\n")
+    assert overridden(load_pipelines([first, second])).gap_s == 30
+    with pytest.raises(ConfigError, match="there is one queue"):
+        overridden(load_pipelines([first, second, third]))
+    with pytest.raises(ConfigError, match="Two configs name their pipeline 'farm'"):
+        load_pipelines([first, first])
+
+
+def _claim_next(base: str) -> dict:
+    request = urllib.request.Request(
+        f"{base}/api/claim-next",
+        data=b"{}",
+        headers={"origin": base, "content-type": "application/json"},
+    )
+    return json.load(urllib.request.urlopen(request))
+
+
+@pytest.mark.parametrize(("words", "minutes"), [((), 4), (("--lease", "3"), 3)])
+def test_serve_takes_its_settings_from_the_config_and_the_command_line_first(
+    folder, words, minutes
+):
+    config = folder / "pipeline.toml"
+    config.write_text(f'{PIPELINE}[review]\nlease_minutes = 4\nstore = "queue/r.db"\nport = 1\n')
+    with serving("--config", config, *words, folder=folder) as (process, base, _):
+        until(lambda: json.load(urllib.request.urlopen(f"{base}/api/summary"))["counts"]["ready"])
+        lease = _claim_next(base)
+        assert lease["until_ms"] - lease["since_ms"] == minutes * 60_000
+        process.send_signal(signal.SIGTERM)
+        process.wait(10)
+    assert (folder / "queue" / "r.db").exists()
+    assert (folder / "queue" / "labels.jsonl").exists()
+
+
+def test_a_network_bind_without_authentication_is_refused_wherever_it_is_written(folder, capsys):
+    config = folder / "pipeline.toml"
+    assert main(["review", "serve", "--config", str(config), "--host", "0.0.0.0"]) == 2
+    assert "would let anybody in" in capsys.readouterr().err
+    config.write_text(f'{PIPELINE}[review]\nhost = "0.0.0.0"\nauth = "token"\n')
+    assert main(["review", "serve", "--config", str(config), "--auth", "none"]) == 2
+    assert "would let anybody in" in capsys.readouterr().err
+    assert not (folder / "review.db").exists(), "refused before anything is made"
+
+
+def test_one_config_is_enough_for_every_command(folder, capsys):
+    words = ("--config", "pipeline.toml")
+    assert main(["review", "ingest", *words, "--output", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["verdicts"] == 11_400
+    assert main(["review", "report", *words, "--output", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["pipeline"] for one in found["pipelines"]] == ["farm"]
+    assert main(["review", "export", "out.csv", *words, "--all"]) == 0
+    assert main(["review", "rebuild", *words, "--store", "b.db"]) == 2
+    assert "labels file 'labels.jsonl' does not exist" in capsys.readouterr().err
+    (folder / "labels.jsonl").touch()
+    assert main(["review", "rebuild", *words, "--store", "b.db", "--check", "review.db"]) == 0
+    assert "same as checked" in capsys.readouterr().out

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from rejex_stream.review.settings import ReviewSettings
-from rejex_stream.review.store import ReviewStore
+from rejex_stream.review.store import ReviewStore, wall_clock_ms
+from tests.review.desk import axe, browser, desk
 from tests.review.turbines import Farm, simulate
+
+__all__ = ["axe", "browser", "desk"]  # fixtures
 
 
 class Clock:
@@ -51,11 +54,15 @@ def farm() -> Farm:
 
 @pytest.fixture
 def wall_store(tmp_path: Path) -> Iterator[Callable[..., ReviewStore]]:
-    """Like `new_store`, on the real clock, for consoles."""
+    """Like `new_store`, on the real clock (or any other), for consoles."""
     opened: list[ReviewStore] = []
 
-    def make(name: str = "review.db", **settings: object) -> ReviewStore:
-        store = ReviewStore(tmp_path / name, ReviewSettings(**settings))  # type: ignore[arg-type]
+    def make(
+        name: str = "review.db",
+        clock_ms: Callable[[], int] = wall_clock_ms,
+        **settings: object,
+    ) -> ReviewStore:
+        store = ReviewStore(tmp_path / name, ReviewSettings(**settings), clock_ms=clock_ms)  # type: ignore[arg-type]
         opened.append(store)
         return store
 

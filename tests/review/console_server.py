@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -108,20 +109,18 @@ def running(
     server = ConsoleServer(make_app(console), console, on_ready=ready.set)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
-    assert ready.wait(10), "the console did not start"
+    assert ready.wait(30), "the console did not start"
     try:
         yield Running(console, listener.getsockname()[1])
     finally:
         server.end()
-        thread.join(10)
+        thread.join(30)
         listener.close()
         assert not thread.is_alive(), "the console did not end"
 
 
-def until(condition: Callable[[], Any], timeout_s: float = 10.0) -> Any:
+def until(condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
     """Wait for something to become true, and return it."""
-    import time
-
     end = time.monotonic() + timeout_s
     while True:
         found = condition()

@@ -7,11 +7,14 @@ import re
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from rejex_stream.review.store import ReviewStore
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOTS = ROOT / "artifacts" / "review"
@@ -25,6 +28,8 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+# Waiting for a condition costs nothing where the machine is quick.
+PATIENCE_MS = 30_000
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
@@ -44,6 +49,7 @@ def browser() -> Iterator[Any]:
     path = os.environ.get("REJEX_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:
         unavailable("no Chromium on the path: install one, or set REJEX_BROWSER")
+    sync_api.expect.set_options(timeout=PATIENCE_MS)
     with sync_api.sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=path, args=FLAGS)
         yield found
@@ -57,19 +63,25 @@ def axe() -> str:
         if shutil.which("npm") is None:
             unavailable("axe-core is fetched with npm, which is not installed")
         AXE.parent.mkdir(parents=True, exist_ok=True)
-        done = subprocess.run(
-            ["npm", "pack", "--silent", "axe-core@4.14.1"],
-            cwd=AXE.parent,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                ["npm", "pack", "--silent", "axe-core@4.14.1"],
+                cwd=AXE.parent,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=180,
+            )
+        except subprocess.TimeoutExpired:
+            unavailable("npm cannot fetch axe-core: no answer within 180 s")
         if done.returncode:
-            unavailable(f"npm cannot fetch axe-core: {done.stderr.strip()[:200]}")
+            unavailable(f"npm cannot fetch axe-core: {done.stderr.strip()[-200:]}")
         with tarfile.open(AXE.parent / "axe-core-4.14.1.tgz") as tar:
             source = tar.extractfile("package/axe.min.js")
             assert source is not None
-            AXE.write_bytes(source.read())
+            part = AXE.with_suffix(f".{os.getpid()}")
+            part.write_bytes(source.read())
+            part.replace(AXE)
     return AXE.read_text(encoding="utf-8")
 
 
@@ -100,7 +112,7 @@ class Desk:
         context = self.browser.new_context(
             viewport={"width": width, "height": height}, color_scheme=scheme, **options
         )
-        context.set_default_timeout(8000)
+        context.set_default_timeout(PATIENCE_MS)
         self.contexts.append(context)
         return self.tab(context, path)
 
@@ -124,12 +136,81 @@ class Desk:
         if not request.url.startswith((self.base + "/", "data:", "blob:")):
             self.complaints.append(f"request: {request.url}")
 
+    @contextmanager
+    def expecting(self, pattern: str) -> Iterator[None]:
+        """Let complaints pass that are meant to come, while the block lasts and no longer."""
+        before = len(self.complaints)
+        yield
+        self.complaints[before:] = [
+            complaint for complaint in self.complaints[before:] if not re.search(pattern, complaint)
+        ]
+
     def close(self) -> None:
         for context in self.contexts:
             context.close()
+
+
+Sit = Callable[[Any], AbstractContextManager[Desk]]
+
+
+@pytest.fixture
+def desk(browser: Any) -> Sit:
+    """``with desk(console) as place``: afterwards nothing may have gone wrong on its pages."""
+
+    @contextmanager
+    def sit(console: Any) -> Iterator[Desk]:
+        place = Desk(browser, console.base)
+        try:
+            yield place
+        finally:
+            place.close()
+        assert place.complaints == []
+
+    return sit
 
 
 def shot(page: Any, name: str) -> None:
     """Keep a picture of a page among the artifacts."""
     SHOTS.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=SHOTS / f"{name}.png")
+
+
+def violations(page: Any, axe: str) -> list[str]:
+    """What axe-core finds on a page."""
+    page.evaluate(axe)
+    return page.evaluate(
+        "axe.run({resultTypes: ['violations']}).then(found => found.violations.map(one => "
+        "one.id + ': ' + one.nodes.slice(0, 3).map(n => n.html.slice(0, 160)).join(' | ')))"
+    )
+
+
+# ------------------------------------------------------------------------- what a page shows now
+def ids(page: Any) -> list[str]:
+    """Episodes of the list, from the top."""
+    return page.eval_on_selector_all("#rows tr", "rows => rows.map(row => row.dataset.id)")
+
+
+def cursor(page: Any) -> str:
+    """The episode the cursor is on."""
+    return page.eval_on_selector("#rows tr[aria-current]", "row => row.dataset.id")
+
+
+def labels(store: ReviewStore) -> list[tuple[str, str | None]]:
+    """(kind, verdict) of everything anybody said."""
+    with store.database.read() as connection:
+        rows = connection.execute("SELECT kind, verdict FROM label ORDER BY label_seq")
+        return [tuple(row) for row in rows]
+
+
+def sees(page: Any, text: str, selector: str = "#toasts") -> None:
+    """Wait until a part of the page says something."""
+    from playwright.sync_api import expect
+
+    expect(page.locator(selector)).to_contain_text(text)
+
+
+def counts(page: Any, selector: str, count: int) -> None:
+    """Wait until a selector finds so many."""
+    from playwright.sync_api import expect
+
+    expect(page.locator(selector)).to_have_count(count)

@@ -1,6 +1,6 @@
 // One episode: plots, the claim, a verdict, and on to the next.
 
-import { $, $$, call, every, newId, onKeys, plural, readData, showCounts, showKeys, showTime, takeToast, toast, toastNext, pageData } from "./shell.js";
+import { $, $$, asking, call, every, newId, onKeys, plural, readData, showCounts, showKeys, showTime, takeToast, toast, toastNext, pageData } from "./shell.js";
 import { PlotStack, readout } from "./plots.js";
 
 const data = readData("episode-data");
@@ -22,22 +22,26 @@ let latest = null;
 let siblings = new Map();
 let overlay = null;
 let brush = null;
+let asked = 0;
 
 const stack = new PlotStack($("#plots"), {
   episode: data,
   onBrush: (range) => markRange(range),
-  onMove: (t, values) => { $("#readout").textContent = t === null ? "\u00a0" : readout(t, values); },
+  onMove: (t, values) => { $("#readout").textContent = t === null ? "" : readout(t, values); },
 });
 
 async function load() {
   const parts = `from=${Math.round(view.from)}&to=${Math.round(view.to)}&px=${stack.width}`;
+  const turn = (asked += 1);
+  const wanted = [...siblings.keys()];
   try {
     const [own, ...others] = await Promise.all([
       call(`${base}/series?${parts}`),
-      ...[...siblings.keys()].map((id) => call(`/api/sensors/${id}/series?${parts}`)),
+      ...wanted.map((id) => call(`/api/sensors/${id}/series?${parts}`)),
     ]);
+    if (turn !== asked) return; // a later question is on its way
     latest = own;
-    [...siblings.keys()].forEach((id, i) => siblings.set(id, others[i]));
+    wanted.forEach((id, i) => { if (siblings.has(id)) siblings.set(id, others[i]); });
     paint();
   } catch (error) {
     if (!latest) {
@@ -50,6 +54,7 @@ async function load() {
 }
 
 function paint() {
+  if (!latest) return;
   const lines = [];
   const channels = latest.channels.map((line, i) => ({ ...line, index: i })).filter((line) => line.t.length);
   channels.sort((a, b) => (b.index === data.main_channel) - (a.index === data.main_channel));
@@ -93,7 +98,7 @@ function zoom(factor) {
   const half = ((view.to - view.from) / 2) * factor;
   look(middle - half, middle + half);
 }
-function reset() { view = { ...full }; load(); moved = false; }
+function reset() { view = { ...full }; moved = false; load(); }
 
 async function toggleOverlay() {
   const button = $("#overlay");
@@ -103,8 +108,8 @@ async function toggleOverlay() {
   } else {
     const [other] = data.similar;
     const shift = data.start_ms - other.start_ms;
-    const found = await call(`/api/sensors/${other.sensor_id}/series?from=${Math.round(view.from - shift)}&to=${Math.round(view.to - shift)}&px=${stack.width}`);
-    const line = found.channels[data.main_channel] || found.channels[0];
+    const found = await asking(`/api/sensors/${other.sensor_id}/series?from=${Math.round(view.from - shift)}&to=${Math.round(view.to - shift)}&px=${stack.width}`);
+    const line = found && (found.channels[data.main_channel] || found.channels[0]);
     if (!line) return;
     overlay = { name: `${found.sensor}, ${other.verdict}`, t: line.t.map((t) => t + shift), v: line.v };
   }
@@ -252,7 +257,8 @@ $(".raw")?.addEventListener("toggle", async (event) => {
   const box = event.target;
   if (!box.open || box.dataset.loaded) return;
   box.dataset.loaded = "true";
-  const found = await call(`/api/events/${box.dataset.event}/raw`);
+  const found = await asking(`/api/events/${box.dataset.event}/raw`);
+  if (!found) { delete box.dataset.loaded; return; }
   $("#raw").textContent = found.text;
   $("#raw-note").textContent = found.shown < found.bytes ? `The first ${found.shown.toLocaleString("en")} of ${found.bytes.toLocaleString("en")} bytes.` : "";
 });
@@ -270,15 +276,13 @@ claim();
 setInterval(showLease, 1000);
 every(45000, renew);
 // What arrives later shows up by itself; a view that was moved stays where it is.
-every(4000, async () => {
+async function follow() {
   if (!latest) return load();
-  const before = JSON.stringify(latest.around);
-  if (!moved) {
-    const found = await call(`${base}/series?from=${full.from}&to=${Math.max(full.to, Date.now() + skew)}&px=2`).catch(() => null);
-    if (!found || JSON.stringify(found.around) === before) return;
-    [full.from, full.to] = found.around;
-    view = { ...full };
-  }
+  const found = await call(`${base}/series?from=${full.from}&to=${full.from}&px=10`).catch(() => null);
+  if (!found) return;
+  [full.from, full.to] = found.around;
+  if (!moved) view = { ...full };
   await load();
-});
+}
+every(4000, follow);
 takeToast(undo);

@@ -1,6 +1,6 @@
 // The queue: a cursor, a selection, verdicts that take effect at once and are sent behind.
 
-import { $, $$, ask, call, every, newId, onKeys, pageData, plural, poll, readData, shortAge, showCounts, showKeys, showTimes, takeToast, toast, Refused } from "./shell.js";
+import { $, $$, ask, asking, call, every, newId, onKeys, pageData, plural, poll, readData, shortAge, showCounts, showKeys, showTimes, takeToast, toast, Refused } from "./shell.js";
 
 const data = readData("queue-data");
 const body = $("#rows");
@@ -16,6 +16,8 @@ let cursor = null;
 let anchor = null;
 let sending = Promise.resolve();
 let pending = 0;
+let answers = 0; // how many verdicts have been answered: a list from before an answer is out of date
+const away = new Set(); // episodes whose verdict is on its way
 let whole = null; // every episode of the list, beyond the rows shown
 
 const rows = () => (body ? [...body.rows] : []);
@@ -89,10 +91,17 @@ const extras = () => ({
   tags: $$("#actions input[name=tag]:checked").map((input) => input.value),
   note: $("#note") ? $("#note").value.trim() : "",
 });
-function clearExtras() {
-  for (const input of $$("#actions input[name=tag]")) input.checked = false;
-  if ($("#note")) $("#note").value = "";
+function putExtras({ tags, note }) {
+  for (const input of $$("#actions input[name=tag]")) input.checked = tags.includes(input.value);
+  if ($("#note")) $("#note").value = note;
 }
+// Taken at once: what is typed meanwhile belongs to the next verdict.
+function takeExtras() {
+  const taken = extras();
+  putExtras({ tags: [], note: "" });
+  return taken;
+}
+const untouched = () => !extras().note && !extras().tags.length;
 
 // Rows leave at once; should the console refuse, they come back where they were.
 function takeOut(leaving) {
@@ -119,17 +128,22 @@ function showEmpty() {
 }
 
 async function act(path, leaving, body_) {
+  const said = body_.verdict && { tags: body_.tags, note: body_.note };
   const putBack = takeOut(leaving);
   const chosen = leaving.length > 1;
+  for (const row of leaving) away.add(row.dataset.id);
+  const answered = () => { answers += 1; for (const row of leaving) away.delete(row.dataset.id); };
   pending += 1;
   sending = sending.then(async () => {
     try {
       const done = await call(path, body_);
+      answered();
       toast(done.message, { undo });
       arrived(done);
-      clearExtras();
     } catch (error) {
+      answered();
       putBack();
+      if (said && untouched()) putExtras(said);
       if (chosen) for (const row of leaving) select(row, true);
       moveTo(leaving[0]);
       toast(error.message, { bad: true });
@@ -143,6 +157,7 @@ async function act(path, leaving, body_) {
 function arrived(done) {
   showCounts(done.counts);
   version = done.version;
+  if (done.undoable) $("#intro")?.remove();
   const button = $("#undo");
   if (button) { button.disabled = !done.undoable; button.title = done.undoable; }
 }
@@ -155,19 +170,28 @@ async function decide(verdict) {
   const events = leaving.reduce((sum, row) => sum + +row.dataset.n, 0);
   if (leaving.length > 20 && !(await ask(`Mark ${plural(leaving.length, "episode")} ${verdict}?`,
     `That is ${plural(events, "event")}. It can be undone in one step.`, `Mark ${leaving.length} ${verdict}`))) return;
-  await act("/api/labels", leaving, { request_id: newId(), verdict, targets: leaving.map(target), ...extras() });
+  await act("/api/labels", leaving, { request_id: newId(), verdict, targets: leaving.map(target), ...takeExtras() });
 }
 async function decideWhole(verdict) {
   const { targets, events } = whole;
   if (!(await ask(`Mark ${plural(targets.length, "episode")} ${verdict}?`,
     `That is ${plural(events, "event")}, more than is shown. It can be undone in one step.`, `Mark all ${targets.length} ${verdict}`))) return;
-  try {
-    const done = await call("/api/labels", { request_id: newId(), verdict, targets, ...extras() });
-    clearSelection();
-    arrived(done);
-    await refresh(true);
-    toast(done.message, { undo });
-  } catch (error) { toast(error.message, { bad: true }); }
+  const said = takeExtras();
+  sending = sending.then(async () => {
+    try {
+      const done = await call("/api/labels", { request_id: newId(), verdict, targets, ...said });
+      answers += 1;
+      clearSelection();
+      const decided = new Set(targets.map(({ id }) => id));
+      takeOut(rows().filter((row) => decided.has(row.dataset.id)));
+      arrived(done);
+      await refresh(true);
+      toast(done.message, { undo });
+    } catch (error) {
+      if (untouched()) putExtras(said);
+      toast(error.message, { bad: true });
+    }
+  });
 }
 async function snooze() {
   const chosen = selected();
@@ -194,11 +218,15 @@ function undo() {
 // -------------------------------------------------------------------------- bringing up to date
 // Rows change in place and the cursor stays; new rows wait until they are asked for.
 async function refresh(adopt) {
-  const response = await fetch(`/queue/rows${query()}`).catch(() => null);
-  if (!response || !response.ok) return;
   const holder = document.createElement("template");
-  holder.innerHTML = `<table><tbody>${await response.text()}</tbody></table>`;
-  const found = [...holder.content.querySelector("tbody").rows];
+  let seen;
+  do {
+    seen = answers;
+    const response = await fetch(`/queue/rows${query()}`).catch(() => null);
+    if (!response || !response.ok) return;
+    holder.innerHTML = `<table><tbody>${await response.text()}</tbody></table>`;
+  } while (seen !== answers);
+  const found = [...holder.content.querySelector("tbody").rows].filter((row) => !away.has(row.dataset.id));
   if (!body) { if (found.length) offer(found.length); return; }
   showTimes(holder.content);
   const byId = new Map(rows().map((row) => [row.dataset.id, row]));
@@ -289,7 +317,8 @@ $("#select-all")?.addEventListener("change", async (event) => {
 });
 // The rest of the filter, beyond the rows shown: by explicit ids, and only after being asked.
 async function offerAll() {
-  const found = await call(`/api/queue/ids${query()}`);
+  const found = await asking(`/api/queue/ids${query()}`);
+  if (!found) return;
   const yes = await ask(`Select all ${plural(found.targets.length, "episode")} of this list?`,
     `${rows().length} are shown. The others hold ${plural(found.events, "event")} together with them.`,
     `Select all ${found.targets.length}`);

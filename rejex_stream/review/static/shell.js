@@ -38,6 +38,11 @@ export async function call(path, body, method = body === undefined ? "GET" : "PO
   return answer;
 }
 
+// Like `call`, but says what went wrong by itself and returns null.
+export async function asking(path) {
+  try { return await call(path); } catch (error) { toast(error.message, { bad: true }); return null; }
+}
+
 // --------------------------------------------------------------------------------------- toasts
 const toasts = $("#toasts");
 export function toast(message, { bad = false, undo = null, keep = 6000 } = {}) {
@@ -74,17 +79,20 @@ export function takeToast(undo) {
 }
 
 // -------------------------------------------------------------------------------------- dialogs
+const dialog = $("#ask");
+let answerAsked = null;
 export function ask(heading, text, yes) {
-  const dialog = $("#ask");
+  answerAsked?.(false); // closed already; its event is still on the way
   $("#ask-heading").textContent = heading;
   $("#ask-text").textContent = text;
   $("#ask-yes").textContent = yes;
   dialog.returnValue = "no";
   dialog.showModal();
   $("#ask-yes").focus();
-  return new Promise((resolve) =>
-    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true }));
+  return new Promise((resolve) => { answerAsked = (said) => { answerAsked = null; resolve(said); }; });
 }
+// The event comes a moment after the dialog has closed: a new question may stand by then.
+dialog?.addEventListener("close", () => { if (!dialog.open) answerAsked?.(dialog.returnValue === "yes"); });
 
 // ----------------------------------------------------------------------------------------- keys
 const actionOf = {};
@@ -130,7 +138,9 @@ export function showTime(ms, form = "clock") {
     ? [at.getFullYear(), at.getMonth() + 1, at.getDate(), at.getHours(), at.getMinutes(), at.getSeconds()]
     : [at.getUTCFullYear(), at.getUTCMonth() + 1, at.getUTCDate(), at.getUTCHours(), at.getUTCMinutes(), at.getUTCSeconds()];
   const time = `${two(h)}:${two(mi)}:${two(s)}`;
-  return form === "day" ? `${y}-${two(mo)}-${two(d)} ${time}` : time;
+  if (form === "day") return `${y}-${two(mo)}-${two(d)} ${time}`;
+  if (form === "short") return `${two(mo)}-${two(d)}`;
+  return form === "minute" ? time.slice(0, 5) : time;
 }
 export function showTimes(within = document) {
   if (pageData.clock !== "local") return;
@@ -155,6 +165,8 @@ let etag = null;
 export async function poll(query = "") {
   const headers = etag ? { "if-none-match": etag } : {};
   const response = await fetch(`/api/summary${query}`, { headers }).catch(() => null);
+  if ($("#offline")) $("#offline").hidden = Boolean(response);
+  if (response && response.status === 401) location.reload();
   if (!response || !response.ok) return null;
   etag = response.headers.get("etag");
   return response.json();

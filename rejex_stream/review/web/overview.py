@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 import sqlite3
 from typing import Any
@@ -18,6 +19,7 @@ from rejex_stream.planner import Costs, EpisodeRule, Plan, plan, plan_doubts, pl
 from rejex_stream.review import auditlog, fleet, rates, workload
 from rejex_stream.review.quality import quality
 from rejex_stream.review.queue import QueueFilter, Viewer
+from rejex_stream.review.refusals import Refusal
 from rejex_stream.review.views import unblinded
 from rejex_stream.review.web.console import Console, console_of, off_loop, viewer_of
 from rejex_stream.review.web.pages import Context, page, render, shell
@@ -106,16 +108,18 @@ def _cell(
     sensor = connection.execute(
         "SELECT * FROM sensor WHERE sensor_id = ?", (request.path_params["sensor_id"],)
     ).fetchone()
-    start, end = int(query.get("from", "0")), int(query.get("to", "0"))
+    start, end = (query.get(name, "") for name in ("from", "to"))
+    if not all(re.fullmatch(r"-?\d{1,15}", text) for text in (start, end)):
+        raise Refusal("bad_request", f"from = {start!r}, to = {end!r}: give UTC milliseconds.")
     return {
         "sensor": sensor,
-        "start_ms": start,
-        "end_ms": end,
+        "start_ms": int(start),
+        "end_ms": int(end),
         "mix": rates.mix(
             connection,
             sensor["pipeline"] if sensor else "",
-            start,
-            to_ms=end,
+            int(start),
+            to_ms=int(end),
             sensor_id=sensor["sensor_id"] if sensor else 0,
         ),
     }

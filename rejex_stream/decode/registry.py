@@ -30,6 +30,7 @@ HEADER_BYTES = 5
 UNKNOWN_S = 10.0
 """For so many seconds an id that the registry does not know is not asked for again."""
 _MOST_UNKNOWN = 10_000
+_LARGEST_ID = 2**31 - 1
 
 PayloadReader: TypeAlias = Callable[[Record], Reading]
 """Reads the records of one schema; raises :class:`MisfitError` or ``Unreadable``."""
@@ -137,6 +138,8 @@ class RegistryDecoder:
             return _no_header(header)
         schema_id = int.from_bytes(header[1:])
         unknown = f"schema id {schema_id} is not in the registry"
+        if schema_id > _LARGEST_ID:  # to ask for it would be an error of ours
+            return unknown
         if self._clock() < self._unknown.get(header, -math.inf):
             return unknown
         schema = self._registry.schema(schema_id)

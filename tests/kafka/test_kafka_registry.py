@@ -1,0 +1,281 @@
+"""Avro and Protobuf through a real broker and a real schema registry, by the command line."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import fastavro
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from kafka_harness import Kafka
+from rejex_connectors.kafka_deadletters import list_dead_letters
+
+from rejex_stream.build import kafka_settings
+from rejex_stream.cli import main
+from rejex_stream.config import load_config
+from rejex_stream.decode.protobuf import descriptors
+from rejex_stream.encode import decode_verdict
+from rejex_stream.protocols import RegisteredSchema
+from rejex_stream.types import Position, Record
+from tools.kafka import registry as real_registry
+from tools.kafka.broker import BrokerUnavailableError
+
+pytestmark = pytest.mark.kafka
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+START_MS = 1_700_000_000_000
+CONFIG = """
+[pipeline]
+name = "{name}"
+[input]
+kind = "kafka"
+topics = ["{name}.in"]
+format = "{format}"
+channels = {{ flow = "flow", level = "tank.level" }}
+time = "at"
+sensor = "meter"
+[detector]
+name = "HalfSpaceTrees"
+[rejection]
+contamination = 0.05
+tolerance = 4
+window = 200
+[output]
+verdicts = "{name}.verdicts"
+review = "{name}.review"
+deadletter = "{name}.dead"
+labels = "{name}.labels"
+[state]
+topic = "{name}.state"
+[run]
+commit_interval_s = 0.1
+[kafka]
+bootstrap_servers = "{bootstrap}"
+session_timeout_ms = 3000
+[schema_registry]
+url = "{url}"
+"""
+AVRO = {
+    "type": "record", "name": "Reading", "namespace": "water",
+    "fields": [
+        {"name": "meter", "type": "string"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "flow", "type": ["null", "double"]},
+        {"name": "tank", "type": "water.Tank"},
+    ],
+}  # fmt: skip
+AVRO_TANK = {
+    "type": "record", "name": "Tank", "namespace": "water",
+    "fields": [{"name": "level", "type": "float"}],
+}  # fmt: skip
+PROTO_TANK = 'syntax = "proto3"; package water; message Tank { float level = 1; }'
+PROTO = """syntax = "proto3";
+package water;
+import "tank.proto";
+import "google/protobuf/timestamp.proto";
+message Ping {}
+message Reading {
+  string meter = 1;
+  google.protobuf.Timestamp at = 2;
+  optional double flow = 3;
+  Tank tank = 4;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[real_registry.Registry]:
+    try:
+        running = real_registry.start()
+    except BrokerUnavailableError as error:
+        if os.environ.get("REJEX_REQUIRE_KAFKA"):
+            pytest.fail(f"no schema registry to test against: {error}")
+        pytest.skip(f"no schema registry to test against: {error}")
+    with running:
+        yield running
+
+
+class Producer:
+    """Registers a schema as its producers would, and writes records by it."""
+
+    def __init__(self, url: str, kind: str, name: str) -> None:
+        self.url, self.kind, self.name = url, kind, name
+        tank = "tank.proto" if kind == "protobuf" else "water.Tank"
+        self.references = [{"name": tank, "subject": f"{name}-tank", "version": 1}]
+        tank_text = PROTO_TANK if kind == "protobuf" else json.dumps(AVRO_TANK)
+        self.register(f"{name}-tank", tank_text, ())
+        self.text = PROTO if kind == "protobuf" else json.dumps(AVRO)
+        self.schema_id = self.register(f"{name}.in-value", self.text, self.references)
+        if kind == "protobuf":
+            schema = RegisteredSchema("PROTOBUF", PROTO, {"tank.proto": PROTO_TANK})
+            pool = descriptor_pool.DescriptorPool()
+            for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors(schema)).file:
+                pool.Add(file)
+            found = pool.FindMessageTypeByName("water.Reading")
+            self.message = message_factory.GetMessageClass(found)
+        else:
+            named: dict = {}
+            fastavro.parse_schema(AVRO_TANK, named_schemas=named)
+            self.parsed = fastavro.parse_schema(AVRO, named_schemas=named)
+
+    def register(self, subject: str, text: str, references) -> int:
+        body = {"schema": text, "references": list(references)}
+        if self.kind == "protobuf":
+            body["schemaType"] = "PROTOBUF"
+        request = urllib.request.Request(
+            f"{self.url}/subjects/{subject}/versions",
+            data=json.dumps(body).encode(),
+            headers={"Content-Type": "application/vnd.schemaregistry.v1+json"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)["id"]
+
+    def value(self, i: int) -> bytes:
+        """One reading in the wire format; every tenth has no flow."""
+        flow = None if i % 10 == 9 else i * 7919 % 1009 / 100
+        head = b"\0" + self.schema_id.to_bytes(4)
+        if self.kind == "protobuf":
+            message = self.message(meter=f"m-{i % 2}", flow=flow, tank={"level": 1.5})
+            message.at.FromMilliseconds(START_MS + i)
+            return head + b"\x02\x02" + message.SerializeToString()
+        payload = io.BytesIO()
+        row = {"meter": f"m-{i % 2}", "flow": flow, "tank": {"level": 1.5}}
+        fastavro.schemaless_writer(payload, self.parsed, row | {"at": 1000 * (START_MS + i)})
+        return head + payload.getvalue()
+
+
+def prepared(tmp_path, bootstrap, url, kind, capsys) -> tuple[Path, Producer]:
+    name = f"reg-{uuid.uuid4().hex[:8]}"
+    path = tmp_path / "pipeline.toml"
+    path.write_text(CONFIG.format(name=name, bootstrap=bootstrap, url=url, format=kind))
+    assert main(["topics", "create", str(path), "--partitions", "1"]) == 0
+    capsys.readouterr()
+    return path, Producer(url, kind, name)
+
+
+def background(path: Path) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "rejex_stream", "run", str(path), "--output", "json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=path.parent,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
+    )  # fmt: skip
+
+
+def wait_until(what, process, timeout_s=90.0):
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if what():
+            return
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.2)
+    raise AssertionError("it did not happen in time")
+
+
+@pytest.mark.parametrize("kind", ["avro", "protobuf"])
+def test_records_of_a_registry_become_verdicts_and_poison_dead_letters(
+    kafka: Kafka, registry, tmp_path, capsys, kind
+):
+    path, producer = prepared(tmp_path, kafka.bootstrap, registry.url, kind, capsys)
+    settings = kafka_settings(load_config(path))
+    (topic,) = settings.topics.input
+    other = Producer(registry.url, "protobuf" if kind == "avro" else "avro", f"{producer.name}.o")
+    good = [producer.value(i) for i in range(300)]
+    poison = {
+        producer.value(0)[:9]: "does not fit schema id",
+        b"\0\xff\xff\xff\xff" + good[0][5:]: "schema id 4294967295 is not in the registry",
+        b"\0\x7f\xff\xff\xff" + good[0][5:]: "schema id 2147483647 is not in the registry",
+        other.value(0): f"but input.format is '{kind}'",
+        b'{"meter": "m-0", "flow": 1.5}': "it looks like JSON",
+        good[0][:5]: "does not fit schema id",
+    }
+    values = good[:150] + list(poison) + good[150:]
+    kafka.fill(settings, (Record(Position(topic, 0, 0), b"k", v) for v in values))
+
+    assert main(["doctor", str(path), "--output", "json"]) == 0
+    checks = json.loads(capsys.readouterr().out)
+    found = {check["name"]: check for check in checks}
+    assert (found["registry"]["level"], found["registry"]["message"]) == (
+        "ok", f"{registry.url} answers",
+    )  # fmt: skip
+    assert "2 sensor(s) can be read" in found["sample"]["message"]
+
+    with background(path) as process:
+        wait_until(lambda: kafka.count(settings, settings.topics.verdicts) == 300, process)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    summary = json.loads(out)
+    assert (summary["events"], summary["invalid"]) == (306, 6)
+    verdicts = [
+        decode_verdict(record.value) for record in kafka.read(settings, settings.topics.verdicts)[0]
+    ]
+    assert [v.sensor for v in verdicts] == [f"m-{i % 2}" for i in range(300)]
+    assert [v.event_time_ms for v in verdicts] == [START_MS + i for i in range(300)]
+    assert [v.reason for v in verdicts].count("unscorable") == 30, "a missing flow is missing"
+    letters = list(list_dead_letters(settings))
+    assert [letter.original.value for letter in letters] == list(poison)
+    for letter, words in zip(letters, poison.values(), strict=True):
+        assert words in letter.reason
+        assert (letter.stage, letter.cut) == ("decode", None)
+
+
+def test_while_the_registry_is_silent_records_wait_and_nothing_is_lost(
+    kafka: Kafka, registry, tmp_path, capsys
+):
+    path, producer = prepared(tmp_path, kafka.bootstrap, registry.url, "avro", capsys)
+    settings = kafka_settings(load_config(path))
+    (topic,) = settings.topics.input
+    renewed = Producer(registry.url, "avro", f"{producer.name}.2")
+    renewed.schema_id = renewed.register(
+        f"{producer.name}.2-value", json.dumps(AVRO | {"doc": "renewed"}), producer.references
+    )
+    assert renewed.schema_id != producer.schema_id
+
+    def send(who, numbers):
+        values = (who.value(i) for i in numbers)
+        kafka.fill(settings, (Record(Position(topic, 0, 0), b"k", v) for v in values))
+
+    def judged():
+        return kafka.count(settings, settings.topics.verdicts)
+
+    send(producer, range(100))
+    with background(path) as process:
+        wait_until(lambda: judged() == 100, process)
+        registry.pause()
+        try:
+            send(producer, range(100, 120))  # a schema that is known needs nobody
+            wait_until(lambda: judged() == 120, process)
+            send(renewed, range(120, 200))
+            time.sleep(8)  # longer than a request may take
+            assert process.poll() is None
+            assert judged() == 120
+            assert kafka.count(settings, settings.topics.deadletter) == 0
+            said = subprocess.run(
+                [sys.executable, "-m", "rejex_stream", "doctor", str(path)],
+                capture_output=True, text=True, check=False, cwd=path.parent,
+                env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
+            )  # fmt: skip
+            assert said.returncode == 1
+            assert "does not answer: timed out" in " ".join(said.stdout.split())
+        finally:
+            registry.resume()
+        wait_until(lambda: judged() == 200, process)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert "does not answer" in err, "the outage is told"
+    assert json.loads(out)["invalid"] == 0
+    assert kafka.count(settings, settings.topics.deadletter) == 0
+    verdicts = kafka.read(settings, settings.topics.verdicts)[0]
+    times = [decode_verdict(record.value).event_time_ms for record in verdicts]
+    assert times == [START_MS + i for i in range(200)]

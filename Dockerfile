@@ -5,7 +5,7 @@ COPY pyproject.toml README.md ./
 COPY rejex_stream rejex_stream
 COPY connectors connectors
 RUN python -m venv /opt/rejex \
- && /opt/rejex/bin/pip install --no-cache-dir '.[review,confluent]'
+ && /opt/rejex/bin/pip install --no-cache-dir '.[review,confluent,registry]'
 
 FROM python:3.13-slim
 LABEL org.opencontainers.image.title="rejex-stream" \

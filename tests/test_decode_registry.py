@@ -6,7 +6,9 @@ import importlib
 import io
 import json
 import math
+from base64 import b64encode
 from decimal import Decimal
+from pathlib import Path
 
 import fastavro
 import pytest
@@ -15,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rejex_stream.build import kafka_decoder
-from rejex_stream.config import parse_config
+from rejex_stream.config import load_config, parse_config
 from rejex_stream.decode import JsonDecoder
 from rejex_stream.decode.avro import avro_reader
 from rejex_stream.decode.protobuf import descriptors, protobuf_reader
@@ -220,6 +222,20 @@ def plant():
     }
 
 
+@pytest.mark.parametrize("described", [("plant",), ("common",), ("plant", "common")])
+def test_a_schema_may_be_kept_as_its_descriptor_in_base64(plant, described):
+    """So Confluent's Python producer registers it, and some registries hand it out as it came."""
+    found = descriptor_pb2.FileDescriptorSet.FromString(descriptors(PLANT)).file
+    (common,) = (file for file in found if file.name == "common.proto")
+    text = b64encode(found[-1].SerializeToString()).decode() if "plant" in described else PROTO
+    motor = b64encode(common.SerializeToString()).decode() if "common" in described else COMMON
+    schema = RegisteredSchema("PROTOBUF", text, {"common.proto": motor})
+    decoder = proto_decoder(FieldMapping(["vib"], sensor="sensor", time="ts"), schema)
+    payload = plant["Reading"](sensor="s", ts=5, vib=2.5).SerializeToString()
+    found = decoder.decode(record(HEADER + SECOND + payload))
+    assert found == Reading("s", "s", 5, (2.5,), AT)
+
+
 def proto_decoder(mapping=PLAIN, schema=PLANT):
     return RegistryDecoder(mapping, Registry(_1=schema), "PROTOBUF", protobuf_reader)
 
@@ -408,6 +424,8 @@ url = "http://localhost:8081"
 
 def test_the_formats_of_a_registry_are_checked_against_the_other_settings():
     assert parse_config(CONFIG)[1] == ()
+    example = load_config(Path(__file__).parent.parent / "examples" / "avro.toml")
+    assert kafka_decoder(example).channels == ("level", "flow")
     for before, after, words in (
         ('format = "avro"', "", "input.format is 'auto'"),
         ('format = "avro"', 'format = "csv"', "csv is for kind = 'file'"),

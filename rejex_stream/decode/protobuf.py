@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
+from base64 import b64decode
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -25,6 +27,8 @@ from rejex_stream.types import Reading, Record
 
 __all__ = ["descriptors", "protobuf_reader"]
 
+_MAIN = "rejex_registered_schema.proto"
+_LOG_LINE = re.compile(r"WARNING: All log messages|[IWEF]\d{4} ")  # they bear the time
 _MOST_INDEXES = 64
 _TIMESTAMP = "google.protobuf.Timestamp"
 
@@ -89,31 +93,53 @@ def protobuf_reader(schema: RegisteredSchema, mapping: FieldMapping) -> PayloadR
 def descriptors(schema: RegisteredSchema) -> bytes:
     """Return protoc's descriptor set: what is imported first, the schema itself last.
 
+    A schema is kept as its text, or (some producers register it so) as its own descriptor in
+    base64.
+
     Raises
     ------
     UnusableSchemaError
         If protoc refuses it.
     """
+    from google.protobuf import descriptor_pb2
+
     with tempfile.TemporaryDirectory(prefix="rejex-protoc-") as folder:
         root = Path(folder).resolve()
-        main = "rejex_registered_schema.proto"
-        for name, text in {**schema.references, main: schema.text}.items():
+        known = descriptor_pb2.FileDescriptorSet()
+        for name, text in {**schema.references, _MAIN: schema.text}.items():
+            described = _described(text)
+            if described is not None:
+                known.file.add().MergeFrom(described)
+                known.file[-1].name = name
+                continue
             path = (root / name).resolve()
             if not path.is_relative_to(root):
                 raise UnusableSchemaError(f"it refers to {printable(name)}, outside of its folder")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-        out = root / "descriptors"
+        given, made = root / "given.descriptors", root / "made.descriptors"
+        given.write_bytes(known.SerializeToString())
         # In a process of its own: protoc says what is wrong on the standard error stream alone.
         done = subprocess.run(
             [sys.executable, "-m", "grpc_tools.protoc", f"-I{root}", "--include_imports",
-             f"--descriptor_set_out={out}", main],
+             f"--descriptor_set_in={given}", f"--descriptor_set_out={made}", _MAIN],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         if done.returncode:
-            said = done.stderr.replace(str(root), "").strip().replace("\n", "; ")
+            lines = done.stderr.replace(f"{root}/", "").splitlines()
+            said = "; ".join(line for line in lines if not _LOG_LINE.match(line))
             raise UnusableSchemaError(f"protoc says {printable(said, 300)}")
-        return out.read_bytes()
+        return made.read_bytes()
+
+
+def _described(text: str) -> Any:  # noqa: ANN401 - a FileDescriptorProto, or None
+    from google.protobuf import descriptor_pb2
+    from google.protobuf.message import DecodeError
+
+    try:
+        return descriptor_pb2.FileDescriptorProto.FromString(b64decode(text, validate=True))
+    except (ValueError, DecodeError):
+        return None
 
 
 # ---------------------------------------------------------------------------- message indexes

@@ -5,16 +5,19 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+import os
 import shutil
 import subprocess
+import sys
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka_harness import Kafka, assert_exactly, feed, next_offsets, run_here
-from rejex_connectors.kafka import KafkaSecurity, KafkaSettings, Secret, connect
+from kafka_harness import ROOT, Kafka, assert_exactly, feed, next_offsets, run_here, until
+from rejex_connectors.kafka import KafkaSecurity, KafkaSettings, KafkaTopics, Secret, connect
 from test_kafka_delivery import DEFAULT_CLIENT_FIRST
 
 from rejex_stream.errors import ConnectorError
@@ -161,6 +164,99 @@ def test_a_wrong_password_is_one_sentence_without_the_password(
         assert "invalid credentials" in text
     assert "not the password" not in text
     assert "\n" not in text
+
+
+CONFIG = """
+[pipeline]
+name = "{name}"
+[input]
+kind = "kafka"
+topics = ["{name}.in"]
+channels = ["v"]
+sensor = "sensor"
+time = "t"
+[detector]
+name = "HalfSpaceTrees"
+[rejection]
+contamination = 0.05
+tolerance = 4
+window = 200
+[output]
+verdicts = "{name}.verdicts"
+review = "{name}.review"
+deadletter = "{name}.dead"
+labels = "{name}.labels"
+[state]
+topic = "{name}.state"
+[logging]
+level = "debug"
+[kafka]
+bootstrap_servers = "localhost:{port}"
+client = "{client}"
+[kafka.security]
+protocol = "SASL_SSL"
+mechanism = "SCRAM-SHA-512"
+username = "ada"
+ca_file = "{folder}/ca.pem"
+"""
+
+
+@pytest.mark.parametrize(
+    ("client", "secret"),
+    [
+        ("kafka-python", 'password_file = "{folder}/password"'),
+        pytest.param("confluent", 'password_env = "KAFKA_PASSWORD_OF_ADA"', marks=pytest.mark.slow),
+        # Neither: REJEX_KAFKA__SECURITY__PASSWORD.
+        pytest.param("kafka-python", "", marks=pytest.mark.slow),
+    ],
+)
+def test_the_command_line_reads_its_password_from_a_file_or_the_environment(
+    kafka: Kafka, secured: tuple[broker.Cluster, Path], tmp_path: Path, client: str, secret: str
+) -> None:
+    cluster, folder = secured
+    name = f"cli-{uuid.uuid4().hex[:8]}"
+    (folder / "password").write_text(PASSWORD + "\n")
+    path = tmp_path / "pipeline.toml"
+    port = cluster.listeners["SASL_SSL"]
+    path.write_text((CONFIG + secret).format(name=name, port=port, client=client, folder=folder))
+    mine = "KAFKA_PASSWORD_OF_ADA" if "env" in secret else "REJEX_KAFKA__SECURITY__PASSWORD"
+    given = {} if "file" in secret else {mine: PASSWORD}
+    said: list[str] = []
+
+    def command(*words: str, **more: str) -> subprocess.Popen[str]:
+        own = {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"} | given | more
+        return subprocess.Popen(
+            [sys.executable, "-m", "rejex_stream", *words, str(path)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+            env=os.environ | own,
+        )  # fmt: skip
+
+    def ended(process: subprocess.Popen[str]) -> int:
+        said.extend(process.communicate(timeout=90))
+        return process.returncode
+
+    assert ended(command("topics", "create", "--partitions", "1")) == 0, said
+    assert ended(command("topics", "check")) == 0, said
+    settings = KafkaSettings(
+        bootstrap_servers=cluster.bootstrap,
+        topics=KafkaTopics(input=(f"{name}.in",), verdicts=f"{name}.verdicts"),
+    )
+    kafka.fill(settings, feed(settings, 100, sensors=2, partitions=1, poison_share=0))
+    assert ended(command("doctor")) == 0, said
+    assert "records of 2 sensor(s) can be read" in said[-2]
+    with command("run") as process:
+        until(lambda: kafka.count(settings, f"{name}.verdicts") == 100, what="all verdicts")
+        process.terminate()
+        assert ended(process) == 0, said
+    wrong = {mine: "the wrong horse"} if given else {}
+    (folder / "password").write_text("the wrong horse")
+    assert ended(command("doctor", **wrong)) == 1
+    assert "kafka.security" in said[-2]
+    assert ended(command("run", **wrong)) == 1
+    assert "check kafka.security" in said[-1].splitlines()[-1]
+    assert "Traceback" not in said[-1]
+    for text in said:
+        assert "horse" not in text
 
 
 @pytest.mark.slow

@@ -130,9 +130,11 @@ class _Broker:
 
     def sample(self) -> Iterator[Finding]:
         """Read the newest records of the input and decode them."""
-        if self._unreachable() or not self._schemas:
-            what = "broker" if self._unreachable() else "schema registry"
-            yield Finding("skipped", f"the {what} does not answer")
+        if self._unreachable():
+            yield Finding("skipped", "the broker does not answer")
+            return
+        if not self._schemas:
+            yield Finding("skipped", "records cannot be read without the schema registry")
             return
         unread = self._unread(self._settings.topics.input)
         if unread is not None:

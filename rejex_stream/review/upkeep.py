@@ -20,6 +20,8 @@ __all__ = ["Inflow", "Upkeep"]
 _log = logging.getLogger(__name__)
 _EXPIRE_EVERY_S = 30.0
 _SAVE_EVERY_S = 30.0
+_STOP_S = 1.0
+"""How long the end of the console may wait for the round; a supervisor's patience is short."""
 _PUMP_S = 1.0
 """How long one feed may keep the others, and the labels, waiting."""
 
@@ -72,17 +74,24 @@ class Upkeep:
         self._next_save_s = time.monotonic() + _SAVE_EVERY_S
         self._thread.start()
 
-    def stop(self) -> None:
-        """Finish the round, keep the monitors' state, and let go of feeds and sink."""
+    def stop(self) -> bool:
+        """Finish the round, keep the monitors' state, and let go of feeds and sink.
+
+        Says whether that was possible in time. A thread that waits for a broker that is away is
+        left behind: every change is one transaction, and labels wait in the store.
+        """
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(_STOP_S)
+            if self._thread.is_alive():
+                return False
         for watch in self._watches():
             watch.save()
         for inflow in self._inflows:
             inflow.feed.close()
         if self._sink is not None:
             self._sink.close()
+        return True
 
     def _watches(self) -> set[PipelineWatch]:
         return {inflow.watch for inflow in self._inflows if inflow.watch is not None}
@@ -96,8 +105,10 @@ class Upkeep:
         """Do everything once; says whether anything came in."""
         busy = False
         for number, inflow in enumerate(self._inflows):
+            if self._stop.is_set():
+                return busy
             busy |= self._try(f"feed {number}", partial(self._pump, inflow))
-        if self._sink is not None:
+        if self._sink is not None and not self._stop.is_set():
             sink = self._sink
             busy |= self._try("labels", lambda: bool(self._store.relay(sink)))
         now_s = time.monotonic()

@@ -152,7 +152,7 @@ def serving(config: Path, *words: object) -> Iterator[Console]:
             began = time.monotonic()
             _, err = process.communicate(timeout=30)
             assert "Traceback" not in err, err
-            assert time.monotonic() - began < 20
+            assert time.monotonic() - began < 4, "a broker, there or away, holds nothing up"
     finally:
         if process.poll() is None:
             process.kill()

@@ -136,6 +136,24 @@ def test_one_queue_has_one_section(tmp_path):
         load_pipelines([first, first])
 
 
+def test_one_queue_sends_its_labels_to_one_topic(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("rejex_connectors")
+    monkeypatch.chdir(tmp_path)
+    topics = '[input]\nkind = "kafka"\ntopics = ["readings"]\nchannels = ["temp"]\n'
+    rest = "[rejection]\ncontamination = 0.12\ntolerance = 8\nwindow = 500\n"
+    words = []
+    for name in ("north", "south"):
+        path = tmp_path / f"{name}.toml"
+        labels = f'[output]\nlabels = "{name}.labels"\n'
+        path.write_text(f'[pipeline]\nname = "{name}"\n{topics}{rest}{labels}')
+        words += ["--config", str(path)]
+    for command in (["serve", "--port", "0"], ["rebuild"]):
+        assert main(["review", *command, *words]) == 2
+        said = capsys.readouterr().err
+        assert "'north.labels' on" in said
+        assert "one queue has one" in said
+
+
 def _claim_next(base: str) -> dict:
     request = urllib.request.Request(
         f"{base}/api/claim-next",

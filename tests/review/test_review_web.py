@@ -22,7 +22,7 @@ pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
 from starlette.datastructures import Headers
 
-from rejex_stream.errors import ConfigError
+from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.monitor import MonitorBank
 from rejex_stream.planner import Costs, plan
 from rejex_stream.review.binding import check_bind, networks
@@ -755,6 +755,35 @@ def test_a_feed_that_never_pauses_does_not_hold_labels_back(wall_store, tmp_path
     assert len(list(read_labels(labels))) == 1
     assert [flood.pumps for flood in floods] == [1, 1]
     upkeep.stop()
+
+
+def test_the_end_does_not_wait_for_a_broker_that_is_away(wall_store):
+    import threading
+
+    from rejex_stream.review.upkeep import Inflow, Upkeep
+
+    class Away:
+        kind = "review"
+        pipeline = ""
+        asked, back = threading.Event(), threading.Event()
+
+        def pump(self, store, *, tap=None, stop=None):
+            self.asked.set()
+            self.back.wait(60)
+            raise ConnectorError("still away")
+
+        def close(self):
+            raise AssertionError("closed while in use")
+
+    away = Away()
+    upkeep = Upkeep(wall_store(), [Inflow(away)])
+    upkeep.start()
+    assert away.asked.wait(20)
+    began = time.monotonic()
+    assert not upkeep.stop()
+    assert time.monotonic() - began < 10
+    away.back.set()
+    upkeep._thread.join(20)
 
 
 def test_an_export_is_a_download_without_formulas(small):

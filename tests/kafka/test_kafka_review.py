@@ -269,7 +269,14 @@ def test_a_label_goes_round_the_whole_loop_and_a_kill_loses_none(config, kafka: 
 def test_a_console_whose_broker_is_away_starts_and_keeps_the_labels(config, kafka: Kafka):
     folder = config.parent
     settings = kafka_settings(load_config(config))
-    call(folder, "topics", "create", config, "--partitions", "2")
+    with serving(config) as console:  # before there is any topic
+
+        def missing() -> list[str]:
+            return [p for p in console.ask("/api/summary")["problems"] if "does not exist" in p]
+
+        until(lambda: any(settings.topics.review in problem for problem in missing()))
+        call(folder, "topics", "create", config, "--partitions", "2")
+        until(lambda: not missing())
     fill(kafka, settings)
     run_pipeline(kafka, config, settings)
     call(folder, "review", "ingest", "--config", config)

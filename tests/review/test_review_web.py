@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -98,6 +99,15 @@ def test_every_page_carries_the_strict_policy(small):
         assert "unsafe" not in policy
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["cache-control"] == "no-store"
+
+
+def test_the_one_script_of_others_is_what_its_manifest_says(small):
+    manifest = small.ask("/static/vendor/manifest.json").json
+    assert set(manifest["sha256"]) == {"uPlot.iife.min.js", "uPlot.min.css", "uPlot.LICENSE.txt"}
+    for name, digest in manifest["sha256"].items():
+        served = small.ask(f"/static/vendor/{name}")
+        assert hashlib.sha256(served.body).hexdigest() == digest, name
+    assert "MIT" in small.ask("/static/vendor/uPlot.LICENSE.txt").text
 
 
 def test_a_foreign_host_name_is_refused(small):

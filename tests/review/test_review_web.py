@@ -227,6 +227,8 @@ def test_a_trusted_network_is_one_of_addresses(wall_store, trusted, peer, believ
     headers = Headers({"x-forwarded-user": "grace"})
     found = access.viewer(headers, peer, Sessions(wall_store()))
     assert found == (Viewer("grace") if believed else None)
+    twice = Headers(raw=[(b"x-forwarded-user", b"grace"), (b"x-forwarded-user", b"mallory")])
+    assert access.viewer(twice, peer, Sessions(wall_store())) is None
 
 
 def test_nobody_comes_in_under_the_systems_name(wall_store, tmp_path):

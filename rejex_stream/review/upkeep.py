@@ -20,8 +20,6 @@ __all__ = ["Inflow", "Upkeep"]
 _log = logging.getLogger(__name__)
 _EXPIRE_EVERY_S = 30.0
 _SAVE_EVERY_S = 30.0
-_STOP_S = 1.0
-"""How long the end of the console may wait for the round; a supervisor's patience is short."""
 _PUMP_S = 1.0
 """How long one feed may keep the others, and the labels, waiting."""
 
@@ -74,15 +72,16 @@ class Upkeep:
         self._next_save_s = time.monotonic() + _SAVE_EVERY_S
         self._thread.start()
 
-    def stop(self) -> bool:
+    def stop(self, patience_s: float = 1.0) -> bool:
         """Finish the round, keep the monitors' state, and let go of feeds and sink.
 
-        Says whether that was possible in time. A thread that waits for a broker that is away is
-        left behind: every change is one transaction, and labels wait in the store.
+        Says whether that was possible in time: supervisors have little patience. A thread that
+        waits for a broker that is away is left behind; every change is one transaction, and labels
+        wait in the store.
         """
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(_STOP_S)
+            self._thread.join(patience_s)
             if self._thread.is_alive():
                 return False
         for watch in self._watches():

@@ -729,7 +729,7 @@ def test_upkeep_follows_files_sends_labels_and_shows_what_fails(wall_store, farm
         until(lambda: upkeep.problems)
         assert "cannot be read" in console.ask("/queue").text
         assert console.ask("/readyz").status == 503
-        upkeep.stop()
+        assert upkeep.stop(60)
 
 
 def test_a_feed_that_never_pauses_does_not_hold_labels_back(wall_store, tmp_path):
@@ -766,7 +766,7 @@ def test_a_feed_that_never_pauses_does_not_hold_labels_back(wall_store, tmp_path
     assert time.monotonic() - began < 20
     assert len(list(read_labels(labels))) == 1
     assert [flood.pumps for flood in floods] == [1, 1]
-    upkeep.stop()
+    assert upkeep.stop(60)
 
 
 def test_the_end_does_not_wait_for_a_broker_that_is_away(wall_store):

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
+import urllib.request
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
+REVIEW = ROOT / "docs" / "review.md"
 
 pytestmark = pytest.mark.skipif(
     not README.exists(), reason="README.md is not here: the tests run from a copy without sources"
@@ -56,6 +60,66 @@ def test_the_command_works(command, tmp_path):
 
 def test_every_command_that_runs_elsewhere_is_still_in_the_readme():
     assert set(ELSEWHERE) <= set(commands())
+
+
+def test_the_page_about_reviewing_works_from_top_to_bottom(tmp_path):
+    pytest.importorskip("starlette", reason="the extra `review` is not installed")
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    lines = [line for b in blocks("bash", REVIEW) for line in b.splitlines()]
+    assert len(lines) == 7
+    for line in lines:
+        words = line.split()
+        if "serve" not in words:
+            done = subprocess.run(
+                words, cwd=tmp_path, env=environment, capture_output=True, text=True,
+                timeout=120, check=False,
+            )  # fmt: skip
+            assert done.returncode == 0, line + done.stdout + done.stderr
+            continue
+        with subprocess.Popen(
+            [*words, "--port", "0"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+        ) as console:  # fmt: skip
+            said = console.stdout.readline()
+            base = said.removeprefix("review console: ").strip()
+            assert base.startswith("http://127.0.0.1:"), said + console.communicate()[1]
+            _decide_one(base)
+            console.terminate()
+            assert "Traceback" not in console.communicate(timeout=30)[1]
+    assert (tmp_path / "labels.csv").read_text().count(",normal,") >= 1
+    assert "same as checked" in done.stdout
+
+
+def _decide_one(base):
+    """Give the label that the rest of the page is about."""
+
+    def ask(path, body=None):
+        request = urllib.request.Request(
+            base + path,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"origin": base.rstrip("/"), "content-type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return json.load(answer)
+
+    end = time.monotonic() + 60
+    while not (found := ask("api/queue/ids?tab=ready")["targets"]):
+        assert time.monotonic() < end, "nothing came into the queue"
+        time.sleep(0.2)
+    ask("api/labels", {"request_id": "one", "verdict": "normal", "targets": found[:1]})
+
+
+def test_the_keys_on_the_page_about_reviewing_are_those_of_the_console():
+    preferences = pytest.importorskip("rejex_stream.review.preferences")
+    table = REVIEW.read_text(encoding="utf-8").partition("## Work")[2].partition("\nA claim")[0]
+    keys = {key for keys in preferences.DEFAULT_KEYS.values() for key in keys}
+    named = set(re.findall(r"`(.)`", table))
+    assert len(named) > 10
+    assert named <= keys
+    for said, action in (("anomaly", "anomaly"), ("undo, again and again; also tomorrow", "undo")):
+        (key,) = re.findall(rf"`(.)` \| {said}", table)
+        assert key in preferences.DEFAULT_KEYS[action]
 
 
 def test_make_demo_works_in_a_fresh_checkout(tmp_path):
@@ -108,6 +172,6 @@ def test_the_notebook_example_runs():
 
 
 def test_every_local_link_leads_somewhere():
-    for file in (README, ROOT / "benchmarks" / "README.md", ROOT / "docs" / "operations.md"):
+    for file in (README, ROOT / "benchmarks" / "README.md", *(ROOT / "docs").glob("*.md")):
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", file.read_text(encoding="utf-8")):
             assert (file.parent / target).exists(), f"{file.name} links to {target}"

@@ -82,8 +82,8 @@ def open_console(
     try:
         server.run(sockets=[listener])
     finally:
-        upkeep.stop()
-        store.close()
+        if upkeep.stop():
+            store.close()
 
 
 def _add_readings(store: ReviewStore, pipeline: Pipeline) -> None:

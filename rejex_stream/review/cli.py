@@ -305,14 +305,17 @@ def report(  # noqa: PLR0917
     configs = load_pipelines(config)
     if len(configs) == 1:
         rejection = configs[0].rejection
-        contamination = rejection.contamination if contamination is None else contamination
         c_fp = rejection.costs.c_fp if c_fp is None else c_fp
         c_fn = rejection.costs.c_fn if c_fn is None else c_fn
         c_r = rejection.costs.c_r if c_r is None else c_r
+    gammas = {config.pipeline.name: config.rejection.contamination for config in configs}
     opened = _existing(store, configs)
     now = wall_clock_ms()
     try:
         with opened.database.read() as connection:
+            if contamination is not None:
+                names = connection.execute("SELECT DISTINCT pipeline FROM sensor")
+                gammas = dict.fromkeys((row[0] for row in names), contamination)
             found = make_report(
                 connection,
                 now_ms=now,
@@ -322,7 +325,7 @@ def report(  # noqa: PLR0917
                     1.0 if c_fn is None else c_fn,
                     0.0 if c_r is None else c_r,
                 ),
-                contamination=contamination,
+                contamination=gammas,
             )
     finally:
         opened.close()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rejex_stream.config.operating import Logging
 from rejex_stream.config.reviewing import Review
 from rejex_stream.logs import logging_to_stderr
 from rejex_stream.review.binding import networks, viewer_named
@@ -209,7 +210,8 @@ def serve(  # noqa: PLR0917 - typer makes options of them
             print(f"link for {name}: {link}", flush=True)
         print(f"review console: {address}", flush=True)
 
-    with logging_to_stderr():
+    logs = configs[0].logging if configs else Logging()
+    with logging_to_stderr(logs.level, logs.format):
         serve_console(
             opened,
             fed,

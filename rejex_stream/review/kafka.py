@@ -57,6 +57,7 @@ def open_feed(config: Config, kind: FeedKind) -> SourceFeed:
     )
 
     def open_source() -> KafkaSource:
+        _partitions(settings, topic)  # a topic that is not there delivers nothing, for ever
         open_consumer, _ = open_clients(settings, f"console-{kind}")
         return KafkaSource(open_consumer(), settings, open_consumer)
 

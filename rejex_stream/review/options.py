@@ -112,4 +112,20 @@ def overridden(configs: Sequence[Config], **given: Any) -> Review:  # noqa: ANN4
     }
     section = section.model_copy(update=told)
     section.check()
+    if section.labels is None:
+        _require_one_topic(configs)
     return section
+
+
+def _require_one_topic(configs: Sequence[Config]) -> None:
+    topics = {
+        (config.kafka.bootstrap_servers, config.output.labels)
+        for config in configs
+        if config.input.kind == "kafka"
+    }
+    if len(topics) > 1:
+        named = ", ".join(sorted(f"{topic!r} on {servers}" for servers, topic in topics))
+        raise ConfigError(
+            f"The configs send labels to different topics ({named}), but one queue has one: give "
+            "them the same output.labels, a console each, or review.labels, a file."
+        )

@@ -69,7 +69,8 @@ def print_report(found: Report) -> None:
         title="The queue",
     )
     for proposal in found.proposals:
-        print(f"\n{proposal.reason} The config would be:\n\n{proposal.toml}")
+        whose = f" of {proposal.pipeline}" if proposal.pipeline else ""
+        print(f"\n{proposal.reason} The config{whose} would be:\n\n{proposal.toml}")
         for name, plan in (("now", proposal.before), ("then", proposal.after)):
             if plan.refusal is not None:
                 print(f"{name}: {plan.refusal}")

@@ -87,14 +87,18 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     costs: tuple[float, float, float]
 
 
-def judged_episodes(connection: sqlite3.Connection, since_ms: int = 0) -> Iterator[Judged]:
-    """Yield every episode that people have decided since a time."""
+def judged_episodes(
+    connection: sqlite3.Connection, since_ms: int = 0, pipeline: str | None = None
+) -> Iterator[Judged]:
+    """Yield every episode that people have decided since a time, of one pipeline or of all."""
     rows = connection.execute(
         "SELECT e.episode_id, e.why, e.n_events, "
         "(SELECT item FROM event v WHERE v.episode_id = e.episode_id LIMIT 1) AS item, "
         "(SELECT event_id FROM event v WHERE v.episode_id = e.episode_id LIMIT 1) AS event_id "
-        "FROM episode e WHERE e.status IN ('done', 'needs_second', 'disputed') "
-        "ORDER BY e.episode_id"
+        "FROM episode e JOIN sensor s USING (sensor_id) "
+        "WHERE e.status IN ('done', 'needs_second', 'disputed') "
+        "AND (:pipeline IS NULL OR s.pipeline = :pipeline) ORDER BY e.episode_id",
+        {"pipeline": pipeline},
     ).fetchall()
     for row in rows:
         records = [
@@ -120,15 +124,20 @@ def judged_episodes(connection: sqlite3.Connection, since_ms: int = 0) -> Iterat
 
 
 def quality(
-    connection: sqlite3.Connection, costs: Costs | None = None, since_ms: int = 0
+    connection: sqlite3.Connection,
+    costs: Costs | None = None,
+    since_ms: int = 0,
+    pipeline: str | None = None,
 ) -> Quality:
-    """Return the estimates from all labels since a time and all verdicts counted."""
+    """Return the estimates from labels since a time and all verdicts counted, of one or of all."""
     totals = connection.execute(
         "SELECT coalesce(sum(anomaly), 0), coalesce(sum(normal), 0), coalesce(sum(ambiguous), 0) "
-        "FROM minute"
+        "FROM minute JOIN sensor USING (sensor_id) "
+        "WHERE :pipeline IS NULL OR pipeline = :pipeline",
+        {"pipeline": pipeline},
     ).fetchone()
     found = {label: _Tally() for label in Label}
-    for judged in judged_episodes(connection, since_ms):
+    for judged in judged_episodes(connection, since_ms, pipeline):
         if judged.verdict in ("anomaly", "normal"):
             found[judged.group].add(judged.n_events, judged.verdict == "anomaly")
     groups = [

@@ -7,6 +7,7 @@ prints the change it would make, and what that change would do.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 
 import msgspec
 
@@ -26,12 +27,15 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
+    pipeline
+        Whose config.
     toml
         The lines to change, old values as comments.
     before, after
         What the planner promises with and without it; `after` may say why it cannot work.
     """
 
+    pipeline: str
     reason: str
     toml: str
     before: Plan
@@ -64,7 +68,7 @@ def report(
     now_ms: int,
     since_ms: int = 0,
     costs: Costs | None = None,
-    contamination: float | None = None,
+    contamination: Mapping[str, float] | None = None,
 ) -> Report:
     """Return the report over all labels given since a time.
 
@@ -73,7 +77,8 @@ def report(
     costs
         What mistakes cost; (1, 1, 0) by default.
     contamination
-        The configured γ; by default r / n as the verdicts tell it, which is at most it.
+        The configured γ by name of the pipeline; by default r / n as the verdicts tell it, which is
+        at most it.
     """
     costs = costs or Costs()
     found = quality(connection, costs, since_ms)
@@ -89,14 +94,13 @@ def report(
     )
     proposals: list[Proposal] = []
     bound: float | None = None
+    for one in pipelines:
+        gamma = (contamination or {}).get(one.pipeline)
+        own = quality(connection, costs, since_ms, one.pipeline) if len(pipelines) > 1 else found
+        wanted = (propose_contamination(one, own, gamma), propose_budget(one, load, gamma))
+        proposals += [proposal for proposal in wanted if proposal is not None]
     if len(pipelines) == 1:
         bound = _cost_bound(pipelines[0], costs)
-        for proposal in (
-            propose_contamination(pipelines[0], found, contamination),
-            propose_budget(pipelines[0], load, contamination),
-        ):
-            if proposal is not None:
-                proposals.append(proposal)
     return Report(
         since_ms=since_ms,
         quality=found,
@@ -146,6 +150,7 @@ def propose_contamination(
     wanted = round(min(max(estimate.value, 1e-4), 0.49), 4)
     events = measured.events_per_day
     return Proposal(
+        pipeline=measured.pipeline,
         reason=f"Labels put the share of anomalies at {100 * estimate.value:.2g} % "
         f"({100 * estimate.low:.2g} to {100 * estimate.high:.2g} %); "
         f"contamination = {gamma:g} is outside.",
@@ -173,6 +178,7 @@ def propose_budget(
     rate = float(f"{measured.expected_rate * share:.3g}")
     events = measured.events_per_day
     return Proposal(
+        pipeline=measured.pipeline,
         reason=f"{load.arrived_per_day:.0f} episodes arrive a day and {load.decided_per_day:.0f} "
         "are decided.",
         toml="[rejection]\n"

@@ -99,7 +99,7 @@ def feeding(
 
 
 def _labels_topic(configs: Sequence[Config], labels: Path | None) -> Config | None:
-    """Return the config whose labels topic takes the labels, unless a file does."""
+    """Return a config that names the topic of the queue's labels, unless a file takes them."""
     if labels is not None:
         return None
     return next((config for config in configs if config.input.kind == "kafka"), None)
@@ -269,5 +269,5 @@ def serve(
     try:
         server.run(sockets=[listener])
     finally:
-        upkeep.stop()
-        store.close()
+        if upkeep.stop():
+            store.close()

@@ -72,17 +72,25 @@ class Upkeep:
         self._next_save_s = time.monotonic() + _SAVE_EVERY_S
         self._thread.start()
 
-    def stop(self) -> None:
-        """Finish the round, keep the monitors' state, and let go of feeds and sink."""
+    def stop(self, patience_s: float = 1.0) -> bool:
+        """Finish the round, keep the monitors' state, and let go of feeds and sink.
+
+        Says whether that was possible in time: supervisors have little patience. A thread that
+        waits for a broker that is away is left behind; every change is one transaction, and labels
+        wait in the store.
+        """
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(patience_s)
+            if self._thread.is_alive():
+                return False
         for watch in self._watches():
             watch.save()
         for inflow in self._inflows:
             inflow.feed.close()
         if self._sink is not None:
             self._sink.close()
+        return True
 
     def _watches(self) -> set[PipelineWatch]:
         return {inflow.watch for inflow in self._inflows if inflow.watch is not None}
@@ -96,8 +104,10 @@ class Upkeep:
         """Do everything once; says whether anything came in."""
         busy = False
         for number, inflow in enumerate(self._inflows):
+            if self._stop.is_set():
+                return busy
             busy |= self._try(f"feed {number}", partial(self._pump, inflow))
-        if self._sink is not None:
+        if self._sink is not None and not self._stop.is_set():
             sink = self._sink
             busy |= self._try("labels", lambda: bool(self._store.relay(sink)))
         now_s = time.monotonic()

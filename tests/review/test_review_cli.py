@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -248,3 +249,51 @@ def test_the_chain_of_audit_rows_is_verified_and_a_backup_is_whole(files, tmp_pa
     raw.close()
     assert run("verify", "--store", "copy.db") == 1
     assert "broken at row 3" in capsys.readouterr().out
+
+
+def test_an_import_that_is_killed_again_and_again_counts_every_event_once(files, tmp_path):
+    verdicts, review = files
+    words = ("--review", review, "--verdicts", verdicts, "--output", "json")
+    command = [sys.executable, "-m", "rejex_stream", "review", "ingest", *map(str, words)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    # Small chunks make many transactions to be killed between, and within.
+    small = "import rejex_stream.review.feeds as feeds; feeds._CHUNK_BYTES = 1 << 15; "
+    again = (
+        f"{small}from rejex_stream.cli.main import main; raise SystemExit(main({command[3:]!r}))"
+    )
+    positions = "SELECT coalesce(sum(next_offset), 0) FROM consumed"
+
+    def read_so_far() -> int:
+        try:
+            raw = sqlite3.connect(f"file:{tmp_path / 'review.db'}?mode=ro", uri=True)
+            with contextlib.closing(raw):
+                return raw.execute(positions).fetchone()[0]
+        except sqlite3.OperationalError:
+            return 0  # nothing there yet
+
+    killed = 0
+    for _ in range(3):
+        before = read_so_far()
+        process = subprocess.Popen(
+            [sys.executable, "-c", again], cwd=tmp_path, env=environment,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        until(lambda p=process, b=before: p.poll() is not None or read_so_far() > b, 60)
+        killed += process.poll() is None
+        process.kill()
+        process.communicate()
+    assert killed >= 2, "it was done before it could be killed"
+    assert run("ingest", *words) == 0
+    assert run("ingest", *words, "--store", "straight.db") == 0
+    facts = (
+        "SELECT topic, partition, offset, item FROM event ORDER BY 1, 2, 3",
+        "SELECT sensor, t_ms, normal, anomaly, rejected FROM minute JOIN sensor USING (sensor_id) "
+        "ORDER BY 1, 2",
+    )
+    stores = [sqlite3.connect(tmp_path / name) for name in ("review.db", "straight.db")]
+    for query in facts:
+        found, wanted = (store.execute(query).fetchall() for store in stores)
+        assert found == wanted
+        assert len(found) > 100
+    for store in stores:
+        store.close()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -18,10 +20,12 @@ from rejex_stream.config import load_config, parse_config
 from rejex_stream.config.reviewing import Review
 from rejex_stream.errors import ConfigError
 from rejex_stream.review.options import load_pipelines, overridden
+from rejex_stream.review.outbox import read_labels
 from rejex_stream.review.settings import ReviewSettings
 from tests.review.console_server import until
 from tests.review.test_review_cli import serving
 
+GROUPS = ("accepted_anomaly", "accepted_normal", "rejected")
 PIPELINE = """
 [pipeline]
 name = "farm"
@@ -136,6 +140,24 @@ def test_one_queue_has_one_section(tmp_path):
         load_pipelines([first, first])
 
 
+def test_one_queue_sends_its_labels_to_one_topic(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("rejex_connectors")
+    monkeypatch.chdir(tmp_path)
+    topics = '[input]\nkind = "kafka"\ntopics = ["readings"]\nchannels = ["temp"]\n'
+    rest = "[rejection]\ncontamination = 0.12\ntolerance = 8\nwindow = 500\n"
+    words = []
+    for name in ("north", "south"):
+        path = tmp_path / f"{name}.toml"
+        labels = f'[output]\nlabels = "{name}.labels"\n'
+        path.write_text(f'[pipeline]\nname = "{name}"\n{topics}{rest}{labels}')
+        words += ["--config", str(path)]
+    for command in (["serve", "--port", "0"], ["rebuild"]):
+        assert main(["review", *command, *words]) == 2
+        said = capsys.readouterr().err
+        assert "'north.labels' on" in said
+        assert "one queue has one" in said
+
+
 def _claim_next(base: str) -> dict:
     request = urllib.request.Request(
         f"{base}/api/claim-next",
@@ -159,6 +181,58 @@ def test_serve_takes_its_settings_from_the_config_and_the_command_line_first(
         process.wait(10)
     assert (folder / "queue" / "r.db").exists()
     assert (folder / "queue" / "labels.jsonl").exists()
+
+
+def test_what_nobody_reviews_leaves_with_the_fallback_and_never_as_a_persons_word(folder, capsys):
+    config = folder / "pipeline.toml"
+    config.write_text(f'{PIPELINE}[review]\nmax_age_hours = 0\nfallback = "anomaly"\n')
+    labels = folder / "labels.jsonl"
+    with serving("--config", config, folder=folder) as (process, base, _):
+        until(lambda: labels.exists() and labels.stat().st_size, 30)
+        done = json.load(urllib.request.urlopen(f"{base}/api/queue/ids?tab=done"))["targets"]
+        process.send_signal(signal.SIGTERM)
+        process.wait(10)
+    records = list(read_labels(labels))
+    assert len(records) == len(done) > 10
+    assert {(r.source, r.reviewer, r.verdict) for r in records} == {
+        ("expired", "system", "anomaly")
+    }
+    assert main(["review", "report", "--config", str(config), "--output", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["workload"]["expired"] == len(done)
+    assert [found["quality"][group]["judged"] for group in GROUPS] == [0, 0, 0]
+    assert found["workload"]["decided"] == 0
+    assert main(["review", "export", "out.jsonl", "--config", str(config)]) == 0
+    states = {json.loads(line)["state"] for line in (folder / "out.jsonl").read_text().splitlines()}
+    assert states == {"expired"}
+
+
+def test_people_of_a_users_file_come_in_and_a_proxy_names_them(folder, monkeypatch):
+    config = folder / "pipeline.toml"
+    monkeypatch.setenv("REJEX_REVIEW_PASSWORD", "correct horse")
+    assert main(["review", "user", "users.json", "ada", "--role", "lead"]) == 0
+    config.write_text(f'{PIPELINE}[review]\nauth = "users"\nusers_file = "users.json"\n')
+    with serving("--config", config, folder=folder) as (_, base, _):
+        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        for password, there in (("wrong", False), ("correct horse", True)):
+            form = f"name=ada&password={password.replace(' ', '+')}".encode()
+            login = urllib.request.Request(f"{base}/login", data=form, headers={"origin": base})
+            with contextlib.suppress(urllib.error.HTTPError):
+                opener.open(login)
+            with opener.open(f"{base}/queue") as answer:
+                assert ("Review queue" in answer.read().decode()) == there
+    config.write_text(
+        f'{PIPELINE}[review]\nauth = "proxy"\nproxies = ["127.0.0.0/8"]\n'
+        'proxy_header = "X-Remote-User"\nleads = ["grace"]\n'
+        'allowed_hosts = ["review.example.com"]\n'
+    )
+    with serving("--config", config, folder=folder) as (_, base, _):
+        named = {"x-remote-user": "grace", "host": "review.example.com"}
+        request = urllib.request.Request(f"{base}/queue", headers=named)
+        with urllib.request.urlopen(request) as answer:
+            assert "grace" in answer.read().decode()
+        with urllib.request.urlopen(f"{base}/queue") as answer:
+            assert answer.url.endswith("/login?next=%2Fqueue")
 
 
 def test_a_network_bind_without_authentication_is_refused_wherever_it_is_written(folder, capsys):

@@ -13,6 +13,8 @@ import sys
 import numpy as np
 import pytest
 
+from rejex_stream.cli.main import main
+from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.errors import ConfigError
 from rejex_stream.planner import Costs
 from rejex_stream.review import export, workload
@@ -117,9 +119,8 @@ def test_events_of_one_episode_are_one_judgement(new_store):
     assert found.anomalous_rejected.low < 0.6
 
 
-def test_the_report_proposes_another_contamination_and_changes_nothing(new_store, farm):
-    store = new_store(settle_ms=0)
-    store.add(farm.items, farm.verdicts)
+def label_honestly(store, farm) -> None:
+    """Say anomaly where an audited event was one, and normal everywhere else."""
     verdicts = {str(i.verdict.position): i for i in farm.items}
     for number, target in enumerate(episodes(store)):
         with store.database.read() as connection:
@@ -131,9 +132,45 @@ def test_the_report_proposes_another_contamination_and_changes_nothing(new_store
         said = verdicts[f"{row[0]}-{row[1]}-{row[2]}"].verdict.label
         truth = "anomaly" if row["why"] == "audit" and said is Label.ANOMALY else "normal"
         label(store, ADA, [target], truth, request=str(number))
+
+
+def test_each_pipeline_gets_its_own_proposal_and_people_read_what_it_would_do(
+    new_store, farm, monkeypatch, tmp_path, capsys
+):
+    store = new_store(settle_ms=0)
+    north = {"HUB/main", "T01/nacelle", "T03/nacelle"}
+    for name, mine in (("north", north.__contains__), ("south", lambda key: key not in north)):
+        items = [encode_review(i) for i in farm.items if mine(i.verdict.stream_key)]
+        verdicts = [encode_verdict(v) for v in farm.verdicts if mine(v.stream_key)]
+        assert len(verdicts) > 1_000
+        store.take("review", items, pipeline=name)
+        store.take("verdicts", verdicts, pipeline=name)
+    label_honestly(store, farm)
+    with store.database.read() as connection:
+        found = report(
+            connection, now_ms=store.now_ms(), contamination={"north": 0.3, "south": 0.35}
+        )
+    wanted = {p.pipeline: p.toml for p in found.proposals if "contamination" in p.toml}
+    assert wanted.keys() == {"north", "south"}
+    assert "# was 0.3\n" in wanted["north"]
+    assert "# was 0.35\n" in wanted["south"]
+    store.close()
+    monkeypatch.chdir(tmp_path)
+    assert main(["review", "report", "--contamination", "0.3"]) == 0
+    said = capsys.readouterr().out
+    for name in ("north", "south"):
+        assert f"The config of {name} would be:" in said
+    for line in ("contamination = 0.3 is outside", "\nnow: ", "\nthen: "):
+        assert said.count(line) >= 2, line
+
+
+def test_the_report_proposes_another_contamination_and_changes_nothing(new_store, farm):
+    store = new_store(settle_ms=0)
+    store.add(farm.items, farm.verdicts)
+    label_honestly(store, farm)
     before = store.settings
     with store.database.read() as connection:
-        found = report(connection, now_ms=store.now_ms(), contamination=0.12)
+        found = report(connection, now_ms=store.now_ms(), contamination={"": 0.12})
         events = connection.execute("SELECT count(*) FROM label").fetchone()[0]
     estimate_ = found.quality.contamination
     assert estimate_.low < estimate_.value < 0.12
@@ -145,7 +182,9 @@ def test_the_report_proposes_another_contamination_and_changes_nothing(new_store
     assert store.settings is before
     assert events == len(episodes(store, tab="done"))
     with store.database.read() as connection:
-        fitting = report(connection, now_ms=store.now_ms(), contamination=round(estimate_.value, 4))
+        fitting = report(
+            connection, now_ms=store.now_ms(), contamination={"": round(estimate_.value, 4)}
+        )
     assert propose_contamination(fitting.pipelines[0], fitting.quality, estimate_.value) is None
 
 

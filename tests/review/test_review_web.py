@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import os
 import re
+import shutil
 import socket
+import ssl
+import subprocess
+import sys
 import time
+import urllib.request
 from urllib.parse import quote
 
 import pytest
@@ -14,14 +21,22 @@ import pytest
 pytest.importorskip("starlette", reason="the extra `review` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
-from rejex_stream.errors import ConfigError
+from starlette.datastructures import Headers
+
+from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.monitor import MonitorBank
 from rejex_stream.planner import Costs, plan
 from rejex_stream.review.binding import check_bind, networks
 from rejex_stream.review.decisions import Decision, Target
 from rejex_stream.review.queue import QueueFilter, Viewer
 from rejex_stream.review.watching import PipelineWatch
-from rejex_stream.review.web.auth import Access, hash_password, verify_password
+from rejex_stream.review.web.auth import (
+    Access,
+    Sessions,
+    hash_password,
+    load_users,
+    verify_password,
+)
 from rejex_stream.review.workload import measured
 from tests.review.console_server import Running, running, until
 from tests.review.test_review_store import episodes, item
@@ -84,6 +99,15 @@ def test_every_page_carries_the_strict_policy(small):
         assert "unsafe" not in policy
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["cache-control"] == "no-store"
+
+
+def test_the_one_script_of_others_is_what_its_manifest_says(small):
+    manifest = small.ask("/static/vendor/manifest.json").json
+    assert set(manifest["sha256"]) == {"uPlot.iife.min.js", "uPlot.min.css", "uPlot.LICENSE.txt"}
+    for name, digest in manifest["sha256"].items():
+        served = small.ask(f"/static/vendor/{name}")
+        assert hashlib.sha256(served.body).hexdigest() == digest, name
+    assert "MIT" in small.ask("/static/vendor/uPlot.LICENSE.txt").text
 
 
 def test_a_foreign_host_name_is_refused(small):
@@ -187,6 +211,71 @@ def test_a_proxy_header_counts_from_a_trusted_address_only(wall_store):
         assert console.ask("/queue", headers=header).status == 303
 
 
+@pytest.mark.parametrize(
+    ("trusted", "peer", "believed"),
+    [
+        ("10.0.0.0/24", "10.0.0.77", True),
+        ("10.0.0.0/24", "10.0.1.77", False),
+        ("10.0.0.0/24", "::ffff:10.0.0.77", True),
+        ("fd00::/8", "fd00::5", True),
+        ("fd00::/8", "10.0.0.1", False),
+        ("127.0.0.1", "", False),
+    ],
+)
+def test_a_trusted_network_is_one_of_addresses(wall_store, trusted, peer, believed):
+    access = Access(mode="proxy", proxies=networks([trusted]))
+    headers = Headers({"x-forwarded-user": "grace"})
+    found = access.viewer(headers, peer, Sessions(wall_store()))
+    assert found == (Viewer("grace") if believed else None)
+    twice = Headers(raw=[(b"x-forwarded-user", b"grace"), (b"x-forwarded-user", b"mallory")])
+    assert access.viewer(twice, peer, Sessions(wall_store())) is None
+
+
+def test_nobody_comes_in_under_the_systems_name(wall_store, tmp_path):
+    with running(wall_store(), access=Access(mode="proxy")) as console:
+        assert console.ask("/queue", headers={"x-forwarded-user": "system"}).status == 303
+        assert console.ask("/queue", headers={"x-forwarded-user": " "}).status == 303
+    path = tmp_path / "users.json"
+    path.write_text(json.dumps({"system": {"role": "lead", "password": hash_password("x" * 9)}}))
+    with pytest.raises(ConfigError, match="cannot be a reviewer's name"):
+        load_users(path)
+
+
+def test_a_link_over_https_leaves_a_cookie_for_https_alone(wall_store, tmp_path):
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl to make a certificate")
+    words = "req -x509 -newkey rsa:2048 -nodes -days 2 -keyout k.pem -out c.pem -subj /CN=localhost"
+    names = ("-addext", "subjectAltName=IP:127.0.0.1")
+    subprocess.run(
+        ["openssl", *words.split(), *names], cwd=tmp_path, check=True, capture_output=True
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    tls = ("--tls-cert", "c.pem", "--tls-key", "k.pem", "--auth", "token", "--reviewer", "ada")
+    with subprocess.Popen(
+        [sys.executable, "-m", "rejex_stream", "review", "serve", "--port", "0", *tls],
+        cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        link = process.stdout.readline().partition("link for ada: ")[2].strip()
+        address, _, token = link.partition("login?token=")
+        assert address.startswith("https://127.0.0.1:"), process.stderr.read()
+        request = urllib.request.Request(
+            f"{address}login", data=f"token={token}".encode(), headers={"origin": address[:-1]}
+        )
+        trust = ssl.create_default_context(cafile=str(tmp_path / "c.pem"))
+        opener = urllib.request.build_opener(
+            urllib.request.HTTPSHandler(context=trust), urllib.request.HTTPCookieProcessor()
+        )
+        until(lambda: process.poll() is not None or process.stdout.readline())
+        with opener.open(request) as answer:
+            assert "Review queue" in answer.read().decode()
+        jar = next(h for h in opener.handlers if hasattr(h, "cookiejar")).cookiejar
+        (cookie,) = jar
+        assert cookie.secure
+        assert cookie.has_nonstandard_attr("HttpOnly")
+        process.terminate()
+        assert "Traceback" not in process.communicate(timeout=20)[1]
+
+
 def test_a_huge_or_broken_request_is_refused_in_words(small):
     assert "512 kB" in small.ask("/api/labels", b"x" * 600_000).json["message"]
     assert "cannot be read" in small.ask("/api/labels", b"{").json["message"]
@@ -253,9 +342,9 @@ def test_the_raw_record_is_cut_on_the_page_and_whole_in_the_download(wall_store)
     assert store.take("review", [line]).items == 1
     with running(store) as console:
         episode = targets(console)[0]["id"]
-        began = time.perf_counter()
+        began = time.process_time()  # of work done here, however busy the machine is
         page = console.ask(f"/episode/{episode}")
-        assert time.perf_counter() - began < 1.0
+        assert time.process_time() - began < 1.0
         assert len(page.body) < 200_000
         event = re.search(r'data-event="(\d+)"', page.text).group(1)
         shown = console.ask(f"/api/events/{event}/raw").json
@@ -485,9 +574,9 @@ def test_two_hundred_sensors_are_drawn_fast(wall_store):
             )
     with running(store) as console:
         console.ask("/fleet")
-        began = time.perf_counter()
+        began = time.process_time()  # of work done here, however busy the machine is
         page = console.ask("/fleet").text
-        assert time.perf_counter() - began < 1.0
+        assert time.process_time() - began < 1.0
     assert page.count('class="fleet-row"') == 200
 
 
@@ -640,7 +729,7 @@ def test_upkeep_follows_files_sends_labels_and_shows_what_fails(wall_store, farm
         until(lambda: upkeep.problems)
         assert "cannot be read" in console.ask("/queue").text
         assert console.ask("/readyz").status == 503
-        upkeep.stop()
+        assert upkeep.stop(60)
 
 
 def test_a_feed_that_never_pauses_does_not_hold_labels_back(wall_store, tmp_path):
@@ -677,7 +766,36 @@ def test_a_feed_that_never_pauses_does_not_hold_labels_back(wall_store, tmp_path
     assert time.monotonic() - began < 20
     assert len(list(read_labels(labels))) == 1
     assert [flood.pumps for flood in floods] == [1, 1]
-    upkeep.stop()
+    assert upkeep.stop(60)
+
+
+def test_the_end_does_not_wait_for_a_broker_that_is_away(wall_store):
+    import threading
+
+    from rejex_stream.review.upkeep import Inflow, Upkeep
+
+    class Away:
+        kind = "review"
+        pipeline = ""
+        asked, back = threading.Event(), threading.Event()
+
+        def pump(self, store, *, tap=None, stop=None):
+            self.asked.set()
+            self.back.wait(60)
+            raise ConnectorError("still away")
+
+        def close(self):
+            raise AssertionError("closed while in use")
+
+    away = Away()
+    upkeep = Upkeep(wall_store(), [Inflow(away)])
+    upkeep.start()
+    assert away.asked.wait(20)
+    began = time.monotonic()
+    assert not upkeep.stop()
+    assert time.monotonic() - began < 10
+    away.back.set()
+    upkeep._thread.join(20)
 
 
 def test_an_export_is_a_download_without_formulas(small):

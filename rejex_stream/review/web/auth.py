@@ -227,7 +227,9 @@ class Access:
         if self.mode == "none":
             return self.local
         if self.mode == "proxy":
-            name = headers.get(self.proxy_header, "").strip()
+            # Two of them: one may be the client's own, and nobody knows which.
+            names = [name.strip() for name in headers.getlist(self.proxy_header)]
+            name = names[0] if len(names) == 1 else ""
             if not name or name == SYSTEM or not self._trusts(peer):
                 return None
             return Viewer(name, "lead" if name in self.leads else self.proxy_role)

@@ -205,7 +205,10 @@ def _watching(
     with ExitStack() as exits:
         alertmanager = webhook = None
         if alerts.alertmanager_url is not None and not quiet:
-            alertmanager = Alertmanager(alerts.alertmanager_url, name)
+            every_s = alerts.alertmanager_repeat_s
+            alertmanager = Alertmanager(
+                alerts.alertmanager_url, name, repeat_s=every_s, lifetime_s=4 * every_s
+            )
             exits.callback(alertmanager.close)
         if alerts.webhook_url is not None and not quiet:
             kept = alerts.webhook_deadletter

@@ -99,7 +99,7 @@ class Watch:
         limit, budget = self._config.review_budget_per_day, self.budget
         rejected = verdict.label is Label.REJECTED and verdict.reason is not Reason.WARM_UP
         new_day = budget.update(verdict.event_time_ms, rejected)
-        if limit is None:
+        if limit is None or not (rejected or new_day):
             return NO_ALARMS
         inflation = max(1.0, self.health.inflation or 1.0)
         if new_day and self.over_budget.is_gone(budget.latest_ms, limit, inflation):

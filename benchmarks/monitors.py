@@ -19,6 +19,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 from river.drift import ADWIN, KSWIN, PageHinkley
 from scipy.stats import chi2
 
@@ -48,11 +49,14 @@ from rejex_stream.monitor import MonitorBank, MonitorConfig, StreamMonitor
 from rejex_stream.monitor.counts import RollingCounts
 from rejex_stream.monitor.drift import DriftDetector
 from rejex_stream.monitor.health import HealthDetector
+from rejex_stream.monitor.practical import StuckRun
+from rejex_stream.monitor.watch import Watch
 
 H = paper_rate_bound(N, CONTAMINATION, TOLERANCE, 0.1)
 BETA99 = exact_rate_bound(BAND, 0.01)
 PLAIN = MonitorConfig(window=N, contamination=CONTAMINATION, tolerance=TOLERANCE)
 CONFIG = MonitorConfig(window=N, contamination=CONTAMINATION, tolerance=TOLERANCE, adwin=True)
+WITH_BUDGET = structs.replace(PLAIN, review_budget_per_day=10_000.0)
 WARM = 30_000  # events before a change
 AFTER = 10 * N  # events in which a change has to be found
 
@@ -319,6 +323,16 @@ def costs() -> dict[str, float]:
         for score in scores:
             update(score)
 
+    def stuck() -> None:
+        update = StuckRun().update
+        for score in scores:
+            update(score, 0, N)
+
+    def budget() -> None:
+        count = Watch(WITH_BUDGET, None).count_review
+        for verdict in ready:
+            count(verdict)
+
     def everything() -> None:
         observe = StreamMonitor(PLAIN, "s").observe
         for verdict in ready:
@@ -337,6 +351,8 @@ def costs() -> dict[str, float]:
         ("health", health),
         ("rolling counts", counts),
         ("drift", drift),
+        ("stuck sensor", stuck),
+        ("review budget", budget),
         ("StreamMonitor.observe, all", everything),
     ):
         times = []

@@ -76,5 +76,6 @@ def log_alarm(partition: Partition, alarm: Alarm) -> None:
             "stream": alarm.stream_key,
             "topic": partition.topic,
             "partition": partition.partition,
+            "offset": alarm.position.offset,
         },
     )

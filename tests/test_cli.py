@@ -142,6 +142,7 @@ def test_plan_says_what_is_impossible_and_why(capsys):
     assert "impossible: n = 1,000, T = 32: With window n = 1,000" in out
     assert "use a window of at least 1,700" in out
     assert "impossible: n = 2,000" not in out
+    assert in_process(capsys, "plan", "-c", "0.01", "-n", "1000", "-T", "32")[0] == 1
 
 
 def test_plan_for_a_team_recommends_or_refuses(capsys):

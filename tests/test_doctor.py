@@ -73,6 +73,15 @@ def test_a_broken_config_ends_the_examination_with_all_its_problems(place):
     assert {check.name for check in checks} == {"config"}
     assert len(checks) == 2
     assert all(check.level == "error" for check in checks)
+    told = {check.message: check.fix for check in checks}
+    assert "less than 0.5" in told["rejection.contamination = 0.7"]
+    assert told["rejection.tolerence"] == "unknown key; did you mean 'tolerance'?"
+
+
+def test_a_config_that_is_not_there_is_named(tmp_path):
+    (check,) = examine(tmp_path / "nowhere.toml")
+    assert "nowhere.toml: " in check.message
+    assert check.fix == "check the path."
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import statistics
 import subprocess
 import sys
 
@@ -16,7 +17,7 @@ from scipy.stats import binom, chisquare
 from scipy.stats import t as student
 
 from rejex_stream.monitor import Alternative, MonitorConfig
-from rejex_stream.monitor.budget import DayBudget
+from rejex_stream.monitor.budget import BudgetEvidence, DayBudget
 from rejex_stream.monitor.cells import ALTERNATIVES, cell_table, randomised_rank
 from rejex_stream.monitor.counts import RollingCounts
 from rejex_stream.monitor.drift import DriftDetector
@@ -313,7 +314,6 @@ def test_the_projection_of_an_even_day_is_its_total():
         budget.update(second * 1_000, second % 600 == 0)
     assert budget.day == 1
     assert budget.projected == pytest.approx(144, rel=0.01)
-    assert budget.count <= budget.projected_at_least <= budget.projected
 
 
 def test_one_broken_clock_does_not_turn_the_calendar():
@@ -338,13 +338,61 @@ def test_a_calendar_that_began_wrong_is_mended():
     assert (budget.day, budget.count) == (0, 59)
 
 
+def budget_alarms(per_day, rate, days, seed, mean_cluster=1, inflation=1.0):
+    """Days on which a rate of rejected events, in clusters or not, exceeds the evidence anew."""
+    rng = np.random.default_rng(seed)
+    n = rng.poisson(rate * days / mean_cluster)
+    sizes = rng.geometric(1 / mean_cluster, n)
+    times = np.sort(np.repeat(rng.uniform(0, days * DAY, n), sizes)).astype(int).tolist()
+    evidence, active, raised = BudgetEvidence(), False, []
+    for time_ms in times:
+        active = active and not evidence.is_gone(time_ms, per_day, inflation)
+        if evidence.update(time_ms, per_day, inflation) and not active:
+            active = True
+            raised.append(time_ms / DAY)
+    return raised
+
+
+@pytest.mark.parametrize("per_day", [0.1, 1, 4, 16, 100])
+def test_a_rate_that_is_the_budget_raises_an_alarm_in_a_hundred_days_or_less_often(per_day):
+    days = int(3_000 * max(1, 1 / per_day))
+    found = len(budget_alarms(per_day, per_day, days, seed=3))
+    assert found <= 45  # 30 at most expected, and Poisson's 99.5 % above
+    assert len(budget_alarms(per_day, per_day / 2, days, seed=4)) <= 1
+
+
+@pytest.mark.parametrize(("per_day", "within_days"), [(1, 25), (16, 2), (100, 0.4), (1000, 0.1)])
+def test_a_rate_of_twice_the_budget_is_found(per_day, within_days):
+    days = math.ceil(20 * within_days)
+    delays = [budget_alarms(per_day, 2 * per_day, days, seed)[0] for seed in range(9)]
+    assert statistics.median(delays) <= within_days
+
+
+def test_clusters_are_told_from_a_rate_by_the_variance_inflation():
+    """Clusters of ten: the variance of a count is nineteen times that of independent events."""
+    plain = budget_alarms(100, 100, 1000, seed=5, mean_cluster=10)
+    tempered = budget_alarms(100, 100, 1000, seed=5, mean_cluster=10, inflation=19.0)
+    assert len(plain) > 1_000
+    assert len(tempered) <= 30  # about twice the ten of independent events: the tails are heavier
+    assert budget_alarms(100, 200, 100, seed=6, mean_cluster=10, inflation=19.0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(-(2**62), 2**62), max_size=100), st.floats(1e-9, 1e12))
+def test_no_clock_breaks_the_evidence(times, per_day):
+    evidence = BudgetEvidence()
+    for time_ms in times:
+        evidence.update(time_ms, per_day, 1.0)
+        assert all(0.0 <= value <= 500.0 for value in evidence.values)
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(-(2**62), 2**62), st.booleans()), max_size=200))
 def test_no_clock_breaks_the_budget(events):
     budget = DayBudget()
     for time_ms, rejected in events:
         budget.update(time_ms, rejected)
-        assert 0 <= budget.count <= budget.projected_at_least
+        assert 0 <= budget.count <= budget.projected
         assert math.isfinite(budget.projected)
 
 

@@ -220,6 +220,17 @@ class KafkaSource:
             if end is not None
         }
 
+    def ask(self, timeout_s: float = 2.0) -> None:
+        """Find out whether the broker answers; where nothing comes in, a poll does not tell.
+
+        Raises
+        ------
+        ConnectorError
+            If it does not within `timeout_s`.
+        """
+        for partition in list(self._announced)[:1]:
+            self.consumer.ask(partition, timeout_s)
+
     def rewind(self) -> None:
         """Give every partition anew, from what is committed; nothing in flight is delivered."""
         for partition in self._announced:

@@ -95,6 +95,13 @@ class Consumer(Protocol):
         """Return the first offset that can be read, and the one after the last committed."""
         ...
 
+    def ask(self, partition: Partition, timeout_s: float) -> None:
+        """Ask the partition's leader anything.
+
+        Raises a retriable :class:`ConnectorError` where no answer comes within `timeout_s`.
+        """
+        ...
+
     def end(self, partition: Partition) -> int | None:
         """Return where the partition ended at its last fetch; ``None`` before the first."""
         ...

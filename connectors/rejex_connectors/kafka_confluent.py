@@ -39,6 +39,9 @@ __all__ = ["open_clients"]
 ASK_S = 5.0
 """Deadline for one question to the cluster, in seconds."""
 
+LATE_S = 2.0
+"""How long a call may outstay the deadline it was given, in seconds."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -173,6 +176,10 @@ class FastConsumer:
     def bounds(self, partition: Partition) -> tuple[int, int]:
         """Ask the partition's leader."""
         return self._bounds(partition, ASK_S)
+
+    def ask(self, partition: Partition, timeout_s: float) -> None:
+        """Ask where the partition begins and ends."""
+        self._bounds(partition, timeout_s)
 
     def _bounds(self, partition: Partition, timeout_s: float) -> tuple[int, int]:
         doing = f"asking how far {partition.topic}-{partition.partition} goes"
@@ -313,8 +320,14 @@ class FastProducer:
             self._producer.begin_transaction()
             self._send(messages, deadline)
             if offsets:
-                self._producer.send_offsets_to_transaction(
-                    _offsets(offsets), membership, _left(deadline)
+                # The library was seen to outstay its own deadline after a broker came back.
+                within(
+                    _left(deadline) + LATE_S,
+                    "adding offsets to the transaction",
+                    self._producer.send_offsets_to_transaction,
+                    _offsets(offsets),
+                    membership,
+                    _left(deadline),
                 )
             # Flushes first, and fails if any message failed.
             self._producer.commit_transaction(_left(deadline))
@@ -359,9 +372,12 @@ class FastProducer:
     def close(self) -> None:
         """Stop at once; what is not committed is aborted by whoever takes the name next."""
         self._producer.purge()
-        with contextlib.suppress(ck.KafkaException), warnings.catch_warnings():
+        with (
+            contextlib.suppress(ck.KafkaException, ConnectorError),
+            warnings.catch_warnings(),
+        ):
             warnings.simplefilter("ignore")  # it cannot abort where the broker is gone
-            self._producer.close(0.5)
+            within(4.0, "closing the producer", self._producer.close, 0.5)
 
 
 def _keep_in(failed: list[ck.KafkaError]) -> Callable[[ck.KafkaError | None, object], None]:

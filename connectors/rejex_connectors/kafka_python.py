@@ -154,6 +154,15 @@ class PythonConsumer:
             raise explain(error, self._settings, f"asking how far {partition} goes") from error
         return int(first), int(end)
 
+    def ask(self, partition: Partition, timeout_s: float) -> None:
+        """Ask where the partition ends."""
+        tp = TopicPartition(*partition)
+        try:
+            self._consumer.end_offsets([tp], timeout_ms=timeout_s * 1000)
+        except ke.KafkaError as error:
+            doing = f"asking how far {partition.topic}-{partition.partition} goes"
+            raise explain(error, self._settings, doing) from error
+
     def end(self, partition: Partition) -> int | None:
         """Return the high watermark of the last fetch."""
         tp = TopicPartition(*partition)

@@ -28,7 +28,7 @@ from rejex_stream.watched import PartitionMonitor, log_alarm
 
 __all__ = ["make_engine", "make_executor", "run_pipeline"]
 
-_LAG_EVERY_S = 15.0
+_ASK_EVERY_S = 10.0
 _log = logging.getLogger(__name__)
 
 
@@ -166,7 +166,7 @@ class _Watch:
         """Renew what others see."""
         self.health.progress(progress)
         self.metrics.refresh()
-        self._ask_for_lag()
+        self._ask_the_edge()
         if self._alertmanager is not None:
             self._alertmanager.update(
                 alarm
@@ -174,16 +174,19 @@ class _Watch:
                 for alarm in active_alarms(monitor.bank)
             )
 
-    def _ask_for_lag(self) -> None:
-        """Ask a topic how far behind we are, now and then: the answer takes a round trip."""
-        ask = getattr(self.source, "lag", None)
-        if ask is None or time.monotonic() - self._asked_at < _LAG_EVERY_S:
+    def _ask_the_edge(self) -> None:
+        """Ask a broker now and then whether it is there: the answer takes a round trip."""
+        ask, lag = getattr(self.source, "ask", None), getattr(self.source, "lag", None)
+        if ask is None or lag is None or time.monotonic() - self._asked_at < _ASK_EVERY_S:
             return
-        self._asked_at = time.monotonic()
         try:
-            self.metrics.lag(ask())
+            ask()
+            self.metrics.lag(lag())
         except ConnectorError as error:
-            _log.debug("lag unknown: %s", error)  # the loop itself meets the same trouble
+            self.health.answered(str(error))  # the loop itself meets the same trouble
+        else:
+            self.health.answered(None)
+        self._asked_at = time.monotonic()
 
     def outcomes(
         self, partition: Partition, outcomes: Sequence[Outcome], *, replaying: bool
@@ -205,7 +208,10 @@ def _watching(
     with ExitStack() as exits:
         alertmanager = webhook = None
         if alerts.alertmanager_url is not None and not quiet:
-            alertmanager = Alertmanager(alerts.alertmanager_url, name)
+            every_s = alerts.alertmanager_repeat_s
+            alertmanager = Alertmanager(
+                alerts.alertmanager_url, name, repeat_s=every_s, lifetime_s=4 * every_s
+            )
             exits.callback(alertmanager.close)
         if alerts.webhook_url is not None and not quiet:
             kept = alerts.webhook_deadletter

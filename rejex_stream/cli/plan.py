@@ -132,6 +132,8 @@ def plan(  # noqa: PLR0917 - one parameter an option
         events_per_day=events_per_day,
     )
     _print_plans(rows, output)
+    if all(row.refusal is not None for row in rows):
+        raise typer.Exit(1)
 
 
 def costs_of(c_fp: float, c_fn: float, c_r: float | None) -> Costs | None:

@@ -251,6 +251,13 @@ class Alerts(Section):
         pattern=r"^https?://",
         example="http://localhost:9093",
     )
+    alertmanager_repeat_s: float = setting(
+        60.0,
+        unit="s",
+        says="How often active alarms are posted again; one that is not for four times as long "
+        "ends by itself.",
+        ge=1,
+    )
     webhook_url: str | None = setting(
         None,
         says="Address that gets a signed CloudEvent for every alarm.",

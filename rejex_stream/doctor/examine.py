@@ -42,7 +42,10 @@ def examine(path: Path, *, sample: int = 20) -> Iterator[Check]:
     config, problems = check_config(path)
     if config is None:
         for problem in problems:
-            yield Check(number=1, name="config", level="error", message=str(problem), fix="mend it")
+            what, _, fix = str(problem).rpartition(": ")
+            where = "" if problem.key else f"{path}: "
+            message = f"{where}{what or problem.key}"
+            yield Check(number=1, name="config", level="error", message=message, fix=fix)
         return
     yield Check(number=1, name="config", level="ok", message=f"{path} is valid")
     for number, (name, check) in enumerate(_checks(config, sample), start=2):

@@ -110,8 +110,13 @@ class _Broker:
                 yield Finding("error", f"{right} is not allowed", grant(right, self._settings))
         finally:
             client.close()
-        if not self._missing:
-            yield Finding("ok", "everything a worker does is allowed")
+        if self._missing:
+            return
+        unknown = [name for name in self._wanted() if name not in self._described]
+        told = "everything a worker does is allowed"
+        if unknown:
+            told = f"nothing is refused; {len(unknown)} topic(s) that do not exist were left out"
+        yield Finding("ok", told)
 
     def _unread(self, names: Iterable[str]) -> str | None:
         """Return the first topic that may not be read."""
@@ -139,6 +144,9 @@ class _Broker:
         unread = self._unread(self._settings.topics.input)
         if unread is not None:
             yield Finding("skipped", f"{unread} may not be read")
+            return
+        if not self._input_partitions():
+            yield Finding("skipped", "there is no input topic yet")
             return
         records = list(self._newest())
         decoder = kafka_decoder(self._config)

@@ -1,6 +1,9 @@
-"""Will the people who look at rejected events manage today? A projection in event time.
+"""Will the people who look at rejected events manage? A projection, and whether chance explains it.
 
-Heuristic: it extrapolates the day so far, with two standard deviations of a count as allowance.
+The alarm needs both: the day, projected to its end in event time, ends above the budget, and the
+rejected events of late show a rate above it. The second is a test because the first is not: where
+the rate is the budget exactly, every other day ends above it, and with a budget of one a day every
+fourth.
 """
 
 from __future__ import annotations
@@ -9,10 +12,14 @@ import math
 
 import msgspec
 
-__all__ = ["DayBudget"]
+__all__ = ["FALSE_ALARM_DAYS", "BudgetEvidence", "DayBudget"]
+
+FALSE_ALARM_DAYS = 100.0
+"""Mean number of days between two false alarms where the rate is the budget, exactly."""
+
+_FACTORS = (1.25, 1.5, 2.0, 4.0, 10.0)  # how much too high the rate may be
 
 _DAY_MS = 86_400_000
-_MIN_COUNT = 20
 _BELIEVE_AFTER = 5  # events of another day in a row: one broken clock must not turn the calendar
 
 
@@ -80,13 +87,73 @@ class DayBudget(msgspec.Struct):
         return self._scale * self.count
 
     @property
-    def projected_at_least(self) -> float:
-        """The same less two standard deviations of the count; the count itself where larger."""
-        if self.count < _MIN_COUNT:
-            return float(self.count)
-        return max(float(self.count), self._scale * (self.count - 2.0 * math.sqrt(self.count)))
-
-    @property
     def _scale(self) -> float:
         # An hour at least: the first minutes of a day say nothing about the rest.
         return _DAY_MS / max(self.latest_ms - self.start_ms, _DAY_MS // 24)
+
+
+class BudgetEvidence(msgspec.Struct):
+    """Shiryaev-Roberts evidence for a rate of rejected events above the budget; constant size.
+
+    While nothing is rejected the evidence for a factor c follows dR = dt - (c - 1) budget R dt,
+    with time in days (or in the mean gap between two events of the budget, where that is longer);
+    every rejected event multiplies R by c. At a rate of at most the budget R grows by at most one
+    a day in expectation, so that the mean time to R = 100 is at least 99 days if rejected events
+    are independent. Autocorrelated ones come in clusters: the measured variance inflation divides
+    both terms of log R, which makes that a heuristic.
+
+    Attributes
+    ----------
+    values
+        R for each factor, capped where one alone suffices.
+    at_ms
+        The moment they hold for, in event time; ``None`` before the first rejected event.
+    """
+
+    values: list[float] = msgspec.field(default_factory=lambda: [1.0] * len(_FACTORS))
+    at_ms: int | None = None
+
+    def update(self, now_ms: int, per_day: float, inflation: float) -> bool:
+        """Take note of one rejected event; return whether the rate is above the budget.
+
+        Parameters
+        ----------
+        now_ms
+            Its moment, in event time.
+        per_day
+            The budget.
+        inflation
+            Measured variance inflation, 1 where there is none.
+
+        Examples
+        --------
+        >>> evidence = BudgetEvidence()
+        >>> [evidence.update(hour * 3_600_000, 1.0, 1.0) for hour in range(4)]
+        [False, False, True, True]
+        """
+        self._advance(now_ms, per_day, inflation)
+        most = FALSE_ALARM_DAYS * len(_FACTORS)
+        self.values = [
+            min(value * factor ** (1.0 / inflation), most)
+            for value, factor in zip(self.values, _FACTORS, strict=True)
+        ]
+        return self._mean >= FALSE_ALARM_DAYS
+
+    def is_gone(self, now_ms: int, per_day: float, inflation: float) -> bool:
+        """Move on to `now_ms`; return whether a tenth is left at most."""
+        self._advance(now_ms, per_day, inflation)
+        return self._mean <= FALSE_ALARM_DAYS / 10.0
+
+    @property
+    def _mean(self) -> float:
+        return sum(self.values) / len(_FACTORS)
+
+    def _advance(self, now_ms: int, per_day: float, inflation: float) -> None:
+        # A clock that goes back passes no time; one that stays ahead is followed.
+        unit_ms = _DAY_MS * max(1.0, 1.0 / per_day)
+        passed = 0.0 if self.at_ms is None else max(0, now_ms - self.at_ms) / unit_ms
+        self.at_ms = now_ms
+        for i, factor in enumerate(_FACTORS):
+            decay = (factor - 1.0) * per_day * unit_ms / _DAY_MS / inflation
+            left = math.expm1(-decay * passed)
+            self.values[i] += self.values[i] * left - left / decay

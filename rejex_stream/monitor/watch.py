@@ -12,7 +12,7 @@ import msgspec
 
 from rejex_stream.monitor.active import NO_ALARMS, ActiveAlarm, ActiveAlarms
 from rejex_stream.monitor.alarm import Alarm, AlarmKind, Alternative
-from rejex_stream.monitor.budget import DayBudget
+from rejex_stream.monitor.budget import FALSE_ALARM_DAYS, BudgetEvidence, DayBudget
 from rejex_stream.monitor.cells import ALTERNATIVES, CellTable, cell_table
 from rejex_stream.monitor.config import MonitorConfig
 from rejex_stream.monitor.counts import CountsState, Regime, RollingCounts
@@ -30,6 +30,7 @@ class WatchState(msgspec.Struct):
     counts: CountsState
     health: HealthState
     budget: DayBudget
+    over_budget: BudgetEvidence
     active: list[ActiveAlarm]
     table: tuple[int, int, int, int] | None
 
@@ -50,13 +51,14 @@ class Watch:
     get to see; the health detector is given the cell of the randomised rank.
     """
 
-    __slots__ = ("_config", "active", "budget", "counts", "health", "table")
+    __slots__ = ("_config", "active", "budget", "counts", "health", "over_budget", "table")
 
     def __init__(self, config: MonitorConfig, stream_key: str | None) -> None:
         self._config = config
         self.counts = RollingCounts(config)
         self.health = HealthDetector(config)
         self.budget = DayBudget()
+        self.over_budget = BudgetEvidence()
         self.active = ActiveAlarms(stream_key)
         self.table: CellTable | None = None
 
@@ -96,13 +98,20 @@ class Watch:
         """
         limit, budget = self._config.review_budget_per_day, self.budget
         rejected = verdict.label is Label.REJECTED and verdict.reason is not Reason.WARM_UP
-        if budget.update(verdict.event_time_ms, rejected):
+        new_day = budget.update(verdict.event_time_ms, rejected)
+        if limit is None or not (rejected or new_day):
+            return NO_ALARMS
+        inflation = max(1.0, self.health.inflation or 1.0)
+        if new_day and self.over_budget.is_gone(budget.latest_ms, limit, inflation):
             self.active.withdraw(AlarmKind.REVIEW_BUDGET)
-        if limit is None or not rejected or AlarmKind.REVIEW_BUDGET in self.active:
+        if not rejected or not self.over_budget.update(budget.latest_ms, limit, inflation):
             return NO_ALARMS
-        projected = budget.projected_at_least
-        if projected <= limit:
+        projected = budget.projected
+        if projected <= limit or AlarmKind.REVIEW_BUDGET in self.active:
             return NO_ALARMS
+        guarantee = (
+            f"at a rate within the budget about one false alarm in {FALSE_ALARM_DAYS:g} days"
+        )
         return self.active.raise_alarm(
             verdict,
             AlarmKind.REVIEW_BUDGET,
@@ -110,9 +119,9 @@ class Watch:
             evidence=projected,
             threshold=limit,
             unit="events/day",
-            guarantee="heuristic: the day so far, extrapolated less two standard deviations",
-            message=f"At least {projected:,.0f} rejected events are to be expected today; people "
-            f"can look at {limit:,.0f}.",
+            guarantee=f"heuristic: {guarantee} of independent rejections",
+            message=f"About {projected:,.0f} rejected events are to be expected today, and lately "
+            f"there were more than chance explains; people can look at {limit:,.0f} a day.",
         )
 
     def swap(self) -> None:
@@ -187,6 +196,7 @@ class Watch:
             counts=self.counts.state,
             health=self.health.state,
             budget=self.budget,
+            over_budget=self.over_budget,
             active=self.active.state,
             table=None if self.table is None else self.table.key,
         )
@@ -196,5 +206,5 @@ class Watch:
         self.table = None if state.table is None else cell_table(*state.table)
         self.counts.restore(state.counts)
         self.health.restore(state.health, self.table)
-        self.budget = state.budget
+        self.budget, self.over_budget = state.budget, state.over_budget
         self.active.restore(state.active)

@@ -64,6 +64,7 @@ class Health:
         self._replaying: set[Partition] = set()
         self._owned: set[Partition] = set()
         self._error: str | None = None
+        self._unanswered: str | None = None
 
     def outcomes(
         self, partition: Partition, outcomes: Sequence[Outcome], *, replaying: bool
@@ -95,6 +96,11 @@ class Health:
                 case Committed():
                     self._error = None
 
+    def answered(self, problem: str | None) -> None:
+        """Note whether the edge answers a question; `problem` says why not."""
+        with self._lock:
+            self._unanswered = problem
+
     @property
     def is_live(self) -> bool:
         """Whether the loop has turned of late."""
@@ -108,7 +114,8 @@ class Health:
     def checks(self) -> list[Check]:
         """Return what readiness is made of."""
         with self._lock:
-            owned, replaying, error = len(self._owned), len(self._replaying), self._error
+            owned, replaying = len(self._owned), len(self._replaying)
+            error = self._error or self._unanswered
         silent_s = self._clock() - self._turned_at
         return [
             Check("loop", self.is_live, f"last turn {silent_s:.0f} s ago"),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import json
 import logging
 import queue
 import threading
-import time
 import urllib.error
 import urllib.request
 import uuid
@@ -180,7 +180,7 @@ class Webhook:
     attempts, first_delay_s
         Tries, with the delay doubling in between.
     wait
-        How to wait for so many seconds.
+        How to wait for so many seconds; by default :meth:`close` cuts it short.
 
     Notes
     -----
@@ -197,12 +197,14 @@ class Webhook:
         deadletter: Path | None = None,
         attempts: int = 6,
         first_delay_s: float = 1.0,
-        wait: Callable[[float], object] = time.sleep,
+        wait: Callable[[float], object] | None = None,
     ) -> None:
         self._url, self._pipeline, self._secret = url, pipeline, secret
         self._deadletter, self._attempts = deadletter, attempts
-        self._first_delay_s, self._wait = first_delay_s, wait
+        self._stop = threading.Event()
+        self._first_delay_s, self._wait = first_delay_s, wait or self._stop.wait
         self._queue: queue.Queue[_Delivery | None] = queue.Queue(maxsize=10_000)
+        self._current: _Delivery | None = None
         self.delivered = self.given_up = 0
         self._thread = threading.Thread(target=self._run, name="webhook", daemon=True)
         self._thread.start()
@@ -241,7 +243,9 @@ class Webhook:
 
     def _run(self) -> None:
         while (delivery := self._queue.get()) is not None:
+            self._current = delivery
             self._deliver(delivery)
+            self._current = None
 
     def _deliver(self, delivery: _Delivery) -> None:
         headers = {
@@ -278,6 +282,17 @@ class Webhook:
                 file.write(line + "\n")
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Deliver what is queued, for a while, and end."""
-        self._queue.put(None)
+        """Deliver what is queued, for a while; keep what is left as given up, and end."""
+        self._stop.set()  # tries that wait for their turn take it now
+        with contextlib.suppress(queue.Full):
+            self._queue.put_nowait(None)
         self._thread.join(timeout=timeout_s)
+        if not self._thread.is_alive():
+            return
+        left = [self._current]
+        with contextlib.suppress(queue.Empty):
+            while True:
+                left.append(self._queue.get_nowait())
+        for delivery in left:
+            if delivery is not None:
+                self._give_up(delivery, "the run ended before it was taken")

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import socket
 import subprocess
-import threading
 import time
 import urllib.error
 import urllib.request
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
 
@@ -37,22 +33,12 @@ from rejex_stream.policy import RejectionPolicy
 from rejex_stream.progress import Committed, LaneClosed, LaneLive, LaneOpened, Retrying
 from rejex_stream.refit import RefitSchedule
 from rejex_stream.types import Invalid, Outcome, Partition, Position, Reading, Record
+from tests.operate.alerting import Receiver, alertmanager, tool, until
 from tests.streams import Distance
 
 PART = Partition("flow", 0)
 RULES = files("rejex_stream.operate") / "alerts.yml"
 CONSOLE = files("rejex_stream.review") / "metrics.py"
-
-
-def tool(*names):
-    """Find a program of Prometheus, or skip with the reason; fail where CI requires it."""
-    found = next((path for name in names if (path := shutil.which(name))), None)
-    if found is None:
-        reason = f"no {names[0]} on this machine (Debian: prometheus, prometheus-alertmanager)"
-        if os.environ.get("REJEX_REQUIRE_PROMETHEUS"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return found
 
 
 def outcomes(events=1500, sensors=3):
@@ -343,40 +329,6 @@ def alarm(stream="pump-7", kind=AlarmKind.HEALTH):
     )  # fmt: skip
 
 
-class Receiver:
-    """A real HTTP server that answers what it is told to and remembers what it got."""
-
-    def __init__(self, answers=()):
-        self.got, self.answers = [], list(answers)
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                outer.got.append((dict(self.headers), body))
-                self.send_response(outer.answers.pop(0) if outer.answers else 204)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *args):
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/hook"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def close(self):
-        self.server.shutdown()
-        self.server.server_close()
-
-
-def until(holds, seconds=10.0):
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.02)
-
-
 def test_a_webhook_is_signed_retried_and_says_the_same_twice(tmp_path):
     receiver = Receiver([503, 500])
     hook = Webhook(receiver.url, "turbine", secret=b"key", wait=lambda s: None)
@@ -414,32 +366,8 @@ def test_an_alarm_that_nobody_takes_is_kept(tmp_path):
 
 @pytest.mark.prometheus
 def test_a_real_alertmanager_groups_keeps_and_resolves(tmp_path):
-    program = tool("prometheus-alertmanager", "alertmanager")
     receiver = Receiver()
-    config = {
-        "route": {"receiver": "test", "group_by": ["pipeline"], "group_wait": "0s",
-                  "group_interval": "1s", "repeat_interval": "1h"},
-        "receivers": [{"name": "test", "webhook_configs": [{"url": receiver.url}]}],
-    }  # fmt: skip
-    (tmp_path / "am.yml").write_text(yaml.safe_dump(config))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen(
-        [program, f"--config.file={tmp_path / 'am.yml'}", f"--storage.path={tmp_path}",
-         f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address="],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        url = f"http://127.0.0.1:{port}"
-
-        def answers():
-            try:
-                return get(port, "/-/ready")[0] == 200
-            except OSError:
-                return False
-
-        until(answers, 20)
+    with alertmanager(tmp_path, receiver.url) as url:
         manager = Alertmanager(url, "turbine", repeat_s=0.5)
         manager.update([alarm(), alarm("pump-8"), alarm(None, AlarmKind.REVIEW_BUDGET)])
         until(lambda: len(receiver.got) >= 1)
@@ -458,10 +386,7 @@ def test_a_real_alertmanager_groups_keeps_and_resolves(tmp_path):
         )
         manager.close()
         assert manager.failures == 0
-    finally:
-        process.terminate()
-        process.wait(timeout=10)
-        receiver.close()
+    receiver.close()
 
 
 def test_an_alertmanager_that_is_away_costs_the_run_nothing():

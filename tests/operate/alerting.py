@@ -1,0 +1,105 @@
+"""What the tests of alerting share: a real Alertmanager, and a server that remembers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+import urllib.request
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import yaml
+
+
+def tool(*names):
+    """Find a program of Prometheus, or skip with the reason; fail where CI requires it."""
+    found = next((path for name in names if (path := shutil.which(name))), None)
+    if found is None:
+        reason = f"no {names[0]} on this machine (Debian: prometheus, prometheus-alertmanager)"
+        if os.environ.get("REJEX_REQUIRE_PROMETHEUS"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return found
+
+
+class Receiver:
+    """A real HTTP server that answers what it is told to and remembers what it got."""
+
+    def __init__(self, answers=()):
+        self.got, self.answers = [], list(answers)
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                outer.got.append((dict(self.headers), body))
+                self.send_response(outer.answers.pop(0) if outer.answers else 204)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *args):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/hook"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def until(holds, seconds=10.0):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)
+
+
+@contextmanager
+def alertmanager(folder, told, port=0):
+    """A real Alertmanager that notifies `told` at once; yields its address."""
+    program = tool("prometheus-alertmanager", "alertmanager")
+    config = {
+        "route": {"receiver": "test", "group_by": ["pipeline"], "group_wait": "0s",
+                  "group_interval": "1s", "repeat_interval": "1h"},
+        "receivers": [{"name": "test", "webhook_configs": [{"url": told}]}],
+    }  # fmt: skip
+    (folder / "am.yml").write_text(yaml.safe_dump(config))
+    with socket.socket() as free:
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        free.bind(("127.0.0.1", port))
+        port = free.getsockname()[1]
+    process = subprocess.Popen(
+        [program, f"--config.file={folder / 'am.yml'}", f"--storage.path={folder / 'am'}",
+         f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address="],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    url = f"http://127.0.0.1:{port}"
+    try:
+        until(lambda: _answers(url), 30)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(timeout=10)
+
+
+def _answers(url):
+    try:
+        with urllib.request.urlopen(f"{url}/-/ready", timeout=5) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+def active_alerts(url):
+    """What an Alertmanager holds to be active, by alert name and stream."""
+    with urllib.request.urlopen(f"{url}/api/v2/alerts", timeout=5) as answer:
+        alerts = json.load(answer)
+    return {(a["labels"]["alertname"], a["labels"].get("stream")): a for a in alerts}

@@ -1,0 +1,173 @@
+"""The real program tells a real Alertmanager and a real webhook of a sensor that sticks."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from tests.operate.alerting import Receiver, active_alerts, alertmanager, until
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CONFIG = """
+[pipeline]
+name = "pump"
+[input]
+path = "feed.csv"
+follow = true
+channels = ["flow"]
+time = "t"
+time_unit = "s"
+sensor = "id"
+[detector]
+name = "HBOS"
+[rejection]
+contamination = 0.05
+tolerance = 4
+window = 200
+[monitor]
+stuck_events = 50
+"""
+SECRET = "sesame"
+PATIENT = 60.0  # seconds; the machine may be slow, nothing here is timed
+STUCK = ("RejexStuck", "p1")
+
+
+def append(folder, numbers, *, stuck=False):
+    """Rows of two sensors; the second repeats a value of its own where it is stuck."""
+    path = folder / "feed.csv"
+    fresh = not path.exists()
+    with path.open("a") as file:
+        if fresh:
+            file.write("t,id,flow\n")
+        for i in numbers:
+            flow = 3.25 if stuck and i % 2 else i * 7919 % 1009 / 100
+            file.write(f"{1_700_000_000 + i},p{i % 2},{flow}\n")
+
+
+@contextmanager
+def running(folder, alerts):
+    """The program over a feed that goes on; yields its process, and stops it in the end."""
+    (folder / "pump.toml").write_text(CONFIG + "[alerts]\n" + alerts)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("REJEX_")}
+    with (
+        (folder / "log").open("wb") as log,
+        subprocess.Popen(
+            [sys.executable, "-m", "rejex_stream", "run", "pump.toml"],
+            cwd=folder, stdout=subprocess.DEVNULL, stderr=log,
+            env=clean | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
+        ) as process,
+    ):  # fmt: skip
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+            process.wait(timeout=PATIENT)
+
+
+@pytest.mark.prometheus
+def test_alertmanager_sees_the_alarm_while_it_lasts_and_no_longer(tmp_path):
+    told = Receiver()
+    append(tmp_path, range(1000))
+    with (
+        alertmanager(tmp_path, told.url) as url,
+        running(tmp_path, f'alertmanager_url = "{url}"\nalertmanager_repeat_s = 5\n') as process,
+    ):
+        append(tmp_path, range(1000, 1300), stuck=True)
+        until(lambda: STUCK in active_alerts(url), PATIENT)
+        first = active_alerts(url)[STUCK]
+        assert first["labels"] == {
+            "alertname": "RejexStuck", "pipeline": "pump", "kind": "stuck", "stream": "p1",
+            "direction": "repeated_score", "severity": "critical",
+        }  # fmt: skip
+        assert first["status"]["state"] == "active"
+        assert "stuck" in first["annotations"]["summary"]
+        assert first["annotations"]["guarantee"].startswith("heuristic")
+        until(
+            lambda: active_alerts(url)[STUCK]["endsAt"] > first["endsAt"], PATIENT
+        )  # posted again
+        assert active_alerts(url)[STUCK]["startsAt"] == first["startsAt"]
+        assert ("RejexStuck", "p0") not in active_alerts(url)
+        append(tmp_path, range(1300, 1400))
+        ends = []
+
+        def gone():
+            alert = active_alerts(url).get(STUCK)
+            ends.extend([] if alert is None else [datetime.fromisoformat(alert["endsAt"])])
+            return alert is None
+
+        until(gone, PATIENT)
+        until(lambda: any(b'"resolved"' in body for _, body in told.got), PATIENT)
+    told.close()
+    assert process.returncode == 0
+    (resolved,) = {
+        alert["endsAt"]
+        for _, body in told.got
+        for alert in json.loads(body)["alerts"]
+        if alert["status"] == "resolved" and alert["labels"].get("stream") == "p1"
+    }
+    assert datetime.fromisoformat(resolved) < max(ends)  # told so, it did not run out
+
+
+@pytest.mark.prometheus
+def test_an_alertmanager_that_comes_late_is_told_then(tmp_path):
+    told = Receiver()
+    append(tmp_path, range(1000))
+    append(tmp_path, range(1000, 1300), stuck=True)
+    (tmp_path / "later").mkdir()
+    with alertmanager(tmp_path / "later", told.url) as url:
+        pass  # its address, and nobody there
+    port = url.rpartition(":")[2]
+    with running(tmp_path, f'alertmanager_url = "{url}"\nalertmanager_repeat_s = 1\n'):
+        until(lambda: b"did not take" in (tmp_path / "log").read_bytes(), PATIENT)
+        with alertmanager(tmp_path, told.url, port=int(port)):
+            until(lambda: STUCK in active_alerts(url), PATIENT)
+    told.close()
+
+
+def test_the_webhook_gets_it_signed_and_again_until_it_takes_it(tmp_path):
+    told = Receiver([503, 503])
+    append(tmp_path, range(1000))
+    alerts = f'webhook_url = "{told.url}"\nwebhook_secret = "{SECRET}"\n'
+    with running(tmp_path, alerts + 'webhook_deadletter = "lost.jsonl"\n'):
+        append(tmp_path, range(1000, 1300), stuck=True)
+        until(lambda: len(told.got) >= 3, PATIENT)
+    told.close()
+    for headers, body in told.got:
+        expected = hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
+        assert hmac.compare_digest(headers["X-Rejex-Signature"], f"sha256={expected}")
+    refused, again, taken = told.got[:3]
+    assert refused == again == taken  # the same bytes, signature and idempotency key
+    events = {h["Idempotency-Key"]: json.loads(body) for h, body in told.got}
+    assert all(event["id"] == key for key, event in events.items())
+    kinds = [(event["data"]["kind"], event["subject"]) for event in events.values()]
+    assert kinds.count(("stuck", "p1")) == 1
+    assert not (tmp_path / "lost.jsonl").exists()
+
+
+def test_what_the_webhook_did_not_take_before_the_end_is_kept(tmp_path):
+    told = Receiver([503] * 1000)
+    append(tmp_path, range(1000))
+    alerts = f'webhook_url = "{told.url}"\nwebhook_deadletter = "lost.jsonl"\n'
+    with running(tmp_path, alerts) as process:
+        append(tmp_path, range(1000, 1300), stuck=True)
+        until(lambda: told.got, PATIENT)
+        stopped = time.monotonic()
+    assert process.returncode == 0
+    assert time.monotonic() - stopped < 30  # the delays between tries are cut short
+    told.close()
+    lost = [json.loads(line) for line in (tmp_path / "lost.jsonl").read_text().splitlines()]
+    assert {line["problem"] for line in lost} == {"HTTP 503"}
+    assert ("stuck", "p1") in {(e["event"]["data"]["kind"], e["event"]["subject"]) for e in lost}
+    assert {e["event"]["id"] for e in lost} == {h["Idempotency-Key"] for h, _ in told.got}

@@ -71,10 +71,18 @@ def ratio(over: list[float], under: list[float]) -> float:
     return statistics.median(a / b for a, b in zip(over, under, strict=True))
 
 
-def write(name: str, title: str, tables: list[tuple[str, list[str], list[list[Any]]]]) -> None:
+def write(
+    name: str,
+    title: str,
+    tables: list[tuple[str, list[str], list[list[Any]]]],
+    *,
+    versions: dict[str, str] | None = None,
+    note: str = "Processor time, medians; trust the ratios.",
+) -> None:
     """Write ``results/name.json`` and ``.md``, and print the latter."""
     RESULTS.mkdir(exist_ok=True)
     about = machine()
+    about["versions"] = versions or about["versions"]
     data = {
         "title": title,
         "machine": about,
@@ -85,10 +93,10 @@ def write(name: str, title: str, tables: list[tuple[str, list[str], list[list[An
     }
     (RESULTS / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     lines = [f"# {title}", ""]
-    versions = ", ".join(f"{package} {number}" for package, number in about["versions"].items())
+    named = ", ".join(f"{package} {number}" for package, number in about["versions"].items())
     lines += [
         f"{about['cpu']}, {about['cores']} cores, load {about['load_1min']}, "
-        f"Python {about['python']}, {versions}. Processor time, medians; trust the ratios.",
+        f"Python {about['python']}, {named}. {note}",
     ]
     for caption, columns, rows in tables:
         lines += ["", caption, "", "| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]

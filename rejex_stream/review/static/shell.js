@@ -19,6 +19,9 @@ export class Refused extends Error {
   }
 }
 
+// Said on the page for as long as it is so.
+const reached = (yes) => { const line = $("#offline"); if (line) line.hidden = yes; };
+
 export async function call(path, body, method = body === undefined ? "GET" : "POST", extra = {}) {
   let response;
   try {
@@ -29,8 +32,10 @@ export async function call(path, body, method = body === undefined ? "GET" : "PO
       ...extra,
     });
   } catch {
+    reached(false);
     throw new Refused(0, { code: "offline", message: "The console cannot be reached. Nothing was lost: try again." });
   }
+  reached(true);
   if (response.status === 304) return null;
   const answer = await response.json().catch(() => ({}));
   if (response.status === 401) location.href = `/login?next=${encodeURIComponent(location.pathname + location.search)}`;
@@ -165,7 +170,7 @@ let etag = null;
 export async function poll(query = "") {
   const headers = etag ? { "if-none-match": etag } : {};
   const response = await fetch(`/api/summary${query}`, { headers }).catch(() => null);
-  if ($("#offline")) $("#offline").hidden = Boolean(response);
+  reached(Boolean(response));
   if (response && response.status === 401) location.reload();
   if (!response || !response.ok) return null;
   etag = response.headers.get("etag");

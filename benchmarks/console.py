@@ -1,0 +1,254 @@
+"""How long does a reviewer wait? A real console on 500 open episodes, in a real Chromium.
+
+python -m benchmarks.console
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from benchmarks.harness import write
+from rejex_stream.review.settings import ReviewSettings
+from rejex_stream.review.store import ReviewStore
+from rejex_stream.types import ContextPoint, Label, Position, Reason, ReviewItem, Verdict
+
+EPISODES, SENSORS, CONTEXT = 500, 40, 60
+CHANNELS = ("temperature", "vibration", "power", "speed")
+LOADS, KEYS, PAGES = 20, 100, 30
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+# From the start of the navigation until the frame with the first row has been drawn.
+FIRST_ROW = """(() => {
+  const drawn = (then) => requestAnimationFrame(() => {
+    const next = new MessageChannel();
+    next.port1.onmessage = () => then(performance.now());
+    next.port2.postMessage(0);
+  });
+  new MutationObserver((_, watch) => {
+    if (!document.querySelector("#rows tr")) return;
+    watch.disconnect();
+    drawn((now) => { window.firstRow = now; });
+  }).observe(document, {childList: true, subtree: true});
+  const since = Number(sessionStorage.getItem("bench.key"));
+  new MutationObserver((_, watch) => {
+    if (!document.querySelector("#plots canvas")) return;
+    watch.disconnect();
+    drawn((now) => { window.plotsDrawn = performance.timeOrigin + now - since; });
+  }).observe(document, {childList: true, subtree: true});
+  // From the key itself until the frame after it has been drawn.
+  window.taken = [];
+  addEventListener("keydown", (event) => {
+    sessionStorage.setItem("bench.key", performance.timeOrigin + event.timeStamp);
+    const before = document.querySelector("#rows tr[aria-current]");
+    drawn((now) => {
+      const after = document.querySelector("#rows tr[aria-current]");
+      window.taken.push([now - event.timeStamp, before !== after]);
+    });
+  }, {capture: true});
+})()"""
+
+
+def fill(path: Path) -> None:
+    """Write a store of open episodes of one event each, with readings around every event."""
+    draw = np.random.default_rng(7)
+    received = int(time.time() * 1000) - 3_600_000
+    store = ReviewStore(path, ReviewSettings(settle_ms=0), clock_ms=lambda: received)
+    items = []
+    for i in range(EPISODES):
+        sensor, t_ms = f"T{i % SENSORS:02}/nacelle", received - (EPISODES - i) * 600_000
+        walk = np.cumsum(draw.normal(0, 0.3, (CONTEXT + 1, len(CHANNELS))), axis=0) + 50
+        readings = [tuple(float(v) for v in row) for row in walk]
+        verdict = Verdict(
+            position=Position("feed", 0, i), stream_key=sensor, sensor=sensor, event_time_ms=t_ms,
+            seq=i, label=Label.REJECTED, reason=Reason.AMBIGUOUS, score=1.0, rank=960,
+            window_len=1000, n_anomalies=50, band_lower=882, band_upper=987, psi=0.96,
+            stability=0.9, confidence=0.5, threshold=1.1, score_lower=0.9, score_upper=1.3,
+            model_epoch=0,
+        )  # fmt: skip
+        context = tuple(
+            ContextPoint(t_ms - 1000 * (CONTEXT - k), values, 0.5, Label.NORMAL)
+            for k, values in enumerate(readings[:-1])
+        )
+        items.append(
+            ReviewItem(verdict=verdict, channels=CHANNELS, values=readings[-1], context=context)
+        )
+    store.add(items)
+    store.close()
+
+
+@contextmanager
+def console(folder: Path) -> Iterator[str]:
+    """Serve a store with the command people use; yields its address."""
+    words = ["review", "serve", "--store", str(folder / "review.db"), "--port", "0"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rejex_stream", *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+    )
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            if line.startswith("review console: "):
+                yield line.partition(": ")[2].strip().rstrip("/")
+                return
+        raise RuntimeError("the console did not start")
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def fresh(browser: Browser) -> Page:
+    """Return a page of a new profile that takes times."""
+    context = browser.new_context(viewport={"width": 1280, "height": 860})
+    context.add_init_script(FIRST_ROW)
+    return context.new_page()
+
+
+def settled(page: Page, expression: str) -> Any:
+    """Return what an expression becomes once it is something."""
+    while True:
+        found = page.evaluate(expression)
+        if found:
+            return found
+        time.sleep(0.01)
+
+
+def first_rows(browser: Browser, base: str) -> list[float]:
+    """Load the queue in fresh profiles (ms)."""
+    taken = []
+    for _ in range(LOADS):
+        page = fresh(browser)
+        page.goto(f"{base}/queue")
+        taken.append(float(settled(page, "window.firstRow")))
+        assert page.locator("#rows tr").count() == EPISODES
+        page.context.close()
+    return taken
+
+
+def keys(browser: Browser, base: str, key: str) -> tuple[list[float], list[float]]:
+    """Press a key in the queue again and again: (until the next row is drawn, answers), ms."""
+    page = fresh(browser)
+    page.goto(f"{base}/queue")
+    settled(page, "window.firstRow")
+    for count in range(1, KEYS + 1):
+        page.keyboard.press(key)
+        settled(page, f"window.taken.length >= {count}")
+    taken = page.evaluate("window.taken")
+    assert all(moved for _, moved in taken), "every key went to the next row"
+    answers = []
+    if key == "2":
+        query = (
+            "performance.getEntriesByType('resource').filter(e => e.name.includes('/api/labels'))"
+        )
+        settled(page, f"{query}.length >= {KEYS}")
+        answers = page.evaluate(f"{query}.map(e => e.duration)")
+    page.context.close()
+    return [ms for ms, _ in taken], answers
+
+
+def pages(browser: Browser, base: str) -> list[float]:
+    """Decide episodes on their own screens: from the key until the next one's plots (ms)."""
+    page = fresh(browser)
+    page.goto(f"{base}/queue")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/episode/*")
+    taken = []
+    for _ in range(PAGES):
+        settled(page, "window.plotsDrawn")
+        page.wait_for_selector("#lease:has-text('yours')")
+        was = page.url
+        page.keyboard.press("1")
+        page.wait_for_url(lambda url, was=was: url != was)
+        taken.append(float(settled(page, "window.plotsDrawn")))
+    page.context.close()
+    return taken
+
+
+def row(name: str, taken: list[float], bound_ms: int | None) -> list[object]:
+    """Return a line of the table."""
+    held = "–" if bound_ms is None else ("yes" if np.percentile(taken, 95) < bound_ms else "no")
+    return [
+        name,
+        len(taken),
+        statistics.median(taken),
+        float(np.percentile(taken, 95)),
+        max(taken),
+        "–" if bound_ms is None else f"< {bound_ms:,}",
+        held,
+    ]
+
+
+def main() -> None:
+    """Measure and write."""
+    path = os.environ.get("REJEX_BROWSER") or shutil.which("chromium")
+    if path is None:
+        raise SystemExit("No Chromium on the path: install one, or set REJEX_BROWSER.")
+    with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
+        folder = Path(name)
+        fill(folder / "review.db")
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        with console(folder) as base:
+            first_rows(browser, base)[:0]  # warm: templates compiled, files in the page cache
+            rows = [
+                row("open the queue, until its first row is drawn", first_rows(browser, base), 1000)
+            ]
+            moved, _ = keys(browser, base, "j")
+            rows.append(row("`j`, until the next row is marked", moved, 100))
+            decided, answers = keys(browser, base, "2")
+            rows.append(row("`2` (a verdict), until the next row is marked", decided, 100))
+            rows.append(row("the same verdict, until the console has stored it", answers, None))
+            rows.append(
+                row(
+                    "`1` on an episode's screen, until the next one's plots",
+                    pages(browser, base),
+                    None,
+                )
+            )
+        about = {
+            "Chromium": browser.version,
+            "playwright": version("playwright"),
+            "starlette": version("starlette"),
+            "uvicorn": version("uvicorn"),
+            "msgspec": version("msgspec"),
+        }
+        browser.close()
+    write(
+        "console",
+        "How long a reviewer waits",
+        [
+            (
+                f"{EPISODES} open episodes, {SENSORS} sensors, {len(CHANNELS)} channels, "
+                f"{CONTEXT} readings around each; fresh browser profiles, headless (ms, wall "
+                "clock: p95 is held against the bound).",
+                ["what", "times", "median", "p95", "worst", "bound", "held"],
+                rows,
+            )
+        ],
+        versions=about,
+        note="Wall clock on a shared machine: the browser and the console share its cores.",
+    )
+
+
+if __name__ == "__main__":
+    main()

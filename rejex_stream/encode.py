@@ -172,7 +172,10 @@ def encode_review(item: ReviewItem) -> bytes:
             "channels": item.channels,
             "values": item.values,
             "verdict": msgspec.Raw(encode_verdict(item.verdict)),
-            "context": [point._asdict() for point in item.context],
+            "context": [
+                ContextRecord(event_time_ms=time_ms, values=values, score=score, label=label)
+                for time_ms, values, score, label in item.context
+            ],
         }
     )
 

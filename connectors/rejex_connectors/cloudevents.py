@@ -65,10 +65,11 @@ class EventHeaders:
     ) -> Headers:
         """Return the headers for one event; trace headers of the `original` are kept."""
         topic, partition, offset = position
+        minutes, ms = divmod(event_time_ms, 60_000)
         headers = [
             *self._fixed,
             ("ce_id", b"%b-%d-%d%b" % (topic.encode(), partition, offset, self._suffix)),
-            ("ce_time", _second(event_time_ms // 1000) + b"%03dZ" % (event_time_ms % 1000)),
+            ("ce_time", b"%b%02d.%03dZ" % (_minute(minutes), ms // 1000, ms % 1000)),
             ("ce_subject", subject.encode("utf-8", "replace")),
         ]
         if original:
@@ -77,6 +78,6 @@ class EventHeaders:
 
 
 @lru_cache(maxsize=1024)
-def _second(seconds: int) -> bytes:
-    """Render all but the milliseconds; consecutive events share it."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat()[:19].encode() + b"."
+def _minute(minutes: int) -> bytes:
+    """Render all but the seconds; consecutive events share it, even of sensors with one a second."""
+    return datetime.fromtimestamp(60 * minutes, UTC).isoformat()[:17].encode()

@@ -221,7 +221,7 @@ class PythonProducer:
                 acks="all",
                 enable_idempotence=True,
                 linger_ms=settings.linger_ms,
-                batch_size=settings.batch_bytes,
+                batch_size=min(settings.batch_bytes, settings.max_message_bytes),
                 compression_type=settings.compression,
                 # The library's own estimate adds a little for the batch.
                 max_request_size=settings.max_message_bytes + 1024,

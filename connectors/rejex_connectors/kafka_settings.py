@@ -253,7 +253,7 @@ class KafkaSettings:
     transaction_timeout_ms: int = 15_000
     commit_timeout_ms: int = 15_000
     linger_ms: int = 20
-    batch_bytes: int = 131_072
+    batch_bytes: int = 524_288
     compression: Literal["gzip", "snappy", "lz4", "zstd"] | None = None
     max_message_bytes: int = 1_000_000
     fetch_max_bytes: int = 33_554_432

@@ -173,7 +173,7 @@ class Kafka(Section):
     )
     commit_timeout_ms: int = setting(15_000, unit="ms", says="Deadline of one commit.", ge=1000)
     linger_ms: int = setting(20, unit="ms", says="How long the producer gathers a batch.", ge=0)
-    batch_bytes: int = setting(131_072, unit="bytes", says="Size of a producer's batch.", ge=1)
+    batch_bytes: int = setting(524_288, unit="bytes", says="Size of a producer's batch.", ge=1)
     compression: Literal["gzip", "snappy", "lz4", "zstd"] | None = setting(
         None, says="Compression of what is written.", otherwise="none", example="lz4"
     )

@@ -1,0 +1,59 @@
+"""Events a second: bare clients and service in turn over the same filled topic."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from benchmarks import harness
+from benchmarks.kafka.loops import Pace, bare, service
+from benchmarks.kafka.setting import CLIENTS, DETECTORS, Pinned, fill, settings_of
+
+PASS_THROUGH = "bare, transactions, value passed through"
+SAME_BYTES = "bare, transactions, a verdict's bytes and headers"
+COLUMNS = [
+    "client",
+    "loop",
+    "events/s",
+    "CPU µs/event",
+    "of pass-through",
+    "of same bytes",
+    "CPU of pass-through",
+]
+
+
+def throughput(bootstrap: str, core: int, n_events: int, repeats: int) -> list[list[Any]]:
+    """Return a row per client and loop; ratios are medians of those within a repeat."""
+    topic = settings_of(bootstrap).topics.input[0]
+    fill(bootstrap, topic, n_events)
+    loops: dict[str, tuple[Any, Any, str]] = {
+        "bare, plain, value passed through": (bare, False, "at_least_once"),
+        PASS_THROUGH: (bare, False, "exactly_once"),
+        SAME_BYTES: (bare, True, "exactly_once"),
+    }
+    for detector in DETECTORS:
+        loops[f"service, {detector}"] = (service, detector, "exactly_once")
+    rows: list[list[Any]] = []
+    paces: dict[tuple[str, str], list[Pace]] = {}
+    for _ in range(repeats):
+        for client in CLIENTS:
+            for name, (loop, what, delivery) in loops.items():
+                settings = settings_of(bootstrap, client, topic=topic, delivery=delivery)
+                pace = Pinned(core, loop, settings, n_events, what).result()
+                paces.setdefault((client, name), []).append(pace)
+                print(f"{client}: {name}: {pace.per_s:,.0f}/s, {pace.cpu_us:.1f} µs", flush=True)
+    for (client, name), taken in paces.items():
+        rates, through = [p.per_s for p in taken], paces[client, PASS_THROUGH]
+        same = paces[client, SAME_BYTES]
+        rows.append(
+            [
+                client,
+                name,
+                round(statistics.median(rates)),
+                round(statistics.median(p.cpu_us for p in taken), 1),
+                round(harness.ratio(rates, [p.per_s for p in through]), 2),
+                round(harness.ratio(rates, [p.per_s for p in same]), 2),
+                round(harness.ratio([p.cpu_us for p in through], [p.cpu_us for p in taken]), 2),
+            ]
+        )
+    return rows

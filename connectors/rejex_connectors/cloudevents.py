@@ -79,5 +79,5 @@ class EventHeaders:
 
 @lru_cache(maxsize=1024)
 def _minute(minutes: int) -> bytes:
-    """Render all but the seconds; consecutive events share it, even of sensors with one a second."""
+    """Render all but the seconds, which consecutive events mostly share."""
     return datetime.fromtimestamp(60 * minutes, UTC).isoformat()[:17].encode()

@@ -359,7 +359,8 @@ def _format(nodes: Sequence[Node], identity: str, options: Sequence[str]) -> Non
     for node in nodes:
         command = ["java", *_SMALL, "-XX:TieredStopAtLevel=1", _LOG_LEVEL]
         command += ["-cp", _class_path(node.folder), "kafka.tools.StorageTool", "format"]
-        command += ["-t", identity, "-c", str(node.properties), *options]
+        # One word: an identity may begin with a dash.
+        command += [f"--cluster-id={identity}", "-c", str(node.properties), *options]
         running.append(
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         )

@@ -16,7 +16,7 @@ import psutil
 from rejex_connectors.kafka import KafkaSettings
 
 from benchmarks.kafka.setting import COMMIT_S, config_file
-from rejex_stream.progress import Committed, RunEvent
+from rejex_stream.progress import Committed, Retrying, RunEvent
 from rejex_stream.settings import RunSettings
 from rejex_stream.types import Outcome, Partition
 
@@ -71,6 +71,11 @@ class Pace:
     def cpu_us(self) -> float:
         """Processor time per event in microseconds, of all threads and child processes."""
         return 1e6 * (self.cpu_ended - self.cpu_began) / self.events
+
+    @property
+    def core_share(self) -> float:
+        """Share of the wall time in which this process and its children had a processor."""
+        return (self.cpu_ended - self.cpu_began) / (self.ended - self.began)
 
 
 def _processor_s() -> float:
@@ -241,6 +246,8 @@ class Watch:
 
     def event(self, event: RunEvent) -> None:
         """Note an event; stop at the last commit."""
+        if isinstance(event, Retrying):
+            print(f"a commit was taken again, so the figure says little: {event.error}", flush=True)
         if isinstance(event, Committed):
             self.pace.committed(event.n_events)
             self._left -= event.n_events

@@ -15,10 +15,13 @@ COLUMNS = [
     "client",
     "loop",
     "events/s",
+    "core had",
     "CPU µs/event",
-    "of pass-through",
-    "of same bytes",
-    "CPU of pass-through",
+    "1 / CPU, events/s",
+    "events/s of pass-through",
+    "events/s of same bytes",
+    "1 / CPU of pass-through",
+    "1 / CPU of same bytes",
 ]
 
 
@@ -43,17 +46,19 @@ def throughput(bootstrap: str, core: int, n_events: int, repeats: int) -> list[l
                 paces.setdefault((client, name), []).append(pace)
                 print(f"{client}: {name}: {pace.per_s:,.0f}/s, {pace.cpu_us:.1f} µs", flush=True)
     for (client, name), taken in paces.items():
-        rates, through = [p.per_s for p in taken], paces[client, PASS_THROUGH]
-        same = paces[client, SAME_BYTES]
+        rates, costs = [p.per_s for p in taken], [p.cpu_us for p in taken]
+        cost = statistics.median(costs)
+        bases = [paces[client, base] for base in (PASS_THROUGH, SAME_BYTES)]
         rows.append(
             [
                 client,
                 name,
                 round(statistics.median(rates)),
-                round(statistics.median(p.cpu_us for p in taken), 1),
-                round(harness.ratio(rates, [p.per_s for p in through]), 2),
-                round(harness.ratio(rates, [p.per_s for p in same]), 2),
-                round(harness.ratio([p.cpu_us for p in through], [p.cpu_us for p in taken]), 2),
+                round(statistics.median(p.core_share for p in taken), 2),
+                round(cost, 1),
+                round(1e6 / cost),
+                *(round(harness.ratio(rates, [p.per_s for p in base]), 2) for base in bases),
+                *(round(harness.ratio([p.cpu_us for p in base], costs), 2) for base in bases),
             ]
         )
     return rows

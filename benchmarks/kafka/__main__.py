@@ -1,0 +1,74 @@
+"""Speed on a real broker: the bare client's loop beside the whole service, in one run.
+
+``python -m benchmarks.kafka`` starts a broker on one core (or takes ``REJEX_TEST_KAFKA``), fills a
+topic, and lets each loop work through the same events on another core; ``--quick`` with fewer of
+them. Results go to ``benchmarks/results/kafka.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from benchmarks import harness
+from benchmarks.kafka import latency, restore, throughput
+from benchmarks.kafka.loops import WARM
+from benchmarks.kafka.setting import CLIENTS, COMMIT_S, PARTITIONS, SENSORS, broker, cores
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer events, one repeat")
+    quick = parser.parse_args(argv).quick
+    n_events, repeats = (60_000, 1) if quick else (80_000, 3)
+    first, last = cores()
+    os.sched_setaffinity(0, {first})  # the feed keeps off the worker's core
+    with broker(first) as bootstrap:
+        rows = throughput.throughput(bootstrap, last, n_events, repeats)
+        waits, restored = [], []
+        for client in CLIENTS:
+            full = next(row[2] for row in rows if row[:2] == [client, "service, HBOS"])
+            rates = {f"{share:.0%}": share * full for share in (0.1, 0.5, 0.9)}
+            waits += latency.latency(bootstrap, last, client, rates, 4.0 if quick else 12.0)
+            restored.append(restore.restore(bootstrap, last, client, 1_000, 150))
+    title = (
+        f"Kafka: kafka-python {version('kafka-python')}, confluent-kafka "
+        f"{version('confluent-kafka')}, one broker on the same machine"
+    )
+    harness.write(
+        "kafka",
+        title,
+        [
+            (
+                f"Throughput of one worker on one core, the broker on another: {n_events:,} events "
+                f"of about 200 bytes, {PARTITIONS} partitions, {SENSORS} sensors, a commit every "
+                f"{COMMIT_S} s or 20,000 events; measured after {WARM:,} events; service with n = "
+                "2,000, refits, monitors, evidence, review records and snapshots. Median of "
+                f"{repeats}. 'Events/s' is by the clock on the wall, on a machine that others use "
+                "too; 'CPU' is of all threads and of the processes that fit, and '1 / CPU' what a "
+                "core to itself could do. 'Core had' is the share of the wall time in which the "
+                "loop was given a processor. Ratios are medians within a repeat.",
+                throughput.COLUMNS,
+                rows,
+            ),
+            (
+                "Latency from an event's time to its durable verdict, ms; HBOS, n = 500, a commit "
+                f"every {latency.COMMIT_S} s. Load is a share of the events/s above; feed and "
+                "broker share the other core.",
+                latency.COLUMNS,
+                waits,
+            ),
+            (
+                f"A worker that died and was restarted: HBOS, n = {restore.WINDOW}, snapshots in "
+                "the state topic. Restoring fits every model again.",
+                restore.COLUMNS,
+                restored,
+            ),
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()

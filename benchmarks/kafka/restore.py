@@ -1,0 +1,110 @@
+"""How long a restarted worker with many keys takes until it is live."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+from rejex_connectors.kafka import KafkaSettings
+
+from benchmarks.kafka.loops import Watch
+from benchmarks.kafka.setting import PARTITIONS, Pinned, config_file, fill, settings_of
+from rejex_stream.progress import LaneLive, LaneOpened, RunEvent, SnapshotSaved
+
+WINDOW = 200
+COLUMNS = [
+    "client",
+    "keys",
+    "snapshots KiB",
+    "connect and restore s",
+    "replayed events",
+    "replay s",
+    "replayed events/s",
+]
+
+
+def restore(bootstrap: str, core: int, client: str, keys: int, per_key: int) -> list[object]:
+    """Return one row: a worker dies with its last snapshot some way behind, another takes over."""
+    settings = settings_of(bootstrap, client)
+    n_events = keys * per_key
+    fill(bootstrap, settings.topics.input[0], n_events, sensors=keys)
+    # One snapshot in each partition, and the rest to be replayed.
+    every = n_events // PARTITIONS * 6 // 10
+    size = Pinned(core, _until_it_dies, settings, n_events, every).result()
+    opening, replayed, replaying = Pinned(core, _until_live, settings, every).result()
+    row = [
+        client,
+        keys,
+        size // 1024,
+        round(opening, 2),
+        replayed,
+        round(replaying, 2),
+        round(replayed / replaying),
+    ]
+    print(row, flush=True)
+    return row
+
+
+class _Crash(BaseException):
+    """Stands for SIGKILL: nothing of the run gets another word."""
+
+
+class _Dies(Watch):
+    """Dies once everything is committed, before the last snapshots are written."""
+
+    def __init__(self, n_events: int) -> None:
+        super().__init__(n_events)
+        self.sizes: list[int] = []
+
+    def event(self, event: RunEvent) -> None:
+        """Count snapshots; die at the last commit."""
+        super().event(event)
+        if isinstance(event, SnapshotSaved):
+            self.sizes.append(event.n_bytes)
+        if self.stop.is_set():
+            raise _Crash
+
+
+def _until_it_dies(settings: KafkaSettings, n_events: int, every: int, _: object) -> int:
+    from rejex_stream.build import run_pipeline
+    from rejex_stream.config import load_config
+
+    watch = _Dies(n_events)
+    with (
+        config_file(settings, "HBOS", window=WINDOW, snapshot_every=every) as path,
+        contextlib.suppress(_Crash),
+    ):
+        run_pipeline(load_config(path), observers=[watch], stop=watch.stop)
+    return sum(watch.sizes[-PARTITIONS:])
+
+
+class _Live(Watch):
+    """Stops a run as soon as every partition is live."""
+
+    def __init__(self) -> None:
+        super().__init__(10**12)
+        self.opened = self.live = time.perf_counter()
+        self.replayed = 0
+        self._lives = 0
+
+    def event(self, event: RunEvent) -> None:
+        """Note when the last partition was restored, and when the last one was live."""
+        if isinstance(event, LaneOpened):
+            self.opened = time.perf_counter()
+        if isinstance(event, LaneLive):
+            self.live = time.perf_counter()
+            self.replayed += event.replayed_events
+            self._lives += 1
+            if self._lives == PARTITIONS:
+                self.stop.set()
+
+
+def _until_live(settings: KafkaSettings, every: int, _: object) -> tuple[float, int, float]:
+    from rejex_stream.build import run_pipeline
+    from rejex_stream.config import load_config
+
+    with config_file(settings, "HBOS", window=WINDOW, snapshot_every=every) as path:
+        config = load_config(path)
+        began, watch = time.perf_counter(), _Live()
+        run_pipeline(config, observers=[watch], stop=watch.stop)
+    return watch.opened - began, watch.replayed, watch.live - watch.opened

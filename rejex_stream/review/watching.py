@@ -23,7 +23,8 @@ from rejex_stream.types import Verdict
 __all__ = ["PipelineWatch", "RateSample", "samples", "samples_after"]
 
 _EVENTS_BETWEEN_SAMPLES = 10
-_SLICE = 100
+# As often as a sample can be due: a feed that is caught up with has its course, too.
+_SLICE = _EVENTS_BETWEEN_SAMPLES
 _KEEP_MS = 14 * 24 * 60 * MINUTE_MS
 
 

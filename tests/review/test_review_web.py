@@ -558,7 +558,7 @@ def test_missing_data_in_the_fleet_is_a_sign_and_never_zero_percent(farm_console
     assert len(set(signs.values())) == len(signs) == 6
 
 
-def test_two_hundred_sensors_are_drawn_fast(wall_store):
+def test_two_hundred_sensors_are_on_one_page(wall_store):
     store = wall_store()
     with store.database.write() as connection:
         for sensor in range(200):
@@ -586,21 +586,21 @@ def test_live_messages_are_few_whatever_the_flood(wall_store, farm):
     watch.observe(farm.verdicts[:3000])
     with running(store, watches={"farm": watch}, tick_s=0.5) as console:
         start = 3000
-        heard, end = b"", time.monotonic() + 1.5
+        heard, began = b"", time.monotonic()
         with socket.create_connection(("127.0.0.1", console.port)) as stream:
             stream.settimeout(0.02)
             stream.sendall(
                 b"GET /api/live/stream?pipeline=farm HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
             )
-            while time.monotonic() < end:
+            while start < 8000 or time.monotonic() < began + 1.5:
                 watch.observe(farm.verdicts[start : start + 200])
                 start += 200
                 with contextlib.suppress(TimeoutError):
                     heard += stream.recv(1 << 20)
-    assert start > 8000, "this was no flood"
+    ticks = (time.monotonic() - began) / 0.5
     messages = heard.count(b"event: rate")
     ids = [int(found) for found in re.findall(rb"^id: (\d+)", heard, re.M)]
-    assert 1 <= messages <= 6
+    assert 1 <= messages <= ticks + 2
     assert ids == sorted(set(ids)), "never the same sample twice"
 
 

@@ -78,7 +78,7 @@ function draw() {
     cursor: { drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => () => { reset(); return null; } } },
     scales: { x: { time: true, range: (_u, min, max) => [min, max] }, y: { range: (u) => [0, top(u.data)] } },
     axes: [{ ...axis, size: 38, values: clockTicks }, { ...axis, size: 56, values: (_u, ticks) => ticks.map(percent) }],
-    series: [{}, line("--plot-1", undefined, 2), { ...line("--plot-1"), width: 0 }, { ...line("--plot-1"), width: 0 },
+    series: [{}, { ...line("--plot-1", undefined, 2), points: { show: (u) => u.data[0].length < 40, size: 5 } }, { ...line("--plot-1"), width: 0 }, { ...line("--plot-1"), width: 0 },
       line("--good", [2, 3], 1.6), line("--rejected", [8, 4], 1.6), line("--anomaly", [10, 4, 2, 4], 1.6)],
     bands: [{ series: [3, 2], fill: () => colour("--limits") }],
     hooks: { draw: [marks], setCursor: [(u) => readout(u)], setSelect: [dragged] },

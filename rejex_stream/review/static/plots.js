@@ -181,7 +181,7 @@ export function clockTicks(_u, ticks, _axis, _space, step) {
   let day = "";
   return ticks.map((t) => {
     const [date, time] = showTime(t, "day").split(" ");
-    const label = step >= 86400000 ? date : step < 60000 ? time : time.slice(0, 5);
+    const label = step >= 86400000 ? date.slice(5) : step < 60000 ? time : time.slice(0, 5);
     const named = step < 86400000 && day && day !== date ? `${label}\n${date}` : label;
     day = date;
     return named;

@@ -18,6 +18,7 @@ let sending = Promise.resolve();
 let pending = 0;
 let answers = 0; // how many verdicts have been answered: a list from before an answer is out of date
 const away = new Set(); // episodes whose verdict is on its way
+let more = data.total > data.most_rows; // the list goes on beyond the rows shown
 let whole = null; // every episode of the list, beyond the rows shown
 
 const rows = () => (body ? [...body.rows] : []);
@@ -122,7 +123,8 @@ function takeOut(leaving) {
 }
 function showEmpty() {
   const none = !rows().length;
-  $("#empty").hidden = !none;
+  $("#empty").hidden = !none || more;
+  if ($("#beyond")) $("#beyond").hidden = !more;
   const box = $(".table-box");
   if (box) box.hidden = none;
 }
@@ -157,6 +159,7 @@ async function act(path, leaving, body_) {
 function arrived(done) {
   showCounts(done.counts);
   version = done.version;
+  if (more && rows().length < data.most_rows / 2) refresh(false);
   if (done.undoable) $("#intro")?.remove();
   const button = $("#undo");
   if (button) { button.disabled = !done.undoable; button.title = done.undoable; }
@@ -226,7 +229,10 @@ async function refresh(adopt) {
     if (!response || !response.ok) return;
     holder.innerHTML = `<table><tbody>${await response.text()}</tbody></table>`;
   } while (seen !== answers);
-  const found = [...holder.content.querySelector("tbody").rows].filter((row) => !away.has(row.dataset.id));
+  const all = [...holder.content.querySelector("tbody").rows];
+  const long = more; // was it, so far
+  more = all.length >= data.most_rows;
+  const found = all.filter((row) => !away.has(row.dataset.id));
   if (!body) { if (found.length) offer(found.length); return; }
   showTimes(holder.content);
   const byId = new Map(rows().map((row) => [row.dataset.id, row]));
@@ -252,7 +258,14 @@ async function refresh(adopt) {
     showEmpty();
   } else {
     for (const row of byId.values()) row.classList.add("gone");
-    if (fresh.length) offer(fresh.length); else $("#news").hidden = true;
+    // The rest of a long list follows at its end, where it moves nothing.
+    const last = found.findLastIndex((row) => !fresh.includes(row));
+    const following = long ? found.slice(last + 1) : [];
+    body.append(...following);
+    if (following.length && !(cursor && cursor.isConnected)) moveTo(rows()[0], { focus: false });
+    const news = fresh.length - following.length;
+    if (news) offer(news); else $("#news").hidden = true;
+    showEmpty();
   }
   say();
 }

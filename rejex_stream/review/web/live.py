@@ -24,17 +24,34 @@ from rejex_stream.review.web.pages import Context, page
 
 __all__ = ["routes"]
 
+_ENOUGH_SAMPLES = 40
 _HOURS = {"1": 1, "6": 6, "24": 24, "168": 168, "all": 24 * 366 * 10}
 _BEAT_S = 15.0
 
 
-def _chosen(console: Console, request: Request) -> tuple[PipelineWatch | None, str, str]:
+def _chosen(console: Console, request: Request) -> tuple[PipelineWatch | None, str]:
     query = request.query_params
     watch = console.watches.get(query.get("pipeline", "")) or next(
         iter(console.watches.values()), None
     )
-    hours = query.get("hours", "24")
-    return watch, query.get("stream", "")[:500], hours if hours in _HOURS else "24"
+    return watch, query.get("stream", "")[:500]
+
+
+def _hours(
+    connection: sqlite3.Connection, watch: PipelineWatch, stream: str, request: Request
+) -> str:
+    """Return the stretch asked for, or the shortest of a day or more that shows a course."""
+    asked = request.query_params.get("hours", "")
+    if asked in _HOURS:
+        return asked
+    for hours in ("24", "168"):
+        found = connection.execute(
+            "SELECT count(*) FROM rate WHERE pipeline = ? AND stream_key = ? AND t_ms >= ?",
+            (watch.pipeline, stream, _since(connection, watch, hours)),
+        ).fetchone()[0]
+        if found >= _ENOUGH_SAMPLES:
+            return hours
+    return "all"
 
 
 def _since(connection: sqlite3.Connection, watch: PipelineWatch, hours: str) -> int:
@@ -104,9 +121,10 @@ def _picture(
 def _live(
     console: Console, connection: sqlite3.Connection, viewer: Viewer, request: Request
 ) -> Context:
-    watch, stream, hours = _chosen(console, request)
+    watch, stream = _chosen(console, request)
     if watch is None:
         return {"watch": None, "watches": {}, "live_data": {}}
+    hours = _hours(connection, watch, stream, request)
     since = _since(connection, watch, hours)
     return {
         "watch": watch,
@@ -132,10 +150,11 @@ async def get_live(request: Request) -> Response:
     console = console_of(request)
 
     def work() -> dict[str, Any]:
-        watch, stream, hours = _chosen(console, request)
+        watch, stream = _chosen(console, request)
         if watch is None:
             return {}
         with console.store.database.read() as connection:
+            hours = _hours(connection, watch, stream, request)
             return _picture(connection, watch, stream, hours)
 
     return answer(await off_loop(work))
@@ -160,7 +179,7 @@ async def get_lines(request: Request) -> Response:
 async def get_stream(request: Request) -> Response:
     """Send new samples as they come, at most two messages a second, until the page is hidden."""
     console = console_of(request)
-    watch, stream, _ = _chosen(console, request)
+    watch, stream = _chosen(console, request)
     given = request.headers.get("last-event-id") or request.query_params.get("seq", "0")
     seq = int(given) if given.isdecimal() and len(given) < 18 else 0
 

@@ -26,49 +26,81 @@ from rejex_stream.review.web.pages import Context, page, render, shell
 
 __all__ = ["routes"]
 
-_BUCKETS = {"24": (3_600_000, 24), "168": (7 * 3_600_000, 24), "6": (900_000, 24)}
+_BUCKETS = {
+    "6": (900_000, 24),
+    "24": (3_600_000, 24),
+    "168": (7 * 3_600_000, 24),
+    "720": (30 * 3_600_000, 24),
+}
 
 
 # ---------------------------------------------------------------------------------------- fleet
 def _fleet(
     console: Console, connection: sqlite3.Connection, viewer: Viewer, request: Request
 ) -> Context:
-    hours = request.query_params.get("hours", "24")
-    width, buckets = _BUCKETS.get(hours, _BUCKETS["24"])
-    last = connection.execute("SELECT max(last_ms) FROM sensor").fetchone()[0]
-    now = console.store.now_ms()
-    if last is None:
-        return {"rows": [], "hours": hours, "bucket_ms": width, "groups": [], "pipelines": []}
-    start = last - last % width - (buckets - 1) * width
-    rows = fleet.fleet(
-        connection,
-        start,
-        width,
-        buckets,
-        delta=console.store.settings.delta,
-        inflation=_inflation(connection, console),
-    )
-    groups: dict[tuple[str, str], list[fleet.FleetRow]] = {}
-    for row in rows:
-        groups.setdefault((row.pipeline, row.group), []).append(row)
+    asked = request.query_params.get("hours", "")
+    names = _pipelines(connection)
+    inflation = _inflation(connection, console)
+    delta = console.store.settings.delta
+    # A cell of a slow feed holds too few events to say anything: then a longer stretch is shown.
+    for hours in (asked,) if asked in _BUCKETS else ("24", "168", "720"):
+        found = _rows(connection, names, _BUCKETS[hours], delta, inflation)
+        states = [cell.state for _, rows in found.values() for row in rows for cell in row.cells]
+        known = [state for state in states if state != "none"]
+        if 2 * known.count("few") <= len(known):
+            break
+    width, buckets = _BUCKETS[hours]
     return {
-        "rows": rows,
-        "hours": hours if hours in _BUCKETS else "24",
+        "hours": hours,
         "bucket_ms": width,
-        "start_ms": start,
-        "end_ms": start + buckets * width,
-        "groups": [
-            (
-                pipeline,
-                group,
-                found,
-                QueueFilter(words=shlex.quote(f"group:{group}")).address(),
-                QueueFilter(words=shlex.quote(f"group:{group}")).count(connection, viewer, now),
-            )
-            for (pipeline, group), found in groups.items()
+        "sensors": sum(len(rows) for _, rows in found.values()),
+        "panels": [
+            {
+                "line": _pipeline_line(connection, name),
+                "start_ms": start,
+                "end_ms": start + buckets * width,
+                "axis": [start + i * width for i in range(buckets)],
+                "groups": _groups(connection, viewer, rows, console.store.now_ms()),
+            }
+            for name, (start, rows) in found.items()
         ],
-        "pipelines": [_pipeline_line(connection, name) for name in _pipelines(connection)],
     }
+
+
+def _rows(
+    connection: sqlite3.Connection,
+    names: list[str],
+    bucket: tuple[int, int],
+    delta: float,
+    inflation: dict[tuple[str, str], float],
+) -> dict[str, tuple[int, list[fleet.FleetRow]]]:
+    """Return (start, rows) by pipeline: each ends where its own events do."""
+    width, buckets = bucket
+    read: dict[int, list[fleet.FleetRow]] = {}
+    found = {}
+    for name in names:
+        last = rates.last_event_ms(connection, name) or 0
+        start = last - last % width - (buckets - 1) * width
+        if start not in read:
+            read[start] = fleet.fleet(
+                connection, start, width, buckets, delta=delta, inflation=inflation
+            )
+        found[name] = start, [row for row in read[start] if row.pipeline == name]
+    return found
+
+
+def _groups(
+    connection: sqlite3.Connection, viewer: Viewer, rows: list[fleet.FleetRow], now_ms: int
+) -> list[tuple[str, list[fleet.FleetRow], str, int]]:
+    """Return (group, its sensors, address of its queue, episodes there)."""
+    groups: dict[str, list[fleet.FleetRow]] = {}
+    for row in rows:
+        groups.setdefault(row.group, []).append(row)
+    found = []
+    for group, sensors in groups.items():
+        view = QueueFilter(words=shlex.quote(f"group:{group}"))
+        found.append((group, sensors, view.address(), view.count(connection, viewer, now_ms)))
+    return found
 
 
 def _inflation(connection: sqlite3.Connection, console: Console) -> dict[tuple[str, str], float]:

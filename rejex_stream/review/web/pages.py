@@ -23,7 +23,7 @@ from rejex_stream.review.queue import SORTS, QueueFilter, Tab, Viewer
 from rejex_stream.review.refusals import Refusal
 from rejex_stream.review.views import EpisodeRow, queue_rows, row_spark, summary
 from rejex_stream.review.web.console import Console, console_of, filter_of, off_loop, viewer_of
-from rejex_stream.review.web.words import FILTERS, spark_svg
+from rejex_stream.review.web.words import CELL_STATES, FILTERS, spark_svg
 
 __all__ = ["TAGS", "environment", "page", "render", "routes"]
 
@@ -48,7 +48,11 @@ def environment() -> jinja2.Environment:
     )
     found.filters.update(FILTERS)
     found.globals.update(
-        version=__version__, verdict_choices=_VERDICTS, tag_choices=TAGS, sorts=tuple(SORTS)
+        version=__version__,
+        verdict_choices=_VERDICTS,
+        tag_choices=TAGS,
+        sorts=tuple(SORTS),
+        cell_states=CELL_STATES,
     )
     return found
 

@@ -8,7 +8,21 @@ from datetime import UTC, datetime
 
 from markupsafe import Markup
 
-__all__ = ["FILTERS", "age", "clock", "day", "number", "percent", "span", "spark_svg", "trace_svg"]
+from rejex_stream.review.fleet import FleetRow
+
+__all__ = [
+    "CELL_STATES",
+    "FILTERS",
+    "age",
+    "clock",
+    "day",
+    "fleet_cells",
+    "number",
+    "percent",
+    "span",
+    "spark_svg",
+    "trace_svg",
+]
 
 _WIDTH, _HEIGHT, _PAD = 132, 30, 3
 
@@ -181,8 +195,39 @@ def trace_svg(points: Sequence[tuple[int, float]], planned: float | None) -> Mar
     )
 
 
+CELL_STATES = {
+    "ok": ("o", "as planned"),
+    "over": ("+", "more than 1.5 × planned"),
+    "bound": ("#", "above the exact bound"),
+    "under": ("−", "under ¼ of planned"),
+    "few": ("·", "too few events"),
+    "none": ("×", "no data"),
+}
+
+
+def fleet_cells(row: FleetRow, width_ms: int) -> Markup:
+    """Return a sensor's cells, each a link to its numbers; nothing but numbers goes in."""
+    parts = []
+    for cell in row.cells:
+        sign, words = CELL_STATES[cell.state]
+        if cell.state == "none":
+            parts.append(
+                f'<span class="cell cell-none" title="{day(cell.t_ms)}: no data">{sign}</span>'
+            )
+            continue
+        parts.append(
+            f'<a class="cell cell-{cell.state}" tabindex="-1" href="/fleet/{row.sensor_id}'
+            f'?from={cell.t_ms}&amp;to={cell.t_ms + width_ms}" title="{day(cell.t_ms)}: '
+            f"{percent(cell.rate)} of {number(cell.events)} events, planned "
+            f'{percent(cell.expected)}; {words}" data-rate="'
+            f'{"" if cell.rate is None else cell.rate}" data-events="{cell.events}">{sign}</a>'
+        )
+    return Markup("".join(parts))
+
+
 FILTERS = {
     "age": age,
+    "cells": fleet_cells,
     "clock": clock,
     "day": day,
     "number": number,

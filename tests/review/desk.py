@@ -146,7 +146,17 @@ class Desk:
         ]
 
     def close(self) -> None:
+        from playwright.sync_api import Error
+
         for context in self.contexts:
+            for page in context.pages:
+                # Chromium may never finish closing a page that is on its way to another one.
+                for _ in range(3):
+                    try:
+                        page.goto("about:blank")
+                        break
+                    except Error:  # its own script was quicker: once more
+                        continue
             context.close()
 
 

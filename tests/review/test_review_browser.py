@@ -336,6 +336,7 @@ def test_two_reviewers_and_a_conflict(wall_store, desk):
         shot(bob, "conflict")
         ada.keyboard.press("2")
         until(lambda: labels(store) == [("label", "normal")])
+        ada.wait_for_url(lambda url: first not in url)
 
 
 def test_keys_can_be_changed_and_switched_off(office):

@@ -62,3 +62,31 @@ def throughput(bootstrap: str, core: int, n_events: int, repeats: int) -> list[l
             ]
         )
     return rows
+
+
+PARTS = [
+    "client",
+    "passing a value through",
+    "a verdict's bytes and headers instead",
+    "detector, ours and the rest",
+    "service",
+    "70 % of pass-through would allow",
+    "70 % of same bytes would allow",
+]
+
+
+def parts(rows: list[list[Any]]) -> list[list[Any]]:
+    """Return whose the processor time of an event is, from the rows of HBOS; µs."""
+    cost = {(row[0], row[1]): row[4] for row in rows}
+    found: list[list[Any]] = []
+    for client in CLIENTS:
+        through, same = cost[client, PASS_THROUGH], cost[client, SAME_BYTES]
+        whole = cost[client, "service, HBOS"]
+        found.append(
+            [
+                client,
+                *(round(part, 1) for part in (through, same - through, whole - same, whole)),
+                *(round(base / 0.7, 1) for base in (through, same)),
+            ]
+        )
+    return found

@@ -17,6 +17,7 @@ from kafka import (
 from kafka import errors as ke
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 
+import rejex_connectors.kafka_python_joining  # noqa: F401 - mends a lost join on import
 from rejex_connectors.kafka_client import (
     Consumer,
     Edge,

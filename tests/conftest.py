@@ -14,6 +14,13 @@ ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = Path(__file__).parent / "golden"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the long proofs an hour; everything else has the limit of the settings."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(3600))
+
+
 @pytest.fixture(scope="session")
 def exceed_golden() -> dict[str, Any]:
     """Reference values of stability and bands, computed at 90 digits straight from the formulas."""

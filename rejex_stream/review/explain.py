@@ -58,6 +58,15 @@ def share(log_p: float) -> str:
     return f"1 in {10 ** min(exponent, 300):.0e}"
 
 
+_NO_RANK = {
+    Reason.UNSCORABLE: "no usable score",
+    Reason.CONSTANT_WINDOW: "reference scores all equal",
+    Reason.WARM_UP: "still warming up",
+}
+_RARELY = 1e-12
+"""Flips less likely than this are lost in the rounding of 1 - p."""
+
+
 def in_short(verdict: Verdict, why: str, *, blind: bool = False) -> str:
     """Return the reason in a few words, for a row of the queue.
 
@@ -66,23 +75,21 @@ def in_short(verdict: Verdict, why: str, *, blind: bool = False) -> str:
     >>> from rejex_stream.types import Position
     >>> in_short(Verdict(position=Position("t", 0, 0), stream_key="a", sensor="a", seq=0,
     ...     event_time_ms=0, label=Label.REJECTED, reason=Reason.AMBIGUOUS, rank=962,
-    ...     window_len=1000, band_lower=882, band_upper=987), "rejected")
-    'rank 962 in band 882–987 of 1,000'
+    ...     window_len=1000, n_anomalies=50, stability=0.94), "rejected")
+    'leans to anomaly, would flip in 6 % of redraws'
     """
     if why == "audit":
         return "audit: accepted, drawn for a check"
-    if verdict.reason is Reason.UNSCORABLE:
-        return "no usable score"
-    if verdict.reason is Reason.CONSTANT_WINDOW:
-        return "reference scores all equal"
-    if verdict.reason is Reason.WARM_UP:
-        return "still warming up"
-    if blind or verdict.rank is None or verdict.band_lower is None:
+    if verdict.reason in _NO_RANK:
+        return _NO_RANK[verdict.reason]
+    p, leaning = verdict.stability, model_leaning(verdict)
+    if blind or p is None or leaning is None:
         return "inside the rejection band"
-    return (
-        f"rank {verdict.rank:,} in band {verdict.band_lower:,}–{verdict.band_upper:,} "
-        f"of {verdict.window_len:,}"
-    )
+    flip = 1 - p if leaning == "anomaly" else p
+    if flip < _RARELY:
+        return f"leans to {leaning}, would hardly ever flip"
+    often = share(math.log(flip))
+    return f"leans to {leaning}, would flip in {often}{' of' if '%' in often else ''} redraws"
 
 
 def explain(verdict: Verdict, why: str, *, blind: bool = False) -> Explanation:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from rejex_stream.review.queue import Viewer
 from rejex_stream.review.refusals import Refusal
+from rejex_stream.review.storage import Connection
 
 __all__ = ["Done", "counted", "remember", "repeated"]
 
@@ -44,7 +44,7 @@ def counted(number: int, word: str) -> str:
     return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
 
 
-def repeated(connection: sqlite3.Connection, request_id: str, viewer: Viewer) -> Done | None:
+def repeated(connection: Connection, request_id: str, viewer: Viewer) -> Done | None:
     """Return what a request did when it came the first time; ``None`` if this is the first."""
     row = connection.execute(
         "SELECT reviewer, result FROM action WHERE request_id = ?", (request_id,)
@@ -58,7 +58,7 @@ def repeated(connection: sqlite3.Connection, request_id: str, viewer: Viewer) ->
 
 
 def remember(
-    connection: sqlite3.Connection,
+    connection: Connection,
     request_id: str,
     viewer: Viewer,
     done: Done,

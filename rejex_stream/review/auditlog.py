@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sqlite3
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
+
+from rejex_stream.review.storage import Connection
 
 __all__ = ["AuditRow", "append", "broken_link", "rows"]
 
@@ -35,7 +36,7 @@ def _digest(previous: str, *content: int | str) -> str:
 
 
 def append(
-    connection: sqlite3.Connection,
+    connection: Connection,
     *,
     at_ms: int,
     actor: str,
@@ -53,7 +54,7 @@ def append(
     )
 
 
-def broken_link(connection: sqlite3.Connection) -> int | None:
+def broken_link(connection: Connection) -> int | None:
     """Return the `seq` of the first row whose hash does not follow, ``None`` if all do; O(rows)."""
     previous = _GENESIS
     query = "SELECT seq, at_ms, actor, action, subject, detail, hash FROM audit ORDER BY seq"
@@ -66,7 +67,7 @@ def broken_link(connection: sqlite3.Connection) -> int | None:
 
 
 def rows(
-    connection: sqlite3.Connection,
+    connection: Connection,
     *,
     actor: str | None = None,
     action: str | None = None,
@@ -75,14 +76,14 @@ def rows(
     limit: int = 200,
 ) -> Iterator[AuditRow]:
     """Yield the newest rows first, filtered; page on with `before_seq`."""
-    where, values = ["1"], []
+    where, values = ["1 = 1"], list[str | int]()
     for column, value in (("actor", actor), ("action", action), ("subject", subject)):
         if value:
             where.append(f"{column} = ?")
             values.append(value)
     if before_seq is not None:
         where.append("seq < ?")
-        values.append(str(before_seq))
+        values.append(before_seq)
     query = f"SELECT * FROM audit WHERE {' AND '.join(where)} ORDER BY seq DESC LIMIT ?"
     for row in connection.execute(query, (*values, limit)):
         yield AuditRow(

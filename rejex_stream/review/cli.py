@@ -234,7 +234,7 @@ def verify(
         with opened.database.read() as connection:
             rows = int(connection.execute("SELECT count(*) FROM audit").fetchone()[0])
             broken = auditlog.broken_link(connection)
-            damage = str(connection.execute("PRAGMA integrity_check(1)").fetchone()[0])
+        damage = opened.database.integrity()
         waiting = outbox.pending(opened.database)
     finally:
         opened.close()

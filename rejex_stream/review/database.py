@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import sqlite3
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.review.schema import SCHEMA, SCHEMA_VERSION
 
-__all__ = ["Database", "filesystem_of"]
+__all__ = ["SqliteDatabase", "filesystem_of", "remove_file", "require_replaceable", "take_place"]
 
 # WAL needs shared memory between processes, which these cannot give: locks are silently lost.
 _NETWORK = frozenset(
@@ -56,10 +57,10 @@ def filesystem_of(path: Path, mounts: str | None = None) -> str:
     return found
 
 
-class Database:
-    """A review database: readers see whole states, writers take turns.
+class SqliteDatabase:
+    """The :class:`~rejex_stream.review.storage.Database` in one SQLite file.
 
-    Several threads and several processes may use one file; every write runs in
+    The write-ahead log gives readers their state beside a writer; every write runs in
     ``BEGIN IMMEDIATE``, so that two of them never decide on the same row.
 
     Parameters
@@ -146,10 +147,11 @@ class Database:
             connection.execute(begin)
             try:
                 yield connection
+                connection.execute("COMMIT")
             except BaseException:
-                connection.execute("ROLLBACK")
+                if connection.in_transaction:  # on a full disk SQLite has rolled back by itself
+                    connection.execute("ROLLBACK")
                 raise
-            connection.execute("COMMIT")
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
@@ -168,6 +170,11 @@ class Database:
         with self._borrow() as connection:
             connection.execute("VACUUM INTO ?", (str(target),))
 
+    def integrity(self) -> str:
+        """Return ``ok``, or the first damage that a look at every page finds."""
+        with self._borrow() as connection:
+            return str(connection.execute("PRAGMA integrity_check(1)").fetchone()[0])
+
     def settle(self) -> None:
         """Move everything from the write-ahead log into the file itself."""
         with self._borrow() as connection:
@@ -179,3 +186,53 @@ class Database:
             connection.close()
         self._all.clear()
         self._idle = queue.LifoQueue()
+
+
+def require_replaceable(path: Path) -> None:
+    """Refuse to put another store in the place of one that is in use or holds unsent labels.
+
+    Raises
+    ------
+    ConfigError
+        Also if what is there is no review store; one that is damaged may be replaced.
+    """
+    connection = sqlite3.connect(path, timeout=0.5, isolation_level=None)
+    try:
+        tables = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'outbox'").fetchone()
+        if tables is None:
+            raise ConfigError(f"{str(path)!r} is no review store: give another path.")
+        waiting = connection.execute(
+            "SELECT count(*) FROM outbox WHERE sent_ms IS NULL"
+        ).fetchone()[0]
+        if waiting:
+            raise ConfigError(
+                f"{waiting} labels in {str(path)!r} have not been published yet and would be lost: "
+                "let `rejex-stream review serve` send them, or rebuild into a new path."
+            )
+        # Possible only without any other connection.
+        connection.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+            raise ConfigError(
+                f"{str(path)!r} is in use: stop the console that has it open first."
+            ) from error
+        # Damaged: that is what a rebuild is for.
+    finally:
+        connection.close()
+
+
+_LOGS = ("-wal", "-shm")
+
+
+def remove_file(path: Path) -> None:
+    """Remove a closed store with its logs, if it is there."""
+    for suffix in ("", *_LOGS):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def take_place(fresh: Path, path: Path) -> None:
+    """Put a closed, settled store in the place of another, whole or not at all."""
+    # First the logs: beside another database, SQLite would play them into that.
+    for suffix in _LOGS:
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    os.replace(fresh, path)

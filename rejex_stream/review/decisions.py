@@ -5,7 +5,6 @@ A request that is repeated (a retried POST) returns what it returned the first t
 
 from __future__ import annotations
 
-import sqlite3
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -17,6 +16,7 @@ from rejex_stream.review.queue import Viewer
 from rejex_stream.review.refusals import Refusal
 from rejex_stream.review.settings import ReviewSettings
 from rejex_stream.review.standing import publish, records_of, refresh_status, resolution_of
+from rejex_stream.review.storage import Connection, Row
 from rejex_stream.types import Position
 
 __all__ = ["Decision", "Target", "decide"]
@@ -54,7 +54,7 @@ class Decision:
 
 
 def _record(  # noqa: PLR0917
-    connection: sqlite3.Connection,
+    connection: Connection,
     episode: str,
     decision: Decision,
     viewer: Viewer,
@@ -101,11 +101,9 @@ def _record(  # noqa: PLR0917
     )
 
 
-def _checked(
-    connection: sqlite3.Connection, target: Target, viewer: Viewer, now_ms: int
-) -> sqlite3.Row:
+def _checked(connection: Connection, target: Target, viewer: Viewer, now_ms: int) -> Row:
     """Return the episode row if this reviewer may decide it as they saw it."""
-    row: sqlite3.Row | None = connection.execute(
+    row: Row | None = connection.execute(
         "SELECT * FROM episode WHERE episode_id = ?", (target.episode_id,)
     ).fetchone()
     if row is None or row["status"] == "empty":
@@ -144,7 +142,7 @@ def _checked(
 
 
 def _events_meant(
-    connection: sqlite3.Connection, target: Target, span_ms: tuple[int, int] | None
+    connection: Connection, target: Target, span_ms: tuple[int, int] | None
 ) -> tuple[list[int], int]:
     """Return the events a verdict speaks about (those the reviewer saw), and how many there are."""
     # event_id is the order of arrival: what came after the reviewer looked is not judged.
@@ -167,7 +165,7 @@ def _events_meant(
 
 
 def decide(
-    connection: sqlite3.Connection,
+    connection: Connection,
     decision: Decision,
     viewer: Viewer,
     settings: ReviewSettings,

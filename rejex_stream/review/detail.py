@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import zlib
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,6 +17,7 @@ from rejex_stream.review.refusals import Refusal
 from rejex_stream.review.settings import ReviewSettings
 from rejex_stream.review.similar import ChannelDeviation, Similar
 from rejex_stream.review.standing import records_of
+from rejex_stream.review.storage import Connection
 from rejex_stream.review.views import EpisodeRow, around, row_of
 from rejex_stream.types import ReviewItem
 
@@ -91,7 +91,7 @@ class Detail:
 
 
 def episode_detail(
-    connection: sqlite3.Connection,
+    connection: Connection,
     episode: str,
     settings: ReviewSettings,
     viewer: Viewer,
@@ -155,7 +155,7 @@ def episode_detail(
     )
 
 
-def _events(connection: sqlite3.Connection, episode: str) -> list[EventLine]:
+def _events(connection: Connection, episode: str) -> list[EventLine]:
     return [
         EventLine(
             row["event_id"],
@@ -187,9 +187,7 @@ def _evidence(row: EpisodeRow) -> tuple[tuple[Bar, ...], str]:
     return bars, flip
 
 
-def _history(
-    connection: sqlite3.Connection, row: EpisodeRow, viewer: Viewer
-) -> list[auditlog.AuditRow]:
+def _history(connection: Connection, row: EpisodeRow, viewer: Viewer) -> list[auditlog.AuditRow]:
     lines = list(auditlog.rows(connection, subject=row.episode_id, limit=50))
     if row.root_id != row.episode_id:
         lines += list(auditlog.rows(connection, subject=row.root_id, limit=20))
@@ -199,7 +197,7 @@ def _history(
     return sorted(lines, key=lambda line: -line.seq)
 
 
-def _gaps(connection: sqlite3.Connection, row: EpisodeRow, low: int, high: int) -> int:
+def _gaps(connection: Connection, row: EpisodeRow, low: int, high: int) -> int:
     """Return how often the readings pause for more than eight usual steps."""
     times = [
         found[0]
@@ -214,7 +212,7 @@ def _gaps(connection: sqlite3.Connection, row: EpisodeRow, low: int, high: int) 
     return sum(step > 8 * usual for step in steps) if usual else 0
 
 
-def raw_record(connection: sqlite3.Connection, event_id: int) -> tuple[str, bytes]:
+def raw_record(connection: Connection, event_id: int) -> tuple[str, bytes]:
     """Return (position, whole record as it came) of an event.
 
     Raises

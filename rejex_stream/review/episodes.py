@@ -7,10 +7,10 @@ one episode, and all events of an episode always have the same labels: labelling
 from __future__ import annotations
 
 import hashlib
-import sqlite3
 from typing import NamedTuple
 
 from rejex_stream.review.settings import ReviewSettings
+from rejex_stream.review.storage import Connection
 from rejex_stream.types import Position
 
 __all__ = [
@@ -86,7 +86,7 @@ def belongs(span: EpisodeSpan, event_time_ms: int, seq: int, settings: ReviewSet
     return apart_ms <= settings.gap_ms or apart_events <= settings.gap_events
 
 
-def assign(connection: sqlite3.Connection, event: Arrival, settings: ReviewSettings) -> str:
+def assign(connection: Connection, event: Arrival, settings: ReviewSettings) -> str:
     """Return the episode `event` goes to, made or extended; O(log episodes).
 
     Only an episode that nobody has labelled takes more events; audits stand alone, since each is a
@@ -131,16 +131,19 @@ def assign(connection: sqlite3.Connection, event: Arrival, settings: ReviewSetti
     return new
 
 
-def _extend(connection: sqlite3.Connection, episode: str, event: Arrival, ready_ms: int) -> None:
+def _extend(connection: Connection, episode: str, event: Arrival, ready_ms: int) -> None:
     connection.execute(
-        """UPDATE episode SET start_ms = min(start_ms, :t), end_ms = max(end_ms, :t),
-             first_seq = min(first_seq, :seq), last_seq = max(last_seq, :seq),
+        """UPDATE episode SET
+             start_ms = CASE WHEN start_ms < :t THEN start_ms ELSE :t END,
+             end_ms = CASE WHEN end_ms > :t THEN end_ms ELSE :t END,
+             first_seq = CASE WHEN first_seq < :seq THEN first_seq ELSE :seq END,
+             last_seq = CASE WHEN last_seq > :seq THEN last_seq ELSE :seq END,
              n_events = n_events + 1,
-             confidence = CASE WHEN :confidence IS NULL THEN confidence
-                               WHEN confidence IS NULL THEN :confidence
-                               ELSE min(confidence, :confidence) END,
-             ready_ms = CASE WHEN priority > 0 THEN ready_ms ELSE max(ready_ms, :ready) END,
-             snooze_until_ms = CASE WHEN snooze_growth THEN NULL ELSE snooze_until_ms END,
+             confidence = CASE WHEN confidence < :confidence THEN confidence
+                               ELSE coalesce(:confidence, confidence) END,
+             ready_ms = CASE WHEN priority > 0 OR ready_ms > :ready THEN ready_ms
+                             ELSE :ready END,
+             snooze_until_ms = CASE WHEN snooze_growth = 1 THEN NULL ELSE snooze_until_ms END,
              snooze_growth = 0
            WHERE episode_id = :episode""",
         {
@@ -154,7 +157,7 @@ def _extend(connection: sqlite3.Connection, episode: str, event: Arrival, ready_
 
 
 def split(
-    connection: sqlite3.Connection, parent: str, event_ids: list[int], *, own_root: bool = False
+    connection: Connection, parent: str, event_ids: list[int], *, own_root: bool = False
 ) -> str:
     """Move some events of `parent` into an episode of their own and return its id.
 
@@ -191,14 +194,14 @@ def split(
     return child
 
 
-def merge_back(connection: sqlite3.Connection, child: str, parent: str) -> None:
+def merge_back(connection: Connection, child: str, parent: str) -> None:
     """Return a split-off part to `parent`."""
     connection.execute("UPDATE event SET episode_id = ? WHERE episode_id = ?", (parent, child))
     for episode in (parent, child):
         _measure(connection, episode)
 
 
-def _measure(connection: sqlite3.Connection, episode: str) -> None:
+def _measure(connection: Connection, episode: str) -> None:
     """Bring an episode's span and count in line with its events after some of them moved."""
     left = connection.execute(
         "SELECT count(*) FROM event WHERE episode_id = ?", (episode,)
@@ -220,7 +223,7 @@ def _measure(connection: sqlite3.Connection, episode: str) -> None:
     )
 
 
-def holding(connection: sqlite3.Connection, event_ids: list[int]) -> set[str]:
+def holding(connection: Connection, event_ids: list[int]) -> set[str]:
     """Return the episodes that hold any of these events now."""
     marks = ",".join("?" * len(event_ids))
     return {
@@ -231,9 +234,7 @@ def holding(connection: sqlite3.Connection, event_ids: list[int]) -> set[str]:
     }
 
 
-def adopt(
-    connection: sqlite3.Connection, episode: str, root_id: str, event_ids: list[int]
-) -> set[str]:
+def adopt(connection: Connection, episode: str, root_id: str, event_ids: list[int]) -> set[str]:
     """Make `episode` hold exactly these events; returns the episodes that changed.
 
     For a rebuild: the log says which events an episode had when it was labelled. What it holds
@@ -246,7 +247,8 @@ def adopt(
         "first_seq, last_seq, n_events, priority, received_ms, ready_ms) "
         "SELECT ?, ?, sensor_id, why, 'open', start_ms, end_ms, first_seq, last_seq, n_events, "
         "priority, received_ms, ready_ms FROM episode WHERE episode_id = ? "
-        "ON CONFLICT DO UPDATE SET status = CASE WHEN status = 'empty' THEN 'open' ELSE status END",
+        "ON CONFLICT (episode_id) DO UPDATE SET "
+        "status = CASE WHEN episode.status = 'empty' THEN 'open' ELSE episode.status END",
         (episode, root_id, min(before)),
     )
     rest = [

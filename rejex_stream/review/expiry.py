@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
-
 from rejex_stream.encode import decode_review
 from rejex_stream.review import auditlog
 from rejex_stream.review.binding import SYSTEM
 from rejex_stream.review.labels import HumanVerdict, LabelRecord, label_id
 from rejex_stream.review.settings import Fallback, ReviewSettings
 from rejex_stream.review.standing import publish, refresh_status
+from rejex_stream.review.storage import Connection
 from rejex_stream.types import Position, Verdict
 
 __all__ = ["expire_due", "model_leaning"]
@@ -26,7 +25,7 @@ def model_leaning(verdict: Verdict) -> HumanVerdict | None:
 
 
 def expire_due(
-    connection: sqlite3.Connection, settings: ReviewSettings, now_ms: int, *, limit: int = 500
+    connection: Connection, settings: ReviewSettings, now_ms: int, *, limit: int = 500
 ) -> list[str]:
     """Expire open episodes older than ``max_age_ms``, oldest first; returns their ids.
 
@@ -77,9 +76,7 @@ def expire_due(
     return [row["episode_id"] for row in due]
 
 
-def _fallback(
-    connection: sqlite3.Connection, episode: str, fallback: Fallback
-) -> HumanVerdict | None:
+def _fallback(connection: Connection, episode: str, fallback: Fallback) -> HumanVerdict | None:
     if fallback == "none":
         return None
     if fallback == "anomaly":

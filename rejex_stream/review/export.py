@@ -10,7 +10,6 @@ import csv
 import importlib
 import io
 import re
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -19,9 +18,9 @@ import msgspec
 
 from rejex_stream.encode import decode_review
 from rejex_stream.errors import ConfigError
-from rejex_stream.review.database import Database
 from rejex_stream.review.labels import active_labels, resolve
 from rejex_stream.review.standing import LabelCache
+from rejex_stream.review.storage import Connection, Database, Row
 
 __all__ = ["FORMATS", "ExportFormat", "ExportRow", "as_csv", "as_jsonl", "cell", "rows", "write"]
 
@@ -100,7 +99,7 @@ def rows(
                 yield one
 
 
-def _row(connection: sqlite3.Connection, row: sqlite3.Row, cache: LabelCache) -> ExportRow:
+def _row(connection: Connection, row: Row, cache: LabelCache) -> ExportRow:
     standing = active_labels(
         cache.get(*tuple(found))
         for found in connection.execute(

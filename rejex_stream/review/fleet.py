@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sqlite3
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -11,6 +10,7 @@ import msgspec
 
 from rejex_stream.guarantees import exact_rate_bound
 from rejex_stream.rejection import RejectionBand
+from rejex_stream.review.storage import Connection, Row
 
 __all__ = ["Cell", "FleetRow", "fleet"]
 
@@ -50,6 +50,10 @@ class FleetRow(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int | None
     cells: list[Cell]
 
+    def count(self, state: str) -> int:
+        """Return how many cells are in a state."""
+        return [cell.state for cell in self.cells].count(state)
+
 
 @lru_cache(maxsize=1024)
 def _bound(n: int, r: int, lower: int, upper: int, delta: float) -> float:
@@ -57,7 +61,7 @@ def _bound(n: int, r: int, lower: int, upper: int, delta: float) -> float:
 
 
 def fleet(
-    connection: sqlite3.Connection,
+    connection: Connection,
     from_ms: int,
     bucket_ms: int,
     buckets: int,
@@ -75,7 +79,7 @@ def fleet(
     inflation
         Variance inflation by (pipeline, stream key), from the monitors; 1 where it is not known.
     """
-    counted: dict[tuple[int, int], sqlite3.Row] = {
+    counted: dict[tuple[int, int], Row] = {
         (row["sensor_id"], row["bucket"]): row
         for row in connection.execute(
             "SELECT sensor_id, (t_ms - :from) / :width AS bucket, "
@@ -113,9 +117,7 @@ def fleet(
     ]
 
 
-def _cell(
-    found: sqlite3.Row | None, t_ms: int, sensor: sqlite3.Row, delta: float, inflation: float
-) -> Cell:
+def _cell(found: Row | None, t_ms: int, sensor: Row, delta: float, inflation: float) -> Cell:
     if found is None or not found["events"]:
         return Cell(t_ms, "none", 0, 0, None, None)
     events, banded = found["events"], found["banded"]

@@ -7,7 +7,6 @@ reader therefore changes nothing: events are known by (topic, partition, offset)
 from __future__ import annotations
 
 import json
-import sqlite3
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from rejex_stream.encode import encode_review
 from rejex_stream.review import episodes
 from rejex_stream.review.series import Point, SeriesBatch
 from rejex_stream.review.settings import MINUTE_MS, ReviewSettings
+from rejex_stream.review.storage import Connection
 from rejex_stream.types import Label, Partition, Reason, ReviewItem, Verdict
 
 __all__ = ["Intake", "IntakeCounts", "group_of", "next_offset", "set_next_offset"]
@@ -60,7 +60,7 @@ def group_of(stream_key: str, sensor: str) -> str:
     return sensor.split("/", 1)[0]
 
 
-def next_offset(connection: sqlite3.Connection, partition: Partition) -> int | None:
+def next_offset(connection: Connection, partition: Partition) -> int | None:
     """Return where to go on reading `partition`; ``None`` if it was never read."""
     row = connection.execute(
         "SELECT next_offset FROM consumed WHERE topic = ? AND partition = ?", partition
@@ -68,11 +68,11 @@ def next_offset(connection: sqlite3.Connection, partition: Partition) -> int | N
     return None if row is None else int(row[0])
 
 
-def set_next_offset(connection: sqlite3.Connection, partition: Partition, offset: int) -> None:
+def set_next_offset(connection: Connection, partition: Partition, offset: int) -> None:
     """Remember where to go on; the same transaction holds what was read before."""
     connection.execute(
         "INSERT INTO consumed VALUES (?,?,?) "
-        "ON CONFLICT DO UPDATE SET next_offset = excluded.next_offset",
+        "ON CONFLICT (topic, partition) DO UPDATE SET next_offset = excluded.next_offset",
         (*partition, offset),
     )
 
@@ -104,7 +104,7 @@ class Intake:
 
     def __init__(
         self,
-        connection: sqlite3.Connection,
+        connection: Connection,
         settings: ReviewSettings,
         now_ms: int,
         pipeline: str = "",
@@ -130,8 +130,9 @@ class Intake:
         row = self._connection.execute(
             "INSERT INTO sensor (stream_key, sensor, grp, pipeline, channels) "
             "VALUES (:key, :sensor, :grp, :pipeline, coalesce(nullif(:names, ''), '[]')) "
-            "ON CONFLICT DO UPDATE SET channels = coalesce(nullif(:names, ''), channels), "
-            "pipeline = coalesce(nullif(:pipeline, ''), pipeline) "
+            "ON CONFLICT (stream_key, sensor) DO UPDATE SET "
+            "channels = coalesce(nullif(:names, ''), sensor.channels), "
+            "pipeline = coalesce(nullif(:pipeline, ''), sensor.pipeline) "
             "RETURNING sensor_id, channels, epoch",
             {
                 "key": stream_key,
@@ -228,7 +229,7 @@ class Intake:
         if verdict.model_epoch is not None and verdict.model_epoch != self._epochs[sensor_id]:
             if self._epochs[sensor_id] is not None:
                 self._connection.execute(
-                    "INSERT OR IGNORE INTO mark VALUES (?,?,?,'model',?)",
+                    "INSERT INTO mark VALUES (?,?,?,'model',?) ON CONFLICT DO NOTHING",
                     (
                         self._pipeline,
                         verdict.stream_key,
@@ -273,10 +274,13 @@ class Intake:
         self._series.write(connection)
         connection.executemany(
             "INSERT INTO minute (sensor_id, t_ms, normal, anomaly, rejected, banded, ambiguous, "
-            "expected) VALUES (?,?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET "
-            "normal = normal + excluded.normal, anomaly = anomaly + excluded.anomaly, "
-            "rejected = rejected + excluded.rejected, banded = banded + excluded.banded, "
-            "ambiguous = ambiguous + excluded.ambiguous, expected = expected + excluded.expected",
+            "expected) VALUES (?,?,?,?,?,?,?,?) ON CONFLICT (sensor_id, t_ms) DO UPDATE SET "
+            "normal = minute.normal + excluded.normal, "
+            "anomaly = minute.anomaly + excluded.anomaly, "
+            "rejected = minute.rejected + excluded.rejected, "
+            "banded = minute.banded + excluded.banded, "
+            "ambiguous = minute.ambiguous + excluded.ambiguous, "
+            "expected = minute.expected + excluded.expected",
             [
                 (*key, m.normal, m.anomaly, m.rejected, m.banded, m.ambiguous, m.expected)
                 for key, m in self._minutes.items()
@@ -284,27 +288,29 @@ class Intake:
         )
         for sensor_id, verdict in self._latest.items():
             connection.execute(
-                "UPDATE sensor SET last_ms = max(coalesce(last_ms, 0), ?), "
-                "epoch = coalesce(?, epoch), "
-                "window_len = coalesce(nullif(?, 0), window_len), "
-                "n_anomalies = coalesce(nullif(?, 0), n_anomalies), "
-                "band_lower = coalesce(?, band_lower), band_upper = coalesce(?, band_upper), "
-                "tolerance = coalesce(?, tolerance) "
-                "WHERE sensor_id = ?",
-                (
-                    verdict.event_time_ms,
-                    verdict.model_epoch,
-                    verdict.window_len,
-                    verdict.n_anomalies,
-                    verdict.band_lower,
-                    verdict.band_upper,
-                    verdict.tolerance,
-                    sensor_id,
-                ),
+                "UPDATE sensor SET "
+                "last_ms = CASE WHEN coalesce(last_ms, 0) > :last THEN coalesce(last_ms, 0) "
+                "ELSE :last END, "
+                "epoch = coalesce(:epoch, epoch), "
+                "window_len = coalesce(nullif(:n, 0), window_len), "
+                "n_anomalies = coalesce(nullif(:r, 0), n_anomalies), "
+                "band_lower = coalesce(:lower, band_lower), "
+                "band_upper = coalesce(:upper, band_upper), "
+                "tolerance = coalesce(:tolerance, tolerance) WHERE sensor_id = :sensor",
+                {
+                    "last": verdict.event_time_ms,
+                    "epoch": verdict.model_epoch,
+                    "n": verdict.window_len,
+                    "r": verdict.n_anomalies,
+                    "lower": verdict.band_lower,
+                    "upper": verdict.band_upper,
+                    "tolerance": verdict.tolerance,
+                    "sensor": sensor_id,
+                },
             )
         connection.executemany(
             "INSERT INTO counted VALUES (?,?,?) "
-            "ON CONFLICT DO UPDATE SET last_offset = excluded.last_offset",
+            "ON CONFLICT (topic, partition) DO UPDATE SET last_offset = excluded.last_offset",
             [(*key, offset) for key, offset in self._counted.items() if offset >= 0],
         )
         for partition, offset in (positions or {}).items():

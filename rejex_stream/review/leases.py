@@ -6,12 +6,12 @@ a closed laptop never holds work back. Claiming is also the acknowledgement.
 
 from __future__ import annotations
 
-import sqlite3
 from typing import NamedTuple
 
 from rejex_stream.review import auditlog
 from rejex_stream.review.queue import QueueFilter, Viewer
 from rejex_stream.review.refusals import Refusal
+from rejex_stream.review.storage import Connection, Row
 
 __all__ = ["Lease", "claim", "claim_next", "held_by_other", "release", "renew"]
 
@@ -25,14 +25,14 @@ class Lease(NamedTuple):
     until_ms: int
 
 
-def held_by_other(row: sqlite3.Row, reviewer: str, now_ms: int) -> bool:
+def held_by_other(row: Row, reviewer: str, now_ms: int) -> bool:
     """Say whether somebody else holds a living claim on an episode row."""
     owner, until = row["lease_owner"], row["lease_until_ms"]
     return owner is not None and owner != reviewer and until > now_ms
 
 
-def _row(connection: sqlite3.Connection, episode: str) -> sqlite3.Row:
-    row: sqlite3.Row | None = connection.execute(
+def _row(connection: Connection, episode: str) -> Row:
+    row: Row | None = connection.execute(
         "SELECT * FROM episode WHERE episode_id = ?", (episode,)
     ).fetchone()
     if row is None:
@@ -41,7 +41,7 @@ def _row(connection: sqlite3.Connection, episode: str) -> sqlite3.Row:
 
 
 def claim(
-    connection: sqlite3.Connection, episode: str, reviewer: str, *, now_ms: int, lease_ms: int
+    connection: Connection, episode: str, reviewer: str, *, now_ms: int, lease_ms: int
 ) -> Lease:
     """Claim an episode for `reviewer`; claiming one's own again renews it.
 
@@ -71,7 +71,7 @@ def claim(
 
 
 def claim_next(
-    connection: sqlite3.Connection,
+    connection: Connection,
     chosen: QueueFilter,
     viewer: Viewer,
     *,
@@ -97,7 +97,7 @@ def claim_next(
 
 
 def renew(
-    connection: sqlite3.Connection, episode: str, reviewer: str, *, now_ms: int, lease_ms: int
+    connection: Connection, episode: str, reviewer: str, *, now_ms: int, lease_ms: int
 ) -> Lease:
     """Extend one's own claim.
 
@@ -115,7 +115,7 @@ def renew(
     return Lease(episode, reviewer, row["lease_since_ms"], now_ms + lease_ms)
 
 
-def release(connection: sqlite3.Connection, episode: str, reviewer: str, *, now_ms: int) -> bool:
+def release(connection: Connection, episode: str, reviewer: str, *, now_ms: int) -> bool:
     """Give up one's own claim; says whether there was one."""
     row = _row(connection, episode)
     if row["lease_owner"] != reviewer:

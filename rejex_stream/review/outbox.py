@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from rejex_stream.errors import ConnectorError
-from rejex_stream.review.database import Database
 from rejex_stream.review.labels import LabelRecord, decode_label
+from rejex_stream.review.storage import Database
 
 __all__ = ["LabelFile", "LabelSink", "OutboxRow", "pending", "read_labels", "relay"]
 

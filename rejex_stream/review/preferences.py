@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
 from typing import Literal
 
 import msgspec
 
 from rejex_stream.review.refusals import Refusal
+from rejex_stream.review.storage import Connection
 
 __all__ = ["DEFAULT_KEYS", "KEY_LABELS", "Preferences", "load", "save"]
 
@@ -97,7 +97,7 @@ class Preferences(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return {action: self.keys.get(action, keys) for action, keys in DEFAULT_KEYS.items()}
 
 
-def load(connection: sqlite3.Connection, reviewer: str) -> Preferences:
+def load(connection: Connection, reviewer: str) -> Preferences:
     """Return a reviewer's settings, the defaults where there are none or none that fit."""
     row = connection.execute(
         "SELECT value FROM preference WHERE reviewer = ?", (reviewer,)
@@ -110,7 +110,7 @@ def load(connection: sqlite3.Connection, reviewer: str) -> Preferences:
         return Preferences()
 
 
-def save(connection: sqlite3.Connection, reviewer: str, wanted: Preferences) -> None:
+def save(connection: Connection, reviewer: str, wanted: Preferences) -> None:
     """Keep a reviewer's settings.
 
     Raises
@@ -134,6 +134,7 @@ def save(connection: sqlite3.Connection, reviewer: str, wanted: Preferences) -> 
                 )
             taken[key] = action
     connection.execute(
-        "INSERT INTO preference VALUES (?,?) ON CONFLICT DO UPDATE SET value = excluded.value",
+        "INSERT INTO preference VALUES (?,?) "
+        "ON CONFLICT (reviewer) DO UPDATE SET value = excluded.value",
         (reviewer, msgspec.json.encode(wanted).decode()),
     )

@@ -9,7 +9,6 @@ mistaken for "never wrong". Events of one episode are one judgement: they count 
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +19,7 @@ from rejex_stream.encode import decode_review
 from rejex_stream.planner import Costs
 from rejex_stream.review.agreement import Interval
 from rejex_stream.review.labels import LabelRecord, active_labels, decode_label, resolve
+from rejex_stream.review.storage import Connection
 from rejex_stream.types import FloatArray, Label
 
 __all__ = ["Group", "Judged", "Quality", "estimate", "judged_episodes", "quality"]
@@ -88,7 +88,7 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judged_episodes(
-    connection: sqlite3.Connection, since_ms: int = 0, pipeline: str | None = None
+    connection: Connection, since_ms: int = 0, pipeline: str | None = None
 ) -> Iterator[Judged]:
     """Yield every episode that people have decided since a time, of one pipeline or of all."""
     rows = connection.execute(
@@ -97,7 +97,7 @@ def judged_episodes(
         "(SELECT event_id FROM event v WHERE v.episode_id = e.episode_id LIMIT 1) AS event_id "
         "FROM episode e JOIN sensor s USING (sensor_id) "
         "WHERE e.status IN ('done', 'needs_second', 'disputed') "
-        "AND (:pipeline IS NULL OR s.pipeline = :pipeline) ORDER BY e.episode_id",
+        "AND s.pipeline = coalesce(:pipeline, s.pipeline) ORDER BY e.episode_id",
         {"pipeline": pipeline},
     ).fetchall()
     for row in rows:
@@ -124,7 +124,7 @@ def judged_episodes(
 
 
 def quality(
-    connection: sqlite3.Connection,
+    connection: Connection,
     costs: Costs | None = None,
     since_ms: int = 0,
     pipeline: str | None = None,
@@ -133,7 +133,7 @@ def quality(
     totals = connection.execute(
         "SELECT coalesce(sum(anomaly), 0), coalesce(sum(normal), 0), coalesce(sum(ambiguous), 0) "
         "FROM minute JOIN sensor USING (sensor_id) "
-        "WHERE :pipeline IS NULL OR pipeline = :pipeline",
+        "WHERE pipeline = coalesce(:pipeline, pipeline)",
         {"pipeline": pipeline},
     ).fetchone()
     found = {label: _Tally() for label in Label}

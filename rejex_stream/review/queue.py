@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 import shlex
-import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlencode
+
+from rejex_stream.review.storage import Connection, Row
 
 __all__ = [
     "ROLES",
@@ -37,7 +38,7 @@ SORTS = {
     "doubtful": "e.confidence IS NULL, e.confidence, e.received_ms, e.episode_id",
     "size": "e.n_events DESC, e.received_ms, e.episode_id",
     "sensor": "s.sensor, e.start_ms, e.episode_id",
-    "decided": "e.decided_ms DESC, e.episode_id",
+    "decided": "e.decided_ms IS NULL, e.decided_ms DESC, e.episode_id",
 }
 _UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -70,7 +71,7 @@ def parse_words(text: str) -> tuple[tuple[str, str], ...]:
     except ValueError:  # an open quote while typing
         words = text.replace('"', " ").replace("'", " ").split()
     pairs = []
-    for word in words:
+    for word in filter(None, words):
         name, colon, value = word.partition(":")
         known = name in {"group", "sensor", "age", "events", "reason", "why", "verdict", "by"}
         pairs.append((name, value) if colon and known else ("", word))
@@ -146,14 +147,14 @@ class QueueFilter:
         source = f"FROM episode e JOIN sensor s USING (sensor_id) WHERE {where}"
         return QueueQuery(source, tuple(ordered), f"ORDER BY {order}")
 
-    def count(self, connection: sqlite3.Connection, viewer: Viewer, now_ms: int) -> int:
+    def count(self, connection: Connection, viewer: Viewer, now_ms: int) -> int:
         """Return how many episodes this view holds."""
         query = self.sql(viewer, now_ms)
         found = connection.execute(f"SELECT count(*) {query.source}", query.values).fetchone()[0]
         return int(found)
 
     def ids(
-        self, connection: sqlite3.Connection, viewer: Viewer, now_ms: int, limit: int = 10_000
+        self, connection: Connection, viewer: Viewer, now_ms: int, limit: int = 10_000
     ) -> list[tuple[str, int, str]]:
         """Return (episode id, events, status) of every episode in the view, in order."""
         query = self.sql(viewer, now_ms)
@@ -167,13 +168,13 @@ class QueueFilter:
 
     def rows(
         self,
-        connection: sqlite3.Connection,
+        connection: Connection,
         viewer: Viewer,
         now_ms: int,
         *,
         limit: int = 500,
         offset: int = 0,
-    ) -> Iterator[sqlite3.Row]:
+    ) -> Iterator[Row]:
         """Yield the episodes with their sensors, in order."""
         query = self.sql(viewer, now_ms)
         yield from connection.execute(
@@ -213,7 +214,8 @@ def _comparison(value: str) -> tuple[str, str]:
 def _word_clause(field: str, value: str, now_ms: int) -> Iterator[tuple[str, Any]]:
     """Yield the clause of one filter word with its value; nothing for what cannot be read."""
     if field == "":
-        yield "instr(lower(s.sensor), lower(?)) > 0", value
+        # Found where taking it away makes a difference: nothing in it is a wildcard.
+        yield "replace(lower(s.sensor), lower(?), '') <> lower(s.sensor)", value
     elif field == "group":
         yield "s.grp = ?", value
     elif field == "sensor":

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import sqlite3
 from typing import Any
 
 import msgspec
 
 from rejex_stream.monitor import MonitorStatus
 from rejex_stream.review.queue import QueueFilter, Viewer
+from rejex_stream.review.storage import Connection
 from rejex_stream.review.watching import PipelineWatch, RateSample, samples
 
 __all__ = ["Mix", "StreamLine", "last_event_ms", "mix", "state_word", "stream_lines"]
@@ -87,7 +87,7 @@ def state_word(sample: RateSample | MonitorStatus | None) -> str:
     return "calibrating" if health == "calibrating" else "as planned"
 
 
-def last_event_ms(connection: sqlite3.Connection, pipeline: str) -> int | None:
+def last_event_ms(connection: Connection, pipeline: str) -> int | None:
     """Return the event time of the newest verdict of a pipeline."""
     row = connection.execute(
         "SELECT max(last_ms) FROM sensor WHERE pipeline = ?", (pipeline,)
@@ -96,7 +96,7 @@ def last_event_ms(connection: sqlite3.Connection, pipeline: str) -> int | None:
 
 
 def mix(
-    connection: sqlite3.Connection,
+    connection: Connection,
     pipeline: str,
     from_ms: int,
     *,
@@ -132,7 +132,7 @@ def mix(
 
 
 def stream_lines(
-    connection: sqlite3.Connection,
+    connection: Connection,
     watch: PipelineWatch,
     viewer: Viewer,
     from_ms: int,

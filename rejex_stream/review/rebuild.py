@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,10 +15,16 @@ from typing import NamedTuple
 from rejex_stream.errors import ConfigError
 from rejex_stream.review import auditlog, episodes, similar
 from rejex_stream.review.binding import SYSTEM
-from rejex_stream.review.database import Database
+from rejex_stream.review.database import (
+    SqliteDatabase,
+    remove_file,
+    require_replaceable,
+    take_place,
+)
 from rejex_stream.review.labels import LabelRecord, active_labels, resolve
 from rejex_stream.review.settings import ReviewSettings
 from rejex_stream.review.standing import LabelCache, publish, refresh_status
+from rejex_stream.review.storage import Connection, Database
 from rejex_stream.review.store import ReviewStore
 
 __all__ = ["EventState", "Rebuilt", "apply_labels", "rebuild", "state_hash", "verdict_state"]
@@ -114,7 +118,7 @@ def apply_labels(store: ReviewStore, records: Iterable[LabelRecord]) -> tuple[in
     return new, unknown
 
 
-def _gather(connection: sqlite3.Connection, record: LabelRecord, events: list[int]) -> set[str]:
+def _gather(connection: Connection, record: LabelRecord, events: list[int]) -> set[str]:
     held = connection.execute(
         "SELECT count(*) FROM event WHERE episode_id = ?", (record.episode_id,)
     ).fetchone()[0]
@@ -158,10 +162,11 @@ def rebuild(
             raise ConfigError(
                 f"{str(path)!r} exists: add --replace to build it anew, or give a new path."
             )
-        _require_replaceable(path)
+        require_replaceable(path)
     fresh = path.with_name(path.name + ".rebuild")
-    _remove(fresh)
-    store = ReviewStore(fresh, settings)
+    remove_file(fresh)
+    database = SqliteDatabase(fresh)
+    store = ReviewStore(database, settings)
     try:
         feed(store)
         new, unknown = apply_labels(store, labels)
@@ -175,48 +180,11 @@ def rebuild(
                 subject=path.name,
                 detail={"events": events, "labels": new, "labels_without_events": unknown},
             )
-        found = state_hash(store.database)
-        store.database.settle()
+        found = state_hash(database)
+        database.settle()
     finally:
         store.close()
     if path.exists():
-        _require_replaceable(path)
-    # First the logs: beside another database, SQLite would play them into that.
-    for suffix in _LOGS:
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
-    os.replace(fresh, path)
+        require_replaceable(path)
+    take_place(fresh, path)
     return Rebuilt(events, new, unknown, found)
-
-
-def _require_replaceable(path: Path) -> None:
-    connection = sqlite3.connect(path, timeout=0.5, isolation_level=None)
-    try:
-        tables = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'outbox'").fetchone()
-        if tables is None:
-            raise ConfigError(f"{str(path)!r} is no review store: give another path.")
-        waiting = connection.execute(
-            "SELECT count(*) FROM outbox WHERE sent_ms IS NULL"
-        ).fetchone()[0]
-        if waiting:
-            raise ConfigError(
-                f"{waiting} labels in {str(path)!r} have not been published yet and would be lost: "
-                "let `rejex-stream review serve` send them, or rebuild into a new path."
-            )
-        # Possible only without any other connection.
-        connection.execute("PRAGMA journal_mode = DELETE")
-    except sqlite3.DatabaseError as error:
-        if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
-            raise ConfigError(
-                f"{str(path)!r} is in use: stop the console that has it open first."
-            ) from error
-        # Damaged: that is what a rebuild is for.
-    finally:
-        connection.close()
-
-
-_LOGS = ("-wal", "-shm")
-
-
-def _remove(path: Path) -> None:
-    for suffix in ("", *_LOGS):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)

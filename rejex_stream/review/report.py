@@ -6,7 +6,6 @@ prints the change it would make, and what that change would do.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Mapping
 
 import msgspec
@@ -17,6 +16,7 @@ from rejex_stream.planner import Costs, Plan, plan
 from rejex_stream.rejection import rejection_band
 from rejex_stream.review import workload
 from rejex_stream.review.quality import Quality, quality
+from rejex_stream.review.storage import Connection
 from rejex_stream.review.workload import Agreement, Measured, Workload
 
 __all__ = ["Proposal", "Report", "propose_budget", "propose_contamination", "report"]
@@ -63,7 +63,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report(
-    connection: sqlite3.Connection,
+    connection: Connection,
     *,
     now_ms: int,
     since_ms: int = 0,

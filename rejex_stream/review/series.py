@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import itertools
 import math
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from rejex_stream.review.settings import MINUTE_MS
+from rejex_stream.review.storage import Connection
 from rejex_stream.types import FloatArray, Label
 
 __all__ = ["LABEL_CODES", "Point", "Series", "SeriesBatch", "decimate", "forget", "read", "spark"]
@@ -75,7 +75,7 @@ class SeriesBatch:
             )
         self._points[key] = point
 
-    def write(self, connection: sqlite3.Connection) -> None:
+    def write(self, connection: Connection) -> None:
         """Store every point and bring the minutes' extremes up to date; O(points)."""
         rows = []
         minutes: dict[tuple[int, int], _Extremes] = {}
@@ -93,9 +93,10 @@ class SeriesBatch:
             code = None if point.label is None else LABEL_CODES[point.label]
             rows.append((sensor_id, t_ms, blob, point.score, code))
         connection.executemany(
-            "INSERT INTO point VALUES (?,?,?,?,?) ON CONFLICT DO UPDATE SET "
-            "channel_values = coalesce(excluded.channel_values, channel_values), "
-            "score = coalesce(excluded.score, score), label = coalesce(excluded.label, label)",
+            "INSERT INTO point VALUES (?,?,?,?,?) ON CONFLICT (sensor_id, t_ms) DO UPDATE SET "
+            "channel_values = coalesce(excluded.channel_values, point.channel_values), "
+            "score = coalesce(excluded.score, point.score), "
+            "label = coalesce(excluded.label, point.label)",
             rows,
         )
         for (sensor_id, minute_ms), extremes in minutes.items():
@@ -104,7 +105,7 @@ class SeriesBatch:
 
 
 def _merge_minute(
-    connection: sqlite3.Connection, sensor_id: int, minute_ms: int, extremes: _Extremes
+    connection: Connection, sensor_id: int, minute_ms: int, extremes: _Extremes
 ) -> None:
     known = connection.execute(
         "SELECT lows, highs, score_low, score_high FROM minute WHERE sensor_id = ? AND t_ms = ?",
@@ -117,8 +118,9 @@ def _merge_minute(
             extremes.add_score(known["score_low"], known["score_high"])
     connection.execute(
         "INSERT INTO minute (sensor_id, t_ms, lows, highs, score_low, score_high) "
-        "VALUES (?,?,?,?,?,?) ON CONFLICT DO UPDATE SET lows = excluded.lows, "
-        "highs = excluded.highs, score_low = excluded.score_low, score_high = excluded.score_high",
+        "VALUES (?,?,?,?,?,?) ON CONFLICT (sensor_id, t_ms) DO UPDATE SET "
+        "lows = excluded.lows, highs = excluded.highs, "
+        "score_low = excluded.score_low, score_high = excluded.score_high",
         (
             sensor_id,
             minute_ms,
@@ -130,7 +132,7 @@ def _merge_minute(
     )
 
 
-def forget(connection: sqlite3.Connection, keep: int) -> None:
+def forget(connection: Connection, keep: int) -> None:
     """Drop each sensor's oldest full-resolution points beyond `keep`; the minutes stay."""
     for (sensor_id,) in connection.execute("SELECT sensor_id FROM sensor").fetchall():
         oldest = connection.execute(
@@ -210,7 +212,7 @@ def _array(blob: bytes) -> FloatArray:
 
 
 def read(
-    connection: sqlite3.Connection,
+    connection: Connection,
     sensor_id: int,
     channels: Sequence[str],
     from_ms: int,
@@ -275,7 +277,7 @@ def _line(t: FloatArray, v: FloatArray, most: int) -> tuple[FloatArray, FloatArr
 
 
 def _read_minutes(
-    connection: sqlite3.Connection,
+    connection: Connection,
     sensor_id: int,
     channels: Sequence[str],
     span_ms: tuple[int, int],
@@ -318,7 +320,7 @@ def _read_minutes(
 
 
 def spark(
-    connection: sqlite3.Connection,
+    connection: Connection,
     sensor_id: int,
     channel: int,
     from_ms: int,

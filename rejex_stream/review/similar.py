@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-import sqlite3
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from rejex_stream.encode import decode_review
+from rejex_stream.review.storage import Connection, Row
 from rejex_stream.types import FloatArray
 
 __all__ = ["ChannelDeviation", "Similar", "deviations", "features", "remember", "similar"]
@@ -55,7 +55,7 @@ class Similar(NamedTuple):
 
 
 def deviations(
-    connection: sqlite3.Connection,
+    connection: Connection,
     sensor_id: int,
     channels: Sequence[str],
     start_ms: int,
@@ -103,12 +103,12 @@ def deviations(
     return tuple(sorted(found, key=lambda item: -abs(item.z)))
 
 
-def _table(rows: Sequence[sqlite3.Row], width: int) -> FloatArray:
+def _table(rows: Sequence[Row], width: int) -> FloatArray:
     blobs = [row[0] for row in rows if len(row[0]) == 8 * width]
     return np.frombuffer(b"".join(blobs), dtype="<f8").reshape(len(blobs), width)
 
 
-def features(connection: sqlite3.Connection, episode: str) -> FloatArray:
+def features(connection: Connection, episode: str) -> FloatArray:
     """Return the features of an episode, shape (5 + 16,)."""
     row = connection.execute(
         "SELECT e.*, s.channels FROM episode e JOIN sensor s USING (sensor_id) "
@@ -148,15 +148,16 @@ def _names(channels: str) -> list[str]:
     return names
 
 
-def remember(connection: sqlite3.Connection, episode: str) -> None:
+def remember(connection: Connection, episode: str) -> None:
     """Store the features of an episode that was just labelled."""
     connection.execute(
-        "INSERT OR REPLACE INTO feature VALUES (?, ?)",
+        "INSERT INTO feature VALUES (?, ?) "
+        "ON CONFLICT (episode_id) DO UPDATE SET vector = excluded.vector",
         (episode, features(connection, episode).tobytes()),
     )
 
 
-def similar(connection: sqlite3.Connection, episode: str, *, most: int = 4) -> tuple[Similar, ...]:
+def similar(connection: Connection, episode: str, *, most: int = 4) -> tuple[Similar, ...]:
     """Return the nearest labelled episodes of sensors with the same channels, nearest first."""
     own = connection.execute(
         "SELECT s.channels FROM episode e JOIN sensor s USING (sensor_id) WHERE episode_id = ?",

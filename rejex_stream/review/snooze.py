@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,12 +10,13 @@ from rejex_stream.review.actions import Done, counted, remember, repeated
 from rejex_stream.review.leases import held_by_other
 from rejex_stream.review.queue import Viewer
 from rejex_stream.review.refusals import Refusal
+from rejex_stream.review.storage import Connection
 
 __all__ = ["snooze", "undo_snooze"]
 
 
 def snooze(
-    connection: sqlite3.Connection,
+    connection: Connection,
     request_id: str,
     targets: Sequence[str],
     viewer: Viewer,
@@ -81,7 +81,7 @@ def snooze(
 
 
 def undo_snooze(
-    connection: sqlite3.Connection, payload: dict[str, Any], viewer: Viewer, now_ms: int
+    connection: Connection, payload: dict[str, Any], viewer: Viewer, now_ms: int
 ) -> tuple[list[str], int]:
     """Put back what a snooze changed; returns the episodes and their number of events."""
     changed, n_events = [], 0

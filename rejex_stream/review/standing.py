@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-
 import msgspec
 
 from rejex_stream.review.labels import (
@@ -16,11 +14,12 @@ from rejex_stream.review.labels import (
 )
 from rejex_stream.review.sampling import drawn_for_second_review
 from rejex_stream.review.settings import ReviewSettings
+from rejex_stream.review.storage import Connection
 
 __all__ = ["LabelCache", "publish", "records_of", "refresh_status", "resolution_of"]
 
 
-def records_of(connection: sqlite3.Connection, episode: str) -> list[LabelRecord]:
+def records_of(connection: Connection, episode: str) -> list[LabelRecord]:
     """Return every record that speaks about the events of an episode, in order.
 
     All events of an episode share them, so one event stands for all.
@@ -54,13 +53,13 @@ class LabelCache:
         return found
 
 
-def resolution_of(connection: sqlite3.Connection, episode: str) -> Resolution:
+def resolution_of(connection: Connection, episode: str) -> Resolution:
     """Return what the labels of an episode add up to now."""
     return resolve(active_labels(records_of(connection, episode)))
 
 
 def refresh_status(
-    connection: sqlite3.Connection, episode: str, settings: ReviewSettings, now_ms: int
+    connection: Connection, episode: str, settings: ReviewSettings, now_ms: int
 ) -> None:
     """Bring an episode's status in line with its labels, and give up the claim on it."""
     row = connection.execute(
@@ -95,13 +94,14 @@ def refresh_status(
 
 
 def publish(
-    connection: sqlite3.Connection, record: LabelRecord, *, handle_ms: int | None, sent: bool
+    connection: Connection, record: LabelRecord, *, handle_ms: int | None, sent: bool
 ) -> bool:
     """Store a record with its events and put it into the outbox; says whether it was new."""
     value = encode_label(record)
-    cursor = connection.execute(
+    made = connection.execute(
         "INSERT INTO label (label_id, episode_id, reviewer, kind, target, source, verdict, "
-        "created_ms, handle_ms, record) VALUES (?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING",
+        "created_ms, handle_ms, record) VALUES (?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING "
+        "RETURNING label_seq",
         (
             record.label_id,
             record.episode_id,
@@ -114,14 +114,13 @@ def publish(
             handle_ms,
             value,
         ),
-    )
-    if cursor.rowcount == 0:
+    ).fetchone()
+    if made is None:
         return False
-    label_seq = cursor.lastrowid
     connection.executemany(
         "INSERT INTO label_event (event_id, label_seq) SELECT event_id, ? FROM event "
         "WHERE topic = ? AND partition = ? AND offset = ?",
-        [(label_seq, *position) for position in record.events],
+        [(made["label_seq"], *position) for position in record.events],
     )
     connection.execute(
         "INSERT INTO outbox (label_id, key, value, sent_ms) VALUES (?,?,?,?)",

@@ -13,12 +13,13 @@ from rejex_stream.review import decisions, expiry, ingest, leases, outbox, serie
 from rejex_stream.review import snooze as snoozing
 from rejex_stream.review import undo as undoing
 from rejex_stream.review.actions import Done
-from rejex_stream.review.database import Database
+from rejex_stream.review.database import SqliteDatabase
 from rejex_stream.review.decisions import Decision
 from rejex_stream.review.ingest import Intake, IntakeCounts
 from rejex_stream.review.leases import Lease
 from rejex_stream.review.queue import QueueFilter, Viewer
 from rejex_stream.review.settings import ReviewSettings
+from rejex_stream.review.storage import Database
 from rejex_stream.types import Partition, ReviewItem, Verdict
 
 __all__ = ["ReviewStore", "wall_clock_ms"]
@@ -30,15 +31,16 @@ def wall_clock_ms() -> int:
 
 
 class ReviewStore:
-    """A review queue in one SQLite file.
+    """A review queue in one database.
 
     Safe for several threads and processes. Methods that change something are one transaction each;
     pages read through :attr:`database`.
 
     Parameters
     ----------
-    path
-        The file; made if missing, on a local disk.
+    place
+        The SQLite file, made if missing, on a local disk; or a database that is open, which is
+        closed with the store.
     settings
         How the queue works.
     clock_ms
@@ -64,13 +66,13 @@ class ReviewStore:
 
     def __init__(
         self,
-        path: Path,
+        place: Path | Database,
         settings: ReviewSettings | None = None,
         *,
         clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self.settings = settings or ReviewSettings()
-        self.database = Database(path)
+        self.database: Database = SqliteDatabase(place) if isinstance(place, Path) else place
         self.now_ms = clock_ms
 
     # ------------------------------------------------------------------------------ coming in
@@ -226,5 +228,5 @@ class ReviewStore:
             series.forget(connection, self.settings.points_per_sensor)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the database."""
         self.database.close()

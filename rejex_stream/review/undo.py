@@ -6,7 +6,6 @@ It is the store that remembers, so undo survives a reload, another tab and anoth
 from __future__ import annotations
 
 import json
-import sqlite3
 from typing import Any
 
 from rejex_stream.review import auditlog, episodes
@@ -17,12 +16,13 @@ from rejex_stream.review.refusals import Refusal
 from rejex_stream.review.settings import ReviewSettings
 from rejex_stream.review.snooze import undo_snooze
 from rejex_stream.review.standing import publish, records_of, refresh_status
+from rejex_stream.review.storage import Connection
 
 __all__ = ["undo"]
 
 
 def undo(
-    connection: sqlite3.Connection,
+    connection: Connection,
     request_id: str,
     viewer: Viewer,
     settings: ReviewSettings,
@@ -57,7 +57,7 @@ def undo(
 
 
 def _undo_labels(  # noqa: PLR0917
-    connection: sqlite3.Connection,
+    connection: Connection,
     request_id: str,
     payload: dict[str, Any],
     viewer: Viewer,
@@ -122,7 +122,7 @@ def _undo_labels(  # noqa: PLR0917
     return changed, n_events
 
 
-def _can_rejoin(connection: sqlite3.Connection, child: str, parent: str) -> bool:
+def _can_rejoin(connection: Connection, child: str, parent: str) -> bool:
     """Say whether a part and the rest have the same labels again, and nobody holds the rest."""
     row = connection.execute(
         "SELECT status FROM episode WHERE episode_id = ?", (parent,)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from rejex_stream.review import auditlog, series
 from rejex_stream.review.explain import in_short
 from rejex_stream.review.queue import TABS, QueueFilter, Tab, Viewer
 from rejex_stream.review.settings import ReviewSettings
+from rejex_stream.review.storage import Connection, Row
 from rejex_stream.types import Verdict
 
 __all__ = [
@@ -70,7 +70,7 @@ class EpisodeRow:
     blind: bool
 
 
-def is_blind(settings: ReviewSettings, row: sqlite3.Row, viewer: Viewer) -> bool:
+def is_blind(settings: ReviewSettings, row: Row, viewer: Viewer) -> bool:
     """Say whether the leaning and other people's labels are still hidden from this viewer."""
     if row["status"] not in ("open", "needs_second"):
         return False
@@ -80,7 +80,7 @@ def is_blind(settings: ReviewSettings, row: sqlite3.Row, viewer: Viewer) -> bool
 
 
 def unblinded(
-    connection: sqlite3.Connection,
+    connection: Connection,
     settings: ReviewSettings,
     lines: Sequence[auditlog.AuditRow],
     viewer: Viewer,
@@ -102,7 +102,7 @@ def unblinded(
     ]
 
 
-def _main_event(connection: sqlite3.Connection, episode: str) -> Verdict:
+def _main_event(connection: Connection, episode: str) -> Verdict:
     """Return the least stable event, which stands for the episode."""
     row = connection.execute(
         "SELECT item FROM event WHERE episode_id = ? ORDER BY confidence IS NULL, confidence, "
@@ -113,8 +113,8 @@ def _main_event(connection: sqlite3.Connection, episode: str) -> Verdict:
 
 
 def row_of(
-    connection: sqlite3.Connection,
-    row: sqlite3.Row,
+    connection: Connection,
+    row: Row,
     settings: ReviewSettings,
     viewer: Viewer,
     now_ms: int,
@@ -153,7 +153,7 @@ def row_of(
 
 
 def queue_rows(
-    connection: sqlite3.Connection,
+    connection: Connection,
     chosen: QueueFilter,
     settings: ReviewSettings,
     viewer: Viewer,
@@ -169,7 +169,7 @@ def queue_rows(
 
 
 def around(
-    connection: sqlite3.Connection,
+    connection: Connection,
     sensor_id: int,
     start_ms: int,
     end_ms: int,
@@ -183,12 +183,12 @@ def around(
     """
     first = connection.execute(
         "SELECT min(t_ms) FROM (SELECT t_ms FROM point WHERE sensor_id = ? AND t_ms < ? "
-        "ORDER BY t_ms DESC LIMIT ?)",
+        "ORDER BY t_ms DESC LIMIT ?) AS near",
         (sensor_id, start_ms, before),
     ).fetchone()[0]
     last = connection.execute(
         "SELECT max(t_ms) FROM (SELECT t_ms FROM point WHERE sensor_id = ? AND t_ms > ? "
-        "ORDER BY t_ms LIMIT ?)",
+        "ORDER BY t_ms LIMIT ?) AS near",
         (sensor_id, end_ms, after),
     ).fetchone()[0]
     low = start_ms if first is None else first
@@ -197,9 +197,7 @@ def around(
     return low - pad, high + pad
 
 
-def row_spark(
-    connection: sqlite3.Connection, row: EpisodeRow
-) -> tuple[list[float], list[float], int, int]:
+def row_spark(connection: Connection, row: EpisodeRow) -> tuple[list[float], list[float], int, int]:
     """Return a small line around an episode (t, v), and the times it covers."""
     low, high = around(connection, row.sensor_id, row.start_ms, row.end_ms, before=40, after=25)
     channel = _speaking_channel(row)
@@ -238,7 +236,7 @@ class Summary:
 
 
 def summary(
-    connection: sqlite3.Connection,
+    connection: Connection,
     settings: ReviewSettings,
     viewer: Viewer,
     now_ms: int,
@@ -252,7 +250,7 @@ def summary(
         counts[tab] = view.count(connection, viewer, now_ms)
     query = QueueFilter().sql(viewer, now_ms)
     oldest, late = connection.execute(
-        f"SELECT min(e.received_ms), sum(e.received_ms <= ?) {query.source}",
+        f"SELECT min(e.received_ms), count(CASE WHEN e.received_ms <= ? THEN 1 END) {query.source}",
         (now_ms - settings.sla_ms, *query.values),
     ).fetchone()
     action = connection.execute(

@@ -7,7 +7,6 @@ once a minute of event time, and the monitors' state, so that a restart goes on.
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Iterable, Sequence
 
@@ -17,6 +16,7 @@ from rejex_stream.encode import decode_verdict
 from rejex_stream.errors import CheckpointError, ConnectorError
 from rejex_stream.monitor import Alarm, MonitorBank, MonitorConfig, MonitorStatus
 from rejex_stream.review.settings import MINUTE_MS
+from rejex_stream.review.storage import Connection
 from rejex_stream.review.store import ReviewStore
 from rejex_stream.types import Verdict
 
@@ -194,14 +194,16 @@ class PipelineWatch:
                 "SELECT coalesce(max(rate_seq), 0) + 1 FROM rate"
             ).fetchone()[0]
             connection.executemany(
-                "INSERT OR REPLACE INTO rate VALUES (?,?,?,?,?)",
+                "INSERT INTO rate VALUES (?,?,?,?,?) "
+                "ON CONFLICT (pipeline, stream_key, t_ms) DO UPDATE SET "
+                "rate_seq = excluded.rate_seq, value = excluded.value",
                 [
                     (self.pipeline, key, one.t_ms, next_seq + i, msgspec.json.encode(one))
                     for i, (key, one) in enumerate(found)
                 ],
             )
             connection.executemany(
-                "INSERT OR IGNORE INTO mark VALUES (?,?,?,?,?)",
+                "INSERT INTO mark VALUES (?,?,?,?,?) ON CONFLICT DO NOTHING",
                 [
                     (
                         self.pipeline,
@@ -232,7 +234,8 @@ class PipelineWatch:
             blob = len(config).to_bytes(4, "big") + config + self._bank.snapshot()
         with self._store.database.write() as connection:
             connection.execute(
-                "INSERT INTO monitor VALUES (?,?) ON CONFLICT DO UPDATE SET state = excluded.state",
+                "INSERT INTO monitor VALUES (?,?) "
+                "ON CONFLICT (pipeline) DO UPDATE SET state = excluded.state",
                 (self.pipeline, blob),
             )
             for table in ("rate", "mark"):
@@ -243,7 +246,7 @@ class PipelineWatch:
 
 
 def samples(
-    connection: sqlite3.Connection,
+    connection: Connection,
     pipeline: str,
     stream_key: str,
     from_ms: int,
@@ -262,7 +265,7 @@ def samples(
 
 
 def samples_after(
-    connection: sqlite3.Connection, pipeline: str, stream_key: str, rate_seq: int
+    connection: Connection, pipeline: str, stream_key: str, rate_seq: int
 ) -> list[tuple[int, RateSample]]:
     """Return the samples of a stream that came after `rate_seq`, with their own."""
     return [

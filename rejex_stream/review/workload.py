@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import statistics
 
 import msgspec
@@ -16,6 +15,7 @@ from rejex_stream.review.agreement import (
     percent_agreement,
 )
 from rejex_stream.review.quality import judged_episodes
+from rejex_stream.review.storage import Connection
 
 __all__ = ["Agreement", "Measured", "Workload", "agreement", "measured", "workload"]
 
@@ -49,7 +49,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     turnaround_ms: float | None
 
 
-def workload(connection: sqlite3.Connection, now_ms: int) -> Workload:
+def workload(connection: Connection, now_ms: int) -> Workload:
     """Return how the queue is doing."""
     week = now_ms - _WEEK_MS
     waiting = connection.execute(
@@ -116,7 +116,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     disputed: int
 
 
-def agreement(connection: sqlite3.Connection, since_ms: int = 0) -> Agreement:
+def agreement(connection: Connection, since_ms: int = 0) -> Agreement:
     """Return the agreement; adjudications are answers to a disagreement and do not count."""
     units: list[dict[str, str]] = []
     judged = 0
@@ -174,7 +174,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     tolerance: float | None
 
 
-def measured(connection: sqlite3.Connection, pipeline: str) -> Measured | None:
+def measured(connection: Connection, pipeline: str) -> Measured | None:
     """Return what a pipeline did; ``None`` before its first verdict."""
     newest = connection.execute(
         "SELECT max(t_ms), min(t_ms) FROM minute JOIN sensor USING (sensor_id) "

@@ -12,7 +12,7 @@ import pytest
 from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.errors import ConfigError
 from rejex_stream.review import auditlog
-from rejex_stream.review.database import Database, filesystem_of
+from rejex_stream.review.database import SqliteDatabase, filesystem_of
 from rejex_stream.review.decisions import Decision, Target
 from rejex_stream.review.feeds import FileFeed
 from rejex_stream.review.labels import decode_label
@@ -423,7 +423,7 @@ def test_network_file_systems_are_refused(monkeypatch, tmp_path):
     assert filesystem_of(tmp_path / "review.db", table) == "nfs4"
     monkeypatch.setattr("rejex_stream.review.database.filesystem_of", lambda _: "nfs4")
     with pytest.raises(ConfigError, match="network file system"):
-        Database(tmp_path / "review.db")
+        SqliteDatabase(tmp_path / "review.db")
 
 
 def test_tables_are_strict_and_the_log_is_written_ahead(new_store):
@@ -443,7 +443,7 @@ def test_a_file_that_is_no_store_is_refused(tmp_path):
     path = tmp_path / "review.db"
     path.write_text("hello, I am a diary. " * 100)
     with pytest.raises(ConfigError, match="cannot be used as a review store"):
-        Database(path)
+        SqliteDatabase(path)
 
 
 def test_a_backup_is_a_working_store(new_store, tmp_path):

@@ -11,7 +11,6 @@ import hmac
 import ipaddress
 import json
 import secrets
-import sqlite3
 import time
 from collections import defaultdict, deque
 from collections.abc import Mapping
@@ -25,6 +24,7 @@ from starlette.requests import cookie_parser
 from rejex_stream.errors import ConfigError
 from rejex_stream.review.binding import SYSTEM, AuthMode, Network, check_name, networks
 from rejex_stream.review.queue import ROLES, Role, Viewer
+from rejex_stream.review.storage import Connection
 from rejex_stream.review.store import ReviewStore
 
 __all__ = [
@@ -158,7 +158,7 @@ class Sessions:
         """Return the token of a new session."""
         return self._issue(viewer, "cookie", _SESSION_MS)
 
-    def _find(self, connection: sqlite3.Connection, token: str, kind: str) -> Viewer | None:
+    def _find(self, connection: Connection, token: str, kind: str) -> Viewer | None:
         row = connection.execute(
             "SELECT reviewer, role FROM session WHERE token_hash = ? AND kind = ? "
             "AND expires_ms > ?",

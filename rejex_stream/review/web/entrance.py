@@ -135,7 +135,10 @@ async def readyz(request: Request) -> Response:
 
     def work() -> list[str]:
         with console.store.database.write() as connection:
-            connection.execute("INSERT OR REPLACE INTO meta VALUES ('ready', '1')")
+            connection.execute(
+                "INSERT INTO meta VALUES ('ready', '1') "
+                "ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+            )
         return sorted(console.upkeep.problems) if console.upkeep else []
 
     failing = await off_loop(work)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import sqlite3
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -17,6 +16,7 @@ from starlette.routing import Route
 from rejex_stream.monitor import MonitorStatus
 from rejex_stream.review import rates
 from rejex_stream.review.queue import Viewer
+from rejex_stream.review.storage import Connection
 from rejex_stream.review.watching import PipelineWatch, RateSample, samples, samples_after
 from rejex_stream.review.web.api import answer, json_api
 from rejex_stream.review.web.console import Console, console_of, off_loop, viewer_of
@@ -37,9 +37,7 @@ def _chosen(console: Console, request: Request) -> tuple[PipelineWatch | None, s
     return watch, query.get("stream", "")[:500]
 
 
-def _hours(
-    connection: sqlite3.Connection, watch: PipelineWatch, stream: str, request: Request
-) -> str:
+def _hours(connection: Connection, watch: PipelineWatch, stream: str, request: Request) -> str:
     """Return the stretch asked for, or the shortest of a day or more that shows a course."""
     asked = request.query_params.get("hours", "")
     if asked in _HOURS:
@@ -54,7 +52,7 @@ def _hours(
     return "all"
 
 
-def _since(connection: sqlite3.Connection, watch: PipelineWatch, hours: str) -> int:
+def _since(connection: Connection, watch: PipelineWatch, hours: str) -> int:
     last = rates.last_event_ms(connection, watch.pipeline)
     if last is None:
         return 0
@@ -95,7 +93,7 @@ def status_json(status: MonitorStatus | None) -> dict[str, Any] | None:
 
 
 def _picture(
-    connection: sqlite3.Connection, watch: PipelineWatch, stream: str, hours: str
+    connection: Connection, watch: PipelineWatch, stream: str, hours: str
 ) -> dict[str, Any]:
     since = _since(connection, watch, hours)
     newest = connection.execute("SELECT coalesce(max(rate_seq), 0) FROM rate").fetchone()[0]
@@ -118,9 +116,7 @@ def _picture(
     }
 
 
-def _live(
-    console: Console, connection: sqlite3.Connection, viewer: Viewer, request: Request
-) -> Context:
+def _live(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
     watch, stream = _chosen(console, request)
     if watch is None:
         return {"watch": None, "watches": {}, "live_data": {}}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import shlex
-import sqlite3
 from typing import Any
 
 import msgspec
@@ -20,6 +19,7 @@ from rejex_stream.review import auditlog, fleet, rates, workload
 from rejex_stream.review.quality import quality
 from rejex_stream.review.queue import QueueFilter, Viewer
 from rejex_stream.review.refusals import Refusal
+from rejex_stream.review.storage import Connection
 from rejex_stream.review.views import unblinded
 from rejex_stream.review.web.console import Console, console_of, off_loop, viewer_of
 from rejex_stream.review.web.pages import Context, page, render, shell
@@ -35,9 +35,7 @@ _BUCKETS = {
 
 
 # ---------------------------------------------------------------------------------------- fleet
-def _fleet(
-    console: Console, connection: sqlite3.Connection, viewer: Viewer, request: Request
-) -> Context:
+def _fleet(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
     asked = request.query_params.get("hours", "")
     names = _pipelines(connection)
     inflation = _inflation(connection, console)
@@ -68,7 +66,7 @@ def _fleet(
 
 
 def _rows(
-    connection: sqlite3.Connection,
+    connection: Connection,
     names: list[str],
     bucket: tuple[int, int],
     delta: float,
@@ -90,7 +88,7 @@ def _rows(
 
 
 def _groups(
-    connection: sqlite3.Connection, viewer: Viewer, rows: list[fleet.FleetRow], now_ms: int
+    connection: Connection, viewer: Viewer, rows: list[fleet.FleetRow], now_ms: int
 ) -> list[tuple[str, list[fleet.FleetRow], str, int]]:
     """Return (group, its sensors, address of its queue, episodes there)."""
     groups: dict[str, list[fleet.FleetRow]] = {}
@@ -103,7 +101,7 @@ def _groups(
     return found
 
 
-def _inflation(connection: sqlite3.Connection, console: Console) -> dict[tuple[str, str], float]:
+def _inflation(connection: Connection, console: Console) -> dict[tuple[str, str], float]:
     found: dict[tuple[str, str], float] = {}
     for row in connection.execute("SELECT DISTINCT pipeline, stream_key FROM sensor"):
         watch = console.watches.get(row["pipeline"])
@@ -113,14 +111,14 @@ def _inflation(connection: sqlite3.Connection, console: Console) -> dict[tuple[s
     return found
 
 
-def _pipelines(connection: sqlite3.Connection) -> list[str]:
+def _pipelines(connection: Connection) -> list[str]:
     rows = connection.execute(
         "SELECT DISTINCT pipeline FROM sensor WHERE last_ms IS NOT NULL ORDER BY 1"
     )
     return [row[0] for row in rows]
 
 
-def _pipeline_line(connection: sqlite3.Connection, name: str) -> dict[str, Any]:
+def _pipeline_line(connection: Connection, name: str) -> dict[str, Any]:
     row = connection.execute(
         "SELECT count(*) AS sensors, max(last_ms) AS last_ms, min(epoch) AS low, "
         "max(epoch) AS high FROM sensor WHERE pipeline = ? AND last_ms IS NOT NULL",
@@ -132,9 +130,7 @@ def _pipeline_line(connection: sqlite3.Connection, name: str) -> dict[str, Any]:
     return {"name": name, **dict(row), "swap_ms": swap}
 
 
-def _cell(
-    console: Console, connection: sqlite3.Connection, viewer: Viewer, request: Request
-) -> Context:
+def _cell(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
     """One cell of the fleet, from the same minutes."""
     query = request.query_params
     sensor = connection.execute(
@@ -257,9 +253,7 @@ def answer_question(asked: Question, rule: EpisodeRule) -> dict[str, Any]:
     }
 
 
-def _planner(
-    console: Console, connection: sqlite3.Connection, viewer: Viewer, request: Request
-) -> Context:
+def _planner(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
     now = console.store.now_ms()
     names = _pipelines(connection)
     name = request.query_params.get("pipeline", names[0] if names else "")
@@ -318,9 +312,7 @@ async def get_plan(request: Request) -> Response:
 
 
 # ---------------------------------------------------------------------------------------- audit
-def _audit(
-    console: Console, connection: sqlite3.Connection, viewer: Viewer, request: Request
-) -> Context:
+def _audit(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
     query = request.query_params
     before = query.get("before", "")
     rows = list(
@@ -356,7 +348,7 @@ def _audit(
     }
 
 
-def _distinct(connection: sqlite3.Connection, column: str) -> list[str]:
+def _distinct(connection: Connection, column: str) -> list[str]:
     return [row[0] for row in connection.execute(f"SELECT DISTINCT {column} FROM audit ORDER BY 1")]
 
 

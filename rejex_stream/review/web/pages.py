@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -21,6 +20,7 @@ from rejex_stream.review.labels import HumanVerdict
 from rejex_stream.review.preferences import DEFAULT_KEYS, KEY_LABELS
 from rejex_stream.review.queue import SORTS, QueueFilter, Tab, Viewer
 from rejex_stream.review.refusals import Refusal
+from rejex_stream.review.storage import Connection
 from rejex_stream.review.views import EpisodeRow, queue_rows, row_spark, summary
 from rejex_stream.review.web.console import Console, console_of, filter_of, off_loop, viewer_of
 from rejex_stream.review.web.words import CELL_STATES, FILTERS, spark_svg
@@ -58,10 +58,10 @@ def environment() -> jinja2.Environment:
 
 
 Context = dict[str, Any]
-Build = Callable[[Console, sqlite3.Connection, Viewer, Request], Context]
+Build = Callable[[Console, Connection, Viewer, Request], Context]
 
 
-def shell(console: Console, connection: sqlite3.Connection, viewer: Viewer) -> Context:
+def shell(console: Console, connection: Connection, viewer: Viewer) -> Context:
     """Return what every page shows around its content."""
     store = console.store
     now = store.now_ms()
@@ -121,9 +121,7 @@ def page(template: str, build: Build) -> Callable[[Request], Any]:
 
 
 # ---------------------------------------------------------------------------------------- queue
-def _with_sparks(
-    connection: sqlite3.Connection, rows: list[EpisodeRow]
-) -> list[tuple[EpisodeRow, Any]]:
+def _with_sparks(connection: Connection, rows: list[EpisodeRow]) -> list[tuple[EpisodeRow, Any]]:
     found = []
     for row in rows:
         t, v, low, high = row_spark(connection, row)
@@ -147,9 +145,7 @@ def _tabs(view: QueueFilter, since_ms: int) -> list[tuple[Tab, str, QueueFilter]
     ]
 
 
-def _queue(
-    console: Console, connection: sqlite3.Connection, viewer: Viewer, request: Request
-) -> Context:
+def _queue(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
     view, now = filter_of(request), console.store.now_ms()
     rows = list(queue_rows(connection, view, console.store.settings, viewer, now, limit=_PAGE_ROWS))
     found = summary(connection, console.store.settings, viewer, now, view.words)
@@ -184,9 +180,7 @@ async def get_rows(request: Request) -> Response:
 
 
 # -------------------------------------------------------------------------------------- episode
-def _episode(
-    console: Console, connection: sqlite3.Connection, viewer: Viewer, request: Request
-) -> Context:
+def _episode(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
     store, now = console.store, console.store.now_ms()
     detail = episode_detail(connection, request.path_params["episode"], store.settings, viewer, now)
     view = filter_of(request)
@@ -239,7 +233,7 @@ def _episode(
     }
 
 
-def _case_spark(connection: sqlite3.Connection, case: Any, channel: int) -> Any:  # noqa: ANN401
+def _case_spark(connection: Connection, case: Any, channel: int) -> Any:  # noqa: ANN401
     from rejex_stream.review import series
     from rejex_stream.review.views import around
 
@@ -249,9 +243,7 @@ def _case_spark(connection: sqlite3.Connection, case: Any, channel: int) -> Any:
 
 
 # ----------------------------------------------------------------------------------------- help
-def _help(
-    console: Console, connection: sqlite3.Connection, viewer: Viewer, request: Request
-) -> Context:
+def _help(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
     return {
         "default_keys": DEFAULT_KEYS,
         "own_json": msgspec.to_builtins(preferences.load(connection, viewer.reviewer)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from markupsafe import Markup
 
@@ -75,6 +76,8 @@ def clock(ms: int | None) -> str:
     return _at(ms).strftime("%H:%M:%S")
 
 
+# A page of the fleet says the same few times for every sensor.
+@lru_cache(maxsize=1024)
 def day(ms: int | None) -> str:
     """Return a date and a time in UTC."""
     if ms is None:

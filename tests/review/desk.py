@@ -145,19 +145,22 @@ class Desk:
             complaint for complaint in self.complaints[before:] if not re.search(pattern, complaint)
         ]
 
-    def close(self) -> None:
+    def leave(self) -> None:
+        """Take every page off the console; profiles end with the browser.
+
+        Chromium may never finish closing a profile of which a page is on its way to another one,
+        and Playwright waits for it without a limit.
+        """
         from playwright.sync_api import Error
 
         for context in self.contexts:
             for page in context.pages:
-                # Chromium may never finish closing a page that is on its way to another one.
                 for _ in range(3):
                     try:
                         page.goto("about:blank")
                         break
                     except Error:  # its own script was quicker: once more
                         continue
-            context.close()
 
 
 Sit = Callable[[Any], AbstractContextManager[Desk]]
@@ -173,7 +176,7 @@ def desk(browser: Any) -> Sit:
         try:
             yield place
         finally:
-            place.close()
+            place.leave()
         assert place.complaints == []
 
     return sit

@@ -17,6 +17,7 @@ from rejex_stream.planner import (
     Plan,
     episodes_per_day,
     plan,
+    plan_doubts,
 )
 from rejex_stream.rejection import min_window, rejection_band, window_for_rate
 from rejex_stream.workload import (
@@ -34,6 +35,8 @@ WINDOWS = (500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
 """Windows that are tried when none are given."""
 
 _LARGEST_WINDOW = 10_000_000
+# A label that flips with exp(-32), the paper's value, is certain: more only costs reviews.
+_AMPLE_TOLERANCES = (32.0, 16.0, 8.0)
 
 
 class CapacityRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +45,9 @@ class CapacityRow(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     plan
-        What it promises, with the largest tolerance that fits.
+        What it promises, with the largest tolerance that fits and helps.
+    time_left
+        Whether people have time for more, which no larger tolerance would put to use.
     reviews_per_day, minutes_per_day
         Expected reviews (rejected events by `events_per_episode`) and the minutes they take.
     independent_episodes_per_day
@@ -59,6 +64,7 @@ class CapacityRow(msgspec.Struct, frozen=True, kw_only=True):
     independent_episodes_per_day: float | None = None
     overrun: float | None = None
     fill_days: float
+    time_left: bool = False
 
 
 class CapacityPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +82,8 @@ class CapacityPlan(msgspec.Struct, frozen=True, kw_only=True):
         One per window.
     recommended
         Index of the smallest window that works, if one does.
+    spare
+        What is left of the day, where time is not what limits the recommended window.
     refusal
         Why none does.
     nearest
@@ -89,6 +97,7 @@ class CapacityPlan(msgspec.Struct, frozen=True, kw_only=True):
     overrun: float
     rows: tuple[CapacityRow, ...]
     recommended: int | None
+    spare: str | None
     refusal: str | None
     nearest: tuple[str, ...]
 
@@ -136,6 +145,9 @@ def plan_for_team(
     5000
     >>> plan_for_team(Team(sensors=200, events_per_s=1), 0.05).recommended is None
     True
+    >>> plan_for_team(Team(sensors=1, events_per_s=0.001), 0.05).spare
+    'Everything fits, and time is left: n = 500 at T = 32 brings about 13 of the 80 reviews a day \
+that people have time for.'
     """
     check_contamination(contamination)
     question = _Question(team, contamination, frozen, overrun, delta, costs, rule, least_tolerance)
@@ -159,6 +171,7 @@ def plan_for_team(
         overrun=overrun,
         rows=rows,
         recommended=works[0] if works else None,
+        spare=_spare(team, rows[works[0]]) if works else None,
         refusal=refusal,
         nearest=nearest,
     )
@@ -201,22 +214,17 @@ def _row(question: _Question, n: int, safe: float) -> CapacityRow:
     team = question.team
     fill = n / team.events_per_stream_day
     rate = _frozen_rate(question, n, safe) if question.frozen else safe
-    if not 0 < rate < 1:
-        why = (
-            "people can look at every event: nothing needs to be rejected for lack of time."
-            if rate >= 1
-            else "no rejected event at all fits into the day."
-        )
+    if rate <= 0:
         nothing = Plan(
             contamination=question.contamination,
             window=n,
             tolerance=None,
             delta=question.delta,
             promise=None,
-            refusal=why,
+            refusal="no rejected event at all fits into the day.",
         )
         return CapacityRow(plan=nothing, fill_days=fill)
-    choice = _trusted(question, question.promise(n, rate=rate), rate)
+    choice, time_left = _choose(question, n, rate)
     promise = choice.promise
     if promise is None:
         return CapacityRow(plan=choice, fill_days=fill)
@@ -230,6 +238,37 @@ def _row(question: _Question, n: int, safe: float) -> CapacityRow:
         ),
         overrun=question.overrun_of(promise.upper - promise.lower + 1, n),
         fill_days=fill,
+        time_left=time_left,
+    )
+
+
+def _choose(question: _Question, n: int, rate: float) -> tuple[Plan, bool]:
+    """Return the largest tolerance that the rate allows and that helps; whether time is left."""
+    ample = _AMPLE_TOLERANCES[0]
+    choice = _trusted(question, question.promise(n, rate=rate), rate) if rate < 1 else None
+    fits = choice is not None and choice.refusal is None
+    if choice and fits and (choice.tolerance or 0.0) <= ample and not plan_doubts(choice):
+        return choice, False
+    least = question.least_tolerance
+    smaller = [
+        other
+        for tolerance in (*(one for one in _AMPLE_TOLERANCES if one > least), least)
+        if (other := question.promise(n, tolerance=tolerance)).refusal is None
+        and other.promise is not None
+        and other.promise.expected_rate <= rate
+    ]
+    if smaller:
+        return next((one for one in smaller if not plan_doubts(one)), smaller[-1]), True
+    return choice or question.promise(n, tolerance=least), False
+
+
+def _spare(team: Team, row: CapacityRow) -> str | None:
+    if not row.time_left or row.reviews_per_day is None:
+        return None
+    return (
+        f"Everything fits, and time is left: n = {row.plan.window:,} at T = {row.plan.tolerance:g} "
+        f"brings about {row.reviews_per_day:,.{1 if row.reviews_per_day < 10 else 0}f} of the "
+        f"{team.reviews_per_day:,} reviews a day that people have time for."
     )
 
 
@@ -267,16 +306,23 @@ def _refuse(question: _Question, safe: float, largest: int) -> tuple[str, tuple[
     team, least = question.team, question.least_tolerance
     events, capacity = team.events_per_day, team.reviews_per_day
     if safe >= 1:
+        n = min_window(question.contamination, least)
         return (
-            f"{capacity:,} reviews a day cover all {events:,.0f} events: let people look at "
-            "everything.",
-            (),
+            f"{capacity:,} reviews a day cover all {events:,.0f} events, but no window up to "
+            f"{largest:,} can give both labels with a tolerance of at least {least:g}.",
+            (f"a window of {n:,} events at T = {least:g}",),
         )
-    refusal = (
-        f"With {events:,.0f} events and {capacity:,} reviews a day, at most {safe:.2g} of the "
-        f"events may be rejected; no window up to {largest:,} does that with a tolerance of at "
-        f"least {least:g}."
-    )
+    if capacity:
+        refusal = (
+            f"With {events:,.0f} events and {capacity:,} reviews a day, at most {safe:.2g} of the "
+            f"events may be rejected; no window up to {largest:,} does that with a tolerance of at "
+            f"least {least:g}."
+        )
+    else:
+        refusal = (
+            f"Not one review fits into the day: it takes {team.handling_s:,.0f} s, and people have "
+            f"{team.reviewers * team.minutes_per_day:,.3g} minutes."
+        )
     nearest = _larger_window(question, safe) if safe > 0 else []
     n = max(largest, min_window(question.contamination, least))
     rate = expected_rejection_rate(rejection_band(n, question.contamination, least))

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, TextIO
 
-__all__ = ["JsonFormatter", "TextFormatter", "logging_to_stderr"]
+__all__ = ["JsonFormatter", "TextFormatter", "ThinningHandler", "logging_to_stderr"]
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_REPEAT_S = 60.0
+# Ports, ids, versions and waits differ from one line to the next that says the same.
+_VARYING = re.compile(r"0x[0-9a-f]+|\d+(\.\d+)*")
 
 
 class JsonFormatter(logging.Formatter):
@@ -62,6 +68,88 @@ class TextFormatter(logging.Formatter):
         return line
 
 
+@dataclass(slots=True)
+class _Said:
+    """A line that was let through, and how many like it were not."""
+
+    record: logging.LogRecord
+    last: float
+    repeats: int = 0
+
+
+class ThinningHandler(logging.StreamHandler[TextIO]):
+    """Writes what Kafka's client repeats at most once in so many seconds, with a count.
+
+    A broker that is away makes the client say the same several times a second. Lines are the same
+    if they differ in numbers only.
+
+    Parameters
+    ----------
+    stream
+        Where to write.
+    every_s
+        Seconds between two lines that say the same.
+
+    Examples
+    --------
+    >>> handler = ThinningHandler(sys.stdout)
+    >>> for second in (0, 1, 2, 70):
+    ...     _ = handler.handle(logging.makeLogRecord(
+    ...         {"name": "kafka.net", "msg": "port %d refused", "args": (second,), "levelno": 30,
+    ...          "created": 1000.0 + second}))
+    port 0 refused
+    port 70 refused (and 2 more like it in 70 s)
+    """
+
+    def __init__(self, stream: TextIO, every_s: float = _REPEAT_S) -> None:
+        super().__init__(stream)
+        self._every_s = every_s
+        self._said: dict[tuple[str, str], _Said] = {}
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Write the record, unless it only repeats what was written a moment ago; O(1)."""
+        if record.name.partition(".")[0] != "kafka":
+            return super().handle(record)
+        key = (record.name, _VARYING.sub("#", record.getMessage()))
+        self.acquire()
+        try:
+            said = self._said.get(key)
+            if said and 0 <= record.created - said.record.created < self._every_s:
+                said.repeats, said.last = said.repeats + 1, record.created
+                return False
+            self._said[key] = _Said(record, record.created)
+            self._forget(record.created)
+            if said and said.repeats:
+                record = _counted(said, record, record.created)
+            return super().handle(record)
+        finally:
+            self.release()
+
+    def finish(self) -> None:
+        """Tell what was left out and not yet told."""
+        self._forget(None)
+
+    def _forget(self, now: float | None) -> None:
+        """Drop what was said longer ago than `every_s`, telling how often it was repeated."""
+        self.acquire()
+        try:
+            for key, said in list(self._said.items()):
+                if now is None or not 0 <= now - said.record.created < self._every_s:
+                    del self._said[key]
+                    if said.repeats:
+                        super().handle(_counted(said, said.record, said.last))
+        finally:
+            self.release()
+
+
+def _counted(said: _Said, record: logging.LogRecord, created: float) -> logging.LogRecord:
+    told = copy.copy(record)
+    passed = max(1.0, created - said.record.created)
+    told.msg = f"{record.getMessage()} (and {said.repeats:,} more like it in {passed:,.0f} s)"
+    told.args, told.created = (), created
+    return told
+
+
 def escaped(text: str) -> str:
     r"""Return `text` on one line, with control characters spelled out.
 
@@ -79,17 +167,24 @@ def escaped(text: str) -> str:
 
 @contextmanager
 def logging_to_stderr(
-    level: str = "info", style: Literal["auto", "text", "json"] = "auto"
+    level: str = "info",
+    style: Literal["auto", "text", "json"] = "auto",
+    libraries: str = "warning",
 ) -> Iterator[logging.StreamHandler[TextIO]]:
     """Log to standard error from `level` on; ``auto`` is text on a terminal, else JSON.
 
-    Yields the handler, so that a live display can move it above itself. Libraries speak only from
-    warning on.
+    Yields the handler, so that a live display can move it above itself. Libraries speak from
+    `libraries` on; unless one of the two levels is debug, what Kafka's client repeats is counted.
     """
-    handler: logging.StreamHandler[TextIO] = logging.StreamHandler(sys.stderr)
+    thinned = "debug" not in (level, libraries)
+    handler = ThinningHandler(sys.stderr) if thinned else logging.StreamHandler(sys.stderr)
     as_text = style == "text" or (style == "auto" and sys.stderr.isatty())
     handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
-    levels = {"": "WARNING", "rejex_stream": level.upper(), "rejex_connectors": level.upper()}
+    levels = {
+        "": libraries.upper(),
+        "rejex_stream": level.upper(),
+        "rejex_connectors": level.upper(),
+    }
     before = {name: logging.getLogger(name).level for name in levels}
     logging.getLogger().addHandler(handler)
     for name, its_level in levels.items():
@@ -100,6 +195,8 @@ def logging_to_stderr(
         logging.getLogger().removeHandler(handler)
         for name, number in before.items():
             logging.getLogger(name).setLevel(number)
+        if isinstance(handler, ThinningHandler):
+            handler.finish()
 
 
 def _timestamp(seconds: float) -> str:

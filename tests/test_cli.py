@@ -156,6 +156,10 @@ def test_plan_for_a_team_recommends_or_refuses(capsys):
     status, out, _ = in_process(capsys, *team, "--events-per-s", "10")
     assert status == 1
     assert "Each of these alone would make it work" in out
+    status, out, _ = in_process(capsys, *team, "--events-per-s", "0.0001")
+    assert status == 0
+    assert "take this" in out
+    assert "Everything fits, and time is left: n = 500 at T = 32" in " ".join(out.split())
 
 
 def test_plan_puts_measured_beside_predicted(capsys, table):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import socket
+import ssl
+import subprocess
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -15,6 +19,7 @@ from rejex_stream.cli import main
 from rejex_stream.doctor import examine
 from rejex_stream.doctor.findings import clock_finding
 from rejex_stream.types import Position, Reading
+from tests.operate.alerting import active_alerts, alertmanager
 
 CONFIG = """
 [pipeline]
@@ -110,24 +115,110 @@ def test_a_port_that_is_taken_is_named(place):
     assert found(place)["metrics port"].level == "ok"
 
 
-def test_the_alertmanager_is_asked(place):
-    class Ready(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200 if self.path == "/-/ready" else 404)
-            self.end_headers()
+def test_a_real_alertmanager_is_asked_and_told_nothing(place, tmp_path_factory):
+    with alertmanager(tmp_path_factory.mktemp("am"), "http://127.0.0.1:9/") as url:
+        change(place, "[detector]", f'[alerts]\nalertmanager_url = "{url}/"\n[detector]')
+        check = found(place)["alertmanager"]
+        assert check.level == "ok"
+        assert re.search(r"Alertmanager \d+\.\d+", check.message)
+        assert active_alerts(url) == {}
+    check = found(place, "error")["alertmanager"]
+    assert "does not answer: " in check.message
+    assert "start Alertmanager" in check.fix
 
-        def log_message(self, *arguments):
-            pass
 
-    with HTTPServer(("127.0.0.1", 0), Ready) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_address[1]}"
-        change(place, "[detector]", f'[alerts]\nalertmanager_url = "{url}"\n[detector]')
-        assert found(place)["alerts"].level == "ok"
-        server.shutdown()
-    check = found(place)["alerts"]
+class Hook:
+    """A web server that answers every method alike and remembers what it was asked."""
+
+    def __init__(self, status=204, to=None, context=None):
+        outer = self
+        self.seen = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def _answer(self):
+                outer.seen.append((self.command, self.path))
+                self.send_response(302 if to and self.path == "/hook" else status)
+                if to:
+                    self.send_header("Location", to)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            do_GET = do_HEAD = do_POST = do_OPTIONS = _answer  # noqa: N815
+
+            def log_message(self, *arguments):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        if context is not None:
+            self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+        scheme = "https" if context else "http"
+        self.url = f"{scheme}://localhost:{self.server.server_address[1]}/hook"
+
+    def __enter__(self):
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def hooked(place, url):
+    change(place, "[detector]", f'[alerts]\nwebhook_url = "{url}"\n[detector]')
+    return found(place)["webhook"]
+
+
+@pytest.mark.parametrize(
+    ("status", "level"),
+    [(204, "ok"), (401, "ok"), (405, "ok"), (404, "warning"), (410, "warning"), (503, "warning")],
+)
+def test_the_webhook_is_reached_and_gets_no_event(place, status, level):
+    with Hook(status) as hook:
+        check = hooked(place, hook.url)
+    assert (check.level, bool(check.fix)) == (level, level != "ok")
+    assert str(status) in check.message
+    assert hook.seen == [("HEAD", "/hook")]
+
+
+def test_a_webhook_that_is_sent_on_would_get_nothing(place):
+    with Hook(to="/new") as hook:
+        check = hooked(place, hook.url)
+    assert check.level == "warning"
+    assert "/new" in check.message
+    assert {method for method, _ in hook.seen} == {"HEAD"}
+
+
+def test_a_webhook_that_is_not_there_is_an_error(place):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # and does not listen
+        check = hooked(place, f"http://127.0.0.1:{free.getsockname()[1]}/hook")
     assert check.level == "error"
-    assert "does not answer" in check.message
+    assert "Connection refused" in check.message
+    assert "mend alerts.webhook_url" in check.fix
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make certificates")
+def test_a_webhook_whose_certificate_nobody_trusts_is_an_error(place, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tls")
+    words = "req -x509 -newkey rsa:2048 -nodes -days 2 -keyout k.pem -out c.pem -subj /CN=localhost"
+    subprocess.run(["openssl", *words.split()], cwd=folder, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "c.pem", folder / "k.pem")
+    with Hook(context=context) as hook:
+        check = hooked(place, hook.url)
+    assert check.level == "error"
+    assert "CERTIFICATE_VERIFY_FAILED" in check.message
+    assert hook.seen == []
+
+
+def test_something_else_at_the_address_of_alertmanager_is_an_error(place):
+    with Hook(200) as other:
+        url = other.url.removesuffix("/hook")
+        change(place, "[detector]", f'[alerts]\nalertmanager_url = "{url}"\n[detector]')
+        check = found(place)["alertmanager"]
+    assert check.level == "error"
+    assert "does not answer as an Alertmanager does" in check.message
+    assert other.seen == [("GET", "/api/v2/status")]
 
 
 def test_times_in_the_wrong_unit_are_doubted(place):

@@ -133,8 +133,8 @@ def test_the_sliding_window_overruns_no_more_often_than_promised():
 
 def test_frozen_windows_need_a_smaller_rate():
     team = Team(sensors=1, events_per_s=0.1, minutes_per_day=60, handling_s=10)
-    sliding = plan_for_team(team, 0.05, windows=[20_000], least_tolerance=1)
-    frozen = plan_for_team(team, 0.05, windows=[20_000], least_tolerance=1, frozen=True)
+    sliding = plan_for_team(team, 0.05, windows=[5000], least_tolerance=1)
+    frozen = plan_for_team(team, 0.05, windows=[5000], least_tolerance=1, frozen=True)
     rate = [answer.rows[0].plan.promise.expected_rate for answer in (sliding, frozen)]
     assert rate[1] < rate[0]
     assert frozen.rows[0].overrun <= 0.01
@@ -164,10 +164,59 @@ def test_a_larger_window_is_offered_where_one_helps():
     assert plan_for_team(team, 0.05, windows=[n]).recommended == 0
 
 
-def test_a_team_with_time_for_everything_needs_no_rejection():
-    answer = plan_for_team(Team(sensors=1, events_per_s=0.0001), 0.05)
-    assert answer.safe_rate == 1.0
-    assert "cover all" in answer.refusal
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize(
+    ("team", "gamma", "windows", "window", "tolerance"),
+    [
+        # Time for every event, as with the demo's turbines; for most; for nearly all in one window
+        # in which T = 32 leaves no anomaly.
+        (Team(sensors=6, events_per_s=1 / 600, reviewers=2, minutes_per_day=480),
+         0.05, [500, 5000], 500, 32),
+        (Team(sensors=5, events_per_s=0.1, minutes_per_day=1200, handling_s=8),
+         0.05, [500, 5000], 500, 32),
+        (Team(sensors=1, events_per_s=0.001), 0.01, [1000], 1000, 16),
+    ],
+)  # fmt: skip
+def test_where_everything_fits_a_plan_is_recommended_and_time_is_left(
+    team, gamma, windows, window, tolerance, frozen
+):
+    answer = plan_for_team(team, gamma, windows=windows, frozen=frozen)
+    assert answer.refusal is None
+    assert answer.nearest == ()
+    row = answer.rows[answer.recommended]
+    assert (row.plan.window, row.plan.tolerance) == (window, tolerance)
+    expected = plan(gamma, window, tolerance).promise.expected_rate * team.events_per_day
+    assert row.reviews_per_day == pytest.approx(expected)
+    assert row.reviews_per_day < team.reviews_per_day
+    assert row.overrun <= answer.overrun
+    assert row.time_left
+    assert "Everything fits, and time is left" in answer.spare
+    assert f"of the {team.reviews_per_day:,} reviews a day" in answer.spare
+
+
+def test_time_that_is_short_leaves_nothing():
+    team = Team(sensors=5, events_per_s=0.1, reviewers=2, minutes_per_day=60, handling_s=10)
+    answer = plan_for_team(team, 0.05)
+    assert answer.spare is None
+    assert not answer.rows[answer.recommended].time_left
+
+
+def test_windows_too_small_for_both_labels_are_not_blamed_on_the_team():
+    team = Team(sensors=1, events_per_s=0.0001)
+    answer = plan_for_team(team, 0.05, windows=[20, 50])
+    assert answer.recommended is None
+    assert "no window up to 50 can give both labels" in answer.refusal
+    n = int(answer.nearest[0].split("of ")[1].split(" events")[0])
+    assert plan_for_team(team, 0.05, windows=[n]).recommended == 0
+    assert plan_for_team(team, 0.05, windows=[n - 1]).recommended is None
+
+
+def test_a_day_too_short_for_one_review_is_named():
+    answer = plan_for_team(Team(sensors=1, events_per_s=1, handling_s=7200), 0.05)
+    assert answer.refusal.startswith("Not one review fits into the day: it takes 7,200 s")
+    needed = int(answer.nearest[0].split(": ")[1].split(" reviews")[0].replace(",", ""))
+    longer = Team(sensors=1, events_per_s=1, handling_s=7200, minutes_per_day=needed * 120)
+    assert plan_for_team(longer, 0.05).recommended is not None
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,7 @@ def _print_capacity(answer: CapacityPlan, handling_s: float, output: As) -> None
         f"{answer.events_per_day:,.0f} events a day, {answer.reviews_per_day:,} reviews a day "
         f"at {handling_s:g} s each.\n"
         f"Safe rejection rate: {share(answer.safe_rate)} (more overruns the day with a probability "
-        f"above {answer.overrun:.0%}; on average {share(answer.naive_rate)} would fit)."
+        f"above {answer.overrun:.0%}; on average {share(min(1.0, answer.naive_rate))} would fit)."
     )
     table = []
     for index, row in enumerate(answer.rows):
@@ -225,6 +225,8 @@ def _print_capacity(answer: CapacityPlan, handling_s: float, output: As) -> None
     )
     if any(row.independent_episodes_per_day is not None for row in answer.rows):
         print("* if rejections were independent; real ones come in bursts: measure by --replay.")
+    if answer.spare is not None:
+        print(answer.spare)
     if answer.refusal is not None:
         print(answer.refusal)
         if answer.nearest:

@@ -50,7 +50,7 @@ def run(
     counting = Counting(stop, limit) if dry_run else None
     log = settings.logging
     with (
-        logging_to_stderr(log.level, log.format) as handler,
+        logging_to_stderr(log.level, log.format, log.libraries) as handler,
         stopping(stop),
         following(settings, handler) as display,
     ):

@@ -289,3 +289,8 @@ class Logging(Section):
     format: Literal["auto", "text", "json"] = setting(
         "auto", says="JSON lines or text; auto: text on a terminal."
     )
+    libraries: Literal["debug", "info", "warning", "error"] = setting(
+        "warning",
+        says="From which level on libraries speak; what Kafka's client repeats is counted, unless "
+        "this or the level is debug.",
+    )

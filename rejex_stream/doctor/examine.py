@@ -8,8 +8,6 @@ from __future__ import annotations
 import errno
 import socket
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rejex_stream.config import Config, check_config
+from rejex_stream.doctor import alerts
 from rejex_stream.doctor.findings import Check, Finding
 from rejex_stream.errors import RejexError
 from rejex_stream.protocols import BatchDetector
@@ -78,7 +77,8 @@ def _checks(config: Config, sample: int) -> list[tuple[str, Callable[[], Iterato
         checks += files.checks(config, sample)
     checks += [
         ("metrics port", lambda: _port(config)),
-        ("alerts", lambda: _alerts(config)),
+        ("alertmanager", lambda: alerts.alertmanager(config.alerts)),
+        ("webhook", lambda: alerts.webhook(config.alerts)),
     ]
     return checks
 
@@ -159,20 +159,4 @@ def _port(config: Config) -> Iterator[Finding]:
             "choose another metrics.port, or stop what listens there"
             if taken
             else "choose an address of this machine as metrics.host",
-        )
-
-
-def _alerts(config: Config) -> Iterator[Finding]:
-    url = config.alerts.alertmanager_url
-    if url is None:
-        yield Finding("skipped", "alerts.alertmanager_url is not set")
-        return
-    ready = url.rstrip("/") + "/-/ready"
-    try:
-        with urllib.request.urlopen(ready, timeout=5) as answer:
-            yield Finding("ok", f"{ready} answers {answer.status}")
-    except (urllib.error.URLError, OSError, ValueError) as error:
-        why = getattr(error, "reason", None) or error
-        yield Finding(
-            "error", f"{ready} does not answer: {why}", "start Alertmanager or mend the address"
         )

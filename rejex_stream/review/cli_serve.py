@@ -211,7 +211,7 @@ def serve(  # noqa: PLR0917 - typer makes options of them
         print(f"review console: {address}", flush=True)
 
     logs = configs[0].logging if configs else Logging()
-    with logging_to_stderr(logs.level, logs.format):
+    with logging_to_stderr(logs.level, logs.format, logs.libraries):
         serve_console(
             opened,
             fed,

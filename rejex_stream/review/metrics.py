@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client.core import CollectorRegistry, CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import (
+    CollectorRegistry,
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from rejex_stream.monitor import MonitorStatus
 from rejex_stream.review import workload
+from rejex_stream.review.storage import Connection
 from rejex_stream.review.store import ReviewStore
 from rejex_stream.review.watching import PipelineWatch
 
@@ -42,17 +49,21 @@ _RATES: tuple[tuple[str, str, Callable[[MonitorStatus], float | None]], ...] = (
         lambda s: s.effective_events,
     ),
 )
+# From a minute, as an alarm is answered, to a week, when a queue is given up.
+_TURNAROUND_S = (60, 300, 900, 3600, 14_400, 43_200, 86_400, 259_200, 604_800)
 
 
 class _StoreCollector(Collector):
     def __init__(self, store: ReviewStore, watches: Mapping[str, PipelineWatch]) -> None:
         self._store, self._watches = store, watches
 
-    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         now = self._store.now_ms()
         with self._store.database.read() as connection:
             load = workload.workload(connection, now)
             agreement = workload.agreement(connection)
+            waiting = _waiting(connection)
+            turnaround = _turnaround(connection)
             claimed = connection.execute(
                 "SELECT count(*) FROM episode WHERE lease_until_ms > ?", (now,)
             ).fetchone()[0]
@@ -64,7 +75,6 @@ class _StoreCollector(Collector):
                 "WHERE kind = 'label' GROUP BY 1, 2"
             ).fetchall()
         gauges = {
-            "open_episodes": (load.open_episodes, "Episodes that wait for a verdict."),
             "open_events": (load.open_events, "Rejected events in them."),
             "oldest_age_seconds": ((load.oldest_ms or 0) / 1000, "Age of the oldest of them."),
             "claimed_episodes": (claimed, "Episodes that somebody works on."),
@@ -77,6 +87,8 @@ class _StoreCollector(Collector):
             )
         for name, (value, says) in gauges.items():
             yield GaugeMetricFamily(f"rejex_review_{name}", says, value=value)
+        yield waiting
+        yield turnaround
         counter = CounterMetricFamily(
             "rejex_review_labels", "Labels given.", labels=["verdict", "source"]
         )
@@ -91,6 +103,42 @@ class _StoreCollector(Collector):
                 if value is not None:
                     gauge.add_metric([pipeline], value)
             yield gauge
+
+
+def _waiting(connection: Connection) -> GaugeMetricFamily:
+    gauge = GaugeMetricFamily(
+        "rejex_review_open_episodes",
+        "Episodes that wait for a verdict; priority 1 is that of review.priority_sensors.",
+        labels=["priority"],
+    )
+    rows = connection.execute(
+        "SELECT priority, count(*) FROM episode "
+        "WHERE status IN ('open', 'needs_second', 'disputed') GROUP BY priority"
+    )
+    # Both are always there: a series that comes and goes cannot be compared with zero.
+    for priority, count in sorted(({0: 0, 1: 0} | {row[0]: row[1] for row in rows}).items()):
+        gauge.add_metric([str(priority)], count)
+    return gauge
+
+
+def _turnaround(connection: Connection) -> HistogramMetricFamily:
+    """Count people's labels by how long their episode had waited; facts only, so it never falls."""
+    row = connection.execute(
+        f"SELECT {', '.join(['count(*) FILTER (WHERE ms <= ?)'] * len(_TURNAROUND_S))}, count(*), "
+        "coalesce(sum(ms), 0) FROM (SELECT CASE WHEN l.created_ms > e.received_ms "
+        "THEN l.created_ms - e.received_ms ELSE 0 END AS ms "
+        "FROM label l JOIN episode e USING (episode_id) "
+        "WHERE l.kind = 'label' AND l.source = 'human') AS waits",
+        [1000 * limit for limit in _TURNAROUND_S],
+    ).fetchone()
+    *counts, total, sum_ms = row
+    buckets = [(str(float(le)), n) for le, n in zip(_TURNAROUND_S, counts, strict=True)]
+    return HistogramMetricFamily(
+        "rejex_review_turnaround_seconds",
+        "From the arrival of an episode to a verdict of a person.",
+        buckets=[*buckets, ("+Inf", total)],
+        sum_value=sum_ms / 1000,
+    )
 
 
 def exposition(store: ReviewStore, watches: Mapping[str, PipelineWatch]) -> bytes:

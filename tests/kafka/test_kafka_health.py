@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -10,6 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -78,6 +81,7 @@ def test_a_quiet_worker_notices_that_its_broker_is_gone_and_lives_on(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    begun = time.monotonic()
     with broker.start() as cluster, Kafka(cluster.bootstrap) as kafka:
         settings = kafka.settings(partitions=1)
         topic = settings.topics.input[0]
@@ -109,3 +113,17 @@ def test_a_quiet_worker_notices_that_its_broker_is_gone_and_lives_on(
                 finally:
                     process.kill()
         assert process.returncode == 0, (tmp_path / "log").read_text()
+    if client == "kafka-python":
+        assert_thinned((tmp_path / "log").read_text(), time.monotonic() - begun)
+
+
+def assert_thinned(log: str, seconds: float) -> None:
+    """What the client says again and again is in the log once a minute, with a count."""
+    lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    said = [line["message"] for line in lines if line["logger"].startswith("kafka.")]
+    more = r" \(and ([\d,]+) more like it in .* s\)$"
+    left_out = [int(found[1].replace(",", "")) for text in said if (found := re.search(more, text))]
+    assert sum(left_out) > len(said), (left_out, said)
+    times = Counter(re.sub(r"\d+(\.\d+)*", "#", re.sub(more, "", text)) for text in said)
+    assert max(times.values()) <= 2 * (1 + seconds / 60), times
+    assert any("ECONNREFUSED" in text for text in said), "why it fails is still told"

@@ -114,8 +114,8 @@ class ThinningHandler(logging.StreamHandler[TextIO]):
         self.acquire()
         try:
             said = self._said.get(key)
-            if said and 0 <= record.created - said.record.created < self._every_s:
-                said.repeats, said.last = said.repeats + 1, record.created
+            if said and self._recent(said, record.created):
+                said.repeats, said.last = said.repeats + 1, max(said.last, record.created)
                 return False
             self._said[key] = _Said(record, record.created)
             self._forget(record.created)
@@ -124,6 +124,10 @@ class ThinningHandler(logging.StreamHandler[TextIO]):
             return super().handle(record)
         finally:
             self.release()
+
+    def _recent(self, said: _Said, now: float) -> bool:
+        # Of two threads the one that was first to make its line may be the second to bring it.
+        return abs(now - said.record.created) < self._every_s
 
     def finish(self) -> None:
         """Tell what was left out and not yet told."""
@@ -134,7 +138,7 @@ class ThinningHandler(logging.StreamHandler[TextIO]):
         self.acquire()
         try:
             for key, said in list(self._said.items()):
-                if now is None or not 0 <= now - said.record.created < self._every_s:
+                if now is None or not self._recent(said, now):
                     del self._said[key]
                     if said.repeats:
                         super().handle(_counted(said, said.record, said.last))

@@ -74,6 +74,18 @@ def test_a_clock_that_is_set_back_silences_nothing_for_long(stream):
     assert stream.getvalue() == "gone\n" * 2
 
 
+def test_lines_of_two_threads_that_come_in_the_wrong_order_are_repeats_all_the_same(stream):
+    handler = ThinningHandler(stream)
+    for at in (100.0, 99.9, 100.1, 99.8):
+        handler.handle(record("gone", at))
+        handler.handle(record("no node", at))
+    handler.finish()
+    assert stream.getvalue().splitlines() == [
+        "gone", "no node",
+        "gone (and 3 more like it in 1 s)", "no node (and 3 more like it in 1 s)",
+    ]  # fmt: skip
+
+
 def test_threads_lose_no_count(stream):
     handler = ThinningHandler(stream)
     told = [record("gone", 5.0) for _ in range(500)]

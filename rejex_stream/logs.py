@@ -107,7 +107,7 @@ class ThinningHandler(logging.StreamHandler[TextIO]):
         self._said: dict[tuple[str, str], _Said] = {}
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Write the record, unless it only repeats what was written a moment ago; O(1)."""
+        """Write the record, unless it only repeats what was written a moment ago."""
         if record.name.partition(".")[0] != "kafka":
             return super().handle(record)
         key = (record.name, _VARYING.sub("#", record.getMessage()))

@@ -15,9 +15,7 @@ from kafka import (
     TopicPartition,
 )
 from kafka import errors as ke
-from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 
-import rejex_connectors.kafka_python_joining  # noqa: F401 - mends a lost join on import
 from rejex_connectors.kafka_client import (
     Consumer,
     Edge,
@@ -33,6 +31,7 @@ from rejex_connectors.kafka_client import (
     within,
 )
 from rejex_connectors.kafka_python_errors import connecting, explain, root_cause
+from rejex_connectors.kafka_python_joining import Assignor, ask_again
 from rejex_connectors.kafka_reading import admin, client_options, read_partition, records_of
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition, Record
@@ -77,6 +76,7 @@ class PythonConsumer:
         self._settings = settings
         self.noted: list[Gained | Lost] = []
         self._running: set[TopicPartition] = set()
+        self._to_ask_again = settings.instance_id is not None
         with connecting(settings):
             self._consumer = KafkaConsumer(
                 **client_options(settings),
@@ -89,7 +89,7 @@ class PythonConsumer:
                 heartbeat_interval_ms=max(100, settings.session_timeout_ms // 5),
                 max_poll_interval_ms=settings.max_poll_interval_ms,
                 fetch_max_bytes=settings.fetch_max_bytes,
-                partition_assignment_strategy=[CooperativeStickyAssignor],
+                partition_assignment_strategy=[Assignor],
                 allow_auto_create_topics=False,
                 metadata_max_age_ms=30_000,
                 metrics_enabled=False,
@@ -108,6 +108,8 @@ class PythonConsumer:
             batch = self._consumer.poll(timeout_ms=int(timeout_s * 1000), max_records=max_records)
         except ke.KafkaError as error:
             raise explain(error, self._settings, "reading") from error
+        if self._to_ask_again:
+            self._to_ask_again = not ask_again(self._consumer)
         records: list[Record] = []
         for tp, found in batch.items():
             if tp in self._running:

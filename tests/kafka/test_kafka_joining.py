@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
+from collections.abc import Callable
 
 import pytest
 from kafka_harness import Kafka
 from rejex_connectors.kafka_client import Gained, open_clients
 from rejex_connectors.kafka_python import admin
+from rejex_connectors.kafka_settings import KafkaSettings
+from test_kafka_delivery import CLIENTS
 
 pytestmark = pytest.mark.kafka
+
+
+class Member:
+    """A consumer that is polled by hand, and what it owns."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        open_consumer, _ = open_clients(settings, settings.instance_id or "w")
+        self._consumer = open_consumer()
+        self.owned: set[int] = set()
+
+    def poll(self) -> None:
+        self._consumer.poll(10, 0.02)
+        for change in self._consumer.changes():
+            partition = change.partition.partition
+            (self.owned.add if isinstance(change, Gained) else self.owned.discard)(partition)
+
+    def close(self) -> None:
+        self._consumer.close()
 
 
 def test_a_partition_added_to_the_input_arrives_however_short_the_polls(kafka: Kafka) -> None:
@@ -37,3 +59,40 @@ def test_a_partition_added_to_the_input_arrives_however_short_the_polls(kafka: K
         poll_until({0, 1})
     finally:
         consumer.close()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_partitions_that_wait_for_a_worker_killed_between_two_rounds_find_an_owner(
+    kafka: Kafka, client: str
+) -> None:
+    """A worker gives partitions up in one round and asks for the next; who is killed asks nobody.
+
+    Its successor has its name and so its seat: without a round of its own nothing would change.
+    """
+    settings = kafka.settings(partitions=4, client=client)
+    members: dict[str, Member] = {}
+
+    def join(name: str) -> None:
+        members[name] = Member(dataclasses.replace(settings, instance_id=name))
+
+    def turn(until: Callable[[], bool], names: str = "ab") -> None:
+        deadline = time.monotonic() + 60
+        while not until():
+            assert time.monotonic() < deadline, {n: m.owned for n, m in members.items()}
+            for name in names:
+                if not until():
+                    members[name].poll()
+
+    try:
+        join("a")
+        turn(lambda: len(members["a"].owned) == 4, "a")
+        join("b")
+        turn(lambda: len(members["a"].owned) < 4)
+        assert not members["b"].owned, "the second round came before the kill"
+        members["a"].close()  # says nothing to the group: as a kill does
+        join("a")
+        turn(lambda: len(members["a"].owned | members["b"].owned) == 4)
+        assert not members["a"].owned & members["b"].owned
+    finally:
+        for member in members.values():
+            member.close()

@@ -85,10 +85,22 @@ def test_the_page_about_reviewing_works_from_top_to_bottom(tmp_path):
             base = said.removeprefix("review console: ").strip()
             assert base.startswith("http://127.0.0.1:"), said + console.communicate()[1]
             _decide_one(base)
+            _wait_until_sent(base)
             console.terminate()
             assert "Traceback" not in console.communicate(timeout=30)[1]
     assert (tmp_path / "labels.csv").read_text().count(",normal,") >= 1
     assert "same as checked" in done.stdout
+
+
+def _wait_until_sent(base):
+    """Labels leave in the background."""
+    end = time.monotonic() + 60
+    while True:
+        with urllib.request.urlopen(base + "metrics", timeout=20) as answer:
+            if b"rejex_review_outbox_pending 0.0" in answer.read():
+                return
+        assert time.monotonic() < end, "the label was not sent"
+        time.sleep(0.2)
 
 
 def _decide_one(base):

@@ -99,6 +99,7 @@ class Upkeep:
         while not self._stop.is_set():
             if not self.round():
                 self._stop.wait(self._pause_s)
+        self._send()  # what was decided while the last round ran
 
     def round(self) -> bool:
         """Do everything once; says whether anything came in."""
@@ -107,9 +108,7 @@ class Upkeep:
             if self._stop.is_set():
                 return busy
             busy |= self._try(f"feed {number}", partial(self._pump, inflow))
-        if self._sink is not None and not self._stop.is_set():
-            sink = self._sink
-            busy |= self._try("labels", lambda: bool(self._store.relay(sink)))
+        busy |= self._send()
         now_s = time.monotonic()
         if now_s >= self._next_expiry_s:
             self._next_expiry_s = now_s + _EXPIRE_EVERY_S
@@ -118,6 +117,10 @@ class Upkeep:
             self._next_save_s = now_s + _SAVE_EVERY_S
             self._try("monitors", self._save)
         return busy
+
+    def _send(self) -> bool:
+        sink = self._sink
+        return sink is not None and self._try("labels", lambda: bool(self._store.relay(sink)))
 
     def _pump(self, inflow: Inflow) -> bool:
         watch = inflow.watch

@@ -727,6 +727,22 @@ def test_upkeep_follows_files_sends_labels_and_shows_what_fails(wall_store, farm
         assert upkeep.stop(60)
 
 
+def test_a_label_given_just_before_the_end_leaves_with_the_console(wall_store, tmp_path):
+    from rejex_stream.review.outbox import LabelFile, read_labels
+    from rejex_stream.review.upkeep import Upkeep
+
+    store = wall_store(settle_ms=0)
+    store.add([item(0)])
+    labels = tmp_path / "labels.jsonl"
+    upkeep = Upkeep(store, [], LabelFile(labels), pause_s=60)
+    upkeep.start()
+    time.sleep(0.5)  # its first round is over, the next is a minute away
+    store.decide(Decision(request_id="1", verdict="normal", targets=tuple(episodes(store))), ADA)
+    assert not labels.exists() or not list(read_labels(labels))
+    assert upkeep.stop(60)
+    assert len(list(read_labels(labels))) == 1
+
+
 def test_a_feed_that_never_pauses_does_not_hold_labels_back(wall_store, tmp_path):
     from rejex_stream.review.feeds import FeedKind
     from rejex_stream.review.ingest import IntakeCounts

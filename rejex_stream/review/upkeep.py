@@ -84,8 +84,6 @@ class Upkeep:
             self._thread.join(patience_s)
             if self._thread.is_alive():
                 return False
-        for watch in self._watches():
-            watch.save()
         for inflow in self._inflows:
             inflow.feed.close()
         if self._sink is not None:
@@ -99,6 +97,7 @@ class Upkeep:
         while not self._stop.is_set():
             if not self.round():
                 self._stop.wait(self._pause_s)
+        self._try("monitors", self._save)  # before the labels, which may have to wait for a broker
         self._send()  # what was decided while the last round ran
 
     def round(self) -> bool:
@@ -108,7 +107,8 @@ class Upkeep:
             if self._stop.is_set():
                 return busy
             busy |= self._try(f"feed {number}", partial(self._pump, inflow))
-        busy |= self._send()
+        if not self._stop.is_set():
+            busy |= self._send()
         now_s = time.monotonic()
         if now_s >= self._next_expiry_s:
             self._next_expiry_s = now_s + _EXPIRE_EVERY_S

@@ -111,14 +111,15 @@ class Lane:
         readings = [item for item in decoded if isinstance(item, Reading)]
         verdicts = self._engine.process(readings) if readings else ()
         answers = zip(readings, verdicts, strict=True)
+        observe = self._context.observe
+        new = tuple.__new__  # nearly twice as fast as calling a named tuple's class
         outcomes = []
         for record, item in zip(fresh, decoded, strict=True):
             if isinstance(item, Invalid):
                 outcomes.append(Outcome(record, None, item))
             else:
                 reading, verdict = next(answers)
-                review = self._context.observe(reading, verdict)
-                outcomes.append(Outcome(record, verdict, None, review))
+                outcomes.append(new(Outcome, (record, verdict, None, observe(reading, verdict))))
         if self._monitor is not None:
             self._monitor.observe(outcomes, replaying=replaying)
         self.next_offset = fresh[-1].position.offset + 1

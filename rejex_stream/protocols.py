@@ -182,6 +182,9 @@ class Sink(Protocol):
 
     Order of a commit: outcomes written → every delivery checked → offsets and outcomes made
     durable at once. A sink that cannot do both at once documents which repeats are possible.
+
+    `commit` runs on another thread than the rest, while records are judged. Nobody calls the sink,
+    the source or the snapshot store until it has returned.
     """
 
     def write(self, outcomes: Sequence[Outcome]) -> None:

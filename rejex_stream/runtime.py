@@ -9,9 +9,11 @@ One turn of :func:`run`:
 3. **Process** the records of each partition in order: decode, engine, one outcome a record.
    Before the committed offset this is *silent replay*: state comes of it and nothing else.
 4. **Show** the outcomes to the observers and hold them.
-5. **Commit** when it is time: write the held outcomes, then make them durable together with the
+   Meanwhile, when it is time:
+5. **Commit**: write the outcomes held before this turn, then make them durable together with the
    offsets to go on from, all or nothing.
-6. **Snapshot** the partitions that are due, each at a committed offset.
+6. **Snapshot** the partitions that are due, each at a committed offset. Both are the work of
+   :class:`~rejex_stream.durability.Durability`; they end before the next poll.
 
 When the edge fails for the moment (a retriable :class:`ConnectorError` anywhere above), what was
 not committed is aborted and the source is asked what *is* durable: a commit that timed out may
@@ -33,13 +35,13 @@ from threadpoolctl import threadpool_limits
 from rejex_stream.collector import seldom_collecting
 from rejex_stream.context import ReviewContext
 from rejex_stream.decode import Decoder
+from rejex_stream.durability import Durability
 from rejex_stream.errors import ConnectorError
 from rejex_stream.executors import InlineExecutor
 from rejex_stream.lane import Lane, LaneEngine, LaneMonitor
 from rejex_stream.ownership import OwnedLane, Ownership
 from rejex_stream.patience import Patience
 from rejex_stream.progress import (
-    Committed,
     FitFailure,
     LaneLive,
     Progress,
@@ -47,7 +49,6 @@ from rejex_stream.progress import (
     RunEvent,
     RunObserver,
     RunSummary,
-    SnapshotSaved,
 )
 from rejex_stream.protocols import FitExecutor, Sink, SnapshotStore, Source
 from rejex_stream.settings import RunSettings
@@ -149,6 +150,7 @@ def run(
         exits.callback(source.close)
         exits.callback(sink.close)  # first, while the source still answers for its offsets
         exits.callback(loop.ours.close)
+        exits.callback(loop.durability.close)
         # The last bit of a score may depend on the number of BLAS threads.
         exits.enter_context(threadpool_limits(limits=1))
         exits.enter_context(seldom_collecting())
@@ -172,12 +174,12 @@ class _Loop:
     wait: Callable[[float], object]
 
     ours: Ownership = field(init=False)
+    durability: Durability = field(init=False)
     summary: RunSummary = field(default_factory=RunSummary)
     validity: ValidityWatch = field(init=False)
     patience: Patience = field(init=False)
     max_records: int = 1
     began: float = 0.0
-    committed_at: float = 0.0
     progress_at: float = 0.0
     to_rewind: bool = False
 
@@ -192,6 +194,14 @@ class _Loop:
             self._make_lane,
             self.executor,
             restart_if_lost=self.settings.lost_state == "restart",
+            summary=self.summary,
+            tell=self._tell,
+            clock=self.clock,
+        )
+        self.durability = Durability(
+            self.sink,
+            self.store,
+            self.settings,
             summary=self.summary,
             tell=self._tell,
             clock=self.clock,
@@ -214,7 +224,7 @@ class _Loop:
 
     # ------------------------------------------------------------------------------ the loop
     def run(self) -> RunSummary:
-        self.began = self.committed_at = self.progress_at = self.clock()
+        self.began = self.progress_at = self.clock()
         self.max_records = min(100, self.settings.max_poll_records)
         going = True
         while going:
@@ -235,21 +245,22 @@ class _Loop:
             self.source.rewind()
             self.to_rewind = False
         try:
-            records = self.source.poll(self.max_records, self._poll_s())
+            records = self.source.poll(
+                self.max_records, self.durability.patience_s(self.ours.n_held())
+            )
         except ConnectorError as error:
             if not error.retriable:  # the input broke off; what came before it counts
-                self._commit()
+                self._keep(everything=True)
             raise
         changed = self.ours.take_changes()
         if changed:  # what was polled for them belongs to the time before
             records = [record for record in records if record.position[:2] not in changed]
-        self._process(records)
+        self._keep(while_judging=records)
         complaint = self.validity.complaint()
         done = self.stop.is_set() or self.source.exhausted or complaint is not None
+        if done:
+            self._keep(everything=True)
         now = self.clock()
-        if done or self._commit_is_due(now):
-            self._commit()
-        self._snapshot(everything=done)
         if self.patience.is_old(now) and not self.ours.n_held():
             self.patience.succeeded()
             self.ours.forget_parked()
@@ -259,6 +270,17 @@ class _Loop:
         if complaint is not None:
             raise complaint
         return not done
+
+    def _keep(self, *, while_judging: Sequence[Record] = (), everything: bool = False) -> None:
+        """Make durable what is due, while the records polled last are judged."""
+        self.durability.begin(self.ours.owned, everything=everything)
+        try:
+            self._process(while_judging)
+        finally:
+            committed = self.durability.finish(self.ours.owned)
+        if committed:
+            self.patience.succeeded()
+            self.ours.forget_parked()
 
     # ----------------------------------------------------------------------------- processing
     def _process(self, records: Sequence[Record]) -> None:
@@ -304,60 +326,6 @@ class _Loop:
         for failed in lane.take_failures():
             self.summary.n_fit_failures += 1
             self._tell(FitFailure(lane.partition, failed))
-
-    # ---------------------------------------------------------------------------- durability
-    def _poll_s(self) -> float:
-        if not self.ours.n_held():
-            return self.settings.poll_timeout_s
-        left = self.committed_at + self.settings.commit_interval_s - self.clock()
-        return min(max(left, 0.0), self.settings.poll_timeout_s)
-
-    def _commit_is_due(self, now: float) -> bool:
-        held = self.ours.n_held()
-        if not held:
-            self.committed_at = max(self.committed_at, now - self.settings.commit_interval_s)
-            return False
-        waited = now - self.committed_at >= self.settings.commit_interval_s
-        return waited or held >= self.settings.commit_every_events
-
-    def _commit(self) -> None:
-        moved = {key: owned for key, owned in self.ours.owned.items() if owned.held}
-        if not moved:
-            return
-        begun, n_events = self.clock(), self.ours.n_held()
-        offsets = {key: owned.lane.next_offset for key, owned in moved.items()}
-        for owned in moved.values():
-            self.sink.write(owned.held)
-        self.sink.commit(offsets)
-        self.committed_at = self.clock()
-        self.patience.succeeded()
-        for owned in moved.values():
-            owned.committed = owned.lane.next_offset
-            self.summary.add(owned.held)
-            owned.held = []
-        self.ours.forget_parked()
-        self.summary.n_commits += 1
-        self._tell(Committed(n_events, self.committed_at - begun, offsets))
-
-    def _snapshot(self, *, everything: bool) -> None:
-        if self.store is None:
-            return
-        for partition, owned in self.ours.owned.items():
-            now = self.clock()
-            events, at = owned.snapshot_at
-            new = owned.lane.n_events - events
-            due = everything or (
-                new >= self.settings.snapshot_every_events
-                or now - at >= self.settings.snapshot_interval_s
-            )
-            if not new or not due or owned.lane.next_offset > owned.committed:
-                continue
-            blob = owned.lane.snapshot()
-            self.store.save(partition, owned.lane.next_offset, blob)
-            owned.snapshot_at = (owned.lane.n_events, self.clock())
-            self.summary.n_snapshots += 1
-            took = owned.snapshot_at[1] - now
-            self._tell(SnapshotSaved(partition, owned.lane.next_offset, len(blob), took))
 
     # ------------------------------------------------------------------------------ recovery
     def _recover(self, error: ConnectorError) -> bool:

@@ -374,10 +374,10 @@ def test_the_real_engine_survives_crashes_with_refits_in_flight(data):
 def test_a_replay_is_silent_and_tells_how_far_it_is():
     sink, store = ListSink(), MemorySnapshotStore()
     knobs = {"max_poll_records": 4, "commit_interval_s": 0.0, "snapshot_every_events": 1000}
-    source = ListSource([*lines(40), ABORT, *lines(3)], committed=sink.offsets)
+    source = ListSource([*lines(44), ABORT, *lines(3)], committed=sink.offsets)
     with pytest.raises(Crash):
         play(source, sink, store, knobs=knobs)
-    assert positions(sink) == list(range(40))
+    assert positions(sink) == list(range(40))  # what came last was judged, not committed
     watching, looks = Watching(), []
     summary = play(
         source,
@@ -387,15 +387,15 @@ def test_a_replay_is_silent_and_tells_how_far_it_is():
         observers=[watching],
         on_progress=looks.append,
     )
-    assert summary.n_events == 3
+    assert summary.n_events == 7
     assert summary.n_replayed == 40
-    assert watching.seen == [(True, i) for i in range(40)] + [(False, i) for i in range(40, 43)]
+    assert watching.seen == [(True, i) for i in range(40)] + [(False, i) for i in range(40, 47)]
     assert watching.of(LaneOpened) == [LaneOpened(ONE, 0, 0, 40)]
     (live,) = watching.of(LaneLive)
     assert live.replayed_events == 40
     assert [look.replays[ONE].next_offset for look in looks if look.replays] == [*range(0, 40, 4)]
     assert looks[-1].replays == {}
-    assert looks[-1].n_events == 3
+    assert looks[-1].n_events == 7
     assert watching.of(LaneClosed) == [LaneClosed(ONE)]
 
 
@@ -423,7 +423,7 @@ def test_a_slow_feed_is_snapshotted_by_time():
 
 def test_a_long_replay_is_snapshotted_on_its_way():
     sink, store, watching = ListSink(), MemorySnapshotStore(), Watching()
-    source = ListSource([*lines(100), ABORT, *lines(1)], committed=sink.offsets)
+    source = ListSource([*lines(110), ABORT, *lines(1)], committed=sink.offsets)
     lazy = {"max_poll_records": 10, "commit_interval_s": 0.0, "snapshot_every_events": 1000}
     with pytest.raises(Crash):
         play(source, sink, store, knobs=lazy)
@@ -434,7 +434,7 @@ def test_a_long_replay_is_snapshotted_on_its_way():
         knobs=lazy | {"snapshot_every_events": 30},
         observers=[watching],
     )
-    assert [event.next_offset for event in watching.of(SnapshotSaved)] == [30, 60, 90, 101]
+    assert [event.next_offset for event in watching.of(SnapshotSaved)] == [30, 60, 90, 111]
 
 
 # ------------------------------------------------------------------------- where to begin

@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer events, one repeat")
     quick = parser.parse_args(argv).quick
-    n_events, repeats = (60_000, 1) if quick else (80_000, 3)
+    n_events, repeats = (80_000, 1) if quick else (240_000, 3)
     first, last = cores()
     os.sched_setaffinity(0, {first})  # the feed keeps off the worker's core
     with broker(first) as bootstrap:

@@ -127,6 +127,7 @@ class FastConsumer:
             raise explain(error.args[0], self._settings, "reading") from error
         records: list[Record] = []
         running = self._running
+        new = tuple.__new__  # nearly twice as fast as calling a named tuple's class
         for m in found:
             problem = m.error()
             if problem is not None:
@@ -134,9 +135,10 @@ class FastConsumer:
                 continue
             topic, partition = m.topic(), m.partition()
             if (topic, partition) in running:
-                position = Position(topic, partition, m.offset())
+                position = new(Position, (topic, partition, m.offset()))
                 headers = tuple(m.headers() or ())
-                records.append(Record(position, m.key(), m.value(), headers, m.timestamp()[1]))
+                told = (position, m.key(), m.value(), headers, m.timestamp()[1])
+                records.append(new(Record, told))
         return records
 
     def _complain(self, error: ck.KafkaError) -> None:

@@ -30,6 +30,7 @@ from rejex_connectors.kafka_client import (
     transactional_id,
     within,
 )
+from rejex_connectors.kafka_python_batches import Batches
 from rejex_connectors.kafka_python_errors import connecting, explain, root_cause
 from rejex_connectors.kafka_python_joining import Assignor, ask_again
 from rejex_connectors.kafka_reading import admin, client_options, read_partition, records_of
@@ -41,8 +42,11 @@ if TYPE_CHECKING:
 
 __all__ = ["admin", "client_options", "open_clients", "read_partition"]
 
-IN_FLIGHT = 20_000
-"""Messages sent and not yet acknowledged; the library itself accepts them without bound."""
+AT_ONCE = 10_000
+"""Messages handed over at once, while as many may wait for their acknowledgement.
+
+The library itself accepts them without bound.
+"""
 
 
 def open_clients(
@@ -239,6 +243,7 @@ class PythonProducer:
         except ke.KafkaError as error:
             self.close()
             raise explain(error, settings, "connecting") from error
+        self._batches = Batches(self._producer)
 
     def partitions(self, topic: str) -> int:
         """Ask for the partitions; waits for metadata."""
@@ -292,16 +297,14 @@ class PythonProducer:
 
     def _send(self, messages: Sequence[Message], deadline: float) -> None:
         """Send all and wait for all; a failed send does not fail a transaction by itself."""
-        send = self._producer.send
-        futures = []
-        for n, (topic, partition, key, value, headers) in enumerate(messages):
-            futures.append(send(topic, value, key, headers, partition))
-            if n >= IN_FLIGHT:
-                futures[n - IN_FLIGHT].get(timeout=max(0.0, deadline - time.monotonic()))
-        self._producer.flush(timeout=max(0.0, deadline - time.monotonic()))
-        for future in futures:
-            if not future.is_done or future.failed():
-                future.get(timeout=max(0.0, deadline - time.monotonic()))
+        before: list[Any] = []
+        for first in range(0, len(messages), AT_ONCE):
+            sent = self._batches.send(messages[first : first + AT_ONCE])
+            _wait_for(before, deadline)
+            before = sent
+        with contextlib.suppress(ke.UnknownError):  # of a batch that is told about below
+            self._producer.flush(timeout=max(0.0, deadline - time.monotonic()))
+        _wait_for(before, deadline)
 
     def _explain(self, error: Exception, elapsed_s: float) -> ConnectorError:
         """Tell a rival with our name from a transaction that simply took too long."""
@@ -318,6 +321,12 @@ class PythonProducer:
             self._producer.close(timeout=0)
         # close() flushes first and gives up there when the broker is gone: the thread must end.
         self._producer._sender.force_close()
+
+
+def _wait_for(futures: Sequence[Any], deadline: float) -> None:
+    """Wait until the broker has acknowledged; raises what went wrong."""
+    for future in futures:
+        future.get(timeout=max(0.0, deadline - time.monotonic()))
 
 
 def _offsets(offsets: Mapping[Partition, int]) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
@@ -34,15 +33,15 @@ def client_options(settings: KafkaSettings) -> dict[str, Any]:
     }
 
 
-def records_of(topic: str, partition: int, found: Sequence[Any]) -> Iterator[Record]:
+def records_of(topic: str, partition: int, found: Sequence[Any]) -> list[Record]:
     """Make records of what kafka-python delivers."""
+    new = tuple.__new__  # nearly twice as fast as calling a named tuple's class
+    records: list[Record] = []
     for r in found:
-        position = Position(topic, partition, r.offset)
-        yield Record(position, r.key, r.value, tuple(starmap(_pair, r.headers)), r.timestamp)
-
-
-def _pair(name: str, value: bytes | None) -> tuple[str, bytes | None]:
-    return name, value
+        position = new(Position, (topic, partition, r.offset))
+        headers = tuple(map(tuple, r.headers)) if r.headers else ()
+        records.append(new(Record, (position, r.key, r.value, headers, r.timestamp)))
+    return records
 
 
 def admin(settings: KafkaSettings) -> KafkaAdminClient:

@@ -63,6 +63,7 @@ class JsonDecoder:
         self._paths = {field: field_path(field) for field in mapping.fields}
         refuse_nested(self._paths)
         self._quick = _quick_json(mapping, self._paths)
+        self._max_bytes = mapping.max_value_bytes
 
     @property
     def channels(self) -> tuple[str, ...]:
@@ -72,7 +73,7 @@ class JsonDecoder:
     def decode(self, record: Record) -> Reading | Invalid:
         """Decode one record; never raises on what the record holds. O(bytes)."""
         value = record.value
-        if not value or len(value) > self._mapping.max_value_bytes:
+        if not value or len(value) > self._max_bytes:
             return self._mapping.refuse(record)
         if not value.isascii():
             # The quick parser skips fields nobody asked for without looking at their bytes.
@@ -152,6 +153,7 @@ def _quick_json(
     fetch_group = attrgetter(attributes[paths[mapping.group]]) if mapping.group else None
     in_ms = mapping.time_unit == "ms"
     single_key = fetch_group is None and mapping.groups is None and not mapping.pooled
+    new = tuple.__new__  # nearly twice as fast as calling a named tuple's class
 
     def quick(record: Record, value: bytes) -> Reading | None:
         try:
@@ -178,7 +180,7 @@ def _quick_json(
             return None
         if None in values:
             values = tuple([math.nan if found is None else found for found in values])
-        return Reading(key, sensor, time, values, record.position)
+        return new(Reading, (key, sensor, time, values, record[0]))
 
     return quick
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError
 from rejex_connectors.kafka import KafkaSettings, KafkaTopics, connect
 from rejex_connectors.kafka_messages import OutcomeMessages
@@ -132,6 +133,13 @@ class Kafka:
     def partitions(self, topic: str) -> int:
         """How many partitions a topic has."""
         return len(self.admin.describe_topics([topic])[0]["partitions"])
+
+    def set_limit(self, topic: str, max_bytes: int) -> None:
+        """Have a topic accept no larger batches."""
+        resource = ConfigResource(
+            ConfigResourceType.TOPIC, topic, {"max.message.bytes": str(max_bytes)}
+        )
+        self.admin.alter_configs([resource])
 
     def committed(self, settings: KafkaSettings) -> dict[Partition, int]:
         """The group's committed offsets."""

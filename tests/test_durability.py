@@ -1,0 +1,172 @@
+"""Commits go on while the next records are judged, and nothing else happens meanwhile."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from rejex_stream.errors import ConnectorError
+from rejex_stream.progress import Committed, SnapshotSaved
+from rejex_stream.testing import Crash, ListSink, ListSource, MemorySnapshotStore
+from tests.test_runtime import ONE, StandIn, Watching, lines, play, positions
+
+KNOBS = {"max_poll_records": 10, "commit_interval_s": 0.0}
+
+
+class Between:
+    """Sink, source, store and engine that note who works while a commit is under way."""
+
+    def __init__(self, n, **sink):
+        self.under_way = threading.Event()
+        self.judged_meanwhile = threading.Event()
+        self.disturbed = []
+        self.threads = set()
+        self.to_raise = None
+        self.calm = True  # after a failure, turns need not hold both a commit and records
+        outer = self
+
+        class Sink(ListSink):
+            def commit(self, next_offsets):
+                outer.threads.add(threading.current_thread())
+                outer.under_way.set()
+                try:
+                    # At the end of the input there is nothing more to judge.
+                    if outer.calm and max(next_offsets.values()) < n:
+                        assert outer.judged_meanwhile.wait(10), "nothing was judged meanwhile"
+                    super().commit(next_offsets)
+                except ConnectorError:
+                    outer.calm = False
+                    raise
+                finally:
+                    outer.judged_meanwhile.clear()
+                    outer.under_way.clear()
+
+        class Source(ListSource):
+            def poll(self, max_records, timeout_s):
+                outer.note("poll")
+                return super().poll(max_records, timeout_s)
+
+            def changes(self):
+                outer.note("changes")
+                return super().changes()
+
+            def rewind(self):
+                outer.note("rewind")
+                super().rewind()
+
+        class Engine(StandIn):
+            def process(self, readings):
+                if not self.seq or not outer.calm:
+                    return super().process(readings)
+                assert outer.under_way.wait(10), "no commit is under way"
+                try:
+                    if outer.to_raise is not None:
+                        outer.calm = False
+                        raise outer.to_raise
+                    return super().process(readings)
+                finally:
+                    outer.judged_meanwhile.set()
+
+        self.sink = Sink(**sink)
+        self.source = Source(lines(n), committed=self.sink.offsets)
+        self.engine = lambda partition, fits: Engine()
+
+    def note(self, what):
+        if self.under_way.is_set():
+            self.disturbed.append(what)
+
+
+def test_a_commit_waits_for_the_edge_while_records_are_judged():
+    plain, between = ListSink(), Between(60)
+    play(ListSource(lines(60)), plain, knobs=KNOBS)
+    play(between.source, between.sink, engine=between.engine, knobs=KNOBS)
+    assert between.sink.outcomes == plain.outcomes
+    assert between.sink.n_commits == 6
+    assert between.disturbed == []
+    assert threading.current_thread() not in between.threads
+    assert not any(thread.is_alive() for thread in between.threads)
+
+
+@pytest.mark.parametrize("what", ["fail", "ambiguous"])
+def test_what_was_judged_while_a_commit_failed_is_not_lost(what):
+    plain, between = ListSink(), Between(60, commits=["ok", what])
+    play(ListSource(lines(60)), plain, knobs=KNOBS)
+    summary = play(
+        between.source, between.sink, MemorySnapshotStore(), engine=between.engine, knobs=KNOBS
+    )
+    assert between.sink.outcomes == plain.outcomes
+    assert summary.n_events == 60
+    assert summary.n_retries == 1
+    assert summary.n_replayed == 0  # the lane stood where it could go on
+    assert between.disturbed == []
+
+
+def test_a_crash_in_the_middle_of_judging_leaves_the_commit_whole():
+    between = Between(60)
+    between.to_raise = Crash("in the engine")
+    store = MemorySnapshotStore()
+    with pytest.raises(Crash, match="in the engine"):
+        play(between.source, between.sink, store, engine=between.engine, knobs=KNOBS)
+    assert positions(between.sink) == list(range(10))
+    assert between.sink.offsets == {ONE: 10}
+    play(between.source, between.sink, store, engine=lambda partition, fits: StandIn(), knobs=KNOBS)
+    assert positions(between.sink) == list(range(60))
+
+
+def test_when_judging_and_commit_both_fail_the_run_goes_on_from_what_is_durable():
+    plain, between = ListSink(), Between(60, commits=["ambiguous"])
+    between.to_raise = ConnectorError("the schema registry is away", retriable=True)
+    play(ListSource(lines(60)), plain, knobs=KNOBS)
+    play(between.source, between.sink, MemorySnapshotStore(), engine=between.engine, knobs=KNOBS)
+    assert between.sink.outcomes == plain.outcomes
+
+
+def test_a_snapshot_holds_what_was_handed_over_and_not_what_was_judged_since():
+    between, store, watching = Between(60), MemorySnapshotStore(keep=100), Watching()
+    play(
+        between.source,
+        between.sink,
+        store,
+        engine=between.engine,
+        knobs=KNOBS | {"snapshot_every_events": 1},
+        observers=[watching],
+    )
+    committed = [event.next_offsets[ONE] for event in watching.of(Committed)]
+    saved = [event.next_offset for event in watching.of(SnapshotSaved)]
+    assert saved == committed == [10, 20, 30, 40, 50, 60]
+    # A run that begins at any of them gives what the whole run gave.
+    for offset in committed[:-1]:
+        kept = MemorySnapshotStore()
+        kept.snapshots[ONE] = {offset: store.snapshots[ONE][offset]}
+        sink = ListSink()
+        sink.offsets[ONE] = offset
+        play(ListSource(lines(60), committed=sink.offsets), sink, kept, knobs=KNOBS)
+        assert sink.outcomes == between.sink.outcomes[offset:]
+
+
+def test_a_snapshot_that_cannot_be_kept_does_not_undo_the_commit():
+    class Failing(MemorySnapshotStore):
+        fails = 1
+
+        def save(self, partition, next_offset, blob):
+            if next_offset and self.fails:
+                self.fails -= 1
+                between.calm = False
+                raise ConnectorError("the state topic is away", retriable=True)
+            super().save(partition, next_offset, blob)
+
+    plain, between, watching = ListSink(), Between(60), Watching()
+    play(ListSource(lines(60)), plain, knobs=KNOBS)
+    summary = play(
+        between.source,
+        between.sink,
+        Failing(),
+        engine=between.engine,
+        knobs=KNOBS | {"snapshot_every_events": 1},
+        observers=[watching],
+    )
+    assert between.sink.outcomes == plain.outcomes
+    assert summary.n_retries == 1
+    assert summary.n_replayed == 0
+    assert sum(event.n_events for event in watching.of(Committed)) == 60

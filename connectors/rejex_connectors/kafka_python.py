@@ -33,7 +33,8 @@ from rejex_connectors.kafka_client import (
 from rejex_connectors.kafka_python_batches import Batches
 from rejex_connectors.kafka_python_errors import connecting, explain, root_cause
 from rejex_connectors.kafka_python_joining import Assignor, ask_again
-from rejex_connectors.kafka_reading import admin, client_options, read_partition, records_of
+from rejex_connectors.kafka_python_records import deliver_records
+from rejex_connectors.kafka_reading import admin, client_options, read_partition
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition, Record
 
@@ -82,7 +83,7 @@ class PythonConsumer:
         self._running: set[TopicPartition] = set()
         self._to_ask_again = settings.instance_id is not None
         with connecting(settings):
-            self._consumer = KafkaConsumer(
+            consumer = KafkaConsumer(
                 **client_options(settings),
                 group_id=settings.group,
                 group_instance_id=settings.instance_id,
@@ -98,6 +99,7 @@ class PythonConsumer:
                 metadata_max_age_ms=30_000,
                 metrics_enabled=False,
             )
+        self._consumer = deliver_records(consumer)
         self._consumer.subscribe(list(settings.topics.input), listener=_Listener(self))
 
     def hold(self, tp: TopicPartition) -> None:
@@ -117,7 +119,7 @@ class PythonConsumer:
         records: list[Record] = []
         for tp, found in batch.items():
             if tp in self._running:
-                records += records_of(tp.topic, tp.partition, found)
+                records += found
         return records
 
     def changes(self) -> list[Gained | Lost]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
@@ -12,13 +12,14 @@ from kafka import errors as ke
 
 import rejex_connectors.kafka_python_sockets  # noqa: F401 - mends leaks on import
 from rejex_connectors.kafka_python_errors import connecting, explain
+from rejex_connectors.kafka_python_records import deliver_records
 from rejex_connectors.kafka_security import kafka_python_options
-from rejex_stream.types import Partition, Position, Record
+from rejex_stream.types import Partition, Record
 
 if TYPE_CHECKING:
     from rejex_connectors.kafka_settings import KafkaSettings
 
-__all__ = ["admin", "client_options", "partitions_of", "read_partition", "records_of"]
+__all__ = ["admin", "client_options", "partitions_of", "read_partition"]
 
 
 def client_options(settings: KafkaSettings) -> dict[str, Any]:
@@ -31,17 +32,6 @@ def client_options(settings: KafkaSettings) -> dict[str, Any]:
         **kafka_python_options(settings.security),
         **dict(settings.client_options),
     }
-
-
-def records_of(topic: str, partition: int, found: Sequence[Any]) -> list[Record]:
-    """Make records of what kafka-python delivers."""
-    new = tuple.__new__  # nearly twice as fast as calling a named tuple's class
-    records: list[Record] = []
-    for r in found:
-        position = new(Position, (topic, partition, r.offset))
-        headers = tuple(map(tuple, r.headers)) if r.headers else ()
-        records.append(new(Record, (position, r.key, r.value, headers, r.timestamp)))
-    return records
 
 
 def admin(settings: KafkaSettings) -> KafkaAdminClient:
@@ -100,7 +90,7 @@ def read_partition(
     }
     with connecting(settings):
         written = _end(KafkaConsumer(**options), tp, settings) if settle_s else 0
-        consumer = KafkaConsumer(**options, isolation_level="read_committed")
+        consumer = deliver_records(KafkaConsumer(**options, isolation_level="read_committed"))
     try:
         consumer.assign([tp])
         first = consumer.beginning_offsets([tp])[tp]
@@ -113,7 +103,7 @@ def read_partition(
         end = end if stop is None else min(end, stop)
         while consumer.position(tp) < end:
             for found in consumer.poll(timeout_ms=500).values():
-                for record in records_of(tp.topic, tp.partition, found):
+                for record in found:
                     if record.position.offset >= end:
                         return
                     yield record

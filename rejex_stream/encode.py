@@ -138,9 +138,10 @@ def encode_verdict(verdict: Verdict) -> bytes:
     True
     """
     # The encoder writes fields in order, the position first; only that part is replaced.
-    start, middle, cut = _frame(verdict.position.topic, verdict.position.partition)
-    offset = b"%d" % verdict.position.offset
-    return start + offset + middle + offset + _encode(verdict)[cut + len(offset) :]
+    topic, partition, number = verdict.position
+    start, middle, cut = _frame(topic, partition)
+    offset = b"%d" % number
+    return b"".join((start, offset, middle, offset, _encode(verdict)[cut + len(offset) :]))
 
 
 @lru_cache(maxsize=1024)

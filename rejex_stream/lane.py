@@ -103,9 +103,11 @@ class Lane:
 
         Records before :attr:`next_offset` are repeats of the transport and give none.
         """
-        fresh = [record for record in records if record.position.offset >= self.next_offset]
-        if not fresh:
+        if not records or records[-1].position.offset < self.next_offset:
             return []
+        fresh = records
+        if records[0].position.offset < self.next_offset:  # they come in order
+            fresh = [record for record in records if record.position.offset >= self.next_offset]
         decode = self._decoder.decode
         decoded = [decode(record) for record in fresh]
         readings = [item for item in decoded if isinstance(item, Reading)]

@@ -58,7 +58,7 @@ class RunSettings:
     commit_every_events: int = 20_000
     snapshot_every_events: int = 50_000
     snapshot_interval_s: float = 300.0
-    max_poll_records: int = 8_000
+    max_poll_records: int = 5_000
     poll_timeout_s: float = 0.2
     batch_s: float = 0.5
     review_context_events: int = 32

@@ -45,7 +45,7 @@ class PartitionMonitor:
     def observe(self, outcomes: Sequence[Outcome], *, replaying: bool) -> None:
         """See outcomes in order."""
         alarms = self.bank.observe(
-            outcome.verdict for outcome in outcomes if outcome.verdict is not None
+            [outcome.verdict for outcome in outcomes if outcome.verdict is not None]
         )
         if not replaying:
             for alarm in alarms:

@@ -66,22 +66,21 @@ class OutcomeMessages:
         """Yield the messages of `outcomes`, in order."""
         limit = self._limit - _RECORD_OVERHEAD
         headers_of, topic, n = self._verdict_headers.of, self._verdicts, self._n_verdicts
+        new = tuple.__new__  # nearly twice as fast as calling a named tuple's class
         for record, verdict, invalid, review in outcomes:
             if verdict is None:
                 assert invalid is not None
                 yield self._dead(record, invalid)
                 continue
             value = encode_verdict(verdict)
-            position = record.position
-            headers = headers_of(position, verdict.sensor, verdict.event_time_ms, record.headers)
-            key = record.key
-            if len(value) + (len(key) if key else 0) + 2048 > limit:
-                # Rare: measure it well.
-                message = Message(topic, position.partition % n, key, value, headers)
-                if _size(message) > limit:
-                    yield self._dead(record, _unsendable(position, "verdict", _size(message)))
-                    continue
-            yield Message(topic, position.partition % n, key, value, headers)
+            position, key, _, original, _ = record
+            headers = headers_of(position, verdict.sensor, verdict.event_time_ms, original)
+            message = new(Message, (topic, position[1] % n, key, value, headers))
+            # Rarely is it worth while to measure it well.
+            if len(value) + (len(key) if key else 0) + 2048 > limit and _size(message) > limit:
+                yield self._dead(record, _unsendable(position, "verdict", _size(message)))
+                continue
+            yield message
             if review is not None:
                 yield self._reviewed(record, verdict, review, limit)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -43,11 +44,10 @@ if TYPE_CHECKING:
 
 __all__ = ["admin", "client_options", "open_clients", "read_partition"]
 
-AT_ONCE = 10_000
-"""Messages handed over at once, while as many may wait for their acknowledgement.
-
-The library itself accepts them without bound.
-"""
+AT_ONCE = 4_000
+"""Messages handed over at once: the first travel while the next are laid out."""
+IN_FLIGHT = 5
+"""So many times as many may wait for their acknowledgement; the library sets no bound."""
 
 
 def open_clients(
@@ -299,14 +299,15 @@ class PythonProducer:
 
     def _send(self, messages: Sequence[Message], deadline: float) -> None:
         """Send all and wait for all; a failed send does not fail a transaction by itself."""
-        before: list[Any] = []
+        waiting: deque[list[Any]] = deque()
         for first in range(0, len(messages), AT_ONCE):
-            sent = self._batches.send(messages[first : first + AT_ONCE])
-            _wait_for(before, deadline)
-            before = sent
+            waiting.append(self._batches.send(messages[first : first + AT_ONCE]))
+            if len(waiting) > IN_FLIGHT:
+                _wait_for(waiting.popleft(), deadline)
         with contextlib.suppress(ke.UnknownError):  # of a batch that is told about below
             self._producer.flush(timeout=max(0.0, deadline - time.monotonic()))
-        _wait_for(before, deadline)
+        for futures in waiting:
+            _wait_for(futures, deadline)
 
     def _explain(self, error: Exception, elapsed_s: float) -> ConnectorError:
         """Tell a rival with our name from a transaction that simply took too long."""

@@ -232,7 +232,7 @@ class Run(Section):
         20_000, unit="events", says="Or so many of them, whichever comes first.", ge=1
     )
     max_poll_records: int = setting(
-        8_000, unit="records", says="Records taken from the input at once.", ge=1
+        5_000, unit="records", says="Records taken from the input at once.", ge=1
     )
     invalid_limit: float = setting(
         0.5,

@@ -250,40 +250,48 @@ class RunMetrics:
         """Count a batch; what is replayed was counted before."""
         if replaying or not outcomes:
             return
+        verdicts = [outcome.verdict for outcome in outcomes if outcome.verdict is not None]
+        if len(verdicts) < len(outcomes):
+            self._count_invalid(outcomes)
+        self._count(verdicts, [o.review.verdict for o in outcomes if o.review is not None])
+        if self._sensors is not None:
+            for verdict in verdicts:
+                self._sensors.count(verdict, self._groups.of(verdict.stream_key))
+        now = self._clock()
+        self._last_event.labels(self._pipeline).set(now)
+        if verdicts:
+            newest_ms = self._newest_ms[partition] = verdicts[-1].event_time_ms
+            self._latency.labels(self._pipeline).observe(max(0.0, now - newest_ms / 1000))
+        self.refresh()
+
+    def _count(self, verdicts: Sequence[Verdict], reviewed: Sequence[Verdict]) -> None:
         labels: Counter[tuple[str, str]] = Counter()
         reasons: Counter[tuple[str, str]] = Counter()
         reviews: Counter[str] = Counter()
-        newest_ms = None
-        for outcome in outcomes:
-            verdict = outcome.verdict
-            if verdict is None:
-                assert outcome.invalid is not None  # one of the two
-                self._invalid.labels(self._pipeline, outcome.invalid.stage).inc()
-                self._dead_letters.labels(self._pipeline).inc()
-                continue
-            epoch = verdict.model_epoch
-            if epoch is not None and self._epochs.get(verdict.stream_key) != epoch:
-                self._new_model(verdict.stream_key, epoch)
-            group = self._groups.of(verdict.stream_key)
-            labels[group, verdict.label.value] += 1
-            if verdict.reason is not None:
-                reasons[group, verdict.reason.value] += 1
-            reviews[group] += outcome.review is not None
-            if self._sensors is not None:
-                self._sensors.count(verdict, group)
-            newest_ms = verdict.event_time_ms
-        for (group, label), count in labels.items():
-            self._events.labels(self._pipeline, group, label).inc(count)
-        for (group, reason), count in reasons.items():
-            self._rejected.labels(self._pipeline, group, reason).inc(count)
+        # A few combinations stand for thousands of events; they come in the order of the events.
+        kinds = Counter([(v.stream_key, v.model_epoch, v.label, v.reason) for v in verdicts])
+        for (stream_key, epoch, label, reason), count in kinds.items():
+            if epoch is not None and self._epochs.get(stream_key) != epoch:
+                self._new_model(stream_key, epoch)
+            group = self._groups.of(stream_key)
+            labels[group, label.value] += count
+            if reason is not None:
+                reasons[group, reason.value] += count
+            reviews[group] += 0  # the series is there before the first review
+        for verdict in reviewed:
+            reviews[self._groups.of(verdict.stream_key)] += 1
+        for (group, text), count in labels.items():
+            self._events.labels(self._pipeline, group, text).inc(count)
+        for (group, text), count in reasons.items():
+            self._rejected.labels(self._pipeline, group, text).inc(count)
         for group, count in reviews.items():
             self._reviews.labels(self._pipeline, group).inc(count)
-        now = self._clock()
-        self._last_event.labels(self._pipeline).set(now)
-        if newest_ms is not None:
-            self._newest_ms[partition] = newest_ms
-            self._latency.labels(self._pipeline).observe(max(0.0, now - newest_ms / 1000))
-        self.refresh()
+
+    def _count_invalid(self, outcomes: Sequence[Outcome]) -> None:
+        for outcome in outcomes:
+            if outcome.invalid is not None:
+                self._invalid.labels(self._pipeline, outcome.invalid.stage).inc()
+                self._dead_letters.labels(self._pipeline).inc()
 
     def _new_model(self, stream_key: str, epoch: int) -> None:
         self._epochs[stream_key] = epoch

@@ -103,8 +103,10 @@ class _WholeBatch(FutureRecordMetadata):  # type: ignore[misc]  # untyped
 
         A topic that takes less than ``kafka.max_message_bytes`` is to be mended, not served.
         """
-        self.failure(ke.MessageSizeTooLargeError("a batch"))
-        self._produce_future._latch.set()
+        before, self._produce_future = self._produce_future, new_produce_future
+        if not self.is_done:
+            self.failure(ke.MessageSizeTooLargeError("a batch"))
+        before._latch.set()  # whoever waits for the batch as it was
 
 
 def fill(

@@ -89,7 +89,7 @@ class Judge:
         table: tuple[tuple[float, ...], tuple[float, ...]] | None = None
         band = policy.band(capacity)
         for i, score in zip(which, scores, strict=True):
-            reading = readings[i]
+            key, sensor, time_ms, _, position = reading = readings[i]
             if score - score != 0.0:
                 verdicts[i] = rejected(reading, seq + i, Reason.UNSCORABLE, n, epoch)
                 continue
@@ -98,10 +98,10 @@ class Judge:
             rank = mid_rank(below, at_or_below) if by_mid_rank else at_or_below
             if n < first:
                 verdicts[i] = Verdict(
-                    reading.position,
-                    reading.stream_key,
-                    reading.sensor,
-                    reading.event_time_ms,
+                    position,
+                    key,
+                    sensor,
+                    time_ms,
                     seq + i,
                     _REJECTED,
                     Reason.WARM_UP,
@@ -130,10 +130,10 @@ class Judge:
                 else:
                     label = _ANOMALY if rank > n - band.n_anomalies else _NORMAL
                 verdicts[i] = Verdict(
-                    reading.position,
-                    reading.stream_key,
-                    reading.sensor,
-                    reading.event_time_ms,
+                    position,
+                    key,
+                    sensor,
+                    time_ms,
                     seq + i,
                     label,
                     reason,

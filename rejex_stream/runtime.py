@@ -52,6 +52,7 @@ from rejex_stream.progress import (
 )
 from rejex_stream.protocols import FitExecutor, Sink, SnapshotStore, Source
 from rejex_stream.settings import RunSettings
+from rejex_stream.threads import quick_switching
 from rejex_stream.types import Outcome, Partition, Record
 from rejex_stream.validity import ValidityWatch
 
@@ -154,6 +155,7 @@ def run(
         # The last bit of a score may depend on the number of BLAS threads.
         exits.enter_context(threadpool_limits(limits=1))
         exits.enter_context(seldom_collecting())
+        exits.enter_context(quick_switching())
         return loop.run()
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from kafka import KafkaProducer, TopicPartition
 from kafka import errors as ke
@@ -96,7 +97,7 @@ class Batches:
 class _WholeBatch(FutureRecordMetadata):  # type: ignore[misc]  # untyped
     """Stands for all records of a batch: where one is refused, all are."""
 
-    __slots__ = ()
+    _produce_future: Any
 
     def rebind(self, new_produce_future: object, new_batch_index: int) -> None:
         """Fail where the broker found the batch too large and the library would split it.

@@ -147,7 +147,9 @@ class StreamMonitor:
         ties = verdict.ties
         if ties > 0:
             below = rank - ties if self._paper_ties else rank - ties // 2
-            drawn = table.cell(randomised_rank(below, ties, verdict.position))
+            drawn = table.cell(below)
+            if drawn != table.cell(below + ties):  # else every draw lies in the same cell
+                drawn = table.cell(randomised_rank(below, ties, verdict.position))
             if below <= n - r < below + ties:  # the score is the threshold itself
                 self._tie_mass = ties / n
         self.ranked, self.shown_cell, self.drawn_cell = True, shown, drawn

@@ -94,6 +94,8 @@ class PythonConsumer:
                 heartbeat_interval_ms=max(100, settings.session_timeout_ms // 5),
                 max_poll_interval_ms=settings.max_poll_interval_ms,
                 fetch_max_bytes=settings.fetch_max_bytes,
+                # One fetch at a time: while it waits for an empty partition, the full ones do too.
+                fetch_max_wait_ms=100,
                 partition_assignment_strategy=[Assignor],
                 allow_auto_create_topics=False,
                 metadata_max_age_ms=30_000,

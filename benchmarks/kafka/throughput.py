@@ -68,7 +68,7 @@ PARTS = [
     "client",
     "passing a value through",
     "a verdict's bytes and headers instead",
-    "detector, ours and the rest",
+    "detector and all else",
     "service",
     "70 % of pass-through would allow",
     "70 % of same bytes would allow",

@@ -1,4 +1,4 @@
-"""The client contracts on top of confluent-kafka (librdkafka): the same, about 5 times faster."""
+"""The client contracts on top of confluent-kafka (librdkafka)."""
 
 from __future__ import annotations
 

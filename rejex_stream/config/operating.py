@@ -150,7 +150,7 @@ class Kafka(Section):
         "exactly_once", says="Transactions, or at least once where the broker has none."
     )
     client: Literal["kafka-python", "confluent"] = setting(
-        "kafka-python", says="The client library; confluent is faster and an extra."
+        "kafka-python", says="The client library; confluent (librdkafka) is an extra."
     )
     instance_id: str | None = setting(
         None,

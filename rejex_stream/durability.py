@@ -85,7 +85,7 @@ class Durability:
         self._thread.shutdown()
 
     # ------------------------------------------------------------------------------ what is due
-    def patience_s(self, n_held: int) -> float:
+    def poll_wait_s(self, n_held: int) -> float:
         """Return how long a poll may wait while `n_held` outcomes wait for their commit."""
         if not n_held:
             return self._settings.poll_timeout_s

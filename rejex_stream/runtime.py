@@ -248,7 +248,7 @@ class _Loop:
             self.to_rewind = False
         try:
             records = self.source.poll(
-                self.max_records, self.durability.patience_s(self.ours.n_held())
+                self.max_records, self.durability.poll_wait_s(self.ours.n_held())
             )
         except ConnectorError as error:
             if not error.retriable:  # the input broke off; what came before it counts

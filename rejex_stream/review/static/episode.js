@@ -144,10 +144,12 @@ function shrink(fromStart) {
 
 // ---------------------------------------------------------------------------------------- claim
 let lease = null;
+let claiming = false; // a claim is on its way: the console may hold it for us already
 const say = (text) => { const held = $("#held"); held.textContent = text; held.hidden = !text; };
 const enable = (on) => { for (const button of $$("#actions [data-act]")) if (!/^(undo|help|claim)$/.test(button.dataset.act)) button.disabled = !on; };
 async function claim() {
-  if (!workable || pageData.role === "viewer" || decided) return;
+  if (claiming || !workable || pageData.role === "viewer" || decided) return;
+  claiming = true;
   try {
     lease = await call(`${base}/claim`, {});
     say("");
@@ -157,20 +159,24 @@ async function claim() {
     say(`${error.message} You can look, but not decide.`);
     enable(false);
   }
+  claiming = false;
   showLease();
 }
 async function renew() {
-  if (!lease || document.hidden || decided) return;
+  const renewed = lease;
+  if (!renewed || document.hidden || decided) return;
   try {
-    lease = await call(`${base}/renew`, {});
+    const longer = await call(`${base}/renew`, {});
+    if (lease === renewed) lease = longer; // else it ran out or was claimed anew while the answer was on its way
   } catch (error) {
-    if (error.code === "lapsed") await claim();
+    if (error.code === "lapsed" && lease === renewed) await claim();
   }
   showLease();
 }
 function release() {
-  if (!lease || decided) return;
+  if (!(lease || claiming) || decided) return;
   lease = null;
+  claiming = false;
   fetch(`${base}/release`, { method: "POST", keepalive: true, headers: { "content-type": "application/json" }, body: "{}" }).catch(() => {});
 }
 function showLease() {

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from rejex_stream.ownership import OwnedLane
+from rejex_stream.ownership import OwnedLane, Ownership
 from rejex_stream.progress import Committed, RunEvent, RunSummary, SnapshotSaved
 from rejex_stream.protocols import Sink, SnapshotStore
 from rejex_stream.settings import RunSettings
@@ -52,6 +52,8 @@ class Durability:
 
     Parameters
     ----------
+    ours
+        The lanes.
     sink, store
         The edges; without a store there are no snapshots.
     settings
@@ -62,6 +64,7 @@ class Durability:
 
     def __init__(
         self,
+        ours: Ownership,
         sink: Sink,
         store: SnapshotStore | None,
         settings: RunSettings,
@@ -70,6 +73,7 @@ class Durability:
         tell: Callable[[RunEvent], None],
         clock: Callable[[], float],
     ) -> None:
+        self._ours = ours
         self._sink = sink
         self._store = store
         self._settings = settings
@@ -85,15 +89,15 @@ class Durability:
         self._thread.shutdown()
 
     # ------------------------------------------------------------------------------ what is due
-    def poll_wait_s(self, n_held: int) -> float:
-        """Return how long a poll may wait while `n_held` outcomes wait for their commit."""
-        if not n_held:
+    def poll_wait_s(self) -> float:
+        """Return how long a poll may wait: no longer than the outcomes that are held."""
+        if not self._ours.n_held():
             return self._settings.poll_timeout_s
         left = self._committed_at + self._settings.commit_interval_s - self._clock()
         return min(max(left, 0.0), self._settings.poll_timeout_s)
 
-    def _commit_is_due(self, n_held: int, now: float) -> bool:
-        interval_s = self._settings.commit_interval_s
+    def _commit_is_due(self, now: float) -> bool:
+        interval_s, n_held = self._settings.commit_interval_s, self._ours.n_held()
         if not n_held:  # the interval begins with the first outcome
             self._committed_at = max(self._committed_at, now - interval_s)
             return False
@@ -106,16 +110,15 @@ class Durability:
         return many or now - at >= self._settings.snapshot_interval_s
 
     # ---------------------------------------------------------------------------------- commit
-    def begin(self, lanes: Mapping[Partition, OwnedLane], *, everything: bool = False) -> None:
+    def begin(self, *, everything: bool = False) -> None:
         """Begin to write what is due; with `everything` all that is not durable yet.
 
         O(bytes of the snapshots that are due); waits for no edge.
         """
         now = self._clock()
-        n_held = sum(len(owned.held) for owned in lanes.values())
-        commits = self._commit_is_due(n_held, now) or (everything and n_held > 0)
+        commits = self._commit_is_due(now) or everything
         work = _Work(begun=now)
-        for partition, owned in lanes.items():
+        for partition, owned in self._ours.owned.items():
             if owned.held and not commits:
                 continue
             if owned.held:
@@ -148,7 +151,7 @@ class Durability:
             self._store.save(partition, snapshot.next_offset, snapshot.blob)
             work.saved_s[partition] = self._clock() - begun
 
-    def finish(self, lanes: Mapping[Partition, OwnedLane]) -> bool:
+    def finish(self) -> bool:
         """Wait for what was begun; returns whether outcomes became durable.
 
         Raises
@@ -163,10 +166,11 @@ class Durability:
         try:
             writing.result()
         finally:
-            self._let_go(work, lanes)
+            self._let_go(work)
         return work.committed is not None
 
-    def _let_go(self, work: _Work, lanes: Mapping[Partition, OwnedLane]) -> None:
+    def _let_go(self, work: _Work) -> None:
+        lanes = self._ours.owned
         if work.committed is not None:
             self._committed_at = work.committed
             for partition, outcomes in work.outcomes.items():

@@ -201,6 +201,7 @@ class _Loop:
             clock=self.clock,
         )
         self.durability = Durability(
+            self.ours,
             self.sink,
             self.store,
             self.settings,
@@ -247,9 +248,7 @@ class _Loop:
             self.source.rewind()
             self.to_rewind = False
         try:
-            records = self.source.poll(
-                self.max_records, self.durability.poll_wait_s(self.ours.n_held())
-            )
+            records = self.source.poll(self.max_records, self.durability.poll_wait_s())
         except ConnectorError as error:
             if not error.retriable:  # the input broke off; what came before it counts
                 self._keep(everything=True)
@@ -275,11 +274,11 @@ class _Loop:
 
     def _keep(self, *, while_judging: Sequence[Record] = (), everything: bool = False) -> None:
         """Make durable what is due, while the records polled last are judged."""
-        self.durability.begin(self.ours.owned, everything=everything)
+        self.durability.begin(everything=everything)
         try:
             self._process(while_judging)
         finally:
-            committed = self.durability.finish(self.ours.owned)
+            committed = self.durability.finish()
         if committed:
             self.patience.succeeded()
             self.ours.forget_parked()

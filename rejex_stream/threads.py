@@ -16,8 +16,8 @@ def quick_switching() -> Iterator[None]:
     """Let threads that wait for an answer go on soon after it is there.
 
     While records are judged, a commit is under way on other threads, which do little but wait for
-    the broker. With every answer they wait for the interpreter as well, 5 ms by default and a dozen
-    times a commit: the commit would end long after the judging.
+    the broker. With every answer they wait for the interpreter as well, 5 ms by default and several
+    times a commit, which would so end after the judging.
 
     Examples
     --------

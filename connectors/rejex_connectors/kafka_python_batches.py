@@ -72,16 +72,16 @@ class Batches:
         accumulator._appends_in_progress.increment()  # a forced close waits for us
         try:
             while done < len(messages):
-                now = time.time()
+                now_ms = int(time.time() * 1000)
                 records = MemoryRecordsBuilder(MAGIC, self._compression, self._size)
-                n = fill(records._builder, messages, done, int(now * 1000))
+                n = fill(records._builder, messages, done, now_ms)
                 size = records.size_in_bytes()
                 if size > max(self._size, self._largest):
                     raise ke.MessageSizeTooLargeError(f"a record of {size} bytes")
                 records.skip(n)
                 done += n
                 batch = ProducerBatch(tp, records)
-                future = _WholeBatch(batch.produce_future, 0, int(now * 1000), None, -1, -1, -1)
+                future = _WholeBatch(batch.produce_future, 0, now_ms, None, -1, -1, -1)
                 batch._record_futures.append(future)
                 with accumulator._tp_lock(tp):
                     if accumulator._closed:

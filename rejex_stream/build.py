@@ -16,7 +16,7 @@ from rejex_stream.builders.kafka import (
     open_registry,
     registry_settings,
 )
-from rejex_stream.builders.recipes import engine_spec, monitor_config, run_settings
+from rejex_stream.builders.recipes import engine_spec, monitor_config, run_settings, webhook_secret
 from rejex_stream.builders.running import make_engine, make_executor, run_pipeline
 
 __all__ = [
@@ -38,4 +38,5 @@ __all__ = [
     "registry_settings",
     "run_pipeline",
     "run_settings",
+    "webhook_secret",
 ]

@@ -276,6 +276,27 @@ def test_kafka_settings_that_contradict_are_refused(addition, expected):
     assert any(expected in line for line in found), found
 
 
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("localhost:9093", "begins with http:// or https://"),
+        ("http://localhost:port", "a host, and a number as its port"),
+        ("http://localhost:99999", "a host, and a number as its port"),
+        ("http:///hook", "a host, and a number as its port"),
+        ("http://[::1", "a host, and a number as its port"),
+        ("http://localhost/a b", "without spaces"),
+        ("http://müller.example", "ASCII"),
+        ("https://ada:hunter2@ops.example.com/hook", "without a login"),
+    ],
+)
+@pytest.mark.parametrize("setting", ["alertmanager_url", "webhook_url"])
+def test_an_address_that_cannot_be_asked_is_refused(setting, address, expected):
+    (found,) = said(FILE.replace("[detector]", f'[alerts]\n{setting} = "{address}"\n[detector]'))
+    assert found.startswith(f"alerts.{setting} = ")
+    assert expected in found
+    assert "hunter2" not in found
+
+
 def test_a_topic_must_be_named():
     assert any("topics is missing" in line for line in said(KAFKA.replace('"readings"', "")))
 

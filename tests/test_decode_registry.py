@@ -433,7 +433,7 @@ def test_the_formats_of_a_registry_are_checked_against_the_other_settings():
         ('url = "http://localhost:8081"', 'url = "localhost"', "schema_registry.url"),
         ("8081\"", '8081"\nusername = "ada"', "go together"),
         ("8081\"", '8081"\npassword = "s3cret"', "go together"),
-        ("http://", "http://ada:s3cret@", "holds a login"),
+        ("http://", "http://ada:s3cret@", "without a login in it"),
         ('kind = "kafka"\ntopics = ["readings"]', 'path = "a.csv"\ntime = "t"',
          "avro is for kind = 'kafka'"),
     ):  # fmt: skip

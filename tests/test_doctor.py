@@ -20,6 +20,7 @@ from rejex_stream.doctor import examine
 from rejex_stream.doctor.findings import clock_finding
 from rejex_stream.types import Position, Reading
 from tests.operate.alerting import active_alerts, alertmanager
+from tests.strangers import stranger
 
 CONFIG = """
 [pipeline]
@@ -219,6 +220,28 @@ def test_something_else_at_the_address_of_alertmanager_is_an_error(place):
     assert check.level == "error"
     assert "does not answer as an Alertmanager does" in check.message
     assert other.seen == [("GET", "/api/v2/status")]
+
+
+def test_what_does_not_speak_http_is_named(place):
+    with stranger() as url:
+        alerts = f'[alerts]\nalertmanager_url = "{url}"\nwebhook_url = "{url}"\n[detector]'
+        change(place, "[detector]", alerts)
+        checks = found(place)
+    assert checks["alertmanager"].level == checks["webhook"].level == "error"
+    assert "does not answer as an Alertmanager does" in checks["alertmanager"].message
+    assert "SSH-2.0" in checks["webhook"].message
+
+
+def test_a_key_of_the_webhook_that_cannot_be_read_is_an_error(place):
+    with Hook() as hook:
+        alerts = f'[alerts]\nwebhook_url = "{hook.url}"\nwebhook_secret_file = "key"\n[detector]'
+        change(place, "[detector]", alerts)
+        check = found(place)["webhook"]
+        assert check.level == "error"
+        assert "alerts.webhook_secret_file" in check.message
+        assert check.fix
+        (place / "key").write_text("secret\n")
+        assert found(place)["webhook"].level == "ok"
 
 
 def test_times_in_the_wrong_unit_are_doubted(place):

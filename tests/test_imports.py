@@ -92,7 +92,7 @@ def test_the_core_has_no_clock_no_thread_no_file_and_no_log(name):
 
 
 def test_connectors_know_only_the_contracts():
-    allowed = {"types", "errors", "protocols", "encode", "checkpoint", "contract"}
+    allowed = {"addresses", "types", "errors", "protocols", "encode", "checkpoint", "contract"}
     for path, module in modules(CONNECTORS, "rejex_connectors"):
         for name in imported(path):
             if concept(name) is not None:

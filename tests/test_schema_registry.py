@@ -17,6 +17,7 @@ from rejex_connectors.schema_registry import HttpSchemaRegistry, RegistrySetting
 
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.protocols import RegisteredSchema
+from tests.strangers import stranger
 
 PASSWORD = "correct horse"
 NO_SUCH = (404, {"error_code": 40403, "message": "Schema not found"})
@@ -27,7 +28,7 @@ class Server:
 
     def __init__(self, context=None):
         outer = self
-        self.answers, self.seen = {}, []
+        self.answers, self.seen, self.length = {}, [], 0
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self):
@@ -35,7 +36,7 @@ class Server:
                 status, body = outer.answers.get(self.path, NO_SUCH)
                 raw = body if isinstance(body, bytes) else json.dumps(body).encode()
                 self.send_response(status)
-                self.send_header("Content-Length", str(len(raw)))
+                self.send_header("Content-Length", str(outer.length or len(raw)))
                 if status == 302:
                     self.send_header("Location", "/elsewhere")
                 self.end_headers()
@@ -146,6 +147,23 @@ def test_a_registry_that_is_not_there_or_does_not_speak_is_waited_for(monkeypatc
         assert caught.value.retriable
     with pytest.raises(ConnectorError, match=r"does not answer: .*refused") as caught:
         client(url).schema(7)
+    assert caught.value.retriable
+
+
+def test_what_does_not_speak_http_is_no_registry():
+    with (
+        stranger() as url,
+        pytest.raises(ConnectorError, match="no schema registry, it does not speak HTTP") as caught,
+    ):
+        client(url).schema(7)
+    assert not caught.value.retriable
+
+
+def test_an_answer_that_breaks_off_is_waited_for(server):
+    server.answers["/schemas/ids/7"] = (206, b"{")
+    server.length = 100
+    with pytest.raises(ConnectorError, match="does not answer: IncompleteRead") as caught:
+        client(server.url).schema(7)
     assert caught.value.retriable
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import ssl
 import time
@@ -11,6 +12,7 @@ import urllib.request
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
+from rejex_stream.addresses import mend_http_address
 from rejex_stream.errors import ConfigError, ConnectorError
 
 if TYPE_CHECKING:
@@ -52,8 +54,8 @@ class TokenSource:
         assert security.oauth_token_url is not None
         assert security.oauth_client_secret is not None
         url = security.oauth_token_url
-        if not url.startswith(("https://", "http://")):
-            raise ConfigError(f"oauth_token_url {url!r} is not an http(s) address")
+        if expected := mend_http_address(url):
+            raise ConfigError(f"oauth_token_url = {url!r}: expected {expected}")
         form = {"grant_type": "client_credentials"}
         if security.oauth_scope:
             form["scope"] = security.oauth_scope
@@ -73,7 +75,7 @@ class TokenSource:
                 f"the token endpoint {url} answered {error.code}: check oauth_client_id, "
                 "oauth_client_secret and oauth_scope"
             ) from None
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException) as error:
             raise ConnectorError(
                 f"no token from {url}: {type(error).__name__}", retriable=True
             ) from None

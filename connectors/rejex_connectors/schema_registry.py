@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import ssl
 import urllib.error
-import urllib.parse
 import urllib.request
 from base64 import b64encode
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from rejex_connectors.kafka_settings import Secret
+from rejex_stream.addresses import mend_http_address
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.protocols import RegisteredSchema
 
@@ -44,12 +45,12 @@ class RegistrySettings:
     ca_file: str | None = None
 
     def __post_init__(self) -> None:
-        if not self.url.startswith(("http://", "https://")):
-            raise ConfigError(f"schema_registry.url {self.url!r} is not an http(s) address")
-        if "@" in urllib.parse.urlsplit(self.url).netloc:
+        if "@" in self.url:  # never printed: a password may stand there
             raise ConfigError(
                 "schema_registry.url holds a login: give it as username and password instead"
             )
+        if expected := mend_http_address(self.url):
+            raise ConfigError(f"schema_registry.url = {self.url!r}: expected {expected}")
         if (self.username is None) != (self.password is None):
             raise ConfigError("schema_registry.username and .password go together: give both")
 
@@ -136,6 +137,9 @@ class HttpSchemaRegistry:
         try:
             with self._open(request, timeout=TIMEOUT_S) as answer:
                 body: bytes = answer.read(_MOST_BYTES)
+                # A short read is no error to the library; taken as it is, half a schema is none.
+                if answer.length and len(body) < _MOST_BYTES:
+                    raise http.client.IncompleteRead(body, answer.length)
                 return body
         except urllib.error.HTTPError as error:
             with error:
@@ -147,8 +151,10 @@ class HttpSchemaRegistry:
             if isinstance(error.reason, ssl.SSLCertVerificationError):
                 raise self._untrusted(error.reason) from None
             self._silent(str(error.reason))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.IncompleteRead) as error:
             self._silent(str(error) or type(error).__name__)
+        except http.client.HTTPException:
+            self._no_registry("does not speak HTTP")
 
     def _explain(self, path: str, status: int, body: bytes) -> None:
         """Raise what an answer other than 200 means; silent where it means `no such thing`."""

@@ -1,17 +1,20 @@
-"""From a config to the values that the core and the loop are told: nothing is opened here."""
+"""From a config to the values that core, loop and alerts are told: nothing is started here."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rejex_stream.config.model import Config
+from rejex_stream.config.operating import Alerts
 from rejex_stream.engine import EngineSpec
+from rejex_stream.errors import ConfigError
 from rejex_stream.settings import RunSettings
 
 if TYPE_CHECKING:
     from rejex_stream.monitor.config import MonitorConfig
 
-__all__ = ["engine_spec", "monitor_config", "run_settings"]
+__all__ = ["engine_spec", "monitor_config", "run_settings", "webhook_secret"]
 
 
 def engine_spec(config: Config) -> EngineSpec:
@@ -80,3 +83,24 @@ def run_settings(config: Config) -> RunSettings:
         lost_state=state.lost,
         progress_interval_s=0.5,
     )
+
+
+def webhook_secret(alerts: Alerts) -> bytes | None:
+    """Return the key of the webhook's signature, if there is one.
+
+    Raises
+    ------
+    ConfigError
+        If its file cannot be read.
+    """
+    if alerts.webhook_secret is not None:
+        return alerts.webhook_secret.get_secret_value().encode()
+    if alerts.webhook_secret_file is None:
+        return None
+    try:
+        return Path(alerts.webhook_secret_file).read_bytes().removesuffix(b"\n")
+    except OSError as error:
+        raise ConfigError(
+            f"alerts.webhook_secret_file {alerts.webhook_secret_file} cannot be read: "
+            f"{error.strerror}."
+        ) from None

@@ -11,10 +11,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from rejex_stream.builders.edges import Edges, open_edges
-from rejex_stream.builders.recipes import engine_spec, monitor_config, run_settings
+from rejex_stream.builders.recipes import (
+    engine_spec,
+    monitor_config,
+    run_settings,
+    webhook_secret,
+)
 from rejex_stream.config.model import Config
 from rejex_stream.engine import Engine
-from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.errors import ConnectorError
 from rejex_stream.executors import InlineExecutor, ProcessFitExecutor, ThreadFitExecutor
 from rejex_stream.monitor import Alarm
 from rejex_stream.operate.gauges import active_alarms
@@ -218,7 +223,7 @@ def _watching(
             webhook = Webhook(
                 alerts.webhook_url,
                 name,
-                secret=_webhook_secret(config),
+                secret=webhook_secret(alerts),
                 deadletter=None if kept is None else Path(kept),
             )
             exits.callback(webhook.close)
@@ -229,18 +234,3 @@ def _watching(
             )
             exits.callback(server.close)
         yield watch
-
-
-def _webhook_secret(config: Config) -> bytes | None:
-    alerts = config.alerts
-    if alerts.webhook_secret is not None:
-        return alerts.webhook_secret.get_secret_value().encode()
-    if alerts.webhook_secret_file is None:
-        return None
-    try:
-        return Path(alerts.webhook_secret_file).read_bytes().removesuffix(b"\n")
-    except OSError as error:
-        raise ConfigError(
-            f"alerts.webhook_secret_file {alerts.webhook_secret_file} cannot be read: "
-            f"{error.strerror}."
-        ) from None

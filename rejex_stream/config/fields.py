@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
-__all__ = ["SECRET", "Section", "secret", "setting"]
+from rejex_stream.addresses import mend_http_address
+
+__all__ = ["SECRET", "HttpAddress", "Section", "secret", "setting"]
 
 SECRET = "secret"
 """In place of a unit: the value is never printed."""
+
+
+def _http_address(value: str) -> str:
+    if expected := mend_http_address(value):
+        raise PydanticCustomError("http_address", "{expected}", {"expected": expected})
+    return value
+
+
+HttpAddress = Annotated[str, AfterValidator(_http_address)]
 
 
 class Section(BaseModel):

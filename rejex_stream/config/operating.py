@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import SecretStr
 
-from rejex_stream.config.fields import Section, secret, setting
+from rejex_stream.config.fields import HttpAddress, Section, secret, setting
 
 __all__ = ["Alerts", "Kafka", "KafkaSecurity", "Logging", "Metrics", "Monitor"]
 
@@ -103,7 +103,7 @@ class KafkaSecurity(Section):
     check_hostname: bool = setting(
         True, says="Whether the broker's certificate must name the host that was dialled."
     )
-    oauth_token_url: str | None = setting(
+    oauth_token_url: HttpAddress | None = setting(
         None,
         says="Where OAUTHBEARER tokens are fetched.",
         otherwise="none",
@@ -196,11 +196,11 @@ class Kafka(Section):
 class SchemaRegistry(Section):
     """Where the schemas of Avro and Protobuf records are; Confluent's API."""
 
-    url: str | None = setting(
+    url: HttpAddress | None = setting(
         None,
-        says="Its address, with the path of the API where there is one.",
+        says="Its address, with the path of the API where there is one; a login goes into username "
+        "and password.",
         otherwise="none",
-        pattern=r"^https?://",
         example="http://localhost:8081",
     )
     username: str | None = setting(
@@ -244,11 +244,10 @@ class Metrics(Section):
 class Alerts(Section):
     """Who is told of alarms."""
 
-    alertmanager_url: str | None = setting(
+    alertmanager_url: HttpAddress | None = setting(
         None,
         says="Alertmanager to post alarms to.",
         otherwise="none",
-        pattern=r"^https?://",
         example="http://localhost:9093",
     )
     alertmanager_repeat_s: float = setting(
@@ -258,11 +257,10 @@ class Alerts(Section):
         "ends by itself.",
         ge=1,
     )
-    webhook_url: str | None = setting(
+    webhook_url: HttpAddress | None = setting(
         None,
         says="Address that gets a signed CloudEvent for every alarm.",
         otherwise="none",
-        pattern=r"^https?://",
         example="https://ops.example.com/rejex",
     )
     webhook_secret: SecretStr | None = secret(says="Key of the webhook's signature.")

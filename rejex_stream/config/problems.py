@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -16,6 +17,7 @@ from rejex_stream.config.model import ENV_PREFIX, Config
 __all__ = ["Problem", "nearest", "of_validation", "render"]
 
 _MASK = "***"
+_LOGIN = re.compile(r"//.*@")  # of an address that should not hold one
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ def _shown(value: object, path: tuple[str, ...]) -> str | None:
         return _MASK
     if isinstance(value, Mapping | list):
         return None
-    text = toml(value)
+    text = _LOGIN.sub(f"//{_MASK}@", toml(value))
     return text if len(text) <= 60 else text[:59] + "…"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
@@ -106,7 +106,9 @@ def _type(annotation: Any) -> str:  # noqa: ANN401 - a type
         return _NAMES[annotation]
     inner = [part for part in get_args(annotation) if part not in (type(None), Ellipsis)]
     origin = get_origin(annotation)
-    if origin is dict:
+    if origin is Annotated:
+        name = _type(inner[0])
+    elif origin is dict:
         name = "table"
     elif origin is tuple:
         item = "tables" if section_of(inner[0]) else _NAMES.get(inner[0], _type(inner[0]))

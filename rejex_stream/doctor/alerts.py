@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
+from rejex_stream.build import webhook_secret
 from rejex_stream.config.operating import Alerts
 from rejex_stream.doctor.findings import Finding
+from rejex_stream.errors import ConfigError
 
 __all__ = ["alertmanager", "webhook"]
 
@@ -32,7 +35,7 @@ def alertmanager(alerts: Alerts) -> Iterator[Finding]:
         yield Finding("error", f"{url} answers {error.code}", fix)
     except OSError as error:
         yield Finding("error", f"{url} does not answer: {_why(error)}", fix)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, http.client.HTTPException):
         other = "alerts.alertmanager_url is the address of something else: mend it"
         yield Finding("error", f"{url} does not answer as an Alertmanager does", other)
     else:
@@ -45,6 +48,11 @@ def webhook(alerts: Alerts) -> Iterator[Finding]:
     if url is None:
         yield Finding("skipped", "alerts.webhook_url is not set")
         return
+    try:
+        webhook_secret(alerts)
+    except ConfigError as error:
+        yield Finding("error", str(error), "mend alerts.webhook_secret_file, or its permissions")
+        return
     status, to = 0, ""
     try:
         request = urllib.request.Request(url, method="HEAD")
@@ -54,7 +62,7 @@ def webhook(alerts: Alerts) -> Iterator[Finding]:
         # Many a webhook knows POST alone, or a signature: that it refuses is an answer.
         status, to = error.code, error.headers.get("Location", "")
         error.close()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         yield Finding(
             "error",
             f"{url} cannot be reached: {_why(error)}",

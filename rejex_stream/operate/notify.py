@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
+import http.client
 import json
 import logging
 import queue
@@ -31,8 +32,11 @@ _CRITICAL = {AlarmKind.HEALTH, AlarmKind.COLLAPSE, AlarmKind.STUCK}
 def _post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> None:
     """POST; raises OSError (urllib's errors are) unless the answer is 2xx."""
     request = urllib.request.Request(url, data=body, headers=dict(headers), method="POST")
-    with urllib.request.urlopen(request, timeout=timeout_s):
-        pass
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_s):
+            pass
+    except http.client.HTTPException as error:  # who answers there does not speak HTTP
+        raise OSError(f"the answer is not HTTP: {error!r}") from error
 
 
 def _labels(pipeline: str, alarm: Alarm) -> dict[str, str]:

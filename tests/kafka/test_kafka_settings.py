@@ -9,7 +9,8 @@ import pytest
 from rejex_connectors.kafka import KafkaSecurity, KafkaSettings, KafkaTopics, Secret
 from rejex_connectors.kafka_security import TokenSource, kafka_python_options, librdkafka_options
 
-from rejex_stream.errors import ConfigError
+from rejex_stream.errors import ConfigError, ConnectorError
+from tests.strangers import stranger
 
 PASSWORD = "hunter2-very-secret"
 
@@ -90,6 +91,31 @@ def test_a_missing_tls_file_is_named():
     security = KafkaSecurity(protocol="SSL", ca_file="/nowhere/ca.pem")
     with pytest.raises(ConfigError, match=r"/nowhere/ca\.pem"):
         kafka_python_options(security)
+
+
+def fetched(url):
+    return TokenSource(
+        KafkaSecurity(
+            protocol="SASL_SSL",
+            mechanism="OAUTHBEARER",
+            oauth_token_url=url,
+            oauth_client_id="rejex",
+            oauth_client_secret=Secret(literal=PASSWORD),
+        )
+    )
+
+
+def test_a_token_endpoint_that_does_not_speak_http_is_named():
+    with (
+        stranger() as url,
+        pytest.raises(ConnectorError, match=f"no token from {url}: BadStatusLine"),
+    ):
+        fetched(url).token()
+
+
+def test_an_address_that_cannot_be_asked_for_a_token_is_refused():
+    with pytest.raises(ConfigError, match="begins with http:// or https://"):
+        fetched("login.example.com").token()
 
 
 def test_a_token_from_a_file_is_read_at_each_login(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 import subprocess
 import time
 import urllib.error
@@ -34,6 +35,7 @@ from rejex_stream.progress import Committed, LaneClosed, LaneLive, LaneOpened, R
 from rejex_stream.refit import RefitSchedule
 from rejex_stream.types import Invalid, Outcome, Partition, Position, Reading, Record
 from tests.operate.alerting import Receiver, alertmanager, tool, until
+from tests.strangers import stranger
 from tests.streams import Distance
 
 PART = Partition("flow", 0)
@@ -390,9 +392,30 @@ def test_a_real_alertmanager_groups_keeps_and_resolves(tmp_path):
 
 
 def test_an_alertmanager_that_is_away_costs_the_run_nothing():
-    manager = Alertmanager("http://127.0.0.1:1", "p", repeat_s=0.05)
-    start = time.monotonic()
-    manager.update([alarm()])
-    assert time.monotonic() - start < 0.1
+    # Connections are taken and never answered: a post waits its whole five seconds.
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        manager = Alertmanager(f"http://127.0.0.1:{silent.getsockname()[1]}", "p", repeat_s=0.05)
+        start = time.monotonic()
+        for _ in range(3):
+            manager.update([alarm()])
+        assert time.monotonic() - start < 4
+        assert manager.failures == 0, "still waiting, in the background"
     until(lambda: manager.failures > 0)
     manager.close()
+
+
+def test_an_answer_that_is_not_http_ends_neither_alertmanagers_thread_nor_the_webhooks(tmp_path):
+    with stranger() as url:
+        manager = Alertmanager(url, "p", repeat_s=0.05)
+        manager.update([alarm()])
+        until(lambda: manager.failures > 1)
+        manager.close()
+        file = tmp_path / "alarms.jsonl"
+        hook = Webhook(url, "p", deadletter=file, attempts=2, wait=lambda s: None)
+        hook.alarm(alarm())
+        hook.alarm(alarm("pump-8"))
+        until(lambda: hook.given_up == 2)
+        hook.close()
+    kept = [json.loads(line) for line in file.read_text().splitlines()]
+    assert len(kept) == 2
+    assert all("the answer is not HTTP" in line["problem"] for line in kept)

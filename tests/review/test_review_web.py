@@ -12,6 +12,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from urllib.parse import quote
@@ -731,12 +732,20 @@ def test_a_label_given_just_before_the_end_leaves_with_the_console(wall_store, t
     from rejex_stream.review.outbox import LabelFile, read_labels
     from rejex_stream.review.upkeep import Upkeep
 
+    first_round_over = threading.Event()
+
+    class Watched(Upkeep):
+        def round(self):
+            busy = super().round()
+            first_round_over.set()
+            return busy
+
     store = wall_store(settle_ms=0)
     store.add([item(0)])
     labels = tmp_path / "labels.jsonl"
-    upkeep = Upkeep(store, [], LabelFile(labels), pause_s=60)
+    upkeep = Watched(store, [], LabelFile(labels), pause_s=60)
     upkeep.start()
-    time.sleep(0.5)  # its first round is over, the next is a minute away
+    assert first_round_over.wait(20)  # the next is a minute away
     store.decide(Decision(request_id="1", verdict="normal", targets=tuple(episodes(store))), ADA)
     assert not labels.exists() or not list(read_labels(labels))
     assert upkeep.stop(60)
@@ -781,8 +790,6 @@ def test_a_feed_that_never_pauses_does_not_hold_labels_back(wall_store, tmp_path
 
 
 def test_the_end_does_not_wait_for_a_broker_that_is_away(wall_store):
-    import threading
-
     from rejex_stream.review.upkeep import Inflow, Upkeep
 
     class Away:

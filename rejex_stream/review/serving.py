@@ -251,7 +251,10 @@ def serve(
         store.close()
         raise
     scheme = "https" if certificate else "http"
-    shown = f"[{host}]" if ":" in host else host
+    if host in ("0.0.0.0", "::"):  # where it listens, but no name that anybody can go to
+        shown = next((name for name in allowed_hosts if not name.startswith(".")), "localhost")
+    else:
+        shown = f"[{host}]" if ":" in host else host
     address = f"{scheme}://{shown}:{listener.getsockname()[1]}/"
     console = Console(store, access, fed.watches, upkeep, title=fed.title)
 
@@ -262,8 +265,7 @@ def serve(
         ]
         on_ready(address, links)
 
-    bound = [host] if host not in ("0.0.0.0", "::") else []
-    app = make_app(console, [shown for shown in bound] + list(allowed_hosts))
+    app = make_app(console, [shown, *allowed_hosts])
     server = ConsoleServer(app, console, on_ready=ready, certificate=certificate)
     upkeep.start()
     try:

@@ -170,23 +170,48 @@ def _jar(opener):
     raise AssertionError("no cookies")
 
 
+def decide_three(base):
+    """Call the first three episodes of the queue normal."""
+    listing = until(
+        lambda: re.findall(
+            r'data-id="(E-\w+)" data-n="(\d+)" data-status="open"',
+            urllib.request.urlopen(f"{base}/queue").read().decode(),
+        )
+    )
+    targets = [{"id": i, "n_events": int(n), "status": "open"} for i, n in listing[:3]]
+    body = {"request_id": "k", "verdict": "normal", "targets": targets}
+    request = urllib.request.Request(
+        f"{base}/api/labels",
+        data=json.dumps(body).encode(),
+        headers={"origin": base, "content-type": "application/json"},
+    )
+    assert json.load(urllib.request.urlopen(request))["episodes"]
+
+
+@pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT])
+def test_labels_given_just_before_a_signal_leave_with_the_console(files, tmp_path, which):
+    _, review = files
+    with serving("--review", review, folder=tmp_path) as (process, base, _):
+        decide_three(base)
+        process.send_signal(which)
+        assert process.wait(10) == 0
+        assert process.stderr.read() == ""
+    assert len(list(read_labels(tmp_path / "labels.jsonl"))) == 3
+
+
+@pytest.mark.parametrize(("words", "name"), [((), "localhost"), (("--allow-host", "here"), "here")])
+def test_a_console_that_listens_everywhere_names_an_address_to_go_to(files, tmp_path, words, name):
+    _, review = files
+    everywhere = ("--host", "0.0.0.0", "--auth", "token", *words)
+    with serving("--review", review, *everywhere, folder=tmp_path) as (_, base, said):
+        assert base.startswith(f"http://{name}:")
+        assert f"{base}/login?token=" in said[0]
+
+
 def test_labels_given_before_a_kill_are_there_after_it(files, tmp_path):
     _, review = files
     with serving("--review", review, folder=tmp_path) as (process, base, _):
-        listing = until(
-            lambda: re.findall(
-                r'data-id="(E-\w+)" data-n="(\d+)" data-status="open"',
-                urllib.request.urlopen(f"{base}/queue").read().decode(),
-            )
-        )
-        targets = [{"id": i, "n_events": int(n), "status": "open"} for i, n in listing[:3]]
-        body = {"request_id": "k", "verdict": "normal", "targets": targets}
-        request = urllib.request.Request(
-            f"{base}/api/labels",
-            data=json.dumps(body).encode(),
-            headers={"origin": base, "content-type": "application/json"},
-        )
-        assert json.load(urllib.request.urlopen(request))["episodes"]
+        decide_three(base)
         process.send_signal(signal.SIGKILL)
         process.wait(10)
     with serving("--review", review, folder=tmp_path) as (process, _, _):

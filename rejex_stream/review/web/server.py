@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 from collections.abc import Callable
 from types import FrameType
@@ -79,9 +80,14 @@ class ConsoleServer(uvicorn.Server):
             self._on_ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End the streams first, then everything."""
+        """End the streams first, then everything; a second Ctrl-C waits for no connection.
+
+        uvicorn's own would raise the signal again once it is done. A SIGTERM then ends the process
+        before the labels decided last have left, and before the store is closed.
+        """
         self._console.stop.set()
-        super().handle_exit(sig, frame)
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
 
     def end(self) -> None:
         """End as a signal would; for tests, from another thread."""

@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.chromium import browser
+
+__all__ = ["browser"]  # a fixture
+
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -9,10 +9,10 @@ import pytest
 
 from rejex_stream.review.settings import ReviewSettings
 from rejex_stream.review.store import ReviewStore, wall_clock_ms
-from tests.review.desk import axe, browser, desk
+from tests.review.desk import axe, desk
 from tests.review.turbines import Farm, simulate
 
-__all__ = ["axe", "browser", "desk"]  # fixtures
+__all__ = ["axe", "desk"]  # fixtures
 
 
 class Clock:

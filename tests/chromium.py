@@ -1,0 +1,46 @@
+"""A real Chromium for tests: found or skipped with the reason, required in CI."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+# Waiting for a condition costs nothing where the machine is quick.
+PATIENCE_MS = 30_000
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+def unavailable(reason: str) -> None:
+    """Skip with the reason; where a browser is required (CI), fail instead."""
+    if os.environ.get("REJEX_REQUIRE_BROWSER"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    try:
+        from playwright import sync_api
+    except ImportError:
+        unavailable("Playwright is not installed: pip install playwright")
+    path = os.environ.get("REJEX_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
+    if path is None:
+        unavailable("no Chromium on the path: install one, or set REJEX_BROWSER")
+    sync_api.expect.set_options(timeout=PATIENCE_MS)
+    with sync_api.sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield found
+        found.close()

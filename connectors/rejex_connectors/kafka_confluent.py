@@ -27,6 +27,7 @@ from rejex_connectors.kafka_client import (
     within,
 )
 from rejex_connectors.kafka_confluent_errors import REFUSED, RIVAL, explain
+from rejex_connectors.kafka_confluent_joining import Ownerless
 from rejex_connectors.kafka_security import librdkafka_options
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition, Position, Record
@@ -74,6 +75,7 @@ class FastConsumer:
         self._noted: list[Gained | Lost] = []
         self._running: set[Partition] = set()
         self._member: str | None = None
+        self._ownerless: Ownerless | None = None
         try:
             self._consumer: Any = ck.Consumer(
                 {
@@ -95,8 +97,11 @@ class FastConsumer:
             )
         except ck.KafkaException as error:
             raise explain(error.args[0], settings, "connecting") from error
+        self._subscribe()
+
+    def _subscribe(self) -> None:
         self._consumer.subscribe(
-            list(settings.topics.input),
+            list(self._settings.topics.input),
             on_assign=self._on_assign,
             on_revoke=self._on_revoke,
             on_lost=self._on_revoke,
@@ -105,6 +110,8 @@ class FastConsumer:
     def _on_assign(self, consumer: ck.Consumer, given: list[ck.TopicPartition]) -> None:
         """Note what was given; with nothing assigned in the library, nothing is fetched yet."""
         consumer.incremental_assign([])
+        if self._member is None and self._settings.instance_id is not None:
+            self._ownerless = Ownerless(self._settings, _common(self._settings))
         self._member = consumer.memberid()
         self._noted += [Gained(Partition(tp.topic, tp.partition)) for tp in given]
 
@@ -118,6 +125,8 @@ class FastConsumer:
 
     def poll(self, max_records: int, timeout_s: float) -> list[Record]:
         """Return records of running partitions; waits for the first one only."""
+        if self._ownerless is not None:
+            self._look_for_ownerless(self._ownerless)
         try:
             first = self._consumer.poll(timeout_s)
             found: list[Any] = [] if first is None else [first]
@@ -140,6 +149,14 @@ class FastConsumer:
                 told = (position, m.key(), m.value(), headers, m.timestamp()[1])
                 records.append(new(Record, told))
         return records
+
+    def _look_for_ownerless(self, ownerless: Ownerless) -> None:
+        """Have the group deal again where it forgot partitions: leave it, and come back."""
+        if ownerless.found():
+            self._consumer.unsubscribe()
+            self._subscribe()
+        if ownerless.over:
+            self._ownerless = None
 
     def _complain(self, error: ck.KafkaError) -> None:
         """Raise what needs the caller; the library retries the rest by itself."""

@@ -116,9 +116,12 @@ def test_random_kills_lose_nothing_and_double_nothing(
 
 
 @pytest.mark.slow
-def test_a_hundred_kills_over_200_000_events_with_refits(kafka: Kafka, tmp_path: Path) -> None:
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_hundred_kills_over_200_000_events_with_refits(
+    kafka: Kafka, tmp_path: Path, client: str
+) -> None:
     """The long proof: real engine, 50 sensors, refits, a kill about every two seconds."""
-    settings = kafka.settings(partitions=4)
+    settings = kafka.settings(partitions=4, client=client)
     records = chaos(
         kafka,
         settings,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from kafka_harness import Kafka
+from kafka_harness import Kafka, Workers, assert_exactly, feed, until
 from rejex_connectors.kafka_client import Gained, open_clients
 from rejex_connectors.kafka_python import admin
 from rejex_connectors.kafka_settings import KafkaSettings
-from test_kafka_delivery import CLIENTS
+from test_kafka_delivery import CLIENTS, CONFLUENT, finish
 
 pytestmark = pytest.mark.kafka
 
@@ -59,6 +60,40 @@ def test_a_partition_added_to_the_input_arrives_however_short_the_polls(kafka: K
         poll_until({0, 1})
     finally:
         consumer.close()
+
+
+@CONFLUENT
+def test_what_a_worker_gave_up_when_it_was_killed_finds_an_owner(
+    kafka: Kafka, tmp_path: Path
+) -> None:
+    """librdkafka answers the first round while its program is busy, and asks for the next after.
+
+    So a kill that comes while a program works through its records falls between the two.
+    """
+    settings = kafka.settings(partitions=4, client="confluent")
+    records = feed(settings, 400)
+    kafka.fill(settings, records)
+
+    def given() -> list[int]:
+        group = kafka.admin.describe_groups([settings.group])[settings.group]
+        if group["group_state"] != "Stable":
+            return []
+        return sorted(
+            sum(len(t["partitions"]) for t in member["member_assignment"]["assigned_partitions"])
+            for member in group["members"]
+        )
+
+    with Workers(tmp_path) as workers:
+        busy = workers.start(settings, "a", pause_s=60.0)
+        until(lambda: len(busy.owned) == 4, what="the first worker has everything")
+        other = workers.start(settings, "b")
+        until(lambda: given() == [0, 2], what="two partitions are on their way")
+        busy.kill()
+        again = workers.start(settings, "a")
+        finish(kafka, settings, records)
+        assert "nobody was given" in again.output + other.output
+        assert sorted(again.owned + other.owned) == [0, 1, 2, 3]
+    assert_exactly(kafka, settings, records)
 
 
 @pytest.mark.parametrize("client", CLIENTS)

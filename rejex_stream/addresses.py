@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-__all__ = ["mend_http_address"]
+__all__ = ["expected_http_address"]
 
 
-def mend_http_address(address: str) -> str | None:
-    """Return what is expected in place of an address that cannot be asked; None if it can be.
+def expected_http_address(address: str) -> str | None:
+    """Return what is expected where an address cannot be asked; None where it can be.
 
     Examples
     --------
-    >>> mend_http_address("https://ops.example.com:8443/rejex")
-    >>> mend_http_address("localhost:9093")
+    >>> expected_http_address("https://ops.example.com:8443/rejex")
+    >>> expected_http_address("localhost:9093")
     'an address that begins with http:// or https://'
-    >>> mend_http_address("http://localhost:port")
+    >>> expected_http_address("http://localhost:port")
     'an address with a host, and a number as its port'
     """
     if not address.startswith(("http://", "https://")):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import confluent_kafka as ck
@@ -16,19 +14,15 @@ from rejex_connectors.kafka_client import (
     Edge,
     Gained,
     Lost,
-    Message,
     Producer,
-    fenced,
-    missing_topic,
     no_member,
     seat_taken,
-    took_too_long,
-    transactional_id,
     within,
 )
-from rejex_connectors.kafka_confluent_errors import REFUSED, RIVAL, explain
+from rejex_connectors.kafka_confluent_errors import explain
 from rejex_connectors.kafka_confluent_joining import Ownerless
-from rejex_connectors.kafka_security import librdkafka_options
+from rejex_connectors.kafka_confluent_options import ASK_S, client_options, committable
+from rejex_connectors.kafka_confluent_producer import FastProducer
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition, Position, Record
 
@@ -36,12 +30,6 @@ if TYPE_CHECKING:
     from rejex_connectors.kafka_settings import KafkaSettings
 
 __all__ = ["open_clients"]
-
-ASK_S = 5.0
-"""Deadline for one question to the cluster, in seconds."""
-
-LATE_S = 2.0
-"""How long a call may outstay the deadline it was given, in seconds."""
 
 _log = logging.getLogger(__name__)
 
@@ -51,20 +39,6 @@ def open_clients(
 ) -> tuple[Callable[[], Consumer], Callable[[], Producer]]:
     """Return how to make a consumer and a producer."""
     return lambda: FastConsumer(settings), lambda: FastProducer(settings, worker)
-
-
-def _common(settings: KafkaSettings) -> dict[str, Any]:
-    return {
-        "bootstrap.servers": settings.bootstrap_servers,
-        "client.id": settings.instance_id or settings.pipeline,
-        "reconnect.backoff.max.ms": 1_000,
-        "allow.auto.create.topics": False,
-        "error_cb": lambda error: _log.info("%s", error.str()),
-        "log_level": 3,
-        "logger": _log,
-        **librdkafka_options(settings.security),
-        **dict(settings.client_options),
-    }
 
 
 class FastConsumer:
@@ -79,7 +53,7 @@ class FastConsumer:
         try:
             self._consumer: Any = ck.Consumer(
                 {
-                    **_common(settings),
+                    **client_options(settings),
                     "group.id": settings.group,
                     **({"group.instance.id": settings.instance_id} if settings.instance_id else {}),
                     "isolation.level": "read_committed",
@@ -111,7 +85,7 @@ class FastConsumer:
         """Note what was given; with nothing assigned in the library, nothing is fetched yet."""
         consumer.incremental_assign([])
         if self._member is None and self._settings.instance_id is not None:
-            self._ownerless = Ownerless(self._settings, _common(self._settings))
+            self._ownerless = Ownerless(self._settings)
         self._member = consumer.memberid()
         self._noted += [Gained(Partition(tp.topic, tp.partition)) for tp in given]
 
@@ -204,7 +178,7 @@ class FastConsumer:
         doing = f"asking how far {partition.topic}-{partition.partition} goes"
         try:
             tp = ck.TopicPartition(*partition)
-            found = self._consumer.get_watermark_offsets(tp, timeout_s)
+            found = self._consumer.get_watermarkcommittable(tp, timeout_s)
         except ck.KafkaException as error:
             raise explain(error.args[0], self._settings, doing) from error
         if found is None:
@@ -215,7 +189,7 @@ class FastConsumer:
         """Return the high watermark of the last fetch."""
         if partition not in self._running:
             return None
-        found = self._consumer.get_watermark_offsets(ck.TopicPartition(*partition), cached=True)
+        found = self._consumer.get_watermarkcommittable(ck.TopicPartition(*partition), cached=True)
         return None if found is None or found[1] < 0 else int(found[1])
 
     def start(self, partition: Partition, offset: int) -> None:
@@ -245,7 +219,7 @@ class FastConsumer:
     def commit(self, offsets: Mapping[Partition, int], timeout_s: float) -> None:
         """Commit for the at-least-once mode."""
         try:
-            within(timeout_s, "committing offsets", self._commit, _offsets(offsets))
+            within(timeout_s, "committing offsets", self._commit, committable(offsets))
         except ck.KafkaException as error:
             raise explain(error.args[0], self._settings, "committing offsets") from error
 
@@ -258,155 +232,3 @@ class FastConsumer:
         """Leave the group (a static member keeps its seat until its session ends)."""
         with contextlib.suppress(ck.KafkaException, ConnectorError, RuntimeError):
             within(4.0, "leaving the group", self._consumer.close)
-
-
-class FastProducer:
-    """An idempotent producer; with ``exactly_once`` a transactional one."""
-
-    def __init__(self, settings: KafkaSettings, worker: str) -> None:
-        self._settings = settings
-        self._transactional = settings.delivery == "exactly_once"
-        self._failed: list[ck.KafkaError] = []
-        self._partitions: dict[str, int] = {}
-        refused: list[ck.KafkaError] = []
-        options = _common(settings) | {
-            "error_cb": lambda error: refused.append(error) if error.code() in REFUSED else None,
-            "acks": "all",
-            "enable.idempotence": True,
-            "linger.ms": settings.linger_ms,
-            "batch.size": settings.batch_bytes,
-            "compression.type": settings.compression or "none",
-            "message.max.bytes": settings.max_message_bytes + 1024,
-            "queue.buffering.max.messages": 200_000,
-            "queue.buffering.max.kbytes": 262_144,
-            "message.timeout.ms": min(settings.commit_timeout_ms, settings.transaction_timeout_ms),
-            # The failures are all we ask for: a call for every message would cost as much again.
-            "delivery.report.only.error": True,
-            "on_delivery": _keep_in(self._failed),
-        }
-        if self._transactional:
-            options["transactional.id"] = transactional_id(settings, worker)
-            options["transaction.timeout.ms"] = settings.transaction_timeout_ms
-        try:
-            self._producer: Any = ck.Producer(options)
-            if self._transactional:
-                self._producer.init_transactions(settings.commit_timeout_ms / 1000)
-        except ck.KafkaException as error:
-            if hasattr(self, "_producer"):
-                with contextlib.suppress(ck.KafkaException):  # a fatal one is raised again
-                    self._producer.poll(0.0)  # calls error_cb
-                self._producer = None  # its threads end with it
-            # Where it could not connect, the library says no more than that time ran out.
-            raise explain(next(iter(refused), error.args[0]), settings, "connecting") from None
-
-    def partitions(self, topic: str) -> int:
-        """Look into the cluster's metadata, fetched once."""
-        if not self._partitions:
-            self._partitions = {
-                name: len(found.partitions) for name, found in self._topics(topic, None).items()
-            }
-        if not self._partitions.get(topic):
-            # All topics are those that we may know of: asked by name, it is missing or refused.
-            refused = self._topics(topic, topic)[topic].error
-            if refused is not None and refused.code() in REFUSED:
-                raise explain(refused, self._settings, f"looking for topic {topic!r}")
-            raise missing_topic(self._settings, topic)
-        return self._partitions[topic]
-
-    def _topics(self, wanted: str, asked: str | None) -> dict[str, Any]:
-        try:
-            topics: dict[str, Any] = self._producer.list_topics(asked, timeout=ASK_S).topics
-        except ck.KafkaException as error:
-            doing = f"looking for topic {wanted!r}"
-            raise explain(error.args[0], self._settings, doing) from error
-        return topics
-
-    def publish(
-        self, messages: Sequence[Message], offsets: Mapping[Partition, int], consumer: Consumer
-    ) -> None:
-        """Write, check, commit."""
-        began = time.monotonic()
-        deadline = began + self._settings.commit_timeout_ms / 1000
-        # Taken first: whoever takes our partitions from here on makes this token stale.
-        membership = consumer.membership() if offsets else None
-        try:
-            if not self._transactional:
-                self._send(messages, deadline)
-                self._flush(deadline)
-                if offsets:
-                    consumer.commit(offsets, deadline - time.monotonic())
-                return
-            self._producer.begin_transaction()
-            self._send(messages, deadline)
-            if offsets:
-                # The library was seen to outstay its own deadline after a broker came back.
-                within(
-                    _left(deadline) + LATE_S,
-                    "adding offsets to the transaction",
-                    self._producer.send_offsets_to_transaction,
-                    _offsets(offsets),
-                    membership,
-                    _left(deadline),
-                )
-            # Flushes first, and fails if any message failed.
-            self._producer.commit_transaction(_left(deadline))
-            self._check()
-        except ck.KafkaException as error:
-            raise self._explain(error.args[0], time.monotonic() - began) from error
-
-    def _send(self, messages: Sequence[Message], deadline: float) -> None:
-        produce, poll = self._producer.produce, self._producer.poll
-        for topic, partition, key, value, headers in messages:
-            while True:
-                try:
-                    produce(topic, value, key, partition, headers=headers)
-                    break
-                except BufferError:  # full: wait for acknowledgements
-                    if time.monotonic() > deadline:
-                        raise ConnectorError(
-                            "Kafka: too many messages unacknowledged", retriable=True
-                        ) from None
-                    poll(0.05)
-
-    def _flush(self, deadline: float) -> None:
-        left = self._producer.flush(_left(deadline))
-        if left:
-            raise ConnectorError(f"Kafka: {left} messages were not acknowledged", retriable=True)
-        self._check()
-
-    def _check(self) -> None:
-        self._producer.poll(0)
-        if self._failed:
-            raise ck.KafkaException(self._failed[0])
-
-    def _explain(self, error: ck.KafkaError, elapsed_s: float) -> ConnectorError:
-        """Tell a rival with our name from a transaction that simply took too long."""
-        if self._failed and not error.fatal():
-            error = self._failed[0]  # the reason, where this is only the consequence
-        if error.code() in RIVAL:
-            late = elapsed_s * 1000 >= self._settings.transaction_timeout_ms
-            return took_too_long(self._settings, elapsed_s) if late else fenced(self._settings)
-        return explain(error, self._settings, "writing outcomes")
-
-    def close(self) -> None:
-        """Stop at once; what is not committed is aborted by whoever takes the name next."""
-        self._producer.purge()
-        with (
-            contextlib.suppress(ck.KafkaException, ConnectorError),
-            warnings.catch_warnings(),
-        ):
-            warnings.simplefilter("ignore")  # it cannot abort where the broker is gone
-            within(4.0, "closing the producer", self._producer.close, 0.5)
-
-
-def _keep_in(failed: list[ck.KafkaError]) -> Callable[[ck.KafkaError | None, object], None]:
-    """Return a callback that does not hold its producer: a cycle would keep its threads alive."""
-    return lambda error, _: failed.append(error) if error is not None else None
-
-
-def _left(deadline: float) -> float:
-    return max(0.001, deadline - time.monotonic())
-
-
-def _offsets(offsets: Mapping[Partition, int]) -> list[ck.TopicPartition]:
-    return [ck.TopicPartition(*p, offset) for p, offset in offsets.items()]

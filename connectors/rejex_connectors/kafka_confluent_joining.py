@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
 
+from rejex_connectors.kafka_confluent_options import ASK_S, client_options
 from rejex_stream.types import Partition
 
 if TYPE_CHECKING:
@@ -29,24 +29,21 @@ __all__ = ["Ownerless"]
 LOOK_EVERY_S = 3.0
 """Longer than partitions have no owner while they move."""
 
-_ASK_S = 5.0
 _log = logging.getLogger(__name__)
 
 
 class Ownerless:
-    """Looks once a second, and never waits, until every partition has an owner.
+    """Looks every three seconds, and never waits, until every partition has an owner.
 
     Parameters
     ----------
     settings
-        Which group, and which topics.
-    options
-        How the library connects.
+        Which group, which topics, and how to connect.
     """
 
-    def __init__(self, settings: KafkaSettings, options: Mapping[str, Any]) -> None:
+    def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
-        self._admin = AdminClient(dict(options))
+        self._admin = AdminClient(client_options(settings))
         self._asked: list[Future[Any]] = []
         self._before: set[Partition] = set()
         self._due_s = time.monotonic() + LOOK_EVERY_S
@@ -59,6 +56,7 @@ class Ownerless:
             if time.monotonic() >= self._due_s:
                 self._ask()
             return False
+        self._admin.poll(0.0)  # renews tokens
         if not all(answer.done() for answer in self._asked):
             return False
         ownerless = self._read()
@@ -75,9 +73,9 @@ class Ownerless:
 
     def _ask(self) -> None:
         group, topics = self._settings.group, list(self._settings.topics.input)
-        about_group = self._admin.describe_consumer_groups([group], request_timeout=_ASK_S)
+        about_group = self._admin.describe_consumer_groups([group], request_timeout=ASK_S)
         about_topics = self._admin.describe_topics(
-            ck.TopicCollection(topics), request_timeout=_ASK_S
+            ck.TopicCollection(topics), request_timeout=ASK_S
         )
         self._asked = [about_group[group], *(about_topics[topic] for topic in topics)]
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from rejex_stream.addresses import mend_http_address
+from rejex_stream.addresses import expected_http_address
 
 __all__ = ["SECRET", "HttpAddress", "Section", "secret", "setting"]
 
@@ -16,7 +16,7 @@ SECRET = "secret"
 
 
 def _http_address(value: str) -> str:
-    if expected := mend_http_address(value):
+    if expected := expected_http_address(value):
         raise PydanticCustomError("http_address", "{expected}", {"expected": expected})
     return value
 

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 from kafka_harness import ROOT, Kafka, assert_exactly, feed, next_offsets, run_here, until
 from rejex_connectors.kafka import KafkaSecurity, KafkaSettings, KafkaTopics, Secret, connect
-from test_kafka_delivery import DEFAULT_CLIENT_FIRST
+from rejex_connectors.kafka_client import open_clients
+from test_kafka_delivery import CONFLUENT, DEFAULT_CLIENT_FIRST
 
 from rejex_stream.errors import ConnectorError
 from tools.kafka import broker
@@ -145,6 +146,28 @@ def test_events_go_through_a_broker_that_asks_who_we_are(
     kafka.fill(settings, records)
     run_here(settings, next_offsets(records))
     assert_exactly(kafka, settings, records)
+
+
+@CONFLUENT
+def test_who_has_which_partition_is_seen_with_a_token_too(
+    kafka: Kafka, secured: tuple[broker.Cluster, Path]
+) -> None:
+    """librdkafka gets a token where its owner asks for its callbacks, and not otherwise."""
+    from rejex_connectors.kafka_confluent_joining import Ownerless
+
+    cluster, folder = secured
+    own = security(folder, "SASL_SSL", "OAUTHBEARER")
+    settings = through(kafka, cluster, own, client="confluent", instance_id="a")
+    open_consumer, _ = open_clients(settings, "a")
+    consumer = open_consumer()
+    try:
+        until(lambda: not consumer.poll(1, 0.1) and consumer.changes() != [])
+        ownerless = Ownerless(settings)
+        seen = []
+        until(lambda: seen.append(ownerless.found()) or ownerless.over)
+        assert not any(seen), "the one consumer has everything"
+    finally:
+        consumer.close()
 
 
 @pytest.mark.parametrize("client", DEFAULT_CLIENT_FIRST)

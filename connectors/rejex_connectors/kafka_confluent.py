@@ -178,7 +178,7 @@ class FastConsumer:
         doing = f"asking how far {partition.topic}-{partition.partition} goes"
         try:
             tp = ck.TopicPartition(*partition)
-            found = self._consumer.get_watermarkcommittable(tp, timeout_s)
+            found = self._consumer.get_watermark_offsets(tp, timeout_s)
         except ck.KafkaException as error:
             raise explain(error.args[0], self._settings, doing) from error
         if found is None:
@@ -189,7 +189,7 @@ class FastConsumer:
         """Return the high watermark of the last fetch."""
         if partition not in self._running:
             return None
-        found = self._consumer.get_watermarkcommittable(ck.TopicPartition(*partition), cached=True)
+        found = self._consumer.get_watermark_offsets(ck.TopicPartition(*partition), cached=True)
         return None if found is None or found[1] < 0 else int(found[1])
 
     def start(self, partition: Partition, offset: int) -> None:

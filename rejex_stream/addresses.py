@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import urlsplit
 
-__all__ = ["expected_http_address"]
+from rejex_stream.errors import ConfigError
+
+__all__ = ["check_http_address", "expected_http_address", "without_login"]
+
+_LOGIN = re.compile(r"//.*@")
 
 
 def expected_http_address(address: str) -> str | None:
@@ -32,3 +37,30 @@ def expected_http_address(address: str) -> str | None:
     if "@" in parts.netloc:
         return "an address without a login in it"
     return None
+
+
+def check_http_address(name: str, address: str) -> None:
+    """Refuse the address of a setting that cannot be asked.
+
+    Raises
+    ------
+    ConfigError
+        With the setting, the address without its login, and what is expected.
+
+    Examples
+    --------
+    >>> check_http_address("webhook_url", "http://localhost:8080/hook")
+    """
+    if expected := expected_http_address(address):
+        raise ConfigError(f"{name} = {without_login(address)!r}: expected {expected}")
+
+
+def without_login(text: str) -> str:
+    """Return a text with the login of an address in it masked: a password may stand there.
+
+    Examples
+    --------
+    >>> without_login("https://ada:secret@ops.example.com/hook")
+    'https://***@ops.example.com/hook'
+    """
+    return _LOGIN.sub("//***@", text)

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+from tools.chromium import FLAGS, MISSING, find_chromium
+
 # Waiting for a condition costs nothing where the machine is quick.
 PATIENCE_MS = 30_000
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
 def unavailable(reason: str) -> None:
@@ -36,9 +27,9 @@ def browser() -> Iterator[Any]:
         from playwright import sync_api
     except ImportError:
         unavailable("Playwright is not installed: pip install playwright")
-    path = os.environ.get("REJEX_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
+    path = find_chromium()
     if path is None:
-        unavailable("no Chromium on the path: install one, or set REJEX_BROWSER")
+        unavailable(MISSING)
     sync_api.expect.set_options(timeout=PATIENCE_MS)
     with sync_api.sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=path, args=FLAGS)

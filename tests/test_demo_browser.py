@@ -20,7 +20,7 @@ INKED = """(canvas) => {
   return inked / (data.length / 4);
 }"""
 
-# Plots are drawn when they learn their size, which is before the first frame ends.
+# Plots learn their size in one frame and are drawn in the next.
 TWO_FRAMES = """new Promise((done) => {
   requestAnimationFrame(() => requestAnimationFrame(done));
 })"""

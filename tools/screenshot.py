@@ -1,4 +1,4 @@
-"""Take a picture of a report for the documentation: ``python tools/screenshot.py REPORT PICTURE``.
+"""Take a picture of a report for the documentation: ``python -m tools.screenshot REPORT PICTURE``.
 
 Needs Chromium (or Chrome) and Playwright's Python package; it never downloads a browser.
 """
@@ -6,40 +6,23 @@ Needs Chromium (or Chrome) and Playwright's Python package; it never downloads a
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 import sys
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-
-
-def find_browser() -> str:
-    """Return a browser's path: ``REJEX_BROWSER``, or the first known name on the path."""
-    chosen = os.environ.get("REJEX_BROWSER")
-    found = chosen or next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
-        sys.exit("No Chromium found: install one, or set REJEX_BROWSER to its path.")
-    return found
+from tools.chromium import FLAGS, MISSING, find_chromium
 
 
 def shoot(
     report: Path, picture: Path, *, width: int, height: int, scale: float, dark: bool
 ) -> None:
     """Save the first `height` CSS pixels of the page as PNG."""
+    path = find_chromium()
+    if path is None:
+        sys.exit(MISSING)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=find_browser(), args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
         page = browser.new_page(
             viewport={"width": width, "height": height},
             device_scale_factor=scale,

@@ -99,9 +99,9 @@ class FastConsumer:
 
     def poll(self, max_records: int, timeout_s: float) -> list[Record]:
         """Return records of running partitions; waits for the first one only."""
-        if self._ownerless is not None:
-            self._look_for_ownerless(self._ownerless)
         try:
+            if self._ownerless is not None:
+                self._look_for_ownerless(self._ownerless)
             first = self._consumer.poll(timeout_s)
             found: list[Any] = [] if first is None else [first]
             if first is not None and max_records > 1:

@@ -12,7 +12,7 @@ import urllib.request
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
-from rejex_stream.addresses import expected_http_address
+from rejex_stream.addresses import check_http_address
 from rejex_stream.errors import ConfigError, ConnectorError
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ class TokenSource:
         assert security.oauth_token_url is not None
         assert security.oauth_client_secret is not None
         url = security.oauth_token_url
-        if expected := expected_http_address(url):
-            raise ConfigError(f"oauth_token_url = {url!r}: expected {expected}")
+        check_http_address("oauth_token_url", url)
         form = {"grant_type": "client_credentials"}
         if security.oauth_scope:
             form["scope"] = security.oauth_scope

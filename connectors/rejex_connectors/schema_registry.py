@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from rejex_connectors.kafka_settings import Secret
-from rejex_stream.addresses import expected_http_address
+from rejex_stream.addresses import check_http_address
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.protocols import RegisteredSchema
 
@@ -45,12 +45,7 @@ class RegistrySettings:
     ca_file: str | None = None
 
     def __post_init__(self) -> None:
-        if "@" in self.url:  # never printed: a password may stand there
-            raise ConfigError(
-                "schema_registry.url holds a login: give it as username and password instead"
-            )
-        if expected := expected_http_address(self.url):
-            raise ConfigError(f"schema_registry.url = {self.url!r}: expected {expected}")
+        check_http_address("schema_registry.url", self.url)
         if (self.username is None) != (self.password is None):
             raise ConfigError("schema_registry.username and .password go together: give both")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -11,13 +10,13 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from rejex_stream.addresses import without_login
 from rejex_stream.config.fields import SECRET
 from rejex_stream.config.model import ENV_PREFIX, Config
 
 __all__ = ["Problem", "nearest", "of_validation", "render"]
 
 _MASK = "***"
-_LOGIN = re.compile(r"//.*@")  # of an address that should not hold one
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +135,7 @@ def _shown(value: object, path: tuple[str, ...]) -> str | None:
         return _MASK
     if isinstance(value, Mapping | list):
         return None
-    text = _LOGIN.sub(f"//{_MASK}@", toml(value))
+    text = without_login(toml(value))
     return text if len(text) <= 60 else text[:59] + "…"
 
 

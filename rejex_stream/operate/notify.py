@@ -35,6 +35,8 @@ def _post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -
     try:
         with urllib.request.urlopen(request, timeout=timeout_s):
             pass
+    except OSError:  # a connection that broke off is both, and speaks for itself
+        raise
     except http.client.HTTPException as error:  # who answers there does not speak HTTP
         raise OSError(f"the answer is not HTTP: {error!r}") from error
 

@@ -116,6 +116,9 @@ def test_a_token_endpoint_that_does_not_speak_http_is_named():
 def test_an_address_that_cannot_be_asked_for_a_token_is_refused():
     with pytest.raises(ConfigError, match="begins with http:// or https://"):
         fetched("login.example.com").token()
+    with pytest.raises(ConfigError, match="without a login") as caught:
+        fetched(f"https://ada:{PASSWORD}@login.example.com").token()
+    assert PASSWORD not in str(caught.value)
 
 
 def test_a_token_from_a_file_is_read_at_each_login(tmp_path):

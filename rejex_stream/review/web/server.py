@@ -86,7 +86,7 @@ class ConsoleServer(uvicorn.Server):
         before the labels decided last have left, and before the store is closed.
         """
         self._console.stop.set()
-        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.force_exit |= self.should_exit and sig == signal.SIGINT
         self.should_exit = True
 
     def end(self) -> None:

@@ -1,11 +1,11 @@
 # One image for every role: topics, feed, pipeline, console.
 FROM python:3.13-slim AS build
 WORKDIR /src
-COPY pyproject.toml README.md ./
+COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY rejex_stream rejex_stream
 COPY connectors connectors
 RUN python -m venv /opt/rejex \
- && /opt/rejex/bin/pip install --no-cache-dir '.[review,confluent,registry]'
+ && /opt/rejex/bin/pip install --no-cache-dir --constraint constraints.txt '.[review,confluent,registry]'
 
 FROM python:3.13-slim
 LABEL org.opencontainers.image.title="rejex-stream" \

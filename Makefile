@@ -1,19 +1,32 @@
 # Every target sets up .venv by itself; the second time it is quick.
 #
-#   make demo      the main job on a real water-flow sensor and simulated turbines, no broker needed
-#   make test      everything; a real Kafka broker included where Java 17+ and Maven are present
-#   make check     ruff and mypy
-#   make bench     benchmarks of the core, into benchmarks/results/
-#   make broker    a real single-node Kafka for development, until Ctrl-C
-#   make soak      the long proofs (100 SIGKILLs, outages); tens of minutes
-#   make test-deep the PyTorch detector, in a virtual environment of its own
-#   make test-wheel the unit tests against the built wheel
+#   make demo         the main job on a real water-flow sensor and simulated turbines, no broker needed
+#   make test         everything; a real Kafka broker included where Java 17+ and Maven are present
+#   make test-quick   what a change needs first: no broker, no browser, three minutes on two cores
+#   make check        ruff and mypy
+#   make format       put the code into shape, mend what ruff can
+#   make bench        benchmarks of the core, into benchmarks/results/
+#   make broker       a real single-node Kafka for development, until Ctrl-C
+#   make soak         the long proofs (100 SIGKILLs, outages); tens of minutes
+#   make test-bounds  core tests at both ends of every bound, on each Python that is here
+#   make test-deep    the PyTorch detector, in a virtual environment of its own
+#   make test-wheel   what packaging can break, against the built wheel
+#   make constraints  the exact versions that the image installs (UV_ARGS=--upgrade: the newest ones)
+#   make sbom         the bill of materials of what the image installs, CycloneDX, into dist/
+#   make docs         the documentation as a site, into site/; fails on a dead link
+#   make clean        remove what the others made
+#
+# PYTHON=python3.12 takes another Python, PYTEST_ARGS="-x -k window" goes to pytest ("-n 0": one process).
 
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST_ARGS ?=
 
-.PHONY: demo test check format bench broker soak test-deep test-wheel clean
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-quick check format bench broker soak test-bounds test-deep test-wheel constraints sbom docs clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ": call make PYTHON=/path/to/python3.11"'
@@ -32,7 +45,12 @@ demo: .venv/run.stamp
 	$(BIN)/rejex-stream demo $(DEMO_ARGS)
 
 test: .venv/dev.stamp
-	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 -m "not slow" $(PYTEST_ARGS)
+
+test-quick: .venv/dev.stamp
+	$(BIN)/python -m pytest -n 2 tests --ignore tests/benchmarks \
+	  -m "not slow and not thorough and not kafka and not browser and not prometheus and not deep" \
+	  $(PYTEST_ARGS)
 
 check: .venv/dev.stamp
 	$(BIN)/ruff format --check .
@@ -61,9 +79,25 @@ test-deep: .venv-deep/deep.stamp
 	.venv-deep/bin/python -m pip install --quiet --editable '.[dev,deep]'
 	@touch $@
 
+test-bounds: .venv/dev.stamp
+	$(BIN)/python tools/test-bounds
+
 # What users install is the wheel: the tests run from a copy, with the sources out of reach.
 test-wheel: .venv/dev.stamp
 	tools/test-wheel $(PYTEST_ARGS)
 
+constraints: .venv/dev.stamp
+	$(BIN)/uv pip compile pyproject.toml --output-file constraints.txt --quiet \
+	  --universal --python-version 3.11 --no-annotate --custom-compile-command "make constraints" \
+	  --extra review --extra confluent --extra registry --extra parquet $(UV_ARGS)
+
+sbom: .venv/dev.stamp
+	@mkdir -p dist
+	$(BIN)/uv tool run --from cyclonedx-bom cyclonedx-py requirements constraints.txt \
+	  --pyproject pyproject.toml --output-format JSON --output-file dist/sbom.json
+
+docs: .venv/dev.stamp
+	$(BIN)/python -m tools.site site
+
 clean:
-	rm -rf .venv .venv-deep build dist *.egg-info artifacts demo-output
+	rm -rf .venv .venv-deep build dist site *.egg-info artifacts demo-output

@@ -24,9 +24,9 @@ import psutil
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from benchmarks.harness import write
+from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review
-from rejex_stream.review.settings import ReviewSettings
-from rejex_stream.review.store import ReviewStore
+from rejex_stream.review.queue.store import ReviewStore
 from rejex_stream.types import ContextPoint, Label, Position, Reason, ReviewItem, Verdict
 
 EPISODES, SENSORS, CONTEXT = 500, 40, 60
@@ -97,7 +97,7 @@ def fill(path: Path) -> None:
     """Write a store of open episodes of one event each, with readings around every event."""
     draw = np.random.default_rng(7)
     received = int(time.time() * 1000) - 3_600_000
-    store = ReviewStore(path, ReviewSettings(settle_ms=0), clock_ms=lambda: received)
+    store = ReviewStore(path, Review(settle_s=0), clock_ms=lambda: received)
     times = [received - (EPISODES - i) * 600_000 for i in range(EPISODES)]
     store.add(
         [review_item(f"T{i % SENSORS:02}/nacelle", i, t_ms, draw) for i, t_ms in enumerate(times)]
@@ -111,7 +111,7 @@ def fill_fleet(path: Path) -> str:
     Returns the episode of that record.
     """
     last = int(time.time() * 1000)
-    store = ReviewStore(path, ReviewSettings(settle_ms=0))
+    store = ReviewStore(path, Review(settle_s=0))
     line = encode_review(review_item("big", 0, last, np.random.default_rng(7)))
     store.take("review", [line[:-1] + b',"padding":"' + b"x" * 1_000_000 + b'"}'])
     with store.database.write() as connection:

@@ -21,10 +21,10 @@ from river import anomaly
 from benchmarks.harness import paired, write
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
-from rejex_stream.executors import InlineExecutor
+from rejex_stream.engine.refit import RefitSchedule, derive_seed
 from rejex_stream.features import FeatureSpec
-from rejex_stream.policy import RejectionPolicy
-from rejex_stream.refit import RefitSchedule, derive_seed
+from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Position, Reading
 
 N, CHANNELS, EVERY = 2000, 8, 4000
@@ -100,9 +100,9 @@ def bare_run(detector, readings: list[Reading], batch: int) -> Callable[[], None
 
 def overhead_rows() -> list[list[object]]:
     rows = []
-    for name in ("GMM", "KNN", "HBOS", "IForest", "HalfSpaceTrees"):
+    for name in ("Sensor", "SensorEnsemble", "GMM", "KNN", "HBOS", "IForest", "HalfSpaceTrees"):
         for batch in (1, 64, 500):
-            slow = batch == 1 and name in ("IForest", "KNN", "HBOS", "GMM")
+            slow = batch == 1 or name == "SensorEnsemble"
             events = 8000 if slow or name == "HalfSpaceTrees" else 30_000
             readings, detector = feed(events), make_detector(name)
             taken = paired(

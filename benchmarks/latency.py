@@ -14,10 +14,10 @@ import numpy as np
 from benchmarks.harness import write
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
-from rejex_stream.executors import ProcessFitExecutor
+from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.features import FeatureSpec
-from rejex_stream.policy import RejectionPolicy
-from rejex_stream.refit import RefitSchedule
+from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.run.executors import ProcessFitExecutor
 from rejex_stream.types import Position, Reading
 
 CHANNELS, N = 8, 2000
@@ -55,6 +55,7 @@ def one_run(detector: str, lag: int, seconds: float) -> list[object]:
         FeatureSpec(tuple(f"c{i}" for i in range(CHANNELS))),
         RejectionPolicy(0.05, rate=0.05),
         window=N,
+        evidence=False,
         schedule=RefitSchedule(
             first_fit_events=N, refit_every_events=lag + 400, refit_lag_events=lag,
             buffer_events=N, calibration="holdout",

@@ -16,10 +16,10 @@ import psutil
 from benchmarks.harness import write
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
-from rejex_stream.executors import InlineExecutor
+from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.features import FeatureSpec
-from rejex_stream.policy import RejectionPolicy
-from rejex_stream.refit import RefitSchedule
+from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Position, Reading
 
 N, CHANNELS = 2000, 4
@@ -33,6 +33,7 @@ def measure(detector: str, keys: int, buffer: int, answers: mp.Queue) -> None:  
         FeatureSpec(tuple(f"c{i}" for i in range(CHANNELS))),
         RejectionPolicy(0.05, rate=0.05),
         window=N,
+        evidence=False,
         schedule=RefitSchedule(
             first_fit_events=buffer, refit_every_events=None, refit_lag_events=0,
             buffer_events=buffer, calibration="holdout",

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.signal import lfilter
 
-from rejex_stream.monitor.cells import cell_table
+from rejex_stream.monitor.theory import rank_law
 from rejex_stream.rejection import rejection_band
 from rejex_stream.types import Label, Position, Reason, Verdict
 
 N, CONTAMINATION, TOLERANCE = 1_000, 0.05, 32.0
 BAND = rejection_band(N, CONTAMINATION, TOLERANCE)
-TABLE = cell_table(N, BAND.n_anomalies, BAND.lower, BAND.upper)
+LAW = rank_law(N, BAND.n_anomalies, BAND.lower, BAND.upper)
+REFIT = 2 * N  # events between two models, as shipped
 LENGTH = 100_000  # events of one null stream, warm-up of the monitors included
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -77,6 +78,43 @@ def frozen(size: int, each: int, rng: np.random.Generator) -> Events:
     return Events(scores, rank, rank, np.arange(size) // each)
 
 
+def refitted(scores: Floats, agreement: float, rng: np.random.Generator) -> Events:
+    """Rank scores[N:] by a new model every 2 N rows, calibrated as the engine's shadows are.
+
+    Every model has a scale of its own, and ranks each event among *its* scores of the N rows
+    before. `agreement` is the correlation of two models' scores of one row: what they do not agree
+    on is noise that is drawn anew for each row and model. At 1 all models order rows alike.
+    """
+    noise = math.sqrt(1.0 / agreement - 1.0)
+    parts = []
+    for epoch, start in enumerate(range(N, scores.size, REFIT)):
+        rows = scores[start - N : start + REFIT]
+        own = rows + noise * rng.standard_normal(rows.size) if noise else rows
+        part = sliding(rng.normal(0.0, 5.0) + rng.uniform(0.5, 2.0) * own)
+        parts.append(part._replace(epoch=part.epoch + epoch))
+    return Events(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def ramped(
+    base: str,
+    agreement: float | None,
+    over: int,
+    before: int,
+    after: int,
+    rng: np.random.Generator,
+) -> Events:
+    """Return events of which those from `before` on rise by one sd over `over` windows."""
+    scores = base_scores(base, N + before + after, rng)
+    scores[N + before :] += np.minimum(1.0, np.arange(after) / (over * N))
+    return sliding(scores) if agreement is None else refitted(scores, agreement, rng)
+
+
+def null_stream_with_refits(name: str, agreement: float, rng: np.random.Generator) -> Events:
+    if name.startswith("frozen"):  # a window that never moves has no refits but the swaps it has
+        return null_stream(name, rng)
+    return refitted(base_scores(name, N + LENGTH, rng), agreement, rng)
+
+
 def null_stream(name: str, rng: np.random.Generator) -> Events:
     if name.startswith("frozen"):
         return frozen(LENGTH, 10_000 if "10k" in name else LENGTH, rng)
@@ -111,7 +149,7 @@ def verdicts(events: Events, first: int = 0, stream_key: str = "s") -> Iterator[
 
 def rejected(events: Events) -> np.ndarray[Any, np.dtype[np.bool_]]:
     rank = (events.below + events.upto) // 2
-    return (rank >= BAND.lower) & (rank <= BAND.upper)
+    return np.isin(BAND.cells(rank), (1, 2))
 
 
 # ------------------------------------------------------------------------------------- changes
@@ -132,6 +170,7 @@ CHANGES: dict[str, Callable[[Floats, Floats], Floats] | tuple[str, float]] = {
     "mean -1 sd": shift(-1.0),
     "scale x1.5": lambda scores, _: scores * 1.5,
     "ramp +1 sd over 5n": ramp(5),
+    "ramp +1 sd over 10n": ramp(10),
     "ramp +1 sd over 20n": ramp(20),
     "stuck sensor": lambda scores, _: np.full_like(scores, scores[0]),
 }
@@ -140,12 +179,12 @@ CHANGES: dict[str, Callable[[Floats, Floats], Floats] | tuple[str, float]] = {
 def cells_after_change(what: str, factor: float, rng: np.random.Generator, size: int) -> Ints:
     """Draw ranks whose rejected (or flagged) cells are `factor` times as likely as planned."""
     inside = (1, 2) if what == "rejects" else (2, 3)
-    share = sum(TABLE.null[cell] for cell in inside)
+    share = sum(LAW.null[cell] for cell in inside)
     weights = [
         p * (factor if cell in inside else (1 - factor * share) / (1 - share))
-        for cell, p in enumerate(TABLE.null)
+        for cell, p in enumerate(LAW.null)
     ]
-    edges = [0, BAND.lower, N - BAND.n_anomalies + 1, BAND.upper + 1, N + 1]
+    edges = [0, *BAND.edges, N + 1]
     cell = rng.choice(4, size, p=np.array(weights) / sum(weights))
     low, high = np.array(edges)[cell], np.array(edges)[cell + 1]
     return np.asarray(low + np.floor(rng.random(size) * (high - low)), dtype=np.int64)

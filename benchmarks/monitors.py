@@ -1,9 +1,10 @@
 """False alarms per million events and detection delays of the monitors, beside common ones.
 
-    python -m benchmarks.monitors [--fast] [--jobs N]
+    python -m benchmarks.monitors [--fast] [--jobs N] [--only refits|limits]
 
 The monitor under test is the shipped `StreamMonitor`, fed with real `Verdict`s; only the scores and
-their ranks are simulated. Writes benchmarks/results/monitors.json and monitors.md.
+their ranks are simulated. Writes benchmarks/results/monitors.json and monitors.md;
+with `--only` a part of them is measured anew and the rest kept.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ import math
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
-from msgspec import structs
 from river.drift import ADWIN, KSWIN, PageHinkley
 from scipy.stats import chi2
+from sortedcontainers import SortedList
 
 from benchmarks.harness import RESULTS, machine
 from benchmarks.monitor_report import markdown
@@ -29,8 +30,8 @@ from benchmarks.monitor_streams import (
     BAND,
     CHANGES,
     CONTAMINATION,
+    LAW,
     LENGTH,
-    TABLE,
     TARGETS,
     TOLERANCE,
     UNSEEN,
@@ -40,23 +41,33 @@ from benchmarks.monitor_streams import (
     base_scores,
     changed,
     null_stream,
+    null_stream_with_refits,
+    ramped,
     rejected,
     sliding,
     verdicts,
 )
-from rejex_stream.guarantees import exact_rate_bound, paper_rate_bound
 from rejex_stream.monitor import MonitorBank, MonitorConfig, StreamMonitor
-from rejex_stream.monitor.counts import RollingCounts
 from rejex_stream.monitor.drift import DriftDetector
 from rejex_stream.monitor.health import HealthDetector
-from rejex_stream.monitor.practical import StuckRun
-from rejex_stream.monitor.watch import Watch
+from rejex_stream.monitor.ranks import RankMonitors
+from rejex_stream.monitor.rate import (
+    BatchMeans,
+    Limits,
+    RejectionRate,
+    batch_means,
+    rate_limits,
+)
+from rejex_stream.monitor.stream import StuckRun
+from rejex_stream.monitor.theory import rank_law
+from rejex_stream.rejection import rejection_band
+from rejex_stream.rejection.bounds import exact_rate_bound, paper_rate_bound
 
 H = paper_rate_bound(N, CONTAMINATION, TOLERANCE, 0.1)
 BETA99 = exact_rate_bound(BAND, 0.01)
 PLAIN = MonitorConfig(window=N, contamination=CONTAMINATION, tolerance=TOLERANCE)
-CONFIG = MonitorConfig(window=N, contamination=CONTAMINATION, tolerance=TOLERANCE, adwin=True)
-WITH_BUDGET = structs.replace(PLAIN, review_budget_per_day=10_000.0)
+CONFIG = MonitorConfig(window=N, contamination=CONTAMINATION, tolerance=TOLERANCE)
+WITH_BUDGET = PLAIN.replace(review_budget_per_day=10_000.0)
 WARM = 30_000  # events before a change
 AFTER = 10 * N  # events in which a change has to be found
 
@@ -115,7 +126,7 @@ def null_task(task: tuple[str, int, int, int, int]) -> dict[str, Any]:
             for alarm in monitor.observe(verdict):
                 alarms[alarm.kind.value] += 1
         # Every crossing of L, also while the alarm before is still active.
-        crossings += monitor.watch.health.crossings
+        crossings += monitor.ranks.health.crossings
         status = monitor.status()
         words[f"health: {status.health}"] += 1
         words[f"drift: {status.drift}"] += 1
@@ -150,7 +161,7 @@ def merge_nulls(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
         peer_events = sum(part["peer_events"] for part in same)
         kswin_events = sum(part["kswin_events"] for part in same)
         per_million = {}
-        for monitor in (*OURS, "adwin", *PEERS, KSWIN_NAME):
+        for monitor in (*OURS, *PEERS, KSWIN_NAME):
             seen = peer_events if monitor in PEERS else events
             seen = kswin_events if monitor == KSWIN_NAME else seen
             count, scale = alarms[monitor], 1e6 / max(seen, 1)
@@ -177,12 +188,149 @@ def merge_nulls(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
+# --------------------------------------------------------------------------------------- refits
+AGREEMENTS = (1.0, 0.7)  # of two models in a row about one row's score
+
+
+def refit_null_task(task: tuple[str, float, int, int]) -> dict[str, Any]:
+    """Count false alarms on one kind of null stream, with a new model every two windows."""
+    name, agreement, seed, count = task
+    rng = np.random.default_rng([seed, *name.encode()])
+    alarms: Counter[str] = Counter()
+    words: Counter[str] = Counter()
+    for _ in range(count):
+        monitor = StreamMonitor(CONFIG, "s")
+        for verdict in verdicts(null_stream_with_refits(name, agreement, rng)):
+            for alarm in monitor.observe(verdict):
+                alarms[alarm.kind.value] += 1
+        alarms["crossings"] += monitor.ranks.health.crossings
+        words[monitor.status().drift] += 1
+    alarms["health"] = alarms.pop("crossings")
+    return {
+        "stream": name,
+        "agreement": agreement,
+        "events": count * LENGTH,
+        "alarms": dict(alarms),
+        "drift": dict(words),
+    }
+
+
+def ramp_task(task: tuple[str, str, int, int]) -> dict[str, Any]:
+    """Measure delays of a ramp of one sd, without refits and with models that agree or not."""
+    base, refits, over, reps = task
+    agreement = None if refits == "none" else float(refits)
+    delays = []
+    for rep in range(reps):
+        events = ramped(base, agreement, over, WARM, 2 * over * N, np.random.default_rng([rep, 1]))
+        monitor, delay = StreamMonitor(CONFIG, "s"), math.inf
+        for i, verdict in enumerate(verdicts(events)):
+            raised = {alarm.kind.value for alarm in monitor.observe(verdict)}
+            if "drift" in raised and i >= WARM:
+                delay = i - WARM + 1
+                break
+        delays.append(delay)
+    return {
+        "base": base,
+        "refits": refits,
+        "over_windows": over,
+        "runs": reps,
+        "found": sum(map(math.isfinite, delays)) / reps,
+        "median": _finite(statistics.median(delays)),
+    }
+
+
+def refit_part(pool: ProcessPoolExecutor, *, fast: bool) -> dict[str, Any]:
+    """Measure what needs refits."""
+    count, reps = (1, 5) if fast else (10, 40)
+    nulls = [
+        (name, agreement, 1, count)
+        for name in (*TARGETS, *UNSEEN)
+        for agreement in (AGREEMENTS[:1] if name.startswith("frozen") else AGREEMENTS)
+    ]
+    ramps = [("iid", refits, over, reps)
+             for over in (10, 20) for refits in ("none", "1.0", "0.7")]  # fmt: skip
+    found = pool.map(ramp_task, ramps)
+    return {"null": list(pool.map(refit_null_task, nulls)), "ramps": list(found)}
+
+
+# --------------------------------------------------------------------------------------- limits
+LIMITED = ("iid", "AR(.5)", "AR(.9)", "AR(.97)", "AR(.99)", "AR(.995)")
+POLICIES = ((1_000, 0.05, 32.0), (2_000, 0.02, 8.0))
+
+
+def ranks_among(scores: Floats, n: int) -> list[int]:
+    """Rank scores[n:] among the n before each, in O(log n)."""
+    values = scores.tolist()
+    window, ranks = SortedList(values[:n]), []
+    for old, new in zip(values, values[n:], strict=False):
+        ranks.append(window.bisect_left(new))
+        window.remove(old)
+        window.add(new)
+    return ranks
+
+
+def limits_task(task: tuple[tuple[int, float, float], str, int]) -> dict[str, Any]:
+    """Count how often limits of the rolling rate hold the long-run rate; how wide they are."""
+    (n, contamination, tolerance), name, streams = task
+    config = MonitorConfig(window=n, contamination=contamination, tolerance=tolerance)
+    band = rejection_band(n, contamination, tolerance)
+    law = rank_law(n, band.n_anomalies, band.lower, band.upper)
+    seen: list[tuple[float, BatchMeans, Limits]] = []
+    rejects = events = 0
+    for seed in range(streams):
+        scores = base_scores(name, n + LENGTH, np.random.default_rng([seed, *name.encode()]))
+        cells = bytes(law.cell(rank) for rank in ranks_among(scores, n))
+        rejects, events = rejects + cells.count(1) + cells.count(2), events + len(cells)
+        health = HealthDetector(config)
+        for i, cell in enumerate(cells, 1):
+            health.update(law, cell)
+            if i < 20 * n or i % config.rolling:
+                continue
+            part = cells[i - config.rolling : i]
+            means = batch_means(part, config.confidence)
+            rate = (part.count(1) + part.count(2)) / len(part)
+            limits = rate_limits(
+                rate,
+                len(part),
+                law=law,
+                inflation=health.inflation or 1.0,
+                confidence=config.confidence,
+            )
+            assert means is not None
+            seen.append((rate, means, limits))
+    truth = rejects / events
+
+    def about(which: Sequence[BatchMeans | Limits]) -> dict[str, float]:
+        return {
+            "covered": sum(x.lower <= truth <= x.upper for x in which) / len(which),
+            "half_width": statistics.fmean((x.upper - x.lower) / 2 for x in which),
+        }
+
+    return {
+        "window": n,
+        "contamination": contamination,
+        "tolerance": tolerance,
+        "stream": name,
+        "samples": len(seen),
+        "expected_rate": law.rejection_rate,
+        "long_run_rate": truth,
+        "batch_means": about([means for _, means, _ in seen]),
+        "shipped": about([limits for _, _, limits in seen]),
+    }
+
+
+def limits_part(pool: ProcessPoolExecutor, *, fast: bool) -> dict[str, Any]:
+    """Measure the limits before (batch means) and after."""
+    tasks = [(policy, name, 1 if fast else 8) for policy in POLICIES for name in LIMITED]
+    return {"rows": list(pool.map(limits_task, tasks))}
+
+
 # --------------------------------------------------------------------------------------- delays
 def delay_task(task: tuple[str, str, int, int, int]) -> dict[str, Any]:
     base, change, seed, reps, kswin_reps = task
     rng = np.random.default_rng([seed, *base.encode(), *change.encode()])
     after = 30 * N if "20n" in change else AFTER
-    delays: dict[str, list[float]] = {name: [] for name in (*OURS, "adwin", *PEERS, KSWIN_NAME)}
+    delays: dict[str, list[float]] = {name: [] for name in (*OURS, *PEERS, KSWIN_NAME)}
     reasons: Counter[str] = Counter()
     snapshot: tuple[Floats, bytes] | None = None
     for rep in range(reps):
@@ -200,19 +348,19 @@ def delay_task(task: tuple[str, str, int, int, int]) -> dict[str, Any]:
         monitor = StreamMonitor(CONFIG, "s")
         monitor.restore(blob)
         active = {alarm.kind.value for alarm in monitor.status().active_alarms}
-        crossings = monitor.watch.health.crossings
+        crossings = monitor.ranks.health.crossings
         found: dict[str, float] = {}
         for i, verdict in enumerate(verdicts(events, WARM), 1):
             raised = monitor.observe(verdict)
-            if "health" in active and monitor.watch.health.crossings > crossings:
+            if "health" in active and monitor.ranks.health.crossings > crossings:
                 found.setdefault("health", i)
             for alarm in raised:
                 if alarm.kind.value not in found and alarm.kind.value == "health":
                     reasons[alarm.alternative.value] += 1
                 found.setdefault(alarm.kind.value, i)
-            if len(found) == len(OURS) + 1:
+            if len(found) == len(OURS):
                 break
-        for name in (*OURS, "adwin"):
+        for name in OURS:
             delays[name].append(found.get(name, math.inf))
         both = Events(*(np.concatenate(pair) for pair in zip(settled, events, strict=True)))
         start = settled.scores.size
@@ -303,25 +451,25 @@ def _finite(value: float) -> float | None:
 def costs() -> dict[str, float]:
     """Median process time of one event in µs, and a plain call for scale."""
     events = sliding(base_scores("iid", N + 100_000, np.random.default_rng(1)))
-    table = TABLE
-    cells = [table.cell(rank) for rank in events.upto.tolist()]
+    law = LAW
+    cells = [law.cell(rank) for rank in events.upto.tolist()]
     scores, ready = events.scores.tolist(), list(verdicts(events))
 
     def health() -> None:
         update = HealthDetector(PLAIN).update
         for cell in cells:
-            update(table, cell)
+            update(law, cell)
 
     def counts() -> None:
-        rolling = RollingCounts(PLAIN)
-        rolling.switch(None, table)
+        rolling = RejectionRate(PLAIN)
+        rolling.switch(None, law)
         for cell in cells:
-            rolling.update(table, cell)
+            rolling.update(law, cell)
 
     def drift() -> None:
         update = DriftDetector(PLAIN).update
         for score in scores:
-            update(score)
+            update(score, 0, 0, N)
 
     def stuck() -> None:
         update = StuckRun().update
@@ -329,7 +477,7 @@ def costs() -> dict[str, float]:
             update(score, 0, N)
 
     def budget() -> None:
-        count = Watch(WITH_BUDGET, None).count_review
+        count = RankMonitors(WITH_BUDGET, None).count_review
         for verdict in ready:
             count(verdict)
 
@@ -343,7 +491,7 @@ def costs() -> dict[str, float]:
             return None
 
         for cell in cells:
-            nothing(table, cell)
+            nothing(law, cell)
 
     result = {}
     for name, run in (
@@ -364,13 +512,10 @@ def costs() -> dict[str, float]:
     return result
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="False alarms and delays of the monitors.")
-    parser.add_argument("--fast", action="store_true", help="a tenth of the events or less")
-    parser.add_argument("--jobs", type=int, default=2, help="processes")
-    options = parser.parse_args()
-    batches, targets, unseen, peers = (1, 2, 1, 1) if options.fast else (5, 8, 2, 2)
-    reps, kswin_reps = (10, 2) if options.fast else (100, 10)
+def full(pool: ProcessPoolExecutor, *, fast: bool) -> dict[str, Any]:
+    """Measure what needs one model alone."""
+    batches, targets, unseen, peers = (1, 2, 1, 1) if fast else (5, 8, 2, 2)
+    reps, kswin_reps = (10, 2) if fast else (100, 10)
     null_tasks = [
         (name, seed, targets if name in TARGETS else unseen, peers, 10_000)
         for name in (*TARGETS, *UNSEEN)
@@ -380,25 +525,44 @@ def main() -> None:
                    for base in ("iid", "AR(.9)")
                    for change in CHANGES
                    if base == "iid" or not isinstance(CHANGES[change], tuple)]  # fmt: skip
-    with ProcessPoolExecutor(options.jobs) as pool:
-        delays = pool.map(delay_task, delay_tasks)
-        nulls = pool.map(null_task, null_tasks)
-        pooled = pool.map(pooled_task, [(name, i) for name in POOLED for i in range(batches)])
-        result: dict[str, Any] = {
-            "delays": list(delays),
-            "null": merge_nulls(list(nulls)),
-            "pooled": merge_pooled(list(pooled)),
-        }
-    result["cost_us"] = costs()
-    about = machine()
+    delays = pool.map(delay_task, delay_tasks)
+    nulls = pool.map(null_task, null_tasks)
+    pooled = pool.map(pooled_task, [(name, i) for name in POOLED for i in range(batches)])
+    return {
+        "delays": list(delays),
+        "null": merge_nulls(list(nulls)),
+        "pooled": merge_pooled(list(pooled)),
+    }
+
+
+def about() -> dict[str, Any]:
+    """Say what all of it ran on."""
+    ran_on = machine()
     used = ("numpy", "scipy", "river", "msgspec")
-    result["machine"], result["h"] = about, H
-    result["versions"] = f"Python {about['python']}, " + ", ".join(
-        f"{name} {about['versions'][name]}" for name in used
-    )
-    result["fast"] = options.fast
+    versions = ", ".join(f"{name} {ran_on['versions'][name]}" for name in used)
+    return {"machine": ran_on, "versions": f"Python {ran_on['python']}, {versions}"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="False alarms and delays of the monitors.")
+    parser.add_argument("--fast", action="store_true", help="a tenth of the events or less")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--only", choices=("refits", "limits"), help="measure this part alone")
+    options = parser.parse_args()
+    fast, only = options.fast, options.only
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "monitors.json").write_text(json.dumps(result, indent=1) + "\n")
+    data = RESULTS / "monitors.json"
+    result: dict[str, Any] = json.loads(data.read_text()) if only else {}
+    with ProcessPoolExecutor(options.jobs) as pool:
+        if only is None:
+            result |= full(pool, fast=fast) | about() | {"fast": fast, "h": H}
+        if only in (None, "refits"):
+            result["refits"] = refit_part(pool, fast=fast) | {"fast": fast}
+        if only in (None, "limits"):
+            result["limits"] = limits_part(pool, fast=fast) | {"fast": fast}
+    if only is None:
+        result["cost_us"] = costs()
+    data.write_text(json.dumps(result, indent=1) + "\n")
     page = markdown(result, [*OURS, *PEERS, KSWIN_NAME])
     (RESULTS / "monitors.md").write_text(page)
     print(page)

@@ -15,7 +15,7 @@ from sortedcontainers import SortedList
 
 from benchmarks.harness import paired, ratio, write
 from rejex_stream.rejection import rejection_band
-from rejex_stream.window import ScoreWindow
+from rejex_stream.rejection.window import ScoreWindow
 
 EVENTS = 20_000
 GAMMA, TOLERANCE = 0.1, 32.0
@@ -99,7 +99,7 @@ def reject_layer_rows() -> list[list[object]]:
             def band_numpy(ordered=ordered, fresh=fresh, band=band, rounds=rounds):
                 for _ in range(rounds):
                     k = np.searchsorted(ordered, fresh, side="right")
-                    (k >= band.lower) & (k <= band.upper)
+                    band.cells(k)
 
             def streaming(window=window, fresh=fresh, band=band, rounds=rounds):
                 fresh = fresh.tolist()

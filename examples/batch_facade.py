@@ -5,8 +5,8 @@ python examples/batch_facade.py
 
 import numpy as np
 
-from rejex_stream.facade import RejectingDetector
-from rejex_stream.guarantees import exact_rate_bound, expected_rejection_rate
+from rejex_stream.facade import REJECTED, RejectingDetector
+from rejex_stream.rejection.bounds import exact_rate_bound, expected_rejection_rate
 
 rng = np.random.default_rng(0)
 
@@ -22,8 +22,8 @@ X_new, is_wrong = readings(2_000)
 
 for tolerance in (4, 8, 32):
     model = RejectingDetector("KNN", contamination=0.05, tolerance=tolerance).fit(X_train)
-    labels = model.predict(X_new)  # 0 normal, 1 anomaly, -1 rejected
-    accepted = labels != -1
+    labels = model.predict(X_new)  # 0 normal, 1 anomaly, -2 rejected: PyOD's codes
+    accepted = labels != REJECTED
     errors = np.mean((labels == 1)[accepted] != is_wrong[accepted])
     print(
         f"T = {tolerance:2}: {np.mean(~accepted):5.1%} rejected "

@@ -12,10 +12,10 @@ import numpy as np
 from rejex_stream.demo.turbine import CHANNELS, STEP_S, TURBINES, simulate
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
-from rejex_stream.executors import ThreadFitExecutor
+from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.features import Feature, FeatureSpec
-from rejex_stream.policy import RejectionPolicy
-from rejex_stream.refit import RefitSchedule
+from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.run.executors import ThreadFitExecutor
 from rejex_stream.types import Position, Reading
 
 WEEK = 7 * 86_400 // STEP_S

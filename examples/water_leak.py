@@ -12,10 +12,10 @@ from river.datasets import WaterFlow
 
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
-from rejex_stream.executors import InlineExecutor
+from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.features import Feature, FeatureSpec
-from rejex_stream.policy import RejectionPolicy
-from rejex_stream.refit import RefitSchedule
+from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Position, Reading
 
 spec = EngineSpec(

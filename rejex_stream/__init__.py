@@ -7,7 +7,7 @@ The straight line an event goes through::
 
 Three verdicts: ``anomaly``, ``normal``, ``rejected``. Rejected means that the label would flip
 under slightly different training data, so a person decides. How often that happens is known in
-advance: :mod:`rejex_stream.guarantees`.
+advance: :mod:`rejex_stream.rejection.bounds`.
 
 References
 ----------
@@ -27,27 +27,33 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rejex_stream.checks import check_detector
+    from rejex_stream.demo.datasets import load_dataset
     from rejex_stream.detectors import make_detector
-    from rejex_stream.engine import Engine, EngineSpec
+    from rejex_stream.engine import Engine, EngineSpec, RefitSchedule
     from rejex_stream.facade import RejectingDetector, RejectingStream
     from rejex_stream.features import Feature, FeatureSpec
-    from rejex_stream.guarantees import (
+    from rejex_stream.rejection import (
+        RejectionBand,
+        RejectionPolicy,
+        ScoreWindow,
+        Stability,
         cost_bound,
         cost_quantile,
         exact_rate_bound,
         expected_rejection_rate,
-        paper_rate_bound,
-    )
-    from rejex_stream.policy import RejectionPolicy
-    from rejex_stream.refit import RefitSchedule
-    from rejex_stream.rejection import (
-        RejectionBand,
-        Stability,
         min_window,
+        paper_rate_bound,
         rejection_band,
         stability,
+        theorem_interval,
         tolerance_for_rate,
         window_for_rate,
+    )
+    from rejex_stream.run.executors import (
+        InlineExecutor,
+        ProcessFitExecutor,
+        ThreadFitExecutor,
     )
     from rejex_stream.types import Label, Position, Reading, Reason, Verdict
 
@@ -58,8 +64,10 @@ __all__ = [
     "EngineSpec",
     "Feature",
     "FeatureSpec",
+    "InlineExecutor",
     "Label",
     "Position",
+    "ProcessFitExecutor",
     "Reading",
     "Reason",
     "RefitSchedule",
@@ -67,46 +75,53 @@ __all__ = [
     "RejectingStream",
     "RejectionBand",
     "RejectionPolicy",
+    "ScoreWindow",
     "Stability",
+    "ThreadFitExecutor",
     "Verdict",
     "__version__",
+    "check_detector",
     "cost_bound",
     "cost_quantile",
     "exact_rate_bound",
     "expected_rejection_rate",
+    "load_dataset",
     "make_detector",
     "min_window",
     "paper_rate_bound",
     "rejection_band",
     "stability",
+    "theorem_interval",
     "tolerance_for_rate",
     "window_for_rate",
 ]
 
 # Loaded when first asked for: the command line should not wait for scikit-learn to say --help.
 _HOMES = {
+    "checks": ("check_detector",),
+    "demo.datasets": ("load_dataset",),
     "detectors": ("make_detector",),
-    "engine": ("Engine", "EngineSpec"),
+    "engine": ("Engine", "EngineSpec", "RefitSchedule"),
     "facade": ("RejectingDetector", "RejectingStream"),
     "features": ("Feature", "FeatureSpec"),
-    "guarantees": (
+    "rejection": (
+        "RejectionBand",
+        "RejectionPolicy",
+        "ScoreWindow",
+        "Stability",
         "cost_bound",
         "cost_quantile",
         "exact_rate_bound",
         "expected_rejection_rate",
-        "paper_rate_bound",
-    ),
-    "policy": ("RejectionPolicy",),
-    "refit": ("RefitSchedule",),
-    "rejection": (
-        "RejectionBand",
-        "Stability",
         "min_window",
+        "paper_rate_bound",
         "rejection_band",
         "stability",
+        "theorem_interval",
         "tolerance_for_rate",
         "window_for_rate",
     ),
+    "run.executors": ("InlineExecutor", "ProcessFitExecutor", "ThreadFitExecutor"),
     "types": ("Label", "Position", "Reading", "Reason", "Verdict"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -118,3 +133,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever lives there
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

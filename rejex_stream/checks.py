@@ -8,20 +8,25 @@ A law that is broken raises ``AssertionError`` with a sentence that says what wa
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from rejex_stream.errors import CheckpointError
+from rejex_stream.detectors import as_detector
+from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.protocols import (
     BatchDetector,
     IncrementalDetector,
     IncrementalScorer,
     Scorer,
+    require_identity,
 )
 from rejex_stream.types import FloatArray
 
@@ -31,8 +36,10 @@ __all__ = [
     "check_equal_seed_equal_scores",
     "check_fit_leaves_no_trace",
     "check_foreign_state_is_refused",
+    "check_it_gives_a_scorer",
     "check_memory_is_bounded",
     "check_obvious_outlier_ranks_top",
+    "check_recipe_has_an_identity",
     "check_recipe_is_picklable",
     "check_score_is_pure",
     "check_scorer_is_picklable",
@@ -51,16 +58,27 @@ _COLUMNS = 3
 _SEED = 7
 
 
-def check_detector(detector: Detector) -> None:
-    """Hold a detector to every law of its kind.
+def check_detector(detector: object) -> None:
+    """Hold a detector, or whatever :func:`~rejex_stream.detectors.as_detector` takes, to every law.
 
     Raises
     ------
     AssertionError
         A law is broken; the message says which and how.
+    DetectorError
+        If it is no detector at all.
     """
-    for check in yield_checks(detector):
-        check(detector)
+    recipe = as_detector(detector)
+    for check in yield_checks(recipe):
+        try:
+            check(recipe)
+        except AssertionError:
+            raise
+        except Exception as error:
+            raise AssertionError(
+                f"{recipe.name} failed in {check.__name__}, {(check.__doc__ or '').split('.')[0]}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
 
 
 def yield_checks(detector: Detector) -> Iterator[Check]:
@@ -70,9 +88,11 @@ def yield_checks(detector: Detector) -> Iterator[Check]:
     --------
     >>> from rejex_stream.detectors import make_detector
     >>> [check.__name__ for check in yield_checks(make_detector("ECOD"))][:2]
-    ['check_recipe_is_picklable', 'check_equal_seed_equal_scores']
+    ['check_it_gives_a_scorer', 'check_recipe_is_picklable']
     """
+    yield check_it_gives_a_scorer
     yield check_recipe_is_picklable
+    yield check_recipe_has_an_identity
     yield check_equal_seed_equal_scores
     yield check_score_is_pure
     yield check_scores_are_finite
@@ -90,6 +110,24 @@ def yield_checks(detector: Detector) -> Iterator[Check]:
 
 
 # ------------------------------------------------------------------------------- both kinds
+def check_it_gives_a_scorer(detector: Detector) -> None:
+    """Require that a fit, or a start, gives an object with the methods of its protocol."""
+    given: object
+    if isinstance(detector, BatchDetector):
+        given, call, protocol = _fit(detector), "fit(X, seed=...)", "Scorer"
+        needed = ["score"]
+    else:
+        given, call = _learnt(detector, 0), "start(names, seed=...)"
+        protocol, needed = "IncrementalScorer", ["score_one", "learn_one", "state"]
+    lacks = [name for name in needed if not callable(getattr(given, name, None))]
+    _require(
+        not lacks,
+        f"{call} of {detector.name} gave {type(given).__name__}, which has no "
+        f"{' and no '.join(f'{name}()' for name in lacks)}; give an object that meets "
+        f"rejex_stream.protocols.{protocol}.",
+    )
+
+
 def check_recipe_is_picklable(detector: Detector) -> None:
     """Require that a recipe travels to another process and keeps its name."""
     copy = pickle.loads(pickle.dumps(detector))
@@ -97,6 +135,28 @@ def check_recipe_is_picklable(detector: Detector) -> None:
         copy.name == detector.name,
         f"{detector.name} comes out of a pickle as {copy.name}; keep every attribute in it.",
     )
+
+
+def check_recipe_has_an_identity(detector: Detector) -> None:
+    """Require that equal recipes have an equal ``repr``, in this process and in any other.
+
+    By it a snapshot knows whose state it holds.
+    """
+    try:
+        require_identity(detector)
+    except ConfigError as error:
+        _require(False, str(error))
+    ours = repr(detector)
+    pickled = pickle.dumps(detector)
+    for where, theirs in {
+        "after a pickle": repr(pickle.loads(pickled)),
+        "in another process": _repr_elsewhere(pickled),
+    }.items():
+        _require(
+            theirs == ours,
+            f"{detector.name} is {ours} here and {theirs} {where}; let __repr__ name the "
+            f"parameters, in one order, and nothing that changes.",
+        )
 
 
 def check_equal_seed_equal_scores(detector: Detector) -> None:
@@ -328,6 +388,32 @@ def check_foreign_state_is_refused(detector: IncrementalDetector) -> None:
 
 
 # ------------------------------------------------------------------------------------- tools
+def _repr_elsewhere(pickled: bytes) -> str:
+    """Return the ``repr`` of a recipe in a new process, where text has other hashes."""
+    code = (
+        "import pickle, sys\n"
+        "sys.path[:] = pickle.load(sys.stdin.buffer)\n"
+        "sys.stdout.buffer.write(repr(pickle.load(sys.stdin.buffer)).encode())"
+    )
+    hashes = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=pickle.dumps(sys.path) + pickled,
+        env=os.environ | {"PYTHONHASHSEED": hashes, "PYTHONIOENCODING": "utf-8"},
+        capture_output=True,
+        check=False,
+    )
+    said = done.stderr.decode()
+    mend = (
+        "what is defined in a notebook or a script cannot be found from elsewhere: put it into a "
+        "module of its own, and import it."
+        if "module '__main__'" in said
+        else said[-500:]
+    )
+    _require(done.returncode == 0, f"The recipe cannot be unpickled in another process: {mend}")
+    return done.stdout.decode()
+
+
 def _require(kept: bool, sentence: str) -> None:
     if not kept:
         raise AssertionError(sentence)

@@ -6,7 +6,8 @@
     ├── ConfigError        a setting cannot work: names the key, the value, what was expected
     ├── DetectorError      a detector is unknown, refused or failed to fit
     ├── CheckpointError    a snapshot is foreign, tampered with, too old or too new
-    └── ConnectorError     the edge failed: a broker, a file, a topic
+    ├── ConnectorError     the edge failed: a broker, a file, a topic
+    └── EngineError        an engine was used by two threads at once, or after a call that failed
 
 Bad *data* is not an exception: a record that cannot be read becomes an
 :class:`~rejex_stream.types.Invalid`, an event that cannot be scored a rejected verdict.
@@ -15,7 +16,22 @@ Every message is a sentence with the offending value and the way to mend it.
 
 from __future__ import annotations
 
-__all__ = ["CheckpointError", "ConfigError", "ConnectorError", "DetectorError", "RejexError"]
+__all__ = [
+    "WAY_OUT",
+    "CheckpointError",
+    "ConfigError",
+    "ConnectorError",
+    "DetectorError",
+    "EngineError",
+    "RejexError",
+]
+
+
+WAY_OUT = (
+    "use another snapshot (`rejex-stream state import`), or drop it (`rejex-stream state drop`) to "
+    "start from the input alone"
+)
+"""What is left to do where a snapshot cannot be used."""
 
 
 class RejexError(Exception):
@@ -48,3 +64,7 @@ class ConnectorError(RejexError):
     def __init__(self, message: str, *, retriable: bool = False) -> None:
         super().__init__(message)
         self.retriable = retriable
+
+
+class EngineError(RejexError, RuntimeError):
+    """An engine was called by two threads at once, or again after a call that ended halfway."""

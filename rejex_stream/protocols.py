@@ -3,20 +3,25 @@
 * detectors: :class:`BatchDetector` → :class:`Scorer`, or :class:`IncrementalDetector` →
   :class:`IncrementalScorer`;
 * background fits: :class:`FitExecutor`;
-* edges: :class:`Source`, :class:`Sink`, :class:`SnapshotStore`, :class:`SchemaRegistry`.
+* edges: :class:`Source`, :class:`Sink`, :class:`SnapshotStore`, :class:`SchemaRegistry`,
+  :class:`ControlLog`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from rejex_stream.errors import ConfigError
 from rejex_stream.types import FloatArray, Outcome, Partition, Record
 
 __all__ = [
     "Assigned",
     "BatchDetector",
+    "ControlLog",
     "FitExecutor",
+    "Heard",
     "IncrementalDetector",
     "IncrementalScorer",
     "RegisteredSchema",
@@ -24,8 +29,10 @@ __all__ = [
     "SchemaRegistry",
     "Scorer",
     "Sink",
+    "SnapshotPiece",
     "SnapshotStore",
     "Source",
+    "require_identity",
 ]
 
 
@@ -105,11 +112,15 @@ class FitExecutor(Protocol):
     """Where fits run; decides when a result is ready, never what it is."""
 
     def submit(self, key: Hashable, fit: Callable[[], Any]) -> None:
-        """Start `fit` (picklable) under `key`."""
+        """Have `fit` (picklable) run under `key`."""
         ...
 
     def done(self, key: Hashable) -> bool:
-        """Whether the result of `key` can be taken without waiting."""
+        """Whether the result of `key` can be taken without waiting.
+
+        Asked when it is needed: what has not begun by then should go before fits that nobody has
+        asked for.
+        """
         ...
 
     def result(self, key: Hashable) -> Any:  # noqa: ANN401 - whatever the fit returned
@@ -158,6 +169,10 @@ class Source(Protocol):
         """Deliver `partition` from `offset` on."""
         ...
 
+    def pause(self, partition: Partition) -> None:
+        """Deliver nothing of `partition` until :meth:`seek` says where to go on."""
+        ...
+
     def rewind(self) -> None:
         """Begin again from what is durable, after a failed commit or an abort.
 
@@ -204,19 +219,89 @@ class Sink(Protocol):
         ...
 
 
+class SnapshotPiece(NamedTuple):
+    """Some of the parts of a snapshot; the `last` piece makes it one.
+
+    Attributes
+    ----------
+    next_offset
+        Where the snapshot stands.
+    base
+        Where the snapshot stands that it builds upon: what is not among its parts is as it was
+        there. ``None``: there is nothing else.
+    parts
+        By name, each once a snapshot; ``None`` for a part that is gone.
+    first, last
+        Whether the snapshot begins with this piece, and whether it is whole with it.
+    """
+
+    next_offset: int
+    base: int | None
+    parts: Mapping[str, bytes | None]
+    first: bool = True
+    last: bool = True
+
+
 class SnapshotStore(Protocol):
     """Keeps a few snapshots per partition, each with the next offset it stands at."""
 
-    def save(self, partition: Partition, next_offset: int, blob: bytes) -> None:
-        """Keep `blob`; old or new, never half.
+    def save(self, partition: Partition, piece: SnapshotPiece) -> bool:
+        """Keep a piece; a snapshot is there when its last one is kept, whole or not at all.
 
-        Snapshots of `partition` at a later offset belong to a past that was given up (offsets
-        were reset): saving drops them.
+        Returns whether it is kept: not where the snapshot that it builds upon is not here any
+        more, or another one was begun meanwhile. A snapshot that is begun replaces one that was
+        not finished. Snapshots of `partition` at a later offset than its base belong to a past
+        that was given up (offsets were reset): they are dropped.
         """
         ...
 
-    def load(self, partition: Partition, at_most: int) -> tuple[int, bytes] | None:
-        """Return the newest (next offset, blob) with next offset <= `at_most`, if there is one."""
+    def load(self, partition: Partition, at_most: int) -> tuple[int, Mapping[str, bytes]] | None:
+        """Return offset and parts of the newest snapshot at or before `at_most`, if there is one.
+
+        A snapshot of an earlier version of rejex-stream has one part, without a name.
+        """
+        ...
+
+    def save_decisions(self, partition: Partition, decisions: bytes) -> None:
+        """Keep what was decided, with the next commit of `partition` or before it."""
+        ...
+
+    def load_decisions(self, partition: Partition) -> bytes | None:
+        """Return what was decided when `partition` was last committed."""
+        ...
+
+
+class Heard(NamedTuple):
+    """What stands in a control log: `records` in order, and where to read on.
+
+    `begins_anew`: the log was made anew since, and these are its first.
+    """
+
+    records: Sequence[Record]
+    next_offset: int
+    begins_anew: bool = False
+
+
+class ControlLog(Protocol):
+    """What people tell a running pipeline: one order for all, read whole by every worker."""
+
+    @property
+    def inputs(self) -> Collection[str]:
+        """Topics of the pipeline's input, as positions name them."""
+        ...
+
+    def read(self, start: int) -> Heard:
+        """Return what is there at or after `start`, some at a time; never waits.
+
+        Raises
+        ------
+        ConnectorError
+            If it cannot be read now.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
         ...
 
 
@@ -244,3 +329,28 @@ class SchemaRegistry(Protocol):
             Retriable while the registry does not answer.
         """
         ...
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+def require_identity(detector: object) -> None:
+    """Refuse a recipe that no other process could know again.
+
+    Raises
+    ------
+    ConfigError
+        If its ``repr`` names an address in memory.
+
+    Examples
+    --------
+    >>> require_identity("a dataclass, say")
+    """
+    text = " ".join(repr(detector).split())
+    address = _ADDRESS.search(text)
+    if address is not None:
+        raise ConfigError(
+            f"The detector {text:.160} is told from others by its repr, and that holds an address "
+            f"({address[0].strip()}), another one in every process: no snapshot of it could be "
+            "restored. Make it a dataclass, or define __repr__ so that it names the parameters."
+        )

@@ -1,100 +1,455 @@
-"""How often, how much and how long: the knobs of a run. None of them changes a verdict."""
+"""How a setting is declared and refused: type, limit, unit, default and sentence, stated once.
+
+A :class:`Section` is a table of the config file and the settings of a concept at once: the docs,
+the messages for a value that cannot be, and the checks of what is given in Python come from it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import copy
+import difflib
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self, get_args
 
-from rejex_stream.context import REVIEW_REASONS
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
+
+from rejex_stream.addresses import expected_http_address, without_login
 from rejex_stream.errors import ConfigError
-from rejex_stream.types import Reason
 
-__all__ = ["RunSettings"]
+__all__ = [
+    "SECRET",
+    "HttpAddress",
+    "Problem",
+    "Section",
+    "extra_of",
+    "field_at",
+    "nearest",
+    "of_validation",
+    "render",
+    "secret",
+    "section_of",
+    "setting",
+    "stated",
+    "toml",
+]
+
+SECRET = "secret"
+"""In place of a unit: the value is never printed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSettings:
-    """The knobs of :func:`rejex_stream.runtime.run`.
+def _http_address(value: str) -> str:
+    if expected := expected_http_address(value):
+        raise PydanticCustomError("http_address", "{expected}", {"expected": expected})
+    return value
 
-    Parameters
-    ----------
-    commit_interval_s, commit_every_events
-        Outcomes become durable after so many seconds or so many outcomes, whichever comes first.
-    snapshot_every_events, snapshot_interval_s
-        A partition's state is kept after so many of its events or so many seconds with any event;
-        the input's retention must be longer. At most so many events are replayed after a crash.
-    max_poll_records, poll_timeout_s
-        At most so many records a turn, and so long a wait for the first of them.
-    batch_s
-        Polls shrink until a batch takes no longer than this.
-    review_context_events, review_reasons, audit_rate
-        How many earlier points a review item carries; rejected for which reasons an event goes to
-        review; share of accepted events drawn for review as well.
-    invalid_limit, invalid_window_events
-        The run stops when more than this share of the last so many records cannot be read, rather
-        than drain the feed into the dead letters; ``None`` never stops.
-    retry_first_s, retry_longest_s, retry_for_s
-        The wait after the first failure of the edge; it doubles up to the longest; the run gives
-        up when it would fail for longer than the last.
-    lost_state
-        When a partition's state cannot be rebuilt: ``refuse``, or ``restart`` with a fresh one.
-    progress_interval_s
-        How often `on_progress` is called.
+
+HttpAddress = Annotated[str, AfterValidator(_http_address)]
+
+
+class Section(BaseModel):
+    """A table of the config file: immutable, and an unknown key is an error.
 
     Raises
     ------
     ConfigError
-        If a number is out of range.
+        If it is made in Python of values that cannot be; all of them are named.
 
     Examples
     --------
-    >>> settings = RunSettings(retry_first_s=0.5, retry_longest_s=4.0)
-    >>> [settings.retry_delay_s(attempt) for attempt in range(1, 7)]
-    [0.5, 1.0, 2.0, 4.0, 4.0, 4.0]
+    >>> class Pump(Section):
+    ...     strokes: int = setting(60, unit="1/min", says="How fast it is.", ge=1)
+    >>> Pump().replace(strokes=0)
+    Traceback (most recent call last):
+    rejex_stream.errors.ConfigError: Pump: strokes = 0: expected greater than or equal to 1 \
+(1/min); How fast it is.
     """
 
-    commit_interval_s: float = 0.5
-    commit_every_events: int = 20_000
-    snapshot_every_events: int = 50_000
-    snapshot_interval_s: float = 300.0
-    max_poll_records: int = 5_000
-    poll_timeout_s: float = 0.2
-    batch_s: float = 0.5
-    review_context_events: int = 32
-    review_reasons: Collection[Reason] = REVIEW_REASONS
-    audit_rate: float = 0.0
-    invalid_limit: float | None = 0.5
-    invalid_window_events: int = 1_000
-    retry_first_s: float = 0.5
-    retry_longest_s: float = 30.0
-    retry_for_s: float = 600.0
-    lost_state: Literal["refuse", "restart"] = "refuse"
-    progress_interval_s: float = 1.0
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        validate_default=True,
+        hide_input_in_errors=True,
+    )
+    table: ClassVar[str] = ""
+    """Where it stands in the file, for the sentences of :meth:`check`."""
+    moved: ClassVar[Mapping[str, str]] = {}
+    """By the name of a setting that was here in earlier versions: what to say instead."""
 
-    def __post_init__(self) -> None:
-        for name in (
-            "commit_every_events",
-            "snapshot_every_events",
-            "max_poll_records",
-            "invalid_window_events",
-        ):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}: expected at least 1")
-        for name in ("snapshot_interval_s", "batch_s", "retry_first_s", "retry_longest_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}: expected more than 0")
-        for name in ("commit_interval_s", "poll_timeout_s", "retry_for_s", "progress_interval_s"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}: expected 0 or more")
-        if self.invalid_limit is not None and not 0.0 <= self.invalid_limit < 1.0:
+    def __init__(self, /, **values: Any) -> None:  # noqa: ANN401
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            found = of_validation(error, type(self), values)
+            raise ConfigError(render(type(self).__name__, found)) from None
+        self.check()
+
+    # A section within a config is validated with the whole, so that all problems are said at once.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    def check(self) -> None:
+        """Refuse what no single setting can know to be wrong.
+
+        Raises
+        ------
+        ConfigError
+            If the settings do not fit each other.
+        """
+
+    def replace(self, **changes: Any) -> Self:  # noqa: ANN401 - as the fields
+        """Return the same settings but for `changes`, checked anew."""
+        return type(self)(**dict(self) | changes)
+
+    def sources(self, name: str) -> list[str]:
+        """Return which of NAME, NAME_file and NAME_env are given for a secret."""
+        places = (name, f"{name}_file", f"{name}_env")
+        return [place for place in places if getattr(self, place, None) is not None]
+
+    def check_secret(self, name: str) -> None:
+        """Refuse a secret that is given more than once.
+
+        Raises
+        ------
+        ConfigError
+            Naming the places where it may stand.
+        """
+        if len(self.sources(name)) > 1:
             raise ConfigError(
-                f"invalid_limit is {self.invalid_limit}: expected a share from 0 up to less "
-                "than 1, or none to never stop"
+                f"{self.table}.{name} is given more than once: keep one of {name}, {name}_file "
+                f"and {name}_env."
             )
-        if self.lost_state not in ("refuse", "restart"):
-            raise ConfigError(f"lost_state is {self.lost_state!r}: expected refuse or restart")
 
-    def retry_delay_s(self, attempt: int) -> float:
-        """How long to wait after failure number `attempt` (from 1) in a row."""
-        return min(self.retry_longest_s, self.retry_first_s * 2.0 ** min(attempt - 1, 60))
+    def reveal(self, name: str) -> str | None:
+        """Read a secret now: as it stands, from its file (less one newline) or its variable.
+
+        Raises
+        ------
+        ConfigError
+            When the variable or the file is not there.
+        """
+        for place in self.sources(name):
+            value = getattr(self, place)
+            if place == name:
+                return str(value.get_secret_value())
+            if place == f"{name}_env":
+                if value in os.environ:
+                    return os.environ[value]
+                raise ConfigError(
+                    f"{self.table}.{place}: environment variable {value} is not set: it holds a "
+                    "secret."
+                )
+            try:
+                # A key may be any bytes: those that are no text come back in `encode` as they are.
+                text = Path(value).read_bytes().decode("utf-8", "surrogateescape")
+            except OSError as error:
+                raise ConfigError(
+                    f"{self.table}.{place} {value} cannot be read: {error.strerror}."
+                ) from None
+            return text.removesuffix("\r\n").removesuffix("\n")
+        return None
+
+
+def setting(
+    default: Any = ...,  # noqa: ANN401 - as pydantic's own Field
+    *,
+    unit: str = "",
+    says: str,
+    otherwise: str = "",
+    example: Any = None,  # noqa: ANN401
+    **limits: Any,  # noqa: ANN401
+) -> Any:  # noqa: ANN401
+    """Declare a setting.
+
+    Parameters
+    ----------
+    default
+        The default; required without one.
+    unit
+        Unit of the value, empty where it has none.
+    says
+        One sentence: what the setting decides.
+    otherwise
+        What happens where an optional setting is left out, e.g. ``half a window``.
+    example
+        A value that works, for error messages.
+    limits
+        pydantic's: ``gt``, ``ge``, ``lt``, ``le``, ``min_length``, …
+    """
+    extra: dict[str, Any] = {
+        "unit": unit,
+        "otherwise": otherwise,
+        "example": example,
+        "secret": False,
+    }
+    if isinstance(default, type):
+        return Field(default_factory=default, description=says, json_schema_extra=extra, **limits)
+    return Field(default, description=says, json_schema_extra=extra, **limits)
+
+
+def secret(*, says: str, otherwise: str = "none") -> Any:  # noqa: ANN401
+    """Declare a secret: never printed, not even in an error message."""
+    extra: dict[str, Any] = {
+        "unit": "secret",
+        "otherwise": otherwise,
+        "example": None,
+        "secret": True,
+    }
+    return Field(None, description=says, json_schema_extra=extra, repr=False)
+
+
+def stated(section: type[BaseModel], name: str) -> Any:  # noqa: ANN401 - as pydantic's own Field
+    """Declare a setting that a section states already: the same limits, default and sentence."""
+    return copy.copy(section.model_fields[name])
+
+
+_MASK = "***"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with a config.
+
+    Attributes
+    ----------
+    key
+        ``section.key``; empty for the file as a whole.
+    value
+        What stood there, printable and short; ``None`` where nothing or where it is secret.
+    expected
+        What can stand there.
+    mend
+        What to do.
+    variable
+        The environment variable it came from, if it did.
+    """
+
+    key: str
+    value: str | None
+    expected: str
+    mend: str
+    variable: str | None = None
+
+    def __str__(self) -> str:
+        where = self.key
+        if self.variable is not None:
+            where = f"{self.variable} ({self.key})" if self.key else self.variable
+        if self.value is not None:
+            where += f" = {self.value}"
+        parts = [f"expected {self.expected}"] if self.expected else []
+        parts += [self.mend] if self.mend else []
+        said = "; ".join(parts)
+        said += "" if said.endswith((".", "?")) else "."
+        return f"{where}: {said}" if where else said[0].upper() + said[1:]
+
+
+def render(path: str, problems: Sequence[Problem]) -> str:
+    """Return all problems of a file as one message."""
+    if len(problems) == 1:
+        return f"{path}: {problems[0]}"
+    lines = [f"{path} has {len(problems)} problems:", *(f"  {problem}" for problem in problems)]
+    return "\n".join(lines)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return the known word most like `word`, quoted; or all of them."""
+    words = list(known)
+    near = difflib.get_close_matches(word, words, n=1, cutoff=0.5)
+    return repr(near[0]) if near else "one of " + ", ".join(words)
+
+
+def of_validation(
+    error: ValidationError,
+    model: type[BaseModel],
+    given: Mapping[str, Any],
+    variables: Mapping[str, str] | None = None,
+) -> list[Problem]:
+    """Turn pydantic's errors into problems.
+
+    Parameters
+    ----------
+    model
+        What could not be made.
+    given
+        Of these values.
+    variables
+        By key, the environment variable that it came from.
+    """
+    problems: dict[str, Problem] = {}
+    for found in error.errors(include_url=False, include_input=False, include_context=True):
+        path = _path_in(model, given, found["loc"])
+        key = ".".join(path)
+        if key in problems:  # the branches of a union complain once each
+            continue
+        variable = (variables or {}).get(key)
+        problems[key] = _problem(found, model, path, _at(given, path), variable)
+    return list(problems.values())
+
+
+def _problem(
+    found: Any,  # noqa: ANN401 - pydantic's ErrorDetails
+    model: type[BaseModel],
+    path: tuple[str, ...],
+    value: object,
+    variable: str | None,
+) -> Problem:
+    key, kind = ".".join(path), found["type"]
+    if kind == "extra_forbidden":
+        known = _known_keys(model, path[:-1])
+        what = "unknown key" if issubclass(model, Section) or len(path) > 1 else "unknown section"
+        mend = _moved(model, path) or f"{what}; did you mean {nearest(path[-1], known)}?"
+        return Problem(key, None, "", mend, variable)
+    field = field_at(model, path)
+    hint = _hint(field)
+    if kind == "missing":
+        what = "is missing"
+        if len(path) == 1 and not issubclass(model, Section):
+            what = "the section is missing"
+        return Problem(key, None, "", f"{what}: {hint}" if hint else what, variable)
+    expected = found["msg"].removeprefix("Input should be ").removeprefix("a valid ")
+    expected = expected.replace(repr(math.log(2)), "ln 2 = 0.693")
+    if field is not None and found["type"] != "literal_error":
+        unit = extra_of(field).get("unit")
+        expected += f" ({unit})" if unit and unit != SECRET else ""
+    if kind == "literal_error" and isinstance(value, str) and field is not None:
+        choices = [str(c) for c in _choices(field.annotation)]
+        near = difflib.get_close_matches(value, choices, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else hint
+    return Problem(key, _shown(value, model, path), expected, hint, variable)
+
+
+def _hint(field: FieldInfo | None) -> str:
+    if field is None:
+        return ""
+    hint = (field.description or "").rstrip(".")
+    example = extra_of(field).get("example")
+    return f"{hint}, e.g. {toml(example)}" if example is not None else hint
+
+
+def _choices(annotation: Any) -> list[Any]:  # noqa: ANN401 - a type
+    inner = get_args(annotation)
+    if not inner:
+        return []
+    return [c for part in inner for c in (_choices(part) if get_args(part) else [part])]
+
+
+def _shown(value: object, model: type[BaseModel], path: tuple[str, ...]) -> str | None:
+    field = field_at(model, path)
+    passed_on = not {"librdkafka", "kafka_python"}.isdisjoint(path)
+    if passed_on or (field is not None and extra_of(field).get("unit") == SECRET):
+        return _MASK
+    if isinstance(value, Mapping | list):
+        return None
+    text = without_login(toml(value))
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+def toml(value: object) -> str:
+    """Write a plain value as TOML would, on one line."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        # A text of JSON is one of TOML too; what a terminal would act on is spelled out.
+        return "".join(
+            char if char.isprintable() else f"\\U{ord(char):08x}"
+            for char in json.dumps(value, ensure_ascii=False)
+        )
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{_key(str(k))} = {toml(v)}" for k, v in value.items())
+        return f"{{ {inner} }}" if inner else "{}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(toml(item) for item in value) + "]"
+    return str(value)
+
+
+def _key(name: str) -> str:
+    bare = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
+    return name if bare else toml(name)
+
+
+def field_at(root: type[BaseModel], path: Sequence[str]) -> FieldInfo | None:
+    """Return the declaration of a setting by its path."""
+    model: type[BaseModel] | None = root
+    field: FieldInfo | None = None
+    for part in path:
+        if model is None:
+            return field if part.isdigit() else None
+        field = model.model_fields.get(part, field if part.isdigit() else None)
+        if field is None:
+            return None
+        model = section_of(field.annotation)
+    return field
+
+
+def section_of(annotation: Any) -> type[BaseModel] | None:  # noqa: ANN401 - a type
+    """Return the section that a field holds, directly, optionally or in a list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for inner in get_args(annotation):
+        found = section_of(inner)
+        if found is not None:
+            return found
+    return None
+
+
+def extra_of(field: FieldInfo) -> Mapping[str, Any]:
+    """Return unit, example and so on of a setting."""
+    extra = field.json_schema_extra
+    return extra if isinstance(extra, Mapping) else {}
+
+
+def _known_keys(root: type[BaseModel], path: Sequence[str]) -> list[str]:
+    model: type[BaseModel] | None = root
+    for part in path:
+        if model is not None and part in model.model_fields:
+            model = section_of(model.model_fields[part].annotation)
+    return list(model.model_fields) if model is not None else []
+
+
+def _moved(root: type[BaseModel], path: Sequence[str]) -> str | None:
+    """Say where a setting of earlier versions went."""
+    field = field_at(root, path[:-1])
+    section = section_of(field.annotation) if field is not None else root
+    return getattr(section, "moved", {}).get(path[-1])
+
+
+def _path_in(
+    model: type[BaseModel], given: Mapping[str, Any], loc: Sequence[int | str]
+) -> tuple[str, ...]:
+    """Keep of pydantic's location what stands in the file; it also names branches of unions."""
+    path: list[str] = []
+    node: Any = given
+    for part in loc:
+        below = _child(node, part)
+        if below is not _ABSENT:
+            node = below
+            path.append(str(part))
+        elif isinstance(node, Mapping) and part == loc[-1] and field_at(model, [*path, str(part)]):
+            path.append(str(part))  # missing, and ought to be there
+    return tuple(path)
+
+
+def _at(given: Mapping[str, Any], path: Sequence[str]) -> object:
+    node: Any = given
+    for part in path:
+        node = _child(node, int(part) if isinstance(node, list | tuple) else part)
+        if node is _ABSENT:
+            return None
+    return node
+
+
+_ABSENT = object()
+
+
+def _child(node: object, part: int | str) -> Any:  # noqa: ANN401 - whatever TOML holds
+    if isinstance(node, Mapping):
+        return node.get(part, _ABSENT)
+    if isinstance(node, list | tuple) and isinstance(part, int) and part < len(node):
+        return node[part]
+    return _ABSENT

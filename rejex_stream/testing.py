@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Any
 
 from rejex_stream.errors import ConnectorError, DetectorError
-from rejex_stream.protocols import Assigned, Revoked
+from rejex_stream.protocols import Assigned, Heard, Revoked, SnapshotPiece
 from rejex_stream.types import Outcome, Partition, Position, Record
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "Crash",
     "DelayedExecutor",
     "FakeClock",
+    "ListControl",
     "ListSink",
     "ListSource",
     "MemorySnapshotStore",
@@ -144,6 +145,10 @@ class ListSource:
         self._at[partition] = 0
         self._from[partition] = offset
 
+    def pause(self, partition: Partition) -> None:
+        """Deliver nothing of `partition` until the next :meth:`seek`."""
+        del self._at[partition]
+
     def rewind(self) -> None:
         """Report every partition as lost and assigned anew."""
         self._changes = []
@@ -244,28 +249,81 @@ class MemorySnapshotStore:
     Examples
     --------
     >>> store = MemorySnapshotStore()
-    >>> for offset in (10, 20, 30):
-    ...     store.save(Partition("t", 0), offset, b"%d" % offset)
+    >>> store.save(Partition("t", 0), SnapshotPiece(10, None, {"a": b"1", "b": b"1"}))
+    True
+    >>> store.save(Partition("t", 0), SnapshotPiece(20, 10, {"a": b"2"}))
+    True
     >>> store.load(Partition("t", 0), at_most=29)
-    (20, b'20')
+    (20, {'a': b'2', 'b': b'1'})
     """
 
     def __init__(self, keep: int = 3) -> None:
         self._keep = keep
-        self.snapshots: dict[Partition, dict[int, bytes]] = {}
+        self.snapshots: dict[Partition, dict[int, dict[str, bytes]]] = {}
+        self._begun: dict[Partition, tuple[int, dict[str, bytes]]] = {}
+        self.decisions: dict[Partition, bytes] = {}
 
-    def save(self, partition: Partition, next_offset: int, blob: bytes) -> None:
-        """Keep `blob` and drop later ones."""
+    def save(self, partition: Partition, piece: SnapshotPiece) -> bool:
+        """Keep a piece; with the last one drop later snapshots."""
         kept = self.snapshots.get(partition, {})
-        kept = {offset: old for offset, old in kept.items() if offset < next_offset}
-        kept[next_offset] = blob
-        self.snapshots[partition] = dict(sorted(kept.items())[-self._keep :])
+        if piece.first:
+            if piece.base is not None and piece.base not in kept:
+                return False
+            before = {} if piece.base is None else kept[piece.base]
+            self._begun[partition] = piece.next_offset, dict(before)
+        offset, parts = self._begun.get(partition, (None, {}))
+        if offset != piece.next_offset:
+            return False
+        for name, body in piece.parts.items():
+            if body is None:
+                parts.pop(name, None)
+            else:
+                parts[name] = body
+        if piece.last:
+            del self._begun[partition]
+            kept = {offset: old for offset, old in kept.items() if offset < piece.next_offset}
+            kept[piece.next_offset] = parts
+            self.snapshots[partition] = dict(sorted(kept.items())[-self._keep :])
+        return True
 
-    def load(self, partition: Partition, at_most: int) -> tuple[int, bytes] | None:
+    def load(self, partition: Partition, at_most: int) -> tuple[int, Mapping[str, bytes]] | None:
         """Return the newest snapshot at or before `at_most`."""
         kept = self.snapshots.get(partition, {})
         offsets = [offset for offset in kept if offset <= at_most]
         return (max(offsets), kept[max(offsets)]) if offsets else None
+
+    def save_decisions(self, partition: Partition, decisions: bytes) -> None:
+        """Keep `decisions` in place of those before."""
+        self.decisions[partition] = decisions
+
+    def load_decisions(self, partition: Partition) -> bytes | None:
+        """Return what was kept last."""
+        return self.decisions.get(partition)
+
+
+class ListControl:
+    """A control log in memory.
+
+    Attributes
+    ----------
+    lines
+        What people said so far.
+    """
+
+    def __init__(self, inputs: Sequence[str] = ("input",)) -> None:
+        self.inputs = tuple(inputs)
+        self.lines: list[bytes] = []
+
+    def read(self, start: int) -> Heard:
+        """Return all from the line of that number on."""
+        heard = [
+            Record(Position("control", 0, number), None, self.lines[number])
+            for number in range(start, len(self.lines))
+        ]
+        return Heard(heard, max(start, len(self.lines)))
+
+    def close(self) -> None:
+        """Nothing is held open."""
 
 
 class DelayedExecutor:

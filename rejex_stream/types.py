@@ -16,9 +16,14 @@ import numpy.typing as npt
 
 __all__ = [
     "ChannelEvidence",
+    "Command",
+    "CommandKind",
+    "CommandReply",
     "ContextPoint",
     "Evidence",
     "FloatArray",
+    "Incident",
+    "IncidentState",
     "Invalid",
     "Label",
     "Outcome",
@@ -28,6 +33,8 @@ __all__ = [
     "Reason",
     "Record",
     "ReviewItem",
+    "Status",
+    "UnreadRecord",
     "Verdict",
 ]
 
@@ -50,9 +57,21 @@ class Reason(StrEnum):
     WARM_UP = "warm_up"
     """There is no fitted model yet, or too few reference scores to accept any label."""
     UNSCORABLE = "unscorable"
-    """A channel is missing for too long, or the detector gave a score that is not finite."""
+    """A channel is missing for too long, a feature or the score is not finite, or a feature lies
+    beyond ±1e150, where squares overflow."""
     CONSTANT_WINDOW = "constant_window"
     """Every reference score is the same number (a stuck sensor): ranks hold no information."""
+    TOO_MANY_SENSORS = "too_many_sensors"
+    """Its partition knows ``state.max_keys`` sensors already, and this is none of them."""
+
+
+class Status(StrEnum):
+    """What began or ended with an event, in the state of its sensor."""
+
+    CONSTANT_BEGINS = "constant_begins"
+    """Every reference score has become the same number: the sensor is stuck, or switched off."""
+    CONSTANT_ENDS = "constant_ends"
+    """The reference scores differ again: ranks hold information."""
 
 
 class Partition(NamedTuple):
@@ -81,6 +100,30 @@ class Record(NamedTuple):
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
     timestamp_ms: int | None = None
+
+
+class UnreadRecord(Record):
+    """A record that the source could not hand over; of its content only the position is known.
+
+    It becomes a dead letter with :attr:`reason`, as everything that cannot be read.
+
+    Examples
+    --------
+    >>> UnreadRecord.of(Position("in", 0, 7), None, "it is too large").reason
+    'it is too large'
+    """
+
+    reason: str
+    stage: str
+
+    @classmethod
+    def of(
+        cls, position: Position, timestamp_ms: int | None, reason: str, stage: str = "read"
+    ) -> UnreadRecord:
+        """Make one."""
+        record = cls(position, None, None, (), timestamp_ms)
+        record.reason, record.stage = reason, stage
+        return record
 
 
 class Reading(NamedTuple):
@@ -151,6 +194,138 @@ class Evidence(msgspec.Struct, frozen=True):
     model_age_events: int
 
 
+class IncidentState(StrEnum):
+    """Where an incident stands; a stream without one is quiet."""
+
+    OPEN = "open"
+    """The evidence is in, nobody has answered: the reference stands still."""
+    FAULT = "fault"
+    """A person says that it is a fault: the reference stands still until recovery."""
+    RECOVERING = "recovering"
+    """Scores are ordinary again, not yet for long enough."""
+    ADOPTING = "adopting"
+    """A person says that it is the new normal: a reference is being made of it."""
+    CLOSED = "closed"
+    """It is over."""
+
+
+class Incident(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault of one stream, as it stood when an event changed it.
+
+    Attributes
+    ----------
+    position
+        Of that event.
+    id
+        Position of the event that opened it, as text: a replay repeats it.
+    version
+        From 1, one more with every change; a command names the version that it answers.
+    state, ended
+        Where it stands; why it is over (``recovered``, ``adopted``, ``adopted_by_age``), for
+        ``closed`` ones.
+    stream_key, sensors
+        Whose it is.
+    onset_ms, opened_ms, changed_ms
+        Event times: when it probably began, when the evidence was in, of this change.
+    onset_seq, opened_seq, changed_seq
+        The same as ordinals within the stream key.
+    peak_severity, peak_ms
+        The largest severity so far, and when.
+    channels
+        Who speaks most, the largest contribution first; empty where evidence is not asked for.
+    n_events, n_anomalies, n_rejected
+        Of the events since the onset.
+    answer
+        Id of the command that was obeyed last, if any.
+    """
+
+    position: Position
+    id: str
+    version: int
+    state: IncidentState
+    stream_key: str
+    sensors: tuple[str, ...]
+    onset_ms: int
+    opened_ms: int
+    changed_ms: int
+    onset_seq: int
+    opened_seq: int
+    changed_seq: int
+    peak_severity: float
+    peak_ms: int
+    channels: tuple[ChannelEvidence, ...] = ()
+    n_events: int = 0
+    n_anomalies: int = 0
+    n_rejected: int = 0
+    answer: str | None = None
+    ended: str | None = None
+
+
+class CommandKind(StrEnum):
+    """What a person can tell a running pipeline."""
+
+    FAULT = "fault"
+    """Of an incident: it is a fault; what was held back stays out of every reference for good."""
+    NEW_NORMAL = "new_normal"
+    """Of an incident: this is how it is from now on; the reference is made anew of it."""
+    PLANNED = "planned"
+    """Of a stream, or of all: work is planned in a time; nothing is learnt, nobody is told."""
+    CANCEL = "cancel"
+    """Of an earlier ``planned``: it does not hold any more."""
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """A person's word as an input: it holds from a place in the order on, never from a time.
+
+    Attributes
+    ----------
+    id
+        Unique; a command that comes twice is obeyed once.
+    kind
+        What is to be done.
+    stream_key
+        Whose; ``None``: of all streams.
+    incident, version
+        Which incident is answered, as it stood then; a stale answer is refused.
+    from_ms, until_ms
+        Event times of what is planned; `until_ms` excluded.
+    cancels
+        Id of the command that is taken back.
+    by, note, given_ms
+        Who said it, why, and when by the wall clock: for people, never for a decision.
+    """
+
+    id: str
+    kind: CommandKind
+    stream_key: str | None = None
+    incident: str | None = None
+    version: int | None = None
+    from_ms: int | None = None
+    until_ms: int | None = None
+    cancels: str | None = None
+    by: str = ""
+    note: str = ""
+    given_ms: int | None = None
+
+
+class CommandReply(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a command.
+
+    Attributes
+    ----------
+    command
+        Its id.
+    accepted
+        Whether it holds.
+    said
+        One sentence: what it does, or what was wrong and what is true now.
+    """
+
+    command: str
+    accepted: bool
+    said: str
+
+
 class Verdict(msgspec.Struct, frozen=True, gc=False):
     """The answer for one event, with every number an operator needs to trust or doubt it.
 
@@ -159,7 +334,7 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     position, stream_key, sensor, event_time_ms
         Copied from the reading.
     seq
-        Ordinal of this event within its stream key, from 0.
+        Ordinal of this event within its stream key, from 0; 0 too for one of too many sensors.
     label, reason
         `reason` is set if and only if `label` is ``rejected``.
     score
@@ -188,6 +363,24 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
         T of the band.
     evidence
         Which channels speak; only for events that are not normal, and where it is switched on.
+    withheld
+        The policy's own band would have rejected this event, but the review budget had no credit
+        left for it: the label is less sure than the policy wants.
+    severity
+        -log10 of the probability of so large a score under the reference scores, continued beyond
+        the largest of them (:mod:`rejex_stream.rejection.severity`): 3 is one normal event in
+        1,000. For ordering; the rank decides. ``None`` during a warm-up, where the window is
+        constant, and where there is no score.
+    status
+        What began or ended with this event; mostly ``None``.
+    policy_lower, policy_upper
+        Under a review budget that holds, the policy's own band, which theory speaks of:
+        `band_lower` and `band_upper` are what the credit allowed. ``None`` elsewhere.
+    held, planned
+        The reference stood still, since an incident is open, or since work is planned: this event
+        taught nothing, and the theory does not speak of it.
+    incident
+        Id of the incident that this event opened, or that was open when it came.
     """
 
     position: Position
@@ -213,6 +406,14 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     model_epoch: int | None = None
     tolerance: float | None = None
     evidence: Evidence | None = None
+    withheld: bool = False
+    policy_lower: int | None = None
+    policy_upper: int | None = None
+    severity: float | None = None
+    status: Status | None = None
+    held: bool = False
+    planned: bool = False
+    incident: str | None = None
 
 
 class Invalid(NamedTuple):
@@ -223,7 +424,8 @@ class Invalid(NamedTuple):
     position
         Identity of the record.
     stage
-        Where reading it failed: ``decode`` (bytes to fields) or ``validate`` (fields to a reading).
+        Where reading it failed: ``read`` (by the source), ``decode`` (bytes to fields) or
+        ``validate`` (fields to a reading).
     reason
         One sentence with the offending value, safe to print.
     """
@@ -256,7 +458,10 @@ class ReviewItem(msgspec.Struct, frozen=True, kw_only=True):
     context
         The last k events of the same sensor before this one, oldest first.
     why
-        ``rejected``, or ``audit`` for an accepted event drawn by the audit sample.
+        ``rejected``, ``audit`` for an accepted event drawn by the audit sample, or ``status`` where
+        a state of the sensor begins or ends.
+    drawn
+        Of an audited event, how probable it was to be drawn: what estimates weigh it by.
     """
 
     verdict: Verdict
@@ -264,13 +469,20 @@ class ReviewItem(msgspec.Struct, frozen=True, kw_only=True):
     values: tuple[float | None, ...]
     context: tuple[ContextPoint, ...] = ()
     why: str = "rejected"
+    drawn: float | None = None
     schema_version: int = 1
 
 
 class Outcome(NamedTuple):
-    """One record and what became of it: exactly one of `verdict` and `invalid` is set."""
+    """One record and what became of it: exactly one of `verdict` and `invalid` is set.
+
+    `incident` is set where this event changed one: opened it, moved it on, closed it. `replies`
+    say what became of the commands that hold from this event on.
+    """
 
     record: Record
     verdict: Verdict | None = None
     invalid: Invalid | None = None
     review: ReviewItem | None = None
+    incident: Incident | None = None
+    replies: tuple[CommandReply, ...] = ()

@@ -9,10 +9,10 @@ from rejex_connectors.files import FileSink, FileSource
 from rejex_connectors.snapshots import FolderSnapshotStore
 
 from rejex_stream.decode import JsonDecoder
+from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.engine import Engine
-from rejex_stream.executors import ThreadFitExecutor
-from rejex_stream.mapping import FieldMapping
-from rejex_stream.runtime import RunSettings, run
+from rejex_stream.run.executors import ThreadFitExecutor
+from rejex_stream.run.loop import RunSettings, run
 from tests.streams import spec
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from rejex_stream.engine import EngineSpec
+from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.features import Feature, FeatureSpec
-from rejex_stream.policy import RejectionPolicy
-from rejex_stream.refit import RefitSchedule
+from rejex_stream.incidents import Hold
+from rejex_stream.rejection.budget import RejectionPolicy
 from rejex_stream.types import Position, Reading
 
 
@@ -33,6 +34,38 @@ class Distance:
 
     def fit(self, X, *, seed):
         return DistanceScorer(X.mean(axis=0), np.random.default_rng(seed).random() * 1e-3)
+
+
+@dataclass(frozen=True)
+class FailsOn:
+    """Fails for the epochs it is told, by their seeds."""
+
+    seeds: tuple[int, ...]
+    name: str = "test:FailsOn"
+
+    def fit(self, X, *, seed):
+        if seed in self.seeds:
+            raise ValueError("singular matrix")
+        return Distance().fit(X, seed=seed)
+
+
+@dataclass(frozen=True)
+class Holes:
+    """Gives scores that are not finite now and then."""
+
+    name: str = "test:Holes"
+
+    def fit(self, X, *, seed):
+        return HoleScorer(DistanceScorer(X.mean(axis=0), 0.0))
+
+
+@dataclass(frozen=True)
+class HoleScorer:
+    inner: DistanceScorer
+
+    def score(self, X):
+        scores = self.inner.score(X)
+        return np.where(X[:, 0] > 1.5, np.nan, scores)
 
 
 def readings(events=600, keys=("a", "b"), channels=2, seed=0, missing=0.02, stuck=0):
@@ -68,6 +101,9 @@ def spec(
     features=(),
     every=90,
     evidence=False,
+    guard=None,
+    guard_share=0.5,
+    hold=None,
     **policy,
 ):
     """A pipeline small enough to meet every boundary within a few hundred events."""
@@ -82,9 +118,12 @@ def spec(
             refit_lag_events=lag,
             buffer_events=80,
             calibration=calibration,
+            guard_quantile=guard,
+            guard_share=guard_share,
         ),
         seed=3,
         evidence=evidence,
+        hold=hold or Hold(),
     )
 
 
@@ -95,4 +134,14 @@ ROLLING = (
     Feature("std", "x", seconds=9.0),
     Feature("max", "y", events=4),
     Feature("hour_of_day"),
+)
+
+EVERY_KIND = (
+    Feature("raw", "x"),
+    Feature("lag", "y", events=3),
+    Feature("difference", "x", events=2),
+    *(Feature(kind, "x", events=4) for kind in ("mean", "std", "min", "max")),
+    *(Feature(kind, "y", seconds=12.0) for kind in ("mean", "std", "min", "max")),
+    Feature("hour_of_day"),
+    Feature("day_of_week"),
 )

@@ -97,6 +97,20 @@ class Nameless(Honest):
         return Honest, ("other",)
 
 
+class Anonymous(Honest):
+    __repr__ = object.__repr__
+
+
+class Renumbered(Honest):
+    def __repr__(self):
+        return f"Renumbered({id(self)})"
+
+
+class Unordered(Honest):
+    def __repr__(self):
+        return f"Unordered({ {'flow', 'level', 'power', 'speed', 'heat', 'torque'} })"
+
+
 class Unseeded(Honest):
     def fit(self, X, *, seed):
         scorer = super().fit(X, seed=seed)
@@ -300,8 +314,23 @@ class Crashing(Sealed):
         return super().restore(feature_names, state)
 
 
+class NoScorer(Honest):
+    def fit(self, X, *, seed):
+        return X.mean(axis=0)
+
+
+class Mute(Sealed):
+    def start(self, feature_names, *, seed):
+        return Distance(0.0, None)
+
+
 BROKEN = [
+    (checks.check_it_gives_a_scorer, NoScorer(), r"gave ndarray, which has no score\(\)"),
+    (checks.check_it_gives_a_scorer, Mute(), r"no score_one\(\) and no learn_one\(\)"),
     (checks.check_recipe_is_picklable, Nameless(), "out of a pickle as other"),
+    (checks.check_recipe_has_an_identity, Anonymous(), "holds an address .*define __repr__"),
+    (checks.check_recipe_has_an_identity, Renumbered(), "after a pickle; let __repr__ name"),
+    (checks.check_recipe_has_an_identity, Unordered(), "in another process; let __repr__ name"),
     (checks.check_equal_seed_equal_scores, Unseeded(), "made from `seed` alone"),
     (checks.check_score_is_pure, Impure(), "scoring must not change the model"),
     (checks.check_score_is_pure, Scribbling(), "wrote into the rows it was given to score"),

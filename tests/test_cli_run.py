@@ -16,15 +16,17 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import psutil
 import pytest
 
 from rejex_stream.cli import main
 from rejex_stream.encode import decode_verdict
+from rejex_stream.engine.checkpoint import environment as environment_of_scores
+from tests.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = """
@@ -106,21 +108,10 @@ def running(folder, **changes):
                 process.kill()
 
 
-def wait_until(what, timeout_s=60.0):
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        found = what()
-        if found:
-            return found
-        time.sleep(0.05)
-    raise AssertionError("it did not happen in time")
-
-
 def verdicts(folder):
     path = folder / "verdicts.jsonl"
-    return (
-        [decode_verdict(line) for line in path.read_bytes().splitlines()] if path.exists() else []
-    )
+    whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""  # it may be written to
+    return [decode_verdict(line) for line in whole.splitlines()]
 
 
 @pytest.fixture
@@ -167,6 +158,7 @@ def test_a_run_in_pieces_gives_the_bytes_of_a_run_in_one(pipeline, run, tmp_path
         assert (pipeline / name).read_bytes() == (whole / name).read_bytes()
 
 
+@pytest.mark.thorough
 def test_verdicts_on_standard_output_are_alone_there(pipeline):
     feed(pipeline, 500)
     change(pipeline, ("[detector]", '[output]\nverdicts = "-"\n[detector]'))
@@ -177,6 +169,7 @@ def test_verdicts_on_standard_output_are_alone_there(pipeline):
     assert not (pipeline / ".rejex-pump").exists()
 
 
+@pytest.mark.thorough
 def test_standard_input_is_an_input(pipeline):
     change(pipeline, ('path = "feed.csv"', 'path = "-"\nformat = "csv"'))
     shown = subprocess.run(
@@ -252,16 +245,15 @@ def test_a_dry_run_writes_nothing_and_shows_the_mix_against_theory(pipeline, run
 
 
 # ------------------------------------------------------------------------------ to be stopped
+@pytest.mark.thorough
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_finishes_what_is_in_hand(pipeline, run, which):
     feed(pipeline, 1500)
     change(pipeline, ('path = "feed.csv"', 'path = "feed.csv"\nfollow = true'))
     with running(pipeline) as process:
-        wait_until(lambda: len(verdicts(pipeline)) >= 1000)
-        began = time.monotonic()
+        until(lambda: len(verdicts(pipeline)) >= 1000)
         process.send_signal(which)
-        out, err = process.communicate(timeout=30)
-        assert time.monotonic() - began < 10
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
     assert "pump: stopped; the next run goes on from here" in out
     assert "Traceback" not in err
@@ -273,18 +265,20 @@ def test_a_signal_finishes_what_is_in_hand(pipeline, run, which):
     assert [v.position.offset for v in verdicts(pipeline)] == list(range(2000))
 
 
+@pytest.mark.thorough
 def test_a_signal_is_heard_before_the_first_line_of_a_followed_file(pipeline):
     (pipeline / "feed.csv").touch()
     change(pipeline, ('path = "feed.csv"', 'path = "feed.csv"\nfollow = true'))
     with running(pipeline) as process:
-        wait_until((pipeline / ".rejex-pump").exists)
-        time.sleep(0.5)
+        files = psutil.Process(process.pid).open_files
+        until(lambda: str(pipeline / "feed.csv") in {file.path for file in files()})
         process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
 
 
 # ------------------------------------------------------------------------------ to be watched
+@pytest.mark.thorough
 def test_a_terminal_gets_a_bar_and_no_colour_where_none_is_wanted(pipeline):
     feed(pipeline, 4000)
     mine, theirs = pty.openpty()
@@ -302,7 +296,7 @@ def test_a_terminal_gets_a_bar_and_no_colour_where_none_is_wanted(pipeline):
                 except OSError:
                     break
     finally:
-        process.wait(timeout=60)
+        process.wait(timeout=PATIENCE_S)
         os.close(mine)
     text = seen.decode()
     assert process.returncode == 0
@@ -320,16 +314,17 @@ def free_port():
 
 
 def get(url):
-    with urllib.request.urlopen(url, timeout=5) as answer:
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
         return answer.read().decode()
 
 
+@pytest.mark.thorough
 def test_metrics_and_health_are_served_while_it_runs(pipeline):
     feed(pipeline, 1000)
     port = free_port()
     change(pipeline, ('path = "feed.csv"', 'path = "feed.csv"\nfollow = true'))
     with running(pipeline, REJEX_METRICS__PORT=str(port)) as process:
-        wait_until(lambda: len(verdicts(pipeline)) == 1000)
+        until(lambda: len(verdicts(pipeline)) == 1000)
         assert "ready" in get(f"http://127.0.0.1:{port}/readyz?verbose")
         metrics = get(f"http://127.0.0.1:{port}/metrics")
         counted = sum(
@@ -339,7 +334,7 @@ def test_metrics_and_health_are_served_while_it_runs(pipeline):
         )
         assert counted == 1000
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
 
 
@@ -388,3 +383,128 @@ def test_the_example_runs_from_the_folder_above(tmp_path, capsys, monkeypatch):
     assert found["events"] == 1500
     assert found["labels"]["anomaly"] > 0
     assert len(verdicts(tmp_path)) == 1500
+
+
+# -------------------------------------------------------------- what may change between two runs
+def test_a_changed_tolerance_goes_on_and_says_from_where_it_holds(pipeline, run):
+    feed(pipeline, 1500)
+    assert run(pipeline).returncode == 0
+    before = (pipeline / "verdicts.jsonl").read_bytes()
+    feed(pipeline, 700, start=1500)
+    change(pipeline, ("tolerance = 4", "tolerance = 5"))
+    shown = run(pipeline)
+    assert shown.returncode == 0, shown.stderr
+    (said,) = [line for line in shown.stderr.splitlines() if "another decision" in line]
+    offset = json.loads(said)["message"].split("from offset ")[1].split()[0].replace(",", "")
+    assert "(tolerance 4.0 -> 5.0)" in said
+    after = (pipeline / "verdicts.jsonl").read_bytes()
+    assert after.startswith(before)
+    found = verdicts(pipeline)
+    assert len({v.position for v in found}) == len(found) == 2200
+    assert {v.tolerance for v in found[:1500]} == {None, 4.0}
+    assert {v.tolerance for v in found[1500:]} == {5.0}
+    assert found[1500].position.offset == int(offset)
+    assert "another decision" not in run(pipeline).stderr
+
+
+def test_a_changed_window_is_refused_by_name(pipeline, run):
+    feed(pipeline, 500)
+    assert run(pipeline).returncode == 0
+    change(pipeline, ("window = 200", "window = 300"))
+    shown = run(pipeline)
+    assert shown.returncode == 1
+    assert "window 200 -> 300" in shown.stderr
+    assert "begin anew" in shown.stderr
+
+
+@pytest.mark.thorough
+def test_another_kind_of_processor_is_said_and_gone_on_with_or_refused(pipeline, run):
+    blas = environment_of_scores()["blas"]
+    if "openblas" not in blas or "Nehalem" in blas:
+        pytest.skip(f"{blas} has no other kernel for this processor")
+    feed(pipeline, 800)
+    assert run(pipeline).returncode == 0
+    feed(pipeline, 400, start=800)
+    older = {"OPENBLAS_CORETYPE": "Nehalem"}
+    refused = run_apart(pipeline, REJEX_STATE__ENVIRONMENT="refuse", **older)
+    assert refused.returncode == 1
+    assert "-> openblas Nehalem" in refused.stderr
+    assert 'state.environment = "accept"' in refused.stderr
+    assert len(verdicts(pipeline)) == 800
+    shown = run_apart(pipeline, **older)
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stderr.count("-> openblas Nehalem") == 1
+    assert len({v.position for v in verdicts(pipeline)}) == 1200
+    assert "Nehalem" not in run_apart(pipeline, **older).stderr, "it is the snapshot's own now"
+
+
+# ------------------------------------------------------------------------------------- the end
+def test_a_stop_while_the_program_is_still_loading_is_no_failure(pipeline):
+    feed(pipeline, 10)
+    with subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-m", "rejex_stream", "run", "pump.toml"],
+        cwd=pipeline, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        env=environment(),
+    ) as process:  # fmt: skip
+        assert any("rejex_stream.errors" in line for line in process.stderr), "it has begun"
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+
+
+def test_an_end_that_takes_too_long_is_cut_short_and_said():
+    program = """
+import threading
+from rejex_stream.cli.commands.run import stopping
+stuck = threading.Lock()
+stuck.acquire()
+with stopping(threading.Event()):
+    print("running", flush=True)
+    stuck.acquire()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
+    ) as process:  # fmt: skip
+        process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=PATIENCE_S / 2)
+    assert process.returncode == 0
+    assert "goes on from what is durable" in told
+
+
+def test_a_start_without_a_broker_goes_on_trying_and_says_so(tmp_path):
+    config = tmp_path / "pump.toml"
+    config.write_text(
+        pipeline_without_a_broker := f"""
+[pipeline]
+name = "pump"
+[input]
+kind = "kafka"
+topics = ["in"]
+channels = ["flow"]
+[detector]
+name = "HBOS"
+[rejection]
+contamination = 0.05
+tolerance = 4
+window = 200
+[kafka]
+bootstrap_servers = "127.0.0.1:{free_port()}"
+client = "kafka-python"
+commit_timeout_ms = 2000
+"""
+    )
+    told = []
+    with running(tmp_path) as process:
+        for line in process.stderr:
+            told.append(line)
+            if "attempt 2 failed" in line:
+                process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, told
+    assert any("attempt 1 failed" in line for line in told)
+    config.write_text(pipeline_without_a_broker + "[run]\nretry_for_s = 0\n")
+    shown = run_apart(tmp_path)
+    assert shown.returncode == 1
+    assert "gave up after 1 attempts" in shown.stderr

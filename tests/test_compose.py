@@ -16,9 +16,12 @@ ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "docker-compose.yml"
 SCHEMA = Path(__file__).parent / "golden" / "compose" / "compose_spec.json"
 
-pytestmark = pytest.mark.skipif(
-    not FILE.exists(), reason="docker-compose.yml is not here: the tests run without sources"
-)
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(
+        not FILE.exists(), reason="docker-compose.yml is not here: the tests run without sources"
+    ),
+]
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +57,40 @@ def test_conditions_name_services_that_can_meet_them(compose):
                 assert "healthcheck" in services[other], f"{other} has no health check"
             if condition["condition"] == "service_completed_successfully":
                 assert services[other]["restart"] == "no", f"{other} never ends"
+
+
+def test_nothing_listens_beyond_this_machine(compose):
+    for name, service in compose["services"].items():
+        for port in service.get("ports", ()):
+            assert port.startswith("127.0.0.1:"), f"{name} publishes {port}"
+
+
+def test_the_broker_writes_where_its_volume_is(compose):
+    broker = compose["services"]["kafka"]
+    (volume,) = broker["volumes"]
+    assert broker["environment"]["KAFKA_LOG_DIRS"] == volume.split(":")[1]
+    version = broker["image"].partition(":")[2]
+    pom = (ROOT / "tools" / "kafka" / "pom.xml").read_text(encoding="utf-8")
+    assert version in pom  # the one that the tests start
+
+
+def test_one_service_builds_the_image_and_no_other_looks_for_it_elsewhere(compose):
+    ours = [s for s in compose["services"].values() if s["image"].startswith("rejex-stream")]
+    assert len([s for s in ours if "build" in s]) == 1
+    assert {s["pull_policy"] for s in ours if "build" not in s} == {"never"}
+
+
+def test_the_console_reads_every_pipeline(compose):
+    from rejex_stream.cli.commands.review import load_pipelines, overridden
+
+    runs = {s["command"][1] for s in compose["services"].values()
+            if s.get("command", [None])[0] == "run"}  # fmt: skip
+    command = compose["services"]["console"]["command"]
+    read = {word.partition("=")[2] for word in command if word.startswith("--config=")}
+    assert read == runs
+    assert len(runs) == 2
+    configs = load_pipelines([ROOT / "deploy" / Path(path).name for path in sorted(read)])
+    overridden(configs)  # refuses pipelines that one queue cannot serve
 
 
 def test_our_containers_are_not_root_and_cannot_write_their_image(compose):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rejex_stream import build
+from rejex_stream.config import assembly as build
 from rejex_stream.config import (
     check_config,
     load_config,
@@ -15,8 +15,9 @@ from rejex_stream.config import (
     settings,
     settings_markdown,
 )
-from rejex_stream.config.problems import field_at, toml
+from rejex_stream.config.model import Config
 from rejex_stream.errors import ConfigError
+from rejex_stream.settings import extra_of, field_at, toml
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = """
@@ -150,7 +151,8 @@ bootstrap_servers = "a:1,b:2"
 client = "confluent"
 instance_id = "w0"
 compression = "lz4"
-client_options = { "client.rack" = "x" }
+[kafka.options]
+librdkafka = { "client.rack" = "x" }
 [kafka.security]
 protocol = "SASL_SSL"
 mechanism = "PLAIN"
@@ -164,9 +166,9 @@ password_env = "KAFKA_PASSWORD"
     assert (found.topics.labels, found.topics.state) == ("l", "s")
     assert (found.group, found.pipeline, found.pipeline_version) == ("turbine", "turbine", "3")
     assert (found.client, found.instance_id, found.compression) == ("confluent", "w0", "lz4")
-    assert found.client_options == (("client.rack", "x"),)
+    assert found.options.librdkafka == {"client.rack": "x"}
     assert found.security.username == "u"
-    assert repr(found.security.password) == "Secret(env='KAFKA_PASSWORD')"
+    assert found.security.password_env == "KAFKA_PASSWORD"
     folder = build.kafka_settings(config_of(KAFKA + '[state]\nfolder = "here"\n'))
     assert folder.topics.state is None
 
@@ -246,6 +248,10 @@ refit_lag_events = 200
             "unknown channel 'flw'",
         ),
         (("[detector]", "[monitor]\nrolling_events = 100\n[detector]"), "rolling_events = 100"),
+        (
+            ("[detector]", '[alerts]\nwebhook_secret = "a"\nwebhook_secret_file = "b"\n[detector]'),
+            "alerts.webhook_secret is given more than once",
+        ),
         (("[detector]", '[alerts]\nwebhook_deadletter = "d"\n[detector]'), "needs a webhook_url"),
         (("water.csv", "water.dat"), "does not tell its format"),
         (("[detector]", '[output]\nreview = "./verdicts.jsonl"\n[detector]'), "its own file"),
@@ -259,12 +265,32 @@ def test_settings_that_do_not_fit_each_other_are_refused(change, expected):
     assert any(expected in line for line in found), found
 
 
+def test_a_detector_without_an_identity_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "of_mine.py").write_text(
+        "from river.anomaly import HalfSpaceTrees\n"
+        "class Mine(HalfSpaceTrees):\n"
+        "    __repr__ = object.__repr__\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    (found,) = said(FILE.replace('name = "HBOS"', 'name = "of_mine.Mine"'))
+    assert found.startswith("detector: ")
+    assert "holds an address" in found
+    assert "define __repr__" in found
+
+
 @pytest.mark.parametrize(
     ("addition", "expected"),
     [
         ('[output]\nreview = "readings"', "'readings' is named twice"),
         ('[kafka.security]\nprotocol = "SASL_SSL"', "needs kafka.security.mechanism"),
         ("[kafka]\nmax_poll_interval_ms = 2000", "is below session_timeout_ms"),
+        ("[kafka]\nclient_options = { a = 1 }", "options are said to one library now: [kafka.opt"),
+        ("[kafka.options.kafka_python.consumer]\nfetch_min_byte = 1", "mean 'fetch_min_bytes'?"),
+        ("[kafka.options.kafka_python.producer]\nfetch_min_bytes = 1", "producer knows no such"),
+        ("[kafka.options.kafka_python.admin]\nsasl_plain_password = 'a'", "leave it out"),
+        ("[kafka.options.kafka_python.consumer]\ngroup_id = 'a'", "set by rejex-stream itself"),
+        ("[kafka.options.librdkafka]\n'group.id' = 'a'", "set by rejex-stream itself"),
+        ("[kafka.options.librdkafka]\n'sasl.password' = 'a'", "leave it out"),
         (
             '[kafka.security]\npassword = "a"\npassword_file = "b"',
             "kafka.security.password is given more than once",
@@ -347,7 +373,11 @@ def test_no_secret_is_ever_shown(monkeypatch):
 webhook_url = "http://localhost:1"
 webhook_secret = "hunter2"
 [kafka]
-client_options = { "sasl.password" = "hunter2" }
+client = "confluent"
+[kafka.options.librdkafka]
+"client.rack" = "hunter2"
+[kafka.options.kafka_python.consumer]
+client_rack = "hunter2"
 [kafka.security]
 protocol = "SASL_SSL"
 mechanism = "PLAIN"
@@ -356,7 +386,7 @@ password = "hunter2"
 """
     )
     config = config_of(text)
-    assert build.kafka_settings(config).security.password.reveal() == "hunter2"
+    assert build.kafka_settings(config).security.reveal("password") == "hunter2"
     shown = repr(config) + str(config.redacted()) + repr(build.kafka_settings(config).security)
     assert "hunter2" not in shown
 
@@ -366,7 +396,7 @@ password = "hunter2"
     [
         '[kafka.security]\npasword = "hunter2"',
         '[kafka.security]\npassword = ["hunter2"]',
-        '[kafka]\nclient_options = { a = ["hunter2"] }',
+        '[kafka.options]\nlibrdkafka = { a = ["hunter2"] }',
         '[alerts]\nwebhook_secret = { a = "hunter2" }',
     ],
 )
@@ -391,11 +421,9 @@ def test_every_setting_has_a_sentence_a_type_and_a_default():
 def test_every_example_of_a_setting_is_accepted_by_it():
     from pydantic import TypeAdapter
 
-    from rejex_stream.config.problems import extra_of
-
     checked = 0
     for row in settings():
-        field = field_at(row.key.split("."))
+        field = field_at(Config, row.key.split("."))
         assert field is not None, row
         example = extra_of(field).get("example")
         if example is not None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-import tracemalloc
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rejex_stream.context import REVIEW_REASONS, ReviewContext, drawn_for_audit
 from rejex_stream.errors import CheckpointError, ConfigError
-from rejex_stream.types import ContextPoint, Label, Position, Reading, Reason, Verdict
+from rejex_stream.run.audit_draw import AuditDraw
+from rejex_stream.run.review_items import REVIEW_REASONS, ReviewItems
+from rejex_stream.types import ContextPoint, Label, Position, Reading, Reason, Status, Verdict
 
 
-def event(offset, *, sensor="a", reason=None, values=(1.0,), stream_key=None, score=0.5):
+def event(
+    offset, *, sensor="a", reason=None, values=(1.0,), stream_key=None, score=0.5, status=None
+):
     at = Position("t", 0, offset)
     reading = Reading(stream_key or sensor, sensor, 1000 * offset, values, at)
     verdict = Verdict(
@@ -26,6 +29,7 @@ def event(offset, *, sensor="a", reason=None, values=(1.0,), stream_key=None, sc
         label=Label.REJECTED if reason else Label.NORMAL,
         reason=reason,
         score=score,
+        status=status,
     )
     return reading, verdict
 
@@ -35,7 +39,7 @@ def times(item):
 
 
 def test_an_item_carries_the_last_points_before_the_event_oldest_first():
-    context = ReviewContext(["x"], points=3)
+    context = ReviewItems(["x"], points=3)
     for offset in range(5):
         assert context.observe(*event(offset)) is None
     item = context.observe(*event(5, reason=Reason.AMBIGUOUS))
@@ -47,7 +51,7 @@ def test_an_item_carries_the_last_points_before_the_event_oldest_first():
 
 
 def test_the_points_are_those_of_the_same_sensor_not_of_the_stream():
-    context = ReviewContext(["x"], points=9)
+    context = ReviewItems(["x"], points=9)
     for offset in range(6):
         context.observe(*event(offset, sensor="ab"[offset % 2], stream_key="group"))
     item = context.observe(*event(6, sensor="a", stream_key="group", reason=Reason.AMBIGUOUS))
@@ -55,7 +59,7 @@ def test_the_points_are_those_of_the_same_sensor_not_of_the_stream():
 
 
 def test_what_is_missing_is_none():
-    context = ReviewContext(["x", "y"], points=2)
+    context = ReviewItems(["x", "y"], points=2)
     context.observe(*event(0, values=(math.nan, 2.0), score=None))
     item = context.observe(*event(1, values=(3.0, math.nan), reason=Reason.UNSCORABLE))
     assert item.values == (3.0, None)
@@ -64,21 +68,42 @@ def test_what_is_missing_is_none():
 
 @pytest.mark.parametrize("reason", Reason)
 def test_only_the_chosen_reasons_go_to_review(reason):
-    item = ReviewContext(["x"]).observe(*event(0, reason=reason))
-    assert (item is not None) == (reason in REVIEW_REASONS) == (reason is not Reason.WARM_UP)
-    assert ReviewContext(["x"], reasons=()).observe(*event(0, reason=reason)) is None
-    assert ReviewContext(["x"], reasons={reason}).observe(*event(0, reason=reason)) is not None
+    item = ReviewItems(["x"]).observe(*event(0, reason=reason))
+    assert (item is not None) == (reason in REVIEW_REASONS)
+    assert {Reason.AMBIGUOUS, Reason.UNSCORABLE} == REVIEW_REASONS
+    assert ReviewItems(["x"], reasons=()).observe(*event(0, reason=reason)) is None
+    assert ReviewItems(["x"], reasons={reason}).observe(*event(0, reason=reason)) is not None
+
+
+def test_a_state_of_the_sensor_is_an_item_where_it_begins_and_where_it_ends():
+    begins, ends = Status.CONSTANT_BEGINS, Status.CONSTANT_ENDS
+    found = [
+        ReviewItems(["x"], audit=AuditDraw(rate), reasons=reasons).observe(
+            *event(0, reason=reason, status=status)
+        )
+        for reason, status, rate, reasons in (
+            (Reason.CONSTANT_WINDOW, begins, 0.0, REVIEW_REASONS),
+            (Reason.CONSTANT_WINDOW, None, 0.0, REVIEW_REASONS),
+            (None, ends, 0.0, REVIEW_REASONS),
+            (None, ends, 1.0, REVIEW_REASONS),
+            (Reason.AMBIGUOUS, ends, 0.0, REVIEW_REASONS),
+            (Reason.CONSTANT_WINDOW, begins, 0.0, ()),
+        )
+    ]
+    assert [item and item.why for item in found] == [
+        "status", None, "status", "audit", "rejected", None
+    ]  # fmt: skip
 
 
 def test_without_context_items_are_bare():
-    context = ReviewContext(["x"], points=0)
+    context = ReviewItems(["x"], points=0)
     context.observe(*event(0))
     assert context.observe(*event(1, reason=Reason.AMBIGUOUS)).context == ()
 
 
 def test_accepted_events_are_drawn_for_audit_by_their_position_alone():
     def drawn(rate, start=0):
-        context = ReviewContext(["x"], points=1, audit_rate=rate)
+        context = ReviewItems(["x"], points=1, audit=AuditDraw(rate))
         items = [context.observe(*event(offset)) for offset in range(start, 4000)]
         return {item.verdict.seq for item in items if item is not None}
 
@@ -87,45 +112,71 @@ def test_accepted_events_are_drawn_for_audit_by_their_position_alone():
     assert 150 < len(drawn(0.05)) < 250
     assert drawn(0.05, start=2000) == {seq for seq in drawn(0.05) if seq >= 2000}
     assert drawn(0.01) < drawn(0.05)
-    item = ReviewContext(["x"], audit_rate=1.0).observe(*event(0))
+    item = ReviewItems(["x"], audit=AuditDraw(1.0)).observe(*event(0))
     assert item.why == "audit"
-    assert drawn_for_audit(Position("t", 0, 5), 1.0)
+    assert item.drawn == 1.0
+
+
+def test_normals_near_the_band_and_anomalies_are_drawn_in_shares_of_their_own():
+    def drawn(label, rank, withheld=False):
+        context = ReviewItems(["x"], points=0, audit=AuditDraw(0.0, 0.5, 1.0))
+        items = []
+        for offset in range(400):
+            reading, verdict = event(offset)
+            judged = msgspec.structs.replace(
+                verdict, label=label, rank=rank, band_lower=90, band_upper=94, withheld=withheld
+            )
+            items.append(context.observe(reading, judged))
+        return [item.drawn for item in items if item is not None]
+
+    assert drawn(Label.NORMAL, 84) == []
+    assert set(drawn(Label.NORMAL, 85)) == {0.5}
+    assert 150 < len(drawn(Label.NORMAL, 85)) < 250
+    assert set(drawn(Label.NORMAL, 3, withheld=True)) == {0.5}
+    assert drawn(Label.ANOMALY, 99) == [1.0] * 400
+
+
+def test_nobody_foresees_a_draw_without_the_key():
+    places = [Position("t", 0, offset) for offset in range(4000)]
+    draws = [
+        {place for place in places if AuditDraw(key=key).is_drawn(place, 0.05)}
+        for key in (b"", b"one secret of many", b"another secret")
+    ]
+    assert all(150 < len(draw) < 250 for draw in draws)
+    assert all(len(one & other) < 40 for one in draws for other in draws if one is not other)
 
 
 def test_a_rejected_event_is_never_an_audit():
-    context = ReviewContext(["x"], audit_rate=1.0, reasons=())
+    context = ReviewItems(["x"], audit=AuditDraw(1.0), reasons=())
     assert context.observe(*event(0, reason=Reason.AMBIGUOUS)) is None
 
 
-def test_the_sensor_silent_for_longest_is_forgotten_first():
-    context = ReviewContext(["x"], points=5, max_sensors=2)
-    context.observe(*event(0, sensor="a"))
-    context.observe(*event(1, sensor="b"))
-    context.observe(*event(2, sensor="a"))
-    context.observe(*event(3, sensor="c"))
-    assert times(context.observe(*event(4, sensor="a", reason=Reason.AMBIGUOUS))) == [0, 2]
-    assert times(context.observe(*event(5, sensor="b", reason=Reason.AMBIGUOUS))) == []
+def test_a_sensor_that_is_forgotten_begins_anew():
+    context = ReviewItems(["x"], points=5)
+    for offset, sensor in enumerate("aba"):
+        context.observe(*event(offset, sensor=sensor))
+    context.forget("a")
+    context.forget("nobody")
+    assert times(context.observe(*event(4, sensor="a", reason=Reason.AMBIGUOUS))) == []
+    assert times(context.observe(*event(5, sensor="b", reason=Reason.AMBIGUOUS))) == [1]
 
 
-def test_ever_new_sensor_names_do_not_fill_the_memory():
-    context = ReviewContext(["x"], points=4, max_sensors=100)
-    for offset in range(300):
-        context.observe(*event(offset, sensor=f"s{offset}"))
-    tracemalloc.start()
-    for offset in range(300, 20_000):
-        context.observe(*event(offset, sensor=f"s{offset}"))
-    grown, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert grown < 300_000
+def test_an_event_of_one_sensor_too_many_is_an_item_where_asked_for_and_not_remembered():
+    turned_away = event(0, reason=Reason.TOO_MANY_SENSORS)
+    assert ReviewItems(["x"]).turned_away(*turned_away) is None
+    context = ReviewItems(["x"], reasons=[Reason.TOO_MANY_SENSORS])
+    assert times(context.turned_away(*turned_away)) == []
+    assert list(context.sensors()) == []
 
 
 def test_impossible_numbers_are_refused():
     with pytest.raises(ConfigError, match="-1 points"):
-        ReviewContext(["x"], points=-1)
-    with pytest.raises(ConfigError, match="audit_rate"):
-        ReviewContext(["x"], audit_rate=1.5)
-    with pytest.raises(ConfigError, match="max_sensors"):
-        ReviewContext(["x"], max_sensors=0)
+        ReviewItems(["x"], points=-1)
+    for wrong in ({"rate": 1.5}, {"near_rate": -0.1}, {"anomaly_rate": float("nan")}):
+        with pytest.raises(ConfigError, match=f"audit {next(iter(wrong))} is"):
+            AuditDraw(**wrong)
+    with pytest.raises(ConfigError, match="65 bytes: expected at most 64"):
+        AuditDraw(0.1, key=b"x" * 65)
 
 
 events = st.lists(
@@ -141,30 +192,35 @@ events = st.lists(
 )
 
 
-@given(events, st.integers(0, 40), st.integers(0, 5), st.integers(1, 3))
-def test_restored_anywhere_it_makes_the_same_items_and_the_same_snapshot(
-    feed, cut, points, max_sensors
-):
+def views(context):
+    """Everything that is remembered."""
+    return {sensor: context.view(sensor) for sensor in context.sensors()}
+
+
+@given(events, st.integers(0, 40), st.integers(0, 5))
+def test_restored_anywhere_it_makes_the_same_items_and_the_same_snapshot(feed, cut, points):
     def fresh():
-        return ReviewContext(["x", "y"], points=points, max_sensors=max_sensors, audit_rate=0.3)
+        return ReviewItems(["x", "y"], points=points, audit=AuditDraw(0.3))
 
     whole, before, after = fresh(), fresh(), fresh()
     expected = [whole.observe(*item) for item in feed]
     found = [before.observe(*item) for item in feed[:cut]]
-    after.restore(before.snapshot())
+    after.restore(views(before))
     assert found + [after.observe(*item) for item in feed[cut:]] == expected
-    assert after.snapshot() == whole.snapshot()
+    assert views(after) == views(whole)
 
 
 def test_a_smaller_context_keeps_the_newest_points_of_a_larger_one():
-    large, small = ReviewContext(["x"], points=9), ReviewContext(["x"], points=2)
+    large, small = ReviewItems(["x"], points=9), ReviewItems(["x"], points=2)
     for offset in range(5):
         large.observe(*event(offset))
-    small.restore(large.snapshot())
+    small.restore(views(large))
     assert times(small.observe(*event(9, reason=Reason.AMBIGUOUS))) == [3, 4]
 
 
 @pytest.mark.parametrize("blob", [b"", b"\xc1", b"\x80", b"\x91\x91\x01", b"\xff" * 9])
 def test_foreign_bytes_are_refused(blob):
     with pytest.raises(CheckpointError, match="review context"):
-        ReviewContext(["x"]).restore(blob)
+        ReviewItems(["x"]).restore({"a": blob})
+    with pytest.raises(CheckpointError, match="review context"):
+        ReviewItems(["x"]).restore_whole(blob)

@@ -9,13 +9,25 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from rejex_stream.contract import SCHEMAS, asyncapi, json_schema
-from rejex_stream.encode import encode_dead_letter, encode_review, encode_verdict
-from rejex_stream.review.labels import LabelRecord, encode_label
+from rejex_stream.encode import (
+    encode_command,
+    encode_dead_letter,
+    encode_incident,
+    encode_reply,
+    encode_review,
+    encode_verdict,
+)
+from rejex_stream.encode.labels import LabelRecord, encode_label
+from rejex_stream.encode.schemas import SCHEMAS, asyncapi, json_schema
 from rejex_stream.types import (
     ChannelEvidence,
+    Command,
+    CommandKind,
+    CommandReply,
     ContextPoint,
     Evidence,
+    Incident,
+    IncidentState,
     Invalid,
     Label,
     Position,
@@ -67,7 +79,30 @@ LABEL = LabelRecord(
     to_ms=0,
     batch_id="b",
 )
+INCIDENT = Incident(
+    position=POSITION,
+    id="water-0-5",
+    version=2,
+    state=IncidentState.OPEN,
+    stream_key="m1",
+    sensors=("m1",),
+    onset_ms=1,
+    opened_ms=2,
+    changed_ms=3,
+    onset_seq=4,
+    opened_seq=5,
+    changed_seq=7,
+    peak_severity=12.5,
+    peak_ms=2,
+    channels=(ChannelEvidence("flow", 0.5, 0.1, Label.NORMAL),),
+    n_events=3,
+)
+REPLY = CommandReply(command="c-1", accepted=False, said="it is closed")
+COMMAND = Command(id="c-1", kind=CommandKind.FAULT, incident="water-0-5", version=2, by="ada")
 WRITTEN = {
+    "incident": encode_incident(INCIDENT),
+    "reply": encode_reply(POSITION, REPLY),
+    "command": encode_command(COMMAND),
     "verdict": encode_verdict(VERDICT),
     "review": encode_review(REVIEW),
     "label": encode_label(LABEL),
@@ -103,10 +138,18 @@ def test_what_lacks_a_required_field_does_not_fit(name):
         jsonschema.validate(broken, schema)
 
 
-def test_every_field_of_a_verdict_is_explained():
-    properties = json_schema("verdict")["properties"]
+@pytest.mark.parametrize("name", ["command", "incident", "reply", "verdict"])
+def test_every_field_is_explained(name):
+    properties = json_schema(name)["properties"]
     unexplained = {name for name, field in properties.items() if "description" not in field}
     assert unexplained <= {"id", "topic", "partition", "offset"}
+
+
+def test_a_name_has_one_message_for_each_kind_of_record_and_commands_come_in():
+    document = asyncapi()
+    assert set(document["channels"]["incidents"]["messages"]) == {"incidents", "replies"}
+    assert document["operations"]["receive_control"]["action"] == "receive"
+    assert "send_control" not in document["operations"]
 
 
 def test_every_reference_in_the_asyncapi_document_leads_somewhere():

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rejex_stream.decode import CsvDecoder, JsonDecoder, parse_csv_header
+from rejex_stream.decode.mapping import FieldMapping, Unreadable, printable, to_epoch_ms
 from rejex_stream.errors import ConfigError
-from rejex_stream.mapping import FieldMapping, Unreadable, printable, to_epoch_ms
 from rejex_stream.types import Invalid, Position, Reading, Record
 
 AT = Position("input", 3, 14)
@@ -121,6 +121,14 @@ def test_without_a_time_field_the_record_timestamp_counts():
     assert_invalid(decode(good(), mapping, timestamp_ms=2**63), "1 to 9999")
 
 
+def test_names_that_json_escapes_are_names_like_others():
+    names = ['the "hot" one', "tab\there"]
+    mapping = FieldMapping(names, sensor='"id"', time="ts")
+    reading = decode({'"id"': "a", "ts": 5} | dict(zip(names, (0.5, 1.5), strict=True)), mapping)
+    assert reading.values == (0.5, 1.5)
+    assert (reading.sensor, reading.event_time_ms) == ("a", 5)
+
+
 def test_one_field_may_play_two_roles():
     mapping = FieldMapping(["ts"], sensor="sensor", group="sensor", time="ts")
     assert decode(good(ts=5), mapping) == Reading("turbine-1", "turbine-1", 5, (5.0,), AT)
@@ -160,10 +168,10 @@ def test_brackets_inside_texts_and_flat_lists_are_not_nesting():
 
 
 def test_no_text_makes_the_search_for_nesting_slow():
-    begun = time.perf_counter()
+    begun = time.process_time()
     for ending in (b"", b"\\", b'"'):
         assert_invalid(decode(b"[" * 65 + b'"' + b'\\"' * 500_000 + ending))
-    assert time.perf_counter() - begun < 20
+    assert time.process_time() - begun < 20
 
 
 @pytest.mark.parametrize(
@@ -401,6 +409,7 @@ def test_any_bytes_become_a_reading_or_an_invalid(value):
         assert_reading_or_invalid(outcome)
 
 
+@pytest.mark.thorough
 @given(objects, st.data())
 @settings(max_examples=150, deadline=None)
 def test_any_damage_to_a_record_becomes_a_reading_or_an_invalid(tree, data):
@@ -422,6 +431,7 @@ def test_any_row_becomes_a_reading_or_an_invalid(row):
     assert_reading_or_invalid(decoder.decode(record(row, timestamp_ms=1)))
 
 
+@pytest.mark.thorough
 @given(objects, st.sampled_from(DECODERS))
 @settings(max_examples=300, deadline=None)
 def test_the_quick_way_and_the_thorough_way_agree(tree, decoder):

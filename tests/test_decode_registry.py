@@ -6,8 +6,10 @@ import importlib
 import io
 import json
 import math
+import struct
+import time
 from base64 import b64encode
-from decimal import Decimal
+from decimal import Context, Decimal
 from pathlib import Path
 
 import fastavro
@@ -16,14 +18,14 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rejex_stream.build import kafka_decoder
 from rejex_stream.config import load_config, parse_config
+from rejex_stream.config.assembly import kafka_decoder
 from rejex_stream.decode import JsonDecoder
 from rejex_stream.decode.avro import avro_reader
+from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.decode.protobuf import descriptors, protobuf_reader
 from rejex_stream.decode.registry import UNKNOWN_S, RegistryDecoder
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.mapping import FieldMapping
 from rejex_stream.protocols import RegisteredSchema
 from rejex_stream.types import Invalid, Position, Reading, Record
 
@@ -176,6 +178,181 @@ def test_a_schema_that_contains_itself_is_refused_before_it_overruns_the_stack()
     assert_invalid(outcome, "schema id 1 cannot be used", "contains itself", stage="decode")
 
 
+def within_cpu(seconds, act):
+    """Return what `act` does; a bound on processor time, far above what it takes."""
+    begun = time.process_time()
+    found = act()
+    assert time.process_time() - begun < seconds
+    return found
+
+
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
+
+
+def zigzag(number):
+    number = number << 1 if number >= 0 else ((-number) << 1) - 1
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes((*out, number))
+
+
+def test_a_decimal_of_900_kb_costs_what_its_bytes_cost():
+    """fastavro alone takes minutes for it."""
+    value = HEADER + b"\x02s" + zigzag(900_000) + b"\x7f" * 900_000
+    schema = avro_schema(("sensor", "string"), ("temp", DECIMAL))
+    decoder = avro_decoder(schema, FieldMapping(["temp"], sensor="sensor"))
+    outcome = within_cpu(5, lambda: decoder.decode(record(value, timestamp_ms=5)))
+    words = "channel 'temp': expected a decimal of at most 1024 bytes, got 900000"
+    assert_invalid(outcome, words, stage="validate")
+    beside = avro_schema(("sensor", "string"), ("ignored", DECIMAL), ("temp", "double"))
+    decoder = avro_decoder(beside, FieldMapping(["temp"], sensor="sensor"))
+    value += struct.pack("<d", 2.5)
+    found = within_cpu(5, lambda: decoder.decode(record(value, timestamp_ms=5)))
+    assert found == Reading("s", "s", 5, (2.5,), AT)
+
+
+@given(st.integers(-(10**30), 10**30), st.integers(0, 30), st.booleans())
+def test_a_decimal_is_the_float_that_is_nearest(unscaled, scale, fixed):
+    kind = {"type": "bytes", "logicalType": "decimal", "precision": 31, "scale": scale}
+    if fixed:
+        kind |= {"type": "fixed", "name": "F", "size": 20}
+    decimal = Decimal(unscaled).scaleb(-scale, Context(prec=31))
+    schema = avro_schema(("temp", ["null", kind]))
+    mapping = FieldMapping(["temp"], fixed_sensor="s")
+    assert decode_avro({"temp": decimal}, schema, mapping, timestamp_ms=5).values == (
+        float(decimal),
+    )
+
+
+def test_a_decimal_too_large_for_a_float_is_missing_as_in_json():
+    schema = avro_schema(("temp", DECIMAL | {"precision": 2000, "scale": 0}))
+    value = HEADER + zigzag(500) + b"\x7f" * 500
+    decoder = avro_decoder(schema, FieldMapping(["temp"], fixed_sensor="s"))
+    assert repr(decoder.decode(record(value, timestamp_ms=5)).values) == "(nan,)"
+
+
+def nested(levels, inner, wrap):
+    for i in range(levels):
+        inner = wrap(i, inner)
+    return inner
+
+
+def chain(length):
+    """Records by name, each holding the next twice: 2 ** length values of no byte."""
+    types = [{"type": "record", "name": "R0", "fields": [{"name": "x", "type": "null"}]}]
+    for i in range(1, length):
+        fields = [{"name": name, "type": f"R{i - 1}"} for name in "ab"]
+        types.append({"type": "record", "name": f"R{i}", "fields": fields})
+    return {kind["name"]: kind for kind in types}, f"R{length - 1}"
+
+
+NULLS = {"type": "array", "items": "null"}
+EMPTY = {"type": "record", "name": "Empty", "fields": []}
+HUGE = zigzag(10**12)
+
+
+@pytest.mark.parametrize(
+    ("kind", "references", "payload", "words"),
+    [
+        (NULLS, {}, HUGE, "its array holds values that take hardly a byte"),
+        ({"type": "array", "items": EMPTY}, {}, HUGE, "its array holds values"),
+        ({"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}, {}, HUGE, "array"),
+        ({"type": "map", "values": {
+            "type": "record", "name": "N", "fields": [
+                {"name": f"n{i}", "type": "null"} for i in range(100)]}},
+         {}, HUGE, "its map holds values that take hardly a byte"),
+        ("R29", chain(30)[0], b"", "steps without a byte, more than 65536"),
+        ("R99", nested(100, {}, lambda i, known: known | {f"R{i}": {
+            "type": "record", "name": f"R{i}",
+            "fields": [{"name": "x", "type": f"R{i - 1}" if i else "int"}]}}),
+         b"\0", "nested more than 64 levels deep"),
+        (nested(70, "int", lambda _, inner: {"type": "array", "items": inner}), {},
+         b"\2" * 70 + b"\0" * 70, "nested more than 64 levels deep"),
+        (nested(1000, "int", lambda _, inner: {"type": "array", "items": inner}), {},
+         b"\2" * 1000, "nested more than 128 levels deep"),
+        (nested(300, "int", lambda _, inner: [inner]), {}, b"\0" * 300, "nested more than 128"),
+        ({"type": "fixed", "name": "F", "size": "x"}, {}, b"", "not an Avro schema"),
+        (DECIMAL | {"scale": 10**9}, {}, b"\2\1", "decimals of one scale from 0 to 1000"),
+        (["null", DECIMAL, {"type": "fixed", "name": "F", "size": 2, "logicalType": "decimal",
+                            "precision": 3, "scale": 1}], {}, b"\2\2\1", "decimals of one scale"),
+        ("x.Gone", {}, b"\0", "it refers to 'x.Gone', which the registry does not give"),
+    ],
+)  # fmt: skip
+def test_a_schema_that_lets_a_short_record_take_for_ever_is_refused(
+    kind, references, payload, words
+):
+    head = '{"type": "record", "name": "Reading", "fields": [{"name": "temp", "type": '
+    text = head + dumped(kind) + "}]}"
+    inner = {name: json.dumps(schema) for name, schema in references.items()}
+    schema = RegisteredSchema("AVRO", text, inner)
+    decoder = avro_decoder(schema, FieldMapping(["temp"], fixed_sensor="s"))
+    outcome = within_cpu(5, lambda: decoder.decode(record(HEADER + payload, timestamp_ms=5)))
+    assert_invalid(outcome, "schema id 1 cannot be used", words, stage="decode")
+
+
+def dumped(kind):
+    """json.dumps, which is recursive, for what is nested deeply in one way."""
+    if isinstance(kind, list) and len(kind) == 1:
+        before, after = "[", "]"
+    elif isinstance(kind, dict) and kind["type"] == "array":
+        before, after = '{"type": "array", "items": ', "}"
+    else:
+        return json.dumps(kind)
+    levels = 0
+    while isinstance(kind, list) or (isinstance(kind, dict) and kind["type"] == "array"):
+        kind = kind[0] if isinstance(kind, list) else kind["items"]
+        levels += 1
+    return before * levels + json.dumps(kind) + after * levels
+
+
+def test_the_work_of_a_payload_that_ends_early_counts_before_the_bytes_that_never_come():
+    """A thousand records of 100 nulls each, then bytes that would have paid for them."""
+    many, last = chain(16)
+    schema = avro_schema(
+        ("temp", last), ("paid", {"type": "fixed", "name": "F", "size": 1 << 20}),
+        references=many,
+    )  # fmt: skip
+    decoder = avro_decoder(schema, FieldMapping(["paid"], fixed_sensor="s"))
+    assert_invalid(decoder.decode(record(HEADER)), "steps without a byte", stage="decode")
+
+
+def test_schemas_as_people_write_them_are_not_refused():
+    motor = {"type": "record", "name": "Motor", "fields": [
+        {"name": f"c{i}", "type": ["null", "double"], "default": None} for i in range(300)
+    ]}  # fmt: skip
+    deep = nested(20, "double", lambda i, inner: {
+        "type": "record", "name": f"L{i}", "fields": [{"name": "in", "type": inner}]
+    })  # fmt: skip
+    sample = {"type": "record", "name": "Sample", "fields": [
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "value", "type": ["null", "boolean", DECIMAL]},
+    ]}  # fmt: skip
+    schema = avro_schema(
+        ("temp", "double"), ("a", {"type": "array", "items": motor}), ("b", deep),
+        ("c", {"type": "map", "values": ["null", sample]}),
+        ("d", {"type": "array", "items": {"type": "array", "items": "boolean"}}),
+        ("e", {"type": "array", "items": {"type": "enum", "name": "E", "symbols": ["x"]}}),
+        ("f", {"type": "array", "items": ["null", "Motor"]}),
+    )  # fmt: skip
+    b = 1.5
+    for _ in range(20):
+        b = {"in": b}
+    value = {
+        "temp": 2.5, "a": [{}, {"c3": 1.0}], "b": b, "c": {"k": {"at": 1, "value": True}},
+        "d": [[True], []], "e": ["x"], "f": [None],
+    }  # fmt: skip
+    mapping = FieldMapping({"temp": "temp", "in": "b." + ".".join(["in"] * 20)}, fixed_sensor="s")
+    assert decode_avro(value, schema, mapping, timestamp_ms=5).values == (2.5, 1.5)
+
+
+def test_a_schema_longer_than_a_registry_would_take_is_refused():
+    schema = RegisteredSchema("AVRO", FLAT.text + " " * (1 << 20), {})
+    outcome = avro_decoder(schema).decode(record(avro(FLAT, good())))
+    assert_invalid(outcome, "characters, more than 1048576", stage="decode")
+
+
 @pytest.mark.parametrize(
     "text", ["", "{", '"long"', "[]", '{"type": "enum"}', '{"type": "record", "name": "R"}', "7"]
 )
@@ -281,6 +458,64 @@ def test_protobuf_fields_reach_into_messages_and_maps(plant):
         assert_invalid(outcome, words, stage="validate")
 
 
+def test_maps_are_read_by_keys_of_any_kind():
+    kinds = ("int32", "uint64", "sint64", "fixed32", "bool", "string")
+    maps = "".join(f"map<{kind}, double> m_{kind} = {i}; " for i, kind in enumerate(kinds, 1))
+    schema = RegisteredSchema("PROTOBUF", f'syntax = "proto3"; message R {{ {maps} }}', {})
+    pool = descriptor_pool.DescriptorPool()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors(schema)).file:
+        pool.Add(file)
+    make = message_factory.GetMessageClass(pool.FindMessageTypeByName("R"))
+    payload = make(
+        m_int32={-1: 1.0, 1: 9.0}, m_uint64={2**64 - 1: 2.0}, m_sint64={-7: 3.0},
+        m_fixed32={4: 4.0}, m_bool={True: 5.0}, m_string={"1": 6.0, "true": 7.0},
+    ).SerializeToString()  # fmt: skip
+
+    def read(*fields):
+        mapping = FieldMapping(list(fields), fixed_sensor="s")
+        return proto_decoder(mapping, schema).decode(
+            record(HEADER + b"\0" + payload, timestamp_ms=5)
+        )
+
+    known = read(
+        "m_int32.-1", f"m_uint64.{2**64 - 1}", "m_sint64.-7", "m_fixed32.4", "m_bool.true",
+        "m_string.1", "m_string.true",
+    )  # fmt: skip
+    assert known.values == (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0)
+    never = read(
+        "m_int32.2", "m_int32.x", "m_int32.true", f"m_int32.{2**31}", "m_uint64.-1", "m_bool.1x",
+        "m_int32.01", "m_bool.false", "m_int32.1_0", "m_int32.\u0661",
+    )  # fmt: skip
+    assert all(map(math.isnan, never.values))
+
+
+def test_text_that_is_no_utf8_is_invalid_in_proto2_as_well():
+    schema = RegisteredSchema(
+        "PROTOBUF", 'syntax = "proto2"; message R { optional string s = 1; }', {}
+    )
+    decoder = proto_decoder(FieldMapping(["x"], sensor="s"), schema)
+    outcome = decoder.decode(record(HEADER + b"\0\x0a\x02\xff\xff", timestamp_ms=5))
+    assert_invalid(outcome, "expected a name", stage="validate")
+
+
+@pytest.mark.parametrize("name", ["", ".", "a\0b", "x" * 300, "/etc/x.proto", "common.proto/x"])
+def test_references_that_can_be_no_file_are_refused(name):
+    schema = RegisteredSchema("PROTOBUF", PROTO, {"common.proto": COMMON, name: COMMON})
+    outcome = proto_decoder(schema=schema).decode(record(HEADER + SECOND))
+    assert_invalid(outcome, "schema id 1 cannot be used", stage="decode")
+
+
+def test_a_disk_without_room_for_protoc_is_waited_for(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    decoder = proto_decoder()
+    with pytest.raises(ConnectorError, match="protoc cannot be run: No such file") as caught:
+        decoder.decode(record(HEADER + SECOND))
+    assert caught.value.retriable
+    monkeypatch.undo()
+    outcome = decoder.decode(record(HEADER + SECOND))
+    assert_invalid(outcome, "sensor: expected 1 to", stage="validate")
+
+
 def test_message_indexes_choose_the_message(plant):
     decoder = proto_decoder(FieldMapping(["temp"], sensor="sensor"))
     inner = plant["Other.Inner"](temp=3.5, sensor="x").SerializeToString()
@@ -382,6 +617,7 @@ def test_a_schema_of_another_kind_is_named():
         assert_invalid(outcome, words, stage="decode")
 
 
+@pytest.mark.thorough
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_no_bytes_make_a_decoder_raise(data):
@@ -454,6 +690,6 @@ def test_a_missing_extra_is_named(monkeypatch, kind, missing):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return real(name, package)
 
-    monkeypatch.setattr("rejex_stream.builders.kafka.import_module", without)
+    monkeypatch.setattr("rejex_stream.config.assembly.edges.import_module", without)
     with pytest.raises(ConfigError, match=rf"needs {missing}.*rejex-stream\[registry\]"):
         kafka_decoder(config)

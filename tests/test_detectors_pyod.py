@@ -16,8 +16,8 @@ from threadpoolctl import threadpool_limits
 
 from rejex_stream.checks import check_detector
 from rejex_stream.detectors import PYOD, as_detector, make_detector
-from rejex_stream.detectors.containment import contained
 from rejex_stream.detectors.neighbours import LocalOutlierFactor, NeighbourDistance
+from rejex_stream.detectors.pyod import contained
 from rejex_stream.detectors.rowwise import RowByRow
 from rejex_stream.errors import ConfigError, DetectorError
 
@@ -159,6 +159,7 @@ def fit_all(X, seed):
     return [make_detector(name).fit(X, seed=seed) for name in FAST]
 
 
+@pytest.mark.thorough
 def test_a_fit_is_the_same_in_threads_in_a_process_and_here():
     X, fresh = rows(100, 4), rows(30, 4, seed=1)
     here = [scorer.score(fresh) for scorer in fit_all(X, 11)]
@@ -172,6 +173,7 @@ def test_a_fit_is_the_same_in_threads_in_a_process_and_here():
         assert np.array_equal(here[i], process[i]), name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["pyod:GMM", "pyod:KNN", "pyod:OCSVM", "pyod:INNE"])
 def test_the_number_of_blas_threads_changes_nothing(name):
     X, fresh = rows(600, 40), rows(50, 40, seed=1)
@@ -182,6 +184,7 @@ def test_the_number_of_blas_threads_changes_nothing(name):
     assert np.array_equal(*scores)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [0, -1, 2**40])
 def test_any_integer_is_a_seed(seed):
     X = rows(60, 3)
@@ -209,6 +212,7 @@ def test_a_row_that_is_not_finite_scores_nan_and_disturbs_no_other(name):
     assert np.array_equal(scores[[0, 2, 3, 5]], clean[[0, 2, 3, 5]])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("value", [1e39, -1e39, 1e160, 1e300])
 @pytest.mark.parametrize("name", FAST)
 def test_an_enormous_value_scores_without_an_error(name, value):
@@ -277,6 +281,7 @@ def test_without_a_scale_the_widest_column_decides():
 
 
 # ----------------------------------------------------------------------- PyOD's other classes
+@pytest.mark.thorough
 def test_another_class_keeps_every_law_row_by_row():
     detector = make_detector("pyod.models.pca.PCA")
     assert isinstance(detector.fit(rows(60, 3), seed=1).inner, RowByRow)

@@ -7,17 +7,24 @@ import os
 import re
 import shutil
 import socket
+import sqlite3
 import ssl
 import subprocess
 import threading
 import time
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from rejex_connectors.kafka import opening
 
 from rejex_stream.cli import main
+from rejex_stream.config import load_config
 from rejex_stream.doctor import examine
+from rejex_stream.doctor import kafka as doctor_of_kafka
 from rejex_stream.doctor.findings import clock_finding
+from rejex_stream.engine import head as head_module
+from rejex_stream.engine.checkpoint import environment
 from rejex_stream.types import Position, Reading
 from tests.operate.alerting import active_alerts, alertmanager
 from tests.strangers import stranger
@@ -288,6 +295,103 @@ def test_the_age_of_the_newest_snapshot_is_told(place, capsys):
     assert main(["run", "pump.toml"]) == 0
     capsys.readouterr()
     assert "the newest snapshot is" in found(place)["state"].message
+
+
+# ------------------------------------------------------------------- environment and codecs
+def made_by(monkeypatch, place, **versions):
+    """Run the pipeline as another machine would; then be this one again."""
+    with monkeypatch.context() as patch:
+        patch.setattr(head_module, "environment", lambda: environment() | versions)
+        assert main(["run", "pump.toml"]) == 0
+
+
+def test_the_environment_of_the_state_is_that_of_this_machine(place, capsys):
+    check = found(place)["environment"]
+    assert check.level == "ok"
+    assert "nothing is stored yet; here are python 3." in check.message
+    assert main(["run", "pump.toml"]) == 0
+    capsys.readouterr()
+    check = found(place)["environment"]
+    assert check.level == "ok"
+    assert f"1 partition(s) was made with what is here: python {environment()['python']}" in (
+        check.message
+    )
+    assert environment()["blas"] in check.message
+
+
+@pytest.mark.parametrize(("mode", "level"), [("accept", "warning"), ("refuse", "error")])
+def test_a_state_of_another_machine_is_told_with_what_a_run_will_do(
+    place, monkeypatch, capsys, mode, level
+):
+    change(place, "[detector]", f'[state]\nenvironment = "{mode}"\n[detector]')
+    made_by(monkeypatch, place, numpy="2.0.1", blas="openblas Zen")
+    capsys.readouterr()
+    check = found(place)["environment"]
+    assert check.level == level
+    here = environment()
+    assert f"numpy 2.0.1 there, {here['numpy']} here" in check.message
+    assert f"blas openblas Zen there, {here['blas']} here" in check.message
+    assert "scipy" not in check.message, "only what differs"
+    assert f'state.environment = "{mode}"' in check.message
+    assert "constraints.txt" in check.fix
+    assert ("accept" in check.fix) == (mode == "refuse")
+    feed = place / "feed.csv"
+    feed.write_text(feed.read_text() + "1800000000,1.5\n")
+    assert main(["run", "pump.toml"]) == (0 if mode == "accept" else 1)  # as was told
+    capsys.readouterr()
+
+
+def test_a_broken_snapshot_is_an_error_with_a_mend(place, capsys):
+    assert main(["run", "pump.toml"]) == 0
+    capsys.readouterr()
+    (path,) = place.rglob("*-snapshots.db")
+    with closing(sqlite3.connect(path)) as kept, kept:
+        kept.execute("UPDATE records SET value = substr(value, 1, length(value) - 1)")
+    check = found(place, "error")["environment"]
+    assert "altered or cut short" in check.message
+    assert check.fix
+
+
+def codec_checks(place, client, **kafka):
+    more = "".join(f'{name} = "{value}"\n' for name, value in kafka.items())
+    text = (
+        (place / "pump.toml")
+        .read_text()
+        .replace('path = "feed.csv"', 'kind = "kafka"\ntopics = ["feed"]')
+    )
+    text += f'[kafka]\nbootstrap_servers = "127.0.0.1:1"\nclient = "{client}"\n{more}'
+    (place / "pump.toml").write_text(text)
+    config = load_config(place / "pump.toml")
+    checks = dict(doctor_of_kafka.checks(config, 20))
+    return list(checks["codecs"]())
+
+
+@pytest.mark.parametrize("client", ["kafka-python", "confluent", "auto"])
+def test_the_client_is_asked_for_its_codecs(place, client):
+    name = "kafka-python" if client == "kafka-python" else "confluent-kafka"
+    (check,) = codec_checks(place, client)
+    assert check.level == "ok"
+    assert check.message == f"{name} reads gzip, snappy, lz4, zstd"
+
+
+def test_a_codec_that_is_missing_is_named(place, monkeypatch):
+    """As where somebody installed without what the client needs for it."""
+    from kafka import codec
+
+    monkeypatch.setattr(codec, "snappy", None)
+    monkeypatch.setattr(codec, "zstd", None)
+    snappy, zstd = codec_checks(place, "kafka-python", compression="zstd")
+    assert (snappy.level, zstd.level) == ("warning", "error")
+    assert snappy.message == "kafka-python cannot read records compressed with snappy"
+    assert zstd.message.endswith("with zstd, nor write by kafka.compression")
+    assert zstd.fix == "pip install 'kafka-python[zstd]'"
+
+
+def test_a_librdkafka_without_a_codec_is_told_of():
+    import confluent_kafka
+
+    assert opening._built_in(confluent_kafka, "zstd")
+    assert not opening._built_in(confluent_kafka, "brotli")
 
 
 def test_the_command_exits_with_1_where_a_check_fails(place, capsys):

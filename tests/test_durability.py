@@ -6,10 +6,17 @@ import threading
 
 import pytest
 
-from rejex_stream.errors import ConnectorError
-from rejex_stream.progress import Committed, SnapshotSaved
+from rejex_stream.errors import CheckpointError, ConnectorError
+from rejex_stream.run.commit import Commits
+from rejex_stream.run.executors import InlineExecutor
+from rejex_stream.run.ownership import Ownership
+from rejex_stream.run.partition import PartitionState
+from rejex_stream.run.progress import Committed, RunSummary, SnapshotSaved
+from rejex_stream.run.review_items import ReviewItems
+from rejex_stream.run.settings import RunSettings
 from rejex_stream.testing import Crash, ListSink, ListSource, MemorySnapshotStore
-from tests.test_runtime import ONE, StandIn, Watching, lines, play, positions
+from tests.test_runtime import DECODER, ONE, FakeClock, StandIn, Watching, lines, play, positions
+from tests.waiting import PATIENCE_S
 
 KNOBS = {"max_poll_records": 10, "commit_interval_s": 0.0}
 
@@ -33,7 +40,9 @@ class Between:
                 try:
                     # At the end of the input there is nothing more to judge.
                     if outer.calm and max(next_offsets.values()) < n:
-                        assert outer.judged_meanwhile.wait(10), "nothing was judged meanwhile"
+                        assert outer.judged_meanwhile.wait(PATIENCE_S), (
+                            "nothing was judged meanwhile"
+                        )
                     super().commit(next_offsets)
                 except ConnectorError:
                     outer.calm = False
@@ -59,7 +68,7 @@ class Between:
             def process(self, readings):
                 if not self.seq or not outer.calm:
                     return super().process(readings)
-                assert outer.under_way.wait(10), "no commit is under way"
+                assert outer.under_way.wait(PATIENCE_S), "no commit is under way"
                 try:
                     if outer.to_raise is not None:
                         outer.calm = False
@@ -98,7 +107,7 @@ def test_what_was_judged_while_a_commit_failed_is_not_lost(what):
     assert between.sink.outcomes == plain.outcomes
     assert summary.n_events == 60
     assert summary.n_retries == 1
-    assert summary.n_replayed == 0  # the lane stood where it could go on
+    assert summary.n_replayed == 0  # the partition stood where it could go on
     assert between.disturbed == []
 
 
@@ -149,12 +158,12 @@ def test_a_snapshot_that_cannot_be_kept_does_not_undo_the_commit():
     class Failing(MemorySnapshotStore):
         fails = 1
 
-        def save(self, partition, next_offset, blob):
-            if next_offset and self.fails:
+        def save(self, partition, piece):
+            if piece.next_offset and self.fails:
                 self.fails -= 1
                 between.calm = False
                 raise ConnectorError("the state topic is away", retriable=True)
-            super().save(partition, next_offset, blob)
+            return super().save(partition, piece)
 
     plain, between, watching = ListSink(), Between(60), Watching()
     play(ListSource(lines(60)), plain, knobs=KNOBS)
@@ -170,3 +179,32 @@ def test_a_snapshot_that_cannot_be_kept_does_not_undo_the_commit():
     assert summary.n_retries == 1
     assert summary.n_replayed == 0
     assert sum(event.n_events for event in watching.of(Committed)) == 60
+
+
+def test_an_offset_never_goes_back():
+    source, sink, summary = ListSource(lines(20)), ListSink(), RunSummary()
+    shared = {"summary": summary, "tell": lambda event: None, "clock": FakeClock()}
+
+    def make_state(partition, fits):
+        return PartitionState(
+            partition, decoder=DECODER, engine=StandIn(), context=ReviewItems(DECODER.channels)
+        )
+
+    ours = Ownership(source, None, make_state, InlineExecutor(), restart_if_lost=False, **shared)
+    commits = Commits(ours, sink, None, RunSettings(), **shared)
+    try:
+        ours.take_changes()
+        owned = ours.owned[ONE]
+        owned.held += owned.state.process(source.poll(8, 0.0))
+        owned.committed = 9
+        with pytest.raises(CheckpointError, match=r"committed up to offset 9, .* stands at 8"):
+            commits.begin(everything=True)
+        assert not commits.finish()
+        assert sink.outcomes == []
+        assert sink.offsets == {}
+        owned.committed = 8
+        commits.begin(everything=True)
+        assert commits.finish()
+        assert sink.offsets == {ONE: 8}
+    finally:
+        commits.close()

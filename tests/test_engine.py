@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
-from rejex_stream.checkpoint import seal
 from rejex_stream.engine import Engine, EngineSpec
+from rejex_stream.engine.checkpoint import join_parts, seal, split_parts
+from rejex_stream.engine.refit import RefitSchedule, derive_seed
 from rejex_stream.errors import CheckpointError, ConfigError, DetectorError
-from rejex_stream.executors import InlineExecutor
 from rejex_stream.features import FeatureSpec
-from rejex_stream.policy import RejectionPolicy
-from rejex_stream.refit import RefitSchedule, derive_seed
+from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.rejection.verdict import Judge
+from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Label, Position, Reading, Reason
-from tests.streams import Distance, DistanceScorer, readings, spec
+from tests.streams import Distance, FailsOn, Holes, readings, spec
 
 
 def feed(values, key="k"):
@@ -98,23 +98,36 @@ def test_a_stuck_sensor_says_that_its_window_is_constant():
     assert {v.label for v in late} == {Label.REJECTED}
 
 
-@dataclass(frozen=True)
-class Holes:
-    """Gives scores that are not finite now and then."""
+def test_a_stuck_sensor_is_said_once_where_it_begins_and_once_where_it_ends():
+    moving = readings(events=250, keys=("a",), missing=0)
+    stuck = readings(events=200, keys=("a",), missing=0, stuck=200)
+    events = [
+        r._replace(position=r.position._replace(offset=i), event_time_ms=1000 * i)
+        for i, r in enumerate([*moving, *stuck, *moving, *stuck])
+    ]
+    # One model for ever, so that only the window decides.
+    _, verdicts = run(spec(every=None), events)
+    constant = [v.reason is Reason.CONSTANT_WINDOW for v in verdicts]
+    said = {v.seq: str(v.status) for v in verdicts if v.status is not None}
+    edges = [i for i in range(1, len(constant)) if constant[i] != constant[i - 1]]
+    assert list(said) == edges
+    assert len(edges) == 3
+    assert list(said.values()) == ["constant_begins", "constant_ends", "constant_begins"]
 
-    name: str = "test:Holes"
 
-    def fit(self, X, *, seed):
-        return HoleScorer(DistanceScorer(X.mean(axis=0), 0.0))
-
-
-@dataclass(frozen=True)
-class HoleScorer:
-    inner: DistanceScorer
-
-    def score(self, X):
-        scores = self.inner.score(X)
-        return np.where(X[:, 0] > 1.5, np.nan, scores)
+def test_lengths_of_a_filling_window_that_cannot_say_a_label_are_warm_up():
+    policy = RejectionPolicy(0.02, rate=0.03)
+    assert policy.first_window == 150
+    rng = np.random.default_rng(1)
+    judge, verdicts = Judge(policy, 200), [None] * 200
+    scores = rng.random(200).tolist()
+    events = feed([(score, 0.0) for score in scores])
+    judge.judge(events, range(200), 0, scores, 0, verdicts)
+    warm_up = [i for i, v in enumerate(verdicts) if v.reason is Reason.WARM_UP]
+    assert warm_up == [*range(150), *range(166, 200)]
+    assert all(v.rank is not None and v.severity is None for v in verdicts[166:200])
+    for n in range(150, 200):
+        assert (n in warm_up) == (not policy.band(n).can_accept_anomaly)
 
 
 def test_scores_that_are_not_finite_stay_out_of_the_window():
@@ -123,19 +136,6 @@ def test_scores_that_are_not_finite_stay_out_of_the_window():
     holes = [v for v, r in zip(verdicts, events, strict=True) if r.values[0] > 1.5][-20:]
     assert {v.reason for v in holes} == {Reason.UNSCORABLE}
     assert any(v.label is Label.ANOMALY for v in verdicts)
-
-
-@dataclass(frozen=True)
-class FailsOn:
-    """Fails for the epochs it is told, by their seeds."""
-
-    seeds: tuple[int, ...]
-    name: str = "test:FailsOn"
-
-    def fit(self, X, *, seed):
-        if seed in self.seeds:
-            raise ValueError("singular matrix")
-        return Distance().fit(X, seed=seed)
 
 
 def test_a_failed_fit_keeps_the_old_model_and_is_tried_at_the_next_boundary():
@@ -157,6 +157,27 @@ def test_a_first_fit_that_fails_is_tried_again():
     _, verdicts = run(spec(failing, every=None), readings(keys=("a",), missing=0))
     assert {v.reason for v in verdicts[:100]} == {Reason.WARM_UP}
     assert verdicts[-1].model_epoch == 1
+
+
+@pytest.mark.parametrize("calibration", ["shadow", "holdout", "training"])
+@pytest.mark.parametrize("lag", [0, 7, 60])
+def test_without_refits_there_is_one_fit_and_one_epoch(calibration, lag):
+    fits = []
+
+    class Counting(InlineExecutor):
+        def submit(self, key, fit):
+            fits.append(key)
+            super().submit(key, fit)
+
+    engine = Engine(spec(calibration=calibration, every=None, lag=lag), Counting())
+    verdicts = engine.process(readings(keys=("a",), missing=0))
+    assert len(fits) == 1
+    assert {v.model_epoch for v in verdicts} == {None, 0}
+
+
+def test_a_lag_as_long_as_the_window_still_swaps():
+    _, verdicts = run(spec(lag=60, every=61), readings(keys=("a",), missing=0))
+    assert {v.model_epoch for v in verdicts} == {None, *range(9)}
 
 
 def test_a_shadow_model_speaks_one_window_after_its_request():
@@ -189,16 +210,40 @@ def test_snapshots_are_refused_when_they_cannot_be_trusted():
         fresh.restore(blob[:100] + bytes([blob[100] ^ 1]) + blob[101:])
     with pytest.raises(CheckpointError, match="not a snapshot"):
         fresh.restore(b"hello")
-    with pytest.raises(CheckpointError, match="another pipeline"):
-        Engine(spec(rate=0.1), InlineExecutor()).restore(blob)
+    with pytest.raises(CheckpointError, match=r"another state \(window 60 -> 70\)"):
+        Engine(spec(window=70), InlineExecutor()).restore(blob)
     with pytest.raises(CheckpointError, match="format 99"):
-        fresh.restore(seal("engine", 99, []))
+        fresh.restore(join_parts("engine", 99, [], []))
     with pytest.raises(CheckpointError, match="one of 'window'"):
-        fresh.restore(seal("window", 1, []))
-    other = seal("engine", 1, [spec().fingerprint, {"numpy": "0.1"}, {}])
+        fresh.restore(join_parts("window", 1, [], []))
+    with pytest.raises(CheckpointError, match=r"older version .* sealed as a whole"):
+        fresh.restore(seal("engine", 1, []))
+    with pytest.raises(CheckpointError, match="format 1, this version reads format 2"):
+        fresh.restore(join_parts("engine", 1, ["ca38d9af", {}, {}], []))
+    head = [spec().state_parts, spec().decision.parts(), {"numpy": "0.1"}, {}]
+    other = join_parts("engine", 2, head, [])
     with pytest.raises(CheckpointError, match=r"numpy 0\.1 -> "):
         fresh.restore(other)
     fresh.restore(other, accept_environment=True)
+
+
+def test_every_part_of_a_snapshot_is_the_one_that_was_written_with_it():
+    engine, _ = run(spec(), readings())
+    blob = engine.snapshot()
+    _, parts = split_parts("engine", 2, blob)
+    assert len(parts) == 2 * len(engine.streams())
+    early = Engine(spec(), InlineExecutor())
+    early.process(readings()[:100])
+    _, others = split_parts("engine", 2, early.snapshot())
+    head = blob[: len(blob) - sum(map(len, parts))]
+    assert head + b"".join(parts) == blob
+    for wrong in (parts[::-1], parts[:-1], [others[0], *parts[1:]], [*parts, b"more"], []):
+        with pytest.raises(CheckpointError):
+            Engine(spec(), InlineExecutor()).restore(head + b"".join(wrong))
+    for at in range(0, len(blob), 997):
+        fresh = Engine(spec(), InlineExecutor())
+        with pytest.raises(CheckpointError):
+            fresh.restore(blob[:at] + bytes([blob[at] ^ 1]) + blob[at + 1 :])
 
 
 def test_one_stream_can_be_kept_by_a_host_that_keeps_state_per_key():
@@ -252,7 +297,7 @@ def test_pipelines_that_cannot_work_are_refused(make, words):
 
 
 def test_a_fit_error_names_detector_and_table():
-    from rejex_stream.refit import FitJob
+    from rejex_stream.engine.refit import FitJob
 
     job = FitJob(FailsOn((1,)), np.zeros((30, 3)), 1, "holdout", 0.3)
     with pytest.raises(DetectorError, match=r"test:FailsOn .* 21 rows of 3 features: ValueError"):

@@ -10,10 +10,10 @@ import pytest
 from rejex_stream.demo.turbine import CHANNELS, simulate
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
-from rejex_stream.executors import InlineExecutor
+from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.features import Feature, FeatureSpec
-from rejex_stream.policy import RejectionPolicy
-from rejex_stream.refit import RefitSchedule
+from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Label, Position, Reading, Reason
 from tests.streams import readings, spec
 
@@ -57,6 +57,7 @@ ROLLING = (
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("detector", "features"),
     [("GMM", ()), ("KNN", ()), ("IForest", ()), ("HBOS", ()), ("HalfSpaceTrees", ()),

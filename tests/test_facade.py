@@ -15,7 +15,7 @@ from sklearn.exceptions import NotFittedError
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.facade import RejectingDetector, RejectingStream
-from rejex_stream.guarantees import expected_rejection_rate
+from rejex_stream.rejection.bounds import expected_rejection_rate
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +32,8 @@ def test_verdicts_equal_those_of_pyod(table, tolerance):
         warnings.simplefilter("ignore")
         theirs = pyod.predict_with_rejection(fresh, T=tolerance)
     ours = RejectingDetector("KNN", 0.1, tolerance).fit(table).predict(fresh)
-    assert np.where(ours == -1, -2, ours).tolist() == theirs.tolist()
-    assert set(ours.tolist()) == {-1, 0, 1}
+    assert ours.tolist() == theirs.tolist()
+    assert set(ours.tolist()) == {-2, 0, 1}
 
 
 def test_scikit_learns_conventions_hold(table):
@@ -47,16 +47,17 @@ def test_scikit_learns_conventions_hold(table):
     assert model.predict(table).shape == model.confidence(table).shape == (2000,)
     assert ((model.confidence(table) >= 0) & (model.confidence(table) <= 1)).all()
     assert np.array_equal(model.predict(table), clone(model).fit(table).predict(table))
-    with pytest.raises(ConfigError, match="2 columns"):
+    with pytest.raises(ValueError, match="2 features, but RejectingDetector is expecting 3"):
         model.predict(table[:, :2])
 
 
+@pytest.mark.thorough
 def test_held_out_ranks_reject_what_theory_expects_even_where_training_ranks_do_not(table):
     rng = np.random.default_rng(2)
     rows, fresh = rng.normal(size=(2000, 10)), rng.normal(size=(4000, 10))
     own = RejectingDetector("KDE", 0.1, 8).fit(rows)
     held = RejectingDetector("KDE", 0.1, 8, calibration="holdout").fit(rows)
-    assert held.predict(fresh).tolist().count(-1) / 4000 == pytest.approx(
+    assert held.predict(fresh).tolist().count(-2) / 4000 == pytest.approx(
         expected_rejection_rate(held.band_), rel=0.35
     )
     assert held.predict(fresh).tolist().count(1) / 4000 < 0.1
@@ -70,13 +71,24 @@ def test_a_window_that_can_never_say_anomaly_warns(table):
 
 
 def test_a_rate_does_what_a_tolerance_does(table):
-    model = RejectingDetector("KNN", 0.1, None, rate=0.05).fit(table)
+    model = RejectingDetector("KNN", 0.1, rate=0.05).fit(table)
     assert 0.04 < expected_rejection_rate(model.band_) <= 0.05
+
+
+def test_a_rate_and_a_tolerance_are_one_too_many(table):
+    with pytest.raises(ConfigError, match="give exactly one"):
+        RejectingDetector("KNN", 0.1, 8, rate=0.05).fit(table)
+    with pytest.raises(ConfigError, match="give exactly one"):
+        RejectingStream(contamination=0.1, tolerance=8, rate=0.05)
+    assert RejectingStream(contamination=0.1, rate=0.05)._policy.tolerance is None
+    assert RejectingDetector("KNN", 0.1).fit(table).band_.tolerance == 32
 
 
 def test_one_repeated_score_rejects_everything():
     model = RejectingDetector("KNN", 0.1, 4).fit(np.ones((200, 2)))
-    assert set(model.predict(np.ones((5, 2)))) == {-1}
+    assert set(model.predict(np.ones((5, 2)))) == set(model.labels_) == {-2}
+    assert model.predict_proba(np.ones((1, 2))).tolist() == [[0.5, 0.5]]
+    assert model.confidence(np.ones((1, 2))).tolist() == [0.0]
 
 
 def test_the_stream_face_is_a_river_estimator():

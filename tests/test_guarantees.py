@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 
 from rejex_stream.errors import ConfigError
-from rejex_stream.exceed import stability
-from rejex_stream.guarantees import (
-    cost_bound,
-    cost_quantile,
+from rejex_stream.rejection import rejection_band
+from rejex_stream.rejection.bounds import (
     exact_rate_bound,
     expected_rejection_rate,
     paper_rate_bound,
     theorem_interval,
 )
-from rejex_stream.rejection import rejection_band
+from rejex_stream.rejection.costs import cost_bound, cost_quantile
+from rejex_stream.rejection.exceed import stability
 
 
 def test_all_golden_bounds_are_met(exceed_golden):

@@ -7,9 +7,10 @@ import json
 import pytest
 
 from rejex_stream.errors import ConfigError
-from rejex_stream.guess import guess_table, split_rows
-from rejex_stream.replay import open_table, replay
-from rejex_stream.suggest import suggest
+from rejex_stream.plan.guess import guess_table, split_rows
+from rejex_stream.plan.rehearsal import replay
+from rejex_stream.plan.suggest import suggest
+from rejex_stream.tables import open_table
 
 
 def table(header, *columns):

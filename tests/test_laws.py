@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine
-from rejex_stream.executors import InlineExecutor
+from rejex_stream.run.executors import InlineExecutor
 from tests.streams import ROLLING, Distance, readings, spec
 
 FEED = readings()
@@ -43,6 +43,8 @@ def pipelines():
         "distance-holdout": spec(calibration="holdout", every=40),
         "distance-training": spec(calibration="training", lag=0, every=31),
         "distance-budget": spec(rate=0.15),
+        "distance-burst": spec(rate=0.15, burst=3),
+        "distance-day": spec(rate=0.15, burst=3, per_day=6000),
         "distance-rolling": spec(features=ROLLING),
         "distance-evidence": spec(features=ROLLING, evidence=True),
         "HalfSpaceTrees-evidence": spec(hst, evidence=True),
@@ -53,13 +55,20 @@ def pipelines():
         "GMM": spec(make_detector("GMM", n_components=2)),
         "IForest": spec(make_detector("IForest", n_estimators=5)),
         "ECOD": spec(make_detector("ECOD")),
+        "Sensor": spec(make_detector("Sensor"), evidence=True),
+        "SensorEnsemble": spec(make_detector("SensorEnsemble")),
         "HalfSpaceTrees": spec(hst),
         "GaussianScorer": spec(make_detector("GaussianScorer", grace_period=20)),
     }
 
 
 PIPELINES = pipelines()
-every_pipeline = pytest.mark.parametrize("name", PIPELINES)
+# One detector of each kind is among the quick tests: HBOS for those that are fitted.
+LONG = {"KNN", "GMM", "IForest", "ECOD", "SensorEnsemble"}
+every_pipeline = pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.thorough] * (name in LONG)) for name in PIPELINES],
+)
 
 
 def one_by_one(name):

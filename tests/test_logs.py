@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from rejex_stream.logs import JsonFormatter, ThinningHandler, logging_to_stderr
+from rejex_stream.operate.logs import JsonFormatter, ThinningHandler, logging_to_stderr
 
 CLEAR = "Sending username and password in the clear"
 
@@ -57,7 +57,7 @@ def test_a_flood_that_ends_is_counted_by_the_next_line_of_the_client(stream):
 
 def test_other_loggers_and_other_handlers_are_left_alone(stream):
     handler = ThinningHandler(stream)
-    same = record("again", 0.0, name="rejex_stream.runtime")
+    same = record("again", 0.0, name="rejex_stream.run.loop")
     for _ in range(3):
         handler.handle(same)
     assert stream.getvalue() == "again\n" * 3

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-import msgspec
 import numpy as np
 import pytest
 
 from rejex_stream.monitor import AlarmKind, Alternative, MonitorBank, MonitorConfig, StreamMonitor
+from rejex_stream.monitor.budget import BudgetEvidence
 from rejex_stream.rejection import rejection_band
 from rejex_stream.types import Position, Reason
 from tests.monitor_streams import (
@@ -25,13 +25,11 @@ from tests.monitor_streams import (
     verdict,
 )
 
-WITH_ADWIN = msgspec.structs.replace(CONFIG, adwin=True)
-
 
 # ------------------------------------------------------------------- nothing wrong, no alarm
 @pytest.mark.parametrize("kind", ["iid", "autocorrelated", "seasonal", "rounded"])
 def test_nothing_is_raised_where_nothing_is_wrong(kind):
-    monitor = StreamMonitor(msgspec.structs.replace(CONFIG, review_budget_per_day=1e6), "s")
+    monitor = StreamMonitor(CONFIG.replace(review_budget_per_day=1e6), "s")
     alarms = observe_all(monitor, stream(scores(kind, 25_000, 11)))
     if kind == "autocorrelated":  # twice the plan does happen there: a fact
         alarms = [pair for pair in alarms if pair[1].kind is not AlarmKind.REJECTION_RATE]
@@ -171,15 +169,15 @@ def test_a_slow_fall_is_drift_downwards_and_the_reference_is_taken_anew():
     assert monitor.status().drift in {"collecting", "watching"}
 
 
-def test_adwin_is_silent_unless_asked_and_then_finds_a_shift():
-    values = scores("iid", 4_000, 2)
-    values[3_000:] += 1
-    verdicts = stream(values)
-    assert AlarmKind.ADWIN not in kinds(observe_all(StreamMonitor(CONFIG, "s"), verdicts))
-    alarms = observe_all(StreamMonitor(WITH_ADWIN, "s"), verdicts)
-    (alarm,) = [alarm for _, alarm in alarms if alarm.kind is AlarmKind.ADWIN]
-    assert alarm.alternative is Alternative.HIGHER_SCORES
-    assert alarm.guarantee.startswith("heuristic")
+def test_the_review_budget_alarm_allows_for_the_measured_clusters():
+    monitor = StreamMonitor(CONFIG.replace(review_budget_per_day=1e6), "s")
+    verdicts = stream(scores("autocorrelated", 6_000, 3))
+    observe_all(monitor, verdicts)
+    inflation = monitor.ranks.health.inflation
+    assert inflation > 3
+    monitor.ranks.budget.evidence = BudgetEvidence()
+    monitor.observe(next(v for v in verdicts if v.reason is Reason.AMBIGUOUS))
+    assert monitor.ranks.budget.evidence.values[-1] == pytest.approx(10.0 ** (1 / inflation))
 
 
 def day_of(rejects_per_hour, budget):
@@ -205,3 +203,14 @@ def test_the_review_budget_alarm_comes_early_enough_to_help_and_only_if_needed()
     assert alarm.evidence > alarm.threshold == 2_400
     assert status.reviews_today == 3_600
     assert day_of(rejects_per_hour=90, budget=2_400)[0] == []
+
+
+def test_a_bank_names_what_is_active_in_its_streams_and_in_the_pipeline():
+    bank = MonitorBank(CONFIG.replace(review_budget_per_day=1.0))
+    stuck = [unranked(Reason.CONSTANT_WINDOW, i, key="a") for i in range(3)]
+    rejected = [unranked(Reason.UNSCORABLE, 3 + i, key="a") for i in range(3)]
+    bank.observe([verdict(5, key="b"), *stuck, *rejected])
+    (of_stream,) = bank.stream("a").status().active_alarms
+    of_pipeline = bank.status().active_alarms
+    assert [alarm.kind for alarm in of_pipeline] == [AlarmKind.REVIEW_BUDGET]
+    assert bank.active_alarms() == [*of_pipeline, of_stream]

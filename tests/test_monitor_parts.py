@@ -8,6 +8,7 @@ import random
 import statistics
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -15,21 +16,35 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, chisquare
 from scipy.stats import t as student
+from sortedcontainers import SortedList
 
 from rejex_stream.monitor import Alternative, MonitorConfig
 from rejex_stream.monitor.budget import BudgetEvidence, DayBudget
-from rejex_stream.monitor.cells import ALTERNATIVES, cell_table, randomised_rank
-from rejex_stream.monitor.counts import RollingCounts
 from rejex_stream.monitor.drift import DriftDetector
 from rejex_stream.monitor.health import HealthDetector
 from rejex_stream.monitor.inflation import Inflation
-from rejex_stream.monitor.practical import StuckRun, collapse_limit, doubling_limits
-from rejex_stream.monitor.theory import batch_means, mean_theory, theory_of
+from rejex_stream.monitor.rate import (
+    Regime,
+    RejectionRate,
+    batch_means,
+    collapse_limit,
+    doubling_limits,
+    rate_limits,
+    sliding_variance,
+)
+from rejex_stream.monitor.stream import StreamMonitor, StuckRun
+from rejex_stream.monitor.theory import (
+    ALTERNATIVES,
+    mean_theory,
+    randomised_rank,
+    rank_law,
+    theory_of,
+)
 from rejex_stream.rejection import rejection_band
 from rejex_stream.types import Label, Position
-from tests.monitor_streams import BAND, CONFIG, N
+from tests.monitor_streams import BAND, CONFIG, N, verdict
 
-TABLE = cell_table(N, BAND.n_anomalies, BAND.lower, BAND.upper)
+LAW = rank_law(N, BAND.n_anomalies, BAND.lower, BAND.upper)
 
 
 # ------------------------------------------------------------------------------------- cells
@@ -39,39 +54,39 @@ TABLE = cell_table(N, BAND.n_anomalies, BAND.lower, BAND.upper)
 )
 def test_cells_hold_exactly_the_ranks_of_their_verdicts(n, contamination, tolerance):
     band = rejection_band(n, contamination, tolerance)
-    table = cell_table(n, band.n_anomalies, band.lower, band.upper)
+    law = rank_law(n, band.n_anomalies, band.lower, band.upper)
     counts = [0, 0, 0, 0]
     for rank in range(n + 1):
-        cell = table.cell(rank)
+        cell = law.cell(rank)
         counts[cell] += 1
         assert (band.label(rank) is Label.REJECTED) == (cell in (1, 2))
         assert (rank > n - band.n_anomalies) == (cell in (2, 3))
         assert (band.label(rank) is Label.ANOMALY) == (cell == 3)
-    assert table.null == tuple(count / (n + 1) for count in counts)
-    assert math.isclose(table.rejection_rate, band.width / (n + 1))
-    assert math.isclose(table.flagged_rate, band.n_anomalies / (n + 1))
+    assert law.null == tuple(count / (n + 1) for count in counts)
+    assert math.isclose(law.rejection_rate, band.width / (n + 1))
+    assert math.isclose(law.flagged_rate, band.n_anomalies / (n + 1))
 
 
 @pytest.mark.parametrize(("n", "r", "lower", "upper"), [(1000, 50, 882, 987), (40, 12, 0, 40)])
 def test_alternatives_are_laws_with_the_factor_they_name(n, r, lower, upper):
-    table = cell_table(n, r, lower, upper)
+    law = rank_law(n, r, lower, upper)
     for j, (_, cells, factor) in enumerate(ALTERNATIVES):
-        law = [p * math.exp(table.log_ratios[cell][j]) for cell, p in enumerate(table.null)]
-        assert math.isclose(sum(law), 1.0)
-        inside = sum(table.null[cell] for cell in cells)
-        raised = sum(law[cell] for cell in cells)
+        bent = [p * math.exp(law.log_ratios[cell][j]) for cell, p in enumerate(law.null)]
+        assert math.isclose(sum(bent), 1.0)
+        inside = sum(law.null[cell] for cell in cells)
+        raised = sum(bent[cell] for cell in cells)
         if 0 < inside < 1:
             assert math.isclose(raised, min(factor * inside, (1 + inside) / 2))
 
 
 @settings(max_examples=300, deadline=None)
 @given(*(st.integers(-3, 60) for _ in range(3)), st.integers(1, 50), st.integers(-10, 70))
-def test_no_combination_of_integers_breaks_a_table(r, lower, upper, n, rank):
-    table = cell_table(n, r, lower, upper)
-    assert math.isclose(sum(table.null), 1.0)
-    assert min(table.null) >= 0.0
-    assert table.cell(rank) in range(4)
-    assert all(math.isfinite(x) for row in table.log_ratios for x in row)
+def test_no_combination_of_integers_breaks_a_law(r, lower, upper, n, rank):
+    law = rank_law(n, r, lower, upper)
+    assert math.isclose(sum(law.null), 1.0)
+    assert min(law.null) >= 0.0
+    assert law.cell(rank) in range(4)
+    assert all(math.isfinite(x) for row in law.log_ratios for x in row)
 
 
 @settings(max_examples=200, deadline=None)
@@ -103,7 +118,7 @@ def cells_of(text):
     return [int(c) for c in text]
 
 
-def brute_force_inflation(cells, n, table):
+def brute_force_inflation(cells, n, law):
     """Straight from the definition: blocks of n/40 to n; lag one window; 20 windows."""
     length = n // 40 * 40
     windows = [cells[i : i + length] for i in range(0, len(cells) - length + 1, length)][:-1]
@@ -111,7 +126,7 @@ def brute_force_inflation(cells, n, table):
     if len(windows) < 2:
         return None
     factor = 1.0
-    for wanted, rate in (((1, 2), table.rejection_rate), ((2, 3), table.flagged_rate)):
+    for wanted, rate in (((1, 2), law.rejection_rate), ((2, 3), law.flagged_rate)):
         for units in (1, 2, 3, 8, 20, 40):
             if units == 40 and len(windows) < 3:
                 continue
@@ -134,7 +149,7 @@ def random_cells(size, seed, clumsiness=0.0):
         if cells and rng.random() < clumsiness:
             cells.append(cells[-1])
         else:
-            cells.append(rng.choices(range(4), TABLE.null)[0])
+            cells.append(rng.choices(range(4), LAW.null)[0])
     return cells
 
 
@@ -143,9 +158,9 @@ def test_inflation_is_the_block_variance_by_definition(clumsiness):
     cells = random_cells(30 * N, 4, clumsiness)
     inflation = Inflation(N)
     for i, cell in enumerate(cells, 1):
-        inflation.count(TABLE, cell)
+        inflation.count(LAW, cell)
         if i % 997 == 0 or i % N == 0:
-            expected = brute_force_inflation(cells[:i], N, TABLE)
+            expected = brute_force_inflation(cells[:i], N, LAW)
             assert inflation.factor == (None if expected is None else pytest.approx(expected))
     assert (inflation.factor > 3) == (clumsiness > 0)
 
@@ -159,13 +174,13 @@ def test_evidence_is_the_tempered_shiryaev_roberts_sum(clumsiness):
     factor = None
     for i, cell in enumerate(cells):
         if i % N == 0:
-            factor = brute_force_inflation(cells[:i], N, TABLE)
+            factor = brute_force_inflation(cells[:i], N, LAW)
         if factor is not None:
-            ratios = TABLE.log_ratios[cell]
+            ratios = LAW.log_ratios[cell]
             evidence = [
                 (e + 1) * math.exp(x / factor) for e, x in zip(evidence, ratios, strict=True)
             ]
-        fired = health.update(TABLE, cell)
+        fired = health.update(LAW, cell)
         assert fired is None
         if cell and factor is not None:  # a run of normal events may still be waiting
             mean = math.fsum(evidence) / len(evidence)
@@ -177,10 +192,10 @@ def test_the_alarm_comes_when_the_mean_reaches_l_and_evidence_starts_anew():
     config = MonitorConfig(window=N, contamination=0.1, tolerance=8, false_alarm_events=1_000)
     health = HealthDetector(config)
     for cell in random_cells(5 * N, 8):
-        health.update(TABLE, cell)
+        health.update(LAW, cell)
     before = -math.inf
     for _ in range(200):
-        fired = health.update(TABLE, 3)
+        fired = health.update(LAW, 3)
         if fired is not None:
             break
         before = health.log_evidence
@@ -193,23 +208,97 @@ def test_a_window_worth_fewer_than_ten_events_is_not_judged():
     health = HealthDetector(CONFIG)
     for block in range(40):
         for _ in range(N):
-            health.update(TABLE, 1 if block % 5 == 0 else 0)
+            health.update(LAW, 1 if block % 5 == 0 else 0)
     assert health.inflation > N / 10
     assert health.log_evidence == -math.inf
-    assert not health.can_tell(TABLE)
-    assert not any(health.update(TABLE, 3) is not None for _ in range(N // 2))
+    assert not health.can_tell(LAW)
+    assert not any(health.update(LAW, 3) is not None for _ in range(N // 2))
 
 
 def test_a_doubling_takes_longer_where_events_say_less():
     calm, clumsy = HealthDetector(CONFIG), HealthDetector(CONFIG)
     for a, b in zip(random_cells(9 * N, 1), random_cells(9 * N, 1, 0.8), strict=True):
-        calm.update(TABLE, a)
-        clumsy.update(TABLE, b)
-    assert calm.doubling_delay(TABLE) * 2 < clumsy.doubling_delay(TABLE) < math.inf
-    assert calm.can_tell(TABLE)
+        calm.update(LAW, a)
+        clumsy.update(LAW, b)
+    assert calm.doubling_delay(LAW) * 2 < clumsy.doubling_delay(LAW) < math.inf
+    assert calm.can_tell(LAW)
 
 
 # ------------------------------------------------------------------------------ theory display
+def test_evidence_is_dropped_where_a_window_is_worth_too_little_to_judge():
+    health = HealthDetector(CONFIG)
+    for cell in random_cells(5 * N, 3):
+        health.update(LAW, cell)
+    assert health.log_evidence > -math.inf
+    for cell in ([1] * N + [0] * 6 * N) * 10:  # the rate that was planned, in clusters
+        health.update(LAW, cell)
+    assert health.inflation * 10 > N
+    assert health.log_evidence == -math.inf
+    assert not health.can_tell(LAW)
+
+
+@pytest.mark.parametrize("events", [1, 40, 150, 200, 333, 900])
+def test_a_sliding_windows_count_varies_as_its_weights_and_its_edges_say(events):
+    """The sum of the squared weights of independent events, straight from the definition."""
+    weights = Counter()
+    for t in range(events):
+        weights[t] += 1.0
+        for past in range(1, N + 1):
+            weights[t - past] -= 1.0 / N
+    rate = LAW.rejection_rate
+    linear = rate * (1 - rate) * math.fsum(weight**2 for weight in weights.values())
+    gaps = sum(
+        math.sqrt(2 / math.pi) * math.sqrt(edge / N * (1 - edge / N) / N)
+        for edge in (BAND.lower, BAND.upper + 1)
+    )
+    missed = events / 2 - N / 3 if events >= N else events**2 / (6 * N)
+    assert sliding_variance(LAW, events) == pytest.approx(linear + gaps * missed, rel=0.01, abs=0.1)
+
+
+@pytest.mark.parametrize("events", [N // 2, N, 4 * N, 10 * N])
+def test_the_rate_of_independent_scores_in_a_sliding_window_varies_that_much(events):
+    values = np.random.default_rng(5).standard_normal(300_000 + N)
+    window, rejects = SortedList(values[:N].tolist()), []
+    for old, new in zip(values.tolist(), values[N:].tolist(), strict=False):
+        rejects.append(BAND.lower <= window.bisect_left(new) <= BAND.upper)
+        window.remove(old)
+        window.add(new)
+    counts = np.array(rejects[: len(rejects) // events * events]).reshape(-1, events).sum(axis=1)
+    error = math.sqrt(2 / len(counts))  # of a variance, relative
+    assert counts.var() == pytest.approx(sliding_variance(LAW, events), rel=3 * error + 0.05)
+
+
+def test_limits_of_the_rate_by_definition():
+    limits = rate_limits(0.1, 800, law=LAW, inflation=3.0, confidence=0.95, streams=2)
+    variance = 2 * sliding_variance(LAW, 400) * 3
+    width = student.ppf(0.975, 19) * math.sqrt(variance) / 800
+    assert limits == pytest.approx((max(0, 0.1 - width), 0.1 + width))
+    assert rate_limits(0.0, 9, law=LAW, inflation=1, confidence=0.9).lower == 0
+    assert rate_limits(1.0, 9, law=LAW, inflation=1, confidence=0.9).upper == 1
+
+
+def test_the_status_shows_batch_means_until_the_inflation_is_known():
+    rng = np.random.default_rng(8)
+    monitor = StreamMonitor(CONFIG, "s")
+    verdicts = [verdict(int(k), i) for i, k in enumerate(rng.integers(0, N + 1, 4_000))]
+    for v in verdicts[: 2 * N]:
+        monitor.observe(v)
+    early = monitor.status()
+    assert early.inflation is None
+    means = batch_means(monitor.ranks.rate.cells, CONFIG.confidence)
+    assert (early.lower, early.upper) == (means.lower, means.upper)
+    for v in verdicts[2 * N :]:
+        monitor.observe(v)
+    late = monitor.status()
+    assert (late.lower, late.upper) == rate_limits(
+        late.rejection_rate,
+        late.rolling_events,
+        law=LAW,
+        inflation=late.inflation,
+        confidence=CONFIG.confidence,
+    )
+
+
 def test_limits_are_batch_means_by_definition():
     rng = np.random.default_rng(2)
     # Long clusters, so that the spread of the batches counts and not the binomial floor.
@@ -234,18 +323,18 @@ def test_limits_hold_the_rate_and_stay_rates(cells):
 
 
 def test_bounds_are_those_of_the_guarantees():
-    theory = theory_of(TABLE, CONFIG)
+    theory = theory_of(LAW, CONFIG)
     assert theory.expected_rate == BAND.width / (N + 1)
-    assert theory.expected_rate < theory.exact_bound < theory.paper_bound
+    assert theory.expected_rate < theory.frozen_bound < theory.paper_bound
     assert theory.expected_anomaly_rate == (N - BAND.upper) / (N + 1)
     low_tolerance = MonitorConfig(window=N, contamination=0.1, tolerance=1.0)
-    assert theory_of(TABLE, low_tolerance).paper_bound_printed is None  # no real t1
+    assert theory_of(LAW, low_tolerance).paper_bound_printed is None  # no real t1
 
 
 def test_the_pipeline_theory_is_the_mean_over_events():
-    one, other = theory_of(TABLE, CONFIG), theory_of(cell_table(1000, 50, 882, 987), CONFIG)
+    one, other = theory_of(LAW, CONFIG), theory_of(rank_law(1000, 50, 882, 987), CONFIG)
     mean = mean_theory([(one, 300), (other, 100)])
-    assert mean.exact_bound == pytest.approx((3 * one.exact_bound + other.exact_bound) / 4)
+    assert mean.frozen_bound == pytest.approx((3 * one.frozen_bound + other.frozen_bound) / 4)
     assert mean_theory([(one, 0)]) is None
 
 
@@ -271,11 +360,11 @@ def test_a_collapse_is_no_accident_of_a_quarter_of_the_rate(rate):
 
 def test_rolling_counts_equal_slices():
     config = MonitorConfig(window=50, contamination=0.1, tolerance=4, rolling_events=120)
-    counts = RollingCounts(config)
-    counts.switch(None, TABLE)
+    counts = RejectionRate(config)
+    counts.switch(None, LAW)
     cells = random_cells(700, 3)
     for i, cell in enumerate(cells, 1):
-        counts.update(TABLE, cell)
+        counts.update(LAW, cell)
         rejected = [c in (1, 2) for c in cells[:i]]
         assert counts.in_window == sum(rejected[-50:])
         assert counts.in_rolling == sum(rejected[-120:])
@@ -283,18 +372,33 @@ def test_rolling_counts_equal_slices():
 
 
 def test_the_expected_rate_follows_a_filling_window_and_then_is_exact():
-    counts = RollingCounts(CONFIG)
+    counts = RejectionRate(CONFIG)
     old = None
     for n in itertools.chain(range(100, N), itertools.repeat(N, 2 * N)):
         band = rejection_band(n, 0.1, 8)
-        table = cell_table(n, band.n_anomalies, band.lower, band.upper)
-        if table is not old:
-            counts.switch(old, table)
-            old = table
-        counts.update(table, 0)
+        law = rank_law(n, band.n_anomalies, band.lower, band.upper)
+        if law is not old:
+            counts.switch(old, law)
+            old = law
+        counts.update(law, 0)
         if counts.events >= counts.recheck:
-            counts.set_limits(table, None)
-    assert counts.expected_rate == TABLE.rejection_rate
+            counts.set_limits(law, None)
+    assert counts.expected_rate == LAW.rejection_rate
+
+
+def test_the_limits_of_the_counts_are_those_of_the_expected_rate():
+    counts, nats = RejectionRate(CONFIG), math.log(CONFIG.false_alarm_events)
+    counts.switch(None, LAW)
+    for cell in random_cells(20 * N, 3):
+        counts.update(LAW, cell)
+    counts.set_limits(LAW, 1.5)
+    high, calm = doubling_limits(LAW.rejection_rate, N, nats)
+    low = collapse_limit(LAW.rejection_rate, N, 1.5, nats) + 1
+    deep = collapse_limit(LAW.rejection_rate, CONFIG.rolling, 1.5, nats) + 1
+    assert (counts.low, counts.high, counts.deep) == (low, high, deep)
+    counts.regime = Regime.DOUBLED
+    counts.set_limits(LAW, 1.5)
+    assert (counts.low, counts.high) == (calm + 1, N)
 
 
 def test_a_run_counts_only_if_its_value_was_rare():
@@ -353,6 +457,7 @@ def budget_alarms(per_day, rate, days, seed, mean_cluster=1, inflation=1.0):
     return raised
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("per_day", [0.1, 1, 4, 16, 100])
 def test_a_rate_that_is_the_budget_raises_an_alarm_in_a_hundred_days_or_less_often(per_day):
     days = int(3_000 * max(1, 1 / per_day))
@@ -368,6 +473,7 @@ def test_a_rate_of_twice_the_budget_is_found(per_day, within_days):
     assert statistics.median(delays) <= within_days
 
 
+@pytest.mark.thorough
 def test_clusters_are_told_from_a_rate_by_the_variance_inflation():
     """Clusters of ten: the variance of a count is nineteen times that of independent events."""
     plain = budget_alarms(100, 100, 1000, seed=5, mean_cluster=10)
@@ -375,6 +481,16 @@ def test_clusters_are_told_from_a_rate_by_the_variance_inflation():
     assert len(plain) > 1_000
     assert len(tempered) <= 30  # about twice the ten of independent events: the tails are heavier
     assert budget_alarms(100, 200, 100, seed=6, mean_cluster=10, inflation=19.0)
+
+
+def test_both_terms_of_the_evidence_are_divided_by_the_variance_inflation():
+    factors, evidence = (1.25, 1.5, 2.0, 4.0, 10.0), BudgetEvidence()
+    evidence.update(0, 10.0, inflation=4.0)
+    assert evidence.values == pytest.approx([c**0.25 for c in factors])
+    evidence.is_gone(DAY, 10.0, inflation=4.0)
+    for value, c in zip(evidence.values, factors, strict=True):
+        rate = (c - 1) * 10 / 4  # a day of dR = dt - rate R dt
+        assert value == pytest.approx((c**0.25 - 1 / rate) * math.exp(-rate) + 1 / rate)
 
 
 @settings(max_examples=100, deadline=None)
@@ -400,9 +516,9 @@ def test_no_clock_breaks_the_budget(events):
 def test_the_drift_reference_may_be_constant_or_tied():
     drift = DriftDetector(CONFIG)
     for _ in range(1_000):
-        assert drift.update(1.0) is None
+        assert drift.update(1.0, 0, 0, N) is None
     assert drift.status == "watching"
-    alarms = [drift.update(2.0) for _ in range(300)]
+    alarms = [drift.update(2.0, 0, 0, N) for _ in range(300)]
     assert Alternative.HIGHER_SCORES in alarms
     assert drift.status == "collecting"  # the reference is taken anew
 
@@ -411,8 +527,35 @@ def test_drift_keeps_quiet_where_the_reference_says_too_little():
     drift = DriftDetector(CONFIG)
     rng = np.random.default_rng(1)
     walk = np.cumsum(rng.standard_normal(5_000)).tolist()
-    assert not any(drift.update(score) for score in walk)
+    assert not any(drift.update(score, 0, 0, N) for score in walk)
     assert drift.status == "too autocorrelated to tell"
+
+
+def test_a_small_reference_is_not_taken_for_drift_however_long_the_stream_runs():
+    """Without the margin for the error of the reference's own mean there are 26 alarms."""
+    config = MonitorConfig(window=200, contamination=0.1, tolerance=8, false_alarm_events=1e4)
+    alarms = 0
+    for seed in range(10):
+        drift, rng = DriftDetector(config), np.random.default_rng(seed)
+        alarms += sum(
+            drift.update(score, 0, 0, 200) is not None for score in rng.standard_normal(40_000)
+        )
+    assert alarms <= 5
+
+
+@pytest.mark.parametrize("seed", [3, 4, 8])
+def test_groups_of_four_vif_and_a_margin_of_two_and_a_half_errors_of_the_mean(seed):
+    rng = np.random.default_rng(seed)
+    scores = [0.0]
+    for step in rng.standard_normal(5_000):
+        scores.append(0.8 * scores[-1] + step)
+    drift = DriftDetector(MonitorConfig(window=1000, contamination=0.1, tolerance=8))
+    assert not any(drift.update(score, 0, 0, 1000) for score in scores[1:])
+    state = drift.state
+    assert state.inflation > 4  # else a group has its least length
+    assert state.group == math.ceil(4 * state.inflation)
+    error = math.sqrt(1 / 12 / (5_000 / state.inflation))  # of a mean of p-values
+    assert drift.margin == pytest.approx(2.5 * error + 0.5 / 250, rel=0.01)
 
 
 def test_monitors_do_not_load_river_unless_asked():

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy.stats import betabinom, binom
 
-from rejex_stream.capacity import Team, plan_for_team
 from rejex_stream.errors import ConfigError
-from rejex_stream.guarantees import cost_bound, cost_quantile
-from rejex_stream.planner import Costs, EpisodeRule, episodes_per_day, plan, plan_table
+from rejex_stream.plan.measured import Measurement
+from rejex_stream.plan.promises import Costs, EpisodeRule, episodes_per_day, plan, plan_table
+from rejex_stream.plan.team import (
+    Team,
+    frozen_overrun,
+    held_rate,
+    plan_for_team,
+    safe_rate,
+    sliding_overrun,
+)
 from rejex_stream.rejection import rejection_band
-from rejex_stream.tally import Tally
+from rejex_stream.rejection.costs import cost_bound, cost_quantile
 from rejex_stream.types import Label, Position, Reason, Verdict
-from rejex_stream.workload import frozen_overrun, safe_rate
 
 
 # ------------------------------------------------------------------------------------ a plan
@@ -131,6 +138,14 @@ def test_the_sliding_window_overruns_no_more_often_than_promised():
     assert over <= 0.05 * days
 
 
+def test_a_day_overruns_in_episodes_where_a_review_is_an_episode():
+    team = Team(sensors=5, events_per_s=0.1, reviewers=2, minutes_per_day=60, handling_s=10,
+                events_per_episode=10.0)  # fmt: skip
+    row = plan_for_team(team, 0.05, windows=[5000]).rows[0]
+    rate, episodes = row.plan.promise.expected_rate, team.events_per_day / 10
+    assert row.overrun == pytest.approx(sliding_overrun(episodes, team.reviews_per_day, rate))
+
+
 def test_frozen_windows_need_a_smaller_rate():
     team = Team(sensors=1, events_per_s=0.1, minutes_per_day=60, handling_s=10)
     sliding = plan_for_team(team, 0.05, windows=[5000], least_tolerance=1)
@@ -235,22 +250,23 @@ def test_a_team_that_cannot_be_is_an_error(fields):
         (0.01, EpisodeRule()),
         (0.1, EpisodeRule(gap_s=30)),
         (0.3, EpisodeRule(gap_s=0, gap_events=5, max_events=20)),
+        (0.5, EpisodeRule(gap_s=0, gap_events=5, max_events=20)),  # uncut, half as many
         (0.02, EpisodeRule(gap_s=0, gap_events=1)),
     ],
 )
 def test_independent_rejections_form_as_many_episodes_as_predicted(rate, rule):
     rng = np.random.default_rng(3)
-    tally = Tally(rule)
-    for i, rejected in enumerate(rng.random(86_400) < rate):
-        tally.add(
-            Verdict(
-                position=Position("t", 0, i), stream_key="a", sensor="a", event_time_ms=i * 1000,
-                seq=i, label=Label.REJECTED if rejected else Label.NORMAL,
-                reason=Reason.AMBIGUOUS if rejected else None, score=0.0,
-                rank=90 if rejected else 10, window_len=100, n_anomalies=10, band_lower=85,
-                band_upper=97)
-        )  # fmt: skip
-    measured = tally.measured()
+    measurement = Measurement(rule)
+    measurement.add(
+        Verdict(
+            position=Position("t", 0, i), stream_key="a", sensor="a", event_time_ms=i * 1000,
+            seq=i, label=Label.REJECTED if rejected else Label.NORMAL,
+            reason=Reason.AMBIGUOUS if rejected else None, score=0.0,
+            rank=90 if rejected else 10, window_len=100, n_anomalies=10, band_lower=85,
+            band_upper=97)
+        for i, rejected in enumerate(rng.random(86_400) < rate)
+    )  # fmt: skip
+    measured = measurement.measured()
     predicted = episodes_per_day(rate, 86_400, 1, rule)
     assert measured.episodes == pytest.approx(predicted, rel=0.1)
     assert measured.rejection_rate == pytest.approx(rate, rel=0.1)
@@ -261,3 +277,21 @@ def test_independent_rejections_form_as_many_episodes_as_predicted(rate, rule):
 def test_no_rejection_is_no_episode():
     assert episodes_per_day(0, 1000, 1) == 0
     assert episodes_per_day(1, 1000, 1) == pytest.approx(2)
+
+
+def test_a_budget_of_many_sensors_that_no_day_can_overrun():
+    team = Team(sensors=40, events_per_s=0.1, reviewers=4, minutes_per_day=60, handling_s=5)
+    own, shared = plan_for_team(team, 0.05, windows=[1000], burst=20).held
+    assert (own.owner, own.owners, own.at_once) == ("stream", 40, 800)
+    assert (shared.owner, shared.owners, shared.at_once) == ("partition", 1, 20)
+    for held in (own, shared):
+        assert held.rate * team.events_per_day + held.at_once == pytest.approx(
+            team.reviews_per_day * team.events_per_episode
+        )
+    grouped = replace(team, streams=2, events_per_episode=3.0)
+    assert held_rate(grouped, "stream", 20).at_once == 40
+    assert held_rate(grouped, "stream", 20).rate > own.rate
+    assert held_rate(team, "stream", 100).rate is None
+    assert held_rate(Team(sensors=1, events_per_s=0.0001), "stream", 5).rate == 1.0
+    with pytest.raises(ConfigError, match="burst = 0 cannot be used"):
+        held_rate(team, "stream", 0)

@@ -8,12 +8,13 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 import tomllib
 import urllib.request
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -40,12 +41,26 @@ def commands():
 # What a command needs beside the checkout, and where it is run instead.
 ELSEWHERE = {
     "make test": "this is it",
+    "python3 -m venv .venv && .venv/bin/pip install '.[review]'": "tools/test-wheel installs",
+    'export PATH="$PWD/.venv/bin:$PATH"': "tools/test-wheel",
     "make demo": "test_make_demo_works_in_a_fresh_checkout",
     "rejex-stream topics create examples/kafka.toml": "tests/kafka: needs a broker",
     "rejex-stream run examples/kafka.toml": "tests/kafka: needs a broker",
+    **dict.fromkeys(
+        (
+            'rejex-stream control fault pipeline.toml plant-0-1234 --note "bearing, ordered"',
+            "rejex-stream control new-normal pipeline.toml plant-0-1234",
+            "rejex-stream control plan pipeline.toml --from 2024-05-01T06:00+02:00 "
+            "--until 2024-05-01T14:00+02:00",
+            "rejex-stream control cancel pipeline.toml c-0123456789ab",
+            "rejex-stream control list pipeline.toml",
+        ),
+        "tests/test_control_cli.py: needs a pipeline with incidents",
+    ),
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", [c for c in commands() if c not in ELSEWHERE])
 def test_the_command_works(command, tmp_path):
     for name in ("examples", "docs"):
@@ -62,6 +77,24 @@ def test_every_command_that_runs_elsewhere_is_still_in_the_readme():
     assert set(ELSEWHERE) <= set(commands())
 
 
+def left_out_by(target):
+    """Which marked tests a target of the Makefile leaves out."""
+    done = subprocess.run(
+        ["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    (expression,) = re.findall(r'pytest [^"]*-m "([^"]*)"', done.stdout)
+    assert re.fullmatch(r"not \w+( and not \w+)*", expression)
+    return set(re.findall(r"not (\w+)", expression))
+
+
+def test_the_quick_tests_need_no_broker_and_no_browser_and_the_whole_leaves_out_the_long_proofs():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    markers = settings["tool"]["pytest"]["ini_options"]["markers"]
+    assert left_out_by("test-quick") == {marker.partition(":")[0] for marker in markers}
+    assert left_out_by("test") == {"slow"}
+
+
+@pytest.mark.thorough
 def test_the_page_about_reviewing_works_from_top_to_bottom(tmp_path):
     pytest.importorskip("starlette", reason="the extra `review` is not installed")
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
@@ -87,20 +120,19 @@ def test_the_page_about_reviewing_works_from_top_to_bottom(tmp_path):
             _decide_one(base)
             _wait_until_sent(base)
             console.terminate()
-            assert "Traceback" not in console.communicate(timeout=30)[1]
+            assert "Traceback" not in console.communicate(timeout=PATIENCE_S)[1]
     assert (tmp_path / "labels.csv").read_text().count(",normal,") >= 1
     assert "same as checked" in done.stdout
 
 
 def _wait_until_sent(base):
     """Labels leave in the background."""
-    end = time.monotonic() + 60
-    while True:
-        with urllib.request.urlopen(base + "metrics", timeout=20) as answer:
-            if b"rejex_review_outbox_pending 0.0" in answer.read():
-                return
-        assert time.monotonic() < end, "the label was not sent"
-        time.sleep(0.2)
+
+    def sent():
+        with urllib.request.urlopen(base + "metrics", timeout=PATIENCE_S) as answer:
+            return b"rejex_review_outbox_pending 0.0" in answer.read()
+
+    until(sent, "the label is sent")
 
 
 def _decide_one(base):
@@ -112,28 +144,26 @@ def _decide_one(base):
             data=None if body is None else json.dumps(body).encode(),
             headers={"origin": base.rstrip("/"), "content-type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             return json.load(answer)
 
-    end = time.monotonic() + 60
-    while not (found := ask("api/queue/ids?tab=ready")["targets"]):
-        assert time.monotonic() < end, "nothing came into the queue"
-        time.sleep(0.2)
+    found = until(lambda: ask("api/queue/ids?tab=ready")["targets"], "something is in the queue")
     ask("api/labels", {"request_id": "one", "verdict": "normal", "targets": found[:1]})
 
 
 def test_the_keys_on_the_page_about_reviewing_are_those_of_the_console():
-    preferences = pytest.importorskip("rejex_stream.review.preferences")
+    pages = pytest.importorskip("rejex_stream.review.console.pages")
     table = REVIEW.read_text(encoding="utf-8").partition("## Work")[2].partition("\nA claim")[0]
-    keys = {key for keys in preferences.DEFAULT_KEYS.values() for key in keys}
+    keys = {key for keys, _ in pages.KEYS.values() for key in keys}
     named = set(re.findall(r"`(.)`", table))
     assert len(named) > 10
     assert named <= keys
     for said, action in (("anomaly", "anomaly"), ("undo, again and again; also tomorrow", "undo")):
         (key,) = re.findall(rf"`(.)` \| {said}", table)
-        assert key in preferences.DEFAULT_KEYS[action]
+        assert key in pages.KEYS[action][0]
 
 
+@pytest.mark.thorough
 def test_make_demo_works_in_a_fresh_checkout(tmp_path):
     files = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
@@ -180,10 +210,15 @@ def test_the_notebook_example_runs():
     names = {"X": np.vstack([rng.normal(size=(950, 2)), rng.normal(6, 1, size=(50, 2))])}
     for block in blocks("python"):
         exec(compile(block, "README.md", "exec"), names)
-    assert set(names["model"].predict(names["X"])) == {-1, 0, 1}
+    assert set(names["model"].predict(names["X"])) == {-2, 0, 1}
 
 
 def test_every_local_link_leads_somewhere():
-    for file in (README, ROOT / "benchmarks" / "README.md", *(ROOT / "docs").glob("*.md")):
+    for file in (
+        README,
+        ROOT / "benchmarks" / "README.md",
+        *(ROOT / "docs").rglob("*.md"),
+        ROOT / "deploy" / "helm" / "rejex-stream" / "README.md",
+    ):
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", file.read_text(encoding="utf-8")):
             assert (file.parent / target).exists(), f"{file.name} links to {target}"

@@ -10,24 +10,27 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rejex_stream.checkpoint import seal, unseal
 from rejex_stream.decode import JsonDecoder
+from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.engine import Engine
+from rejex_stream.engine.checkpoint import seal, unseal
+from rejex_stream.engine.engine import Restored
+from rejex_stream.engine.stream import StreamView
 from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError
-from rejex_stream.executors import ProcessFitExecutor, ThreadFitExecutor
-from rejex_stream.lane import Lane, Start, starting_point
-from rejex_stream.mapping import FieldMapping
-from rejex_stream.progress import (
+from rejex_stream.protocols import Assigned, SnapshotPiece
+from rejex_stream.run.executors import ProcessFitExecutor, ThreadFitExecutor
+from rejex_stream.run.loop import RunSettings, run
+from rejex_stream.run.ownership import Start, starting_point
+from rejex_stream.run.partition import PartitionState
+from rejex_stream.run.progress import (
     Committed,
-    LaneClosed,
-    LaneLive,
-    LaneOpened,
+    PartitionClosed,
+    PartitionLive,
+    PartitionOpened,
     Retrying,
     SnapshotSaved,
 )
-from rejex_stream.protocols import Assigned
-from rejex_stream.runtime import RunSettings, run
-from rejex_stream.settings import RunSettings as SettingsAgain
+from rejex_stream.run.settings import RunSettings as SettingsAgain
 from rejex_stream.testing import (
     ABORT,
     REBALANCE,
@@ -48,12 +51,20 @@ DECODER = JsonDecoder(FieldMapping(["x"], sensor="id", time="t"))
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 
+def whole():
+    """The view of a stream that has no state of its own."""
+    return StreamView(lambda: b"", lambda: b"", 0)
+
+
 class StandIn:
     """A tiny engine: the score is the value, its rank that among the last 20 values."""
 
     def __init__(self):
         self.seq = 0
         self.window = deque(maxlen=20)
+
+    def ready(self, readings):
+        return len(readings)
 
     def process(self, readings):
         verdicts = []
@@ -82,16 +93,32 @@ class StandIn:
             self.seq += 1
         return verdicts
 
-    def snapshot(self):
+    def streams(self):
+        return []
+
+    def view(self, stream_key):
+        return whole()
+
+    def head(self):
         return seal("stand-in", 1, [self.seq, list(self.window)])
 
-    def restore(self, blob):
+    def restore_streams(self, head, streams, *, accept_environment):
         assert self.seq == 0, "only a fresh engine is restored"
-        self.seq, window = unseal("stand-in", 1, blob)
+        self.seq, window = unseal("stand-in", 1, head)
         self.window.extend(window)
+        return Restored(spec().decision, spec().decision, ())
 
     def take_failures(self):
         return []
+
+    def take_incidents(self):
+        return []
+
+    def streams_of(self, command):
+        return []
+
+    def command(self, command):
+        return None
 
 
 class Counting:
@@ -104,11 +131,15 @@ class Counting:
         self.seen += len(outcomes)
         self.live += 0 if replaying else len(outcomes)
 
-    def snapshot(self):
+    def head(self):
         return b"%d" % self.seen
 
-    def restore(self, blob):
+    def view(self, stream_key):
+        return None
+
+    def restore(self, blob, streams):
         self.seen = int(blob)
+        return True
 
 
 class Watching:
@@ -240,7 +271,7 @@ def test_several_partitions_have_a_state_each():
 
 def test_commits_come_by_time_and_by_number():
     few, many = ListSink(), ListSink()
-    slow = {"commit_interval_s": 1e9, "max_poll_records": 10}
+    slow = {"commit_interval_s": 60, "max_poll_records": 10}
     play(ListSource(lines(200)), few, knobs=slow)
     assert few.n_commits == 1
     play(ListSource(lines(200)), many, knobs=slow | {"commit_every_events": 20})
@@ -289,7 +320,7 @@ def troubled(draw):
     troubled(),
     st.lists(st.sampled_from(["ok", "fail", "ambiguous", "crash", "crash after"]), max_size=12),
     st.integers(1, 30),
-    st.sampled_from([0.0, 0.05, 0.3, 1e9]),
+    st.sampled_from([0.0, 0.05, 0.3, 60.0]),
     st.sampled_from([1, 7, 1000]),
     st.booleans(),
 )
@@ -334,6 +365,7 @@ def test_whatever_fails_the_durable_outcomes_and_the_state_are_those_of_a_quiet_
         assert monitor.seen == quiet_monitors[partition].seen
 
 
+@pytest.mark.thorough
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_the_real_engine_survives_crashes_with_refits_in_flight(data):
@@ -390,13 +422,13 @@ def test_a_replay_is_silent_and_tells_how_far_it_is():
     assert summary.n_events == 7
     assert summary.n_replayed == 40
     assert watching.seen == [(True, i) for i in range(40)] + [(False, i) for i in range(40, 47)]
-    assert watching.of(LaneOpened) == [LaneOpened(ONE, 0, 0, 40)]
-    (live,) = watching.of(LaneLive)
+    assert watching.of(PartitionOpened) == [PartitionOpened(ONE, 0, 0, 40)]
+    (live,) = watching.of(PartitionLive)
     assert live.replayed_events == 40
     assert [look.replays[ONE].next_offset for look in looks if look.replays] == [*range(0, 40, 4)]
     assert looks[-1].replays == {}
     assert looks[-1].n_events == 7
-    assert watching.of(LaneClosed) == [LaneClosed(ONE)]
+    assert watching.of(PartitionClosed) == [PartitionClosed(ONE)]
 
 
 def test_snapshots_stand_at_committed_offsets_only():
@@ -443,9 +475,9 @@ def test_a_partition_begins_where_its_state_can_be_rebuilt():
     assert starting_point(Assigned(ONE, None, 7), store) == Start(7, None, 7)
     assert starting_point(Assigned(ONE, None, 0), None) == Start(0, None, 0)
     assert starting_point(Assigned(ONE, 50, 0), store) == Start(0, None, 50)
-    store.save(ONE, 30, b"s")
-    assert starting_point(Assigned(ONE, 50, 10), store) == Start(30, b"s", 50)
-    assert starting_point(Assigned(ONE, 30, 30), store) == Start(30, b"s", 30)
+    store.save(ONE, SnapshotPiece(30, None, {"a": b"s"}))
+    assert starting_point(Assigned(ONE, 50, 10), store) == Start(30, {"a": b"s"}, 50)
+    assert starting_point(Assigned(ONE, 30, 30), store) == Start(30, {"a": b"s"}, 30)
 
 
 @pytest.mark.parametrize(
@@ -463,7 +495,7 @@ def test_a_state_that_cannot_be_rebuilt_is_refused_with_the_ways_out(
 ):
     store = MemorySnapshotStore()
     if snapshot is not None:
-        store.save(ONE, snapshot, b"s")
+        store.save(ONE, SnapshotPiece(snapshot, None, {"a": b"s"}))
     assigned = Assigned(ONE, committed, earliest)
     with pytest.raises(CheckpointError, match=words) as caught:
         starting_point(assigned, store)
@@ -480,7 +512,7 @@ def test_trimmed_input_without_a_snapshot_is_refused_and_a_restart_must_be_asked
     with pytest.raises(CheckpointError, match="input-0 is committed up to offset 20"):
         play(source(), ListSink(), MemorySnapshotStore())
     sink, store = ListSink(), MemorySnapshotStore()
-    store.save(ONE, 35, b"of a past that was given up")
+    store.save(ONE, SnapshotPiece(35, None, {"a": b"of a past that was given up"}))
     summary = play(source(), sink, store, knobs={"lost_state": "restart"})
     assert summary.n_replayed == 10
     assert positions(sink) == list(range(20, 40))
@@ -502,16 +534,16 @@ def test_a_start_in_the_middle_can_be_repeated_after_a_crash_without_any_commit(
     assert positions(sink) == list(range(10, 40))
 
 
-# --------------------------------------------------------------------------- lane snapshots
-def lane(channels="x", partition=ONE, monitor=None):
-    from rejex_stream.context import ReviewContext
+# --------------------------------------------------------------------------- partition snapshots
+def state_of(channels="x", partition=ONE, monitor=None):
+    from rejex_stream.run.review_items import ReviewItems
 
     decoder = JsonDecoder(FieldMapping(list(channels), sensor="id", time="t"))
-    return Lane(
+    return PartitionState(
         partition,
         decoder=decoder,
         engine=StandIn(),
-        context=ReviewContext(decoder.channels),
+        context=ReviewItems(decoder.channels),
         monitor=monitor,
     )
 
@@ -520,50 +552,66 @@ def records(n, start=0):
     return [Record(Position("input", 0, i), None, line(i)) for i in range(start, n)]
 
 
-def test_a_lane_comes_back_from_its_snapshot_and_snapshots_are_equal_bytes():
-    first = lane(monitor=Counting())
+def parts_of(state):
+    """The whole state; it may be asked for again."""
+    state.parts.abandon(base_is_gone=True)
+    parts = state.snapshot().encoded().parts
+    state.parts.abandon()
+    return parts
+
+
+def test_a_partition_comes_back_from_its_snapshot_and_snapshots_are_equal_bytes():
+    first = state_of(monitor=Counting())
     first.process(records(30))
-    second = lane(monitor=Counting())
-    second.restore(first.snapshot())
+    second = state_of(monitor=Counting())
+    second.restore(parts_of(first))
     assert second.next_offset == 30
-    assert second.snapshot() == first.snapshot()
     assert second.process(records(40, 30)) == first.process(records(40, 30))
-    assert second.snapshot() == first.snapshot()
+    assert parts_of(second) == parts_of(first)
 
 
-def test_a_lane_ignores_repeats_of_the_transport():
-    one = lane()
+def test_a_partition_ignores_repeats_of_the_transport():
+    one = state_of()
     one.process(records(10))
     assert [o.record.position.offset for o in one.process(records(13, 5))] == [10, 11, 12]
     assert one.process(records(5)) == []
 
 
+@pytest.mark.parametrize("name", ["head", "ca"])
 @pytest.mark.parametrize("at", [0, 6, 30, -1])
-def test_a_lane_snapshot_with_one_flipped_bit_is_refused(at):
-    one = lane()
+def test_a_partition_snapshot_with_one_flipped_bit_is_refused(name, at):
+    one = state_of()
     one.process(records(10))
-    blob = bytearray(one.snapshot())
-    blob[at] ^= 1
-    with pytest.raises(CheckpointError):
-        lane().restore(bytes(blob))
-    with pytest.raises(CheckpointError):
-        lane().restore(one.snapshot()[:-1])
+    parts = dict(parts_of(one))
+    whole, flipped = parts[name], bytearray(parts[name])
+    flipped[at] ^= 1
+    for bent in (bytes(flipped), whole[:-1], b"", parts["head" if name == "ca" else "ca"]):
+        with pytest.raises(CheckpointError):
+            state_of().restore(parts | {name: bent})
 
 
-def test_a_lane_refuses_the_snapshot_of_another_partition_or_other_channels():
-    one = lane()
+def test_a_part_in_the_place_of_another_is_refused():
+    one = state_of()
+    one.process(records(10))
+    parts = dict(parts_of(one))
+    with pytest.raises(CheckpointError, match="part of 'a' stands in the place of 'b'"):
+        state_of().restore(parts | {"cb": parts["ca"]})
+
+
+def test_a_partition_refuses_the_snapshot_of_another_partition_or_other_channels():
+    one = state_of()
     with pytest.raises(CheckpointError, match="channels"):
-        lane(channels="xy").restore(one.snapshot())
+        state_of(channels="xy").restore(parts_of(one))
     with pytest.raises(CheckpointError, match="partition"):
-        lane(partition=TWO).restore(one.snapshot())
+        state_of(partition=TWO).restore(parts_of(one))
 
 
 def test_a_monitor_may_be_added_or_dropped_between_runs():
-    with_monitor, without = lane(monitor=Counting()), lane()
+    with_monitor, without = state_of(monitor=Counting()), state_of()
     with_monitor.process(records(5))
     without.process(records(5))
-    lane().restore(with_monitor.snapshot())
-    lane(monitor=Counting()).restore(without.snapshot())
+    state_of().restore(parts_of(with_monitor))
+    state_of(monitor=Counting()).restore(parts_of(without))
 
 
 # ------------------------------------------------------------------------------ recoveries
@@ -584,7 +632,7 @@ def test_failures_are_waited_out_with_growing_delays_and_without_rebuilding():
     assert [event.delay_s for event in watching.of(Retrying)] == [0.5, 1.0, 2.0]
     assert summary.n_retries == 3
     assert summary.n_events == 40
-    assert made == [ONE], "the lane stands where the durable offset is: nothing to rebuild"
+    assert made == [ONE], "the state stands where the durable offset is: nothing to rebuild"
 
 
 def test_the_run_gives_up_after_the_configured_time():
@@ -663,7 +711,7 @@ def test_records_polled_before_a_change_of_hands_are_not_taken_for_those_after_i
 
     sink = ListSink()
     source = Stale(lines(60), committed=sink.offsets)
-    play(source, sink, knobs={"max_poll_records": 5, "commit_interval_s": 1e9})
+    play(source, sink, knobs={"max_poll_records": 5, "commit_interval_s": 60})
     assert positions(sink) == list(range(60))
 
 
@@ -715,7 +763,7 @@ def test_a_partition_that_is_lost_takes_its_uncommitted_outcomes_along():
 
     sink = ListSink()
     source = Losing({ONE: lines(40), TWO: lines(40)}, committed=sink.offsets)
-    play(source, sink, knobs={"max_poll_records": 10, "commit_interval_s": 1e9})
+    play(source, sink, knobs={"max_poll_records": 10, "commit_interval_s": 60})
     assert sink.offsets == {TWO: 40}
     assert {outcome.record.position.partition for outcome in sink.outcomes} == {1}
 
@@ -730,7 +778,7 @@ def test_a_stop_finishes_the_batch_commits_and_snapshots():
             if len(self.seen) >= 20:
                 stop.set()
 
-    knobs = {"max_poll_records": 10, "commit_interval_s": 1e9, "snapshot_every_events": 10**6}
+    knobs = {"max_poll_records": 10, "commit_interval_s": 60, "snapshot_every_events": 10**6}
     summary = play(
         ListSource(lines(100)), sink, store, stop=stop, observers=[Stopping()], knobs=knobs
     )
@@ -786,7 +834,7 @@ def test_a_feed_that_cannot_be_read_stops_the_run_after_committing():
 
 def test_the_limit_can_be_lifted():
     sink = ListSink()
-    knobs = {"invalid_window_events": 20, "invalid_limit": None}
+    knobs = {"invalid_window_events": 20, "invalid_limit": 1.0}
     assert play(ListSource([b"rubbish"] * 500), sink, knobs=knobs).n_invalid == 500
 
 
@@ -796,7 +844,7 @@ def test_the_limit_can_be_lifted():
         {"commit_every_events": 0},
         {"batch_s": 0},
         {"commit_interval_s": -1},
-        {"invalid_limit": 1.0},
+        {"invalid_limit": 1.1},
         {"retry_first_s": float("nan")},
         {"lost_state": "ignore"},
     ],
@@ -808,7 +856,7 @@ def test_impossible_settings_are_refused(knobs):
 
 
 # --------------------------------------------------------------------------------- fits
-def test_a_lane_that_ends_takes_its_fits_along():
+def test_a_partition_that_ends_takes_its_fits_along():
     def engine(partition, fits):
         fits.submit("never wanted", StandIn)
         return StandIn()

@@ -9,15 +9,21 @@ import ssl
 import subprocess
 import threading
 from base64 import b64encode
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from rejex_connectors.kafka_settings import Secret
-from rejex_connectors.schema_registry import HttpSchemaRegistry, RegistrySettings
+from rejex_connectors.kafka.registry import HttpSchemaRegistry
+from rejex_connectors.kafka.settings import RegistrySettings
 
+from rejex_stream.decode.avro import avro_reader
+from rejex_stream.decode.mapping import FieldMapping
+from rejex_stream.decode.registry import RegistryDecoder
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.protocols import RegisteredSchema
+from rejex_stream.types import Position, Reading, Record
 from tests.strangers import stranger
+from tests.waiting import pass_time
 
 PASSWORD = "correct horse"
 NO_SUCH = (404, {"error_code": 40403, "message": "Schema not found"})
@@ -97,7 +103,7 @@ def test_a_schema_comes_with_all_it_refers_to_those_first_that_are_needed(server
 
 
 def test_a_login_is_sent_and_never_shown_and_never_follows_a_redirect(server):
-    registry = client(server.url, username="ada", password=Secret(literal=PASSWORD))
+    registry = client(server.url, username="ada", password=PASSWORD)
     assert registry.schema(7) is None
     basic = "Basic " + b64encode(f"ada:{PASSWORD}".encode()).decode()
     assert server.seen == [("/schemas/ids/7", basic)]
@@ -110,11 +116,11 @@ def test_a_login_is_sent_and_never_shown_and_never_follows_a_redirect(server):
         assert PASSWORD not in str(caught.value)
     assert {path for path, _ in server.seen} == {"/schemas/ids/7"}
     assert PASSWORD not in repr(RegistrySettings(
-        url=server.url, username="ada", password=Secret(literal=PASSWORD)
+        url=server.url, username="ada", password=PASSWORD
     ))  # fmt: skip
 
 
-@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+@pytest.mark.parametrize("status", [408, 429, 500, 501, 502, 503, 504, 507, 520, 529, 599])
 def test_a_registry_that_is_not_well_is_waited_for(server, status):
     server.answers["/schemas/ids/7"] = (status, b"<html>")
     with pytest.raises(ConnectorError, match=f"answers {status}") as caught:
@@ -131,17 +137,81 @@ def test_what_is_no_registry_is_named(server, answer):
         client(server.url).schema(7)
 
 
-def test_a_reference_that_is_gone_stops_the_run(server):
-    reference = {"name": "a", "subject": "a", "version": 1}
-    server.answers["/schemas/ids/7"] = (200, {"schema": "x", "references": [reference]})
-    with pytest.raises(ConnectorError, match="/subjects/a/versions/1, which a schema refers to"):
+def test_a_reference_that_is_gone_is_left_out_and_only_records_that_need_it_are_dead(server):
+    gone = {"name": "water.Gone", "subject": "gone", "version": 1}
+    tank = {"name": "water.Tank", "subject": "tank", "version": 1}
+    fields = [{"name": "level", "type": "float"}]
+    server.answers = {
+        "/subjects/tank/versions/1": (
+            200,
+            {"schema": json.dumps({"type": "record", "name": "water.Tank", "fields": fields})},
+        )
+    }
+    for schema_id, needed in ((7, "water.Tank"), (8, "water.Gone")):
+        outer = {"type": "record", "name": "Top", "fields": [{"name": "tank", "type": needed}]}
+        answer = {"schema": json.dumps(outer), "references": [gone, tank]}
+        server.answers[f"/schemas/ids/{schema_id}"] = (200, answer)
+    mapping = FieldMapping({"level": "tank.level"}, fixed_sensor="s")
+    decoder = RegistryDecoder(mapping, client(server.url), "AVRO", avro_reader)
+    at = Position("t", 0, 1)
+    read = [
+        decoder.decode(Record(at, None, bytes([0, 0, 0, 0, i]) + b"\0\0\0\x40", (), 5))
+        for i in (7, 8)
+    ]
+    assert read[0] == Reading("s", "s", 5, (2.0,), at)
+    assert read[1].reason == (
+        "schema id 8 cannot be used: it refers to 'water.Gone', which the registry does not give"
+    )
+
+
+def test_a_schema_that_refers_to_ever_more_is_not_followed_for_ever(server, monkeypatch):
+    for i in range(300):
+        further = [{"name": f"r{i}", "subject": f"s{i}", "version": 1}]
+        answer = (200, {"schema": f"t{i}", "references": further})
+        server.answers[f"/subjects/s{i - 1}/versions/1" if i else "/schemas/ids/7"] = answer
+    assert len(client(server.url).schema(7).references) == 256
+    monkeypatch.setattr("rejex_connectors.kafka.registry.SCHEMA_S", -1.0)
+    with pytest.raises(ConnectorError, match="all it refers to takes more than") as caught:
         client(server.url).schema(7)
+    assert caught.value.retriable
+
+
+@pytest.mark.parametrize("whole", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 30\r\n\r\n"])
+def test_a_registry_that_drips_is_given_up_before_its_answer_is_whole(monkeypatch, whole):
+    """Headers and body alike; every byte comes well before a time-out that begins anew."""
+    monkeypatch.setattr("rejex_connectors.kafka.registry.TIMEOUT_S", 0.3)
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 30\r\n\r\n" + b'{"schema": "x"}'.ljust(30)
+    given_up = threading.Event()
+
+    def drip(listening):
+        talk, _ = listening.accept()
+        with talk:
+            talk.recv(65536)
+            talk.sendall(whole)
+            for byte in answer[len(whole) :]:
+                if given_up.is_set():
+                    return
+                pass_time(0.1, because="a byte comes well before any time-out that begins anew")
+                with suppress(OSError):
+                    talk.sendall(bytes([byte]))
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = threading.Thread(target=drip, args=(listening,))
+        server.start()
+        try:
+            url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+            with pytest.raises(ConnectorError, match="does not answer: timed out") as caught:
+                client(url).schema(7)
+            assert caught.value.retriable
+        finally:
+            given_up.set()
+            server.join()
 
 
 def test_a_registry_that_is_not_there_or_does_not_speak_is_waited_for(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        monkeypatch.setattr("rejex_connectors.schema_registry.TIMEOUT_S", 0.2)
+        monkeypatch.setattr("rejex_connectors.kafka.registry.TIMEOUT_S", 0.2)
         with pytest.raises(ConnectorError, match=f"{url} does not answer: timed out") as caught:
             client(url).schema(7)
         assert caught.value.retriable
@@ -159,8 +229,9 @@ def test_what_does_not_speak_http_is_no_registry():
     assert not caught.value.retriable
 
 
-def test_an_answer_that_breaks_off_is_waited_for(server):
-    server.answers["/schemas/ids/7"] = (206, b"{")
+@pytest.mark.parametrize("status", [200, 206, 404, 503])
+def test_an_answer_that_breaks_off_is_waited_for(server, status):
+    server.answers["/schemas/ids/7"] = (status, b"{")
     server.length = 100
     with pytest.raises(ConnectorError, match="does not answer: IncompleteRead") as caught:
         client(server.url).schema(7)

@@ -17,7 +17,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-VENDOR = Path(__file__).parent.parent / "rejex_stream" / "review" / "static" / "vendor"
+VENDOR = Path(__file__).parent.parent / "rejex_stream" / "review" / "console" / "static" / "vendor"
 MANIFEST = VENDOR / "manifest.json"
 PACKAGE, VERSION = "uplot", "1.6.32"
 FILES = {

@@ -21,9 +21,7 @@ PARTS_CAPTION = (
     "Whose the processor time of an event is, HBOS, µs; differences of medians, so a rough guide: "
     "the paired ratios above decide whether 70 % of the bare loop, the aim, is reached. Of the "
     "service's time the engine alone takes about 7 µs (engine.md); the rest is the client, "
-    "decoding, monitors, evidence, review context, metrics, encoding and headers. A negative "
-    "difference is no error: the service gives kafka-python whole batches and takes whole batches "
-    "from it, which costs less than the library's call for every record."
+    "decoding, monitors, evidence, review context, metrics, encoding and headers."
 )
 
 

@@ -20,7 +20,7 @@ from benchmarks.kafka.setting import (
     fill,
     settings_of,
 )
-from rejex_stream.progress import Committed, RunEvent
+from rejex_stream.run.progress import Committed, RunEvent
 from rejex_stream.types import Outcome, Partition
 
 COMMIT_S = 0.1
@@ -109,8 +109,8 @@ class _Ages(Watch):
 def _work(settings: KafkaSettings, pipe: Connection) -> None:
     import threading
 
-    from rejex_stream.build import run_pipeline
     from rejex_stream.config import load_config
+    from rejex_stream.config.assembly import run_pipeline
 
     ages = _Ages(pipe)
     threading.Thread(target=ages.serve, daemon=True).start()

@@ -16,8 +16,8 @@ import psutil
 from rejex_connectors.kafka import KafkaSettings
 
 from benchmarks.kafka.setting import COMMIT_S, config_file
-from rejex_stream.progress import Committed, Retrying, RunEvent
-from rejex_stream.settings import RunSettings
+from rejex_stream.run.progress import Committed, Retrying, RunEvent
+from rejex_stream.run.settings import RunSettings
 from rejex_stream.types import Outcome, Partition
 
 COMMIT_EVENTS = RunSettings().commit_every_events
@@ -259,8 +259,8 @@ class Watch:
 
 def service(settings: KafkaSettings, n_events: int, detector: str, _: object = None) -> Pace:
     """Run the service as ``rejex-stream run`` does."""
-    from rejex_stream.build import run_pipeline
     from rejex_stream.config import load_config
+    from rejex_stream.config.assembly import run_pipeline
 
     watch = Watch(n_events)
     with config_file(settings, detector) as path:

@@ -9,7 +9,7 @@ from rejex_connectors.kafka import KafkaSettings
 
 from benchmarks.kafka.loops import Watch
 from benchmarks.kafka.setting import PARTITIONS, Pinned, config_file, fill, settings_of
-from rejex_stream.progress import LaneLive, LaneOpened, RunEvent, SnapshotSaved
+from rejex_stream.run.progress import PartitionLive, PartitionOpened, RunEvent, SnapshotSaved
 
 WINDOW = 200
 COLUMNS = [
@@ -66,8 +66,8 @@ class _Dies(Watch):
 
 
 def _until_it_dies(settings: KafkaSettings, n_events: int, every: int, _: object) -> int:
-    from rejex_stream.build import run_pipeline
     from rejex_stream.config import load_config
+    from rejex_stream.config.assembly import run_pipeline
 
     watch = _Dies(n_events)
     with (
@@ -89,9 +89,9 @@ class _Live(Watch):
 
     def event(self, event: RunEvent) -> None:
         """Note when the last partition was restored, and when the last one was live."""
-        if isinstance(event, LaneOpened):
+        if isinstance(event, PartitionOpened):
             self.opened = time.perf_counter()
-        if isinstance(event, LaneLive):
+        if isinstance(event, PartitionLive):
             self.live = time.perf_counter()
             self.replayed += event.replayed_events
             self._lives += 1
@@ -100,8 +100,8 @@ class _Live(Watch):
 
 
 def _until_live(settings: KafkaSettings, every: int, _: object) -> tuple[float, int, float]:
-    from rejex_stream.build import run_pipeline
     from rejex_stream.config import load_config
+    from rejex_stream.config.assembly import run_pipeline
 
     with config_file(settings, "HBOS", window=WINDOW, snapshot_every=every) as path:
         config = load_config(path)

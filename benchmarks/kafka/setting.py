@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rejex_connectors.kafka import KafkaSettings, KafkaTopics
-from rejex_connectors.kafka_topics import create_topics, plan_topics
+from rejex_connectors.kafka.topics import create_topics, plan_topics
 
 CLIENTS = ("kafka-python", "confluent")
 PARTITIONS = 4
@@ -51,6 +51,7 @@ verdicts = "{group}.verdicts"
 review = "{group}.review"
 deadletter = "{group}.dead"
 labels = "{group}.labels"
+incidents = "{group}.incidents"
 [state]
 topic = "{group}.state"
 snapshot_every_events = {snapshot_every}
@@ -136,6 +137,8 @@ def settings_of(bootstrap: str, client: str = "kafka-python", **fields: Any) -> 
         review=f"{group}.review",
         labels=f"{group}.labels",
         deadletter=f"{group}.dead",
+        incidents=f"{group}.incidents",
+        control=f"{group}.control",
         state=f"{group}.state",
     )
     settings = KafkaSettings(

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.paper run|report``."""
+"""``python -m benchmarks.paper run|report|probably``."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ def main(arguments: list[str] | None = None) -> None:
     report = commands.add_parser("report", help="tables and figures from the rows")
     report.add_argument("--out", type=Path, required=True, help="folder of the rows")
     report.add_argument("--to", type=Path, help="where to write; default: --out")
+    probably = commands.add_parser("probably", help="the paper's Em, likely; blind rejection")
+    probably.add_argument("--out", type=Path, required=True, help="folder of the rows")
+    probably.add_argument("--to", type=Path, help="where to write; default: --out")
     options = parser.parse_args(arguments)
     if options.command == "run":
         from benchmarks.paper.run import plan
@@ -44,6 +47,10 @@ def main(arguments: list[str] | None = None) -> None:
             ),
             jobs=options.jobs,
         )
+    elif options.command == "probably":
+        from benchmarks.paper.probably import write_probably
+
+        print(write_probably(options.out, options.to or options.out).read_text("utf-8"))
     else:
         from benchmarks.paper.report import write_report
 

@@ -112,12 +112,12 @@ class Cell:
 
         def make() -> dict[str, Array]:
             model = self._facade(calibration="training")
-            self._scorer = model.scorer_
+            self.scorer = model.scorer_
             test = self.fold.X_test
             return {
                 "train": np.asarray(model.scorer_.training_scores),  # type: ignore[attr-defined]
                 "test": model.decision_function(test),
-                "verdicts": model.predict(test).astype(np.float64),
+                "verdicts": np.maximum(model.predict(test), -1.0),  # rejected is -1 here
             }
 
         return self._part("fit", make)
@@ -156,7 +156,7 @@ class Cell:
         return recipe
 
     @cached_property
-    def _scorer(self) -> Scorer:
+    def scorer(self) -> Scorer:
         """The fitted detector; made again (bit for bit) where the scores came from the cache."""
         return self._recipe.fit(self.fold.X_train, seed=self.seed)
 
@@ -220,7 +220,7 @@ class Cell:
     def space_scorer(self, space: Space) -> Scorer:
         """Return the detector that judges a space: the one fitted, or one fitted on its columns."""
         if space.columns is None:
-            return self._scorer
+            return self.scorer
         if space.seed not in self._space_scorers:
             self._space_scorers[space.seed] = self._recipe.fit(space.rows, seed=space.seed)
         return self._space_scorers[space.seed]

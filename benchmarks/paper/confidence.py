@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from rejex_stream.exceed import stability
+from rejex_stream.rejection.exceed import stability
 
 __all__ = ["flip_tolerance"]
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from benchmarks.paper import rows as rows_file
 from benchmarks.paper.costs import Counts, cost, costs
 from benchmarks.paper.inference import ranks
-from benchmarks.paper.methods import ANY, METHODS, READINGS
+from benchmarks.paper.methods import ANY, METHODS, PROBABLE, READINGS
 
 __all__ = ["Results", "counts_of", "paper_numbers"]
 
@@ -52,8 +52,16 @@ class Results:
     incomplete: int
 
     @classmethod
-    def load(cls, folder: Path, *, in_paper: bool = True) -> Results:
-        """Read the rows of a folder; with `in_paper`, those of the paper's data sets."""
+    def load(
+        cls, folder: Path, *, in_paper: bool = True, methods: Iterable[str] | None = None
+    ) -> Results:
+        """Read the rows of a folder; with `in_paper`, those of the paper's data sets.
+
+        An experiment is whole if it has `methods`; by default all but other readings.
+        """
+        needed = METHODS.keys() - READINGS.keys() - PROBABLE.keys()
+        if methods is not None:
+            needed = set(methods)
         found: dict[tuple[str, str, int], dict[str, Row]] = defaultdict(dict)
         absent = []
         for row in rows_file.read(folder / "rows.jsonl"):
@@ -63,9 +71,7 @@ class Results:
                 absent.append(row)
             else:
                 found[row["dataset"], row["detector"], row["fold"]][row["method"]] = row
-        whole = {
-            key: by for key, by in found.items() if METHODS.keys() - READINGS.keys() <= by.keys()
-        }
+        whole = {key: by for key, by in found.items() if needed <= by.keys()}
         # A fold that was cut short lacks some detectors: means would be over different sets.
         per_fold = Counter((dataset, fold) for dataset, _, fold in whole)
         usual = {
@@ -78,7 +84,7 @@ class Results:
             if not usual <= there:
                 for name in there:
                     del whole[dataset, name, fold]
-        setup = json.loads((folder / "setup.json").read_text("utf-8"))
+        setup = json.loads((folder / "setup.json").read_text("utf-8")) if whole else {}
         return cls(dict(sorted(whole.items())), absent, setup, len(found) - len(whole))
 
     def having(self, methods: Iterable[str]) -> Results:

@@ -19,6 +19,8 @@ def main(arguments: list[str] | None = None) -> None:
     run.add_argument("--out", type=Path, required=True, help="folder of rows and cache")
     run.add_argument("--sources", nargs="+", help="e.g. nab skab; default: all")
     run.add_argument("--detectors", nargs="+")
+    run.add_argument("--rows", type=int, default=16_000, help="evaluated rows a stream, at most")
+    run.add_argument("--quick", action="store_true", help="the three smallest streams a source")
     report = commands.add_parser("report", help="tables and figures from the rows")
     report.add_argument("--out", type=Path, required=True, help="folder of the rows")
     report.add_argument("--to", type=Path, help="where to write; default: --out")
@@ -26,7 +28,14 @@ def main(arguments: list[str] | None = None) -> None:
     if options.command == "run":
         from benchmarks.streams.run import run as execute
 
-        execute(options.data, options.out, options.sources, options.detectors)
+        execute(
+            options.data,
+            options.out,
+            options.sources,
+            options.detectors,
+            rows_each=options.rows,
+            quick=options.quick,
+        )
     else:
         from benchmarks.streams.report import write_report
 

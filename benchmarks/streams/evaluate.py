@@ -9,13 +9,23 @@ import numpy.typing as npt
 from sklearn.metrics import average_precision_score
 
 from benchmarks.paper.costs import CASES, Counts, cost, costs, count
-from benchmarks.streams.events import found
-from benchmarks.streams.prequential import CONTAMINATION, RATE
+from benchmarks.streams.events import found, lasting, recall_at
+from benchmarks.streams.prequential import CONTAMINATION, RATE, window_for
 from benchmarks.streams.sources import Stream
 from benchmarks.streams.vus import vus_pr
-from rejex_stream.policy import RejectionPolicy
+from rejex_stream.rejection.budget import RejectionPolicy
 
-__all__ = ["autocorrelation", "evaluate", "rejections_at", "trivial_scores"]
+__all__ = [
+    "FALSE_ALARMS",
+    "autocorrelation",
+    "evaluate",
+    "evaluate_score",
+    "rejections_at",
+    "trivial_scores",
+]
+
+FALSE_ALARMS = 1 / 1000
+"""Runs of false alarms an event at which recall is told."""
 
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -23,15 +33,15 @@ Ints = npt.NDArray[np.int64]
 
 def evaluate(stream: Stream, said: dict[str, Array]) -> dict[str, Any]:
     """Judge what the engine said from the end of the warm-up on, where labels are known."""
-    use = np.arange(len(stream.y)) >= stream.warm_up
-    use &= stream.y >= 0
+    use = _evaluated(stream)
     y = stream.y[use]
     part = {key: values[use] for key, values in said.items()}
     ranked = np.isfinite(part["rank"])
     shipped = part["label"].astype(np.int64)
     hard = hard_labels(part)
     rejected = shipped == -1
-    ambiguous = rejected & ranked
+    constant = part["constant"] == 1  # a state of the sensor, not a question an event
+    ambiguous = rejected & ranked & ~constant
     row: dict[str, Any] = {
         "events": len(y),
         "anomalies": int(y.sum()),
@@ -39,6 +49,7 @@ def evaluate(stream: Stream, said: dict[str, Array]) -> dict[str, Any]:
         "unranked": float(np.mean(~ranked)),
         "rejection_rate": float(rejected.mean()),
         "ambiguous_rate": float(ambiguous.mean()),
+        "constant_rate": float(constant.mean()),
         "policies": {
             "as shipped": verdict_numbers(shipped, y),
             "NoReject": verdict_numbers(hard, y),
@@ -54,6 +65,7 @@ def evaluate(stream: Stream, said: dict[str, Array]) -> dict[str, Any]:
         for numbers in row["policies"].values():
             prices = costs(case, CONTAMINATION)
             numbers.setdefault("cost", {})[case] = cost(Counts(*numbers["counts"]), prices)
+    ranked &= ~constant
     normal = ranked & (y == 0)
     width = _widths(part["window"][ranked])
     row["rate"] = {
@@ -64,8 +76,49 @@ def evaluate(stream: Stream, said: dict[str, Array]) -> dict[str, Any]:
     }
     psi = (part["rank"] / np.maximum(part["window"], 1))[normal]
     row["autocorrelation"] = autocorrelation(psi)
-    row["ranking"] = _ranking(stream, part, use, y)
+    own = {"detector": _lowest_where_missing(part["severity"])}
+    own["raw score"] = _lowest_where_missing(part["score"])
+    row["ranking"] = _ranking(stream, own, use, y)
+    late, faults = lasting(y, first_filled(stream))
+    row["lasting"] = {
+        "faults": faults,
+        "events": int(late.sum()),
+        "flagged": int((shipped[late] == 1).sum()),
+        "rejected": int(rejected[late].sum()),
+    }
     return row
+
+
+def evaluate_score(stream: Stream, score: Array) -> dict[str, Any]:
+    """Judge a score without an engine: how it orders events, and what lasts above a threshold.
+
+    The threshold is that of a reference that never moves: the 1 - γ quantile over the warm-up.
+    """
+    use = _evaluated(stream)
+    y, part = stream.y[use], score[use]
+    row: dict[str, Any] = {"events": len(y), "anomalies": int(y.sum())}
+    row["ranking"] = _ranking(stream, {"detector": part}, use, y)
+    late, faults = lasting(y, first_filled(stream))
+    above = part > np.quantile(score[: stream.warm_up], 1 - CONTAMINATION)
+    row["lasting"] = {
+        "faults": faults,
+        "events": int(late.sum()),
+        "flagged": int(above[late].sum()),
+        "rejected": 0,
+    }
+    row["rate"] = {"flagged_normal": float(above[y == 0].mean()) if (y == 0).any() else None}
+    return row
+
+
+def first_filled(stream: Stream) -> int:
+    """Return how many events of a fault fill all places of anomalies in a full window: ⌊n γ⌋."""
+    return int(window_for(stream) * CONTAMINATION + 1e-9)
+
+
+def _evaluated(stream: Stream) -> npt.NDArray[np.bool_]:
+    """Return which events are: after the warm-up, with a label; shape (n,)."""
+    use: npt.NDArray[np.bool_] = np.arange(len(stream.y)) >= stream.warm_up
+    return use & (stream.y >= 0)
 
 
 def hard_labels(part: dict[str, Array]) -> Ints:
@@ -165,25 +218,36 @@ def trivial_scores(stream: Stream) -> dict[str, Array]:
 
 
 def _ranking(
-    stream: Stream, part: dict[str, Array], use: npt.NDArray[np.bool_], y: Ints
+    stream: Stream, own: dict[str, Array], use: npt.NDArray[np.bool_], y: Ints
 ) -> dict[str, dict[str, float]] | None:
-    """AUC-PR and VUS-PR of the detector (rank, then score) and of the trivial scores."""
+    """AUC-PR, VUS-PR and recall of the detector and of the trivial scores.
+
+    A detector is ordered by severity, which goes on where ranks in a sliding window end, and a
+    trivial score by its value: who orders the one by rank and the other by value compares two
+    orders, not two scores.
+    """
     if not y.any():
         return None
-    psi = np.nan_to_num(part["rank"] / np.maximum(part["window"], 1), nan=-1.0)
-    score = np.nan_to_num(part["score"], nan=-np.inf)
-    order = np.lexsort((score, psi))  # models change, so scores compare only within one rank
-    place = np.empty(len(y))
-    place[order] = np.arange(len(y))
-    same = np.flatnonzero((np.diff(psi[order]) == 0) & (score[order][1:] == score[order][:-1]))
-    for i in same:  # equal scores are one place
-        place[order[i + 1]] = place[order[i]]
-    scores = {"detector": place}
-    scores |= {name: values[use] for name, values in trivial_scores(stream).items()}
+    if _TRIVIAL.get("stream") is not stream:  # the next detector comes to the same one
+        trivial = trivial_scores(stream).items()
+        _TRIVIAL.update(
+            stream=stream, of={name: _numbers(y, values[use]) for name, values in trivial}
+        )
+    return {name: _numbers(y, values) for name, values in own.items()} | _TRIVIAL["of"]
+
+
+def _lowest_where_missing(values: Array) -> Array:
+    """Return the values with the smallest of them where there is none."""
+    lowest = np.nanmin(values) if np.isfinite(values).any() else 0.0
+    return np.nan_to_num(values, nan=lowest)
+
+
+_TRIVIAL: dict[str, Any] = {}
+
+
+def _numbers(y: Ints, score: Array) -> dict[str, float]:
     return {
-        name: {
-            "auc_pr": float(average_precision_score(y, values)),
-            "vus_pr": vus_pr(y, values),
-        }
-        for name, values in scores.items()
+        "auc_pr": float(average_precision_score(y, score)),
+        "vus_pr": vus_pr(y, score),
+        "recall": recall_at(y, score, FALSE_ALARMS),
     }

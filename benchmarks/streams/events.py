@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from benchmarks.streams.vus import segments
 
-__all__ = ["Found", "found"]
+__all__ = ["Found", "found", "lasting", "recall_at"]
 
 
 class Found(NamedTuple):
@@ -56,3 +56,56 @@ def found(verdicts: npt.ArrayLike, y: npt.ArrayLike) -> Found:
         reviewed += bool(len(hits) or (verdicts[start:end] == -1).any())
     false = sum(1 for start, end in segments(alarm) if not (y[start:end] == 1).any())
     return Found(len(segments(y == 1)), alarmed, reviewed, false, tuple(delays))
+
+
+def lasting(y: npt.ArrayLike, first: int) -> tuple[npt.NDArray[np.bool_], int]:
+    """Return which events are of faults that last, beyond the first ones; and how many do.
+
+    A fault lasts if it is longer than `first` events. So many fill all places of anomalies in the
+    window that it is compared with, and whether it is still seen then is another question than
+    whether it was found.
+
+    Examples
+    --------
+    >>> late, faults = lasting([0, 1, 1, 1, 1, 0, 1, 1, 0], 2)
+    >>> late.astype(int).tolist(), faults
+    ([0, 0, 0, 1, 1, 0, 0, 0, 0], 1)
+    """
+    y = np.asarray(y)
+    late = np.zeros(len(y), dtype=np.bool_)
+    faults = 0
+    for start, end in segments(y == 1):
+        late[start + first : end] = True
+        faults += end - start > first
+    return late, faults
+
+
+def recall_at(y: npt.ArrayLike, score: npt.ArrayLike, false_alarms_per_event: float) -> float:
+    """Return the share of segments that an alarm hits before there are too many false alarms.
+
+    The threshold falls until runs of alarms that touch no labelled event are more than allowed;
+    up to 400 thresholds, denser where scores are high.
+
+    Examples
+    --------
+    >>> recall_at([0, 0, 1, 0, 1, 0], [3.0, 0.0, 5.0, 0.0, 2.0, 0.0], 0.01)    # none is allowed
+    0.5
+    >>> recall_at([0, 0, 1, 0, 1, 0], [3.0, 0.0, 5.0, 0.0, 2.0, 0.0], 0.2)     # one is
+    1.0
+    """
+    y, score = np.asarray(y) == 1, np.asarray(score, dtype=np.float64)
+    parts = segments(y)
+    if not parts:
+        return float("nan")
+    falling = np.sort(score)[::-1]
+    at = np.unique(np.geomspace(1, len(y), 400).astype(int)) - 1
+    peaks = np.array([score[a:b].max() for a, b in parts])
+    labelled = np.concatenate(([0], np.cumsum(y)))
+    best = 0.0
+    for threshold in np.unique(falling[at])[::-1]:
+        runs = np.array(segments(score >= threshold))
+        false = np.count_nonzero(labelled[runs[:, 1]] == labelled[runs[:, 0]])
+        if false > false_alarms_per_event * len(y):
+            break
+        best = float(np.mean(peaks >= threshold))
+    return best

@@ -17,48 +17,60 @@ import numpy.typing as npt
 from benchmarks.streams.sources import Stream
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
-from rejex_stream.executors import InlineExecutor
+from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.features import Feature, FeatureSpec
-from rejex_stream.policy import RejectionPolicy
-from rejex_stream.refit import RefitSchedule
+from rejex_stream.incidents import Hold
+from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Position, Reading
 
-__all__ = ["CONTAMINATION", "DETECTORS", "RATE", "said", "spec_for"]
+__all__ = ["CONTAMINATION", "DETECTORS", "RATE", "said", "spec_for", "window_for"]
 
 CONTAMINATION: Final = 0.05
 RATE: Final = 0.05
 _SHORT, _LONG = 6, 24
+_LONGEST = 32  # rows that no detector's features need more than, before they are there
 _CARRY = 10
 _BATCH = 512
 
 DETECTORS: Final = {
+    "Sensor": ("Sensor", {}),
+    "SensorEnsemble": ("SensorEnsemble", {}),
     "HBOS": ("pyod:HBOS", {}),
     "GMM": ("pyod:GMM", {"scale": "standard"}),
     "KNN": ("pyod:KNN", {"scale": "standard"}),
     "IForest": ("pyod:IForest", {}),
     "HalfSpaceTrees": ("river:HalfSpaceTrees", {}),
 }
-"""Four that are refitted and one that learns event by event."""
+"""The two made for sensors, four that are refitted and one that learns event by event."""
 
 
 def spec_for(stream: Stream, detector: str) -> EngineSpec:
     """Return what decides the verdicts; the labels of the stream are not looked at."""
     name, params = DETECTORS[detector]
+    made = make_detector(name, **params)
+    own = () if getattr(made, "preset", None) else features(stream.channels)
     lag = min(100, stream.warm_up // 10)
-    window = max(200, min(2000, stream.warm_up))
     return EngineSpec(
-        make_detector(name, **params),
-        FeatureSpec(stream.channels, features(stream.channels), carry_forward_events=_CARRY),
+        made,
+        FeatureSpec(stream.channels, own, carry_forward_events=_CARRY),
         RejectionPolicy(CONTAMINATION, rate=RATE),
-        window=window,
+        window=window_for(stream),
+        evidence=False,
+        hold=Hold(enabled=False),  # segments that are labelled are known to end
         schedule=RefitSchedule(
-            first_fit_events=min(2000, stream.warm_up - lag - _LONG),
+            first_fit_events=min(2000, stream.warm_up - lag - _LONGEST),
             refit_every_events=4000,
             refit_lag_events=lag,
             buffer_events=2000,
         ),
         seed=0,
     )
+
+
+def window_for(stream: Stream) -> int:
+    """Return n of a full window: as long as the warm-up, from 200 to 2,000."""
+    return max(200, min(2000, stream.warm_up))
 
 
 def features(channels: tuple[str, ...]) -> tuple[Feature, ...]:
@@ -78,11 +90,11 @@ def features(channels: tuple[str, ...]) -> tuple[Feature, ...]:
 
 
 def said(stream: Stream, detector: str, cache: Path) -> dict[str, npt.NDArray[np.float64]]:
-    """Return per event: ``score``, ``rank``, ``window``, ``ties``, ``threshold``, ``label``.
+    """Return per event what the engine said: score, severity, rank, window, threshold, label.
 
     ``label`` is 0, 1 or -1 as shipped; ``nan`` stands where the engine had no number.
     """
-    path = cache / stream.source / f"{stream.name}-{detector}.npz"
+    path = cache / stream.source / f"{stream.name}-{len(stream.y)}-{detector}.npz"
     if path.exists():
         with np.load(path, allow_pickle=False) as file:
             return {key: file[key] for key in file.files}
@@ -90,7 +102,18 @@ def said(stream: Stream, detector: str, cache: Path) -> dict[str, npt.NDArray[np
     n = len(stream.y)
     result = {
         key: np.full(n, np.nan)
-        for key in ("score", "rank", "window", "ties", "threshold", "label", "warm_up")
+        for key in (
+            "score",
+            "severity",
+            "rank",
+            "window",
+            "ties",
+            "threshold",
+            "label",
+            "warm_up",
+            "constant",
+            "epoch",
+        )
     }
     code = {"normal": 0.0, "anomaly": 1.0, "rejected": -1.0}
     rows = stream.X.tolist()
@@ -108,9 +131,14 @@ def said(stream: Stream, detector: str, cache: Path) -> dict[str, npt.NDArray[np
         for i, verdict in enumerate(engine.process(readings), start):
             result["label"][i] = code[str(verdict.label)]
             result["warm_up"][i] = str(verdict.reason) == "warm_up"
+            result["constant"][i] = str(verdict.reason) == "constant_window"
             result["window"][i] = verdict.window_len
+            if verdict.model_epoch is not None:
+                result["epoch"][i] = verdict.model_epoch
             if verdict.score is not None:
                 result["score"][i] = verdict.score
+            if verdict.severity is not None:
+                result["severity"][i] = verdict.severity
             if verdict.rank is not None and verdict.threshold is not None:
                 result["rank"][i] = verdict.rank
                 result["ties"][i] = verdict.ties

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from benchmarks.paper.inference import block_bootstrap
 from benchmarks.paper.tabulate import Table
 from benchmarks.streams.figures import draw
 from benchmarks.streams.prequential import CONTAMINATION, DETECTORS, RATE
+from benchmarks.streams.rivals import NAMES, able
+from benchmarks.streams.run import TRAIN, TRIVIAL
 
 __all__ = ["CLASSES", "by_class", "write_report"]
 
@@ -22,25 +25,29 @@ Row = dict[str, Any]
 Section = Iterator[str | Table]
 CLASSES = ((-1.0, 0.3), (0.3, 0.9), (0.9, 0.99), (0.99, 1.01))
 """Lag-1 autocorrelation of the ranks of normal events: [low, high)."""
-_TRIVIAL = ("random", "|Δx|", "max |z|")
 _POLICIES = ("NoReject", "as shipped", "Random", "Margin", "Oracle")
 
 
 def write_report(folder: Path, to: Path) -> Path:
     """Write ``report.md``, its tables and figures; returns the path of the report."""
     everything = rows_file.read(folder / "rows.jsonl")
-    rows = [row for row in everything if "absent" not in row]
+    there = [row for row in everything if "absent" not in row]
+    rows = _whole([row for row in there if row["method"] == "engine"])
+    others = [row for row in there if row["method"] == "score"]
+    forests = [row for row in others if row["detector"] not in TRIVIAL]
+    setup = json.loads((folder / "setup.json").read_text("utf-8")) if rows else {}
     if not rows:
         raise SystemExit(f"{folder} holds no rows: run `python -m benchmarks.streams run` first.")
     to.mkdir(parents=True, exist_ok=True)
     figures = draw(rows, to)
     parts = ["# RejEx on labelled sensor streams\n"]
     for title, content in (
-        ("What this covers", _coverage(rows, [r for r in everything if "absent" in r])),
-        ("Where it is poor, and where rejecting does not pay", _poor(rows)),
+        ("What this covers", _coverage(rows, [r for r in everything if "absent" in r], setup)),
+        ("Where it is poor, and where rejecting does not pay", _poor(rows, forests)),
+        ("Ranking of events", _ranking(rows, forests)),
         ("What an operator sees", _operator(rows)),
+        ("Faults that last", _lasting(rows, others)),
         ("Cost", _cost(rows)),
-        ("Ranking of events", _ranking(rows)),
         ("Rejection rate: expected and measured", _rate(rows)),
     ):
         parts.append(f"## {title}\n")
@@ -54,6 +61,15 @@ def write_report(folder: Path, to: Path) -> Path:
     path = to / "report.md"
     path.write_text("\n".join(parts), "utf-8")
     return path
+
+
+def _whole(rows: list[Row]) -> list[Row]:
+    """Return the rows of streams that every detector of the run has seen: means then compare."""
+    detectors = {row["detector"] for row in rows}
+    seen: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        seen[row["dataset"]].add(row["detector"])
+    return [row for row in rows if seen[row["dataset"]] == detectors]
 
 
 def sources(rows: list[Row]) -> list[str]:
@@ -70,7 +86,7 @@ def pick(rows: list[Row], source: str | None = None, detector: str | None = None
     ]
 
 
-def _coverage(rows: list[Row], absent: list[Row]) -> Section:
+def _coverage(rows: list[Row], absent: list[Row], setup: Row) -> Section:
     table = Table(
         "sources",
         ["source", "streams", "events evaluated", "channels", "interval, s", "labelled segments",
@@ -91,7 +107,8 @@ def _coverage(rows: list[Row], absent: list[Row]) -> Section:
         )  # fmt: skip
     streams = len({row["dataset"] for row in rows})
     yield (
-        f"{streams} streams, {len(rows)} runs of the engine as shipped, detectors "
+        f"{streams} streams, {len(rows)} runs of the engine as shipped, at most {TRAIN:,} rows of "
+        f"a warm-up and {max(row['events'] for row in rows):,} rows after it, detectors "
         f"{', '.join(d for d in DETECTORS if pick(rows, detector=d))}. Before the first event and "
         f"for every stream: γ = {CONTAMINATION}, a review budget of {RATE:.0%} of the events, "
         "mid-ranks, refits every 4,000 events with shadow calibration. Evaluated from the end of "
@@ -100,6 +117,13 @@ def _coverage(rows: list[Row], absent: list[Row]) -> Section:
         "true share of anomalies is often far from γ: nobody knows it beforehand.\n"
     )
     yield table
+    yield (
+        f"All rows were made by one state of the code ({setup['code']}, a hash of what decides "
+        f"them; others cannot be added), cut at {setup['evaluated rows']:,} evaluated events, with "
+        f"Python {setup['python']} and "
+        + ", ".join(f"{name} {version}" for name, version in setup["versions"].items())
+        + ".\n"
+    )
     if absent:
         reasons = sorted({f"{r['dataset']} / {r['detector']}: {r['absent']}" for r in absent})
         yield "Runs that failed: " + "; ".join(reasons) + ".\n"
@@ -117,7 +141,7 @@ def _mean(rows: list[Row], value: Callable[[Row], float | None]) -> float:
     return float(np.mean(values)) if values else float("nan")
 
 
-def _poor(rows: list[Row]) -> Section:
+def _poor(rows: list[Row], others: list[Row]) -> Section:
     table = Table(
         "poor",
         ["source", "detector", "VUS-PR", "best trivial", "cost as shipped", "NoReject",
@@ -132,7 +156,7 @@ def _poor(rows: list[Row]) -> Section:
             ranked = [row for row in group if row["ranking"]]
             vus = _mean(ranked, lambda row: row["ranking"]["detector"]["vus_pr"])
             trivial = max(
-                (_mean(ranked, lambda row, k=k: row["ranking"][k]["vus_pr"]) for k in _TRIVIAL),  # type: ignore[misc]
+                (_mean(ranked, lambda row, k=k: row["ranking"][k]["vus_pr"]) for k in TRIVIAL),  # type: ignore[misc]
                 default=float("nan"),
             )
             cost = {p: _mean(group, lambda row, p=p: row["policies"][p]["cost"]["1-1"])  # type: ignore[misc]
@@ -142,6 +166,7 @@ def _poor(rows: list[Row]) -> Section:
             reasons = []
             if ranked and vus <= trivial:
                 reasons.append("a trivial score ranks better")
+            reasons += [f"{name} ranks better" for name in _better(ranked, vus, others)]
             if cost["as shipped"] >= cost["NoReject"]:
                 reasons.append("rejecting does not pay")
             if cost["as shipped"] >= cost["Random"]:
@@ -158,11 +183,24 @@ def _poor(rows: list[Row]) -> Section:
     total = len(table.rows) + len(fine)
     yield (
         f"Of {total} pairs of source and detector, {len(table.rows)} are poor in at least one of "
-        "four ways (cost (1, 1, γ), means over streams). None of the four: "
+        "five ways (cost (1, 1, γ), means over streams; a random cut forest counts where it has "
+        "seen every stream of the source). None of the five: "
         + (", ".join(fine) or "no pair")
         + ".\n"
     )
     yield table
+
+
+def _better(ranked: list[Row], vus: float, others: list[Row]) -> list[str]:
+    """Return the forests that rank the same streams better."""
+    found = []
+    for name in NAMES:
+        same = {row["dataset"] for row in ranked}
+        theirs = [row for row in pick(others, detector=name) if row["dataset"] in same]
+        whole = theirs and {row["dataset"] for row in theirs} == same
+        if whole and _metric(theirs, "detector") >= vus:
+            found.append(name)
+    return found
 
 
 def _operator(rows: list[Row]) -> Section:
@@ -278,30 +316,123 @@ def _interval(group: list[Row], case: str, other: str) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _ranking(rows: list[Row]) -> Section:
-    for metric, title in (("vus_pr", "VUS-PR"), ("auc_pr", "AUC-PR")):
+def _ranking(rows: list[Row], others: list[Row]) -> Section:
+    yield (
+        "Detectors are ordered by the severity that each verdict carries, trivial scores and "
+        "random cut forests by their value. `|Δx|` and `max |z|` need one line and no detector. "
+        "First the whole, every stream and then every source counting once; differences to "
+        "`max |z|` are over the streams that a score has seen; *sources won* are those whose mean "
+        "VUS-PR is above its. Recall is that of labelled segments where runs of false alarms are "
+        "one in 1,000 events. *Raw* orders a detector by its score under the model that speaks, "
+        "instead of the severity that a sliding window gives it.\n"
+    )
+    yield _summary(rows, others)
+    for metric, title in (("vus_pr", "VUS-PR"), ("recall", "Recall"), ("auc_pr", "AUC-PR")):
         yield (
-            f"{title}, mean over the streams that have anomalies; bold is the best of a row. "
-            "`|Δx|` and `max |z|` need one line and no detector.\n"
+            f"{title}, mean over the streams that have anomalies; bold is the best of a row, "
+            "– where a score has not seen all of a source's streams.\n"
         )
-        yield _ranking_table(rows, metric)
+        yield _ranking_table(rows, others, metric)
+    if not others:
+        yield (
+            "No random cut forest was run: "
+            + "; ".join(f"{name}: {able(name) or 'not asked for'}" for name in NAMES)
+            + ".\n"
+        )
 
 
-def _ranking_table(rows: list[Row], metric: str) -> Table:
-    table = Table(metric, ["source", *DETECTORS, *_TRIVIAL])
-    for source in sources(rows):
-        group = [row for row in pick(rows, source) if row["ranking"]]
-        if not group:
-            continue
-        one = list({row["dataset"]: row for row in group}.values())
-        cells = [
-            _mean(pick(group, detector=d), lambda row: row["ranking"]["detector"][metric])
-            for d in DETECTORS
-        ]
-        cells += [_mean(one, lambda row, k=k: row["ranking"][k][metric]) for k in _TRIVIAL]  # type: ignore[misc]
-        best = max(cell for cell in cells if np.isfinite(cell))
-        table.add(source, *[f"**{c:.3f}**" if c == best else f"{c:.3f}" for c in cells])
+def _summary(rows: list[Row], others: list[Row]) -> Table:
+    ranked = [row for row in rows if row["ranking"]]
+    one = list({row["dataset"]: row for row in ranked}.values())
+    groups: dict[str, tuple[str, list[Row]]] = {
+        d: ("detector", group)
+        for d in (*DETECTORS, *NAMES)
+        if (group := [row for row in pick(rows + others, detector=d) if row["ranking"]])
+    }
+    groups |= {
+        f"{d}, raw": ("raw score", group) for d, (_, group) in groups.items() if d in DETECTORS
+    }
+    groups |= {trivial: (trivial, one) for trivial in TRIVIAL}
+    table = Table(
+        "ranking",
+        ["score", "streams", "VUS-PR, streams", "minus max |z|", "VUS-PR, sources",
+         "minus max |z| ", "sources won", "recall, streams", "recall, sources"],
+    )  # fmt: skip
+    for name, (key, group) in groups.items():
+        means = {s: _metric(pick(group, s), key) for s in sources(group)}
+        rival = {s: _metric(pick(group, s), "max |z|") for s in means}
+        recall = [_metric(pick(group, s), key, "recall") for s in means]
+        by_source = float(np.mean(list(means.values())))
+        gap = by_source - float(np.mean(list(rival.values())))
+        vus = _metric(group, key)
+        table.add(
+            name, len(group), vus, f"{vus - _metric(group, 'max |z|'):+.3f}", by_source,
+            f"{gap:+.3f}", f"{sum(means[s] > rival[s] for s in means)} of {len(means)}",
+            _metric(group, key, "recall"), float(np.mean(recall)),
+        )  # fmt: skip
     return table
+
+
+def _metric(rows: list[Row], key: str, metric: str = "vus_pr") -> float:
+    return _mean(rows, lambda row: row["ranking"][key][metric])
+
+
+def _ranking_table(rows: list[Row], others: list[Row], metric: str) -> Table:
+    names = [d for d in (*DETECTORS, *NAMES) if pick(rows + others, detector=d)]
+    table = Table(metric, ["source", *names, *TRIVIAL])
+    for source in sources(rows):
+        one = {row["dataset"]: row for row in pick(rows, source) if row["ranking"]}
+        if not one:
+            continue
+        cells = []
+        for name in names:
+            group = [row for row in pick(rows + others, source, name) if row["ranking"]]
+            whole = len(group) == len(one)
+            cells.append(_metric(group, "detector", metric) if whole else float("nan"))
+        cells += [_metric(list(one.values()), trivial, metric) for trivial in TRIVIAL]
+        best = max(cell for cell in cells if np.isfinite(cell))
+        shown = ["–" if np.isnan(c) else f"**{c:.3f}**" if c == best else f"{c:.3f}" for c in cells]
+        table.add(source, *shown)
+    return table
+
+
+def _lasting(rows: list[Row], others: list[Row]) -> Section:
+    table = Table(
+        "lasting",
+        ["score", "faults that last", "events of them", "flagged", "flagged or rejected",
+         "normal events flagged"],
+    )  # fmt: skip
+    groups = {d: pick(rows + others, detector=d) for d in (*DETECTORS, *NAMES, *TRIVIAL)}
+    groups = {name: group for name, group in groups.items() if group}
+    for name, group in groups.items():
+        table.add(name, *_late(group))
+    yield (
+        "A labelled fault lasts here if it is longer than ⌊nγ⌋ events of the full window: so many "
+        "fill all places of anomalies in it, and from then on the fault is its own reference. Of "
+        "the events *after* those first ones, the share that is still flagged, or flagged or "
+        "rejected, all streams together; scores without an engine are held against the 1 - γ "
+        "quantile of their warm-up, which never forgets and pays with the last column.\n"
+    )
+    yield table
+    by_source = Table("lasting_sources", ["source", "faults that last", *groups])
+    for source in sources(rows):
+        cells = [pick(group, source) for group in groups.values()]
+        faults = sum(row["lasting"]["faults"] for row in cells[0])
+        if faults:
+            by_source.add(source, faults, *[_late(cell)[3] if cell else "–" for cell in cells])
+    yield "Flagged or rejected, by source; – where a score has seen none of its streams.\n"
+    yield by_source
+
+
+def _late(group: list[Row]) -> tuple[int, str, str, str, float]:
+    def total(key: str) -> int:
+        return sum(row["lasting"][key] for row in group)
+
+    events = total("events")
+    share = [f"{count / events:.3f}" if events else "–"
+             for count in (total("flagged"), total("flagged") + total("rejected"))]  # fmt: skip
+    normal = _mean(group, lambda row: row["rate"]["flagged_normal"])
+    return total("faults"), f"{events:,}", share[0], share[1], normal
 
 
 def by_class(rows: list[Row]) -> Iterator[tuple[str, list[Row]]]:
@@ -323,7 +454,7 @@ def _rate(rows: list[Row]) -> Section:
         "rate",
         ["autocorrelation of normal ranks", "runs", "expected", "measured",
          "measured, normal events", "95 % over runs", "mean absolute gap",
-         "within a factor 2", "flagged, normal (γ = .05)"],
+         "within a factor 2", "flagged, normal (γ = .05)", "in constant windows"],
     )  # fmt: skip
     for name, members in by_class(rows):
         group = [row for row in members if row["rate"]["measured_normal"] is not None]
@@ -338,10 +469,12 @@ def _rate(rows: list[Row]) -> Section:
             f"{low:.3f} to {high:.3f}", float(np.abs(measured - expected).mean()),
             f"{np.mean((measured >= expected / 2) & (measured <= 2 * expected)):.0%}",
             _mean(group, lambda row: row["rate"]["flagged_normal"]),
+            _mean(group, lambda row: row["constant_rate"]),
         )  # fmt: skip
     yield (
         "The expectation w / (n + 1) is exact for exchangeable scores. Streams are not: they "
         "drift, and their normal events follow one another. Per run of a detector on a stream, "
-        "ranked events only.\n"
+        "ranked events only; a window of one repeated score is a state of the sensor, and its "
+        "events are counted apart (last column, share of all events).\n"
     )
     yield table

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 import gzip
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Stream", "find", "load"]
+__all__ = ["Stream", "capped", "find", "load"]
 
 _NOT_CHANNELS = ("timestamp", "t", "label", "changepoint", "split", "unit", "RUL")
 _NOMINAL_S = {"smd": 60.0, "asd": 300.0}
@@ -82,6 +82,18 @@ def load(path: Path) -> Stream:
     warm_up = trained or min(_MOST, max(_LEAST, int(_SHARE * len(table))))
     name = path.name.removesuffix(".csv.gz")
     return Stream(source, name, channels, times_ms, X, y, warm_up, interval_s)
+
+
+def capped(stream: Stream, train: int, test: int) -> Stream:
+    """Return the newest `train` rows of the warm-up and the first `test` rows after it."""
+    first, last = max(0, stream.warm_up - train), stream.warm_up + test
+    return replace(
+        stream,
+        times_ms=stream.times_ms[first:last],
+        X=stream.X[first:last],
+        y=stream.y[first:last],
+        warm_up=stream.warm_up - first,
+    )
 
 
 def _number(text: str) -> float:

@@ -5,18 +5,36 @@ https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/bindings/kafka-proto
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from rejex_stream.types import Position
 
-__all__ = ["TRACE_HEADERS", "EventHeaders", "event_id"]
+__all__ = ["TRACE_HEADERS", "EventHeaders", "event_id", "pipeline_of"]
 
 TRACE_HEADERS = frozenset(("traceparent", "tracestate"))
 """W3C trace context, kept from the input so that traces go through."""
 
+_TRACE_BYTES = 512
+"""What the specification has everybody carry on; whoever writes more loses a trace, not events."""
+
 Headers = list[tuple[str, bytes]]
+_SOURCE = "/rejex-stream/"
+
+
+def pipeline_of(headers: Iterable[tuple[str, bytes | None]]) -> str | None:
+    """Return the name of the pipeline that wrote an event, if one did.
+
+    Examples
+    --------
+    >>> headers = EventHeaders("io.rejex.verdict.v1", "turbine", "1")
+    >>> pipeline_of(headers.of(Position("water", 0, 7), "pump 1", 1_700_000_000_042))
+    'turbine'
+    """
+    source = (dict(headers).get("ce_source") or b"").decode("utf-8", "replace")
+    return unquote(source.removeprefix(_SOURCE)) if source.startswith(_SOURCE) else None
 
 
 def event_id(position: Position, pipeline_version: str) -> str:
@@ -52,8 +70,16 @@ class EventHeaders:
         self._fixed: Headers = [
             ("ce_specversion", b"1.0"),
             ("ce_type", event_type.encode()),
-            ("ce_source", f"/rejex-stream/{quote(pipeline, safe='')}".encode()),
+            ("ce_source", f"{_SOURCE}{quote(pipeline, safe='')}".encode()),
             ("content-type", b"application/json"),
+        ]
+
+    def named(self, id_: str, subject: str) -> Headers:
+        """Return the headers of what is told from others by an id of its own, and has no time."""
+        return [
+            *self._fixed,
+            ("ce_id", id_.encode("utf-8", "replace") + self._suffix),
+            ("ce_subject", subject.encode("utf-8", "replace")),
         ]
 
     def of(
@@ -63,7 +89,7 @@ class EventHeaders:
         event_time_ms: int,
         original: tuple[tuple[str, bytes | None], ...] = (),
     ) -> Headers:
-        """Return the headers for one event; trace headers of the `original` are kept."""
+        """Return the headers for one event; of trace headers, the first of each kind is kept."""
         topic, partition, offset = position
         minutes, ms = divmod(event_time_ms, 60_000)
         headers = [
@@ -73,7 +99,11 @@ class EventHeaders:
             ("ce_subject", subject.encode("utf-8", "replace")),
         ]
         if original:
-            headers += [(n, v) for n, v in original if n in TRACE_HEADERS and v is not None]
+            kept: dict[str, bytes] = {}
+            for name, value in original:
+                if name in TRACE_HEADERS and value is not None and len(value) <= _TRACE_BYTES:
+                    kept.setdefault(name, value)
+            headers += kept.items()
         return headers
 
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from rejex_connectors.durable import replace_file, sync_folder
-from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError
+from rejex_connectors.durable import replace_file
+from rejex_connectors.parts import PartSets
+from rejex_stream.errors import WAY_OUT, CheckpointError, ConnectorError
+from rejex_stream.protocols import SnapshotPiece
 from rejex_stream.types import Partition
 
 __all__ = ["FolderSnapshotStore"]
@@ -16,22 +21,23 @@ __all__ = ["FolderSnapshotStore"]
 _MAGIC = b"rejex-snapshot-1\n"
 _DIGEST_BYTES = 32
 _SUFFIX = ".snapshot"
+_BUSY_S = 5.0
+_MOST_BYTES = 100_000_000  # of one value; SQLite takes ten times as much
 
 
 class FolderSnapshotStore:
-    """Keeps the newest snapshots of every partition as files; each is whole or not there.
+    """Keeps the two newest snapshots of every partition, in a file of SQLite each.
+
+    A single file that is written in place where something moved, and whose every write is whole or
+    not there, is what a database file is; a folder of our own making would have to become one.
 
     Parameters
     ----------
     folder
         Made if it does not exist. Workers that own different partitions may share it.
-    keep
-        How many snapshots of a partition are kept.
 
     Raises
     ------
-    ConfigError
-        If `keep` is below 1.
     ConnectorError
         If the folder cannot be made.
 
@@ -39,18 +45,19 @@ class FolderSnapshotStore:
     --------
     >>> import tempfile
     >>> store = FolderSnapshotStore(tempfile.mkdtemp())
-    >>> store.save(Partition("water", 0), 100, b"state")
-    >>> store.load(Partition("water", 0), at_most=250)
-    (100, b'state')
-    >>> store.load(Partition("water", 0), at_most=99) is None
+    >>> store.save(Partition("water", 0), SnapshotPiece(100, None, {"a": b"1", "b": b"1"}))
     True
+    >>> store.save(Partition("water", 0), SnapshotPiece(200, 100, {"a": b"2"}))
+    True
+    >>> store.load(Partition("water", 0), at_most=250)
+    (200, {'a': b'2', 'b': b'1'})
+    >>> store.load(Partition("water", 0), at_most=199)
+    (100, {'a': b'1', 'b': b'1'})
     """
 
-    def __init__(self, folder: str | Path, keep: int = 3) -> None:
-        if keep < 1:
-            raise ConfigError(f"keep is {keep}: expected at least 1 snapshot")
+    def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)
-        self._keep = keep
+        self._sets: dict[Partition, PartSets] = {}
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -58,60 +65,129 @@ class FolderSnapshotStore:
                 f"the snapshot folder {self._folder} cannot be made: {error}"
             ) from error
 
-    def save(self, partition: Partition, next_offset: int, blob: bytes) -> None:
-        """Keep `blob`, drop snapshots at later offsets and all but the newest. O(bytes).
-
-        Raises
-        ------
-        ConnectorError
-            If it cannot be written.
-        """
-        digest = hashlib.sha256(blob).digest()
-        path = self._path(partition, next_offset)
-        try:
-            kept = self._offsets(partition)
-            # First: a crash in between must not leave the snapshots of a past that was given up.
-            for offset in kept:
-                if offset > next_offset:
-                    self._path(partition, offset).unlink(missing_ok=True)
-            replace_file(path, _MAGIC + digest + blob)
-            kept = sorted(
-                {*kept, next_offset} - {offset for offset in kept if offset > next_offset}
-            )
-            for offset in kept[: -self._keep]:
-                self._path(partition, offset).unlink(missing_ok=True)
-            sync_folder(self._folder)
-        except OSError as error:
-            raise ConnectorError(f"the snapshot {path} cannot be written: {error}") from error
-
-    def load(self, partition: Partition, at_most: int) -> tuple[int, bytes] | None:
-        """Return the newest snapshot at or before `at_most`. O(bytes).
+    def save(self, partition: Partition, piece: SnapshotPiece) -> bool:
+        """Keep a piece, whole or not at all. O(bytes in it).
 
         Raises
         ------
         CheckpointError
-            If that snapshot is not what was written.
+            If the file is damaged.
+        ConnectorError
+            If it cannot be written.
+        """
+        path = self._path(partition)
+        # Until it is known to be written, what was read of it may not be so any more.
+        sets = self._sets.pop(partition, None)
+        with _explained(path, "written"), closing(_connect(path)) as connection, connection:
+            connection.execute("BEGIN IMMEDIATE")
+            if sets is None:
+                sets = _read(connection)
+                sets.forget_bodies()
+            writes = sets.write(piece)
+            if writes is None:
+                return False
+            for key, value in writes:
+                if value is None:
+                    connection.execute("DELETE FROM records WHERE key = ?", (key,))
+                else:
+                    connection.execute("REPLACE INTO records VALUES (?, ?)", (key, value))
+        self._sets[partition] = sets
+        if piece.last and piece.base is None:
+            self._convert(partition)
+        return True
+
+    def load(self, partition: Partition, at_most: int) -> tuple[int, Mapping[str, bytes]] | None:
+        """Return the newest snapshot at or before `at_most`. O(bytes).
+
+        That its bytes are those that were written is for the seals in them to say.
+
+        Raises
+        ------
+        CheckpointError
+            If the file is damaged.
         ConnectorError
             If it cannot be read.
         """
+        path = self._path(partition)
+        found = None
         try:
-            offsets = [offset for offset in self._offsets(partition) if offset <= at_most]
-            if not offsets:
-                return None
-            path = self._path(partition, max(offsets))
-            content = path.read_bytes()
+            there = path.exists()
+            old = max((o for o in self._old(partition) if o <= at_most), default=None)
         except OSError as error:
             raise ConnectorError(
                 f"the snapshots in {self._folder} cannot be read: {error}"
             ) from error
-        start = len(_MAGIC) + _DIGEST_BYTES
-        blob = content[start:]
-        if content[:start] != _MAGIC + hashlib.sha256(blob).digest():
+        if there:
+            with _explained(path, "read"), closing(_connect(path)) as connection:
+                sets = _read(connection)
+                found = sets.load(at_most)
+                sets.forget_bodies()
+                self._sets[partition] = sets
+        if found is None and old is not None:
+            return old, {"": self._read_old(partition, old)}
+        return found
+
+    def drop(self, partition: Partition, *, schemas: bool = False) -> None:
+        """Remove every snapshot of a partition, damaged or not, and where asked, what was decided.
+
+        Raises
+        ------
+        ConnectorError
+            If the file system refuses.
+        """
+        path = self._path(partition)
+        self._sets.pop(partition, None)
+        try:
+            for offset in self._old(partition):
+                self._old_path(partition, offset).unlink(missing_ok=True)
+            decided = [self._decisions(partition)] if schemas else []
+            for file in (path.with_name(f"{path.name}-journal"), path, *decided):
+                file.unlink(missing_ok=True)
+        except OSError as error:
+            raise ConnectorError(f"the snapshots {path} cannot be removed: {error}") from error
+
+    def save_decisions(self, partition: Partition, decisions: bytes) -> None:
+        """Keep `decisions` in place of those before.
+
+        Raises
+        ------
+        ConnectorError
+            If they cannot be written.
+        """
+        path = self._decisions(partition)
+        try:
+            replace_file(path, _MAGIC + hashlib.sha256(decisions).digest() + decisions)
+        except OSError as error:
+            raise ConnectorError(f"{path} cannot be written: {error}") from error
+
+    def load_decisions(self, partition: Partition) -> bytes | None:
+        """Return what was decided, if anything was kept.
+
+        Raises
+        ------
+        CheckpointError
+            If it is not what was written.
+        ConnectorError
+            If it cannot be read.
+        """
+        path = self._decisions(partition)
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ConnectorError(f"{path} cannot be read: {error}") from error
+        decisions = _opened(content)
+        if decisions is None:
             raise CheckpointError(
-                f"The snapshot {path} was altered or cut short (its checksum does not match). "
-                "Restore the file; or remove it, and the one before it serves, with more to replay."
+                f"{path} was altered or cut short (its checksum does not match). Restore the file; "
+                "or drop it (`rejex-stream state drop --schemas`): the registry and the control "
+                "log are asked again about what is replayed."
             )
-        return max(offsets), blob
+        return decisions
+
+    def _decisions(self, partition: Partition) -> Path:
+        return self._folder / f"{self._stem(partition)}decisions"
 
     def _stem(self, partition: Partition) -> str:
         name = quote(partition.topic, safe="")
@@ -119,10 +195,34 @@ class FolderSnapshotStore:
             name = f"{name[:100]}~{hashlib.sha256(name.encode()).hexdigest()[:16]}"
         return f"{name}-{partition.partition}-"
 
-    def _path(self, partition: Partition, offset: int) -> Path:
+    def _path(self, partition: Partition) -> Path:
+        return self._folder / f"{self._stem(partition)}snapshots.db"
+
+    # ------------------------------------------------- snapshots of earlier versions, a file each
+    def _read_old(self, partition: Partition, offset: int) -> bytes:
+        path = self._old_path(partition, offset)
+        try:
+            blob = _opened(path.read_bytes())
+        except OSError as error:
+            raise ConnectorError(f"the snapshot {path} cannot be read: {error}") from error
+        if blob is None:
+            raise CheckpointError(
+                f"The snapshot {path} was altered or cut short (its checksum does not match). "
+                "Restore the file; or remove it: the one before it serves, with more to replay; "
+                "or `rejex-stream state drop`, to start from the input alone."
+            )
+        return blob
+
+    def _convert(self, partition: Partition) -> None:
+        """Let go of what earlier versions left: there is a snapshot that needs none of it."""
+        with suppress(OSError):
+            for offset in self._old(partition):
+                self._old_path(partition, offset).unlink(missing_ok=True)
+
+    def _old_path(self, partition: Partition, offset: int) -> Path:
         return self._folder / f"{self._stem(partition)}{offset:020d}{_SUFFIX}"
 
-    def _offsets(self, partition: Partition) -> list[int]:
+    def _old(self, partition: Partition) -> list[int]:
         stem = self._stem(partition)
         return [
             int(digits)
@@ -132,3 +232,39 @@ class FolderSnapshotStore:
             and len(digits := name[len(stem) : -len(_SUFFIX)]) == 20
             and digits.isdecimal()
         ]
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
+    connection.execute("PRAGMA synchronous = EXTRA")
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS records (key BLOB PRIMARY KEY, value BLOB NOT NULL)"
+    )
+    return connection
+
+
+def _read(connection: sqlite3.Connection) -> PartSets:
+    sets = PartSets(_MOST_BYTES)
+    for key, value in connection.execute("SELECT key, value FROM records"):
+        sets.take(key, value)
+    sets.settle()
+    return sets
+
+
+@contextmanager
+def _explained(path: Path, what: str) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise ConnectorError(f"the snapshots {path} cannot be {what}: {error}") from error
+    except sqlite3.DatabaseError as error:
+        raise CheckpointError(
+            f"The snapshots {path} are damaged ({error}): restore the file, or {WAY_OUT}."
+        ) from error
+
+
+def _opened(content: bytes) -> bytes | None:
+    """Return what a file holds, or ``None`` where it is not what was written."""
+    start = len(_MAGIC) + _DIGEST_BYTES
+    blob = content[start:]
+    return blob if content[:start] == _MAGIC + hashlib.sha256(blob).digest() else None

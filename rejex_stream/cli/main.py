@@ -8,7 +8,6 @@ traceback.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import sys
 import traceback
@@ -26,7 +25,6 @@ app = typer.Typer(
     help="Streaming anomaly detection that knows when it does not know: anomaly, normal or "
     "rejected, with the rejection rate known in advance.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -34,29 +32,44 @@ app = typer.Typer(
 
 
 class _Part(NamedTuple):
-    """A command, or a group of them, in a module of its own; imported when it is asked for."""
+    """A command, or a group of them, in a module of `commands`; imported when it is asked for."""
 
     name: str
     module: str
     about: str
-    function: str = ""
-    """Name of the command's function; empty for a group, whose name is ``app``."""
+    function: str = "app"
+    """Name of the command's function, or of the group."""
 
 
+_COMMANDS = "rejex_stream.cli.commands"
 _PARTS = (
-    _Part("run", "rejex_stream.cli.run", "Run a pipeline.", "run"),
-    _Part("plan", "rejex_stream.cli.plan", "What a choice of γ, n and T promises.", "plan"),
-    _Part("validate", "rejex_stream.cli.validate", "Check a config.", "validate"),
-    _Part("doctor", "rejex_stream.cli.doctor", "Check a config against the world.", "doctor"),
-    _Part("score", "rejex_stream.cli.score", "Have a quick look at any CSV.", "score"),
-    _Part("settings", "rejex_stream.cli.validate", "Print all settings.", "settings"),
-    _Part("topics", "rejex_stream.cli.topics", "Create or check the Kafka topics."),
-    _Part("schema", "rejex_stream.cli.schema", "Print the schemas of what is written."),
-    _Part("deadletter", "rejex_stream.cli.deadletter", "Records that could not be read."),
-    _Part("alerts", "rejex_stream.cli.alerts", "Alert rules for Prometheus."),
-    _Part("dashboard", "rejex_stream.cli.dashboard", "The dashboard for Grafana."),
-    _Part("review", "rejex_stream.review.cli", "The review queue and its console."),
-    _Part("demo", "rejex_stream.demo.cli", "A water meter and a wind farm in a minute.", "demo"),
+    _Part("init", "init", "Write a config for a file or a topic.", "init"),
+    _Part("run", "run", "Run a pipeline.", "run"),
+    _Part("plan", "plan", "What a choice of γ, n and T promises.", "plan"),
+    _Part("validate", "validate", "Check a config.", "validate"),
+    _Part("doctor", "doctor", "Check a config against the world.", "doctor"),
+    _Part("score", "score", "Have a quick look at any CSV.", "score"),
+    _Part("report", "report", "Show what a pipeline has judged.", "report"),
+    _Part("settings", "validate", "Print all settings.", "settings"),
+    _Part("topics", "topics", "Create or check the Kafka topics."),
+    _Part(
+        "schema",
+        "prints",
+        "Print the schemas of what is written.",
+        "schema",
+    ),
+    _Part("control", "control", "Tell a running pipeline what only people know."),
+    _Part("state", "state", "What is stored of a pipeline."),
+    _Part("deadletter", "deadletter", "Records that could not be read."),
+    _Part("alerts", "prints", "Alert rules for Prometheus.", "alerts"),
+    _Part("dashboard", "prints", "The dashboard for Grafana.", "dashboard"),
+    _Part("review", "review", "The review queue and its console."),
+    _Part(
+        "demo",
+        "demo",
+        "A water meter and a wind farm in a minute.",
+        "demo",
+    ),
 )
 
 
@@ -74,7 +87,12 @@ def main(argv: list[str] | None = None) -> int:
     2
     """
     arguments = sys.argv[1:] if argv is None else argv
-    _mount(next((word for word in arguments if not word.startswith("-")), None))
+    for stream in (sys.stdout, sys.stderr):
+        if not (getattr(stream, "encoding", None) or "utf-8").lower().startswith("utf"):
+            from rejex_stream.cli.show import legible
+
+            legible(stream)
+    _mount(next((word for word in _to_complete() or arguments if not word.startswith("-")), None))
     try:
         app(arguments, prog_name="rejex-stream")
     except SystemExit as end:
@@ -99,28 +117,27 @@ def _fail(error: Exception, status: int, message: str | None = None) -> int:
     return status
 
 
+def _to_complete() -> list[str]:
+    """Return the words after the program's name that a shell wants completed, if one does."""
+    if "_REJEX_STREAM_COMPLETE" not in os.environ:
+        return []
+    typed = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    return typed.split()[1:]
+
+
 def _mount(wanted: str | None) -> None:
     """Import the part that is asked for; the others only lend their name to the help."""
     app.registered_commands.clear()
     app.registered_groups.clear()
     for part in _PARTS:
-        if not _exists(part.module):
-            continue
         if part.name != wanted:
             app.command(part.name, help=part.about)(_only_named)
             continue
-        module = importlib.import_module(part.module)
-        if part.function and hasattr(module, part.function):
-            app.command(part.name)(getattr(module, part.function))
+        found = getattr(importlib.import_module(f"{_COMMANDS}.{part.module}"), part.function)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=part.name, help=part.about)
         else:
-            app.add_typer(module.app, name=part.name, help=part.about)
-
-
-def _exists(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # not even its package
-        return False
+            app.command(part.name)(found)
 
 
 def _only_named() -> None:

@@ -21,14 +21,18 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bars
 
-from rejex_stream.build import Edges
 from rejex_stream.cli.show import console
 from rejex_stream.config import Config
-from rejex_stream.progress import (
+from rejex_stream.config.assembly import Edges
+from rejex_stream.run.progress import (
+    ControlUnread,
+    DecisionChanged,
+    EnvironmentChanged,
     FitFailure,
-    LaneClosed,
-    LaneLive,
-    LaneOpened,
+    NothingScorable,
+    PartitionClosed,
+    PartitionLive,
+    PartitionOpened,
     Progress,
     Retrying,
     RunEvent,
@@ -89,6 +93,7 @@ class RunDisplay:
     def __init__(self, tell: _Teller) -> None:
         self._tell = tell
         self._edges: Edges | None = None
+        self._warned: set[tuple[str, ...]] = set()
 
     def opened(self, edges: Edges) -> None:
         """Know how much of the input there is."""
@@ -113,19 +118,41 @@ class RunDisplay:
     def event(self, event: RunEvent) -> None:
         """Say what people want to know."""
         match event:
-            case LaneOpened(partition, None, next_offset, _):
+            case PartitionOpened(partition, None, next_offset, _):
                 _log.info("%s-%d: starting at offset %s", *partition, f"{next_offset:,}")
-            case LaneOpened(partition, snapshot, _, live_from):
+            case PartitionOpened(partition, snapshot, _, live_from):
                 _log.info(
                     "%s-%d: from the snapshot at %s, live from %s",
                     *partition,
                     f"{snapshot:,}",
                     f"{live_from:,}",
                 )
-            case LaneLive(partition, replayed, seconds) if replayed:
+            case DecisionChanged(partition, offset, was, now):
+                _log.warning(
+                    "%s-%d: verdicts from offset %s on are given by another decision (%s); state "
+                    "goes on, those before stand",
+                    *partition,
+                    f"{offset:,}",
+                    now.since(was),
+                )
+            case EnvironmentChanged(_, changes) if changes not in self._warned:
+                self._warned.add(changes)
+                _log.warning(
+                    "going on from snapshots that were made with other versions (%s): refitted "
+                    "models may differ in the last bit",
+                    ", ".join(changes),
+                )
+            case PartitionLive(partition, replayed, seconds) if replayed:
                 _log.info("%s-%d: replayed %s in %.1f s", *partition, f"{replayed:,}", seconds)
-            case LaneClosed(partition):
+            case PartitionClosed(partition):
                 _log.debug("%s-%d: closed", *partition)
+            case NothingScorable(_, alarm) if alarm is not None:
+                _log.error("%s", alarm.message)
+            case NothingScorable():
+                _log.info("events can be scored again")
+            case ControlUnread(why):
+                lost = f"nobody can tell the pipeline anything, and it goes on: {why}"
+                _log.warning("%s", "the control log can be read again" if why is None else lost)
             case FitFailure(partition, failed):
                 _log.warning("%s-%d: a fit failed: %s", *partition, failed)
             case Retrying(error, delay_s, attempt):

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from rejex_stream.config.edges import REGISTRY_FORMATS
+from rejex_stream.config.input import REGISTRY_FORMATS
 from rejex_stream.config.model import Config
-from rejex_stream.config.problems import Problem
 from rejex_stream.errors import RejexError
+from rejex_stream.features import FeatureSpec
+from rejex_stream.settings import Problem
 
 __all__ = ["cross_check"]
 
@@ -78,7 +79,7 @@ def _places(config: Any) -> None:  # noqa: ANN401 - the sections that stand
         raise _Misfit("topics is missing: name at least one topic to read.")
     if not config.state.resume:
         raise _Misfit("state.resume = false is for files: Kafka's offsets are the group's.")
-    only_files = ("path", "follow", "delimiter", "sample_interval_ms")
+    only_files = ("path", "follow", "delimiter", "sample_interval_ms", "encoding", "columns")
     for name in only_files:
         given = getattr(source, name)
         if given:
@@ -88,13 +89,17 @@ def _places(config: Any) -> None:  # noqa: ANN401 - the sections that stand
 def _outputs(config: Any) -> None:  # noqa: ANN401
     if config.input.kind != "file":
         return
-    from rejex_stream.build import file_places
+    from rejex_stream.config.assembly import file_places
 
     file_places(config)
 
 
 def _format(config: Any) -> None:  # noqa: ANN401
     source = config.input
+    if source.tag is not None and source.format in REGISTRY_FORMATS:
+        raise _Misfit(f"tag is for JSON and CSV, but format is {source.format!r}: drop one.")
+    if source.encoding is not None:
+        _require_encoding(source.encoding)
     if source.kind == "kafka":
         if source.format == "csv":
             raise _Misfit(
@@ -103,9 +108,32 @@ def _format(config: Any) -> None:  # noqa: ANN401
     elif source.format in REGISTRY_FORMATS:
         raise _Misfit(f"{source.format} is for kind = 'kafka': a file is csv or jsonl.")
     elif source.path is not None:
-        from rejex_stream.build import file_format
+        from rejex_stream.config.assembly import file_format
 
         file_format(config)
+
+
+def _columns(config: Any) -> None:  # noqa: ANN401
+    source = config.input
+    if not source.columns or source.kind != "file" or source.path is None:
+        return
+    from rejex_stream.config.assembly import file_format
+    from rejex_stream.decode import CsvDecoder
+
+    kind, delimiter = file_format(config)
+    if kind != "csv":
+        raise _Misfit("columns is for CSV: lines of JSON name their fields themselves.")
+    CsvDecoder(source.mapping(), source.columns, delimiter)
+
+
+def _require_encoding(name: str) -> None:
+    try:
+        "".encode(name)
+    except LookupError:
+        raise _Misfit(
+            f"encoding is {name!r}: expected the name of a text encoding, such as 'cp1252', "
+            "'latin-1' or 'utf-16'."
+        ) from None
 
 
 def _registry(config: Any) -> None:  # noqa: ANN401
@@ -120,9 +148,7 @@ def _registry(config: Any) -> None:  # noqa: ANN401
                 f"url is given, but input.format is {config.input.format!r}: give input.format, "
                 "avro or protobuf, or leave it out."
             )
-        from rejex_stream.build import registry_settings
-
-        registry_settings(config)
+        config.schema_registry.check()
 
 
 def _reachable(config: Any) -> None:  # noqa: ANN401
@@ -130,7 +156,7 @@ def _reachable(config: Any) -> None:  # noqa: ANN401
 
 
 def _costs(config: Any) -> None:  # noqa: ANN401
-    from rejex_stream.guarantees import cost_bound
+    from rejex_stream.rejection.costs import cost_bound
 
     rejection = config.rejection
     if rejection.costs.c_r is not None:
@@ -143,34 +169,34 @@ def _schedule(config: Any) -> None:  # noqa: ANN401
     config.refit.schedule(config.rejection.window).require(config.rejection.window)
 
 
+def _flags(config: Any) -> None:  # noqa: ANN401
+    source = config.input
+    if source.flags and source.channels:
+        FeatureSpec(tuple(source.channels), flags=source.flags)
+
+
 def _features(config: Any) -> None:  # noqa: ANN401
-    channels = config.input.channels
-    config.features.spec(tuple(channels))
+    source = config.input
+    config.features.spec(tuple(source.channels), source.flags)
 
 
 def _detector(config: Any) -> None:  # noqa: ANN401
     from rejex_stream.detectors import make_detector
+    from rejex_stream.protocols import require_identity
 
-    make_detector(config.detector.name, **config.detector.params)
+    require_identity(make_detector(config.detector.name, **config.detector.params))
 
 
 def _monitor(config: Any) -> None:  # noqa: ANN401
-    from rejex_stream.build import monitor_config
+    from rejex_stream.config.assembly import monitor_config
 
-    monitor_config(config)
-
-
-def _alerts(config: Any) -> None:  # noqa: ANN401
-    alerts = config.alerts
-    if alerts.webhook_secret is not None and alerts.webhook_secret_file is not None:
-        raise _Misfit("webhook_secret and webhook_secret_file are both given: keep one.")
-    if alerts.webhook_url is None and alerts.webhook_deadletter is not None:
-        raise _Misfit("webhook_deadletter needs a webhook_url: give one, or leave it out.")
+    schedule = config.refit.schedule(config.rejection.window)
+    monitor_config(config).require(schedule.refit_every_events)
 
 
 def _kafka(config: Any) -> None:  # noqa: ANN401
     if config.input.kind == "kafka" and config.input.topics:
-        from rejex_stream.build import kafka_settings
+        from rejex_stream.config.assembly import kafka_settings
 
         kafka_settings(config)
 
@@ -181,13 +207,15 @@ _CHECKS = (
     _Check("schema_registry", ("schema_registry", "input"), _registry, after=("input.format",)),
     _Check("output", ("input", "output", "state", "pipeline"), _outputs),
     _Check("input", ("input",), lambda config: config.input.mapping()),
+    _Check("input.columns", ("input",), _columns, after=("input", "input.format")),
     _Check("rejection", ("rejection",), _reachable),
     _Check("rejection.costs", ("rejection",), _costs, after=("rejection",)),
     _Check("refit", ("refit", "rejection"), _schedule),
-    _Check("features", ("features", "input"), _features),
+    _Check("input.flags", ("input",), _flags),
+    _Check("features", ("features", "input"), _features, after=("input.flags",)),
     _Check("detector", ("detector",), _detector),
-    _Check("monitor", ("monitor", "rejection"), _monitor, after=("rejection",)),
-    _Check("alerts", ("alerts",), _alerts),
+    _Check("monitor", ("monitor", "rejection", "refit"), _monitor, after=("rejection", "refit")),
+    _Check("alerts", ("alerts",), lambda config: config.alerts.check()),
     _Check("review", ("review",), lambda config: config.review.check()),
     _Check("kafka", ("kafka", "input", "output", "state", "pipeline"), _kafka),
 )

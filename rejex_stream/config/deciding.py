@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import math
+from datetime import UTC, datetime
 from typing import Any, Literal
 
-from rejex_stream.config.fields import Section, setting
+from rejex_stream.detectors import DEFAULT
+from rejex_stream.encode.schemas import PIPELINE, PIPELINE_VERSION
+from rejex_stream.engine.refit import GUARD_SHARE, HOLDOUT_SHARE, Calibration, RefitSchedule
 from rejex_stream.errors import ConfigError
-from rejex_stream.features import Feature, FeatureKind, FeatureSpec
-from rejex_stream.policy import RejectionPolicy
-from rejex_stream.refit import Calibration, RefitSchedule
+from rejex_stream.features import Feature, FeatureKind, FeatureSpec, PresetName
+from rejex_stream.incidents import Plan
+from rejex_stream.rejection.bounds import DELTA
+from rejex_stream.rejection.budget import LEAST_BURST, WINDOW, BudgetOwner, RejectionPolicy
+from rejex_stream.settings import Section, setting
 
-__all__ = ["Column", "Costs", "Detector", "Features", "Pipeline", "Refit", "Rejection"]
+__all__ = ["Calendar", "Column", "Costs", "Detector", "Features", "Pipeline", "Refit", "Rejection"]
 
 
 class Pipeline(Section):
     """Who decides."""
 
     name: str = setting(
-        "rejex-stream",
-        says="Name of the pipeline, in metrics, in ids of what it writes, and for its consumers.",
+        PIPELINE,
+        says="Name of the pipeline, in metrics, in ids of what it writes, and for its consumers. A "
+        "config file that gives none gives its own, without the ending.",
         min_length=1,
         pattern=r"^[A-Za-z0-9._-]+$",
         example="turbine-north",
     )
     version: str = setting(
-        "1",
+        PIPELINE_VERSION,
         says="Version of the pipeline; a new one gives the same event a new id downstream.",
         min_length=1,
         pattern=r"^[A-Za-z0-9._-]+$",
@@ -37,7 +44,8 @@ class Column(Section):
     """One feature, `[[features.columns]]`."""
 
     kind: FeatureKind = setting(
-        says="raw, lag, difference, rolling mean, std, min or max, or a phase of the calendar.",
+        says="raw, lag, difference, rolling mean, deviation from it, std, min or max, or a phase "
+        "of the calendar.",
         example="mean",
     )
     channel: str = setting("", says="The channel it is made of; empty for the calendar.")
@@ -52,10 +60,19 @@ class Column(Section):
 class Features(Section):
     """What the detector sees of a reading."""
 
+    preset: PresetName | None = setting(
+        None,
+        says="Ready-made features. raw: every channel as it is; sensor: also its difference, "
+        "how far it is from its mean over 24 events, its mean over 10 and its spread; lags: "
+        "also its last 2 to 32 values; sensor_lags: both; seasonal: also the phases of day and "
+        "week.",
+        otherwise="those of columns; without any, what the detector is made for, mostly raw",
+        example="sensor",
+    )
     columns: tuple[Column, ...] = setting(
         (),
-        says="The features, in order; a table each.",
-        otherwise="every channel raw",
+        says="The features, in order; a table each. Instead of a preset.",
+        otherwise="those of preset",
         example=[{"kind": "lag", "channel": "flow", "events": 1}],
     )
     carry_forward_events: int = setting(
@@ -66,18 +83,19 @@ class Features(Section):
         ge=0,
     )
 
-    def spec(self, channels: tuple[str, ...]) -> FeatureSpec:
+    def spec(self, channels: tuple[str, ...], flags: tuple[str, ...] = ()) -> FeatureSpec:
         """Return the core's recipe."""
         columns = tuple(Feature(c.kind, c.channel, c.events, c.seconds) for c in self.columns)
-        return FeatureSpec(channels, columns, self.carry_forward_events)
+        return FeatureSpec(channels, columns, self.carry_forward_events, self.preset, flags)
 
 
 class Detector(Section):
     """The model that scores."""
 
     name: str = setting(
-        "IForest",
-        says="A detector by name, or the dotted name of a PyOD class or a River object.",
+        DEFAULT,
+        says="A detector by name, or the dotted name of a PyOD class or a River object. Sensor is "
+        "a distance on features made for sensors; SensorEnsemble finds more and takes longer.",
         min_length=1,
         example="HalfSpaceTrees",
     )
@@ -117,6 +135,45 @@ class ReviewBudget(Section):
         gt=0,
         example=86400,
     )
+
+    burst: int | Literal["none"] | None = setting(
+        None,
+        unit="events",
+        says="How many events of a stream may be rejected at once, beyond the rate: it holds on "
+        'any stream then. "none": the rate is expected, and not held where scores drift.',
+        otherwise="a day's budget where the day is known, at least 50",
+        example=72,
+    )
+    per_day: float | None = setting(
+        None,
+        unit="events/day",
+        says="Rejected events a day of each stream, by event time, to be held instead of the rate; "
+        "the rate goes on giving the band its width.",
+        otherwise="the rate is held, event by event",
+        gt=0,
+        example=48,
+    )
+    owner: BudgetOwner = setting(
+        "stream",
+        says="Whose budget it is, where it is held: of each stream; of a group, the streams whose "
+        "names are the same up to the last slash, such as all quantities of a sensor (input.tag); "
+        "or of a partition, all streams of a file or of a partition of a topic.",
+    )
+
+    @property
+    def held_burst(self) -> int | None:
+        """The burst, chosen where it is not given; ``None`` where the rate is not held.
+
+        Examples
+        --------
+        >>> [ReviewBudget(rate=0.02, **more).held_burst
+        ...     for more in ({}, {"per_day": 99.5}, {"burst": 7}, {"burst": "none"})]
+        [50, 100, 7, None]
+        """
+        if self.burst == "none":
+            return None
+        day = self.per_day or self.reviews_per_day or 0
+        return max(LEAST_BURST, math.ceil(day)) if self.burst is None else self.burst
 
     @property
     def share(self) -> float:
@@ -171,7 +228,7 @@ class Rejection(Section):
         says="T: a label is accepted only if its flip has probability below exp(-T); the paper's "
         "is 32. Give this or a review budget.",
         otherwise="from the review budget",
-        gt=0.6931471805599453,
+        gt=math.log(2),
         example=32,
     )
     review_budget: ReviewBudget | None = setting(
@@ -181,7 +238,7 @@ class Rejection(Section):
         example={"rate": 0.05},
     )
     window: int = setting(
-        2000,
+        WINDOW,
         unit="events",
         says="n, the reference scores of a full window, per stream.",
         ge=2,
@@ -191,7 +248,7 @@ class Rejection(Section):
         "mid", says="How tied scores rank: by mid-rank, or as in the paper (for parity runs only)."
     )
     delta: float = setting(
-        0.1,
+        DELTA,
         unit="probability",
         says="δ, with which the bounds on the rejection rate may fail.",
         gt=0,
@@ -213,6 +270,9 @@ class Rejection(Section):
             tolerance=self.tolerance,
             rate=None if budget is None else budget.share,
             ties=self.ties,
+            burst=None if budget is None else budget.held_burst,
+            per_day=None if budget is None else budget.per_day,
+            owner="stream" if budget is None else budget.owner,
         )
 
 
@@ -258,9 +318,27 @@ class Refit(Section):
         "shadow, a holdout of the buffer, or its own training rows (the paper's; rarely honest).",
     )
     holdout_share: float = setting(
-        0.3,
+        HOLDOUT_SHARE,
         unit="share of buffer",
         says="Newest share of the buffer that calibrates instead of training.",
+        gt=0,
+        lt=1,
+    )
+    guard_quantile: float | None = setting(
+        None,
+        unit="quantile of scores",
+        says="Events that score beyond it train no later model, so that faults are not learnt; 1 "
+        "trains on every event. Needs shadow calibration.",
+        otherwise="0.95 for Sensor and its kin, 1 for others",
+        ge=0.5,
+        le=1,
+        example=0.95,
+    )
+    guard_share: float = setting(
+        GUARD_SHARE,
+        unit="share of buffer",
+        says="Where more of the newest events than this were kept out of training, it is a new "
+        "regime, and they enter again.",
         gt=0,
         lt=1,
     )
@@ -273,16 +351,52 @@ class Refit(Section):
 
     def schedule(self, window: int) -> RefitSchedule:
         """Return the core's schedule for a window of n."""
-        every = self.refit_every_events
-        return RefitSchedule(
-            first_fit_events=_or(self.first_fit_events, max(4, window // 2)),
-            refit_every_events=None if every == 0 else _or(every, 2 * window),
-            refit_lag_events=_or(self.refit_lag_events, window // 20),
-            buffer_events=_or(self.buffer_events, max(4, window)),
-            calibration=self.calibration,
-            holdout_share=self.holdout_share,
-        )
+        given = self.model_dump(exclude={"executor", "workers"}, exclude_none=True)
+        if self.refit_every_events == 0:
+            given["refit_every_events"] = None
+        return RefitSchedule.for_window(window, **given)
 
 
-def _or(value: int | None, default: int) -> int:
-    return default if value is None else value
+_EVERY_MS = {"day": 86_400_000, "week": 7 * 86_400_000}
+
+
+class Calendar(Section):
+    """A time in which work is planned, `[[calendar]]`."""
+
+    begin: datetime = setting(
+        says="When work begins, by event time, UTC where no offset is given: events from then on "
+        "are judged and marked as planned, and nothing is learnt from them.",
+        example="2026-03-01T06:00:00Z",
+    )
+    end: datetime = setting(
+        says="When it ends; an event at that time is not planned any more.",
+        example="2026-03-01T08:30:00Z",
+    )
+    every: Literal["day", "week"] | None = setting(
+        None, says="How often it comes again.", otherwise="once", example="week"
+    )
+    streams: tuple[str, ...] = setting(
+        (), says="Keys of the streams that it is for.", otherwise="all", example=["pump-1"]
+    )
+
+    def plan(self) -> Plan:
+        """Return the core's plan.
+
+        Raises
+        ------
+        ConfigError
+            If it ends before it begins, or comes again before it has ended.
+        """
+        begin, end = _ms(self.begin), _ms(self.end)
+        every = None if self.every is None else _EVERY_MS[self.every]
+        if not begin < end <= begin + (every or end):
+            raise ConfigError(
+                f"calendar: work from {self.begin} to {self.end}"
+                + (f" every {self.every}" if self.every else "")
+                + " covers no time, or more than there is: give an end after the beginning."
+            )
+        return Plan(begin, end, every, self.streams)
+
+
+def _ms(moment: datetime) -> int:
+    return int(moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() * 1000)

@@ -16,10 +16,10 @@ from pydantic_settings import EnvSettingsSource, SettingsError
 
 from rejex_stream.config.checks import cross_check
 from rejex_stream.config.model import ENV_PREFIX, Config
-from rejex_stream.config.problems import Problem, nearest, of_validation, render
 from rejex_stream.errors import ConfigError
+from rejex_stream.settings import Problem, nearest, of_validation, render
 
-__all__ = ["check_config", "load_config", "parse_config"]
+__all__ = ["check_config", "load_config", "name_of", "parse_config"]
 
 
 def load_config(path: str | Path) -> Config:
@@ -46,11 +46,30 @@ def check_config(path: str | Path) -> tuple[Config | None, tuple[Problem, ...]]:
     except UnicodeDecodeError as error:
         mend = f"byte {error.start} is not UTF-8: save the file as UTF-8"
         return None, (Problem("", None, "a TOML file", mend),)
-    return parse_config(text)
+    return parse_config(text, name=name_of(path))
 
 
-def parse_config(text: str) -> tuple[Config | None, tuple[Problem, ...]]:
+def name_of(path: str | Path) -> str:
+    """Return a pipeline's name after a file: letters, digits, dot, dash, underline.
+
+    Examples
+    --------
+    >>> name_of("plants/Wärme 2.toml")
+    'W-rme-2'
+    """
+    stem = Path(path).stem
+    return "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in stem)
+
+
+def parse_config(
+    text: str, *, name: str | None = None
+) -> tuple[Config | None, tuple[Problem, ...]]:
     """Check a config given as TOML text, with overrides from the environment.
+
+    Parameters
+    ----------
+    name
+        Of the pipeline, where the text gives none.
 
     Examples
     --------
@@ -76,14 +95,14 @@ share of anomalies, e.g. 0.02.
     except tomllib.TOMLDecodeError as error:
         return None, (Problem("", None, "a TOML file", f"{error}: mend that line"),)
     overrides, problems = _environment()
-    merged = _merge(given, overrides)
-    names = frozenset(_paths(overrides))
+    merged = _merge({"pipeline": {"name": name}} if name else {}, _merge(given, overrides))
+    variables = {key: ENV_PREFIX + key.replace(".", "__").upper() for key in _paths(overrides)}
     config: Config | None = None
     broken: set[str] = set()
     try:
         config = Config(**merged)
     except ValidationError as error:
-        found = of_validation(error, merged, names)
+        found = of_validation(error, Config, merged, variables)
         broken = {problem.key.split(".")[0] for problem in found}
         problems += found
     problems += cross_check(merged, frozenset(broken))

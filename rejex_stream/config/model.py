@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from rejex_connectors.kafka.settings import Kafka, RegistrySettings
 
-from rejex_stream.config.deciding import Detector, Features, Pipeline, Refit, Rejection
-from rejex_stream.config.edges import Input, Output, Run, State
-from rejex_stream.config.fields import setting
-from rejex_stream.config.operating import Alerts, Kafka, Logging, Metrics, Monitor, SchemaRegistry
+from rejex_stream.config.deciding import Calendar, Detector, Features, Pipeline, Refit, Rejection
+from rejex_stream.config.input import Input
+from rejex_stream.config.operating import Alerts, Logging, Metrics
 from rejex_stream.config.reviewing import Review
+from rejex_stream.incidents import Hold
+from rejex_stream.monitor.config import Monitor
+from rejex_stream.run.settings import Output, Run, State
+from rejex_stream.settings import setting
 
 __all__ = ["ENV_PREFIX", "Config"]
 
@@ -35,13 +39,15 @@ class Config(BaseSettings):
     detector: Detector = setting(Detector, says="The model that scores.")
     rejection: Rejection = setting(says="When to abstain.")
     refit: Refit = setting(Refit, says="When a batch detector is fitted anew.")
+    hold: Hold = setting(Hold, says="What happens while a fault lasts.")
+    calendar: tuple[Calendar, ...] = setting((), says="When work is planned.")
     monitor: Monitor = setting(Monitor, says="The watch over the rejection rate.")
     output: Output = setting(Output, says="Where outcomes go.")
     state: State = setting(State, says="What survives a restart.")
     review: Review = setting(Review, says="The queue of rejected events, and its console.")
     run: Run = setting(Run, says="The loop.")
     kafka: Kafka = setting(Kafka, says="The broker.")
-    schema_registry: SchemaRegistry = setting(SchemaRegistry, says="The schema registry.")
+    schema_registry: RegistrySettings = setting(RegistrySettings, says="The schema registry.")
     metrics: Metrics = setting(Metrics, says="The Prometheus endpoint.")
     alerts: Alerts = setting(Alerts, says="Who is told of alarms.")
     logging: Logging = setting(Logging, says="What is said while running.")
@@ -61,6 +67,9 @@ class Config(BaseSettings):
     def redacted(self) -> dict[str, Any]:
         """Return all values as JSON data, secrets and client options masked."""
         data = self.model_dump(mode="json")
-        options = data["kafka"]["client_options"]
-        data["kafka"]["client_options"] = dict.fromkeys(options, "**********")
+        options = data["kafka"]["options"]
+        for told in (options, options["kafka_python"]):
+            for name, given in told.items():
+                if name != "kafka_python":
+                    told[name] = dict.fromkeys(given, "**********")
         return data

@@ -1,12 +1,124 @@
-"""Settings of the review queue and its console."""
+"""Settings of the review queue and its console, and what they may not be together."""
 
 from __future__ import annotations
 
-from rejex_stream.config.fields import Section, setting
-from rejex_stream.review.binding import AuthMode, check_bind
-from rejex_stream.review.settings import Blind, Fallback, ReviewSettings
+import ipaddress
+from collections.abc import Iterable
+from typing import Literal, TypeAlias
 
-__all__ = ["Review"]
+from rejex_stream.errors import ConfigError
+from rejex_stream.settings import Section, setting
+
+__all__ = [
+    "ROLES",
+    "SYSTEM",
+    "AuthMode",
+    "Fallback",
+    "Network",
+    "Review",
+    "Role",
+    "check_bind",
+    "is_loopback",
+    "named_reviewer",
+    "networks",
+]
+
+Role: TypeAlias = Literal["viewer", "reviewer", "lead", "admin"]
+ROLES: tuple[Role, ...] = ("viewer", "reviewer", "lead", "admin")
+Blind: TypeAlias = Literal["off", "second", "always"]
+Fallback: TypeAlias = Literal["none", "model", "anomaly"]
+AuthMode: TypeAlias = Literal["none", "token", "proxy"]
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+SYSTEM = "system"
+"""Who does what nobody did; no person may be called so."""
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether an address reaches this machine only.
+
+    Examples
+    --------
+    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("0.0.0.0")
+    (True, True, False)
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def networks(addresses: Iterable[str]) -> tuple[Network, ...]:
+    """Return addresses and networks as the latter.
+
+    Raises
+    ------
+    ConfigError
+        Naming the one that is neither.
+
+    Examples
+    --------
+    >>> networks(["10.0.0.0/24", "::1"])
+    (IPv4Network('10.0.0.0/24'), IPv6Network('::1/128'))
+    """
+    found: list[Network] = []
+    for address in addresses:
+        try:
+            found.append(ipaddress.ip_network(address))
+        except ValueError as error:
+            raise ConfigError(
+                f"proxy {address!r} is no address or network ({error}): give e.g. 10.0.0.7 or "
+                "10.0.0.0/24."
+            ) from error
+    return tuple(found)
+
+
+def named_reviewer(text: str) -> tuple[str, Role]:
+    """Return the name and role in ``NAME`` or ``NAME:ROLE``.
+
+    Raises
+    ------
+    ConfigError
+        If the role is unknown, or the name is empty or the system's own.
+
+    Examples
+    --------
+    >>> named_reviewer("ada:lead"), named_reviewer("bob")
+    (('ada', 'lead'), ('bob', 'reviewer'))
+    """
+    name, _, role = text.partition(":")
+    known = next((one for one in ROLES if one == (role or "reviewer")), None)
+    if not name or known is None:
+        raise ConfigError(f"reviewer {text!r}: give NAME:ROLE with one of {', '.join(ROLES)}.")
+    if name.strip() in ("", SYSTEM):
+        raise ConfigError(
+            f"{name!r} cannot be a reviewer's name ({SYSTEM!r} is who lets episodes expire): "
+            "give a person's."
+        )
+    return name, known
+
+
+def check_bind(host: str, mode: AuthMode) -> None:
+    """Refuse to offer the console to a network without asking who is there.
+
+    Raises
+    ------
+    ConfigError
+        If `host` is not loopback and `mode` is ``none``.
+
+    Examples
+    --------
+    >>> check_bind("0.0.0.0", "none")
+    Traceback (most recent call last):
+    rejex_stream.errors.ConfigError: host = '0.0.0.0' can be reached from other machines, and \
+auth = 'none' would let anybody in: set auth to token or proxy, or bind to 127.0.0.1.
+    """
+    if mode == "none" and not is_loopback(host):
+        raise ConfigError(
+            f"host = {host!r} can be reached from other machines, and auth = 'none' would let "
+            "anybody in: set auth to token or proxy, or bind to 127.0.0.1."
+        )
 
 
 class Review(Section):
@@ -81,8 +193,8 @@ class Review(Section):
     port: int = setting(8321, says="Its port; 0 takes any free one.", ge=0, le=65535)
     auth: AuthMode = setting(
         "none",
-        says="How people prove who they are: not at all (this machine only), by one-time links, by "
-        "passwords, or by a header of a proxy.",
+        says="How people prove who they are: not at all (this machine only), by one-time links, "
+        "or by a header of a proxy.",
     )
     reviewers: tuple[str, ...] = setting(
         (),
@@ -90,13 +202,6 @@ class Review(Section):
         "admin.",
         otherwise="you, as admin",
         example=["ada:lead", "bob"],
-    )
-    users_file: str | None = setting(
-        None,
-        says="Names and password hashes for auth users, made by `rejex-stream review user`.",
-        otherwise="none",
-        min_length=1,
-        example="users.json",
     )
     proxies: tuple[str, ...] = setting(
         ("127.0.0.1", "::1"),
@@ -127,24 +232,35 @@ class Review(Section):
         None, says="PEM file of its key.", otherwise="none", min_length=1, example="k.pem"
     )
 
-    def settings(self, delta: float = 0.05) -> ReviewSettings:
-        """Return what the queue is told; `delta` is the pipeline's."""
-        return ReviewSettings(
-            gap_ms=round(self.gap_s * 1000),
-            gap_events=self.gap_events,
-            max_duration_ms=round(self.max_duration_hours * 3_600_000),
-            max_events=self.max_events,
-            settle_ms=round(self.settle_s * 1000),
-            lease_ms=round(self.lease_minutes * 60_000),
-            sla_ms=round(self.sla_hours * 3_600_000),
-            max_age_ms=round(self.max_age_hours * 3_600_000),
-            fallback=self.fallback,
-            double_review_ratio=self.double_review_ratio,
-            blind=self.blind,
-            priority_sensors=self.priority_sensors,
-            delta=delta,
-            points_per_sensor=self.points_per_sensor,
-        )
+    @property
+    def gap_ms(self) -> int:
+        """gap_s in milliseconds."""
+        return round(self.gap_s * 1000)
+
+    @property
+    def max_duration_ms(self) -> int:
+        """max_duration_hours in milliseconds."""
+        return round(self.max_duration_hours * 3_600_000)
+
+    @property
+    def settle_ms(self) -> int:
+        """settle_s in milliseconds."""
+        return round(self.settle_s * 1000)
+
+    @property
+    def lease_ms(self) -> int:
+        """lease_minutes in milliseconds."""
+        return round(self.lease_minutes * 60_000)
+
+    @property
+    def sla_ms(self) -> int:
+        """sla_hours in milliseconds."""
+        return round(self.sla_hours * 3_600_000)
+
+    @property
+    def max_age_ms(self) -> int:
+        """max_age_hours in milliseconds."""
+        return round(self.max_age_hours * 3_600_000)
 
     def check(self) -> None:
         """Refuse what no single setting can know to be wrong.
@@ -154,12 +270,11 @@ class Review(Section):
         ConfigError
             If the settings would let anybody in, or do not fit each other.
         """
-        check_bind(
-            self.host,
-            self.auth,
-            reviewers=self.reviewers,
-            proxies=self.proxies,
-            users_file=self.users_file,
-            tls=(self.tls_cert, self.tls_key),
-        )
-        self.settings()
+        check_bind(self.host, self.auth)
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ConfigError(
+                "HTTPS needs both a certificate and its key: give tls_cert and tls_key."
+            )
+        for text in self.reviewers:
+            named_reviewer(text)
+        networks(self.proxies)

@@ -1,17 +1,18 @@
-"""The settings as a table in Markdown, made from their declarations; `docs/settings.md` is it."""
+"""The settings for readers: a page in Markdown (`docs/settings.md` is it), a schema for editors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from rejex_stream.config.model import ENV_PREFIX, Config
-from rejex_stream.config.problems import extra_of, section_of, toml
+from rejex_stream.settings import extra_of, section_of, toml
 
-__all__ = ["SettingRow", "settings", "settings_markdown"]
+__all__ = ["SettingRow", "config_schema", "settings", "settings_markdown"]
 
 _HEAD = """\
 # Settings
@@ -51,7 +52,7 @@ def settings_markdown() -> str:
     for row in settings():
         rows.setdefault(row.key.rpartition(".")[0], []).append(row)
     for section, entries in rows.items():
-        title = f"[[{section}]]" if section == "features.columns" else f"[{section}]"
+        title = f"[[{section}]]" if section in {"features.columns", "calendar"} else f"[{section}]"
         parts.append(f"\n## `{title}`\n\n| setting | type | unit | default | what it decides |")
         parts.append("|---|---|---|---|---|")
         for row in entries:
@@ -61,6 +62,38 @@ def settings_markdown() -> str:
     example = f"{ENV_PREFIX}REJECTION__WINDOW=5000"
     parts.append(f"\nFor example, `{example}` overrides `window` of `[rejection]`.")
     return "\n".join(parts) + "\n"
+
+
+def config_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a config: what editors complete by, and underline.
+
+    It knows each setting by itself; how they fit together is `rejex-stream validate`'s.
+
+    Examples
+    --------
+    >>> config_schema()["properties"]["rejection"]["$ref"]
+    '#/$defs/Rejection'
+    """
+    schema = Config.model_json_schema()
+    for part in (schema, *schema["$defs"].values()):
+        for name, declared in part.get("properties", {}).items():
+            unit, otherwise = declared.pop("unit", ""), declared.pop("otherwise", "")
+            declared.pop("secret", None)
+            example = declared.pop("example", None)
+            declared.pop("title", None)
+            if example is not None:
+                declared["examples"] = [example]
+            if declared.get("default", "") is None:  # TOML has no null: left out is how it is said
+                del declared["default"]
+                declared["anyOf"] = [a for a in declared["anyOf"] if a != {"type": "null"}]
+            more = [f"Unit: {unit}."] * bool(unit) + [f"Otherwise: {otherwise}."] * bool(otherwise)
+            declared["description"] = " ".join([declared.get("description", name), *more])
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "title": "rejex-stream",
+        "description": "A pipeline of rejex-stream.",
+    }
 
 
 def _of_section(name: str, section: type[BaseModel]) -> Iterator[SettingRow]:
@@ -97,6 +130,7 @@ _NAMES = {
     int: "whole number",
     float: "number",
     bool: "true or false",
+    datetime: "time",
     SecretStr: "text",
 }
 

@@ -7,13 +7,13 @@ sentence what is wrong. Where the quick way succeeds both give the same reading,
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from rejex_stream.decode.csv import CsvDecoder, parse_csv_header
 from rejex_stream.decode.json import JsonDecoder
 from rejex_stream.types import Invalid, Reading, Record
 
-__all__ = ["CsvDecoder", "Decoder", "JsonDecoder", "parse_csv_header"]
+__all__ = ["CsvDecoder", "DecidingDecoder", "Decoder", "JsonDecoder", "parse_csv_header"]
 
 
 class Decoder(Protocol):
@@ -26,4 +26,17 @@ class Decoder(Protocol):
 
     def decode(self, record: Record) -> Reading | Invalid:
         """Decode one record; never raises on what the record holds."""
+        ...
+
+
+@runtime_checkable
+class DecidingDecoder(Decoder, Protocol):
+    """A decoder that asks others, so that what it decided must become durable with the outcomes."""
+
+    def of_partition(self, decisions: bytes | None, *, decided_until: int) -> DecidingDecoder:
+        """Return a decoder of one partition, for which what lies before `decided_until` stands."""
+        ...
+
+    def decisions(self) -> bytes:
+        """Return what was decided so far; the same object while nothing was added."""
         ...

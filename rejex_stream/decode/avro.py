@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from decimal import Decimal
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+from rejex_stream.decode.json import nesting
+from rejex_stream.decode.mapping import FieldMapping, TimeUnit, Unreadable, printable
 from rejex_stream.decode.paths import field_path, refuse_nested
 from rejex_stream.decode.registry import (
     HEADER_BYTES,
@@ -18,7 +20,6 @@ from rejex_stream.decode.registry import (
     UnusableSchemaError,
     reading_of,
 )
-from rejex_stream.mapping import FieldMapping, TimeUnit, Unreadable, printable
 from rejex_stream.protocols import RegisteredSchema
 from rejex_stream.types import Reading, Record
 
@@ -27,42 +28,46 @@ __all__ = ["avro_reader"]
 _Fetcher: TypeAlias = Callable[[Any], tuple[object, ...]]
 _UNITS: Mapping[str, TimeUnit] = {"millis": "ms", "micros": "us", "nanos": "ns"}
 
+_DEEPEST_TEXT = 128
+_DEEPEST = 64
+"""Levels of a payload, where a name stands for all it holds: the reader is recursive."""
+_STEPS_PER_BYTE = 16
+_MOST_STEPS = 1 << 16
+_RECORD_STEPS = 4
+"""A record makes a dict; every other value is one step."""
+_MOST_DECIMAL_BYTES = 1024
+_MOST_SCALE = 1000
+
 
 def avro_reader(schema: RegisteredSchema, mapping: FieldMapping) -> PayloadReader:
     """Compile an Avro schema.
 
+    No payload makes the reader take more than 16 steps a byte and 65,536 besides, or go more than
+    64 levels deep: a schema that allows it is refused.
+
     Raises
     ------
     UnusableSchemaError
-        If it is no Avro, no record, or contains itself: then a short record could nest so deeply
-        that the reader overruns the stack.
+        If it is no Avro, no record, refers to what is not there, or allows too much work or depth:
+        it contains itself, say, or has an array of items that take no bytes.
     """
-    import fastavro
+    from fastavro import schemaless_reader as parse
 
-    named: dict[str, Any] = {}
-    try:
-        for text in schema.references.values():
-            fastavro.parse_schema(_plain(json.loads(text)), named_schemas=named)
-        parsed = fastavro.parse_schema(_plain(json.loads(schema.text)), named_schemas=named)
-    except (ValueError, KeyError, TypeError, fastavro.schema.SchemaParseException) as error:
-        raise UnusableSchemaError(f"not an Avro schema: {printable(str(error), 200)}") from None
-    parsed = _resolved(parsed, named)
-    if not isinstance(parsed, dict) or parsed.get("type") != "record" or not parsed.get("fields"):
-        raise UnusableSchemaError("expected a record with fields")
-    _refuse_recursion(parsed, named, ())
+    parsed, named = _parsed(schema)
     paths = {field: field_path(field) for field in mapping.fields}
     refuse_nested(paths)
     if mapping.time is not None:
         unit = _unit(parsed, named, paths[mapping.time])
-        mapping = mapping if unit is None else replace(mapping, time_unit=unit)
+        mapping = mapping if unit is None else replace(mapping, time_unit=unit, time_format=None)
     find_time, find_sensor, find_group = (
         _finder(None if field is None else paths[field])
         for field in (mapping.time, mapping.sensor, mapping.group)
     )
-    fetch = _fetcher([paths[field] for field in mapping.channel_fields], parsed)
-    if any('"decimal"' in text for text in (schema.text, *schema.references.values())):
-        fetch = _without_decimals(fetch)
-    parse = fastavro.schemaless_reader
+    channels = [paths[field] for field in mapping.channel_fields]
+    fetch = _fetcher(channels, parsed)
+    scales = [_scale(parsed, named, path) for path in channels]
+    if any(scale is not None for scale in scales):
+        fetch = _with_decimals(fetch, mapping.channel_names, scales)
 
     def read(record: Record) -> Reading:
         assert record.value is not None
@@ -83,6 +88,32 @@ def avro_reader(schema: RegisteredSchema, mapping: FieldMapping) -> PayloadReade
     return read
 
 
+def _parsed(schema: RegisteredSchema) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the schema and all that has a name in it, its work and depth found bounded."""
+    import fastavro
+
+    named: dict[str, Any] = {}
+    try:
+        for text in schema.references.values():
+            fastavro.parse_schema(_loaded(text), named_schemas=named)
+        parsed = _resolved(fastavro.parse_schema(_loaded(schema.text), named_schemas=named), named)
+        if not isinstance(parsed, dict) or parsed["type"] != "record" or not parsed["fields"]:
+            raise UnusableSchemaError("expected a record with fields")
+        most = _Costs(named).of(parsed, 0).peak
+    except UnusableSchemaError:
+        raise
+    except fastavro.schema.UnknownType as error:
+        what = f"it refers to {printable(error.name, 200)}, which the registry does not give"
+        raise UnusableSchemaError(what) from None
+    except Exception as error:  # whatever a parser says of a text that means nothing
+        raise UnusableSchemaError(f"not an Avro schema: {printable(str(error), 200)}") from None
+    if most > _MOST_STEPS:
+        raise UnusableSchemaError(
+            f"a record of it may take {most} steps without a byte, more than {_MOST_STEPS}"
+        )
+    return parsed, named
+
+
 def _fetcher(paths: list[tuple[str, ...]], parsed: dict[str, Any]) -> _Fetcher:
     names = {field["name"] for field in parsed["fields"]}
     if len(paths) > 1 and all(len(path) == 1 and path[0] in names for path in paths):
@@ -90,11 +121,21 @@ def _fetcher(paths: list[tuple[str, ...]], parsed: dict[str, Any]) -> _Fetcher:
     return lambda tree: tuple([_find(tree, path) for path in paths])
 
 
-def _without_decimals(fetch: _Fetcher) -> _Fetcher:
-    def plain(value: object) -> object:
-        return float(value) if isinstance(value, Decimal) else value
+def _with_decimals(fetch: _Fetcher, names: Sequence[str], scales: Sequence[int | None]) -> _Fetcher:
+    def number(value: object, name: str, scale: int | None) -> object:
+        if scale is None or not isinstance(value, bytes):
+            return value
+        if len(value) > _MOST_DECIMAL_BYTES:
+            raise Unreadable(
+                f"channel {printable(name)}: expected a decimal of at most "
+                f"{_MOST_DECIMAL_BYTES} bytes, got {len(value)}"
+            )
+        try:
+            return int.from_bytes(value, signed=True) / 10**scale
+        except OverflowError:  # beyond 1.8e308, as an integer would be
+            return math.nan
 
-    return lambda tree: tuple(map(plain, fetch(tree)))
+    return lambda tree: tuple(map(number, fetch(tree), names, scales))
 
 
 def _finder(path: tuple[str, ...] | None) -> Callable[[Any], object]:
@@ -118,19 +159,24 @@ def _find(tree: Any, path: tuple[str, ...]) -> object:  # noqa: ANN401 - whateve
     return node
 
 
-def _plain(schema: Any) -> Any:  # noqa: ANN401 - JSON
-    """Drop what a logical type adds, but for decimals, whose bytes say nothing without it.
+def _loaded(text: str) -> Any:  # noqa: ANN401 - JSON
+    if nesting(text.encode()) > _DEEPEST_TEXT:
+        raise UnusableSchemaError(f"it is nested more than {_DEEPEST_TEXT} levels deep")
+    return _plain(json.loads(text))
 
-    The value of a timestamp is its number; :func:`_unit` knows its unit.
+
+def _plain(schema: Any) -> Any:  # noqa: ANN401 - JSON
+    """Drop what a logical type adds: a value is then the number or the bytes it is stored as.
+
+    :func:`_unit` knows the unit of a timestamp, :func:`_scale` that of a decimal. The library's
+    own way with decimals takes minutes for a long one.
     """
     if isinstance(schema, list):
         return [_plain(branch) for branch in schema]
     if not isinstance(schema, dict):
         return schema
     plain = {key: _plain(value) if key in _INNER else value for key, value in schema.items()}
-    if plain.get("logicalType") != "decimal":
-        plain = {_DECLARED if key == "logicalType" else key: v for key, v in plain.items()}
-    return plain
+    return {_DECLARED if key == "logicalType" else key: v for key, v in plain.items()}
 
 
 _INNER = ("type", "fields", "items", "values")
@@ -141,36 +187,121 @@ def _resolved(schema: Any, named: dict[str, Any]) -> Any:  # noqa: ANN401
     return named.get(schema, schema) if isinstance(schema, str) else schema
 
 
-def _refuse_recursion(schema: Any, named: dict[str, Any], within: tuple[str, ...]) -> None:  # noqa: ANN401
-    schema = _resolved(schema, named)
-    if isinstance(schema, list):
-        for branch in schema:
-            _refuse_recursion(branch, named, within)
-    elif isinstance(schema, dict):
-        if schema.get("type") == "record":
-            name = schema["name"]
-            if name in within:
-                raise UnusableSchemaError(f"{printable(name)} contains itself")
-            for field in schema.get("fields", ()):
-                _refuse_recursion(field["type"], named, (*within, name))
+class _Cost(NamedTuple):
+    """What a value of a type takes at most: see :class:`_Costs`."""
+
+    surplus: int
+    peak: int
+    levels: int
+
+
+class _Costs:
+    """Bounds the work of reading before anything is read.
+
+    Let the surplus of a value be its steps less `_STEPS_PER_BYTE` times its bytes, and its peak
+    the most that this comes to on the way, where a payload may end. Over a record's fields the
+    surplus adds up, over a union's branches the largest counts, and an array may hold any number
+    of items, so an item's must not be positive. No payload takes more steps than `_STEPS_PER_BYTE`
+    for each byte and the peak of the whole.
+    """
+
+    def __init__(self, named: dict[str, Any]) -> None:
+        self._named = named
+        self._known: dict[str, _Cost | None] = {}
+
+    def of(self, schema: Any, depth: int) -> _Cost:  # noqa: ANN401 - JSON
+        schema = _resolved(schema, self._named)
+        kind = schema["type"] if isinstance(schema, dict) else schema
+        if kind == "record":
+            cost = self._of_record(schema, depth)
+        elif isinstance(kind, list):
+            branches = [self.of(branch, depth + 1) for branch in kind]
+            tag = 1 - _STEPS_PER_BYTE
+            cost = _Cost(
+                tag + max(branch.surplus for branch in branches),
+                max(1, *(tag + branch.peak for branch in branches)),
+                1 + max(branch.levels for branch in branches),
+            )
+        elif kind in {"array", "map"}:
+            cost = self._of_many(schema, depth)
+        elif isinstance(kind, dict):
+            return self.of(kind, depth + 1)
         else:
-            for part in _INNER:
-                if part in schema:
-                    _refuse_recursion(schema[part], named, within)
+            size = int(schema["size"]) if kind == "fixed" else _FEWEST_BYTES.get(kind, 1)
+            cost = _Cost(1 - _STEPS_PER_BYTE * size, 1, 1)
+        if depth + cost.levels > _DEEPEST:
+            raise UnusableSchemaError(f"its values are nested more than {_DEEPEST} levels deep")
+        return cost
+
+    def _of_record(self, schema: dict[str, Any], depth: int) -> _Cost:
+        name = schema["name"]
+        if name not in self._known:
+            self._known[name] = None
+            surplus = peak = _RECORD_STEPS
+            levels = 0
+            for field in schema["fields"]:
+                found = self.of(field["type"], depth + 1)
+                peak = max(peak, surplus + found.peak)
+                surplus += found.surplus
+                levels = max(levels, found.levels)
+            self._known[name] = _Cost(surplus, peak, 1 + levels)
+        cost = self._known[name]
+        if cost is None:
+            raise UnusableSchemaError(f"{printable(name)} contains itself")
+        return cost
+
+    def _of_many(self, schema: dict[str, Any], depth: int) -> _Cost:
+        kind = schema["type"]
+        item = self.of(schema["items" if kind == "array" else "values"], depth + 1)
+        key = 1 - _STEPS_PER_BYTE if kind == "map" else 0
+        if item.surplus + key > 0:
+            raise UnusableSchemaError(
+                f"its {kind} holds values that take hardly a byte: a short record could hold any "
+                "number of them"
+            )
+        return _Cost(1 - _STEPS_PER_BYTE, 2 + item.peak, 1 + item.levels)
+
+
+_FEWEST_BYTES = {"null": 0, "float": 4, "double": 8}
+
+
+def _scale(schema: Any, named: dict[str, Any], path: tuple[str, ...]) -> int | None:  # noqa: ANN401
+    """Return the scale of a field that is declared as a decimal."""
+    scales = {
+        kind.get("scale", 0)
+        for kind in _kinds(schema, named, path)
+        if isinstance(kind, dict) and kind.get(_DECLARED) == "decimal"
+    }
+    if not scales:
+        return None
+    scale = scales.pop()
+    if scales or not isinstance(scale, int) or not 0 <= scale <= _MOST_SCALE:
+        raise UnusableSchemaError(
+            f"{printable('.'.join(path))}: expected decimals of one scale from 0 to {_MOST_SCALE}"
+        )
+    return scale
 
 
 def _unit(schema: Any, named: dict[str, Any], path: tuple[str, ...]) -> TimeUnit | None:  # noqa: ANN401
     """Return the unit of a field that is declared as a timestamp."""
+    for kind in _kinds(schema, named, path):
+        declared = str(kind.get(_DECLARED, "")) if isinstance(kind, dict) else ""
+        if "timestamp-" in declared:
+            return _UNITS.get(declared.rpartition("-")[2])
+    return None
+
+
+def _kinds(schema: Any, named: dict[str, Any], path: tuple[str, ...]) -> Iterator[Any]:  # noqa: ANN401
+    """Yield every type that what stands at a path may have."""
     schema = _resolved(schema, named)
     if isinstance(schema, list):
-        units = [_unit(branch, named, path) for branch in schema]
-        return next((unit for unit in units if unit is not None), None)
-    if not isinstance(schema, dict):
-        return None
-    if path:
-        if schema.get("type") == "map":
-            return _unit(schema["values"], named, path[1:])
-        inner = [f["type"] for f in schema.get("fields", ()) if f["name"] == path[0]]
-        return _unit(inner[0], named, path[1:]) if inner else None
-    declared = str(schema.get(_DECLARED, ""))
-    return _UNITS.get(declared.rpartition("-")[2]) if "timestamp-" in declared else None
+        for branch in schema:
+            yield from _kinds(branch, named, path)
+    elif not path:
+        yield schema
+    elif isinstance(schema, dict) and schema.get("type") == "map":
+        yield from _kinds(schema["values"], named, path[1:])
+    elif isinstance(schema, dict):
+        for field in schema.get("fields", ()):
+            if field["name"] == path[0]:
+                yield from _kinds(field["type"], named, path[1:])

@@ -8,13 +8,15 @@ import math
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 
+from rejex_stream.decode.mapping import FieldMapping, Unreadable, printable
+from rejex_stream.decode.numbers import number_reader
 from rejex_stream.errors import ConfigError
-from rejex_stream.mapping import FieldMapping, Unreadable, printable
 from rejex_stream.types import Invalid, Reading, Record
 
 __all__ = ["CsvDecoder", "parse_csv_header"]
 
-_MISSING_TEXTS = frozenset(("", "nan", "na", "n/a", "null", "none"))
+_COMMA = number_reader(",", ".")
+EMPTY_ROW = "the row holds no value, only delimiters"
 
 
 def parse_csv_header(row: bytes, delimiter: str = ",") -> tuple[str, ...]:
@@ -33,7 +35,11 @@ def parse_csv_header(row: bytes, delimiter: str = ",") -> tuple[str, ...]:
     try:
         text = row.decode("utf-8-sig")
         (names,) = csv.reader([text], delimiter=delimiter, strict=True)
-    except (UnicodeDecodeError, csv.Error, ValueError) as error:
+    except UnicodeDecodeError:
+        raise ConfigError(
+            f"the CSV header {printable(row)} is not UTF-8: give input.encoding, such as cp1252"
+        ) from None
+    except (csv.Error, ValueError) as error:
         raise ConfigError(f"the CSV header {printable(row)} cannot be read: {error}") from None
     return tuple(name.strip() for name in names)
 
@@ -70,13 +76,16 @@ class CsvDecoder:
         if len(delimiter) != 1 or delimiter in '"\r\n':
             raise ConfigError(f"delimiter is {delimiter!r}: expected one character such as , or ;")
         columns = {field: _column(field, header) for field in mapping.fields}
-        self._mapping = mapping
+        self._mapping, self._header = mapping, header
         self._width = len(header)
         self._delimiter = delimiter
         self._fetch = _cells([columns[field] for field in mapping.channel_fields])
         self._time = columns[mapping.time] if mapping.time is not None else None
         self._sensor = columns[mapping.sensor] if mapping.sensor is not None else None
         self._group = columns[mapping.group] if mapping.group is not None else None
+        self._tag = columns[mapping.tag] if mapping.tag is not None else None
+        self._number = number_reader(mapping.decimal, mapping.thousands)
+        self._plain = mapping.decimal == "." and mapping.thousands is None
 
     @property
     def channels(self) -> tuple[str, ...]:
@@ -85,59 +94,71 @@ class CsvDecoder:
 
     def decode(self, record: Record) -> Reading | Invalid:
         """Decode one row; never raises on what the row holds. O(bytes)."""
-        mapping = self._mapping
-        if not record.value or len(record.value) > mapping.max_value_bytes:
-            return mapping.refuse(record)
+        if not record.value or len(record.value) > self._mapping.max_value_bytes:
+            return self._mapping.refuse(record)
         try:
-            text = record.value.decode()
-            if '"' in text:
-                (cells,) = csv.reader([text], delimiter=self._delimiter, strict=True)
-            else:
-                cells = text.split(self._delimiter)
+            return self._reading(record, record.value)
         except UnicodeDecodeError as error:
-            return Invalid(record.position, "decode", f"invalid UTF-8 at byte {error.start}")
-        except (csv.Error, ValueError) as error:
-            return Invalid(record.position, "decode", f"not CSV: {printable(str(error))}")
-        if len(cells) != self._width:
-            reason = f"expected {self._width} cells as in the header, got {len(cells)}"
+            reason = f"invalid UTF-8 at byte {error.start}; another encoding is input.encoding"
             return Invalid(record.position, "decode", reason)
-        try:
-            sensor = mapping.sensor_of(record, _at(cells, self._sensor))
-            return Reading(
-                mapping.key_of(sensor, _at(cells, self._group)),
-                sensor,
-                mapping.time_of(record, _at(cells, self._time)),
-                self._values(cells),
-                record.position,
-            )
         except Unreadable as error:
             return Invalid(record.position, "validate", str(error))
+        except (csv.Error, ValueError) as error:
+            return Invalid(record.position, "decode", f"not CSV: {printable(str(error))}")
+        except Exception as error:
+            return self._mapping.given_up(record, error)
+
+    def lacking(self, record: Record) -> str:
+        """Say which channels a row lacks, and which columns there are."""
+        return self._mapping.lacking(self.decode(record), self._header)
+
+    def _reading(self, record: Record, value: bytes) -> Reading | Invalid:
+        text = value.decode()
+        if '"' in text:
+            (cells,) = csv.reader([text], delimiter=self._delimiter, strict=True)
+        else:
+            cells = text.split(self._delimiter)
+        if len(cells) != self._width:
+            if not text.strip(f" \t\r{self._delimiter}"):
+                return Invalid(record.position, "decode", EMPTY_ROW)
+            reason = f"expected {self._width} cells as in the header, got {len(cells)}"
+            return Invalid(record.position, "decode", reason)
+        mapping = self._mapping
+        if self._time is not None and not any(cells):
+            return Invalid(record.position, "decode", EMPTY_ROW)
+        sensor = mapping.sensor_of(record, _at(cells, self._sensor), _at(cells, self._tag))
+        return Reading(
+            mapping.key_of(sensor, _at(cells, self._group)),
+            sensor,
+            mapping.time_of(record, _at(cells, self._time)),
+            self._values(cells),
+            record.position,
+        )
 
     def _values(self, cells: list[str]) -> tuple[float, ...]:
         texts = self._fetch(cells)
-        try:
-            values = tuple(map(float, texts))
-        except ValueError:
-            pass
-        else:
-            # Python's float() also takes 1_000 and the digits of other scripts: look twice.
-            written = "".join(texts)
-            if math.isfinite(sum(values)) and written.isascii() and "_" not in written:
-                return values
-        return tuple(map(_cell_value, self._mapping.channel_names, texts))
+        if self._plain:
+            try:
+                values = tuple(map(float, texts))
+            except ValueError:
+                pass
+            else:
+                # Python's float() also takes 1_000 and the digits of other scripts: look twice.
+                written = "".join(texts)
+                if math.isfinite(sum(values)) and written.isascii() and "_" not in written:
+                    return values
+        return tuple(map(self._value, self._mapping.channel_names, texts))
 
-
-def _cell_value(name: str, cell: str) -> float:
-    text = cell.strip()
-    if text.lower() in _MISSING_TEXTS:
-        return math.nan
-    try:
-        value = float(text) if text.isascii() and "_" not in text else None
-    except ValueError:
-        value = None
-    if value is None:
-        raise Unreadable(f"channel {printable(name)}: expected a number, got {printable(cell)}")
-    return value if math.isfinite(value) else math.nan
+    def _value(self, name: str, cell: str) -> float:
+        value = self._number(cell)
+        if value is None:
+            mend = ""
+            if self._plain and _COMMA(cell) is not None:
+                mend = "; how it is written is input.decimal and input.thousands"
+            raise Unreadable(
+                f"channel {printable(name)}: expected a number, got {printable(cell)}{mend}"
+            )
+        return value
 
 
 def _cells(indices: list[int]) -> Callable[[list[str]], tuple[str, ...]]:
@@ -158,5 +179,18 @@ def _column(field: str, header: Sequence[str]) -> int:
     if found:
         raise ConfigError(f"column {field!r} stands {len(found)} times in the header: rename one")
     near = difflib.get_close_matches(field, header, n=1)
-    mend = f"did you mean {near[0]!r}?" if near else f"the columns are {', '.join(header)}"
+    mend = f"did you mean {near[0]!r}?" if near else _what_there_is(header)
     raise ConfigError(f"column {field!r} is not in the header: {mend}")
+
+
+def _what_there_is(header: Sequence[str]) -> str:
+    """Say which columns a header has, and what it looks like if it has only one, or numbers."""
+    if len(header) == 1:
+        return (
+            f"it has the one column {printable(header[0], 200)}; if that is several, give what is "
+            "between them as input.delimiter"
+        )
+    names = ", ".join(header[:30]) + (f" and {len(header) - 30} more" if header[30:] else "")
+    if any(number_reader()(name) is not None for name in header if name):
+        names += "; if these are values, name the columns with input.columns"
+    return f"the columns are {names}"

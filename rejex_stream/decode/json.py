@@ -5,29 +5,29 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Any
 
 import msgspec
 
-from rejex_stream.decode.paths import field_path, refuse_nested
-from rejex_stream.mapping import (
+from rejex_stream.decode.mapping import (
     MAX_EPOCH_MS,
     MAX_SENSOR_CHARS,
     MIN_EPOCH_MS,
     FieldMapping,
     Unreadable,
     printable,
-    to_epoch_ms,
 )
+from rejex_stream.decode.paths import field_path, refuse_nested
 from rejex_stream.types import Invalid, Reading, Record
 
-__all__ = ["JsonDecoder"]
+__all__ = ["JsonDecoder", "flat"]
 
 MAX_NESTING = 64
 """Deeper JSON is invalid: parsers are recursive, and how deep they get depends on their caller."""
 
+_ESCAPED = re.compile(r'["\\\x00-\x1f]')  # in a name, where JSON escapes it
 # Possessive, and content with a text that never ends: no input takes more than linear time.
 _BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
 
@@ -62,7 +62,7 @@ class JsonDecoder:
         self._mapping = mapping
         self._paths = {field: field_path(field) for field in mapping.fields}
         refuse_nested(self._paths)
-        self._quick = _quick_json(mapping, self._paths)
+        self._quick = None if mapping.tag is not None else _quick_json(mapping, self._paths)
         self._max_bytes = mapping.max_value_bytes
 
     @property
@@ -81,15 +81,24 @@ class JsonDecoder:
                 value.decode()
             except UnicodeDecodeError as error:
                 return Invalid(record.position, "decode", f"invalid UTF-8 at byte {error.start}")
-        if value.count(b"[") + value.count(b"{") > MAX_NESTING and _nesting(value) > MAX_NESTING:
+        if value.count(b"[") + value.count(b"{") > MAX_NESTING and nesting(value) > MAX_NESTING:
             return Invalid(
                 record.position, "decode", f"JSON nested more than {MAX_NESTING} levels deep"
             )
-        if self._quick is not None:
-            reading = self._quick(record, value)
-            if reading is not None:
-                return reading
-        return self._thorough(record, value)
+        try:
+            reading = None if self._quick is None else self._quick(record, value)
+            return self._thorough(record, value) if reading is None else reading
+        except Exception as error:  # the stack is short, say
+            return self._mapping.given_up(record, error)
+
+    def lacking(self, record: Record) -> str:
+        """Say which channels a record lacks, and which fields it has instead."""
+        try:
+            tree = json.loads(record.value or b"", parse_int=_parse_int)
+            fields = [name for name, _ in flat(tree)]
+        except (ValueError, RecursionError):
+            fields = []
+        return self._mapping.lacking(self.decode(record), fields)
 
     def _thorough(self, record: Record, value: bytes) -> Reading | Invalid:
         try:
@@ -107,6 +116,7 @@ class JsonDecoder:
                 time=self._find(tree, mapping.time),
                 sensor=self._find(tree, mapping.sensor),
                 group=self._find(tree, mapping.group),
+                tag=self._find(tree, mapping.tag),
                 values=[self._find(tree, field) for field in mapping.channel_fields],
             )
         except Unreadable as error:
@@ -133,17 +143,17 @@ def _quick_json(
     """Build the quick way: a typed parser, one attribute fetch, no loop over channels.
 
     It answers ``None`` for whatever it is not sure of. A field with two roles has no single type,
-    so such a mapping has no quick way.
+    and a typed parser takes no name that JSON escapes: such a mapping has no quick way.
     """
     roles: dict[str, Any] = {field: float | None for field in mapping.channel_fields}
     named = [field for field in (mapping.sensor, mapping.group) if field is not None]
-    if len({*named, mapping.time, *roles} - {None}) < len(named) + len(roles) + (
-        mapping.time is not None
-    ):
+    n_fields = len(named) + len(roles) + (mapping.time is not None)
+    names = "".join(name for path in paths.values() for name in path)
+    if len({*named, mapping.time, *roles} - {None}) < n_fields or _ESCAPED.search(names):
         return None
     roles |= dict.fromkeys(named, str)
     if mapping.time is not None:
-        roles[mapping.time] = str if mapping.time_unit == "iso8601" else int | float
+        roles[mapping.time] = str if mapping.time_is_text else int | float
 
     struct, attributes = _typed_tree({paths[field]: kind for field, kind in roles.items()})
     parse = msgspec.json.Decoder(struct).decode
@@ -151,7 +161,7 @@ def _quick_json(
     fetch_time = attrgetter(attributes[paths[mapping.time]]) if mapping.time else None
     fetch_sensor = attrgetter(attributes[paths[mapping.sensor]]) if mapping.sensor else None
     fetch_group = attrgetter(attributes[paths[mapping.group]]) if mapping.group else None
-    in_ms = mapping.time_unit == "ms"
+    in_ms = mapping.time_unit == "ms" and not mapping.time_is_text
     single_key = fetch_group is None and mapping.groups is None and not mapping.pooled
     new = tuple.__new__  # nearly twice as fast as calling a named tuple's class
 
@@ -175,7 +185,7 @@ def _quick_json(
             else:
                 time = fetch_time(tree)
                 if not (in_ms and type(time) is int and MIN_EPOCH_MS <= time <= MAX_EPOCH_MS):
-                    time = to_epoch_ms(time, mapping.time_unit)
+                    time = mapping.epoch_ms(time)
         except (msgspec.DecodeError, UnicodeDecodeError, AttributeError, Unreadable):
             return None
         if None in values:
@@ -217,7 +227,24 @@ def _fetcher(attributes: list[str]) -> Callable[[Any], tuple[Any, ...]]:
     return fetch
 
 
-def _nesting(value: bytes) -> int:
+def flat(tree: object, path: str = "") -> Iterator[tuple[str, object]]:
+    r"""Yield the fields of an object as a mapping names them, each with its value.
+
+    Examples
+    --------
+    >>> list(flat({"t": 5, "motor": {"temp": 2.5, "v1.2": None}}))
+    [('t', 5), ('motor.temp', 2.5), ('motor.v1\\.2', None)]
+    """
+    if not isinstance(tree, dict):
+        yield path, tree
+        return
+    for name, below in tree.items():
+        part = name.replace(".", "\\.")
+        yield from flat(below, f"{path}.{part}" if path else part)
+
+
+def nesting(value: bytes) -> int:
+    """Return how many brackets of a JSON text stand open at once. O(bytes)."""
     depth = deepest = 0
     for match in _BRACKETS.finditer(value):
         token = match[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from rejex_stream.decode.mapping import FieldMapping, Unreadable, printable
 from rejex_stream.decode.paths import field_path, refuse_nested
 from rejex_stream.decode.registry import (
     HEADER_BYTES,
@@ -21,15 +23,18 @@ from rejex_stream.decode.registry import (
     UnusableSchemaError,
     reading_of,
 )
-from rejex_stream.mapping import FieldMapping, Unreadable, printable
+from rejex_stream.errors import ConnectorError
 from rejex_stream.protocols import RegisteredSchema
 from rejex_stream.types import Reading, Record
 
 __all__ = ["descriptors", "protobuf_reader"]
 
 _MAIN = "rejex_registered_schema.proto"
+_GIVEN = "given.descriptors"
 _LOG_LINE = re.compile(r"WARNING: All log messages|[IWEF]\d{4} ")  # they bear the time
+_PROTOC_S = 60.0
 _MOST_INDEXES = 64
+_WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,19}")
 _TIMESTAMP = "google.protobuf.Timestamp"
 
 Getter: TypeAlias = Callable[[Any], object]
@@ -58,7 +63,6 @@ def protobuf_reader(schema: RegisteredSchema, mapping: FieldMapping) -> PayloadR
         If protoc refuses it.
     """
     from google.protobuf import descriptor_pb2, descriptor_pool
-    from google.protobuf.message import DecodeError
 
     files = descriptor_pb2.FileDescriptorSet.FromString(descriptors(schema))
     pool = descriptor_pool.DescriptorPool()
@@ -81,7 +85,7 @@ def protobuf_reader(schema: RegisteredSchema, mapping: FieldMapping) -> PayloadR
         message = known.get(indexes) or learn(indexes)
         try:
             tree = message.parse(value[begin:])
-        except DecodeError:
+        except Exception:  # whatever a parser says of bytes that mean nothing
             raise MisfitError("it is broken, or of another message") from None
         named = (message.time(tree), message.sensor(tree), message.group(tree))
         values = tuple([get(tree) for get in message.values])
@@ -100,36 +104,60 @@ def descriptors(schema: RegisteredSchema) -> bytes:
     ------
     UnusableSchemaError
         If protoc refuses it.
+    ConnectorError
+        Retriable while protoc cannot be run at all: the disk is full, say.
     """
     from google.protobuf import descriptor_pb2
 
-    with tempfile.TemporaryDirectory(prefix="rejex-protoc-") as folder:
-        root = Path(folder).resolve()
-        known = descriptor_pb2.FileDescriptorSet()
-        for name, text in {**schema.references, _MAIN: schema.text}.items():
-            described = _described(text)
-            if described is not None:
-                known.file.add().MergeFrom(described)
-                known.file[-1].name = name
-                continue
-            path = (root / name).resolve()
-            if not path.is_relative_to(root):
-                raise UnusableSchemaError(f"it refers to {printable(name)}, outside of its folder")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        given, made = root / "given.descriptors", root / "made.descriptors"
-        given.write_bytes(known.SerializeToString())
-        # In a process of its own: protoc says what is wrong on the standard error stream alone.
+    try:
+        with tempfile.TemporaryDirectory(prefix="rejex-protoc-") as folder:
+            root = Path(folder).resolve()
+            known = descriptor_pb2.FileDescriptorSet()
+            for name, text in {**schema.references, _MAIN: schema.text}.items():
+                described = _described(text)
+                if described is not None:
+                    known.file.add().MergeFrom(described)
+                    known.file[-1].name = name
+                else:
+                    _lay_down(root, name, text)
+            (root / _GIVEN).write_bytes(known.SerializeToString())
+            return _compiled(root)
+    except OSError as error:  # a full disk, no memory: no schema's fault
+        reason = error.strerror or type(error).__name__
+        raise ConnectorError(f"protoc cannot be run: {reason}", retriable=True) from None
+
+
+def _lay_down(root: Path, name: str, text: str) -> None:
+    path = (root / name).resolve() if name.isprintable() else root
+    if path == root or not path.is_relative_to(root):
+        raise UnusableSchemaError(f"it refers to {printable(name)}, outside of its folder")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except (ValueError, FileExistsError, IsADirectoryError, NotADirectoryError):
+        raise UnusableSchemaError(f"{printable(name)} cannot be a file with such a text") from None
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        raise UnusableSchemaError(f"{printable(name)} is too long for a file") from None
+
+
+def _compiled(root: Path) -> bytes:
+    made = root / "made.descriptors"
+    # In a process of its own: protoc says what is wrong on the standard error stream alone.
+    try:
         done = subprocess.run(
             [sys.executable, "-m", "grpc_tools.protoc", f"-I{root}", "--include_imports",
-             f"--descriptor_set_in={given}", f"--descriptor_set_out={made}", _MAIN],
-            capture_output=True, text=True, check=False,
+             f"--descriptor_set_in={root / _GIVEN}", f"--descriptor_set_out={made}", _MAIN],
+            capture_output=True, text=True, errors="replace", check=False, timeout=_PROTOC_S,
         )  # fmt: skip
-        if done.returncode:
-            lines = done.stderr.replace(f"{root}/", "").splitlines()
-            said = "; ".join(line for line in lines if not _LOG_LINE.match(line))
-            raise UnusableSchemaError(f"protoc says {printable(said, 300)}")
-        return made.read_bytes()
+    except subprocess.TimeoutExpired:
+        raise UnusableSchemaError(f"protoc is not done with it in {_PROTOC_S:g} s") from None
+    if done.returncode:
+        lines = done.stderr.replace(f"{root}/", "").splitlines()
+        said = "; ".join(line for line in lines if not _LOG_LINE.match(line))
+        raise UnusableSchemaError(f"protoc says {printable(said, 300)}")
+    return made.read_bytes()
 
 
 def _described(text: str) -> Any:  # noqa: ANN401 - a FileDescriptorProto, or None
@@ -194,7 +222,7 @@ def _message(
     )
     values = [_getter(descriptor, paths[field]) for field in mapping.channel_fields]
     if mapping.time is not None and _is_timestamp(descriptor, paths[mapping.time]):
-        mapping = replace(mapping, time_unit="ns")
+        mapping = replace(mapping, time_unit="ns", time_format=None)
     parse = message_factory.GetMessageClass(descriptor).FromString
     return _Message(parse, mapping, time, sensor, group, values)
 
@@ -210,23 +238,45 @@ def _getter(descriptor: Any, path: tuple[str, ...]) -> Getter:  # noqa: ANN401
         entry = field.message_type
         if entry is None or not entry.GetOptions().map_entry:
             return lambda tree: list(take(tree))  # type: ignore[call-overload]
-        return _map_getter(take, entry.fields_by_name["value"], rest)
+        return _map_getter(take, entry, rest)
     below = _value_getter(field, rest)
     if field.has_presence:
         return lambda tree: below(take(tree)) if tree.HasField(name) else None
     return take if below is _itself else lambda tree: below(take(tree))
 
 
-def _map_getter(take: Getter, value: Any, path: tuple[str, ...]) -> Getter:  # noqa: ANN401
+def _map_getter(take: Getter, entry: Any, path: tuple[str, ...]) -> Getter:  # noqa: ANN401
     if not path:
         return lambda tree: dict(take(tree))  # type: ignore[call-overload]
-    below = _value_getter(value, path[1:])
+    below = _value_getter(entry.fields_by_name["value"], path[1:])
+    key = _map_key(entry, path[0])
+    if key is None:
+        return _absent
 
     def get(tree: Any) -> object:  # noqa: ANN401
         entries: Any = take(tree)
-        return below(entries[path[0]]) if path[0] in entries else None
+        return below(entries[key]) if key in entries else None
 
     return get
+
+
+def _map_key(entry: Any, text: str) -> object:  # noqa: ANN401
+    """Return the key that a part of a path stands for; ``None`` where it can be none."""
+    from google.protobuf import message_factory
+
+    field = entry.fields_by_name["key"]
+    key: object = None
+    if field.cpp_type == field.CPPTYPE_STRING:
+        key = text
+    elif field.cpp_type == field.CPPTYPE_BOOL:
+        key = {"true": True, "false": False}.get(text)
+    elif _WHOLE_NUMBER.fullmatch(text):
+        key = int(text)
+    try:  # of the numbers some are out of range
+        message_factory.GetMessageClass(entry)(key=key)
+    except (TypeError, ValueError):
+        return None
+    return key
 
 
 def _value_getter(field: Any, path: tuple[str, ...]) -> Getter:  # noqa: ANN401

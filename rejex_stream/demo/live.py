@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -14,17 +14,17 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from rejex_stream.build import monitor_config
-from rejex_stream.demo.pipelines import Pipeline
-from rejex_stream.demo.words import in_words, percent
+from rejex_stream.config.assembly import monitor_config, run_pipeline
+from rejex_stream.demo.feeds import Feed
 from rejex_stream.monitor import Alarm, Theory
-from rejex_stream.monitor.cells import cell_table
-from rejex_stream.monitor.theory import theory_of
-from rejex_stream.progress import RunEvent
-from rejex_stream.types import Label, Outcome, Partition, Reason, Verdict
+from rejex_stream.report.findings import theory_at
+from rejex_stream.report.words import in_words, percent
+from rejex_stream.run.progress import RunEvent, RunSummary
+from rejex_stream.types import Incident, Label, Outcome, Partition, Reason, Verdict
 
-__all__ = ["Board", "LiveView"]
+__all__ = ["Board", "picture", "play", "watched"]
 
+_FRAME_S = 0.04
 _WIDTH = 60
 _RECENT = 4
 _TALL = 32  # terminal rows from which on both pipelines have room
@@ -39,35 +39,32 @@ _SIGNS = {"anomaly": "▲", "rejected": "○", "no score": "✕"}
 
 
 class Board:
-    """What one pipeline has said so far; watches its run.
-
-    Parameters
-    ----------
-    pipeline
-        Which one.
+    """What the pipeline of one feed has said so far; watches its run.
 
     Attributes
     ----------
-    total, done
-        Records of its feed, and how many of them have an outcome.
+    done
+        How many records have an outcome.
     kinds, unreadable
         How many outcomes of each kind.
     recent, alarms
         The last anomalies and rejected events; what the monitors said.
+    incidents
+        As they stand, by id, in the order in which they opened.
     theory
         Of the last band.
     """
 
-    def __init__(self, pipeline: Pipeline) -> None:
-        self.pipeline = pipeline
-        self.total = pipeline.feed.n_records
+    def __init__(self, feed: Feed) -> None:
+        self.feed = feed
         self.alarms: list[Alarm] = []
+        self.incidents: dict[str, Incident] = {}
         self.done = 0
         self.kinds: Counter[str] = Counter()
         self.unreadable = 0
         self.recent: deque[tuple[str, Verdict]] = deque(maxlen=_RECENT)
         self.theory: Theory | None = None
-        self._monitors = monitor_config(pipeline.config)
+        self._monitors = monitor_config(feed.config)
         self._rolling: dict[str, deque[bool]] = {}
 
     def outcomes(
@@ -76,6 +73,8 @@ class Board:
         """Take note of a batch."""
         for outcome in outcomes:
             self.done += 1
+            if outcome.incident is not None:
+                self.incidents[outcome.incident.id] = outcome.incident
             if outcome.verdict is None:
                 self.unreadable += 1
             else:
@@ -89,21 +88,23 @@ class Board:
         self.kinds[kind] += 1
         if kind in _SIGNS:
             self.recent.append((kind, verdict))
-        if verdict.band_lower is None or verdict.band_upper is None:
+        theory = theory_at(verdict, self._monitors)
+        if theory is None:
             return
         window = self._monitors.window
         rolling = self._rolling.setdefault(verdict.stream_key, deque(maxlen=window))
         rolling.append(verdict.reason is Reason.AMBIGUOUS)
-        table = cell_table(
-            verdict.window_len, verdict.n_anomalies, verdict.band_lower, verdict.band_upper
-        )
-        self.theory = theory_of(table, self._monitors)
+        self.theory = theory
 
     @property
     def rolling_rate(self) -> float | None:
         """Share of rejected in the newest windows of all streams; ``None`` before there are any."""
         ranked = sum(map(len, self._rolling.values()))
         return sum(map(sum, self._rolling.values())) / ranked if ranked else None
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{self.kinds[kind]:,} {kind}" for kind in _STYLES)
+        return f"{self.feed.title}: {self.done:,} records: {kinds}, {self.unreadable} unreadable"
 
 
 def _kind(verdict: Verdict) -> str:
@@ -114,79 +115,77 @@ def _kind(verdict: Verdict) -> str:
     return "rejected" if verdict.reason is Reason.AMBIGUOUS else "no score"
 
 
-class LiveView:
-    """Draws the boards ten times a second on a terminal; elsewhere a plain line for each end.
+def play(board: Board, *, seconds: float = 0.0) -> RunSummary:
+    """Run the pipeline of a board to the end of its feed, as ``rejex-stream run`` would.
 
     Parameters
     ----------
-    console
-        Where to draw.
-    boards
-        One for each pipeline, in order.
+    board
+        Is told everything.
+    seconds
+        How long it should take, so that people can watch; 0 for full speed. Changes no verdict.
     """
+    return run_pipeline(
+        board.feed.config,
+        observers=[_Unhurried(board, board.feed.n_records / seconds) if seconds > 0 else board],
+        on_alarm=lambda partition, alarm: board.alarms.append(alarm),
+        on_incident=lambda incident: None,  # the board sees outcomes
+    )
 
-    def __init__(self, console: Console, boards: Sequence[Board]) -> None:
-        self._console = console
-        self._boards = boards
+
+class _Unhurried:
+    """Passes outcomes on at a steady rate, and holds up the run meanwhile."""
+
+    def __init__(self, board: Board, per_s: float) -> None:
+        self._board = board
+        self._per_s = per_s
         self._begun = time.monotonic()
-        self._live = (
-            Live(
-                console=console,
-                refresh_per_second=10,
-                get_renderable=self.render,
-                transient=True,
-            )
-            if console.is_terminal
-            else None
-        )
 
-    def __enter__(self) -> LiveView:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+    def outcomes(
+        self, partition: Partition, outcomes: Sequence[Outcome], *, replaying: bool
     ) -> None:
-        if self._live is not None:
-            self._live.stop()
+        frame = max(1, round(self._per_s * _FRAME_S))
+        for start in range(0, len(outcomes), frame):
+            self._board.outcomes(partition, outcomes[start : start + frame], replaying=replaying)
+            ahead_s = self._board.done / self._per_s - (time.monotonic() - self._begun)
+            if ahead_s > 0:
+                time.sleep(ahead_s)
 
-    @property
-    def is_terminal(self) -> bool:
-        """Whether somebody watches."""
-        return self._live is not None
+    def event(self, event: RunEvent) -> None:
+        self._board.event(event)
 
-    def ended(self, board: Board, seconds: float) -> None:
-        """Say that a pipeline has come to the end of its feed."""
-        if self._live is None:
-            kinds = ", ".join(f"{board.kinds[kind]:,} {kind}" for kind in _STYLES)
-            self._console.print(
-                f"{board.pipeline.title}: {board.done:,} records in {seconds:.1f} s: {kinds}, "
-                f"{board.unreadable} unreadable"
-            )
 
-    def render(self) -> RenderableType:
-        """Return the whole picture."""
-        low = self._console.height < _TALL
-        now = next((b for b in self._boards if b.done < b.total), self._boards[-1])
-        return Group(
-            *(
-                Padding(_panel(board, brief=low and board is not now), (1, 2, 0, 2))
-                for board in self._boards
-            )
-        )
+@contextmanager
+def watched(console: Console, boards: Sequence[Board]) -> Iterator[None]:
+    """Draw the boards ten times a second, if the console is a terminal."""
+    if not console.is_terminal:
+        yield
+        return
+    with Live(
+        console=console,
+        refresh_per_second=10,
+        get_renderable=lambda: picture(console, boards),
+        transient=True,
+    ):
+        yield
+
+
+def picture(console: Console, boards: Sequence[Board]) -> RenderableType:
+    """Return all boards; on a low terminal only the one that moves in full."""
+    low = console.height < _TALL
+    now = next((b for b in boards if b.done < b.feed.n_records), boards[-1])
+    return Group(
+        *(Padding(_panel(board, brief=low and board is not now), (1, 2, 0, 2)) for board in boards)
+    )
 
 
 def _panel(board: Board, *, brief: bool) -> RenderableType:
     head = Table.grid(expand=False, padding=(0, 2))
-    rest = [("default", board.done), ("bright_black", board.total - board.done)]
+    rest = [("default", board.done), ("bright_black", board.feed.n_records - board.done)]
     head.add_row(
-        Text(board.pipeline.title, style="bold"),
+        Text(board.feed.title, style="bold"),
         _bar(rest, 28, "━"),
-        Text(f"{board.done:,} of {board.total:,}"),
+        Text(f"{board.done:,} of {board.feed.n_records:,}"),
     )
     if brief or not board.done:
         return head
@@ -211,13 +210,13 @@ def _panel(board: Board, *, brief: bool) -> RenderableType:
 def _gauge(rate: float, theory: Theory) -> list[Text]:
     """Draw the rolling rate as a bar, with the three lines of the theory across it."""
     paper = theory.paper_bound or 0.0
-    top = max(paper, theory.exact_bound, rate) * 1.05
+    top = max(paper, theory.frozen_bound, rate) * 1.05
 
     def column(share: float) -> int:
         return min(_WIDTH - 1, round(share / top * (_WIDTH - 1)))
 
     cells = [("━", "yellow") if k <= column(rate) else ("─", "bright_black") for k in range(_WIDTH)]
-    for share, style in ((paper, "bright_black"), (theory.exact_bound, "red")):
+    for share, style in ((paper, "bright_black"), (theory.frozen_bound, "red")):
         cells[column(share)] = ("┃", style)
     cells[column(theory.expected_rate)] = ("┃", "bold")
     line = Text()
@@ -227,7 +226,7 @@ def _gauge(rate: float, theory: Theory) -> list[Text]:
     words.append("rejected, rolling ")
     words.append(percent(rate), style="bold yellow")
     words.append(f"   expected {percent(theory.expected_rate)}", style="bold")
-    words.append(f"   exact bound {percent(theory.exact_bound)}", style="red")
+    words.append(f"   frozen-window bound {percent(theory.frozen_bound)}", style="red")
     words.append(f"   paper’s bound {percent(paper)}", style="bright_black")
     return [words, line]
 

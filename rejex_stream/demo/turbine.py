@@ -33,7 +33,9 @@ _DAY = 86_400 // STEP_S
 _RATED_KW = 2_000.0
 _CUT_IN_MS, _RATED_MS, _CUT_OUT_MS = 3.5, 12.5, 25.0
 
-FaultKind: TypeAlias = Literal["overheating", "bearing", "stuck", "derating", "trip", "dropout"]
+FaultKind: TypeAlias = Literal[
+    "overheating", "bearing", "friction", "stuck", "derating", "trip", "dropout"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +48,11 @@ class Fault:
         One of :data:`TURBINES`.
     kind
         ``overheating``: the gearbox warms up to 24 K too much, hour by hour. ``bearing``: vibration
-        grows to the 2.4-fold within two days. ``stuck``: the temperature sensor repeats one number.
-        ``derating``: power is held at 40 % while the rotor turns as the wind wants. ``trip``: the
-        generator is off the grid, the rotor still turns. ``dropout``: vibration is missing.
+        grows to the 2.4-fold within two days. ``friction``: a bearing of the gearbox wears slowly;
+        at the end it gives off 8 K more at full load, and nothing where there is none. ``stuck``:
+        the temperature sensor repeats one number. ``derating``: power is held at 40 % while the
+        rotor turns as the wind wants. ``trip``: the generator is off the grid, the rotor still
+        turns. ``dropout``: vibration is missing.
     first, last
         Steps, both inclusive.
     title
@@ -82,13 +86,16 @@ class Run:
         Turbine → shape (steps, 4) in the order of :data:`CHANNELS`; ``nan`` where missing.
     faults
         What was done to it.
+    ambient_c
+        Temperature of the air, shape (steps,); a turbine has a thermometer for it.
     """
 
     values: dict[str, FloatArray]
     faults: tuple[Fault, ...]
+    ambient_c: FloatArray
 
 
-def simulate(days: int = 28, seed: int = 0) -> Run:
+def simulate(days: int = 28, seed: int = 0, faults: tuple[Fault, ...] = FAULTS) -> Run:
     """Let the farm run; equal arguments give equal numbers.
 
     Parameters
@@ -97,6 +104,8 @@ def simulate(days: int = 28, seed: int = 0) -> Run:
         At least 28, so that every fault lies inside and a week comes before the first.
     seed
         Of weather and noise; the faults stay where they are.
+    faults
+        What to do to whom; inside the days.
 
     Examples
     --------
@@ -115,9 +124,9 @@ def simulate(days: int = 28, seed: int = 0) -> Run:
     values = {}
     for number, turbine in enumerate(TURBINES):
         rng = np.random.default_rng([seed, 1 + number])
-        faults = [fault for fault in FAULTS if fault.turbine == turbine]
-        values[turbine] = _turbine(rng, weather, ambient, faults)
-    return Run(values, FAULTS)
+        own = [fault for fault in faults if fault.turbine == turbine]
+        values[turbine] = _turbine(rng, weather, ambient, own)
+    return Run(values, faults, ambient.round(1))
 
 
 def _turbine(
@@ -140,6 +149,8 @@ def _turbine(
         progress = np.linspace(0.0, 1.0, fault.last - fault.first + 1)
         if fault.kind == "overheating":
             extra_heat[at] = 24.0 * progress
+        elif fault.kind == "friction":
+            extra_heat[at] = 8.0 * progress * power[at] / _RATED_KW
         elif fault.kind == "bearing":
             wear[at] = np.exp(progress * math.log(2.4))
         elif fault.kind == "derating":

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rejex_stream.detectors.exact import affine, row_sum
-from rejex_stream.detectors.rowwise import RowByRow, fit_row_by_row
+from rejex_stream.detectors.rowwise import RowByRow, affine, fit_row_by_row, row_sum
 from rejex_stream.errors import DetectorError
 from rejex_stream.types import FloatArray
 

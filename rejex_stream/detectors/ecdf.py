@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from rejex_stream.detectors.exact import row_sum
+from rejex_stream.detectors.rowwise import row_sum
 from rejex_stream.types import FloatArray
 
 __all__ = ["EcdfTails", "fit_copod", "fit_ecod"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rejex_stream.detectors.exact import affine, count_below, row_sum
+from rejex_stream.detectors.rowwise import affine, count_below, row_sum
 from rejex_stream.types import FloatArray
 
 __all__ = ["ColumnHistograms", "ProjectedHistograms", "fit_hbos", "fit_loda"]

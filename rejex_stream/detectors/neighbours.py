@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rejex_stream.detectors.exact import row_sum
-from rejex_stream.detectors.rowwise import RowByRow
+from rejex_stream.detectors.rowwise import RowByRow, row_sum
 from rejex_stream.protocols import Scorer
 from rejex_stream.types import FloatArray
 

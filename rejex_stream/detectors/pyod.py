@@ -1,31 +1,43 @@
-"""PyOD detectors as recipes that fit, and scorers whose verdicts no batch can change."""
+"""PyOD detectors as recipes that fit, and scorers whose verdicts no batch can change.
+
+PyOD's detectors draw from numpy's global generator, set ``PYTHONHASHSEED``, warn about what the
+user cannot change, and sum in an order that depends on the number of threads. All of that is
+process-wide, so fits are contained, and those of one process run one after another; for fits side
+by side use processes.
+"""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import inspect
-from collections.abc import Callable
+import os
+import random
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from rejex_stream.detectors.autoencoder import fit_autoencoder
-from rejex_stream.detectors.containment import contained
 from rejex_stream.detectors.ecdf import fit_copod, fit_ecod
 from rejex_stream.detectors.gaussian_mixture import fit_gmm
 from rejex_stream.detectors.histograms import fit_hbos, fit_loda
-from rejex_stream.detectors.isolation_forest import fit_iforest
-from rejex_stream.detectors.isolation_nne import fit_inne
+from rejex_stream.detectors.isolation import fit_iforest, fit_inne
 from rejex_stream.detectors.neighbours import fit_kde, fit_knn, fit_lof
 from rejex_stream.detectors.rowwise import fit_ocsvm, fit_row_by_row
-from rejex_stream.detectors.scaling import Scale, check_scale, measure_scale
+from rejex_stream.detectors.scaling import check_scale, measure_scale
+from rejex_stream.detectors.table import TableScorer, training_table
 from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.protocols import Scorer
 from rejex_stream.types import FloatArray
 
-__all__ = ["REFUSED", "PyODDetector", "PyODScorer", "pyod_detector"]
+__all__ = ["REFUSED", "PyODDetector", "contained", "pyod_detector"]
 
 Fitter = Callable[[Callable[[], Any], FloatArray], Scorer]
 
@@ -72,46 +84,6 @@ REFUSED: Final[dict[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class PyODScorer:
-    """A fitted PyOD detector; rows that are not finite score ``nan``.
-
-    Attributes
-    ----------
-    training_scores
-        Shape (n,), on the scale of :meth:`score`; leave-one-out for KNN, LOF, ECOD and COPOD, in
-        sample (too low) for the others.
-    """
-
-    name: str
-    n_columns: int
-    scale: Scale | None
-    inner: Scorer
-    training_scores: FloatArray
-
-    def score(self, X: FloatArray) -> FloatArray:
-        """Score rows X of shape (m, d), high = anomalous; a row's score is its own, bit for bit."""
-        X = np.ascontiguousarray(X, dtype=np.float64)
-        if X.ndim != 2 or X.shape[1] != self.n_columns:
-            raise DetectorError(
-                f"{self.name} was fitted on {self.n_columns} columns and got rows of shape "
-                f"{X.shape}; give an array of shape (m, {self.n_columns})."
-            )
-        if len(X) == 0:
-            return np.empty(0)
-        with np.errstate(all="ignore"):
-            if self.scale is not None:
-                X = self.scale.apply(X)
-            finite = np.isfinite(X)
-            if finite.all():
-                return self.inner.score(X)
-            scores = np.full(len(X), np.nan)
-            readable = finite.all(axis=1)
-            if readable.any():
-                scores[readable] = self.inner.score(np.ascontiguousarray(X[readable]))
-            return scores
-
-
-@dataclass(frozen=True, slots=True)
 class PyODDetector:
     """A recipe: which PyOD class, with which parameters, on which scale.
 
@@ -133,16 +105,9 @@ class PyODDetector:
     params: tuple[tuple[str, Any], ...] = ()
     scale: str = "none"
 
-    def fit(self, X: FloatArray, *, seed: int) -> PyODScorer:
+    def fit(self, X: FloatArray, *, seed: int) -> TableScorer:
         """Fit on finite rows X of shape (n, d); equal X and seed give equal scores."""
-        X = np.array(X, dtype=np.float64, order="C")  # trees keep a view: never the caller's rows
-        if X.ndim != 2 or 0 in X.shape:
-            raise DetectorError(f"{self.name} needs rows of shape (n, d), got shape {X.shape}.")
-        if not (finite := np.isfinite(X).all(axis=1)).all():
-            raise DetectorError(
-                f"{self.name} cannot be fitted: {np.count_nonzero(~finite)} of {len(X)} rows hold "
-                f"a value that is not finite; leave such rows out."
-            )
+        X = training_table(self.name, X)
         scale = measure_scale(self.scale, X)
         scaled = X if scale is None else scale.apply(X)
         seed %= 2**32
@@ -157,7 +122,7 @@ class PyODDetector:
         except Exception as error:
             raise DetectorError(_why(self.name, error, X)) from error
         training = np.asarray(inner.training_scores, dtype=np.float64)  # type: ignore[attr-defined]
-        return PyODScorer(self.name, X.shape[1], scale, inner, training)
+        return TableScorer(self.name, X.shape[1], scale, inner, training)
 
     def _make(self, seed: int) -> Any:  # noqa: ANN401 - PyOD is untyped
         cls = _load(self.class_path)
@@ -256,3 +221,60 @@ def _why(name: str, error: Exception, X: FloatArray) -> str:
     also = f" Columns {constant} never change." if constant else ""
     cause = str(error).rstrip(".") or type(error).__name__
     return f"{name} could not be fitted on {n} rows of {d} columns: {cause}.{also}"
+
+
+# ------------------------------------------------------------------------ containment
+_CHATTY = r"(pyod|sklearn|scipy|numba|torch)(\.|$)"
+_lock = threading.RLock()
+
+
+def _fresh_lock() -> None:
+    # A forked child would inherit a lock that the parent's fit thread holds, for ever.
+    global _lock  # noqa: PLW0603
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_fresh_lock)
+
+
+@contextmanager
+def contained(seed: int) -> Iterator[None]:
+    """Seed every global generator, use one thread, keep quiet; put all back on the way out.
+
+    Examples
+    --------
+    >>> with contained(7):
+    ...     a = random.random()
+    >>> with contained(7):
+    ...     a == random.random()
+    True
+    """
+    torch = sys.modules.get("torch")
+    with _lock, warnings.catch_warnings(), np.errstate(all="ignore"), threadpool_limits(1):
+        warnings.filterwarnings("ignore", module=_CHATTY)
+        numpy_state = np.random.get_state()  # noqa: NPY002 - PyOD draws from the global one
+        python_state = random.getstate()
+        hash_seed = os.environ.get("PYTHONHASHSEED")
+        torch_state = None if torch is None else _seed_torch(torch, seed)
+        np.random.seed(seed)  # noqa: NPY002
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            np.random.set_state(numpy_state)  # noqa: NPY002
+            random.setstate(python_state)
+            if torch is not None and torch_state is not None:
+                torch.random.set_rng_state(torch_state[0])
+                torch.set_num_threads(torch_state[1])
+            if hash_seed is None:
+                os.environ.pop("PYTHONHASHSEED", None)
+            else:
+                os.environ["PYTHONHASHSEED"] = hash_seed
+
+
+def _seed_torch(torch: Any, seed: int) -> tuple[Any, int]:  # noqa: ANN401 - the torch module
+    state = torch.random.get_rng_state(), torch.get_num_threads()
+    torch.manual_seed(seed)
+    torch.set_num_threads(1)
+    return state

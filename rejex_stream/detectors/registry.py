@@ -5,14 +5,16 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from rejex_stream.detectors.pyod import REFUSED, pyod_detector, refusal
 from rejex_stream.errors import ConfigError, DetectorError
-from rejex_stream.protocols import BatchDetector, IncrementalDetector
+from rejex_stream.protocols import BatchDetector, IncrementalDetector, IncrementalScorer, Scorer
+from rejex_stream.types import FloatArray
 
-__all__ = ["PYOD", "RIVER", "Detector", "as_detector", "make_detector"]
+__all__ = ["DEFAULT", "PYOD", "RIVER", "SENSOR", "Detector", "as_detector", "make_detector"]
 
 Detector = BatchDetector | IncrementalDetector
 Factory = Callable[..., Detector]
@@ -27,9 +29,9 @@ def _pyod(name: str, class_path: str) -> Factory:
 
 def _river(name: str) -> Factory:
     def factory(**params: Any) -> Detector:  # noqa: ANN401 - whatever the River class takes
-        from rejex_stream.detectors import rivernamed  # River is imported when it is used
+        from rejex_stream.detectors.river import named  # River is imported when it is used
 
-        return rivernamed.make(name, params)
+        return named.make(name, params)
 
     return factory
 
@@ -62,15 +64,54 @@ RIVER: Final[dict[str, Factory]] = {
 """River's detectors, which learn one row at a time."""
 
 
+def _sensor(word: str, made_by: str = "", /, **fixed: Any) -> Factory:  # noqa: ANN401
+    def factory(**params: Any) -> Detector:  # noqa: ANN401 - whatever the recipe takes
+        from rejex_stream.detectors import sensor  # scikit-learn is imported when it is used
+
+        make = getattr(sensor, made_by or word)
+        known = [key for key in inspect.signature(make).parameters if key not in _NOT_GIVEN]
+        for key in params:
+            if key not in known:
+                raise ConfigError(
+                    f"rejex:{word} has no parameter {key!r}; it accepts: {', '.join(known)}."
+                )
+        if "members" in params:
+            params["members"] = tuple(map(as_detector, params["members"]))
+        made: Detector = make(**fixed, **params)
+        return made
+
+    return factory
+
+
+_NOT_GIVEN: Final = {"name", "preset", "layout", "explaining"}
+
+SENSOR: Final[dict[str, Factory]] = {
+    "Ensemble": _sensor("Ensemble", "ensemble"),
+    "Mahalanobis": _sensor("Mahalanobis"),
+    "NormalBehaviour": _sensor("NormalBehaviour"),
+    "SeasonalResidual": _sensor("SeasonalResidual"),
+    "Sensor": _sensor("Sensor", "Mahalanobis", name="rejex:Sensor", preset="sensor"),
+    "SensorEnsemble": _sensor("SensorEnsemble", "sensor_ensemble"),
+    "Subsequence": _sensor("Subsequence"),
+    "VARResidual": _sensor("VARResidual"),
+}
+"""Detectors for sensors, fitted on rows that know what happened a moment ago."""
+
+DEFAULT: Final = "Sensor"
+"""What scores where nothing else is said."""
+
+_REGISTRIES: Final = (("pyod", PYOD), ("river", RIVER), ("rejex", SENSOR))
+
+
 def make_detector(name: str, **params: Any) -> Detector:  # noqa: ANN401 - the detector's own
     """Make a detector from its name and parameters.
 
     Parameters
     ----------
     name
-        A name from :data:`PYOD` or :data:`RIVER`, in any case; ``pyod:LODA`` or ``river:LODA``
-        where both have it; or the dotted name of any other PyOD class, of a River class, of a
-        function that returns a River model, or of a River model itself.
+        A name from :data:`SENSOR`, :data:`PYOD` or :data:`RIVER`, in any case; ``pyod:LODA`` or
+        ``river:LODA`` where both have it; or the dotted name of any other PyOD class, of a River
+        class, of a function that returns a River model, or of a River model itself.
     params
         Parameters of that class or function, and the recipe's own: ``scale`` (both kinds),
         ``scale_events`` and ``warm_up_events`` (River).
@@ -103,7 +144,7 @@ def make_detector(name: str, **params: Any) -> Detector:  # noqa: ANN401 - the d
     raise DetectorError(_unknown(name))
 
 
-def as_detector(detector: object) -> Detector:
+def as_detector(detector: object, params: Mapping[str, Any] | None = None) -> Detector:
     """Make a detector of whatever stands for one.
 
     Parameters
@@ -111,37 +152,105 @@ def as_detector(detector: object) -> Detector:
     detector
         A name for :func:`make_detector`; an object that meets
         :class:`~rejex_stream.protocols.BatchDetector` or
-        :class:`~rejex_stream.protocols.IncrementalDetector`; a PyOD detector (its class and
-        parameters count, not what it has learnt); a River anomaly detector or a pipeline that ends
-        in one (cloned; taken as it is, without the scaling that registry names add).
+        :class:`~rejex_stream.protocols.IncrementalDetector` (one without a `name` goes by that of
+        its class); a PyOD or scikit-learn detector, or a scikit-learn pipeline that ends in one
+        (class and parameters count, not what it has learnt); a River anomaly detector or a pipeline
+        that ends in one (cloned; taken as it is, without the scaling that registry names add).
+    params
+        Parameters of a detector that is given by name.
 
     Examples
     --------
     >>> from pyod.models.knn import KNN
     >>> as_detector(KNN(n_neighbors=3)).params
     (('algorithm', 'kd_tree'), ('n_neighbors', 3))
+    >>> as_detector("KNN", {"n_neighbors": 3}) == as_detector(KNN(n_neighbors=3))
+    True
     """
     if isinstance(detector, str):
-        return make_detector(detector)
+        return make_detector(detector, **(params or {}))
+    if params:
+        raise ConfigError(
+            f"params = {dict(params)!r} go with a detector that is given by name; give "
+            f"{type(detector).__name__} its parameters when you make it."
+        )
     if not inspect.isclass(detector):
         if isinstance(detector, BatchDetector | IncrementalDetector):
             return detector
-        package = _package(type(detector))
-        if package == "pyod":
-            return _from_pyod(detector)
-        if package == "river":
-            return _from_river(detector, type(detector).__name__, {})
+        found = _of_library(detector, type(detector).__name__, {})
+        if found is not None:
+            return found
+        if hasattr(detector, "start"):
+            return _Incremental(_whole(detector, ("restore", "warm_up_events")))
+        if callable(getattr(detector, "fit", None)):
+            return _Batch(detector)
     raise DetectorError(
-        f"{detector!r} is no detector; give a name, an object with fit(X, seed=...) or "
-        f"start(names, seed=...), a PyOD detector, or a River anomaly detector (not its class)."
+        f"{detector!r} is no detector; give a name, a PyOD or scikit-learn detector, a River "
+        f"anomaly detector (not its class), or an object of your own: with fit(X, seed=...), or "
+        f"with start(names, seed=...), restore(names, state) and warm_up_events."
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """A user's detector without a name: it goes by that of its class."""
+
+    detector: Any
+
+    @property
+    def name(self) -> str:
+        """E.g. ``own:Distance``."""
+        return f"own:{type(self.detector).__qualname__}"
+
+
+class _Batch(_Own):
+    """One with fit(X, seed=...)."""
+
+    __slots__ = ()
+
+    def fit(self, X: FloatArray, *, seed: int) -> Scorer:
+        """Fit on X of shape (n, d)."""
+        scorer: Scorer = self.detector.fit(X, seed=seed)
+        return scorer
+
+
+class _Incremental(_Own):
+    """One with start, restore and warm_up_events."""
+
+    __slots__ = ()
+
+    @property
+    def warm_up_events(self) -> int:
+        """How many first scores mean nothing."""
+        return int(self.detector.warm_up_events)
+
+    def start(self, feature_names: Sequence[str], *, seed: int) -> IncrementalScorer:
+        """Make an empty model for rows with these columns."""
+        scorer: IncrementalScorer = self.detector.start(feature_names, seed=seed)
+        return scorer
+
+    def restore(self, feature_names: Sequence[str], state: bytes) -> IncrementalScorer:
+        """Bring a model back from its state."""
+        scorer: IncrementalScorer = self.detector.restore(feature_names, state)
+        return scorer
+
+
+def _whole(detector: object, needed: tuple[str, ...]) -> object:
+    lacks = [name for name in needed if not hasattr(detector, name)]
+    if lacks:
+        raise DetectorError(
+            f"{type(detector).__name__} has start() and lacks {' and '.join(lacks)}: see "
+            f"rejex_stream.protocols.IncrementalDetector for what a detector that learns one row "
+            f"at a time has to have."
+        )
+    return detector
 
 
 def _by_name(name: str) -> dict[str, Factory]:
     wanted = name.casefold()
     return {
         full: factory
-        for package, registry in (("pyod", PYOD), ("river", RIVER))
+        for package, registry in _REGISTRIES
         for short, factory in registry.items()
         if wanted in (short.casefold(), (full := f"{package}:{short}").casefold())
     }
@@ -152,15 +261,13 @@ def _unknown(name: str) -> str:
     if (refused := {key.casefold(): key for key in REFUSED}.get(short.casefold())) is not None:
         return refusal(f"pyod:{refused}", REFUSED[refused])
     names = {
-        key.casefold(): f"{package}:{key}"
-        for package, registry in (("pyod", PYOD), ("river", RIVER))
-        for key in registry
+        key.casefold(): f"{package}:{key}" for package, registry in _REGISTRIES for key in registry
     }
     near = [names[key] for key in difflib.get_close_matches(short.casefold(), names, 3, 0.5)]
     nearest = (
         f"the nearest are {', '.join(near)}"
         if near
-        else (f"there are {', '.join([*PYOD, *RIVER])}")
+        else (f"there are {', '.join([*SENSOR, *PYOD, *RIVER])}")
     )
     return (
         f"There is no detector {name!r}; {nearest}. Any other PyOD or River class goes by its "
@@ -190,7 +297,9 @@ def _dotted(path: str, params: dict[str, Any]) -> Detector:
         )
     if isinstance(found, BatchDetector | IncrementalDetector):
         return found
-    return _from_river(found, path.removeprefix("river.anomaly."), options)
+    name = path.removeprefix("river.anomaly.")
+    made = _of_library(found, name, options)
+    return _from_river(found, name, options) if made is None else made
 
 
 _RIVER_OPTIONS: Final = {"scale", "scale_events", "warm_up_events", "sign", "trusted_modules"}
@@ -223,9 +332,22 @@ def _check_call(path: str, function: Callable[..., Any], params: dict[str, Any])
 
 
 def _package(cls: type) -> str:
-    """Tell whether a class descends from PyOD's or River's, without importing either."""
+    """Tell whether a class descends from one of a library's, without importing any."""
     roots = {base.__module__.partition(".")[0] for base in cls.__mro__}
-    return next((package for package in ("pyod", "river") if package in roots), "")
+    return next((package for package in ("pyod", "river", "sklearn") if package in roots), "")
+
+
+def _of_library(model: Any, name: str, options: dict[str, Any]) -> Detector | None:  # noqa: ANN401
+    package = _package(type(model))
+    if package == "pyod":
+        return _from_pyod(model)
+    if package == "river":
+        return _from_river(model, name, options)
+    if package == "sklearn":
+        from rejex_stream.detectors.scikit import scikit_detector
+
+        return scikit_detector(model, **options)
+    return None
 
 
 def _from_pyod(model: Any) -> Detector:  # noqa: ANN401

@@ -1,4 +1,10 @@
-"""PyOD detectors scored by PyOD: a batch at once where rows are provably apart, else row by row."""
+"""Scores whose bits cannot depend on the other rows of a batch.
+
+``X.sum(axis=1)`` and ``X @ W`` pick their order of additions by the *shape* of the whole
+batch, so the same row may score differently in a batch of 1 and of 500. The sums and counts here
+are elementwise, or a running sum, whose order is its definition. Where PyOD itself must score,
+it gets a batch at once if rows are provably apart, else one row at a time.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +13,84 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from rejex_stream.errors import DetectorError
 from rejex_stream.types import FloatArray
 
-__all__ = ["RowByRow", "RowsApart", "fit_ocsvm", "fit_row_by_row"]
+__all__ = [
+    "RowByRow",
+    "RowsApart",
+    "affine",
+    "count_below",
+    "fit_ocsvm",
+    "fit_row_by_row",
+    "row_sum",
+]
+
+_SMALL_EVENTS = 16
+_SMALL_EDGES = 64
+_SMALL_PRODUCTS = 1 << 19
 
 
+def row_sum(A: FloatArray) -> FloatArray:
+    """Sum each row of A of shape (m, k) from left to right; returns shape (m,).
+
+    Examples
+    --------
+    >>> row_sum(np.array([[1.0, 2.0], [3.0, 4.0]])).tolist()
+    [3.0, 7.0]
+    """
+    total: FloatArray = A.cumsum(axis=1)[:, -1]
+    return total
+
+
+def affine(X: FloatArray, W: FloatArray, offset: FloatArray) -> FloatArray:
+    """Return ``X @ W + offset`` for X (m, d) and W (d, k), adding one column of X at a time.
+
+    Examples
+    --------
+    >>> affine(np.ones((1, 2)), np.array([[1.0], [2.0]]), np.array([10.0])).tolist()
+    [[13.0]]
+    """
+    # Few rows: the same additions in the same order, in one call; along the fast axis of memory,
+    # and along no other, numpy would add in pairs.
+    if len(X) <= _SMALL_EVENTS and len(X) * W.size <= _SMALL_PRODUCTS:
+        terms = np.empty((len(X), len(W) + 1, W.shape[1]))
+        terms[:, 0] = offset
+        np.multiply(X[:, :, None], W, out=terms[:, 1:])
+        if W.shape[1] == 1:
+            return row_sum(terms[:, :, 0])[:, None]
+        added: FloatArray = np.add.reduce(terms, axis=1)
+        return added
+    total = np.repeat(offset[None, :], len(X), axis=0)
+    product = np.empty_like(total)
+    for column, weights in zip(X.T, W, strict=True):
+        np.multiply(column[:, None], weights, out=product)
+        total += product
+    return total
+
+
+def count_below(edges: FloatArray, X: FloatArray) -> npt.NDArray[np.intp]:
+    """Count, per column j, the sorted ``edges[j]`` below ``X[:, j]``; (d, b), (m, d) -> (m, d).
+
+    O(log b) a value, or one broadcast comparison where rows and edges are few.
+
+    Examples
+    --------
+    >>> count_below(np.array([[0.0, 1.0, 2.0]]), np.array([[1.0], [5.0]])).tolist()
+    [[1], [3]]
+    """
+    if len(X) <= _SMALL_EVENTS and edges.shape[1] <= _SMALL_EDGES:
+        below: npt.NDArray[np.intp] = (edges < X[:, :, None]).sum(axis=2)
+        return below
+    counts = np.empty(X.shape, dtype=np.intp)
+    for j, column in enumerate(edges):
+        counts[:, j] = np.searchsorted(column, X[:, j], side="left")
+    return counts
+
+
+# --------------------------------------------------------------------------- PyOD's own
 @dataclass(frozen=True, slots=True)
 class RowsApart:
     """Score a batch in one call, for a library that handles each row by itself."""

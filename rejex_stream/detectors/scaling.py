@@ -7,11 +7,11 @@ scores that the reference window holds. So a scale is measured once and frozen.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from rejex_stream.errors import ConfigError
+from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.types import FloatArray
 
 __all__ = ["SCALES", "FrozenScale", "Scale", "check_scale", "measure_scale"]
@@ -124,12 +124,33 @@ class FrozenScale:
         scaled = self.apply(x)
         return scaled if self.scale is None else np.clip(scaled, -_MOST_LEARNT, _MOST_LEARNT)
 
-    def state(self) -> dict[str, Any]:
-        """Everything it knows, as containers and arrays."""
-        scale = None if self.scale is None else (self.scale.centre, self.scale.spread)
-        return {"rows": self.rows, "scale": scale}
+    def state(self) -> dict[str, FloatArray]:
+        """Everything it knows: the waiting rows of shape (k, d), or centre and spread."""
+        if self.scale is not None:
+            return {"centre": self.scale.centre, "spread": self.scale.spread}
+        return {"rows": np.array(self.rows)} if self.rows else {}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Bring back what :meth:`state` returned."""
-        self.rows = list(state["rows"])
-        self.scale = None if state["scale"] is None else Scale(*state["scale"])
+    def restore(self, state: dict[str, FloatArray], n_columns: int) -> None:
+        """Bring back what :meth:`state` returned.
+
+        Raises
+        ------
+        CheckpointError
+            These are not the rows or the scale of `n_columns` columns.
+        """
+        match state:
+            case {"rows": rows} if (
+                not self.is_ready and len(rows) < self.events and rows.shape[1:] == (n_columns,)
+            ):
+                self.rows = list(rows)
+            case {"centre": centre, "spread": spread} if (
+                not self.is_ready
+                and centre.shape == spread.shape == (n_columns,)
+                and (spread > 0).all()
+            ):
+                self.scale = Scale(centre, spread)
+            case _ if state:
+                raise CheckpointError(
+                    f"The scale of the state ({', '.join(state)}) is none of {n_columns} columns "
+                    f"by {self.kind!r}; start without the state, or from another snapshot."
+                )

@@ -8,7 +8,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
-from rejex_stream.build import webhook_secret
 from rejex_stream.config.operating import Alerts
 from rejex_stream.doctor.findings import Finding
 from rejex_stream.errors import ConfigError
@@ -49,7 +48,7 @@ def webhook(alerts: Alerts) -> Iterator[Finding]:
         yield Finding("skipped", "alerts.webhook_url is not set")
         return
     try:
-        webhook_secret(alerts)
+        alerts.reveal("webhook_secret")
     except ConfigError as error:
         yield Finding("error", str(error), "mend alerts.webhook_secret_file, or its permissions")
         return

@@ -85,7 +85,7 @@ def _checks(config: Config, sample: int) -> list[tuple[str, Callable[[], Iterato
 
 def _verdicts(config: Config) -> Iterator[Finding]:
     """Both labels can be reached, or the config would not be valid; say how often."""
-    from rejex_stream.planner import plan, plan_doubts
+    from rejex_stream.plan.promises import plan, plan_doubts
 
     rejection = config.rejection
     policy = rejection.policy()
@@ -111,7 +111,7 @@ def _verdicts(config: Config) -> Iterator[Finding]:
 
 def _detector(config: Config) -> Iterator[Finding]:
     """Fit and score once, on noise, with as many columns as the pipeline has."""
-    from rejex_stream.build import engine_spec
+    from rejex_stream.config.assembly import engine_spec
 
     spec: EngineSpec = engine_spec(config)
     columns = len(spec.features.names)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
-from rejex_stream.build import file_decoder, file_places, open_source
+from rejex_connectors.snapshots import FolderSnapshotStore
+
 from rejex_stream.config import Config
+from rejex_stream.config.assembly import file_decoder, file_places, open_source, require_own_places
+from rejex_stream.doctor.environment import (
+    environment_findings,
+    has_snapshots,
+    stored_environments,
+)
 from rejex_stream.doctor.findings import (
     Finding,
     clock_finding,
@@ -17,7 +24,7 @@ from rejex_stream.doctor.findings import (
     sample_findings,
 )
 from rejex_stream.protocols import Assigned
-from rejex_stream.types import Reading
+from rejex_stream.types import Partition, Reading
 
 __all__ = ["checks"]
 
@@ -31,6 +38,7 @@ def checks(config: Config, sample: int) -> list[tuple[str, Callable[[], Iterator
         ("clock", lambda: _clock(readings)),
         ("outputs", lambda: _outputs(config)),
         ("state", lambda: _state(config)),
+        ("environment", lambda: _environment(config)),
     ]
 
 
@@ -54,9 +62,10 @@ def _sample(config: Config, sample: int, readings: list[Reading]) -> Iterator[Fi
         for change in source.changes():
             if isinstance(change, Assigned):
                 source.seek(change.partition, change.earliest)
-        decoded = [decoder.decode(record) for record in source.poll(sample, timeout_s=1.0)]
-    readings += [item for item in decoded if isinstance(item, Reading)]
-    yield from sample_findings(decoded)
+        records = source.poll(sample, timeout_s=1.0)
+        decoded = [decoder.decode(record) for record in records]
+        readings += [item for item in decoded if isinstance(item, Reading)]
+        yield from sample_findings(records, decoded, decoder, config.input.flags)
 
 
 def _clock(readings: list[Reading]) -> Iterator[Finding]:
@@ -68,8 +77,9 @@ def _clock(readings: list[Reading]) -> Iterator[Finding]:
 
 def _outputs(config: Config) -> Iterator[Finding]:
     places = file_places(config)
+    require_own_places(config)
     folders: dict[Path, str] = {}
-    for role, path in zip(("verdicts", "review", "deadletter"), places[:3], strict=True):
+    for role, path in places.outputs.items():
         if path != "-":
             folders.setdefault(Path(path).absolute().parent, role)
     for folder, role in folders.items():
@@ -87,9 +97,23 @@ def _state(config: Config) -> Iterator[Finding]:
         yield Finding("skipped", "nothing is kept: every run begins anew")
         return
     yield folder_finding(folder, "folder", "state.folder")
-    snapshots = list(folder.glob("*.snapshot")) if folder.is_dir() else []
+    snapshots = [*folder.glob("*-snapshots.db"), *folder.glob("*.snapshot")]
     if snapshots:
         age_s = time.time() - max(path.stat().st_mtime for path in snapshots)
         yield Finding("ok", f"the newest snapshot is {duration(age_s)} old")
     else:
         yield Finding("ok", "no snapshot yet: the first run begins anew")
+
+
+def _environment(config: Config) -> Iterator[Finding]:
+    folder = file_places(config).state
+    if folder is None:
+        yield Finding("skipped", "nothing is kept")
+        return
+    stored: list[tuple[Partition, Mapping[str, str] | str]] = []
+    if has_snapshots(folder):  # the store would make its folder
+        source = open_source(config)
+        with closing(source):
+            ours = [change.partition for change in source.changes()]
+        stored += stored_environments(config, FolderSnapshotStore(folder), ours, written=True)
+    yield from environment_findings(config, stored)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from rejex_stream.types import Invalid, Reading
+from rejex_stream.decode import Decoder
+from rejex_stream.decode.numbers import number_reader
+from rejex_stream.plan.dialect import find_marks, find_times
+from rejex_stream.types import Invalid, Reading, Record
 
 __all__ = [
     "Check",
@@ -25,6 +29,7 @@ __all__ = [
 
 Level = Literal["ok", "warning", "error", "skipped"]
 _FUTURE_S = 300.0
+_GOT = re.compile(r"'([^']+)'(?: lies outside|;|$)")
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,8 +97,13 @@ def clock_finding(readings: list[Reading], now_s: float) -> Finding:
     return Finding("ok", f"the newest event is of {when}, {duration(-ahead)} ago")
 
 
-def sample_findings(decoded: list[Reading | Invalid]) -> Iterator[Finding]:
-    """Say how many of the sample can be read, and the first that cannot."""
+def sample_findings(
+    records: Sequence[Record],
+    decoded: Sequence[Reading | Invalid],
+    decoder: Decoder,
+    flags: Sequence[str] = (),
+) -> Iterator[Finding]:
+    """Say how many of the sample can be read, the first that cannot, and channels nobody has."""
     readings = [item for item in decoded if isinstance(item, Reading)]
     invalid = [item for item in decoded if isinstance(item, Invalid)]
     if not decoded:
@@ -106,7 +116,7 @@ def sample_findings(decoded: list[Reading | Invalid]) -> Iterator[Finding]:
             "error" if not readings else "warning",
             f"{len(invalid)} of {len(decoded)} records cannot be read; {first.position}: "
             f"{first.reason}",
-            "compare [input] with the records",
+            _mend_of(first.reason),
         )
     if readings:
         yield Finding("ok", f"{len(readings)} records of {sensors} sensor(s) can be read")
@@ -115,11 +125,42 @@ def sample_findings(decoded: list[Reading | Invalid]) -> Iterator[Finding]:
         for column in zip(*(reading.values for reading in readings), strict=True)
     ]
     if readings and max(missing, default=0) == len(readings):
+        lost = [
+            n for n, count in zip(decoder.channels, missing, strict=True) if count == len(readings)
+        ]
+        names = [name for name in lost if name not in flags] or lost
+        newest = decoded.index(readings[-1])
+        lacking = getattr(decoder, "lacking", None)
+        why = "" if lacking is None else f"; in {readings[-1].position} {lacking(records[newest])}"
+        in_score = names[0] not in flags
         yield Finding(
-            "warning",
-            f"channel {missing.index(len(readings)) + 1} of {len(missing)} is missing everywhere",
-            "check the field of that channel in input.channels",
+            "error" if in_score else "warning",
+            f"missing everywhere: {', '.join(map(repr, names))}{why}",
+            ("no event can be scored without" if in_score else "the reviewer will not see it")
+            + "; mend the field in input.channels",
         )
+
+
+def _mend_of(reason: str) -> str:
+    """Say what to write, where what stands in the record tells it."""
+    got = _GOT.search(reason)
+    text = got[1] if got else ""
+    if "UTF-8" in reason:
+        return 'give input.encoding, such as "cp1252"'
+    if reason.startswith("time: "):
+        written = find_times([text])
+        if written is None:
+            return "mend input.time, or give input.time_format"
+        key, value = (
+            ("unit", written.unit) if written.format is None else ("format", written.format)
+        )
+        return f'give input.time_{key} = "{value}"'
+    marks = find_marks([text])
+    if "expected a number" in reason and number_reader(*marks)(text) is not None:
+        marked = [f'input.thousands = "{marks.thousands}"'] if marks.thousands else []
+        marked += [f'input.decimal = "{marks.decimal}"'] if marks.decimal != "." else []
+        return "give " + ", ".join(marked or ['input.numbers = "text"'])
+    return "compare [input] with the records; `rejex-stream init` guesses it"
 
 
 def folder_finding(folder: Path, what: str, key: str) -> Finding:

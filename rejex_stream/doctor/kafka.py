@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rejex_connectors.kafka_settings import KafkaSettings
+from rejex_connectors.kafka.settings import KafkaSettings
+from rejex_connectors.snapshots import FolderSnapshotStore
 
-from rejex_stream.build import kafka_decoder, kafka_settings, open_registry
 from rejex_stream.config import Config
+from rejex_stream.config.assembly import (
+    kafka_decoder,
+    kafka_settings,
+    open_registry,
+    require_own_topics,
+)
+from rejex_stream.decode.mapping import printable
+from rejex_stream.doctor.environment import environment_findings, has_snapshots, stored_environments
 from rejex_stream.doctor.findings import (
     Finding,
     clock_finding,
@@ -20,6 +27,7 @@ from rejex_stream.doctor.findings import (
     sample_findings,
 )
 from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.protocols import SnapshotStore
 from rejex_stream.types import Partition, Reading, Record
 
 __all__ = ["checks"]
@@ -32,6 +40,7 @@ def checks(config: Config, sample: int) -> list[tuple[str, Callable[[], Iterator
     broker = _Broker(config, kafka_settings(config), sample)
     registry = [("registry", broker.registry)] if config.schema_registry.url is not None else []
     return [
+        ("codecs", broker.codecs),
         ("broker", broker.reachable),
         ("topics", broker.topics),
         ("access", broker.access),
@@ -39,6 +48,7 @@ def checks(config: Config, sample: int) -> list[tuple[str, Callable[[], Iterator
         ("sample", broker.sample),
         ("clock", broker.clock),
         ("snapshots", broker.snapshots),
+        ("environment", broker.environment),
     ]
 
 
@@ -54,10 +64,29 @@ class _Broker:
         self._schemas = config.schema_registry.url is None
         self._readings: list[Reading] = []
 
+    def codecs(self) -> Iterator[Finding]:
+        """Say which compressed records the client cannot read or write."""
+        from rejex_connectors.kafka.opening import codecs
+
+        client, known = codecs(self._settings)
+        missing = [name for name, there in known.items() if not there]
+        for name in missing:
+            writes = self._settings.compression == name
+            yield Finding(
+                "error" if writes else "warning",
+                f"{client} cannot read records compressed with {name}"
+                + (", nor write by kafka.compression" if writes else ""),
+                f"pip install 'kafka-python[{name}]'"
+                if client == "kafka-python"
+                else "install a build of confluent-kafka with it, or take another kafka.client",
+            )
+        if not missing:
+            yield Finding("ok", f"{client} reads {', '.join(known)}")
+
     def reachable(self) -> Iterator[Finding]:
         """Ask the broker for its topics."""
-        from rejex_connectors.kafka_python import admin
-        from rejex_connectors.kafka_topics import describe
+        from rejex_connectors.kafka.reading import admin
+        from rejex_connectors.kafka.topics import describe
 
         settings = self._settings
         try:
@@ -74,8 +103,7 @@ class _Broker:
 
     def _wanted(self) -> list[str]:
         topics = self._settings.topics
-        names = [*topics.input, topics.verdicts, topics.review, topics.labels, topics.deadletter]
-        return names + ([topics.state] if topics.state is not None else [])
+        return [*topics.input, *topics.others]
 
     def _unreachable(self) -> bool:
         return not self._up
@@ -85,7 +113,7 @@ class _Broker:
         if self._unreachable():
             yield Finding("skipped", "the broker does not answer")
             return
-        from rejex_connectors.kafka_topics import check_topics, plan_topics
+        from rejex_connectors.kafka.topics import check_topics, plan_topics
 
         plans = plan_topics(self._settings)
         every_s = self._config.state.snapshot_interval_s
@@ -94,14 +122,16 @@ class _Broker:
             if found.level == "ok":
                 message, fix = found.message, ""
             yield Finding(found.level, f"{found.topic} {message}", fix)
+        require_own_topics(self._settings)
 
     def access(self) -> Iterator[Finding]:
-        """Ask the broker for every right that a worker needs."""
+        """Ask the broker for the rights that a worker needs, as far as looking tells."""
         if self._unreachable():
             yield Finding("skipped", "the broker does not answer")
             return
-        from rejex_connectors.kafka_access import grant, missing_rights
-        from rejex_connectors.kafka_python import admin
+        from rejex_connectors.kafka.clients import grant
+        from rejex_connectors.kafka.reading import admin
+        from rejex_connectors.kafka.topics import missing_rights
 
         client = admin(self._settings)
         try:
@@ -113,7 +143,7 @@ class _Broker:
         if self._missing:
             return
         unknown = [name for name in self._wanted() if name not in self._described]
-        told = "everything a worker does is allowed"
+        told = "nothing that a worker does is refused"
         if unknown:
             told = f"nothing is refused; {len(unknown)} topic(s) that do not exist were left out"
         yield Finding("ok", told)
@@ -145,26 +175,51 @@ class _Broker:
         if unread is not None:
             yield Finding("skipped", f"{unread} may not be read")
             return
-        if not self._input_partitions():
+        partitions = self._input_partitions()
+        if not partitions:
             yield Finding("skipped", "there is no input topic yet")
             return
-        records = list(self._newest())
+        from rejex_connectors.kafka.reading import newest_records
+
+        records = list(newest_records(self._settings, partitions, self._sample))
         decoder = kafka_decoder(self._config)
         decoded = [decoder.decode(record) for record in records]
         self._readings = [item for item in decoded if isinstance(item, Reading)]
-        yield from sample_findings(decoded)
+        yield from sample_findings(records, decoded, decoder, self._config.input.flags)
+        yield from self._parted(records)
 
-    def _newest(self) -> Iterator[Record]:
-        from rejex_connectors.kafka_python import read_partition
+    def _parted(self, records: Sequence[Record]) -> Iterator[Finding]:
+        """Say whether a sensor's records stay together: apart, they are several streams."""
+        from rejex_connectors.kafka.guards.keys import keyless
 
-        settings, left = self._settings, self._sample
-        ends = _ends(settings, self._input_partitions())
-        for partition, (first, end) in ends.items():
-            if end > first and left > 0:
-                start = max(first, end - max(1, self._sample // max(1, len(ends))))
-                for record in read_partition(settings, partition, start):
-                    yield record
-                    left -= 1
+        if self._config.input.order == "as_it_comes":
+            return
+        if not self._config.input.mapping().sensor_from_key:
+            every = {p.topic: p.partition + 1 for p in self._input_partitions()}
+            for topic, count in keyless(records, every).items():
+                yield Finding(
+                    "error" if count > len(records) / 2 else "warning",
+                    f"{count} of {len(records)} records have no key, and {topic} has "
+                    f"{every[topic]} partitions: each sensor would be parted into as many streams, "
+                    "each with a model of its own",
+                    f'set input.topics = ["{topic}.keyed"] and run `rejex-stream topics rekey '
+                    f'CONFIG --from {topic}`; or input.order = "as_it_comes", if every sensor is '
+                    "in one partition all the same",
+                )
+                return
+        places: dict[str, set[int]] = {}
+        for reading in self._readings:
+            places.setdefault(reading.sensor, set()).add(reading.position.partition)
+        for sensor, found in places.items():
+            if len(found) > 1:
+                yield Finding(
+                    "error",
+                    f"{printable(sensor)} stands in partitions {', '.join(map(str, sorted(found)))}"
+                    ": it would be as many streams, each with a model of its own",
+                    "key the records by sensor, as `rejex-stream topics rekey` does; or "
+                    'input.order = "as_it_comes", if it changes its partition for good',
+                )
+                return
 
     def _input_partitions(self) -> list[Partition]:
         return [
@@ -191,11 +246,11 @@ class _Broker:
         if self._unreachable() or name is None or not known or self._unread([name]):
             yield Finding("skipped", "there is no state topic that can be read")
             return
-        from rejex_connectors.kafka_python import read_partition
+        from rejex_connectors.kafka.reading import bounds_of, read_partition
 
         partitions = [Partition(name, index) for index in range(len(known))]
         newest = 0
-        for partition, (first, end) in _ends(self._settings, partitions).items():
+        for partition, (first, end) in bounds_of(self._settings, partitions).items():
             for record in read_partition(self._settings, partition, max(first, end - 4)):
                 newest = max(newest, record.timestamp_ms or 0)
         if not newest:
@@ -203,18 +258,23 @@ class _Broker:
             return
         yield Finding("ok", f"the newest is {duration(time.time() - newest / 1000)} old")
 
+    def environment(self) -> Iterator[Finding]:
+        """Compare this machine with those that made the stored state."""
+        if self._unreachable():
+            yield Finding("skipped", "the broker does not answer")
+            return
+        folder, name = self._config.state.folder, self._settings.topics.state
+        partitions = self._input_partitions()
+        store: SnapshotStore | None = None
+        if folder is not None:
+            if has_snapshots(Path(folder)):  # the store would make its folder
+                store = FolderSnapshotStore(folder)
+        elif name is not None and self._described.get(name, {}).get("partitions"):
+            if self._unread([name]):
+                yield Finding("skipped", f"{name} may not be read")
+                return
+            from rejex_connectors.kafka.snapshots import reading_snapshots
 
-def _ends(settings: KafkaSettings, partitions: list[Partition]) -> dict[Partition, tuple[int, int]]:
-    """Return first offset and end of each partition, from a client outside any group."""
-    from rejex_connectors.kafka_client import open_clients
-
-    # In a group of its own: joining the pipeline's would set off a rebalance.
-    watcher = replace(
-        settings, client="kafka-python", instance_id=None, group=f"{settings.group}-doctor"
-    )
-    open_consumer, _ = open_clients(watcher, "doctor")
-    consumer = open_consumer()
-    try:
-        return {partition: consumer.bounds(partition) for partition in partitions}
-    finally:
-        consumer.close()
+            store = reading_snapshots(self._settings, len(self._described[name]["partitions"]))
+        stored = () if store is None else stored_environments(self._config, store, partitions)
+        yield from environment_findings(self._config, stored)

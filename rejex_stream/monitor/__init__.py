@@ -1,19 +1,22 @@
 """Monitors: the rolling rejection rate beside the theory, and alarms that can be trusted.
 
-:class:`StreamMonitor` watches one stream, :class:`MonitorBank` all streams of a pipeline and the
-pipeline as a whole. They read verdicts, never change one, and answer with :class:`Alarm`.
+In: verdicts, in stream order, none of them ever changed. Out: :class:`Alarm` when something is
+wrong, :class:`MonitorStatus` at any time, and bytes that a restored monitor goes on from.
+Open `bank` first (all streams and the pipeline), then `stream` (one of them). What both watch in
+ranked events is in `ranks`; what the theory expects of these is in `theory`; autocorrelation is
+measured in `inflation`. Models come and go: ranks are about every one of them alike, and `level`
+carries scores from one to the next. Each alarm has its file:
 
-==================  ==========================================================  ==================
-alarm               question                                                    guarantee
-==================  ==========================================================  ==================
-`health`            do the ranks follow the theory?                             one in L events [1]
-`drift`             did the scores leave a frozen reference?                    one in L events [1]
-`rejection_rate`    was twice the plan rejected in the last n events?           heuristic
-`collapse`          is next to nothing rejected any more?                       heuristic
-`stuck`             is it always the same score?                                heuristic
-`review_budget`     is more rejected than people can look at, chance apart?     100 days [2]
-`adwin` (option)    did the mean score change?                                  heuristic
-==================  ==========================================================  ==================
+==================  ==============================================  ================  ============
+alarm               question                                        guarantee         file
+==================  ==============================================  ================  ============
+`health`            do the ranks follow the theory?                 1 in L events[1]  `health`
+`drift`             did the scores leave a frozen reference?        1 in L events[1]  `drift`
+`rejection_rate`    was twice the plan rejected in the last n?      heuristic         `rate`
+`collapse`          is next to nothing rejected any more?           heuristic         `rate`
+`stuck`             is it always the same score?                    heuristic         `stream`
+`review_budget`     is more rejected than people can look at?       100 days[2]       `budget`
+==================  ==============================================  ================  ============
 
 [1] About one false alarm per L events for exchangeable scores; for autocorrelated ones the rate is
 measured (benchmarks/results/monitors.md), not proved. Where too little can be known, the status

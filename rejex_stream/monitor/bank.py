@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
 from rejex_stream.errors import CheckpointError
 from rejex_stream.monitor.alarm import Alarm
 from rejex_stream.monitor.config import MonitorConfig
-from rejex_stream.monitor.snapshot import decode, encode
+from rejex_stream.monitor.ranks import RankMonitors, RankState
 from rejex_stream.monitor.status import MonitorStatus, Unranked, summarise
-from rejex_stream.monitor.stream import StreamMonitor
+from rejex_stream.monitor.stream import StreamMonitor, decode, encode
 from rejex_stream.monitor.theory import mean_theory
-from rejex_stream.monitor.watch import Watch, WatchState
 from rejex_stream.types import Verdict
 
 __all__ = ["MonitorBank"]
@@ -21,7 +20,7 @@ __all__ = ["MonitorBank"]
 
 class _Snapshot(msgspec.Struct):
     config: MonitorConfig
-    pooled: WatchState
+    pooled: RankState
     unranked: Unranked
     streams: dict[str, bytes]
 
@@ -63,9 +62,9 @@ class MonitorBank:
 
     def __init__(self, config: MonitorConfig) -> None:
         self._config = config
-        self._stream_config = msgspec.structs.replace(config, review_budget_per_day=None)
+        self._stream_config = config.replace(review_budget_per_day=None)
         self._streams: dict[str, StreamMonitor] = {}
-        self._pooled = Watch(config, None)
+        self._pooled = RankMonitors(config, None)
         self._unranked = Unranked()
 
     def __iter__(self) -> Iterator[str]:
@@ -77,7 +76,7 @@ class MonitorBank:
     def observe(self, verdicts: Iterable[Verdict]) -> list[Alarm]:
         """Take note of verdicts, in order; return the alarms they raised.
 
-        Never raises, whatever the verdicts hold. O(1) an event, about 3 µs.
+        Never raises, whatever the verdicts hold. O(log n) an event, about 5 µs.
         """
         alarms: list[Alarm] = []
         streams, pooled = self._streams, self._pooled
@@ -89,9 +88,9 @@ class MonitorBank:
             raised = monitor.observe(verdict)
             if raised:
                 alarms.extend(raised)
-            if monitor.ranked and monitor.table is not None:
+            if monitor.ranked and monitor.law is not None:
                 raised = pooled.observe(
-                    verdict, monitor.table, monitor.shown_cell, monitor.drawn_cell
+                    verdict, monitor.law, monitor.shown_cell, monitor.drawn_cell
                 )
                 if raised and len(streams) > 1:  # of a single stream it would be said twice
                     alarms.extend(raised)
@@ -113,7 +112,7 @@ class MonitorBank:
     def status(self) -> MonitorStatus:
         """Return the pooled status, in O(streams); bounds are event-weighted means of theirs."""
         parts = [
-            (theory, monitor.watch.counts.events)
+            (theory, monitor.ranks.rate.events)
             for monitor in self._streams.values()
             if (theory := monitor.theory) is not None
         ]
@@ -125,28 +124,48 @@ class MonitorBank:
             theory=mean_theory(parts),
         )
 
+    def active_alarms(self) -> list[Alarm]:
+        """Return the alarms that are not withdrawn: the pipeline's and every stream's."""
+        every = [self._pooled, *(monitor.ranks for monitor in self._streams.values())]
+        return [alarm for ranks in every for alarm in ranks.active.at(ranks.rate.events)]
+
     def drop(self, stream_key: str) -> bytes | None:
         """Forget a stream (idle, or gone to another process); return its snapshot, if it was here.
 
         It comes back with ``bank.stream(key).restore(blob)``.
         """
-        monitor = self._streams.pop(stream_key, None)
+        kept = self._streams[stream_key].snapshot() if stream_key in self._streams else None
+        self.forget(stream_key)
+        return kept
+
+    def forget(self, stream_key: str) -> None:
+        """Forget a stream, if it is here."""
+        self._streams.pop(stream_key, None)
         self._pooled.health.streams = max(1, len(self._streams))
-        return None if monitor is None else monitor.snapshot()
+
+    def __contains__(self, stream_key: object) -> bool:
+        return stream_key in self._streams
 
     def snapshot(self) -> bytes:
         """Return everything as bytes; a restored bank raises the same alarms ever after."""
+        return self._encoded({key: monitor.snapshot() for key, monitor in self._streams.items()})
+
+    def head(self) -> bytes:
+        """Return as bytes what all streams have in common; each has a snapshot of its own."""
+        return self._encoded({})
+
+    def _encoded(self, streams: dict[str, bytes]) -> bytes:
         return encode(
             _Snapshot(
                 config=self._config,
                 pooled=self._pooled.state,
                 unranked=self._unranked,
-                streams={key: monitor.snapshot() for key, monitor in self._streams.items()},
+                streams=streams,
             )
         )
 
-    def restore(self, blob: bytes) -> None:
-        """Go on from :meth:`snapshot`, in place of all that is here.
+    def restore(self, blob: bytes, streams: Mapping[str, bytes] | None = None) -> None:
+        """Go on from :meth:`snapshot`, or from :meth:`head` and `streams`, in place of all here.
 
         Raises
         ------
@@ -155,15 +174,16 @@ class MonitorBank:
             then unchanged.
         """
         state = decode(blob, _Snapshot)
-        if state.config != self._config or len(state.pooled.counts.ring) != self._config.rolling:
+        if state.config != self._config or len(state.pooled.rate.ring) != self._config.rolling:
             raise CheckpointError(
                 "The monitor snapshot was written with other settings: start the monitors anew."
             )
-        streams = {key: StreamMonitor(self._stream_config, key) for key in state.streams}
-        for key, monitor in streams.items():
-            monitor.restore(state.streams[key])
-        self._streams = streams
-        self._pooled = Watch(self._config, None)
+        kept = state.streams | dict(streams or {})
+        monitors = {key: StreamMonitor(self._stream_config, key) for key in kept}
+        for key, monitor in monitors.items():
+            monitor.restore(kept[key])
+        self._streams = monitors
+        self._pooled = RankMonitors(self._config, None)
         self._pooled.restore(state.pooled)
-        self._pooled.health.streams = max(1, len(streams))
+        self._pooled.health.streams = max(1, len(monitors))
         self._unranked = state.unranked

@@ -12,7 +12,11 @@ import math
 
 import msgspec
 
-__all__ = ["FALSE_ALARM_DAYS", "BudgetEvidence", "DayBudget"]
+from rejex_stream.monitor.alarm import NO_ALARMS, ActiveAlarms, Alarm, AlarmKind, Alternative
+from rejex_stream.outcomes import is_for_review
+from rejex_stream.types import Verdict
+
+__all__ = ["FALSE_ALARM_DAYS", "BudgetEvidence", "DayBudget", "ReviewBudget"]
 
 FALSE_ALARM_DAYS = 100.0
 """Mean number of days between two false alarms where the rate is the budget, exactly."""
@@ -157,3 +161,64 @@ class BudgetEvidence(msgspec.Struct):
             decay = (factor - 1.0) * per_day * unit_ms / _DAY_MS / inflation
             left = math.expm1(-decay * passed)
             self.values[i] += self.values[i] * left - left / decay
+
+
+class ReviewBudget:
+    """Watches the rejected events of a day against what people can look at.
+
+    Parameters
+    ----------
+    per_day
+        The budget; ``None``: days are counted, no alarm is raised.
+    """
+
+    __slots__ = ("_per_day", "day", "evidence")
+
+    def __init__(self, per_day: float | None) -> None:
+        self._per_day = per_day
+        self.day = DayBudget()
+        self.evidence = BudgetEvidence()
+
+    def count(
+        self, active: ActiveAlarms, verdict: Verdict, inflation: float | None
+    ) -> tuple[Alarm, ...]:
+        """Count one verdict of any kind; return the alarm it raised, mostly none.
+
+        Only what is worth a person's time is counted: no warm-up, no event of a constant window.
+
+        Parameters
+        ----------
+        active
+            Where the alarm is kept.
+        verdict
+            Where it points to.
+        inflation
+            VIF, ``None`` while unknown.
+        """
+        limit, day = self._per_day, self.day
+        rejected = is_for_review(verdict)
+        new_day = day.update(verdict.event_time_ms, rejected)
+        if limit is None or not (rejected or new_day):
+            return NO_ALARMS
+        inflation = max(1.0, inflation or 1.0)
+        if new_day and self.evidence.is_gone(day.latest_ms, limit, inflation):
+            active.withdraw(AlarmKind.REVIEW_BUDGET)
+        if not rejected or not self.evidence.update(day.latest_ms, limit, inflation):
+            return NO_ALARMS
+        projected = day.projected
+        if projected <= limit or AlarmKind.REVIEW_BUDGET in active:
+            return NO_ALARMS
+        guarantee = (
+            f"at a rate within the budget about one false alarm in {FALSE_ALARM_DAYS:g} days"
+        )
+        return active.raise_alarm(
+            verdict,
+            AlarmKind.REVIEW_BUDGET,
+            Alternative.MORE_REJECTS,
+            evidence=projected,
+            threshold=limit,
+            unit="events/day",
+            guarantee=f"heuristic: {guarantee} of independent rejections",
+            message=f"About {projected:,.0f} rejected events are to be expected today, and lately "
+            f"there were more than chance explains; people can look at {limit:,.0f} a day.",
+        )

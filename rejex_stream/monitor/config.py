@@ -2,122 +2,178 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
-import msgspec
-
-from rejex_stream.arguments import check_contamination, check_delta, check_tolerance, check_window
 from rejex_stream.errors import ConfigError
+from rejex_stream.rejection.arguments import (
+    check_contamination,
+    check_delta,
+    check_tolerance,
+    check_window,
+)
+from rejex_stream.rejection.bounds import DELTA
+from rejex_stream.settings import Section, setting
 
-__all__ = ["MonitorConfig"]
+__all__ = ["Monitor", "MonitorConfig"]
 
-_ROLLING_EVENTS = 3_600  # an hour at 1 Hz: batch means need batches longer than the correlation
+_ROLLING_EVENTS = 3_600  # an hour at 1 Hz
 _REFERENCE_WINDOWS = 5
+LEAST_REFERENCE = 100
+"""Independent scores below which a reference tells nothing."""
+_LEAST_HEALTH_WINDOW = 10
+_LEAST_ROLLING = 60
 
 
-class MonitorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the monitors of one pipeline are told; immutable.
+class Monitor(Section):
+    """The watch over the rejection rate; it never changes a verdict."""
+
+    enabled: bool = setting(True, says="Whether to watch.")
+    false_alarm_events: float = setting(
+        1e6,
+        unit="events",
+        says="Statistical alarms give about one false alarm in so many events.",
+        ge=100,
+        le=1e12,
+    )
+    confidence: float = setting(
+        0.99,
+        unit="probability",
+        says="Confidence of the limits around the rolling rejection rate.",
+        gt=0,
+        lt=1,
+    )
+    rolling_events: int | None = setting(
+        None,
+        unit="events",
+        says="Length of the rolling rejection rate.",
+        otherwise="an hour at 1 Hz, at least a window",
+        ge=2,
+        example=3600,
+    )
+    review_budget_per_day: float | None = setting(
+        None,
+        unit="events/day",
+        says="Rejected events a day above which an alarm is raised.",
+        otherwise="rejection.review_budget.reviews_per_day, if given",
+        gt=0,
+        example=200,
+    )
+    stuck_events: int = setting(
+        200, unit="events", says="Equal scores in a row that count as stuck; 0: off.", ge=0
+    )
+    drift_reference_events: int | None = setting(
+        None,
+        unit="events",
+        says="Frozen scores that slow drift is measured against; 0: off.",
+        otherwise="five windows, at least 100",
+        ge=0,
+        example=10_000,
+    )
+
+
+class MonitorConfig(Monitor):
+    """What the monitors of one pipeline are told: a Monitor, and the rule that it watches.
 
     Attributes
     ----------
     window
         n, the configured number of reference scores. Unit of the monitors: the practical alarms
         look at the last n events, autocorrelation is measured over n/40 to n events.
-    contamination, tolerance
-        γ and T of the pipeline.
-    false_alarm_events
-        L: the statistical alarms give about one false alarm per L events, in 100..1e12.
-    delta
-        Probability with which the bounds on the rejection rate may fail.
-    confidence
-        Of the two-sided batch-means limits of the rolling rejection rate.
-    rolling_events
-        Length of the displayed rolling window; ``None`` means ``max(3600, window)``.
-    review_budget_per_day
-        Rejected events that people can look at in a day of event time (UTC); ``None``: no alarm.
-    stuck_events
-        Equal scores in a row after which a sensor counts as stuck; 0 switches the alarm off.
-    drift_reference_events
-        Frozen scores that slow drift is measured against; ``None`` means 5 windows, 0: off. It
-        should cover at least one whole season, else the season itself is drift.
-    adwin
-        Also run River's ADWIN on the scores. A heuristic: see :mod:`rejex_stream.monitor.adwin`.
-    adwin_delta
-        ADWIN's own confidence value.
+    contamination, tolerance, delta
+        γ, T and δ of the pipeline.
     ties
         How the pipeline ranks tied scores: mid-ranks, or ``paper`` for ``#{<= s}``.
+
+    Raises
+    ------
+    ConfigError
+        If a value cannot be.
 
     Examples
     --------
     >>> config = MonitorConfig(window=1000, contamination=0.05, tolerance=32)
     >>> config.rolling, config.drift_reference
     (3600, 5000)
-    >>> MonitorConfig(window=1000, contamination=0.05, tolerance=32, false_alarm_events=5)
+    >>> config.replace(false_alarm_events=5)
     Traceback (most recent call last):
-    rejex_stream.errors.ConfigError: false_alarm_events = 5 is outside 100..1e12: give the mean \
-number of events between two false alarms, e.g. 1e6.
+    rejex_stream.errors.ConfigError: MonitorConfig: false_alarm_events = 5: expected greater than \
+or equal to 100 (events); Statistical alarms give about one false alarm in so many events.
     """
 
     window: int
     contamination: float
     tolerance: float
-    false_alarm_events: float = 1e6
-    delta: float = 0.1
-    confidence: float = 0.99
-    rolling_events: int | None = None
-    review_budget_per_day: float | None = None
-    stuck_events: int = 200
-    drift_reference_events: int | None = None
-    adwin: bool = False
-    adwin_delta: float = 0.002
+    delta: float = DELTA
     ties: Literal["mid", "paper"] = "mid"
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         """Refuse what cannot work, with value, limit and mend."""
         check_window(self.window)
         check_contamination(self.contamination)
         check_tolerance(self.tolerance)
         check_delta(self.delta)
-        _require(
-            100 <= self.false_alarm_events <= 1e12,
-            f"false_alarm_events = {self.false_alarm_events:g} is outside 100..1e12: give the mean "
-            "number of events between two false alarms, e.g. 1e6.",
-        )
-        _require(
-            0 < self.confidence < 1,
-            f"confidence = {self.confidence:g} is outside (0, 1): give e.g. 0.99.",
-        )
-        _require(
-            self.rolling_events is None or self.rolling_events >= self.window,
-            f"rolling_events = {self.rolling_events} is shorter than the window of {self.window} "
-            "events: give at least the window, or leave it out.",
-        )
-        budget = self.review_budget_per_day
-        _require(
-            budget is None or (budget > 0 and math.isfinite(budget)),
-            f"review_budget_per_day = {budget} cannot be used: give a positive number of events a "
-            "day, or leave it out.",
-        )
-        _require(
-            self.stuck_events >= 0,
-            f"stuck_events = {self.stuck_events} is negative: give a number of events, or 0 to "
-            "switch the alarm off.",
-        )
-        reference = self.drift_reference_events
-        _require(
-            reference is None or reference == 0 or reference >= self.window,
-            f"drift_reference_events = {reference} is shorter than the window of {self.window} "
-            "events, which absorbs drift itself: give 5 windows or more, or 0 to switch it off.",
-        )
-        _require(
-            0 < self.adwin_delta < 1,
-            f"adwin_delta = {self.adwin_delta:g} is outside (0, 1): give e.g. 0.002.",
-        )
-        _require(
-            self.ties in {"mid", "paper"},
-            f"ties = {self.ties!r} is unknown: give 'mid' or 'paper', as the pipeline ranks.",
-        )
+        if self.rolling_events is not None and self.rolling_events < self.window:
+            raise ConfigError(
+                f"rolling_events = {self.rolling_events} is shorter than the window of "
+                f"{self.window} events: give at least the window, or leave it out."
+            )
+        if self.drift_reference_events and self.drift_reference_events < self.window:
+            raise ConfigError(
+                f"drift_reference_events = {self.drift_reference_events} is shorter than the "
+                f"window of {self.window} events, which absorbs drift itself: give 5 windows or "
+                "more, or 0 to switch it off."
+            )
+
+    def require(self, refit_every_events: int | None) -> None:
+        """Refuse settings under which a monitor that is switched on could never start.
+
+        Parameters
+        ----------
+        refit_every_events
+            Events that a model speaks for; ``None``: for ever.
+
+        Raises
+        ------
+        ConfigError
+            With the value, what it needs to be and how to switch that monitor off.
+
+        Examples
+        --------
+        >>> config = MonitorConfig(window=1000, contamination=0.05, tolerance=32)
+        >>> config.require(2_000)
+        >>> config.require(500)
+        Traceback (most recent call last):
+        rejex_stream.errors.ConfigError: refit_every_events = 500 is below the window of 1000: \
+slow drift is measured on a scale that begins with one window of one model's scores, so its \
+monitor would never start. Refit every 1000 events or more, or give drift_reference_events = 0.
+        """
+        if not self.enabled:
+            return
+        window, reference, rolling = self.window, self.drift_reference, self.rolling
+        if reference and refit_every_events is not None and refit_every_events < window:
+            raise ConfigError(
+                f"refit_every_events = {refit_every_events} is below the window of {window}: slow "
+                "drift is measured on a scale that begins with one window of one model's scores, "
+                f"so its monitor would never start. Refit every {window} events or more, or give "
+                "drift_reference_events = 0."
+            )
+        if 0 < reference < LEAST_REFERENCE:
+            raise ConfigError(
+                f"drift_reference_events = {reference} can never be worth the {LEAST_REFERENCE} "
+                "independent scores that slow drift is told from, so its monitor would never "
+                f"start: give {LEAST_REFERENCE} or more, or 0 to switch it off."
+            )
+        if window < _LEAST_HEALTH_WINDOW:
+            raise ConfigError(
+                f"The window of {window} events is too short to watch: health needs one worth "
+                f"{_LEAST_HEALTH_WINDOW} independent events. Give a longer window, or enabled = "
+                "false under [monitor]."
+            )
+        if rolling < _LEAST_ROLLING:
+            raise ConfigError(
+                f"rolling_events = {rolling} is too short for limits of the rate, which need "
+                f"{_LEAST_ROLLING} events: give that many, or leave it out."
+            )
 
     @property
     def rolling(self) -> int:
@@ -128,10 +184,5 @@ number of events between two false alarms, e.g. 1e6.
     def drift_reference(self) -> int:
         """Length of the frozen reference in scores; 0 where slow drift is not watched."""
         if self.drift_reference_events is None:
-            return _REFERENCE_WINDOWS * self.window
+            return max(_REFERENCE_WINDOWS * self.window, LEAST_REFERENCE)
         return self.drift_reference_events
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ConfigError(message)

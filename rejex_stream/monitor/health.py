@@ -1,6 +1,6 @@
 """Are the ranks still what exchangeable scores give? A Shiryaev-Roberts e-detector.
 
-Seven alternatives bet against the exact law of the rank cells (:mod:`rejex_stream.monitor.cells`):
+Seven alternatives bet against the exact law of the rank cells (:mod:`rejex_stream.monitor.theory`):
 rejects x0.5, x1.5, x2, x3 and flagged x0.4, x2, x4. For each, R_j <- (R_j + 1) * ratio_j(cell), and
 the alarm is given when the mean of the seven reaches L. Under the theory that mean grows by at most
 one an event in expectation, hence *about one false alarm per L events*, at any time, without a
@@ -13,6 +13,12 @@ premise, so ratios are raised to the power 1 / VIF (:mod:`rejex_stream.monitor.i
 below 1 of a likelihood ratio keeps its expectation below 1, so this costs only delay under the
 theory. That it also keeps autocorrelated streams quiet is measured, not proved. Where a window is
 worth fewer than ten independent events, nothing is judged at all.
+
+Evidence goes on over a model swap. With shadow and with holdout calibration the new model ranks
+live rows among scores that it gave to rows it was not fitted on, so given the past the cells have
+the null law of the window's length again, and the supermartingale does not notice. Where that
+premise fails (``calibration = "training"``: for one window after a swap), evidence grows, and says
+what is true: the ranks do not follow the theory.
 
 Evidence is kept on the linear scale, which is safe here: R_j is never below 0, an alarm resets it,
 so it stays within 7 L times one ratio, and L is at most 1e12. Ratios are exponentiated once.
@@ -29,9 +35,11 @@ import math
 
 import msgspec
 
-from rejex_stream.monitor.cells import ALTERNATIVES, CellTable
+from rejex_stream.monitor.alarm import ActiveAlarms, Alarm, AlarmKind
 from rejex_stream.monitor.config import MonitorConfig
 from rejex_stream.monitor.inflation import Inflation, InflationState
+from rejex_stream.monitor.theory import ALTERNATIVES, RankLaw
+from rejex_stream.types import Verdict
 
 __all__ = ["HealthDetector", "HealthState"]
 
@@ -82,27 +90,28 @@ class HealthDetector:
 
     Examples
     --------
-    >>> from rejex_stream.monitor.cells import cell_table
-    >>> table = cell_table(1000, 50, 882, 987)
+    >>> from rejex_stream.monitor.theory import rank_law
+    >>> law = rank_law(1000, 50, 882, 987)
     >>> health = HealthDetector(MonitorConfig(window=1000, contamination=0.05, tolerance=32))
     >>> usual = ([1] + [0] * 8 + [2] + [0] * 8 + [1] + [0] * 9) * 3_000
-    >>> any(health.update(table, cell) is not None for cell in usual)
+    >>> any(health.update(law, cell) is not None for cell in usual)
     False
     >>> doubled = ([1] + [0] * 3 + [2] + [0] * 4) * 200
-    >>> fired = [health.update(table, cell) for cell in doubled]
+    >>> fired = [health.update(law, cell) for cell in doubled]
     >>> {str(ALTERNATIVES[j][0]) for j in fired if j is not None}
     {'more_rejects'}
     """
 
     __slots__ = (
         "_due",
+        "_every",
         "_evidence",
         "_inflation",
+        "_law",
         "_limit",
         "_powers",
         "_rows",
         "_run",
-        "_table",
         "_tempered",
         "_window",
         "crossings",
@@ -113,9 +122,10 @@ class HealthDetector:
     def __init__(self, config: MonitorConfig, streams: int = 1) -> None:
         self.streams = streams
         self._window = config.window
-        self._limit = config.false_alarm_events * len(ALTERNATIVES)
+        self._every = config.false_alarm_events
+        self._limit = self._every * len(ALTERNATIVES)
         self._inflation = Inflation(config.window, streams)
-        self._table: CellTable | None = None
+        self._law: RankLaw | None = None
         self._tempered: dict[tuple[int, ...], _Rows] = {}
         self._rows: _Rows | None = None
         self._powers: _Rows = ()
@@ -126,30 +136,30 @@ class HealthDetector:
         self.crossings = 0
 
     # ------------------------------------------------------------------------------ hot path
-    def update(self, table: CellTable, cell: int) -> int | None:
+    def update(self, law: RankLaw, cell: int) -> int | None:
         """Count one event; return the index of the alternative that fired, if one did.
 
         Parameters
         ----------
-        table
+        law
             Null law and ratios of this event's window.
         cell
             Rank cell of the event, from its randomised rank.
         """
-        fired = None if table is self._table else self._switch(table)
+        fired = None if law is self._law else self._switch(law)
         if not cell:
             run = self._run + 1
             if run < self._due:
                 self._run = run
                 return fired
             self._run = 0
-            again = self._book(table, run, 0)
+            again = self._book(law, run, 0)
         else:
             run, self._run = self._run, 0
-            again = self._book(table, run, cell)
+            again = self._book(law, run, cell)
         return again if fired is None else fired
 
-    def _book(self, table: CellTable, run: int, cell: int) -> int | None:
+    def _book(self, law: RankLaw, run: int, cell: int) -> int | None:
         """Book `run` normal events and then, unless it is 0, one event of `cell`."""
         fired = None
         rows = self._rows
@@ -180,9 +190,9 @@ class HealthDetector:
             counts = inflation.state.counts
             counts[0] += cell < 3
             counts[1] += cell > 1
-        if inflation.advance(table, events, self.streams):
+        if inflation.advance(law, events, self.streams):
             self._tempered.clear()
-            self._rows = self._rows_of(table)
+            self._rows = self._rows_of(law)
             self._powers = ()
         left = inflation.state.left
         self._due = left if left < _LONGEST_RUN else _LONGEST_RUN
@@ -192,55 +202,79 @@ class HealthDetector:
         """Return (a^m for each alternative, then a + ... + a^m) of m = `run` normal events."""
         if not self._powers:
             power, total = (1.0,) * len(_ZEROS), (0.0,) * len(_ZEROS)
-            table = [power + total]
+            powers = [power + total]
             for _ in range(_LONGEST_RUN):
                 power = tuple(p * a for p, a in zip(power, rows[0], strict=True))
                 total = tuple(t + p for t, p in zip(total, power, strict=True))
-                table.append(power + total)
-            self._powers = tuple(table)
+                powers.append(power + total)
+            self._powers = tuple(powers)
         return self._powers[run]
 
     # --------------------------------------------------------------------------- cold path
-    def _switch(self, table: CellTable) -> int | None:
+    def raise_alarm(
+        self, active: ActiveAlarms, verdict: Verdict, index: int, *, now: int, hold_events: int
+    ) -> tuple[Alarm, ...]:
+        """Raise the alarm of alternative `index`, which fired.
+
+        Parameters
+        ----------
+        active
+            Where the alarm is kept.
+        verdict
+            Where it points to.
+        index
+            What :meth:`update` returned.
+        now, hold_events
+            The present event count, and how many events the alarm stays active.
+        """
+        alternative, _, factor = ALTERNATIVES[index]
+        every, inflation = self._every, self.inflation or 1.0
+        guarantee = f"about one false alarm per {every:,.0f} events of exchangeable scores"
+        if inflation > 1.5:
+            guarantee += f"; autocorrelated here (VIF {inflation:.1f}), so a heuristic"
+        what = alternative.value.replace("_", " ")
+        return active.raise_alarm(
+            verdict,
+            AlarmKind.HEALTH,
+            alternative,
+            evidence=self.fired_log_evidence,
+            threshold=math.log(every),
+            unit="nats",
+            guarantee=guarantee,
+            message=f"There are {what} than the theory allows: the ranks fit a factor of "
+            f"{factor:g} better than 1.",
+            now=now,
+            hold_events=hold_events * self.streams,
+        )
+
+    def _switch(self, law: RankLaw) -> int | None:
         fired = None
-        if self._table is not None:
-            if table.same_law(self._table):  # the cache made it anew: nothing changes
-                self._table = table
+        if self._law is not None:
+            if law.same_as(self._law):  # the cache made it anew: nothing changes
+                self._law = law
                 return None
             run, self._run = self._run, 0
             if run:
-                fired = self._book(self._table, run, 0)
-            self._inflation.settle(self._table)
-        self._table = table
-        self._rows, self._powers = self._rows_of(table), ()
+                fired = self._book(self._law, run, 0)
+            self._inflation.settle(self._law)
+        self._law = law
+        self._rows, self._powers = self._rows_of(law), ()
         return fired
 
-    def _rows_of(self, table: CellTable) -> _Rows | None:
+    def _rows_of(self, law: RankLaw) -> _Rows | None:
         """Return ratio ** (1 / VIF) by cell, or ``None`` where no VIF can be relied on."""
         factor = self._inflation.factor
         if factor is None or factor * _MIN_EFFECTIVE > self._window * self.streams:
             self._evidence = list(_ZEROS)
             return None
-        rows = self._tempered.get(table.key)
+        rows = self._tempered.get(law.key)
         if rows is None:
             if len(self._tempered) >= 64:
                 self._tempered.clear()
-            rows = self._tempered[table.key] = tuple(
-                tuple(math.exp(log_ratio / factor) for log_ratio in row) for row in table.log_ratios
+            rows = self._tempered[law.key] = tuple(
+                tuple(math.exp(log_ratio / factor) for log_ratio in row) for row in law.log_ratios
             )
         return rows
-
-    def reset(self, *, swapped: bool = False) -> None:
-        """Drop the evidence; after a model swap also the open blocks, but not the measured VIF.
-
-        The autocorrelation belongs to the sensor more than to the model, and takes three windows
-        to measure: a monitor that forgot it at every refit would never be awake.
-        """
-        self._evidence = list(_ZEROS)
-        if swapped:
-            self._run = 0
-            self._due = 1
-            self._inflation.discard_open_blocks(self.streams)
 
     # ------------------------------------------------------------------------------- status
     @property
@@ -254,33 +288,33 @@ class HealthDetector:
         mean = sum(self._evidence) / len(self._evidence)
         return math.log(mean) if mean > 0.0 else -math.inf
 
-    def doubling_delay(self, table: CellTable) -> float:
+    def doubling_delay(self, law: RankLaw) -> float:
         """Return about how many events a doubling of the rejects needs to show; inf: never."""
-        information = table.doubling_information
+        information = law.doubling_information
         if self._inflation.factor is None or information <= 0.0:
             return math.inf
         return math.log(self._limit) * self._inflation.factor / information
 
-    def can_tell(self, table: CellTable) -> bool:
+    def can_tell(self, law: RankLaw) -> bool:
         """Whether silence means health: a doubling would show within ten windows."""
         if self._rows is None:
             return False
-        return self.doubling_delay(table) <= _BLIND_WINDOWS * self._window * self.streams
+        return self.doubling_delay(law) <= _BLIND_WINDOWS * self._window * self.streams
 
     # ------------------------------------------------------------------------------- snapshot
     @property
     def state(self) -> HealthState:
-        """All that has to be kept, apart from the current table."""
+        """All that has to be kept, apart from the current law."""
         return HealthState(list(self._evidence), self._run, self._inflation.state, self.crossings)
 
-    def restore(self, state: HealthState, table: CellTable | None) -> None:
-        """Go on from a state, with the table of the last event."""
+    def restore(self, state: HealthState, law: RankLaw | None) -> None:
+        """Go on from a state, with the law of the last event."""
         self._inflation.restore(state.inflation)
         self._evidence, self._run = list(state.evidence), state.run
         self.crossings = state.crossings
         self._tempered.clear()
-        self._table = table
-        self._rows = None if table is None else self._rows_of(table)
+        self._law = law
+        self._rows = None if law is None else self._rows_of(law)
         self._powers = ()
         self._due = max(1, min(_LONGEST_RUN, self._inflation.state.left))
 

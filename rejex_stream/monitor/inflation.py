@@ -19,7 +19,7 @@ import struct
 
 import msgspec
 
-from rejex_stream.monitor.cells import CellTable
+from rejex_stream.monitor.theory import RankLaw
 
 __all__ = ["Inflation", "InflationState"]
 
@@ -86,14 +86,14 @@ class Inflation:
 
     Examples
     --------
-    >>> from rejex_stream.monitor.cells import cell_table
-    >>> table = cell_table(1000, 50, 882, 987)
+    >>> from rejex_stream.monitor.theory import rank_law
+    >>> law = rank_law(1000, 50, 882, 987)
     >>> measured = Inflation(1000)
     >>> measured.factor is None                      # three windows first
     True
     >>> for event in range(8_000):
     ...     cell = 1 if event % 1000 < 106 else 0    # the right rate, all in one cluster
-    ...     measured.count(table, cell)
+    ...     measured.count(law, cell)
     >>> measured.factor > 10
     True
     """
@@ -110,14 +110,14 @@ class Inflation:
     def _unit(self, streams: int) -> int:
         return max(1, self._window // _UNITS) * max(1, streams)
 
-    def count(self, table: CellTable, cell: int) -> None:
+    def count(self, law: RankLaw, cell: int) -> None:
         """Count one event; the hot path of the health detector does this in runs."""
         if cell:
             self.state.counts[0] += cell < 3
             self.state.counts[1] += cell > 1
-        self.advance(table, 1)
+        self.advance(law, 1)
 
-    def advance(self, table: CellTable, events: int, streams: int = 1) -> bool:
+    def advance(self, law: RankLaw, events: int, streams: int = 1) -> bool:
         """Let `events` <= ``state.left`` events pass; return whether the factor was measured anew.
 
         The cells of these events must have been counted in ``state.counts`` before.
@@ -126,23 +126,17 @@ class Inflation:
         state.left -= events
         if state.left:
             return False
-        self.settle(table)
+        self.settle(law)
         return self._close_unit(streams)
 
-    def settle(self, table: CellTable) -> None:
-        """Book the expectation of the events since the last call, which all had this table."""
+    def settle(self, law: RankLaw) -> None:
+        """Book the expectation of the events since the last call, which all had this law."""
         state = self.state
         events = state.since - state.left
         state.since = state.left
-        for i, rate in enumerate((table.rejection_rate, table.flagged_rate)):
+        for i, rate in enumerate((law.rejection_rate, law.flagged_rate)):
             state.expected[i] += events * rate
             state.variance[i] += events * rate * (1.0 - rate)
-
-    def discard_open_blocks(self, streams: int = 1) -> None:
-        """Forget the unfinished window, as at a model swap; what was measured before stays."""
-        history = self.state.history
-        unit = self._unit(streams)
-        self.state = InflationState(unit=unit, left=unit, since=unit, history=history)
 
     def restore(self, state: InflationState) -> None:
         """Go on from a state."""

@@ -9,8 +9,9 @@ import msgspec
 
 from rejex_stream.monitor.alarm import Alarm, AlarmKind
 from rejex_stream.monitor.config import MonitorConfig
-from rejex_stream.monitor.theory import Theory, batch_means
-from rejex_stream.monitor.watch import Watch
+from rejex_stream.monitor.ranks import RankMonitors
+from rejex_stream.monitor.rate import BatchMeans, Limits, batch_means, rate_limits
+from rejex_stream.monitor.theory import Theory
 from rejex_stream.types import Reason, Verdict
 
 __all__ = ["HealthWord", "MonitorStatus", "Unranked", "summarise"]
@@ -48,7 +49,7 @@ class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
     stream_key
         ``None`` for the pipeline.
     events
-        Ranked events since the last model swap (of the pipeline: since the start).
+        Ranked events since the start.
     warm_up_events, unscorable_events, constant_window_events
         Events without a rank, since the start; they enter no rate.
     rolling_events
@@ -60,13 +61,15 @@ class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
     theory
         Expected rates and bounds; ``None`` before the first ranked event.
     lower, upper
-        Batch-means limits of the rejection rate; ``None`` below 60 events.
+        Limits of the rejection rate (:func:`~rejex_stream.monitor.rate.rate_limits`; batch means
+        in the first three windows); ``None`` below 60 events.
     inflation, effective_events
         VIF, and `rolling_events` / VIF; ``None`` while calibrating.
     above_bound, above_paper_bound
-        Whether the rolling rate is above the exact bound, and above the (corrected) h. Facts.
+        Whether the rolling rate is above the bound of a frozen window, and above the (corrected) h.
+        Facts: the law of a rolling rate is another one.
     lower_above_bound
-        Whether even the lower batch-means limit is above the exact bound.
+        Whether even the lower limit is above the bound of a frozen window.
     health
         ``ok`` means: a doubling would have shown.
     health_log_evidence, health_threshold
@@ -119,7 +122,7 @@ class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def summarise(
-    watch: Watch,
+    ranks: RankMonitors,
     config: MonitorConfig,
     *,
     stream_key: str | None,
@@ -129,18 +132,18 @@ def summarise(
     drift_log_evidence: float = -math.inf,
     tie_mass: float = 0.0,
 ) -> MonitorStatus:
-    """Return the status of a watch; O(rolling window), some 10 µs per thousand events."""
-    cells = watch.counts.cells
+    """Return the status of these monitors; O(rolling window), some 10 µs per thousand events."""
+    cells = ranks.rate.cells
     count = len(cells)
     rejects, anomalies = cells.count(1) + cells.count(2), cells.count(3)
     rate = rejects / count if count else None
-    limits = batch_means(cells, config.confidence)
-    inflation, table = watch.health.inflation, watch.table
-    bound = None if theory is None else theory.exact_bound
+    inflation, law = ranks.health.inflation, ranks.law
+    limits = _limits(ranks, cells, config.confidence)
+    bound = None if theory is None else theory.frozen_bound
     paper_bound = None if theory is None else theory.paper_bound
     return MonitorStatus(
         stream_key=stream_key,
-        events=watch.counts.events,
+        events=ranks.rate.events,
         warm_up_events=unranked.warm_up,
         unscorable_events=unranked.unscorable,
         constant_window_events=unranked.constant_window,
@@ -157,28 +160,43 @@ def summarise(
         above_bound=rate is not None and bound is not None and rate > bound,
         above_paper_bound=rate is not None and paper_bound is not None and rate > paper_bound,
         lower_above_bound=limits is not None and bound is not None and limits.lower > bound,
-        health=_health_word(watch),
-        health_log_evidence=watch.health.log_evidence,
+        health=_health_word(ranks),
+        health_log_evidence=ranks.health.log_evidence,
         health_threshold=math.log(config.false_alarm_events),
-        doubling_delay_events=math.inf if table is None else watch.health.doubling_delay(table),
+        doubling_delay_events=math.inf if law is None else ranks.health.doubling_delay(law),
         drift=drift,
         drift_log_evidence=drift_log_evidence,
-        reviews_today=watch.budget.count,
-        reviews_projected=watch.budget.projected,
+        reviews_today=ranks.budget.day.count,
+        reviews_projected=ranks.budget.day.projected,
         review_budget=config.review_budget_per_day,
         tie_mass=tie_mass,
         tie_warning=tie_mass > _TIE_WARNING,
-        active_alarms=watch.active.at(watch.counts.events),
+        active_alarms=ranks.active.at(ranks.rate.events),
     )
 
 
-def _health_word(watch: Watch) -> HealthWord:
-    inflation, table = watch.health.inflation, watch.table
-    if any(alarm.kind is AlarmKind.HEALTH for alarm in watch.active.at(watch.counts.events)):
+def _limits(ranks: RankMonitors, cells: bytes, confidence: float) -> Limits | BatchMeans | None:
+    means = batch_means(cells, confidence)
+    inflation, law = ranks.health.inflation, ranks.law
+    if means is None or inflation is None or law is None:
+        return means
+    return rate_limits(
+        (cells.count(1) + cells.count(2)) / len(cells),
+        len(cells),
+        law=law,
+        inflation=inflation,
+        confidence=confidence,
+        streams=ranks.health.streams,
+    )
+
+
+def _health_word(ranks: RankMonitors) -> HealthWord:
+    inflation, law = ranks.health.inflation, ranks.law
+    if any(alarm.kind is AlarmKind.HEALTH for alarm in ranks.active.at(ranks.rate.events)):
         return "alarm"
-    if inflation is None or table is None:
+    if inflation is None or law is None:
         return "calibrating"
-    if watch.health.can_tell(table):
+    if ranks.health.can_tell(law):
         return "ok"
     if inflation > _NOTICEABLE_VIF:
         return "too autocorrelated to tell"

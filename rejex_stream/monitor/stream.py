@@ -3,32 +3,101 @@
 from __future__ import annotations
 
 import math
+from typing import TypeVar
 
 import msgspec
 
 from rejex_stream.errors import CheckpointError
-from rejex_stream.monitor.active import NO_ALARMS
-from rejex_stream.monitor.adwin import AdwinDetector, AdwinState
-from rejex_stream.monitor.alarm import Alarm, AlarmKind, Alternative
-from rejex_stream.monitor.cells import CellTable, cell_table, randomised_rank
+from rejex_stream.monitor.alarm import NO_ALARMS, Alarm, AlarmKind, Alternative
 from rejex_stream.monitor.config import MonitorConfig
 from rejex_stream.monitor.drift import DriftDetector, DriftState
-from rejex_stream.monitor.practical import StuckRun
-from rejex_stream.monitor.snapshot import decode, encode
+from rejex_stream.monitor.ranks import RankMonitors, RankState
 from rejex_stream.monitor.status import MonitorStatus, Unranked, summarise
-from rejex_stream.monitor.theory import Theory, theory_of
-from rejex_stream.monitor.watch import Watch, WatchState
+from rejex_stream.monitor.theory import RankLaw, Theory, randomised_rank, rank_law, theory_of
+from rejex_stream.outcomes import is_ranked, policy_band
+from rejex_stream.settings import Section
 from rejex_stream.types import Reason, Verdict
 
-__all__ = ["StreamMonitor"]
+__all__ = ["StreamMonitor", "StuckRun", "decode", "encode"]
+
+
+_NEGLIGIBLE = 1e-6  # of the usual step between two scores: noise of arithmetic, not of a sensor
+_STEPS = 32  # before a step is called usual
+_LARGEST_STEP = 4.0  # of the usual one, in its mean: a spike must not blind it
+
+
+class StuckRun(msgspec.Struct):
+    """How long the score has not moved; heuristic.
+
+    It has not moved while it stays within a millionth of the usual step from where the run began,
+    so that the noise of a converter or of arithmetic is no sign of life. The usual step is the mean
+    of those that were larger: it is not unlearnt while the sensor is stuck. A run counts only if
+    its value was rare in the reference when the run began, so a sensor that reads zero most of the
+    time is not called stuck for reading zero.
+
+    Attributes
+    ----------
+    score
+        Where the run began; ``None`` before the first score.
+    length
+        Of the run, in events.
+    usual_step, steps
+        Mean distance between two scores, and how many it was learnt from, up to 32.
+    """
+
+    score: float | None = None
+    length: int = 0
+    was_common: bool = False
+    last: float = 0.0
+    usual_step: float = 0.0
+    steps: int = 0
+    swapped: bool = False
+
+    def update(self, score: float | None, ties: int, window_len: int) -> int:
+        """Count one score; return the length of the run of equal, formerly rare scores.
+
+        Examples
+        --------
+        >>> run = StuckRun()
+        >>> [run.update(score, 0, 100) for score in (0.5, 0.7, 0.7, 0.7, 0.2)]
+        [1, 1, 2, 3, 1]
+        >>> [StuckRun().update(0.0, 90, 100), run.update(None, 0, 0)]
+        [0, 0]
+        """
+        if score is None or self.score is None:
+            self._begin(score, ties, window_len)
+            return 0 if self.was_common or score is None else 1
+        if self.swapped:  # the same row, as another model sees it
+            self.swapped, self.score = False, score
+        nearest = _NEGLIGIBLE * self.usual_step if self.steps >= _STEPS else 0.0
+        if abs(score - self.score) <= nearest:
+            self.length += 1
+        else:
+            step = abs(score - self.last)
+            if self.steps >= _STEPS:
+                step = min(step, _LARGEST_STEP * self.usual_step)
+            if step > nearest:
+                self.steps = min(self.steps + 1, _STEPS)
+                self.usual_step += (step - self.usual_step) / self.steps
+            self._begin(score, ties, window_len)
+        self.last = score
+        return 0 if self.was_common else self.length
+
+    def _begin(self, score: float | None, ties: int, window_len: int) -> None:
+        self.score, self.length = score, 1
+        self.last = self.last if score is None else score
+        self.was_common = 2 * ties > window_len
+
+    def swap(self) -> None:
+        """Note that the next score is another model's: it cannot show whether the sensor moved."""
+        self.swapped = self.score is not None
 
 
 class _Snapshot(msgspec.Struct):
     config: MonitorConfig
     stream_key: str
-    watch: WatchState
+    ranks: RankState = msgspec.field(name="watch")
     drift: DriftState
-    adwin: AdwinState | None
     stuck: StuckRun
     is_stuck: bool
     unranked: Unranked
@@ -44,7 +113,7 @@ class StreamMonitor:
     * `health` (:mod:`~rejex_stream.monitor.health`): about one false alarm per L events for
       exchangeable scores; measured, not proved, for autocorrelated ones.
     * `drift` (:mod:`~rejex_stream.monitor.drift`): the same, against a frozen reference.
-    * `rejection_rate`, `collapse`, `stuck`, `review_budget`, `adwin`: heuristics.
+    * `rejection_rate`, `collapse`, `stuck`, `review_budget`: heuristics.
 
     Parameters
     ----------
@@ -55,9 +124,9 @@ class StreamMonitor:
 
     Notes
     -----
-    O(1) an event, about 2 µs for all monitors together. Verdicts without a rank (``warm_up``,
-    ``unscorable``, ``constant_window``) are counted and enter no test. A change of the model epoch
-    starts all monitors anew, except for the measured autocorrelation and the day's budget.
+    O(log n) an event, about 4 µs for all monitors together. Verdicts without a rank (``warm_up``,
+    ``unscorable``, ``constant_window``) are counted and enter no test. All monitors go on over a
+    change of the model epoch.
 
     Examples
     --------
@@ -77,11 +146,10 @@ class StreamMonitor:
     """
 
     __slots__ = (
-        "_adwin",
         "_config",
         "_drift",
         "_is_stuck",
-        "_law",
+        "_law_key",
         "_model_epoch",
         "_paper_ties",
         "_stuck",
@@ -89,11 +157,11 @@ class StreamMonitor:
         "_tie_mass",
         "_unranked",
         "drawn_cell",
+        "law",
         "ranked",
+        "ranks",
         "shown_cell",
         "stream_key",
-        "table",
-        "watch",
     )
 
     def __init__(self, config: MonitorConfig, stream_key: str) -> None:
@@ -101,16 +169,15 @@ class StreamMonitor:
         self._config = config
         self._paper_ties = config.ties == "paper"
         self._stuck_events = config.stuck_events or math.inf
-        self.watch = Watch(config, stream_key)
+        self.ranks = RankMonitors(config, stream_key)
         self._drift = DriftDetector(config)
-        self._adwin = AdwinDetector(config.adwin_delta) if config.adwin else None
         self._stuck = StuckRun()
         self._is_stuck = False
         self._unranked = Unranked()
         self._model_epoch: int | None = None
         self._tie_mass = 0.0
-        self._law: tuple[int, int, int | None, int | None] = (0, 0, None, None)
-        self.table: CellTable | None = None
+        self._law_key: tuple[int, int, int | None, int | None] = (0, 0, None, None)
+        self.law: RankLaw | None = None
         # What the last verdict came to, for whoever pools several streams.
         self.ranked = False
         self.shown_cell = self.drawn_cell = 0
@@ -122,38 +189,31 @@ class StreamMonitor:
         Never raises, whatever the verdict holds. Verdicts must come in stream order.
         """
         rank, n = verdict.rank, verdict.window_len
-        reason = verdict.reason
-        lower, upper = verdict.band_lower, verdict.band_upper
+        lower, upper = policy_band(verdict)
         alarms = NO_ALARMS
         if self._config.review_budget_per_day is not None:
-            alarms = self.watch.count_review(verdict)
-        if (
-            rank is None
-            or lower is None
-            or upper is None
-            or n < 1
-            or (reason is not None and reason is not Reason.AMBIGUOUS)
-        ):
+            alarms = self.ranks.count_review(verdict)
+        if rank is None or lower is None or upper is None or n < 1 or not is_ranked(verdict):
             return alarms + self._observe_unranked(verdict)
         if verdict.model_epoch != self._model_epoch:
             self._swap(verdict.model_epoch)
 
         r = verdict.n_anomalies
-        table = self.table
-        if table is None or self._law != (n, r, lower, upper):
-            self._law = (n, r, lower, upper)
-            self.table = table = cell_table(n, r, lower, upper)
-        shown = drawn = table.cell(rank)
+        law = self.law
+        if law is None or self._law_key != (n, r, lower, upper):
+            self._law_key = (n, r, lower, upper)
+            self.law = law = rank_law(n, r, lower, upper)
+        shown = drawn = law.cell(rank)
         ties = verdict.ties
         if ties > 0:
             below = rank - ties if self._paper_ties else rank - ties // 2
-            drawn = table.cell(below)
-            if drawn != table.cell(below + ties):  # else every draw lies in the same cell
-                drawn = table.cell(randomised_rank(below, ties, verdict.position))
-            if below <= n - r < below + ties:  # the score is the threshold itself
+            drawn = law.cell(below)
+            if drawn != law.cell(below + ties):  # else every draw lies in the same cell
+                drawn = law.cell(randomised_rank(below, ties, verdict.position))
+            if below < law.edges[1] <= below + ties:  # the score is the threshold itself
                 self._tie_mass = ties / n
         self.ranked, self.shown_cell, self.drawn_cell = True, shown, drawn
-        raised = self.watch.observe(verdict, table, shown, drawn)
+        raised = self.ranks.observe(verdict, law, shown, drawn)
         if raised:
             alarms += raised
 
@@ -170,40 +230,50 @@ class StreamMonitor:
             alarms = self._raise_stuck(verdict, f"{self._stuck.length:,} equal scores in a row")
         elif self._is_stuck:
             self._is_stuck = False
-            self.watch.active.withdraw(AlarmKind.STUCK)
-        moved = self._drift.update(score)
+            self.ranks.active.withdraw(AlarmKind.STUCK)
+        moved = self._drift.update(score, *self._among(verdict))
         if moved is not None:
             alarms += self._raise_drift(verdict, moved)
-        if self._adwin is not None:
-            moved = self._adwin.update(score)
-            if moved is not None:
-                alarms += self._raise_adwin(verdict, moved)
         return alarms
+
+    def _among(self, verdict: Verdict) -> tuple[int, int, int]:
+        """Return rows of the window below and equal to a score, and how many there are."""
+        rank, ties = verdict.rank or 0, max(0, verdict.ties)
+        return rank - ties if self._paper_ties else rank - ties // 2, ties, verdict.window_len
 
     # --------------------------------------------------------------------------- cold path
     def _observe_unranked(self, verdict: Verdict) -> tuple[Alarm, ...]:
         self.ranked = False
         self._unranked.count(verdict)
+        score = verdict.score
+        if score is not None and score - score == 0.0:  # it entered the window all the same
+            if verdict.model_epoch != self._model_epoch:
+                self._swap(verdict.model_epoch)
+            if verdict.rank is None:
+                self._drift.lose()
+            else:
+                self._drift.follow(score, *self._among(verdict))
         if verdict.reason is Reason.CONSTANT_WINDOW and self._config.stuck_events:
             return self._raise_stuck(verdict, "All reference scores are one number")
         return NO_ALARMS
 
     def _swap(self, model_epoch: int | None) -> None:
-        """Start anew for another model's scores."""
-        if self.watch.counts.events or self._is_stuck:
-            self.watch.swap()
-            self.watch.active.withdraw(AlarmKind.STUCK, AlarmKind.DRIFT, AlarmKind.ADWIN)
-            self._drift.reset()
-            if self._adwin is not None:
-                self._adwin.reset()
-            self._stuck = StuckRun()
-            self._is_stuck = False
+        """Go on with another model's scores.
+
+        Its ranks are among its own scores of the window's rows, which it was not fitted on: uniform
+        again, so counts, evidence and their alarms go on as if nothing had happened. (Not with
+        ``calibration = "training"``, where ranks are too high for one window: health then says so,
+        rightly.) What is made of scores cannot go on: the mass of ties is measured anew.
+        """
+        if self._model_epoch is not None:
+            self._drift.swap()
+            self._stuck.swap()
             self._tie_mass = 0.0
         self._model_epoch = model_epoch
 
     def _raise_stuck(self, verdict: Verdict, what: str) -> tuple[Alarm, ...]:
         self._is_stuck = True
-        return self.watch.active.raise_alarm(
+        return self.ranks.active.raise_alarm(
             verdict,
             AlarmKind.STUCK,
             Alternative.REPEATED_SCORE,
@@ -217,7 +287,7 @@ class StreamMonitor:
     def _raise_drift(self, verdict: Verdict, moved: Alternative) -> tuple[Alarm, ...]:
         limit = self._config.false_alarm_events
         where = moved.value.replace("_", " ")
-        return self.watch.active.raise_alarm(
+        return self.ranks.active.raise_alarm(
             verdict,
             AlarmKind.DRIFT,
             moved,
@@ -226,36 +296,22 @@ class StreamMonitor:
             unit="nats",
             guarantee=f"about one false alarm per {limit:,.0f} events of exchangeable scores; a "
             "heuristic for autocorrelated ones",
-            message=f"There are {where} than among the {self._drift.reference_events:,} frozen "
-            "when this model began; they are being frozen anew.",
-            now=self.watch.counts.events,
+            message=f"There are {where} than among the {self._drift.reference_events:,} that were "
+            "frozen for comparison; they are being frozen anew.",
+            now=self.ranks.rate.events,
             hold_events=self._drift.reference_events,
-        )
-
-    def _raise_adwin(self, verdict: Verdict, moved: Alternative) -> tuple[Alarm, ...]:
-        return self.watch.active.raise_alarm(
-            verdict,
-            AlarmKind.ADWIN,
-            moved,
-            evidence=float(verdict.score or 0.0),
-            threshold=self._config.adwin_delta,
-            unit="score",
-            guarantee="heuristic: ADWIN takes scores for independent",
-            message=f"ADWIN sees {moved.value.replace('_', ' ')} than before.",
-            now=self.watch.counts.events,
-            hold_events=self._config.rolling,
         )
 
     # ------------------------------------------------------------------------------- status
     @property
     def theory(self) -> Theory | None:
         """Expected rates and bounds for the last ranked event."""
-        return None if self.table is None else theory_of(self.table, self._config)
+        return None if self.law is None else theory_of(self.law, self._config)
 
     def status(self) -> MonitorStatus:
         """Return what the monitors know now; about 0.1 ms."""
         return summarise(
-            self.watch,
+            self.ranks,
             self._config,
             stream_key=self.stream_key,
             unranked=self._unranked,
@@ -272,9 +328,8 @@ class StreamMonitor:
             _Snapshot(
                 config=self._config,
                 stream_key=self.stream_key,
-                watch=self.watch.state,
+                ranks=self.ranks.state,
                 drift=self._drift.state,
-                adwin=None if self._adwin is None else self._adwin.state,
                 stuck=self._stuck,
                 is_stuck=self._is_stuck,
                 unranked=self._unranked,
@@ -296,7 +351,7 @@ class StreamMonitor:
         if state.config != self._config:
             changed = [
                 name
-                for name in self._config.__struct_fields__
+                for name in MonitorConfig.model_fields
                 if getattr(state.config, name) != getattr(self._config, name)
             ]
             raise CheckpointError(
@@ -308,18 +363,66 @@ class StreamMonitor:
                 f"The monitor snapshot belongs to stream {state.stream_key!r}, not to "
                 f"{self.stream_key!r}: give each stream its own."
             )
-        if len(state.watch.counts.ring) != self._config.rolling:
+        if len(state.ranks.rate.ring) != self._config.rolling:
             raise CheckpointError(
                 "The monitor snapshot is damaged (its rolling window has another length): start "
                 "the monitors anew."
             )
-        self.watch.restore(state.watch)
+        self.ranks.restore(state.ranks)
         self._drift.restore(state.drift)
-        if self._adwin is not None and state.adwin is not None:
-            self._adwin.restore(state.adwin)
         self._stuck, self._is_stuck = state.stuck, state.is_stuck
         self._unranked = state.unranked
         self._model_epoch, self._tie_mass = state.model_epoch, state.tie_mass
-        self.table = self.watch.table
-        self._law = (0, 0, None, None) if self.table is None else self.table.key
+        self.law = self.ranks.law
+        self._law_key = (0, 0, None, None) if self.law is None else self.law.key
         self.ranked = False
+
+
+# --------------------------------------------------------------------------- state as bytes
+_MAGIC = b"rejex-monitor"
+_VERSION = 2
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def encode(state: msgspec.Struct) -> bytes:
+    """Return the bytes of a state; the same state gives the same bytes.
+
+    Examples
+    --------
+    >>> from rejex_stream.monitor.status import Unranked
+    >>> decode(encode(Unranked(warm_up=3)), Unranked).warm_up
+    3
+    """
+    return _MAGIC + bytes([_VERSION]) + msgspec.msgpack.encode(state, enc_hook=dict)
+
+
+def _settings(kind: type[Section], fields: dict[str, object]) -> Section:
+    return kind(**fields)
+
+
+def decode(blob: bytes, kind: type[S]) -> S:
+    """Return the state in `blob`; O(size).
+
+    Raises
+    ------
+    CheckpointError
+        If it is not a monitor snapshot, of another version, or does not fit the schema.
+    """
+    if not blob.startswith(_MAGIC) or len(blob) <= len(_MAGIC):
+        raise CheckpointError(
+            f"These {len(blob)} bytes are not a monitor snapshot: give what snapshot() returned, "
+            "or start the monitors anew."
+        )
+    version = blob[len(_MAGIC)]
+    if version != _VERSION:
+        raise CheckpointError(
+            f"The monitor snapshot has version {version}; this release reads version {_VERSION}: "
+            "start the monitors anew."
+        )
+    try:
+        return msgspec.msgpack.decode(blob[len(_MAGIC) + 1 :], type=kind, dec_hook=_settings)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise CheckpointError(
+            f"The monitor snapshot is damaged ({error}): start the monitors anew."
+        ) from None

@@ -1,28 +1,189 @@
-"""The theory display: what the rolling rejection rate is, and what the theory says it should be.
+"""What the theory says: the law of the ranks, and from it the expected rates and their bounds.
 
-Facts, not tests: nothing here raises an alarm. The expected rate R and the exact bound hold for
-exchangeable scores; the paper's bound h is shown beside them, corrected and as printed. "Rate above
-bound" is no alarm by itself: on autocorrelated sensors it happens with nothing wrong, and a doubled
+For exchangeable scores without ties the rank of a new score is uniform on 0..n. The band cuts these
+ranks into four cells (:func:`rejex_stream.rejection.rank_edges`): accepted as normal, rejected
+below and above the threshold, accepted as anomaly. Their probabilities are known exactly, and so is
+what each alternative would say instead.
+
+The rates and bounds are facts, not tests: nothing here raises an alarm. The expected rate R and the
+frozen bound hold for exchangeable scores, the bound for the rate of one frozen window; the paper's
+bound h is shown beside them, corrected and as printed. "Rate above bound" is no alarm by itself: a
+rolling rate has another law, on autocorrelated sensors it happens with nothing wrong, and a doubled
 rate can stay below h.
 """
 
 from __future__ import annotations
 
 import math
+import zlib
+from dataclasses import dataclass
 from functools import lru_cache
 
 import msgspec
-from scipy.special import stdtrit
 
 from rejex_stream.errors import ConfigError
-from rejex_stream.guarantees import exact_rate_bound, expected_rejection_rate, paper_rate_bound
-from rejex_stream.monitor.cells import CellTable
+from rejex_stream.monitor.alarm import Alternative
 from rejex_stream.monitor.config import MonitorConfig
 from rejex_stream.rejection import RejectionBand
+from rejex_stream.rejection.band import cell_of, rank_edges
+from rejex_stream.rejection.bounds import (
+    exact_rate_bound,
+    expected_rejection_rate,
+    paper_rate_bound,
+)
+from rejex_stream.types import Position
 
-__all__ = ["Limits", "Theory", "batch_means", "mean_theory", "theory_of"]
+__all__ = [
+    "ALTERNATIVES",
+    "RankLaw",
+    "Theory",
+    "mean_theory",
+    "randomised_rank",
+    "rank_law",
+    "theory_of",
+]
 
-_BATCHES = 30
+# (what is said, cells whose probability is multiplied, factor); the other cells shrink in
+# proportion. One factor per order of effect: the evidence of a neighbour loses little.
+ALTERNATIVES: tuple[tuple[Alternative, frozenset[int], float], ...] = (
+    (Alternative.FEWER_REJECTS, frozenset({1, 2}), 0.5),
+    (Alternative.MORE_REJECTS, frozenset({1, 2}), 1.5),
+    (Alternative.MORE_REJECTS, frozenset({1, 2}), 2.0),
+    (Alternative.MORE_REJECTS, frozenset({1, 2}), 3.0),
+    (Alternative.FEWER_ANOMALIES, frozenset({2, 3}), 0.4),
+    (Alternative.MORE_ANOMALIES, frozenset({2, 3}), 2.0),
+    (Alternative.MORE_ANOMALIES, frozenset({2, 3}), 4.0),
+)
+_DOUBLING = 2  # index of "reject x2", the change that sensitivity is quoted for
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankLaw:
+    """The null law of the four cells and the log-likelihood ratios of the alternatives.
+
+    Attributes
+    ----------
+    n, n_anomalies, edges
+        Window, r, and the first rank of each cell but the first.
+    null
+        Probability of each cell.
+    rejection_rate
+        R, the probability of cells 1 and 2.
+    flagged_rate
+        Probability of cells 2 and 3: r / (n + 1).
+    log_ratios
+        ``log_ratios[cell][j]`` of alternative j; 0 where the null says "never".
+    doubling_information
+        Nats an event is expected to give when rejections have doubled.
+    """
+
+    n: int
+    n_anomalies: int
+    edges: tuple[int, int, int]
+    null: tuple[float, float, float, float]
+    rejection_rate: float
+    flagged_rate: float
+    log_ratios: tuple[tuple[float, ...], ...]
+    doubling_information: float
+
+    @property
+    def key(self) -> tuple[int, int, int, int]:
+        """The four integers everything else follows from."""
+        return self.n, self.n_anomalies, self.edges[0], self.edges[2] - 1
+
+    def same_as(self, other: RankLaw) -> bool:
+        """Whether both laws say the same."""
+        return self.key == other.key
+
+    def cell(self, rank: int) -> int:
+        """Return the cell of a rank, in O(1)."""
+        return cell_of(rank, self.edges)
+
+
+@lru_cache(maxsize=8_192)
+def rank_law(n: int, n_anomalies: int, lower: int, upper: int) -> RankLaw:
+    """Return the law for one window length and band; O(1), cached.
+
+    Parameters
+    ----------
+    n, n_anomalies, lower, upper
+        As in :func:`rejex_stream.rejection.rank_edges`; no combination of integers raises.
+
+    Examples
+    --------
+    >>> law = rank_law(1000, 50, 882, 987)
+    >>> [round(p, 4) for p in law.null], round(law.rejection_rate, 4)
+    ([0.8811, 0.0689, 0.037, 0.013], 0.1059)
+    """
+    r = min(max(n_anomalies, 0), n)
+    edges = rank_edges(n, r, lower, upper)
+    counts = (edges[0], edges[1] - edges[0], edges[2] - edges[1], n + 1 - edges[2])
+    null = tuple(count / (n + 1) for count in counts)
+    columns = [_column(null, cells, factor) for _, cells, factor in ALTERNATIVES]
+    doubled = columns[_DOUBLING]
+    return RankLaw(
+        n=n,
+        n_anomalies=r,
+        edges=edges,
+        null=(null[0], null[1], null[2], null[3]),
+        rejection_rate=(counts[1] + counts[2]) / (n + 1),
+        flagged_rate=(counts[2] + counts[3]) / (n + 1),
+        log_ratios=tuple(tuple(column[cell] for column in columns) for cell in range(4)),
+        doubling_information=sum(
+            p * math.exp(log_ratio) * log_ratio for p, log_ratio in zip(null, doubled, strict=True)
+        ),
+    )
+
+
+def _column(null: tuple[float, ...], cells: frozenset[int], factor: float) -> tuple[float, ...]:
+    """Return log(alternative / null) of each cell, for one alternative."""
+    inside = sum(null[cell] for cell in cells)
+    if not 0.0 < inside < 1.0:
+        return (0.0,) * 4
+    # A factor that leaves no room for the other cells is cut half-way to certainty.
+    target = min(factor * inside, (1.0 + inside) / 2)
+    raised, lowered = math.log(target / inside), math.log((1.0 - target) / (1.0 - inside))
+    return tuple(raised if cell in cells else lowered for cell in range(4))
+
+
+def randomised_rank(below: int, ties: int, position: Position) -> int:
+    """Return a rank drawn uniformly from ``below..below + ties``, seeded by the position.
+
+    Of exchangeable scores it is exactly uniform on 0..n, whatever the ties; the same event always
+    gives the same draw. For the monitor alone: verdicts use the mid-rank.
+
+    Parameters
+    ----------
+    below
+        Reference scores strictly below the new score.
+    ties
+        Reference scores equal to it.
+    position
+        Identity of the event.
+
+    Examples
+    --------
+    >>> randomised_rank(40, 0, Position("t", 0, 7))
+    40
+    >>> draws = [randomised_rank(40, 9, Position("t", 0, offset)) for offset in range(10_000)]
+    >>> min(draws), max(draws), round(sum(draws) / 10_000, 1)
+    (40, 49, 44.5)
+    """
+    if ties <= 0:
+        return below
+    # The finaliser of SplitMix64: a stable hash, unlike hash(), and cheap without a C extension.
+    z = (position.offset * 0x9E3779B97F4A7C15 + _salt(position.topic, position.partition)) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return below + (((z ^ (z >> 31)) >> 32) * (ties + 1) >> 32)
+
+
+_MASK = (1 << 64) - 1
+
+
+@lru_cache(maxsize=4_096)
+def _salt(topic: str, partition: int) -> int:
+    return zlib.crc32(f"{partition}:{topic}".encode("utf-8", "surrogatepass")) * 0xD6E8FEB86659FD93
 
 
 class Theory(msgspec.Struct, frozen=True):
@@ -32,8 +193,10 @@ class Theory(msgspec.Struct, frozen=True):
     ----------
     expected_rate
         R = w / (n + 1).
-    exact_bound
-        Exceeded by the rate of a window with probability exactly δ.
+    frozen_bound
+        Exceeded with probability exactly δ by the share of future scores that one *frozen* window
+        rejects. It is not the law of a rolling rate: of the last n/2 it is exceeded more often, of
+        many windows hardly ever.
     paper_bound, paper_bound_printed
         The paper's h, from the corrected t1 and as printed; ``None`` where it has no value.
     expected_anomaly_rate, expected_flagged_rate
@@ -41,7 +204,7 @@ class Theory(msgspec.Struct, frozen=True):
     """
 
     expected_rate: float
-    exact_bound: float
+    frozen_bound: float
     paper_bound: float | None
     paper_bound_printed: float | None
     expected_anomaly_rate: float
@@ -49,32 +212,25 @@ class Theory(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=1_024)
-def theory_of(table: CellTable, config: MonitorConfig) -> Theory:
+def theory_of(law: RankLaw, config: MonitorConfig) -> Theory:
     """Return the theory of one window length and band; about 0.1 ms, cached.
 
     Examples
     --------
-    >>> from rejex_stream.monitor.cells import cell_table
+    >>> from rejex_stream.monitor.theory import rank_law
     >>> config = MonitorConfig(window=1000, contamination=0.05, tolerance=32)
-    >>> theory = theory_of(cell_table(1000, 50, 882, 987), config)
-    >>> round(theory.expected_rate, 4), round(theory.exact_bound, 4), round(theory.paper_bound, 3)
+    >>> theory = theory_of(rank_law(1000, 50, 882, 987), config)
+    >>> round(theory.expected_rate, 4), round(theory.frozen_bound, 4), round(theory.paper_bound, 3)
     (0.1059, 0.1185, 0.252)
     """
-    band = RejectionBand(
-        table.n,
-        table.n_anomalies,
-        table.lower,
-        table.upper,
-        config.contamination,
-        config.tolerance,
-    )
+    band = RejectionBand(*law.key, config.contamination, config.tolerance)
     return Theory(
         expected_rate=expected_rejection_rate(band),
-        exact_bound=exact_rate_bound(band, config.delta),
-        paper_bound=_paper_bound(table.n, config, printed=False),
-        paper_bound_printed=_paper_bound(table.n, config, printed=True),
-        expected_anomaly_rate=table.null[3],
-        expected_flagged_rate=table.flagged_rate,
+        frozen_bound=exact_rate_bound(band, config.delta),
+        paper_bound=_paper_bound(law.n, config, printed=False),
+        paper_bound_printed=_paper_bound(law.n, config, printed=True),
+        expected_anomaly_rate=law.null[3],
+        expected_flagged_rate=law.flagged_rate,
     )
 
 
@@ -108,61 +264,9 @@ def mean_theory(parts: list[tuple[Theory, int]]) -> Theory | None:
 
     return Theory(
         expected_rate=mean("expected_rate"),
-        exact_bound=mean("exact_bound"),
+        frozen_bound=mean("frozen_bound"),
         paper_bound=mean_or_none("paper_bound"),
         paper_bound_printed=mean_or_none("paper_bound_printed"),
         expected_anomaly_rate=mean("expected_anomaly_rate"),
         expected_flagged_rate=mean("expected_flagged_rate"),
     )
-
-
-class Limits(msgspec.Struct, frozen=True):
-    """Limits of a rate, in [0, 1]."""
-
-    lower: float
-    upper: float
-
-
-def batch_means(cells: bytes, confidence: float) -> Limits | None:
-    """Return two-sided limits of the rejection rate that allow for autocorrelation.
-
-    The events are cut into 30 batches; the spread of their means takes the place of the binomial
-    variance, and its t quantile (29 degrees of freedom) that of the normal one. Heuristic: batches
-    must be longer than the correlation. Never narrower than the binomial variance would give.
-
-    Parameters
-    ----------
-    cells
-        Rank cells 0..3, one byte an event, oldest first.
-    confidence
-        Of the two limits together, in (0, 1).
-
-    Returns
-    -------
-    Limits or None
-        ``None`` below 60 events. O(number of events), some microseconds per thousand.
-
-    Examples
-    --------
-    >>> cells = bytes([0, 0, 0, 0, 1, 0, 0, 0, 2, 0] * 300)
-    >>> limits = batch_means(cells, 0.99)
-    >>> limits.lower < 0.2 < limits.upper
-    True
-    """
-    length = len(cells) // _BATCHES
-    if length < 2:
-        return None
-    used = cells[len(cells) - length * _BATCHES :]
-    batches = [used[i : i + length] for i in range(0, len(used), length)]
-    means = [(batch.count(1) + batch.count(2)) / length for batch in batches]
-    rate = math.fsum(means) / _BATCHES
-    spread = math.fsum((mean - rate) ** 2 for mean in means) / (_BATCHES - 1) / _BATCHES
-    guess = (rate * len(used) + 1) / (len(used) + 2)  # so that "none so far" has a variance
-    deviation = math.sqrt(max(spread, guess * (1 - guess) / len(used)))
-    width = _t_quantile(confidence) * deviation
-    return Limits(max(0.0, rate - width), min(1.0, rate + width))
-
-
-@lru_cache(maxsize=64)
-def _t_quantile(confidence: float) -> float:
-    return float(stdtrit(_BATCHES - 1, (1 + confidence) / 2))

@@ -1,3 +1,5 @@
-"""What operators hold: metrics, health, alerts, a dashboard. Watches a run, changes nothing."""
+"""What operators look at: metrics, health, alerts, a dashboard, log lines; it changes no verdict.
 
-from __future__ import annotations
+In: outcomes and events of a run. Out: Prometheus text, answers to probes, posts to Alertmanager or
+a webhook. Open `metrics` first; `health` says what a probe is told, `notify` who hears of alarms.
+"""

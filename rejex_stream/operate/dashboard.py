@@ -35,14 +35,15 @@ class Panel(NamedTuple):
 PANELS: tuple[Panel, ...] = (
     Panel(
         "Rejection rate against theory",
-        "The rolling rate should move around the expected one. Above a bound is a fact, not an "
-        "alarm: on autocorrelated sensors it happens with nothing wrong; the band shows it.",
+        "The rolling rate should move around the expected one. The bounds are laws of one "
+        "frozen window, not of a rolling rate: above one is a fact, not an alarm, and happens with "
+        "nothing wrong. The limits tell.",
         (
             ("rolling {{topic}}-{{partition}}", f"rejex_rejection_rate_ratio{_BY}"),
             ("lower limit", f"rejex_rejection_rate_lower_ratio{_BY}"),
             ("upper limit", f"rejex_rejection_rate_upper_ratio{_BY}"),
             ("expected R", f"max(rejex_rejection_rate_estimate_ratio{_BY})"),
-            ("exact bound", f"max(rejex_rejection_rate_bound_ratio{_BY})"),
+            ("frozen-window bound", f"max(rejex_rejection_rate_bound_ratio{_BY})"),
             ("paper bound h", f"max(rejex_rejection_rate_paper_bound_ratio{_BY})"),
         ),
         "percentunit",
@@ -106,6 +107,15 @@ PANELS: tuple[Panel, ...] = (
         "Active alarms",
         "By monitor.",
         (("{{kind}}", f"sum by (kind) (rejex_active_alarms{_BY})"),),
+    ),
+    Panel(
+        "Open incidents",
+        "By state; one that is open waits for an answer. Held: streams whose reference stands "
+        "still.",
+        (
+            ("{{state}}", f"sum by (state) (rejex_open_incidents{_BY})"),
+            ("held", f"sum(rejex_held_streams{_BY})"),
+        ),
     ),
     Panel(
         "Reviews projected for the day",

@@ -1,8 +1,9 @@
 """Whether a run lives and is ready, and the HTTP endpoint that says so.
 
 ``/livez``: the loop turns. It never asks the broker: an outage must not restart every worker.
-``/readyz``: partitions are ours, replayed to their committed offset, and the edge answers; with
-``?verbose`` one line a check. ``/metrics``: Prometheus' text format. ``/healthz`` is ``/livez``.
+``/readyz``: partitions are ours, or the group has none for us; they are replayed to their committed
+offset, and the edge answers; with ``?verbose`` one line a check. ``/metrics``: Prometheus' text
+format. ``/healthz`` is ``/livez``.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from rejex_stream.errors import ConnectorError
-from rejex_stream.progress import (
+from rejex_stream.run.progress import (
     Committed,
-    LaneClosed,
-    LaneLive,
-    LaneOpened,
+    PartitionClosed,
+    PartitionLive,
+    PartitionOpened,
     Progress,
     Retrying,
     RunEvent,
@@ -38,13 +39,12 @@ class Check(NamedTuple):
 
 
 class Health:
-    """What a run told about itself, as checks; a :class:`~rejex_stream.progress.RunObserver`.
+    """What a run told about itself, as checks; a :class:`~rejex_stream.run.progress.RunObserver`.
 
     Parameters
     ----------
     stalled_after_s
-        A loop that has not turned for so long is not alive; above the longest fit that may be
-        waited for.
+        A loop that has not turned for so long is not alive; it turns while it waits for fits.
     clock
         Monotonic seconds.
 
@@ -63,6 +63,7 @@ class Health:
         self._lock = threading.Lock()
         self._replaying: set[Partition] = set()
         self._owned: set[Partition] = set()
+        self._standing_by = False
         self._error: str | None = None
         self._unanswered: str | None = None
 
@@ -81,14 +82,14 @@ class Health:
         self._turned_at = self._clock()
         with self._lock:
             match event:
-                case LaneOpened(partition, _, next_offset, live_from):
+                case PartitionOpened(partition, _, next_offset, live_from):
                     self._owned.add(partition)
                     self._error = None
                     if next_offset < live_from:
                         self._replaying.add(partition)
-                case LaneLive(partition):
+                case PartitionLive(partition):
                     self._replaying.discard(partition)
-                case LaneClosed(partition):
+                case PartitionClosed(partition):
                     self._owned.discard(partition)
                     self._replaying.discard(partition)
                 case Retrying(error):
@@ -100,6 +101,13 @@ class Health:
         """Note whether the edge answers a question; `problem` says why not."""
         with self._lock:
             self._unanswered = problem
+
+    def standing_by(self, joined: bool) -> None:
+        """Note whether we are a member of the group, whatever it gave us."""
+        with self._lock:
+            if joined and not self._standing_by:
+                self._error = None  # of a start that had to be tried again
+            self._standing_by = joined
 
     @property
     def is_live(self) -> bool:
@@ -117,9 +125,12 @@ class Health:
             owned, replaying = len(self._owned), len(self._replaying)
             error = self._error or self._unanswered
         silent_s = self._clock() - self._turned_at
+        says = f"{owned} owned"
+        if not owned and self._standing_by:
+            says = "none owned, standing by in the group"
         return [
             Check("loop", self.is_live, f"last turn {silent_s:.0f} s ago"),
-            Check("partitions", owned > 0, f"{owned} owned"),
+            Check("partitions", owned > 0 or self._standing_by, says),
             Check("replay", replaying == 0, f"{replaying} still replaying"),
             Check("edge", error is None, error or "answers"),
         ]

@@ -8,41 +8,124 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client import Counter as PrometheusCounter
 
 from rejex_stream import __version__
 from rejex_stream.engine import EngineSpec
-from rejex_stream.guarantees import cost_bound
-from rejex_stream.lane import LaneEngine
-from rejex_stream.monitor import Alarm, MonitorBank
+from rejex_stream.monitor import Alarm, MonitorBank, MonitorStatus
 from rejex_stream.monitor.alarm import AlarmKind
-from rejex_stream.operate.gauges import GAUGES, active_alarms, gauge_values
 from rejex_stream.operate.sensors import GroupNames, SensorRates, most_sensors
-from rejex_stream.progress import (
+from rejex_stream.outcomes import OutcomeCounts
+from rejex_stream.rejection.costs import cost_bound
+from rejex_stream.run.parts import PartitionEngine
+from rejex_stream.run.progress import (
     Committed,
+    ControlUnread,
+    DecisionChanged,
+    EnvironmentChanged,
     FitFailure,
-    LaneClosed,
-    LaneLive,
-    LaneOpened,
+    NothingScorable,
+    PartitionClosed,
+    PartitionLive,
+    PartitionOpened,
     Retrying,
     RunEvent,
+    SensorsForgotten,
     SnapshotSaved,
 )
-from rejex_stream.types import Label, Outcome, Partition, Reading, Reason, Verdict
+from rejex_stream.types import (
+    Incident,
+    IncidentState,
+    Label,
+    Outcome,
+    Partition,
+    Reading,
+    Reason,
+    Verdict,
+)
 
-__all__ = ["RunMetrics"]
+__all__ = ["GAUGES", "RunMetrics"]
 
 _WINDOW = 1_000  # where nobody says what decides
 _LATENCY_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, math.inf)
 _SCORING_BUCKETS = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, math.inf)
+_INCIDENT_BUCKETS = (60.0, 600.0, 3600.0, 6 * 3600.0, 86400.0, 7 * 86400.0, math.inf)
 _DURATION_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, math.inf)
+
+# What of a monitor's status is exported: what it means, and how it is read; None: not known yet.
+GAUGES: Mapping[str, tuple[str, Callable[[MonitorStatus], float | None]]] = {
+    "rejection_rate_ratio": (
+        "Rolling share of rejected events, pooled over the streams.",
+        lambda s: s.rejection_rate,
+    ),
+    "rejection_rate_lower_ratio": ("Lower limit of that share.", lambda s: s.lower),
+    "rejection_rate_upper_ratio": ("Upper limit of that share.", lambda s: s.upper),
+    "rejection_rate_estimate_ratio": (
+        "Expected share, w / (n + 1).",
+        lambda s: None if s.theory is None else s.theory.expected_rate,
+    ),
+    "rejection_rate_bound_ratio": (
+        "Exact law of a frozen window: its rate is above this with probability delta. Not of the "
+        "rolling rate.",
+        lambda s: None if s.theory is None else s.theory.frozen_bound,
+    ),
+    "rejection_rate_paper_bound_ratio": (
+        "The paper's bound h, corrected.",
+        lambda s: None if s.theory is None else s.theory.paper_bound,
+    ),
+    "anomaly_rate_ratio": ("Rolling share of accepted anomalies.", lambda s: s.anomaly_rate),
+    "flagged_rate_ratio": (
+        "Rolling share of events above the threshold; contamination expected.",
+        lambda s: s.flagged_rate,
+    ),
+    "rejection_window_events": (
+        "Events the rolling shares are taken over.",
+        lambda s: s.rolling_events,
+    ),
+    "rejection_window_effective_events": (
+        "The same, divided by the variance inflation.",
+        lambda s: s.effective_events,
+    ),
+    "health_log_evidence": (
+        "Log evidence against the theory; alarms at the threshold.",
+        lambda s: s.health_log_evidence,
+    ),
+    "health_log_threshold": (
+        "Where the health monitor raises its alarm.",
+        lambda s: s.health_threshold,
+    ),
+    "reviews_projected_per_day": (
+        "Rejected events of the day of event time, projected to its end.",
+        lambda s: s.reviews_projected,
+    ),
+    "review_budget_per_day": ("Reviews a day that people can do.", lambda s: s.review_budget),
+}
+
+
+_OPEN = [state for state in IncidentState if state is not IncidentState.CLOSED]
+
+
+# Events of a run that are counted as such.
+_COUNTED = {
+    FitFailure: ("rejex_fit_failures", "Background fits that failed."),
+    Retrying: ("rejex_edge_retries", "Times the edge failed and was tried again."),
+    DecisionChanged: (
+        "rejex_decision_changes",
+        "Partitions taken over with another decision (policy, budget, ties, evidence).",
+    ),
+    EnvironmentChanged: (
+        "rejex_environment_changes",
+        "Partitions taken over from another environment (library versions, processor).",
+    ),
+}
 
 
 class RunMetrics:
-    """Counts what a run does; a :class:`~rejex_stream.progress.RunObserver`.
+    """Counts what a run does; a :class:`~rejex_stream.run.progress.RunObserver`.
 
     Parameters
     ----------
@@ -87,120 +170,81 @@ class RunMetrics:
         self._pipeline, self._clock, self._groups = pipeline, clock, GroupNames(grouped)
         self._refresh_s, self._refreshed_at = refresh_s, -math.inf
         self._banks: dict[Partition, MonitorBank] = {}
+        self._nothing_scorable = False
         self._epochs: dict[str, int] = {}
-        self._events = PrometheusCounter(
-            "rejex_events",
-            "Events judged, by verdict.",
-            ["pipeline", "sensor_group", "verdict"],
-            registry=self.registry,
+        counter = partial(PrometheusCounter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
+        whole, part = ["pipeline"], ["pipeline", "topic", "partition"]
+        group = ["pipeline", "sensor_group"]
+        self._events = counter("rejex_events", "Events judged, by verdict.", [*group, "verdict"])
+        self._rejected = counter(
+            "rejex_rejected_events", "Rejected events, by reason.", [*group, "reason"]
         )
-        self._rejected = PrometheusCounter(
-            "rejex_rejected_events",
-            "Rejected events, by reason.",
-            ["pipeline", "sensor_group", "reason"],
-            registry=self.registry,
+        self._withheld = counter(
+            "rejex_withheld_events",
+            "Events whose label stands because the review budget had no credit left.",
+            group,
         )
-        self._invalid = PrometheusCounter(
+        self._invalid = counter(
             "rejex_records_invalid",
             "Records that could not be read and went to the dead letters.",
-            ["pipeline", "reason"],
-            registry=self.registry,
+            [*whole, "reason"],
         )
-        self._reviews = PrometheusCounter(
-            "rejex_review_items",
-            "Events sent to the reviewers.",
-            ["pipeline", "sensor_group"],
-            registry=self.registry,
+        self._reviews = counter("rejex_review_items", "Events sent to the reviewers.", group)
+        self._alarms = counter(
+            "rejex_monitor_alarms", "Alarms raised, by monitor.", [*whole, "kind"]
         )
-        self._alarms = PrometheusCounter(
-            "rejex_monitor_alarms",
-            "Alarms raised, by monitor.",
-            ["pipeline", "kind"],
-            registry=self.registry,
+        self._forgotten = counter(
+            "rejex_sensors_forgotten", "Streams forgotten after state.forget_after.", whole
         )
-        self._retries = PrometheusCounter(
-            "rejex_edge_retries",
-            "Times the edge failed and was tried again.",
-            ["pipeline"],
-            registry=self.registry,
-        )
-        self._fit_failures = PrometheusCounter(
-            "rejex_fit_failures",
-            "Background fits that failed.",
-            ["pipeline"],
-            registry=self.registry,
-        )
-        self._commit = Histogram(
+        self._counted = {kind: counter(*told, whole) for kind, told in _COUNTED.items()}
+        self._dead_letters = counter("rejex_dlq_records", "Dead letters written.", whole)
+        self._model_swaps = counter("rejex_model_swaps", "Models that took over.", whole)
+        self._commit = histogram(
             "rejex_commit_duration_seconds",
             "How long a commit took.",
-            ["pipeline"],
+            whole,
             buckets=_DURATION_BUCKETS,
-            registry=self.registry,
         )
-        self._latency = Histogram(
+        self._latency = histogram(
             "rejex_event_latency_seconds",
             "From the event's own time to its verdict; the last event of every batch.",
-            ["pipeline"],
+            whole,
             buckets=_LATENCY_BUCKETS,
-            registry=self.registry,
         )
-        part = ["pipeline", "topic", "partition"]
+        self._scoring = histogram(
+            "rejex_scoring_duration_seconds",
+            "Features, score, rank and verdict, per event: the mean of every batch.",
+            whole,
+            buckets=_SCORING_BUCKETS,
+        )
+        self._incidents = _IncidentMetrics(self.registry, pipeline)
         self._by_partition = {
-            name: Gauge(f"rejex_{name}", says, part, registry=self.registry)
-            for name, says in GAUGES.items()
+            name: gauge(f"rejex_{name}", says, part) for name, (says, _) in GAUGES.items()
         }
-        self._offset = Gauge(
-            "rejex_committed_offset", "Next offset to read.", part, registry=self.registry
-        )
-        self._lag = Gauge(
-            "rejex_consumer_lag_records", "Records not committed yet.", part, registry=self.registry
-        )
-        self._lag_s = Gauge(
+        self._offset = gauge("rejex_committed_offset", "Next offset to read.", part)
+        self._lag = gauge("rejex_consumer_lag_records", "Records not committed yet.", part)
+        self._lag_s = gauge(
             "rejex_consumer_lag_seconds",
             "Age of the newest judged event by its own clock; 0 where nothing waits.",
             part,
-            registry=self.registry,
         )
         self._newest_ms: dict[Partition, int] = {}
-        self._snapshot_at = Gauge(
-            "rejex_snapshot_timestamp_seconds",
-            "When state was last kept.",
-            part,
-            registry=self.registry,
+        self._snapshot_at = gauge(
+            "rejex_snapshot_timestamp_seconds", "When state was last kept.", part
         )
-        self._dead_letters = PrometheusCounter(
-            "rejex_dlq_records", "Dead letters written.", ["pipeline"], registry=self.registry
-        )
-        self._scoring = Histogram(
-            "rejex_scoring_duration_seconds",
-            "Features, score, rank and verdict, per event: the mean of every batch.",
-            ["pipeline"],
-            buckets=_SCORING_BUCKETS,
-            registry=self.registry,
-        )
-        self._trained = Gauge(
+        self._streams = gauge("rejex_streams", "Streams seen by the monitors.", part)
+        self._trained = gauge(
             "rejex_model_trained_timestamp_seconds",
             "When a stream last changed its model.",
-            ["pipeline"],
-            registry=self.registry,
+            whole,
         )
-        self._model_swaps = PrometheusCounter(
-            "rejex_model_swaps", "Models that took over.", ["pipeline"], registry=self.registry
+        self._last_event = gauge(
+            "rejex_last_event_timestamp_seconds", "When the last event came.", whole
         )
-        self._last_event = Gauge(
-            "rejex_last_event_timestamp_seconds",
-            "When the last event came.",
-            ["pipeline"],
-            registry=self.registry,
-        )
-        self._active = Gauge(
-            "rejex_active_alarms",
-            "Alarms not withdrawn, by monitor.",
-            ["pipeline", "kind"],
-            registry=self.registry,
-        )
-        self._streams = Gauge(
-            "rejex_streams", "Streams seen by the monitors.", part, registry=self.registry
+        self._active = gauge(
+            "rejex_active_alarms", "Alarms not withdrawn, by monitor.", [*whole, "kind"]
         )
         self._sensors: SensorRates | None = None
         if (most := most_sensors(per_sensor)) > 0:
@@ -212,6 +256,7 @@ class RunMetrics:
             self._events.labels(pipeline, "", label.value)
         for reason in Reason:
             self._rejected.labels(pipeline, "", reason.value)
+        self._withheld.labels(pipeline, "")
 
     def _describe(
         self,
@@ -251,9 +296,10 @@ class RunMetrics:
         if replaying or not outcomes:
             return
         verdicts = [outcome.verdict for outcome in outcomes if outcome.verdict is not None]
-        if len(verdicts) < len(outcomes):
-            self._count_invalid(outcomes)
-        self._count(verdicts, [o.review.verdict for o in outcomes if o.review is not None])
+        self._count(outcomes)
+        for stream_key, epoch in dict.fromkeys((v.stream_key, v.model_epoch) for v in verdicts):
+            if epoch is not None and self._epochs.get(stream_key) != epoch:
+                self._new_model(stream_key, epoch)
         if self._sensors is not None:
             for verdict in verdicts:
                 self._sensors.count(verdict, self._groups.of(verdict.stream_key))
@@ -264,34 +310,31 @@ class RunMetrics:
             self._latency.labels(self._pipeline).observe(max(0.0, now - newest_ms / 1000))
         self.refresh()
 
-    def _count(self, verdicts: Sequence[Verdict], reviewed: Sequence[Verdict]) -> None:
-        labels: Counter[tuple[str, str]] = Counter()
-        reasons: Counter[tuple[str, str]] = Counter()
-        reviews: Counter[str] = Counter()
-        # A few combinations stand for thousands of events; they come in the order of the events.
-        kinds = Counter([(v.stream_key, v.model_epoch, v.label, v.reason) for v in verdicts])
-        for (stream_key, epoch, label, reason), count in kinds.items():
-            if epoch is not None and self._epochs.get(stream_key) != epoch:
-                self._new_model(stream_key, epoch)
-            group = self._groups.of(stream_key)
-            labels[group, label.value] += count
-            if reason is not None:
-                reasons[group, reason.value] += count
-            reviews[group] += 0  # the series is there before the first review
-        for verdict in reviewed:
-            reviews[self._groups.of(verdict.stream_key)] += 1
-        for (group, text), count in labels.items():
-            self._events.labels(self._pipeline, group, text).inc(count)
-        for (group, text), count in reasons.items():
-            self._rejected.labels(self._pipeline, group, text).inc(count)
-        for group, count in reviews.items():
-            self._reviews.labels(self._pipeline, group).inc(count)
-
-    def _count_invalid(self, outcomes: Sequence[Outcome]) -> None:
+    def _count(self, outcomes: Sequence[Outcome]) -> None:
+        grouped: dict[str, list[Outcome]] = {}
         for outcome in outcomes:
-            if outcome.invalid is not None:
+            if outcome.verdict is not None:
+                group = self._groups.of(outcome.verdict.stream_key)
+                grouped.setdefault(group, []).append(outcome)
+                if outcome.incident is not None:
+                    self._incidents.count(outcome.incident, group)
+            elif outcome.invalid is not None:
                 self._invalid.labels(self._pipeline, outcome.invalid.stage).inc()
                 self._dead_letters.labels(self._pipeline).inc()
+        for group, those in grouped.items():
+            counts = OutcomeCounts()
+            counts.add(those)
+            for label, count in counts.labels.items():
+                self._events.labels(self._pipeline, group, label.value).inc(count)
+            for reason, count in counts.reasons.items():
+                self._rejected.labels(self._pipeline, group, reason.value).inc(count)
+            # The series are there before the first review.
+            self._withheld.labels(self._pipeline, group).inc(counts.n_withheld)
+            self._reviews.labels(self._pipeline, group).inc(counts.n_reviews)
+
+    def incidents(self, incidents: Iterable[Incident]) -> None:
+        """Export which incidents are open now."""
+        self._incidents.show(incidents)
 
     def _new_model(self, stream_key: str, epoch: int) -> None:
         self._epochs[stream_key] = epoch
@@ -307,7 +350,7 @@ class RunMetrics:
             age_s = now - newest_ms / 1000 if count and newest_ms is not None else 0.0
             self._lag_s.labels(*names).set(max(0.0, age_s))
 
-    def timed(self, engine: LaneEngine) -> LaneEngine:
+    def timed(self, engine: PartitionEngine) -> PartitionEngine:
         """Return the engine with a stop-watch around its work."""
         return _Timed(engine, self._scoring.labels(self._pipeline).observe)
 
@@ -320,16 +363,26 @@ class RunMetrics:
                     self._offset.labels(*self._names(partition)).set(offset)
             case SnapshotSaved(partition):
                 self._snapshot_at.labels(*self._names(partition)).set(self._clock())
-            case FitFailure():
-                self._fit_failures.labels(self._pipeline).inc()
-            case Retrying():
-                self._retries.labels(self._pipeline).inc()
-            case LaneClosed(partition):
+            case FitFailure() | DecisionChanged() | EnvironmentChanged() | Retrying():
+                self._counted[type(event)].labels(self._pipeline).inc()
+            case SensorsForgotten():
+                self._forget_streams(event)
+            case PartitionClosed(partition):
                 self.forget(partition)
-            case LaneOpened() | LaneLive():
+            case NothingScorable(_, alarm):
+                self._nothing_scorable = alarm is not None
+                if alarm is not None:
+                    self.alarm(alarm)
+            case PartitionOpened() | PartitionLive() | ControlUnread():
                 pass
 
-    def alarm(self, partition: Partition, alarm: Alarm) -> None:
+    def _forget_streams(self, event: SensorsForgotten) -> None:
+        for stream in event.streams:
+            self._epochs.pop(stream, None)
+        if not event.replaying:
+            self._forgotten.labels(self._pipeline).inc(len(event.streams))
+
+    def alarm(self, alarm: Alarm) -> None:
         """Count an alarm."""
         self._alarms.labels(self._pipeline, alarm.kind.value).inc()
 
@@ -358,10 +411,12 @@ class RunMetrics:
         kinds: Counter[str] = Counter()
         for partition, bank in self._banks.items():
             status, names = bank.status(), self._names(partition)
-            for name, value in gauge_values(status).items():
+            for name, (_, read) in GAUGES.items():
+                value = read(status)
                 self._by_partition[name].labels(*names).set(math.nan if value is None else value)
             self._streams.labels(*names).set(len(bank))
-            kinds.update(alarm.kind.value for alarm in active_alarms(bank))
+            kinds.update(alarm.kind.value for alarm in bank.active_alarms())
+        kinds[AlarmKind.NOTHING_SCORABLE] = int(self._nothing_scorable)
         for kind in AlarmKind:
             self._active.labels(self._pipeline, kind.value).set(kinds[kind.value])
         if self._sensors is not None:
@@ -380,10 +435,14 @@ class RunMetrics:
 class _Timed:
     """An engine whose batches are timed, per event."""
 
-    def __init__(self, engine: LaneEngine, observe: Callable[[float], object]) -> None:
+    def __init__(self, engine: PartitionEngine, observe: Callable[[float], object]) -> None:
         self._engine, self._observe = engine, observe
-        self.snapshot, self.restore = engine.snapshot, engine.restore
-        self.take_failures = engine.take_failures
+        self.streams, self.head, self.view = engine.streams, engine.head, engine.view
+        self.restore, self.restore_streams = engine.restore, engine.restore_streams
+        self.decide, self.take_failures = engine.decide, engine.take_failures
+        self.ready, self.forget = engine.ready, engine.forget
+        self.open_incidents, self.command = engine.open_incidents, engine.command
+        self.take_incidents, self.streams_of = engine.take_incidents, engine.streams_of
 
     def process(self, readings: Sequence[Reading]) -> Sequence[Verdict]:
         start = time.perf_counter()
@@ -391,3 +450,49 @@ class _Timed:
         if readings:
             self._observe((time.perf_counter() - start) / len(readings))
         return verdicts
+
+
+class _IncidentMetrics:
+    """What becomes of incidents, and which are open."""
+
+    def __init__(self, registry: CollectorRegistry, pipeline: str) -> None:
+        self._pipeline = pipeline
+        self._changes = PrometheusCounter(
+            "rejex_incident_changes",
+            "Changes of incidents, by the state they led to.",
+            ["pipeline", "sensor_group", "state"],
+            registry=registry,
+        )
+        self._duration = Histogram(
+            "rejex_incident_duration_seconds",
+            "From the onset of an incident to its end, by the events' own clock.",
+            ["pipeline"],
+            buckets=_INCIDENT_BUCKETS,
+            registry=registry,
+        )
+        self._open = Gauge(
+            "rejex_open_incidents",
+            "Incidents that are not over, by state.",
+            ["pipeline", "state"],
+            registry=registry,
+        )
+        self._held = Gauge(
+            "rejex_held_streams",
+            "Streams whose reference stands still for an incident.",
+            ["pipeline"],
+            registry=registry,
+        )
+        self.show(())
+
+    def count(self, incident: Incident, group: str) -> None:
+        self._changes.labels(self._pipeline, group, incident.state.value).inc()
+        if incident.state is IncidentState.CLOSED:
+            seconds = (incident.changed_ms - incident.onset_ms) / 1000
+            self._duration.labels(self._pipeline).observe(max(0.0, seconds))
+
+    def show(self, incidents: Iterable[Incident]) -> None:
+        states = Counter(incident.state for incident in incidents)
+        for state in _OPEN:
+            self._open.labels(self._pipeline, state.value).set(states[state])
+        held = states.total() - states[IncidentState.ADOPTING]
+        self._held.labels(self._pipeline).set(held)

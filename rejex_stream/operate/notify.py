@@ -1,4 +1,8 @@
-"""Telling others of alarms: Alertmanager, and a signed webhook. Never in the run's own thread."""
+"""Telling others: Alertmanager, and a signed webhook. Never in the run's own thread.
+
+What they are told is said in :mod:`~rejex_stream.operate.telling`; here it is posted, tried again,
+and kept where nobody takes it.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +16,17 @@ import queue
 import threading
 import urllib.error
 import urllib.request
-import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from rejex_stream.monitor import Alarm
-from rejex_stream.monitor.alarm import AlarmKind
+from rejex_stream.operate.telling import Alert, Event
 
 __all__ = ["Alertmanager", "Webhook", "sign"]
 
+_Key: TypeAlias = tuple[tuple[str, str], ...]
 _log = logging.getLogger(__name__)
-_NAMESPACE = uuid.UUID("5b6e0b1c-2c39-5b2e-9a53-7f6f6b2b1d10")
-_CRITICAL = {AlarmKind.HEALTH, AlarmKind.COLLAPSE, AlarmKind.STUCK}
 
 
 def _post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> None:
@@ -41,22 +41,8 @@ def _post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -
         raise OSError(f"the answer is not HTTP: {error!r}") from error
 
 
-def _labels(pipeline: str, alarm: Alarm) -> dict[str, str]:
-    """Equal labels are one alert: an alarm raised again renews it."""
-    labels = {
-        "alertname": "Rejex" + "".join(word.capitalize() for word in alarm.kind.split("_")),
-        "pipeline": pipeline,
-        "kind": alarm.kind.value,
-        "direction": alarm.alternative.value,
-        "severity": "critical" if alarm.kind in _CRITICAL else "warning",
-    }
-    if alarm.stream_key is not None:
-        labels["stream"] = alarm.stream_key
-    return labels
-
-
 class Alertmanager:
-    """Keeps an Alertmanager told of the active alarms: posted, re-posted, resolved.
+    """Keeps an Alertmanager told of what is active: posted, re-posted, renewed, resolved.
 
     Alertmanager groups, silences and routes; an alert it does not hear of for `lifetime_s` it
     takes for resolved, so a dead worker leaves no alert behind for ever.
@@ -65,38 +51,36 @@ class Alertmanager:
     ----------
     url
         Its address; the v2 API is used.
-    pipeline
-        A label of every alert.
     repeat_s, lifetime_s
-        How often active alarms are posted again, and when they end if they are not.
+        How often active alerts are posted again, and when they end if they are not.
     """
 
-    def __init__(
-        self, url: str, pipeline: str, *, repeat_s: float = 60.0, lifetime_s: float = 240.0
-    ) -> None:
+    def __init__(self, url: str, *, repeat_s: float = 60.0, lifetime_s: float = 240.0) -> None:
         self._url = url.rstrip("/") + "/api/v2/alerts"
-        self._pipeline, self._repeat_s, self._lifetime_s = pipeline, repeat_s, lifetime_s
+        self._repeat_s, self._lifetime_s = repeat_s, lifetime_s
         self._lock = threading.Lock()
-        self._active: dict[tuple[tuple[str, str], ...], tuple[datetime, Alarm]] = {}
-        self._resolved: dict[tuple[tuple[str, str], ...], tuple[datetime, Alarm]] = {}
+        self._active: dict[_Key, tuple[datetime, Alert]] = {}
+        self._resolved: dict[_Key, tuple[datetime, Alert]] = {}
         self._wake, self._stop = threading.Event(), threading.Event()
         self.failures = 0
         self._thread = threading.Thread(target=self._run, name="alertmanager", daemon=True)
         self._thread.start()
 
-    def update(self, alarms: Iterable[Alarm]) -> None:
-        """Say which alarms are active now; those not named any more are resolved."""
+    def update(self, alerts: Iterable[Alert]) -> None:
+        """Say what is active now; what is not named any more is resolved."""
         now = datetime.now(UTC)
-        named = {tuple(sorted(_labels(self._pipeline, a).items())): a for a in alarms}
+        named = {tuple(sorted(alert.labels.items())): alert for alert in alerts}
         with self._lock:
             for key in [key for key in self._active if key not in named]:
                 self._resolved[key] = self._active.pop(key)
                 self._wake.set()
-            for key, alarm in named.items():
-                if key not in self._active:
-                    self._resolved.pop(key, None)
-                    self._active[key] = (now, alarm)
-                    self._wake.set()
+            for key, alert in named.items():
+                since, known = self._active.get(key, (alert.began or now, None))
+                if known is not None and known.annotations == alert.annotations:
+                    continue
+                self._resolved.pop(key, None)
+                self._active[key] = (since, alert)
+                self._wake.set()
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -110,9 +94,9 @@ class Alertmanager:
         with self._lock:
             resolved = dict(self._resolved)
             alerts = [
-                *(self._alert(key, since, alarm, now + timedelta(seconds=self._lifetime_s))
-                  for key, (since, alarm) in self._active.items()),
-                *(self._alert(key, since, alarm, now) for key, (since, alarm) in resolved.items()),
+                *(_posted(alert, since, now + timedelta(seconds=self._lifetime_s))
+                  for since, alert in self._active.values()),
+                *(_posted(alert, since, now) for since, alert in resolved.values()),
             ]  # fmt: skip
         if not alerts:
             return
@@ -131,26 +115,20 @@ class Alertmanager:
             for key in resolved:
                 self._resolved.pop(key, None)
 
-    def _alert(
-        self, key: tuple[tuple[str, str], ...], since: datetime, alarm: Alarm, ends: datetime
-    ) -> dict[str, Any]:
-        return {
-            "labels": dict(key),
-            "annotations": {
-                "summary": alarm.message,
-                "guarantee": alarm.guarantee,
-                "evidence": f"{alarm.evidence:g} {alarm.unit}, limit {alarm.threshold:g}",
-                "event": str(alarm.position),
-            },
-            "startsAt": since.isoformat(),
-            "endsAt": max(ends, since).isoformat(),
-        }
-
     def close(self) -> None:
         """Send what is due once more and end; active alerts run out by themselves."""
         self._stop.set()
         self._wake.set()
         self._thread.join(timeout=10)
+
+
+def _posted(alert: Alert, since: datetime, ends: datetime) -> dict[str, Any]:
+    return {
+        "labels": alert.labels,
+        "annotations": alert.annotations,
+        "startsAt": since.isoformat(),
+        "endsAt": max(ends, since).isoformat(),
+    }
 
 
 def sign(secret: bytes, body: bytes) -> str:
@@ -164,21 +142,13 @@ def sign(secret: bytes, body: bytes) -> str:
     return "sha256=" + hmac.new(secret, body, hashlib.sha256).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class _Delivery:
-    id: str
-    body: bytes
-
-
 class Webhook:
-    """Posts every alarm once as a CloudEvent, signed, retried, and kept if nobody takes it.
+    """Posts every event once, signed, retried, and kept if nobody takes it.
 
     Parameters
     ----------
     url
         Who is told.
-    pipeline
-        Part of the event's source.
     secret
         Key of the HMAC; without one the header is left out.
     deadletter
@@ -191,13 +161,12 @@ class Webhook:
     Notes
     -----
     Headers: ``X-Rejex-Signature`` (see :func:`sign`, over the raw body) and ``Idempotency-Key``,
-    the same for every try, and for the same alarm raised again by a replay.
+    the same for every try, and for the same change told again by a replay.
     """
 
     def __init__(
         self,
         url: str,
-        pipeline: str,
         *,
         secret: bytes | None = None,
         deadletter: Path | None = None,
@@ -205,47 +174,22 @@ class Webhook:
         first_delay_s: float = 1.0,
         wait: Callable[[float], object] | None = None,
     ) -> None:
-        self._url, self._pipeline, self._secret = url, pipeline, secret
+        self._url, self._secret = url, secret
         self._deadletter, self._attempts = deadletter, attempts
         self._stop = threading.Event()
         self._first_delay_s, self._wait = first_delay_s, wait or self._stop.wait
-        self._queue: queue.Queue[_Delivery | None] = queue.Queue(maxsize=10_000)
-        self._current: _Delivery | None = None
+        self._queue: queue.Queue[Event | None] = queue.Queue(maxsize=10_000)
+        self._current: Event | None = None
         self.delivered = self.given_up = 0
         self._thread = threading.Thread(target=self._run, name="webhook", daemon=True)
         self._thread.start()
 
-    def alarm(self, alarm: Alarm) -> None:
-        """Queue one alarm; returns at once."""
-        key = (
-            f"{self._pipeline}/{alarm.kind}/{alarm.alternative}/{alarm.stream_key}/{alarm.position}"
-        )
-        event_id = str(uuid.uuid5(_NAMESPACE, key))
-        moment = datetime.fromtimestamp(alarm.event_time_ms / 1000, UTC)
-        event = {
-            "specversion": "1.0",
-            "id": event_id,
-            "source": f"/rejex-stream/{self._pipeline}",
-            "type": "io.github.rejex-stream.alarm.v1",
-            "subject": alarm.stream_key or self._pipeline,
-            "time": moment.isoformat(),
-            "datacontenttype": "application/json",
-            "data": {
-                "kind": alarm.kind.value,
-                "direction": alarm.alternative.value,
-                "stream": alarm.stream_key,
-                "event": str(alarm.position),
-                "evidence": alarm.evidence,
-                "threshold": alarm.threshold,
-                "unit": alarm.unit,
-                "guarantee": alarm.guarantee,
-                "message": alarm.message,
-            },
-        }
+    def tell(self, event: Event) -> None:
+        """Queue one event; returns at once."""
         try:
-            self._queue.put_nowait(_Delivery(event_id, json.dumps(event).encode()))
+            self._queue.put_nowait(event)
         except queue.Full:
-            self._give_up(_Delivery(event_id, json.dumps(event).encode()), "the queue is full")
+            self._give_up(event, "the queue is full")
 
     def _run(self) -> None:
         while (delivery := self._queue.get()) is not None:
@@ -253,7 +197,7 @@ class Webhook:
             self._deliver(delivery)
             self._current = None
 
-    def _deliver(self, delivery: _Delivery) -> None:
+    def _deliver(self, delivery: Event) -> None:
         headers = {
             "Content-Type": "application/cloudevents+json; charset=utf-8",
             "Idempotency-Key": delivery.id,
@@ -279,9 +223,9 @@ class Webhook:
                 return
         self._give_up(delivery, problem)
 
-    def _give_up(self, delivery: _Delivery, problem: str) -> None:
+    def _give_up(self, delivery: Event, problem: str) -> None:
         self.given_up += 1
-        _log.error("the webhook at %s did not take alarm %s: %s", self._url, delivery.id, problem)
+        _log.error("the webhook at %s did not take event %s: %s", self._url, delivery.id, problem)
         if self._deadletter is not None:
             line = json.dumps({"problem": problem, "event": json.loads(delivery.body)})
             with self._deadletter.open("a", encoding="utf-8") as file:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from rejex_stream.logs import escaped
+from rejex_stream.operate.logs import escaped
 from rejex_stream.types import Label, Reason, Verdict
 
 __all__ = ["GroupNames", "SensorRates", "most_sensors"]
@@ -104,7 +104,7 @@ class SensorRates(Collector):
 
     def count(self, verdict: Verdict, group: str) -> None:
         """Count one verdict."""
-        if verdict.reason is Reason.WARM_UP:
+        if verdict.reason in (Reason.WARM_UP, Reason.CONSTANT_WINDOW, Reason.TOO_MANY_SENSORS):
             return
         counts = self._sensors.get(verdict.sensor)
         if counts is None:

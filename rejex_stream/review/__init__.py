@@ -1,4 +1,5 @@
-"""The review console: rejected events become episodes, people decide them, labels go out.
+"""Rejected events as work for people: episodes come in, people decide them, labels go out.
 
-The store works without any extra; the web console needs ``rejex-stream[review]``.
+`queue` is the domain (begin with `queue.store`): review items and verdicts in, labels out, no HTTP.
+`console` serves it (begin with `console.server`); it alone needs ``rejex-stream[review]``.
 """

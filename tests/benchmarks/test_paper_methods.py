@@ -15,11 +15,11 @@ from benchmarks.paper.costs import CASES, Counts, cost, costs, count
 from benchmarks.paper.data import Dataset, folds, load, paper_rows, paper_sets
 from benchmarks.paper.effort import EFFORTS
 from benchmarks.paper.inference import block_bootstrap, critical_difference, friedman, ranks
-from benchmarks.paper.methods import BEYOND, METHODS, PAPER, READINGS, recipe
+from benchmarks.paper.methods import BEYOND, METHODS, PAPER, PROBABLE, READINGS, recipe
 from benchmarks.paper.methods.outcome import ANY
 from benchmarks.paper.methods.recipe import threshold_range
 from benchmarks.paper.repen import fit_repen, lesinn, triplet_loss
-from rejex_stream.facade import RejectingDetector
+from rejex_stream.facade import REJECTED, RejectingDetector
 from rejex_stream.rejection import rejection_band
 
 
@@ -91,7 +91,7 @@ def test_rejex_is_the_facade(cell):
     model = RejectingDetector("KNN", cell.gamma, 32.0, ties="paper", seed=cell.seed)
     verdicts = model.fit(fold.X_train).predict(fold.X_test)
     got = counts(METHODS["RejEx"](cell))
-    assert got.rejected == np.sum(verdicts == -1) > 0
+    assert got.rejected == np.sum(verdicts == REJECTED) > 0
     assert got.tp == np.sum((verdicts == 1) & (fold.y_test == 1))
 
 
@@ -281,6 +281,48 @@ def test_own_boxes_measure_each_side_in_the_box_of_its_rows(cell, monkeypatch):
         assert objective_of(cell, name, monkeypatch)(t) == pytest.approx(sides[0] - sides[1])
 
 
+def test_as_probably_run_the_level_sets_stand_on_their_heads(cell, monkeypatch):
+    """The package's own loops, in our words: EM and MV of what is *above* a level."""
+    accepted, t = split(cell)
+    rows = cell.fold.X_train[cell.metric_rows]
+    own = cell.fit["train"][cell.metric_rows]
+    unit = np.random.default_rng(cell.seed + 3).random((1000, rows.shape[1]))
+    em, mv = [], []
+    for side in (accepted, ~accepted):
+        low, high = rows[side].min(axis=0), rows[side].max(axis=0)
+        box = np.prod(high - low)
+        uniform = cell.scorer.score(low + unit * (high - low))
+        grid = np.arange(0, 100, 0.01)  # of volumes of the box
+        best = np.zeros(len(grid))
+        for u in own[side]:
+            best = np.maximum(best, np.mean(own[side] >= u) - grid * np.mean(uniform >= u))
+        em.append(best.mean())
+        falling = np.sort(own[side])[::-1]
+        masses = np.arange(0.9, 0.999, 0.0001)
+        at = np.ceil(masses * len(falling) - 1e-9).astype(int) - 1
+        mv.append(np.mean([np.mean(uniform >= falling[i]) for i in at]) * box)
+    found = objective_of(cell, "Em as probably run", monkeypatch)(t)
+    assert found == pytest.approx(em[0] - em[1], abs=2e-4)
+    found = objective_of(cell, "Mv as probably run", monkeypatch)(t)
+    assert found == pytest.approx(mv[1] - mv[0], rel=0.02)
+
+
+def test_as_probably_run_thresholds_lie_between_0_and_1_and_an_empty_side_is_zero(
+    cell, monkeypatch
+):
+    seen = {}
+
+    def search(objective, low, high, *, seed):
+        seen.update(limits=(low, high), all=objective(1.0), none=objective(-1.0))
+        return 0.5, 0.0
+
+    monkeypatch.setattr(recipe, "maximise", search)
+    METHODS["Em as probably run"](cell)
+    assert seen["limits"] == (0.0, 1.0)
+    assert seen["all"] < 0 < seen["none"]
+    assert seen["all"] == pytest.approx(-seen["none"])
+
+
 def test_the_five_at_one_rate_reject_the_smallest_margins(cell):
 
     margin = cell.unifier.margin(cell.fit["test"])
@@ -393,4 +435,4 @@ def test_the_bootstrap_covers_the_mean_of_blocks():
 
 def test_the_papers_eight_methods_are_there_and_nothing_is_named_twice():
     assert len(PAPER) == 8
-    assert len(METHODS) == 8 + 1 + len(BEYOND) + len(READINGS)
+    assert len(METHODS) == 8 + 1 + len(BEYOND) + len(READINGS) + len(PROBABLE)

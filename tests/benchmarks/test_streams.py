@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
+import json
 
 import numpy as np
 import pytest
 
 from benchmarks.paper import rows
 from benchmarks.paper.costs import Costs, Counts, cost
+from benchmarks.streams import rivals
 from benchmarks.streams.__main__ import main
 from benchmarks.streams.evaluate import (
     autocorrelation,
     evaluate,
+    evaluate_score,
     hard_labels,
     policy_labels,
     rejections_at,
     trivial_scores,
 )
-from benchmarks.streams.events import found
+from benchmarks.streams.events import found, recall_at
 from benchmarks.streams.prequential import CONTAMINATION, RATE, said
-from benchmarks.streams.sources import find, load
+from benchmarks.streams.sources import capped, find, load
 from benchmarks.streams.vus import range_auc_pr, segments, soft_labels, vus_pr
-from rejex_stream.policy import RejectionPolicy
+from rejex_stream.rejection.budget import RejectionPolicy
 
 
 # ----------------------------------------------------------------------------- VUS-PR
@@ -121,6 +125,70 @@ def test_autocorrelation():
         x[i] = 0.9 * x[i - 1] + rng.normal()
     assert autocorrelation(x) == pytest.approx(0.9, abs=0.02)
     assert autocorrelation(np.ones(10)) is None
+
+
+def test_recall_at_a_rate_of_false_alarms_by_hand():
+    y = np.zeros(1000, dtype=int)
+    y[100:110], y[300], y[700:720] = 1, 1, 1
+    score = np.zeros(1000)
+    score[105], score[300], score[705] = 9.0, 5.0, 2.0
+    score[500:504], score[800] = 6.0, 4.0  # two runs of false alarms
+    score[111] = 8.0  # beside a segment is no part of it
+    for allowed, wanted in ((0, 1 / 3), (1, 1 / 3), (2, 2 / 3), (3, 1.0)):
+        assert recall_at(y, score, allowed / 1000) == pytest.approx(wanted), allowed
+    assert np.isnan(recall_at(np.zeros(5), np.zeros(5), 0.1))
+
+
+def test_a_detector_is_ordered_by_severity_and_beside_it_by_raw_score(run):
+    stream, part = run
+    ours = evaluate(stream, part)["ranking"]
+    assert ours["detector"] != ours["raw score"]
+    flat = {**part, "rank": np.ones_like(part["rank"])}  # ranks say nothing
+    assert evaluate(stream, flat)["ranking"] == ours
+    told = np.full(len(stream.y), np.nan)  # what has no severity stands lowest
+    told[stream.y == 1], told[stream.warm_up] = 3.0, 0.5
+    best = evaluate(stream, {**part, "severity": told})["ranking"]
+    assert best["detector"]["auc_pr"] == 1.0
+    assert best["raw score"] == ours["raw score"]
+    assert evaluate_score(stream, part["score"])["ranking"]["max |z|"] == ours["max |z|"]
+
+
+def test_a_fault_that_lasts_is_one_that_fills_the_places_of_anomalies(run):
+    stream, part = run
+    y = np.zeros(len(stream.y), dtype=int)
+    long = slice(stream.warm_up + 100, stream.warm_up + 300)
+    y[long], y[-10:] = 1, 1
+    faulty = dataclasses.replace(stream, y=y)
+    first = int(600 * CONTAMINATION)
+    told = {**part, "label": np.zeros(len(y))}
+    told["label"][long.start : long.start + first + 7] = 1.0  # found, held a little, forgotten
+    told["label"][long.stop - 3 : long.stop] = -1.0
+    found = evaluate(faulty, told)["lasting"]
+    assert found == {"faults": 1, "events": 200 - first, "flagged": 7, "rejected": 3}
+    # A score is held against the warm-up, which never moves.
+    score = np.where(y == 1, 1.0, 0.0)
+    score[: stream.warm_up] = np.linspace(0, 1.04, stream.warm_up)
+    assert evaluate_score(faulty, score)["lasting"]["flagged"] == 200 - first
+    assert evaluate_score(faulty, 0.98 * score - 1.0)["rate"]["flagged_normal"] == 0.0
+    assert evaluate_score(faulty, np.where(y == 1, 0.9, score))["lasting"]["flagged"] == 0
+
+
+def test_a_constant_window_is_no_ambiguous_event_and_in_no_rate(run):
+    stream, part = run
+    stuck = {key: values.copy() for key, values in part.items()}
+    where = slice(len(stream.y) - 100, None)
+    stuck["label"][where], stuck["constant"][where] = -1.0, 1.0
+    before, after = evaluate(stream, part), evaluate(stream, stuck)
+    assert after["constant_rate"] == pytest.approx(100 / after["events"])
+    assert after["ambiguous_rate"] <= before["ambiguous_rate"]
+    assert after["rate"]["measured"] < 2 * before["rate"]["measured"]
+
+
+def test_a_stream_is_cut_to_the_newest_of_its_warm_up_and_the_first_after(data):
+    stream = load(find(data)[1])
+    cut = capped(stream, 100, 500)
+    assert (cut.warm_up, len(cut.y)) == (100, 600)
+    assert np.array_equal(cut.X, stream.X[stream.warm_up - 100 : stream.warm_up + 500], True)
 
 
 # ---------------------------------------------------------------------------- streams
@@ -251,17 +319,67 @@ def test_a_clear_shift_is_found_and_the_rate_is_the_expected_one_without_drift(r
 def test_run_resumes_and_the_report_has_its_tables(data, tmp_path):
     out = tmp_path / "out"
     command = ["run", "--data", str(data), "--out", str(out), "--detectors", "GMM", "HBOS"]
+    command += ["max |z|"]
     main(command)
     first = (out / "rows.jsonl").read_bytes()
     main(command)
     assert (out / "rows.jsonl").read_bytes() == first
-    assert len(rows.read(out / "rows.jsonl")) == 4
+    assert len(rows.read(out / "rows.jsonl")) == 6
+    with pytest.raises(SystemExit, match="made with another evaluated rows: give another --out"):
+        main([*command, "--rows", "500"])
     pytest.importorskip("matplotlib", reason="figures need Matplotlib (extra bench)")
     main(["report", "--out", str(out)])
     text = (out / "report.md").read_text("utf-8")
     assert "2 streams, 4 runs" in text
-    for title in ("What an operator sees", "Cost", "Ranking of events", "Rejection rate"):
+    code = json.loads((out / "setup.json").read_text("utf-8"))["code"]
+    assert f"one state of the code ({code}" in text
+    assert "No random cut forest was run: " in text
+    assert "| GMM, raw | 2 |" in text
+    for title in (
+        *("What an operator sees", "Cost", "Ranking of events", "Rejection rate"),
+        "Faults that last",
+    ):
         assert f"## {title}" in text
-    for name in ("operator", "cost_1-1", "cost_5-5", "vus_pr", "auc_pr", "rate", "poor"):
+    for name in (
+        "operator",
+        "cost_1-1",
+        "cost_5-5",
+        "vus_pr",
+        "auc_pr",
+        "recall",
+        "ranking",
+        "lasting",
+        "rate",
+        "poor",
+    ):
         assert (out / f"{name}.csv").exists()
     assert (out / "streams.png").stat().st_size > 5000
+
+
+# ----------------------------------------------------------------------------- rivals
+def test_a_gap_is_carried_forward_and_a_channel_without_a_value_is_zero(run):
+    X = np.array([[np.nan, 1.0, np.nan], [2.0, np.nan, np.nan], [np.nan, 3.0, np.nan]])
+    stream = dataclasses.replace(run[0], X=X)
+    assert rivals.filled(stream).tolist() == [[0.0, 1.0, 0.0], [2.0, 1.0, 0.0], [2.0, 3.0, 0.0]]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["krcf", "AWS RCF"])
+def test_a_forest_scores_before_it_learns_and_keeps_its_scores(name, run, tmp_path):
+    if rivals.able(name):
+        pytest.skip(f"{name}: {rivals.able(name)}")
+    stream = capped(run[0], 300, 200)
+    try:
+        score = rivals.score_of(stream, name, tmp_path / "a")
+    except RuntimeError as error:
+        if "Maven could not fetch" not in str(error):
+            raise
+        pytest.skip(str(error))
+    assert score.shape == (500,)
+    changed = dataclasses.replace(stream, X=stream.X.copy())
+    changed.X[400] += 50.0
+    changed.X[401:] *= -1
+    other = rivals.score_of(changed, name, tmp_path / "b")
+    assert np.array_equal(score[:400], other[:400])
+    assert other[400] > np.quantile(other[:400], 0.99)
+    assert np.array_equal(rivals.score_of(changed, name, tmp_path / "a"), score)  # from the folder

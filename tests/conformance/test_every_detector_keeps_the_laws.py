@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 from rejex_stream.checks import yield_checks
-from rejex_stream.detectors import PYOD, RIVER, make_detector
+from rejex_stream.detectors import PYOD, RIVER, SENSOR, make_detector
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 NEEDS_TORCH = [
@@ -15,20 +15,31 @@ NEEDS_TORCH = [
     ),
 ]
 # Fewer of the same: the laws are about the kind, and 200 ensembles take seconds to draw.
-SMALLER = {"pyod:INNE": {"n_estimators": 40}, "pyod:IForest": {"n_estimators": 40}}
+SMALLER = {
+    "pyod:INNE": {"n_estimators": 40},
+    "pyod:IForest": {"n_estimators": 40},
+    "rejex:Ensemble": {"members": ["Sensor", "KNN"]},
+    "rejex:NormalBehaviour": {"operating": ["wind"]},
+}
 BATCH_LAWS = [check.__name__ for check in yield_checks(make_detector("ECOD"))]
 INCREMENTAL_LAWS = [check.__name__ for check in yield_checks(make_detector("HalfSpaceTrees"))]
+
+QUICK = {"HBOS", "HalfSpaceTrees", "SensorEnsemble"}
 
 
 def every_law():
     for package, registry, laws in (
         ("pyod", PYOD, BATCH_LAWS),
         ("river", RIVER, INCREMENTAL_LAWS),
+        ("rejex", SENSOR, BATCH_LAWS),
     ):
         for name in registry:
-            marks = NEEDS_TORCH if name == "AE" else []
+            needs = NEEDS_TORCH if name == "AE" else []
             for law in laws:
                 full = f"{package}:{name}"
+                # Another process is started for each; one of a kind will do between two edits.
+                rare = law == "check_recipe_has_an_identity" and name not in QUICK
+                marks = [*needs, pytest.mark.thorough] if rare else needs
                 yield pytest.param(full, law, id=f"{full}:{law}", marks=marks)
 
 

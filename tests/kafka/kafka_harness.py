@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import uuid
 import zlib
 from collections import defaultdict
@@ -20,24 +19,41 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
-from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError
 from rejex_connectors.kafka import KafkaSettings, KafkaTopics, connect
-from rejex_connectors.kafka_messages import OutcomeMessages
-from rejex_connectors.kafka_python import admin, read_partition
-from rejex_connectors.kafka_snapshots import KafkaSnapshots
-from rejex_connectors.kafka_topics import create_topics, plan_topics
+from rejex_connectors.kafka.messages import OutcomeMessages
+from rejex_connectors.kafka.reading import admin, read_partition
+from rejex_connectors.kafka.snapshots import KafkaSnapshots
+from rejex_connectors.kafka.topics import create_topics, plan_topics
 
 from rejex_stream.decode import JsonDecoder
-from rejex_stream.lane import LaneEngine
-from rejex_stream.mapping import FieldMapping
-from rejex_stream.progress import Committed, RunEvent
-from rejex_stream.protocols import FitExecutor
-from rejex_stream.runtime import RunSettings, run
+from rejex_stream.decode.mapping import FieldMapping
+from rejex_stream.engine.checkpoint import seal, unseal
+from rejex_stream.engine.engine import Decision, Restored
+from rejex_stream.engine.stream import StreamSnapshot, StreamView
+from rejex_stream.protocols import BatchDetector, FitExecutor, Scorer
+from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.run.loop import RunSettings, run
+from rejex_stream.run.parts import PartitionEngine
+from rejex_stream.run.progress import Committed, RunEvent
 from rejex_stream.testing import ListSink, ListSource
-from rejex_stream.types import Label, Outcome, Partition, Position, Reading, Reason, Record, Verdict
+from rejex_stream.types import (
+    Command,
+    CommandReply,
+    FloatArray,
+    Incident,
+    Label,
+    Outcome,
+    Partition,
+    Position,
+    Reading,
+    Reason,
+    Record,
+    Verdict,
+)
+from tests.obedient import Obedient
+from tests.waiting import PATIENCE_S, pass_time, until
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -49,8 +65,48 @@ RUN = RunSettings(
     review_context_events=3,
     retry_first_s=0.2,
     retry_longest_s=1.0,
-    invalid_limit=None,
+    invalid_limit=1.0,
 )
+
+
+def pipeline_toml(name: str, bootstrap: str, **sections: Mapping[str, Any]) -> str:
+    """The config of a small pipeline on Kafka; what a test needs otherwise is merged into it."""
+    usual: dict[str, dict[str, Any]] = {
+        "pipeline": {"name": name},
+        "input": {
+            "kind": "kafka",
+            "topics": [f"{name}.in"],
+            "channels": ["flow"],
+            "control": f"{name}.control",
+        },
+        "detector": {"name": "HBOS"},
+        "rejection": {"contamination": 0.05, "tolerance": 4, "window": 200},
+        "output": {
+            "verdicts": f"{name}.verdicts",
+            "review": f"{name}.review",
+            "deadletter": f"{name}.dead",
+            "labels": f"{name}.labels",
+            "incidents": f"{name}.incidents",
+        },
+        "state": {"topic": f"{name}.state"},
+        "run": {"commit_interval_s": 0.1},
+        "kafka": {
+            "bootstrap_servers": bootstrap,
+            "client": "kafka-python",
+            "session_timeout_ms": 3000,
+        },
+    }
+    merged = {key: usual.get(key, {}) | dict(sections.get(key, {})) for key in usual | sections}
+    return "".join(
+        f"[{key}]\n" + "".join(f"{name} = {_toml(value)}\n" for name, value in section.items())
+        for key, section in merged.items()
+    )
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {_toml(one)}" for key, one in value.items()) + " }"
+    return json.dumps(value)
 
 
 class Kafka:
@@ -67,10 +123,10 @@ class Kafka:
         *,
         partitions: int = 4,
         replication: int = 1,
-        input_config: Mapping[str, str] | None = None,
+        config: Mapping[str, Mapping[str, str]] | None = None,
         **fields: Any,
     ) -> KafkaSettings:
-        """Settings with topics that exist and are empty."""
+        """Settings with topics that exist and are empty; `config` is by role."""
         run = f"{self.name}-{len(self._created)}"
         topics = KafkaTopics(
             input=(f"{run}.in",),
@@ -78,12 +134,15 @@ class Kafka:
             review=f"{run}.review",
             labels=f"{run}.labels",
             deadletter=f"{run}.dead",
+            incidents=f"{run}.incidents",
+            control=f"{run}.control",
             state=f"{run}.state",
         )
         usual: dict[str, Any] = {
             "bootstrap_servers": self.bootstrap,
             "group": run,
             "topics": topics,
+            "client": "kafka-python",  # the one that needs mends
             "session_timeout_ms": 3_000,
             "max_poll_interval_ms": 60_000,
             "transaction_timeout_ms": 10_000,
@@ -91,9 +150,7 @@ class Kafka:
         }
         settings = KafkaSettings(**{**usual, **fields})
         plans = [
-            dataclasses.replace(plan, config={**plan.config, **(input_config or {})})
-            if plan.role == "input"
-            else plan
+            dataclasses.replace(plan, config={**plan.config, **(config or {}).get(plan.role, {})})
             for plan in plan_topics(settings, partitions=partitions, replication=replication)
         ]
         create_topics(settings, plans)
@@ -113,7 +170,9 @@ class Kafka:
             topic, partition, _ = record.position
             headers = [(name, value or b"") for name, value in record.headers]
             value, key = record.value, record.key
-            futures.append(producer.send(topic, value, key, headers, partition))
+            futures.append(
+                producer.send(topic, value, key, headers, partition, record.timestamp_ms)
+            )
         producer.flush(60)
         for future in futures:
             future.get(1)
@@ -134,12 +193,9 @@ class Kafka:
         """How many partitions a topic has."""
         return len(self.admin.describe_topics([topic])[0]["partitions"])
 
-    def set_limit(self, topic: str, max_bytes: int) -> None:
-        """Have a topic accept no larger batches."""
-        resource = ConfigResource(
-            ConfigResourceType.TOPIC, topic, {"max.message.bytes": str(max_bytes)}
-        )
-        self.admin.alter_configs([resource])
+    def has(self, topic: str) -> bool:
+        """Whether there is such a topic."""
+        return topic in self.admin.list_topics()
 
     def committed(self, settings: KafkaSettings) -> dict[Partition, int]:
         """The group's committed offsets."""
@@ -161,7 +217,7 @@ class Kafka:
             metrics_enabled=False,
         )
         tp = TopicPartition(*partition)
-        until(lambda: self._is_empty(settings.group), what="the group is empty")
+        until(lambda: self._is_empty(settings.group), "the group is empty")
         consumer.assign([tp])
         consumer.commit({tp: OffsetAndMetadata(offset, "", -1)})
         consumer.close(autocommit=False)
@@ -176,8 +232,7 @@ class Kafka:
         topics: list[str] = []
         for s in self._created:
             t = s.topics
-            topics += [*t.input, t.verdicts, t.review, t.labels, t.deadletter]
-            topics += [t.state] if t.state is not None else []
+            topics += [*t.input, *t.others]
         with contextlib.suppress(KafkaError):
             self.admin.delete_topics(topics)
         self.admin.close()
@@ -191,14 +246,20 @@ def feed(
     partitions: int = 4,
     seed: int = 0,
     poison_share: float = 0.01,
+    flood_share: float = 0.0,
 ) -> list[Record]:
-    """Make a feed in the order it is produced; a sensor stays in one partition."""
+    """Make a feed in the order it is produced; a sensor stays in one partition.
+
+    An event of the flood has a sensor of its own.
+    """
     draw = random.Random(seed)
     (topic,) = settings.topics.input
     offsets: dict[int, int] = defaultdict(int)
     records = []
     for i in range(n_events):
         number = draw.randrange(sensors)
+        if flood_share and draw.random() < flood_share:
+            number = sensors + i
         sensor, partition = f"sensor-{number}", number % partitions
         if draw.random() < poison_share:
             value = draw.choice([b"\xff\xfe", b'{"sensor": "s', b"[1,2]", b"", b'{"v": 1}'])
@@ -215,22 +276,31 @@ class ChainEngine:
     """Scores each event by a checksum over all events of its sensor so far.
 
     A lost, repeated or reordered event changes every later score, so equal outputs prove equal
-    histories. `slow_s` makes every so manieth event take long, as a late refit would.
+    histories. A reading of `deadly` kills the process.
+    `slow_s` makes every so manieth event take long, as a late refit would.
     """
 
-    def __init__(self, slow_s: float = 0.0, slow_every: int = 1000) -> None:
+    def __init__(
+        self, slow_s: float = 0.0, slow_every: int = 1000, deadly: float | None = None
+    ) -> None:
+        self._deadly = deadly
         self._chains: dict[str, tuple[int, int]] = {}
         self._slow_s, self._slow_every = slow_s, slow_every
+
+    def ready(self, readings: Sequence[Reading]) -> int:
+        return len(readings)
 
     def process(self, readings: Sequence[Reading]) -> list[Verdict]:
         return [self._verdict(reading) for reading in readings]
 
     def _verdict(self, reading: Reading) -> Verdict:
+        if self._deadly is not None and reading.values[0] == self._deadly:
+            os.kill(os.getpid(), signal.SIGKILL)
         seq, chain = self._chains.get(reading.stream_key, (0, 0))
         chain = zlib.crc32(repr(reading.values).encode(), chain)
         self._chains[reading.stream_key] = (seq + 1, chain)
         if self._slow_s and seq % self._slow_every == self._slow_every - 1:
-            time.sleep(self._slow_s)
+            pass_time(self._slow_s, because="a fit takes long")
         share = chain / 2**32
         label = Label.NORMAL if share < 0.8 else Label.ANOMALY if share < 0.9 else Label.REJECTED
         return Verdict(
@@ -244,30 +314,83 @@ class ChainEngine:
             score=share,
         )
 
-    def snapshot(self) -> bytes:
-        return msgspec.msgpack.encode(self._chains)
+    def streams(self) -> list[str]:
+        return list(self._chains)
 
-    def restore(self, blob: bytes) -> None:
-        self._chains = msgspec.msgpack.decode(blob, type=dict[str, tuple[int, int]])
+    def head(self) -> bytes:
+        return b""
+
+    def view(self, stream_key: str) -> StreamView:
+        chain = self._chains[stream_key]
+        return StreamView(lambda: seal("chain", 1, chain), lambda: b"", 0)
+
+    def restore_streams(
+        self, head: bytes, streams: Mapping[str, StreamSnapshot], *, accept_environment: bool
+    ) -> Restored:
+        for key, kept in streams.items():
+            self._chains[key] = tuple(unseal("chain", 1, kept.state))
+        decision = Decision(RejectionPolicy(0.1, tolerance=4), evidence=False)
+        return Restored(decision, decision, ())
+
+    def restore(self, blob: bytes, *, accept_environment: bool) -> Restored:
+        raise AssertionError("no earlier version wrote this")
+
+    def decide(self, decision: Decision) -> None:
+        pass
 
     def take_failures(self) -> list[Any]:
         return []
 
+    def take_incidents(self) -> list[Incident]:
+        return []
 
-def make_engine(kind: str, **options: Any) -> Callable[[Partition, FitExecutor], LaneEngine]:
-    """``chain``, or the real engine with the detector of that name."""
+    def streams_of(self, command: Command) -> list[str]:
+        return []
+
+    def command(self, command: Command) -> CommandReply | None:
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Slow:
+    """A detector whose fits take so long, and are those of another."""
+
+    detector: BatchDetector
+    fit_s: float
+
+    @property
+    def name(self) -> str:
+        return self.detector.name
+
+    def __repr__(self) -> str:
+        return repr(self.detector)  # no verdict depends on how long it takes
+
+    def fit(self, X: FloatArray, *, seed: int) -> Scorer:
+        pass_time(self.fit_s, because="fits take long")
+        return self.detector.fit(X, seed=seed)
+
+
+def make_engine(
+    kind: str, *, fit_s: float = 0.0, tolerance: int = 4, **options: Any
+) -> Callable[[Partition, FitExecutor], PartitionEngine]:
+    """``chain``, or the real engine with the detector of that name and fits that take `fit_s`."""
     if kind == "chain":
         return lambda partition, fits: ChainEngine(**options)
+    if kind == "obedient":
+        return lambda partition, fits: Obedient(**options)
     from rejex_stream.detectors import make_detector
     from rejex_stream.engine import Engine, EngineSpec
+    from rejex_stream.engine.refit import RefitSchedule
     from rejex_stream.features import FeatureSpec
-    from rejex_stream.policy import RejectionPolicy
-    from rejex_stream.refit import RefitSchedule
 
+    detector = make_detector(kind)
+    if fit_s:
+        assert isinstance(detector, BatchDetector)
+        detector = Slow(detector, fit_s)
     spec = EngineSpec(
-        make_detector(kind),
+        detector,
         FeatureSpec(("v",)),
-        RejectionPolicy(0.1, tolerance=4),
+        RejectionPolicy(0.1, tolerance=tolerance),
         window=100,
         schedule=RefitSchedule(first_fit_events=100, refit_every_events=150),
     )
@@ -291,9 +414,16 @@ def expected(
         JsonDecoder(MAPPING),
         settings=RUN,
     )
+    return messages_of(settings, sink.outcomes, partitions=partitions)
+
+
+def messages_of(
+    settings: KafkaSettings, outcomes: Sequence[Outcome], *, partitions: int
+) -> dict[str, dict[int, list[Any]]]:
+    """What is written of outcomes: topic → partition → (key, value, headers)."""
     found: dict[str, dict[int, list[Any]]] = defaultdict(lambda: defaultdict(list))
     messages = OutcomeMessages(settings, lambda _: partitions)
-    for m in messages.of(sink.outcomes):
+    for m in messages.of(outcomes):
         found[m.topic][m.partition].append((m.key, m.value, stable(m.headers)))
     return found
 
@@ -307,7 +437,13 @@ def assert_exactly(
     kafka: Kafka, settings: KafkaSettings, records: Sequence[Record], kind: str = "chain"
 ) -> None:
     """The three output topics hold what an uninterrupted run writes, record for record."""
-    wanted = expected(settings, records, kind)
+    assert_holds(kafka, settings, expected(settings, records, kind))
+
+
+def assert_holds(
+    kafka: Kafka, settings: KafkaSettings, wanted: Mapping[str, Mapping[int, list[Any]]]
+) -> None:
+    """The three output topics hold `wanted`, record for record."""
     assert sum(len(of_one) for of_one in wanted[settings.topics.verdicts].values()) > 0
     topics = settings.topics
     for topic in (topics.verdicts, topics.review, topics.deadletter):
@@ -347,12 +483,10 @@ class Worker:
     def thaw(self) -> None:
         self.process.send_signal(signal.SIGCONT)
 
-    def terminate(self, timeout_s: float = 5.0) -> tuple[int, float]:
-        """Send SIGTERM; returns exit code and seconds."""
-        began = time.monotonic()
+    def terminate(self) -> int:
+        """Send SIGTERM, and return the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(timeout_s)
-        return code, time.monotonic() - began
+        return self.process.wait(PATIENCE_S)
 
     @property
     def alive(self) -> bool:
@@ -364,7 +498,7 @@ class Worker:
         owned: set[int] = set()
         for line in self.output.splitlines():
             found = re.match(
-                r"Lane(Opened|Closed)\(partition=Partition\(.*?partition=(\d+)\)", line
+                r"Partition(Opened|Closed)\(partition=Partition\(.*?partition=(\d+)\)", line
             )
             if found:
                 (owned.add if found[1] == "Opened" else owned.discard)(int(found[2]))
@@ -382,25 +516,32 @@ class Workers:
         self._folder = folder
         self._started: list[Worker] = []
 
-    def start(self, settings: KafkaSettings, name: str | None = None, **options: Any) -> Worker:
+    def start(
+        self,
+        settings: KafkaSettings,
+        name: str | None = None,
+        *,
+        environment: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> Worker:
         if name is not None:
-            settings = dataclasses.replace(settings, instance_id=name)
+            settings = settings.replace(instance_id=name)
         number = len(self._started)
         config = self._folder / f"worker-{number}.json"
         config.write_text(
             json.dumps(
-                {"settings": dataclasses.asdict(settings), "options": options},
-                default=lambda secret: secret.reveal(),
+                {"settings": settings.model_dump(), "options": options},
+                default=lambda secret: secret.get_secret_value(),
             )
         )
         log = self._folder / f"worker-{number}.log"
-        environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}:{HERE}"}
+        own = {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}:{HERE}"}
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, str(HERE / "kafka_worker.py"), str(config)],
                 stdout=output,
                 stderr=output,
-                env=environment,
+                env={**os.environ, **own, **(environment or {})},
             )
         worker = Worker(process, log)
         self._started.append(worker)
@@ -414,7 +555,7 @@ class Workers:
             if worker.alive:
                 if failed is not None:
                     worker.process.send_signal(signal.SIGUSR1)  # prints where it stands
-                    time.sleep(0.5)
+                    pass_time(0.5, because="it prints where it stands")
                 worker.kill()
 
 
@@ -446,16 +587,6 @@ class Feeder:
 
     def __exit__(self, *_: object) -> None:
         self.finish()
-
-
-def until(
-    done: Callable[[], bool], timeout_s: float = 30.0, what: str = "", every_s: float = 0.1
-) -> None:
-    """Wait until `done()`."""
-    end = time.monotonic() + timeout_s
-    while not done():
-        assert time.monotonic() < end, f"waited {timeout_s:.0f} s in vain: {what}"
-        time.sleep(every_s)
 
 
 def next_offsets(records: Sequence[Record]) -> dict[Partition, int]:
@@ -516,7 +647,7 @@ def run_here(
             KafkaSnapshots(settings, sink),
             make_engine(kind),
             JsonDecoder(MAPPING),
-            settings=dataclasses.replace(RUN, **options),
+            settings=RUN.replace(**options),
             observers=[watch],
             stop=watch.stop,
         )

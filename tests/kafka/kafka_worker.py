@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
 import faulthandler
 import json
 import logging
+import resource
 import signal
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from kafka_harness import MAPPING, RUN, make_engine
-from rejex_connectors.kafka import KafkaSecurity, KafkaSettings, KafkaTopics, Secret, connect
-from rejex_connectors.kafka_snapshots import KafkaSnapshots
+from rejex_connectors.kafka import KafkaSettings, connect
+from rejex_connectors.kafka.reading import KafkaControl
+from rejex_connectors.kafka.snapshots import KafkaSnapshots
 
 from rejex_stream.decode import JsonDecoder
 from rejex_stream.errors import RejexError
-from rejex_stream.progress import Committed, RunEvent, SnapshotSaved
-from rejex_stream.runtime import run
+from rejex_stream.run.executors import ProcessFitExecutor
+from rejex_stream.run.loop import run
+from rejex_stream.run.progress import Committed, RunEvent, SnapshotSaved
 from rejex_stream.types import Outcome, Partition
+from tests.waiting import pass_time
 
 
 class Pace:
@@ -34,30 +35,25 @@ class Pace:
     def outcomes(
         self, partition: Partition, outcomes: Sequence[Outcome], *, replaying: bool
     ) -> None:
-        time.sleep(self._pause_s)
+        pass_time(self._pause_s, because="a test wants to interfere")
 
     def event(self, event: RunEvent) -> None:
         if not isinstance(event, Committed | SnapshotSaved):
             print(event, flush=True)
 
 
-def settings_from(fields: dict[str, Any]) -> KafkaSettings:
-    """Settings as a test wrote them down."""
-    topics, security = fields.pop("topics"), fields.pop("security")
-    topics["input"] = tuple(topics["input"])
-    fields["client_options"] = tuple(tuple(pair) for pair in fields["client_options"])
-    if security["password"] is not None:
-        security["password"] = Secret(literal=security["password"])
-    return KafkaSettings(topics=KafkaTopics(**topics), security=KafkaSecurity(**security), **fields)
-
-
 def main(path: str) -> int:
     faulthandler.register(signal.SIGUSR1)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
     config = json.loads(Path(path).read_text())
-    settings = settings_from(config["settings"])
+    settings = KafkaSettings(**config["settings"])
+    memory = config["options"].pop("memory", None)
+    if memory is not None:  # what it may hold beside what it holds now
+        held = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_DATA, (held + memory, held + memory))
     pause_s = config["options"].pop("pause_s", 0.0)
     engine = config["options"].pop("engine", {"kind": "chain"})
+    executor = ProcessFitExecutor() if "fit_s" in engine else None
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
@@ -68,13 +64,18 @@ def main(path: str) -> int:
             KafkaSnapshots(settings, sink),
             make_engine(**engine),
             JsonDecoder(MAPPING),
-            settings=dataclasses.replace(RUN, **config["options"]),
+            control=KafkaControl(settings) if engine["kind"] == "obedient" else None,
+            settings=RUN.replace(**config["options"]),
             observers=[Pace(pause_s)],
+            executor=executor,
             stop=stop,
         )
     except RejexError as error:
         print(f"{type(error).__name__}: {error}", flush=True)
         return 1
+    finally:
+        if executor is not None:
+            executor.close()
     print(f"done: {summary}", flush=True)
     return 0
 

@@ -9,51 +9,28 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections import Counter
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-from kafka_harness import Kafka
+from kafka_harness import Kafka, pipeline_toml
 from test_kafka_delivery import DEFAULT_CLIENT_FIRST
 
 from rejex_stream.types import Position, Record
+from tests.waiting import PATIENCE_S, until
 from tools.kafka import broker
 
 pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("require_own_broker")]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-CONFIG = """
-[input]
-kind = "kafka"
-topics = ["{t.input[0]}"]
-channels = ["flow"]
-[detector]
-name = "HBOS"
-[rejection]
-contamination = 0.05
-tolerance = 4
-window = 200
-[output]
-verdicts = "{t.verdicts}"
-review = "{t.review}"
-deadletter = "{t.deadletter}"
-labels = "{t.labels}"
-[state]
-topic = "{t.state}"
-[metrics]
-port = {port}
-[kafka]
-bootstrap_servers = "{bootstrap}"
-client = "{client}"
-"""
 
 
 def get(port: int, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_S) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -61,17 +38,16 @@ def get(port: int, path: str) -> tuple[int, str]:
         return 0, str(error)
 
 
-def wait_for(port: int, status: int, timeout_s: float = 90.0) -> str:
+def wait_for(port: int, status: int) -> str:
     """Wait for a status of /readyz; /livez must hold meanwhile once the server is there."""
-    end = time.monotonic() + timeout_s
-    while True:
+
+    def reached() -> str:
         found, text = get(port, "/readyz?verbose")
-        if found == status:
-            return text
-        if found:
+        if found and found != status:
             assert get(port, "/livez") == (200, "ok\n")
-        assert time.monotonic() < end, (found, text)
-        time.sleep(0.2)
+        return text if found == status else ""
+
+    return until(reached, f"/readyz answers {status}")
 
 
 @pytest.mark.parametrize("client", DEFAULT_CLIENT_FIRST)
@@ -81,14 +57,14 @@ def test_a_quiet_worker_notices_that_its_broker_is_gone_and_lives_on(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    begun = time.monotonic()
     with broker.start() as cluster, Kafka(cluster.bootstrap) as kafka:
         settings = kafka.settings(partitions=1)
         topic = settings.topics.input[0]
         kafka.fill(settings, [Record(Position(topic, 0, 0), b"p", b'{"flow": 1}')])
         config = tmp_path / "pipeline.toml"
+        (name, _, _) = topic.rpartition(".in")
         config.write_text(
-            CONFIG.format(t=settings.topics, port=port, bootstrap=cluster.bootstrap, client=client)
+            pipeline_toml(name, cluster.bootstrap, metrics={"port": port}, kafka={"client": client})
         )
         with (
             (tmp_path / "log").open("wb") as log,
@@ -109,21 +85,76 @@ def test_a_quiet_worker_notices_that_its_broker_is_gone_and_lives_on(
             finally:
                 process.send_signal(signal.SIGTERM)
                 try:
-                    process.wait(timeout=60)
+                    process.wait(timeout=PATIENCE_S)
                 finally:
                     process.kill()
         assert process.returncode == 0, (tmp_path / "log").read_text()
     if client == "kafka-python":
-        assert_thinned((tmp_path / "log").read_text(), time.monotonic() - begun)
+        assert_thinned((tmp_path / "log").read_text())
 
 
-def assert_thinned(log: str, seconds: float) -> None:
+def assert_thinned(log: str) -> None:
     """What the client says again and again is in the log once a minute, with a count."""
     lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    first, last = (datetime.fromisoformat(lines[i]["ts"]) for i in (0, -1))
+    minutes = (last - first) / timedelta(minutes=1)
     said = [line["message"] for line in lines if line["logger"].startswith("kafka.")]
     more = r" \(and ([\d,]+) more like it in .* s\)$"
     left_out = [int(found[1].replace(",", "")) for text in said if (found := re.search(more, text))]
     assert sum(left_out) > len(said), (left_out, said)
     times = Counter(re.sub(r"\d+(\.\d+)*", "#", re.sub(more, "", text)) for text in said)
-    assert max(times.values()) <= 2 * (1 + seconds / 60), times
+    assert max(times.values()) <= 2 * (1 + minutes), times
     assert any("ECONNREFUSED" in text for text in said), "why it fails is still told"
+
+
+def start(folder: Path, config: Path) -> subprocess.Popen[bytes]:
+    with (folder / f"{config.stem}.log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "rejex_stream", "run", str(config)],
+            stdout=subprocess.DEVNULL, stderr=log, cwd=folder,
+            env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
+        )  # fmt: skip
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@pytest.mark.parametrize("client", ["kafka-python", "confluent"])
+def test_a_worker_whose_broker_comes_late_waits_for_it_and_one_without_partitions_is_ready(
+    tmp_path: Path, client: str
+) -> None:
+    with broker.start() as cluster, Kafka(cluster.bootstrap) as kafka:
+        settings = kafka.settings(partitions=1)
+        topic = settings.topics.input[0]
+        kafka.fill(settings, [Record(Position(topic, 0, 0), b"p", b'{"flow": 1}')])
+        (name, _, _) = topic.rpartition(".in")
+        ports, running = [free_port(), free_port()], []
+        cluster.nodes[0].kill()
+        try:
+            for number, port in enumerate(ports):
+                config = tmp_path / f"worker-{number}.toml"
+                config.write_text(
+                    pipeline_toml(
+                        name,
+                        cluster.bootstrap,
+                        metrics={"port": port},
+                        kafka={"client": client, "commit_timeout_ms": 3_000},
+                    )
+                )
+                running.append(start(tmp_path, config))
+            log = tmp_path / "worker-0.log"
+            until(lambda: "attempt 1 failed" in log.read_text(), log.read_text)
+            assert get(ports[0], "/livez") == (200, "ok\n")
+            cluster.nodes[0].start()
+            cluster.wait()
+            told = "".join(wait_for(port, 200) for port in ports)
+            assert "[+] partitions: 1 owned" in told
+            assert "[+] partitions: none owned, standing by in the group" in told
+        finally:
+            for process in running:
+                process.send_signal(signal.SIGTERM)
+            ended = [process.wait(PATIENCE_S) for process in running]
+        assert ended == [0, 0]

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
-import time
+import contextlib
+import itertools
+import struct
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from kafka_harness import Kafka, Workers, assert_exactly, feed, until
-from rejex_connectors.kafka_client import Gained, open_clients
-from rejex_connectors.kafka_python import admin
-from rejex_connectors.kafka_settings import KafkaSettings
+from kafka import KafkaConsumer
+from kafka.admin import MemberToRemove
+from kafka.errors import NoError
+from kafka_harness import Kafka, Workers, assert_exactly, feed
+from rejex_connectors.kafka import connect
+from rejex_connectors.kafka.clients import Gained, seat_taken
+from rejex_connectors.kafka.mends import Assignor, ask_again
+from rejex_connectors.kafka.opening import open_clients
+from rejex_connectors.kafka.python import PythonConsumer
+from rejex_connectors.kafka.reading import admin, ownerless
+from rejex_connectors.kafka.settings import KafkaSettings
 from test_kafka_delivery import CLIENTS, CONFLUENT, finish
+
+from rejex_stream.errors import ConnectorError
+from rejex_stream.protocols import Assigned, Revoked
+from rejex_stream.types import Partition
+from tests.waiting import until
 
 pytestmark = pytest.mark.kafka
 
@@ -35,6 +50,38 @@ class Member:
         self._consumer.close()
 
 
+def test_what_a_leader_gave_to_nobody_is_seen_as_without_an_owner(kafka: Kafka) -> None:
+    """A member that the leader said nothing of has an assignment of no bytes at all."""
+
+    class Silent(Assignor):
+        name = "silent"
+
+        @classmethod
+        def assign(cls, cluster: object, members: object) -> dict[str, object]:
+            return {}
+
+    settings = kafka.settings(partitions=2)
+    consumer = KafkaConsumer(
+        *settings.topics.input,
+        bootstrap_servers=settings.bootstrap_servers,
+        group_id=settings.group,
+        partition_assignment_strategy=[Silent],
+    )
+    everything = {Partition(settings.topics.input[0], number) for number in (0, 1)}
+    try:
+        seen: list[object] = []
+
+        def found() -> bool:
+            with contextlib.suppress(struct.error):  # the library cannot read what it was not given
+                consumer.poll(timeout_ms=1_000)
+            seen.append(ownerless(settings))
+            return seen[-1] == everything
+
+        until(found, lambda: seen)
+    finally:
+        consumer.close()
+
+
 def test_a_partition_added_to_the_input_arrives_however_short_the_polls(kafka: Kafka) -> None:
     """kafka-python forgot a join that outlasted the poll that began it, and heard no more."""
     settings = kafka.settings(partitions=1)
@@ -43,21 +90,19 @@ def test_a_partition_added_to_the_input_arrives_however_short_the_polls(kafka: K
     try:
         gained: set[int] = set()
 
-        def poll_until(wanted: set[int]) -> None:
-            deadline = time.monotonic() + 90  # new partitions are looked for every 30 s
-            while gained != wanted:
-                assert time.monotonic() < deadline, f"{gained} of {wanted}"
-                consumer.poll(10, 0.001)
-                for change in consumer.changes():
-                    partition = change.partition.partition
-                    (gained.add if isinstance(change, Gained) else gained.discard)(partition)
-                time.sleep(0.05)  # what a batch takes; the join is answered meanwhile
+        def polled() -> set[int]:
+            consumer.poll(10, 0.001)
+            for change in consumer.changes():
+                partition = change.partition.partition
+                (gained.add if isinstance(change, Gained) else gained.discard)(partition)
+            return gained
 
-        poll_until({0})
+        # Between two polls there is what a batch takes; the join is answered meanwhile.
+        until(lambda: polled() == {0}, lambda: f"{gained} of one", every_s=0.05)
         cluster = admin(settings)
         cluster.create_partitions({settings.topics.input[0]: 2})
         cluster.close()
-        poll_until({0, 1})
+        until(lambda: polled() == {0, 1}, lambda: f"{gained} of both", every_s=0.05)
     finally:
         consumer.close()
 
@@ -70,7 +115,8 @@ def test_what_a_worker_gave_up_when_it_was_killed_finds_an_owner(
 
     So a kill that comes while a program works through its records falls between the two.
     """
-    settings = kafka.settings(partitions=4, client="confluent")
+    # The seat of the killed one must outlast the start of its successor, on any machine.
+    settings = kafka.settings(partitions=4, client="confluent", session_timeout_ms=45_000)
     records = feed(settings, 400)
     kafka.fill(settings, records)
 
@@ -85,9 +131,9 @@ def test_what_a_worker_gave_up_when_it_was_killed_finds_an_owner(
 
     with Workers(tmp_path) as workers:
         busy = workers.start(settings, "a", pause_s=60.0)
-        until(lambda: len(busy.owned) == 4, what="the first worker has everything")
+        until(lambda: len(busy.owned) == 4, "the first worker has everything")
         other = workers.start(settings, "b")
-        until(lambda: given() == [0, 2], what="two partitions are on their way")
+        until(lambda: given() == [0, 2], "two partitions are on their way")
         busy.kill()
         again = workers.start(settings, "a")
         finish(kafka, settings, records)
@@ -108,15 +154,20 @@ def test_partitions_that_wait_for_a_worker_killed_between_two_rounds_find_an_own
     members: dict[str, Member] = {}
 
     def join(name: str) -> None:
-        members[name] = Member(dataclasses.replace(settings, instance_id=name))
+        members[name] = Member(settings.replace(instance_id=name))
 
-    def turn(until: Callable[[], bool], names: str = "ab") -> None:
-        deadline = time.monotonic() + 60
-        while not until():
-            assert time.monotonic() < deadline, {n: m.owned for n, m in members.items()}
-            for name in names:
-                if not until():
-                    members[name].poll()
+    def turn(holds: Callable[[], bool], names: str = "ab") -> None:
+        takers = itertools.cycle(names)
+        until(
+            lambda: holds() or members[next(takers)].poll() or holds(),
+            lambda: {n: m.owned for n, m in members.items()},
+            every_s=0,
+        )
+
+    def together(holds: Callable[[], bool]) -> None:
+        """As processes do it; by turns, kafka-python forgets what it is told between its polls."""
+        with ThreadPoolExecutor(2) as pool:
+            until(lambda: holds() or (list(pool.map(Member.poll, members.values())) and holds()))
 
     try:
         join("a")
@@ -126,8 +177,142 @@ def test_partitions_that_wait_for_a_worker_killed_between_two_rounds_find_an_own
         assert not members["b"].owned, "the second round came before the kill"
         members["a"].close()  # says nothing to the group: as a kill does
         join("a")
-        turn(lambda: len(members["a"].owned | members["b"].owned) == 4)
+        together(lambda: len(members["a"].owned | members["b"].owned) == 4)
         assert not members["a"].owned & members["b"].owned
     finally:
         for member in members.values():
             member.close()
+
+
+@pytest.mark.parametrize("session_timeout_ms", [3_000, 45_000])
+def test_a_worker_thrown_out_starts_from_what_others_committed(
+    kafka: Kafka, session_timeout_ms: int
+) -> None:
+    """kafka-python kept its partitions when it heard of it by a join: records were doubled.
+
+    That is so where heartbeats are seconds apart; where they come often, one of them tells it.
+    """
+    settings = kafka.settings(partitions=2, instance_id="w", session_timeout_ms=session_timeout_ms)
+    kafka.fill(settings, feed(settings, 100, partitions=2))
+    first, second = (Partition(settings.topics.input[0], number) for number in (0, 1))
+    source, sink = connect(settings)
+    changes: list[Assigned | Revoked] = []
+
+    def polled() -> list[Assigned | Revoked]:
+        source.poll(10, 0.05)
+        changes.extend(source.changes())
+        return changes
+
+    try:
+        until(lambda: polled() and source.owned == {first: 0, second: 0}, lambda: changes)
+        sink.commit({first: 1})
+        changes.clear()
+        rival = admin(settings)
+        (removed,) = rival.remove_group_members(
+            settings.group, [MemberToRemove(group_instance_id="w")]
+        ).values()
+        assert removed is NoError
+        kafka.set_back(settings, second, 7)
+        rival.close()
+        with pytest.raises(ConnectorError):
+            sink.commit({second: 5})
+        sink.abort()
+        assert isinstance(source.consumer, PythonConsumer)
+        ask_again(source.consumer._consumer)
+        until(lambda: polled() and source.owned.get(second) == 7, lambda: changes)
+        assert Revoked(second) in changes
+        assert source.owned[first] == 1
+    finally:
+        source.close()
+        sink.close()
+
+
+def test_a_heartbeat_of_a_seat_given_up_says_nothing_about_the_seat_of_now(kafka: Kafka) -> None:
+    """A worker that polled late joins anew under a new id; the old id's heartbeat is refused."""
+    settings = kafka.settings(partitions=2, instance_id="w")
+    source, sink = connect(settings)
+    assert isinstance(source.consumer, PythonConsumer)
+    coordinator = source.consumer._consumer._coordinator
+    send, may_go, held, sent = coordinator._manager.send, threading.Event(), [], []
+
+    async def send_late(request: object, **named: object) -> object:
+        held.append(request)
+        while not may_go.is_set():
+            await coordinator._net.sleep(0.01)
+        sent.append(request)
+        return await send(request, **named)
+
+    def sending(request: object, **named: object) -> object:
+        late = type(request).__name__ == "HeartbeatRequest"
+        return send_late(request, **named) if late else send(request, **named)
+
+    def polled(times: int = 1) -> set[Partition]:
+        for _ in range(times):
+            source.poll(10, 0.05)
+            source.changes()
+        return set(source.owned)
+
+    try:
+        until(lambda: len(polled()) == 2, lambda: source.owned)
+        until(lambda: polled() and not source.consumer._to_ask_again, "its second round")
+        until(lambda: polled() and source.joined, "it is over")
+        coordinator._manager.send = sending
+        until(lambda: polled() and held, "a heartbeat is on its way")
+        before = source.consumer._consumer.group_metadata().member_id
+        coordinator.reset_generation()  # as where the time between two polls ran out
+        until(lambda: polled() and source.joined and source.consumer._seat.member_id != before)
+        may_go.set()
+        until(lambda: polled() and len(sent) > 3, lambda: f"heartbeats go on: {sent}")
+        assert sent[0].member_id == before
+        until(lambda: ownerless(settings) == set(), "the group has it as a member")
+        assert len(polled(3)) == 2
+    finally:
+        may_go.set()
+        source.close()
+        sink.close()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_what_is_said_of_a_partition_that_is_gone_meanwhile_is_not_heard(
+    kafka: Kafka, client: str
+) -> None:
+    """The group takes partitions away on a thread of its own, between two lines of ours."""
+    settings = kafka.settings(partitions=1, client=client)
+    open_consumer, _ = open_clients(settings, "w")
+    consumer = open_consumer()
+    gone = Partition(settings.topics.input[0], 7)
+    try:
+        consumer.stop(gone)
+        consumer.start(gone, 5)
+        consumer.stop(gone)
+        assert consumer.end(gone) is None
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_seat_that_is_taken_in_the_middle_of_a_commit_is_taken_back(
+    kafka: Kafka, client: str
+) -> None:
+    """The partitions of the seat before are none of the new consumer's; asking for them crashed."""
+    settings = kafka.settings(partitions=2, client=client, instance_id="w")
+    kafka.fill(settings, feed(settings, 100, partitions=2))
+    source, sink = connect(settings)
+
+    def polled() -> set[Partition]:
+        source.poll(10, 0.05)
+        source.changes()
+        return set(source.owned)
+
+    try:
+        until(lambda: len(polled()) == 2, lambda: source.owned)
+        for partition in source.owned:
+            source.seek(partition, 0)
+        polled()
+        source.reseat(seat_taken(settings))
+        sink.abort()
+        source.rewind()
+        until(lambda: len(polled()) == 2, lambda: source.owned)
+    finally:
+        sink.close()
+        source.close()

@@ -9,11 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rejex_connectors.kafka import KafkaSettings
-from rejex_connectors.kafka_messages import OutcomeMessages, _size, is_ours, read_cut
+from rejex_connectors.kafka.messages import OutcomeMessages, _size, split_headers
+from rejex_connectors.kafka.moving.deadletters import _letter
 
-from rejex_stream.encode import decode_review, decode_verdict
+from rejex_stream.encode import decode_incidents, decode_review, decode_verdict
 from rejex_stream.types import (
+    CommandReply,
     ContextPoint,
+    Incident,
+    IncidentState,
     Invalid,
     Label,
     Outcome,
@@ -72,6 +76,62 @@ def test_a_rejected_event_goes_to_review_as_well():
     assert decode_review(second.value) == item
 
 
+INCIDENT = Incident(
+    position=POSITION, id="in-5-40", version=2, state=IncidentState.FAULT, stream_key="line 1",
+    sensors=("pump",), onset_ms=1, opened_ms=2, changed_ms=1_700_000_000_042, onset_seq=1,
+    opened_seq=2, changed_seq=3, peak_severity=9.5, peak_ms=2,
+)  # fmt: skip
+
+
+def test_a_change_of_an_incident_stands_behind_its_verdict_and_a_reply_before_it():
+    reply = CommandReply(command="c-1", accepted=True, said="it is a fault")
+    told = Outcome(
+        record(headers=(("traceparent", b"00-1"),)), verdict(), None, None, INCIDENT, (reply,)
+    )
+    first, second, third = MESSAGES.of([told])
+    assert [m.topic for m in (first, second, third)] == [
+        "rejex.incidents", "rejex.verdicts", "rejex.incidents",
+    ]  # fmt: skip
+    assert (first.partition, first.key) == (1, b"c-1")
+    assert decode_incidents(first.value) == (POSITION, reply)
+    assert dict(first.headers) == {
+        "ce_specversion": b"1.0",
+        "ce_id": b"c-1-in-5@3",
+        "ce_type": b"io.rejex.reply.v1",
+        "ce_source": b"/rejex-stream/turbine",
+        "ce_subject": b"c-1",
+        "content-type": b"application/json",
+    }
+    assert (third.partition, third.key) == (1, b"k")
+    assert decode_incidents(third.value) == INCIDENT
+    headers = dict(third.headers)
+    assert headers["ce_type"] == b"io.rejex.incident.v1"
+    assert headers["ce_subject"] == b"line 1"
+    assert headers["ce_time"] == b"2023-11-14T22:13:20.042Z"
+    assert headers["traceparent"] == b"00-1"
+
+
+def test_what_people_said_of_an_unreadable_record_s_place_is_answered_there_too():
+    broken = Invalid(POSITION, "decode", "not JSON")
+    reply = CommandReply(command="c-1", accepted=False, said="no")
+    first, second = MESSAGES.of([Outcome(record(), None, broken, replies=(reply,))])
+    assert (first.topic, second.topic) == ("rejex.incidents", "rejex.deadletter")
+
+
+def test_an_incident_that_is_too_large_loses_names_and_a_reply_its_words():
+    many = msgspec.structs.replace(INCIDENT, sensors=tuple(f"sensor {i}" for i in range(5_000)))
+    reply = CommandReply(command="c" * 100, accepted=False, said="\x01" * 9_000)
+    first, _, third = MESSAGES.of([Outcome(record(), verdict(), None, None, many, (reply,))])
+    assert max(_size(first), _size(third)) < LIMIT
+    assert not decode_incidents(first.value)[1].accepted
+    kept = decode_incidents(third.value)
+    assert kept.sensors == many.sensors[: len(kept.sensors)]
+    assert 0 < len(kept.sensors) < 5_000
+    nameless = msgspec.structs.replace(INCIDENT, stream_key="x" * 9_000, sensors=())
+    _, third = MESSAGES.of([Outcome(record(), verdict(), None, None, nameless)])
+    assert third.topic == "rejex.deadletter"
+
+
 def test_a_review_record_that_is_too_large_loses_its_oldest_context():
     rejected = verdict(label=Label.REJECTED)
     points = tuple(ContextPoint(i, (float(i),) * 20, 0.5, Label.NORMAL) for i in range(200))
@@ -87,7 +147,7 @@ def test_a_dead_letter_keeps_the_original_and_says_why():
     original = record(b"\xff\xfe", headers=(("h", b"1"), ("h", b"2")))
     (message,) = MESSAGES.of([Outcome(original, None, Invalid(POSITION, "decode", "bad bytes"))])
     assert (message.topic, message.key, message.value) == ("rejex.deadletter", b"k", b"\xff\xfe")
-    assert [pair for pair in message.headers if not is_ours(pair[0])] == [*original.headers]
+    assert [*split_headers(message.headers).original] == [*original.headers]
     said = dict(message.headers)
     assert said["__connect.errors.topic"] == b"in"
     assert said["__connect.errors.partition"] == b"5"
@@ -106,6 +166,7 @@ def test_a_verdict_that_cannot_be_sent_becomes_a_dead_letter():
 BYTES = st.integers(0, 3 * LIMIT).map(lambda n: b"x" * n) | st.binary(max_size=40)
 
 
+@pytest.mark.thorough
 @given(
     value=st.none() | BYTES,
     key=st.none() | BYTES,
@@ -116,10 +177,56 @@ def test_every_dead_letter_fits_and_a_cut_one_can_be_recognised(value, key, head
     original = record(value, key, tuple(headers))
     (message,) = MESSAGES.of([Outcome(original, None, Invalid(POSITION, "decode", reason))])
     assert _size(message) <= LIMIT
-    cut = read_cut(message.headers)
+    cut = split_headers(message.headers).cut
     if cut is None:
         assert (message.value, message.key) == (value or b"", key)
     else:
         assert cut.value_bytes == len(value or b"")
         assert cut.sha256 == hashlib.sha256(value or b"").hexdigest()
         assert (value or b"").startswith(message.value)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        ("rejex.cut.value.bytes", b"abc"),
+        ("rejex.cut.value.bytes", b"7"),
+        ("rejex.cut.value.sha256", b"\xff"),
+        ("rejex.cut.headers", b"1"),
+        ("rejex.null.value", b"1"),
+        ("__connect.errors.offset", b"0"),
+        ("__connect.errors.topic", b"elsewhere"),
+        ("__connect.errors.stage", b"none"),
+    ],
+)
+def test_headers_that_look_like_ours_on_the_original_are_data(forged):
+    original = record(b"broken", headers=(forged, ("mine", b"1"), forged))
+    (message,) = MESSAGES.of([Outcome(original, invalid=Invalid(POSITION, "decode", "because"))])
+    letter = _letter(
+        Record(
+            Position("rejex.deadletter", 1, 0),
+            message.key,
+            message.value,
+            tuple(message.headers),
+            1,
+        )
+    )
+    assert letter.original == original
+    assert (letter.stage, letter.reason, letter.cut) == ("decode", "because", None)
+
+
+def test_a_trace_header_too_long_for_one_is_left_behind():
+    long = (("traceparent", b"x" * 1_500_000), ("tracestate", b"a=1"), ("tracestate", b"b=2"))
+    (message,) = MESSAGES.of([Outcome(record(headers=long), verdict())])
+    assert message.topic == "rejex.verdicts"
+    assert "traceparent" not in dict(message.headers)
+    assert [value for name, value in message.headers if name == "tracestate"] == [b"a=1"]
+
+
+@given(st.lists(st.tuples(st.text(max_size=40), st.binary(max_size=3) | st.none()), max_size=5))
+def test_any_headers_come_back(headers):
+    pairs = tuple((name, value or b"") for name, value in headers)
+    (message,) = MESSAGES.of(
+        [Outcome(record(b"x", headers=pairs), invalid=Invalid(POSITION, "decode", "because"))]
+    )
+    assert tuple(split_headers(message.headers).original) == pairs

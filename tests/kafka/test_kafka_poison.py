@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kafka_harness import Kafka, assert_exactly, next_offsets, run_here
-from rejex_connectors.kafka_deadletters import list_dead_letters, redrive
+from rejex_connectors.kafka.moving.deadletters import list_dead_letters, redrive
 
 from rejex_stream.types import Position, Record
 
@@ -48,7 +48,7 @@ GOOD = {
 
 
 def test_every_hostile_record_has_an_end_and_the_partition_goes_on(kafka: Kafka) -> None:
-    settings_ = kafka.settings(partitions=1, input_config={"max.message.bytes": "12000000"})
+    settings_ = kafka.settings(partitions=1, config={"input": {"max.message.bytes": "12000000"}})
     (topic,) = settings_.topics.input
     values = [event(), *POISON.values(), *GOOD.values(), *[event(v=7.0)] * 20, event()]
     headers = (("traceparent", b"00-1"), ("binary", b"\xff\x00"), ("twice", b"1"), ("twice", b"2"))
@@ -88,7 +88,7 @@ def test_a_record_without_key_and_value_becomes_a_dead_letter(kafka: Kafka) -> N
 
 
 def test_redriven_dead_letters_come_back_whole_and_once(kafka: Kafka) -> None:
-    settings_ = kafka.settings(partitions=2, input_config={"max.message.bytes": "12000000"})
+    settings_ = kafka.settings(partitions=2, config={"input": {"max.message.bytes": "12000000"}})
     (topic,) = settings_.topics.input
     huge = b"x" * 3_000_000
     values = [event(), b"broken", huge, event(v="high")]

@@ -8,25 +8,26 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import fastavro
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from kafka_harness import Kafka
-from rejex_connectors.kafka_deadletters import list_dead_letters
+from kafka_harness import Kafka, pipeline_toml
+from rejex_connectors.kafka.moving.deadletters import list_dead_letters
 
-from rejex_stream.build import kafka_settings
 from rejex_stream.cli import main
 from rejex_stream.config import load_config
+from rejex_stream.config.assembly import kafka_settings
 from rejex_stream.decode.protobuf import descriptors
 from rejex_stream.encode import decode_verdict
 from rejex_stream.protocols import RegisteredSchema
 from rejex_stream.types import Position, Record
+from tests.waiting import PATIENCE_S, until
 from tools.kafka import registry as real_registry
 from tools.kafka.broker import BrokerUnavailableError
 
@@ -34,37 +35,6 @@ pytestmark = pytest.mark.kafka
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 START_MS = 1_700_000_000_000
-CONFIG = """
-[pipeline]
-name = "{name}"
-[input]
-kind = "kafka"
-topics = ["{name}.in"]
-format = "{format}"
-channels = {{ flow = "flow", level = "tank.level" }}
-time = "at"
-sensor = "meter"
-[detector]
-name = "HalfSpaceTrees"
-[rejection]
-contamination = 0.05
-tolerance = 4
-window = 200
-[output]
-verdicts = "{name}.verdicts"
-review = "{name}.review"
-deadletter = "{name}.dead"
-labels = "{name}.labels"
-[state]
-topic = "{name}.state"
-[run]
-commit_interval_s = 0.1
-[kafka]
-bootstrap_servers = "{bootstrap}"
-session_timeout_ms = 3000
-[schema_registry]
-url = "{url}"
-"""
 AVRO = {
     "type": "record", "name": "Reading", "namespace": "water",
     "fields": [
@@ -137,7 +107,7 @@ class Producer:
             data=json.dumps(body).encode(),
             headers={"Content-Type": "application/vnd.schemaregistry.v1+json"},
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             return json.load(answer)["id"]
 
     def value(self, i: int) -> bytes:
@@ -157,28 +127,36 @@ class Producer:
 def prepared(tmp_path, bootstrap, url, kind, capsys) -> tuple[Path, Producer]:
     name = f"reg-{uuid.uuid4().hex[:8]}"
     path = tmp_path / "pipeline.toml"
-    path.write_text(CONFIG.format(name=name, bootstrap=bootstrap, url=url, format=kind))
-    assert main(["topics", "create", str(path), "--partitions", "1"]) == 0
+    path.write_text(
+        pipeline_toml(
+            name,
+            bootstrap,
+            input={
+                "format": kind,
+                "channels": {"flow": "flow", "level": "tank.level"},
+                "time": "at",
+                "sensor": "meter",
+            },
+            detector={"name": "HalfSpaceTrees"},
+            schema_registry={"url": url},
+        )
+    )
+    assert main(["topics", "create", str(path), "--with-input", "--partitions", "1"]) == 0
     capsys.readouterr()
     return path, Producer(url, kind, name)
 
 
-def background(path: Path) -> subprocess.Popen:
+def background(path: Path, stderr: int | IO[bytes] = subprocess.PIPE) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, "-m", "rejex_stream", "run", str(path), "--output", "json"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=path.parent,
+        stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=path.parent,
         env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
     )  # fmt: skip
 
 
-def wait_until(what, process, timeout_s=90.0):
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if what():
-            return
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.2)
-    raise AssertionError("it did not happen in time")
+def wait_until(what, process):
+    until(lambda: what() or process.poll() is not None)
+    assert process.poll() is None, process.communicate()[1]
 
 
 @pytest.mark.parametrize("kind", ["avro", "protobuf"])
@@ -212,7 +190,7 @@ def test_records_of_a_registry_become_verdicts_and_poison_dead_letters(
     with background(path) as process:
         wait_until(lambda: kafka.count(settings, settings.topics.verdicts) == 300, process)
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
     summary = json.loads(out)
     assert (summary["events"], summary["invalid"]) == (306, 6)
@@ -249,14 +227,15 @@ def test_while_the_registry_is_silent_records_wait_and_nothing_is_lost(
         return kafka.count(settings, settings.topics.verdicts)
 
     send(producer, range(100))
-    with background(path) as process:
+    log = tmp_path / "log"
+    with log.open("wb") as stderr, background(path, stderr) as process:
         wait_until(lambda: judged() == 100, process)
         registry.pause()
         try:
             send(producer, range(100, 120))  # a schema that is known needs nobody
             wait_until(lambda: judged() == 120, process)
             send(renewed, range(120, 200))
-            time.sleep(8)  # longer than a request may take
+            until(lambda: "does not answer" in log.read_text(), "the outage is told")
             assert process.poll() is None
             assert judged() == 120
             assert kafka.count(settings, settings.topics.deadletter) == 0
@@ -271,9 +250,8 @@ def test_while_the_registry_is_silent_records_wait_and_nothing_is_lost(
             registry.resume()
         wait_until(lambda: judged() == 200, process)
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=30)
-    assert process.returncode == 0, err
-    assert "does not answer" in err, "the outage is told"
+        out, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, log.read_text()
     assert json.loads(out)["invalid"] == 0
     assert kafka.count(settings, settings.topics.deadletter) == 0
     verdicts = kafka.read(settings, settings.topics.verdicts)[0]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kafka_harness import Feeder, Kafka, Workers, assert_exactly, feed, until
+from kafka_harness import Feeder, Kafka, Workers, assert_exactly, feed
 from test_kafka_delivery import finish
+
+from tests.waiting import until
 
 pytestmark = pytest.mark.kafka
 
@@ -30,12 +32,12 @@ def test_workers_that_join_one_by_one_give_the_same_verdicts(kafka: Kafka, tmp_p
                 what=f"{len(running)} workers share {PARTITIONS} partitions",
             )
         # Adding one moves what it gets and nothing else.
-        opened = sum(w.output.count("LaneOpened") for w in running)
+        opened = sum(w.output.count("PartitionOpened") for w in running)
         assert opened <= PARTITIONS + (4 + 2 + 2), [w.output for w in running]
         feeder.finish()
         finish(kafka, settings, records)
         for worker in running:
-            assert worker.terminate()[0] == 0, worker.output
+            assert worker.terminate() == 0, worker.output
     assert_exactly(kafka, settings, records)
 
 
@@ -53,5 +55,5 @@ def test_any_number_of_workers_gives_the_same_verdicts(
         ]
         finish(kafka, settings, records)
         for worker in running:
-            assert worker.terminate()[0] == 0, worker.output
+            assert worker.terminate() == 0, worker.output
     assert_exactly(kafka, settings, records, kind="HBOS")

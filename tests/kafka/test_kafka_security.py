@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
+import contextlib
 import json
+import logging
 import os
 import shutil
+import socket
+import ssl
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -16,12 +20,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka_harness import ROOT, Kafka, assert_exactly, feed, next_offsets, run_here, until
-from rejex_connectors.kafka import KafkaSecurity, KafkaSettings, KafkaTopics, Secret, connect
-from rejex_connectors.kafka_client import open_clients
-from test_kafka_delivery import CONFLUENT, DEFAULT_CLIENT_FIRST
+from kafka_harness import (
+    ROOT,
+    Kafka,
+    assert_exactly,
+    feed,
+    next_offsets,
+    pipeline_toml,
+    run_here,
+)
+from rejex_connectors.kafka import KafkaSecurity, KafkaSettings, KafkaTopics, connect
+from rejex_connectors.kafka.guards.redaction import guard_logs, hide
+from rejex_connectors.kafka.opening import open_clients
+from rejex_connectors.kafka.reading import admin
+from rejex_connectors.kafka.security import distrust
+from test_kafka_delivery import CLIENTS, CONFLUENT, DEFAULT_CLIENT_FIRST
 
 from rejex_stream.errors import ConnectorError
+from tests.waiting import PATIENCE_S, until
 from tools.kafka import broker
 
 pytestmark = [
@@ -100,9 +116,9 @@ def security(folder: Path, protocol: str, mechanism: str | None) -> KafkaSecurit
         fields |= {"cert_file": str(folder / "client.pem"), "key_file": str(folder / "client.key")}
     if mechanism == "OAUTHBEARER":
         (folder / "token").write_text(token() + "\n")
-        fields["oauth_token"] = Secret(file=str(folder / "token"))
+        fields["oauth_token_file"] = str(folder / "token")
     elif mechanism is not None:
-        fields |= {"username": "ada", "password": Secret(literal=PASSWORD)}
+        fields |= {"username": "ada", "password": PASSWORD}
     return KafkaSecurity(**fields)
 
 
@@ -119,7 +135,7 @@ def through(
 ) -> KafkaSettings:
     settings = kafka.settings(partitions=1, **fields)
     port = cluster.listeners[own.protocol]
-    return dataclasses.replace(settings, bootstrap_servers=f"localhost:{port}", security=own)
+    return settings.replace(bootstrap_servers=f"localhost:{port}", security=own)
 
 
 @pytest.mark.parametrize("client", DEFAULT_CLIENT_FIRST)
@@ -153,7 +169,7 @@ def test_who_has_which_partition_is_seen_with_a_token_too(
     kafka: Kafka, secured: tuple[broker.Cluster, Path]
 ) -> None:
     """librdkafka gets a token where its owner asks for its callbacks, and not otherwise."""
-    from rejex_connectors.kafka_confluent_joining import Ownerless
+    from rejex_connectors.kafka.confluent import Ownerless
 
     cluster, folder = secured
     own = security(folder, "SASL_SSL", "OAUTHBEARER")
@@ -170,13 +186,108 @@ def test_who_has_which_partition_is_seen_with_a_token_too(
         consumer.close()
 
 
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"])
+@pytest.mark.parametrize("client", CLIENTS)
+def test_no_password_is_in_the_log_at_its_loudest(
+    kafka: Kafka,
+    secured: tuple[broker.Cluster, Path],
+    caplog: pytest.LogCaptureFixture,
+    client: str,
+    mechanism: str,
+) -> None:
+    cluster, folder = secured
+    own = security(folder, "SASL_SSL", mechanism)
+    settings = through(kafka, cluster, own, client=client)
+    kafka.fill(settings, records := feed(settings, 20, sensors=1, partitions=1))
+    with caplog.at_level(logging.DEBUG):
+        run_here(settings, next_offsets(records))
+        admin(settings).close()
+    said = "\n".join(record.getMessage() for record in caplog.records)
+    assert "SaslAuthenticateRequest" in said, "it was at its loudest"
+    assert "'sasl_mechanism': '" in said
+    secrets = [PASSWORD, "correct", "horse"]
+    secrets += (folder / "token").read_text().split() if mechanism == "OAUTHBEARER" else []
+    assert [secret for secret in secrets if secret in said] == []
+
+
+def test_secrets_are_hidden_in_every_form() -> None:
+    hide("it's\\a\tß")
+    guard_logs("kafka")
+    logger = logging.getLogger("kafka.protocol.parser")
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    secret = "it's\\a\tß"
+    try:
+        logger.warning("Send: %r", b"\0\0" + secret.encode())
+        logger.warning("Request: %s", """Sasl(auth_bytes=b'n=a\\x00\\'"', x=1)""")
+        logger.warning("with %s", {"sasl_plain_password": "abc", "ssl.key.password": 'a"b'})
+        logger.warning("%r %s %r", secret, secret, [secret.encode()])
+    finally:
+        logger.removeHandler(handler)
+    assert lines == [
+        f"Send: '<{2 + len(secret.encode())} bytes>'",
+        "Request: Sasl(auth_bytes=***, x=1)",
+        "with {'sasl_plain_password': ***, 'ssl.key.password': ***}",
+        '"***" *** [b"***"]',
+    ]
+
+
+@CONFLUENT
+@pytest.mark.parametrize(
+    ("names", "days", "said"),
+    [("DNS:elsewhere", "2", "mismatch"), ("DNS:localhost", "0", "certificate has expired")],
+)
+def test_a_certificate_is_refused_for_what_is_wrong_with_it(
+    tmp_path: Path, names: str, days: str, said: str
+) -> None:
+    """Of any, librdkafka says that ssl.ca.location may be wrong."""
+    certificates(tmp_path)
+    (tmp_path / "odd.ext").write_text(f"subjectAltName={names}\n")
+    sign = ["openssl", "x509", "-req", "-in", "server.csr", "-CA", "ca.pem", "-CAkey", "ca.key"]
+    sign += ["-CAcreateserial", "-days", days, "-extfile", "odd.ext", "-out", "odd.pem"]
+    subprocess.run(sign, cwd=tmp_path, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "odd.pem", tmp_path / "server.key")
+    own = KafkaSecurity(protocol="SSL", ca_file=str(tmp_path / "ca.pem"))
+
+    def shake_hands() -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:  # the test is over
+                return
+            with (
+                contextlib.suppress(OSError),
+                context.wrap_socket(connection, server_side=True),
+            ):
+                pass
+
+    listening = socket.create_server(("localhost", 0))
+    ours = threading.Thread(target=shake_hands)
+    ours.start()
+    try:
+        address = f"localhost:{listening.getsockname()[1]}"
+        until(lambda: said in (distrust(own, address) or ""), lambda: distrust(own, address))
+        settings = KafkaSettings(bootstrap_servers=address, security=own, client="confluent")
+        with pytest.raises(ConnectorError) as caught:
+            connect(settings.replace(commit_timeout_ms=3_000))
+        assert said in str(caught.value)
+        assert "ssl.ca.location" not in str(caught.value)
+    finally:
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+        ours.join()
+
+
 @pytest.mark.parametrize("client", DEFAULT_CLIENT_FIRST)
 def test_a_wrong_password_is_one_sentence_without_the_password(
     kafka: Kafka, secured: tuple[broker.Cluster, Path], client: str
 ) -> None:
     cluster, folder = secured
     own = security(folder, "SASL_SSL", "SCRAM-SHA-256")
-    wrong = dataclasses.replace(own, password=Secret(literal="not the password"))
+    wrong = own.replace(password="not the password")
     settings = through(kafka, cluster, wrong, client=client, commit_timeout_ms=3_000)
     with pytest.raises(ConnectorError) as caught:
         connect(settings)
@@ -189,48 +300,13 @@ def test_a_wrong_password_is_one_sentence_without_the_password(
     assert "\n" not in text
 
 
-CONFIG = """
-[pipeline]
-name = "{name}"
-[input]
-kind = "kafka"
-topics = ["{name}.in"]
-channels = ["v"]
-sensor = "sensor"
-time = "t"
-[detector]
-name = "HalfSpaceTrees"
-[rejection]
-contamination = 0.05
-tolerance = 4
-window = 200
-[output]
-verdicts = "{name}.verdicts"
-review = "{name}.review"
-deadletter = "{name}.dead"
-labels = "{name}.labels"
-[state]
-topic = "{name}.state"
-[logging]
-level = "debug"
-[kafka]
-bootstrap_servers = "localhost:{port}"
-client = "{client}"
-[kafka.security]
-protocol = "SASL_SSL"
-mechanism = "SCRAM-SHA-512"
-username = "ada"
-ca_file = "{folder}/ca.pem"
-"""
-
-
 @pytest.mark.parametrize(
     ("client", "secret"),
     [
-        ("kafka-python", 'password_file = "{folder}/password"'),
-        pytest.param("confluent", 'password_env = "KAFKA_PASSWORD_OF_ADA"', marks=pytest.mark.slow),
-        # Neither: REJEX_KAFKA__SECURITY__PASSWORD.
-        pytest.param("kafka-python", "", marks=pytest.mark.slow),
+        ("kafka-python", "file"),
+        pytest.param("confluent", "env", marks=pytest.mark.slow),
+        # REJEX_KAFKA__SECURITY__PASSWORD.
+        pytest.param("kafka-python", "neither", marks=pytest.mark.slow),
     ],
 )
 def test_the_command_line_reads_its_password_from_a_file_or_the_environment(
@@ -240,25 +316,46 @@ def test_the_command_line_reads_its_password_from_a_file_or_the_environment(
     name = f"cli-{uuid.uuid4().hex[:8]}"
     (folder / "password").write_text(PASSWORD + "\n")
     path = tmp_path / "pipeline.toml"
-    port = cluster.listeners["SASL_SSL"]
-    path.write_text((CONFIG + secret).format(name=name, port=port, client=client, folder=folder))
-    mine = "KAFKA_PASSWORD_OF_ADA" if "env" in secret else "REJEX_KAFKA__SECURITY__PASSWORD"
-    given = {} if "file" in secret else {mine: PASSWORD}
+    told = {"file": {"password_file": f"{folder}/password"}, "neither": {}}
+    told["env"] = {"password_env": "KAFKA_PASSWORD_OF_ADA"}
+    login = {
+        "protocol": "SASL_SSL",
+        "mechanism": "SCRAM-SHA-512",
+        "username": "ada",
+        "ca_file": f"{folder}/ca.pem",
+    }
+    path.write_text(
+        pipeline_toml(
+            name,
+            f"localhost:{cluster.listeners['SASL_SSL']}",
+            input={"channels": ["v"], "sensor": "sensor", "time": "t"},
+            detector={"name": "HalfSpaceTrees"},
+            logging={"level": "debug"},
+            kafka={"client": client, "security": login | told[secret]},
+        )
+    )
+    mine = "KAFKA_PASSWORD_OF_ADA" if secret == "env" else "REJEX_KAFKA__SECURITY__PASSWORD"
+    given = {} if secret == "file" else {mine: PASSWORD}
     said: list[str] = []
+    out, err = tmp_path / "out", tmp_path / "err"
 
     def command(*words: str, **more: str) -> subprocess.Popen[str]:
         own = {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"} | given | more
-        return subprocess.Popen(
-            [sys.executable, "-m", "rejex_stream", *words, str(path)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
-            env=os.environ | own,
-        )  # fmt: skip
+        with out.open("w") as stdout, err.open("w") as stderr:  # a pipe fills: it is told to debug
+            return subprocess.Popen(
+                [sys.executable, "-m", "rejex_stream", *words, str(path)],
+                stdout=stdout, stderr=stderr, text=True, cwd=tmp_path, env=os.environ | own,
+            )  # fmt: skip
 
     def ended(process: subprocess.Popen[str]) -> int:
-        said.extend(process.communicate(timeout=90))
+        try:
+            process.wait(PATIENCE_S)
+        finally:
+            process.kill()
+        said.extend((out.read_text(), err.read_text()))
         return process.returncode
 
-    assert ended(command("topics", "create", "--partitions", "1")) == 0, said
+    assert ended(command("topics", "create", "--with-input", "--partitions", "1")) == 0, said
     assert ended(command("topics", "check")) == 0, said
     settings = KafkaSettings(
         bootstrap_servers=cluster.bootstrap,
@@ -268,7 +365,7 @@ def test_the_command_line_reads_its_password_from_a_file_or_the_environment(
     assert ended(command("doctor")) == 0, said
     assert "records of 2 sensor(s) can be read" in said[-2]
     with command("run") as process:
-        until(lambda: kafka.count(settings, f"{name}.verdicts") == 100, what="all verdicts")
+        until(lambda: kafka.count(settings, f"{name}.verdicts") == 100, "all verdicts")
         process.terminate()
         assert ended(process) == 0, said
     wrong = {mine: "the wrong horse"} if given else {}
@@ -289,7 +386,7 @@ def test_a_broker_that_nobody_vouches_for_is_refused(
 ) -> None:
     cluster, folder = secured
     own = security(folder, "SASL_SSL", "PLAIN")
-    unknown = dataclasses.replace(own, ca_file=None)
+    unknown = own.replace(ca_file=None)
     settings = through(kafka, cluster, unknown, client=client, commit_timeout_ms=3_000)
     with pytest.raises(ConnectorError, match=r"certificate .*check kafka\.security") as caught:
         connect(settings)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pickle
 
 import pytest
-from rejex_connectors.kafka import KafkaSecurity, KafkaSettings, KafkaTopics, Secret
-from rejex_connectors.kafka_security import TokenSource, kafka_python_options, librdkafka_options
+from rejex_connectors.kafka import KafkaSecurity, KafkaSettings, KafkaTopics
+from rejex_connectors.kafka.security import TokenSource, kafka_python_options, librdkafka_options
 
+from rejex_stream.config.operating import Alerts
 from rejex_stream.errors import ConfigError, ConnectorError
 from tests.strangers import stranger
 
@@ -20,31 +20,47 @@ def test_a_password_is_in_no_text_that_settings_turn_into():
         protocol="SASL_SSL",
         mechanism="PLAIN",
         username="ada",
-        password=Secret(literal=PASSWORD),
-        key_password=Secret(literal=PASSWORD),
+        password=PASSWORD,
+        key_password=PASSWORD,
     )
     settings = KafkaSettings(security=security)
-    for text in (repr(settings), str(settings), f"{security.password!r}", f"{settings}"):
+    for text in (repr(settings), str(settings), f"{security!r}", f"{settings}"):
         assert PASSWORD not in text
-    assert PASSWORD not in repr(dataclasses.asdict(settings))
+    assert PASSWORD not in repr(settings.model_dump())
 
 
 def test_a_secret_survives_pickling_without_being_shown():
-    secret = pickle.loads(pickle.dumps(Secret(literal=PASSWORD)))
-    assert (secret.reveal(), PASSWORD in repr(secret)) == (PASSWORD, False)
+    security = pickle.loads(pickle.dumps(KafkaSecurity(password=PASSWORD)))
+    assert (security.reveal("password"), PASSWORD in repr(security)) == (PASSWORD, False)
 
 
 def test_secrets_come_from_the_environment_and_from_files(monkeypatch, tmp_path):
     monkeypatch.setenv("KAFKA_PASSWORD", PASSWORD)
     path = tmp_path / "password"
-    path.write_text(PASSWORD + "\n")
-    assert Secret(env="KAFKA_PASSWORD").reveal() == Secret(file=str(path)).reveal() == PASSWORD
+    path.write_bytes(PASSWORD.encode() + b"\r\n")
+    assert KafkaSecurity(password_env="KAFKA_PASSWORD").reveal("password") == PASSWORD
+    assert KafkaSecurity(password_file=str(path)).reveal("password") == PASSWORD
+    assert KafkaSecurity(password=PASSWORD).reveal("password") == PASSWORD
+    assert KafkaSecurity().reveal("password") is None
 
 
-@pytest.mark.parametrize("secret", [Secret(env="REJEX_NOT_SET"), Secret(file="/nowhere/at/all")])
-def test_a_secret_that_is_not_there_is_named(secret):
-    with pytest.raises(ConfigError, match=r"REJEX_NOT_SET|/nowhere/at/all"):
-        secret.reveal()
+def test_a_key_of_any_bytes_comes_back_as_it_is(tmp_path):
+    path = tmp_path / "key"
+    path.write_bytes(bytes(range(256)) + b"\n")
+    alerts = Alerts(webhook_url="http://localhost", webhook_secret_file=str(path))
+    assert alerts.reveal("webhook_secret").encode("utf-8", "surrogateescape") == bytes(range(256))
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"password_env": "REJEX_NOT_SET"}, "kafka.security.password_env: .* REJEX_NOT_SET is not"),
+        ({"password_file": "/nowhere/at/all"}, "password_file /nowhere/at/all cannot be read: No"),
+    ],
+)
+def test_a_secret_that_is_not_there_is_named(fields, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        KafkaSecurity(**fields).reveal("password")
 
 
 @pytest.mark.parametrize(
@@ -54,6 +70,7 @@ def test_a_secret_that_is_not_there_is_named(secret):
         ({"mechanism": "PLAIN"}, "does nothing with protocol"),
         ({"protocol": "SASL_SSL", "mechanism": "PLAIN"}, "needs kafka.security.username"),
         ({"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER"}, "OAUTHBEARER needs oauth_token"),
+        ({"password": "a", "password_env": "B"}, "security.password is given more than once"),
     ],
 )
 def test_contradictions_are_refused(fields, sentence):
@@ -64,6 +81,8 @@ def test_contradictions_are_refused(fields, sentence):
 def test_one_topic_cannot_have_two_roles():
     with pytest.raises(ConfigError, match="'a' is named twice"):
         KafkaTopics(input=("a",), verdicts="a")
+    with pytest.raises(ConfigError, match="'a' is named twice"):
+        KafkaSettings(topics={"input": ["a"], "verdicts": "a"})
 
 
 def test_both_libraries_are_told_the_same():
@@ -71,7 +90,7 @@ def test_both_libraries_are_told_the_same():
         protocol="SASL_PLAINTEXT",
         mechanism="SCRAM-SHA-512",
         username="ada",
-        password=Secret(literal=PASSWORD),
+        password=PASSWORD,
     )
     assert kafka_python_options(security) == {
         "security_protocol": "SASL_PLAINTEXT",
@@ -100,7 +119,7 @@ def fetched(url):
             mechanism="OAUTHBEARER",
             oauth_token_url=url,
             oauth_client_id="rejex",
-            oauth_client_secret=Secret(literal=PASSWORD),
+            oauth_client_secret=PASSWORD,
         )
     )
 
@@ -125,7 +144,7 @@ def test_a_token_from_a_file_is_read_at_each_login(tmp_path):
     path = tmp_path / "token"
     path.write_text("one\n")
     security = KafkaSecurity(
-        protocol="SASL_SSL", mechanism="OAUTHBEARER", oauth_token=Secret(file=str(path))
+        protocol="SASL_SSL", mechanism="OAUTHBEARER", oauth_token_file=str(path)
     )
     source = TokenSource(security)
     assert source.token()[0] == "one"

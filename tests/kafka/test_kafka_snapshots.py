@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-
+import msgspec
 import pytest
 from kafka import KafkaProducer, TopicPartition
 from kafka_harness import Kafka, assert_exactly, feed, next_offsets, run_here
 from rejex_connectors.kafka import KafkaSettings, connect
-from rejex_connectors.kafka_snapshots import KafkaSnapshots
+from rejex_connectors.kafka.snapshots import KafkaSnapshots
 
-from rejex_stream.errors import CheckpointError, ConfigError
-from rejex_stream.progress import LaneOpened
-from rejex_stream.protocols import Assigned
+from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError
+from rejex_stream.protocols import Assigned, SnapshotPiece
+from rejex_stream.run.progress import PartitionOpened
 from rejex_stream.types import Partition, Record
+from tests.waiting import until
 
 pytestmark = pytest.mark.kafka
 
@@ -53,7 +53,7 @@ def test_a_second_run_goes_on_from_the_snapshot_without_the_old_input(
     trim(kafka, settings, 600)
     kafka.fill(settings, rest)
     watch = run_here(settings, next_offsets(records))
-    (opened,) = [event for event in watch.events if isinstance(event, LaneOpened)]
+    (opened,) = [event for event in watch.events if isinstance(event, PartitionOpened)]
     assert (opened.snapshot_offset, opened.live_from) == (600, 600)
     assert_exactly(kafka, settings, records)
 
@@ -77,7 +77,7 @@ def test_without_a_snapshot_the_whole_input_is_replayed_silently(
     lose_snapshots(kafka, settings)
     kafka.fill(settings, rest)
     watch = run_here(settings, next_offsets(records))
-    (opened,) = [event for event in watch.events if isinstance(event, LaneOpened)]
+    (opened,) = [event for event in watch.events if isinstance(event, PartitionOpened)]
     assert (opened.snapshot_offset, opened.next_offset, opened.live_from) == (None, 0, 600)
     assert_exactly(kafka, settings, records)
 
@@ -92,6 +92,17 @@ def test_input_that_expired_unread_is_refused_with_the_way_out(
         run_here(settings, next_offsets(records))
 
 
+def manifests(kafka: Kafka, settings: KafkaSettings) -> set[int]:
+    """The offsets of the snapshots in the state topic."""
+    assert settings.topics.state is not None
+    newest = {r.key: r.value for r in kafka.read(settings, settings.topics.state)[0]}
+    return {
+        msgspec.msgpack.decode(value)[3]
+        for key, value in newest.items()
+        if value and b"|m|" in (key or b"")
+    }
+
+
 @pytest.mark.parametrize("what", ["flipped bit", "other bytes"])
 def test_a_snapshot_that_was_tampered_with_is_refused(
     kafka: Kafka, settings: KafkaSettings, what: str
@@ -99,32 +110,38 @@ def test_a_snapshot_that_was_tampered_with_is_refused(
     records, rest = half_way(kafka, settings)
     assert settings.topics.state is not None
     newest = max(
-        (r for r in kafka.read(settings, settings.topics.state)[0] if r.value),
-        key=lambda r: int(dict(r.headers)["next_offset"] or b""),
+        (
+            r
+            for r in kafka.read(settings, settings.topics.state)[0]
+            if (r.key or b"").endswith(b"|head")
+        ),
+        key=lambda r: msgspec.msgpack.decode(r.value or b"")[0][0],
     )
     assert newest.value is not None
-    value = bytearray(newest.value)
-    value[len(value) // 2] ^= 1
+    version, body = msgspec.msgpack.decode(newest.value)
+    bent = bytearray(body)
+    bent[len(bent) // 2] ^= 1
+    told = bytes(bent) if what == "flipped bit" else b"something else"
     producer = KafkaProducer(bootstrap_servers=kafka.bootstrap)
     producer.send(
         settings.topics.state,
         key=newest.key,
-        value=bytes(value) if what == "flipped bit" else b"something else",
+        value=msgspec.msgpack.encode([version, told]),
         headers=list(newest.headers),
         partition=0,
     ).get(5)
     producer.close()
     kafka.fill(settings, rest)
-    with pytest.raises(CheckpointError, match="was altered"):
+    with pytest.raises(CheckpointError, match=r"in-0, .* offset 600: .*(altered|not a snapshot)"):
         run_here(settings, next_offsets(records))
 
 
-def test_a_snapshot_of_another_pipeline_is_refused(kafka: Kafka, settings: KafkaSettings) -> None:
+def test_a_snapshot_of_another_state_is_refused(kafka: Kafka, settings: KafkaSettings) -> None:
     records = feed(settings, 1_200, sensors=3, partitions=1)
     kafka.fill(settings, records[:600])
     run_here(settings, next_offsets(records[:600]), kind="HBOS")
     kafka.fill(settings, records[600:])
-    with pytest.raises(CheckpointError, match="another pipeline"):
+    with pytest.raises(CheckpointError, match=r"another state \(detector .*HBOS.* -> .*KNN"):
         run_here(settings, next_offsets(records), kind="KNN")
 
 
@@ -135,22 +152,16 @@ def test_offsets_that_were_set_back_find_the_older_snapshot(
     kafka.fill(settings, records)
     run_here(settings, next_offsets(records), max_poll_records=100)
     (topic,) = settings.topics.input
-    assert settings.topics.state is not None
-    kept = {
-        int(dict(r.headers)["next_offset"] or b"")
-        for r in kafka.read(settings, settings.topics.state)[0]
-        if r.value
-    }
-    older = sorted(kept)[-2]
+    older, _ = sorted(manifests(kafka, settings))
     kafka.set_back(settings, Partition(topic, 0), older + 5)
     watch = run_here(settings, next_offsets(records))
-    (opened,) = [event for event in watch.events if isinstance(event, LaneOpened)]
+    (opened,) = [event for event in watch.events if isinstance(event, PartitionOpened)]
     assert (opened.snapshot_offset, opened.live_from) == (older, older + 5)
 
 
 def test_a_large_snapshot_goes_in_pieces_and_comes_back_whole(kafka: Kafka) -> None:
     settings = kafka.settings(partitions=2, max_message_bytes=10_000)
-    blobs = {n: bytes(range(256)) * n for n in (400, 100, 700, 0)}
+    bodies = [bytes(range(256)) * n for n in (400, 100, 700, 0)]
     source, sink = connect(settings)
     try:
         store = KafkaSnapshots(settings, sink)
@@ -159,18 +170,60 @@ def test_a_large_snapshot_goes_in_pieces_and_comes_back_whole(kafka: Kafka) -> N
             source.poll(10, 0.2)
             given += [c.partition for c in source.changes() if isinstance(c, Assigned)]
         partition, other = given
-        for step, blob in enumerate(blobs.values(), start=1):
-            store.save(partition, step, blob)
+        base = None
+        for step, body in enumerate(bodies, start=1):
+            assert store.save(partition, SnapshotPiece(step, base, {"a": body, f"b{step}": b"b"}))
             sink.commit({partition: step})
-            assert store.load(partition, step) == (step, blob)
+            base = step
+            rest = {f"b{n}": b"b" for n in range(1, step + 1)}
+            assert store.load(partition, step) == (step, {"a": body} | rest)
         assert store.load(other, 100) is None
-        assert store.load(partition, 3) == (3, blobs[700])
+        assert store.load(partition, 3) == (3, {"a": bodies[2], "b1": b"b", "b2": b"b", "b3": b"b"})
         assert store.load(partition, 2) is None, "two are kept"
-        store.save(partition, 3, b"again")
-        assert store.load(partition, 100) == (3, b"again"), "what lies ahead was given up"
+        store.save(partition, SnapshotPiece(3, 3, {"a": b"again"}))
+        assert store.load(partition, 100) == (
+            3, {"a": b"again", "b1": b"b", "b2": b"b", "b3": b"b"},
+        ), "what lies ahead was given up"  # fmt: skip
     finally:
         sink.close()
         source.close()
+
+
+def test_a_snapshot_of_an_earlier_version_is_read_once_and_converted(
+    kafka: Kafka, settings: KafkaSettings
+) -> None:
+    state = settings.topics.state
+    assert state is not None
+    (topic,) = settings.topics.input
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap)
+    for slot, offset in ((0, 3), (1, 5)):
+        for n, piece in enumerate((b"old ", b"%d" % offset)):
+            headers = [("next_offset", b"%d" % offset), ("pieces", b"2"), ("id", b"%d" % slot)]
+            key = f"{settings.group}|{topic}|0|{slot}|{n}".encode()
+            producer.send(state, piece, key, headers, 0).get(5)
+    producer.close()
+    kafka.fill(settings, feed(settings, 40, partitions=1))
+    source, sink = connect(settings)
+    partition = Partition(topic, 0)
+
+    def settled() -> bool:
+        source.poll(10, 0.05)
+        source.changes()
+        return partition in source.owned
+
+    try:
+        until(settled, "the partition")
+        store = KafkaSnapshots(settings, sink)
+        assert store.load(partition, 4) == (3, {"": b"old 3"})
+        assert store.load(partition, 99) == (5, {"": b"old 5"})
+        sink.commit({partition: 6})
+        assert not store.save(partition, SnapshotPiece(6, 5, {"a": b"new"})), "it has no parts"
+        assert store.save(partition, SnapshotPiece(6, None, {"a": b"new"}))
+        assert store.load(partition, 99) == (6, {"a": b"new"})
+        assert store.load(partition, 5) is None
+    finally:
+        source.close()
+        sink.close()
 
 
 def test_a_snapshot_that_was_not_committed_is_not_found(kafka: Kafka) -> None:
@@ -182,15 +235,47 @@ def test_a_snapshot_that_was_not_committed_is_not_found(kafka: Kafka) -> None:
         while not given:
             source.poll(10, 0.2)
             given += [c for c in source.changes() if isinstance(c, Assigned)]
-        store.save(given[0].partition, 7, b"blob")
+        store.save(given[0].partition, SnapshotPiece(7, None, {"a": b"blob"}))
         assert store.load(given[0].partition, 100) is None
     finally:
         sink.close()
         source.close()
 
 
+def test_a_snapshot_that_could_not_be_written_leaves_the_one_before_alone(
+    kafka: Kafka, settings: KafkaSettings
+) -> None:
+    source, sink = connect(settings)
+    partition = Partition(settings.topics.input[0], 0)
+    kafka.fill(settings, feed(settings, 40, partitions=1))
+
+    def settled() -> bool:
+        source.poll(10, 0.05)
+        source.changes()
+        return partition in source.owned
+
+    try:
+        until(settled, "the partition")
+        store = KafkaSnapshots(settings, sink)
+        store.save(partition, SnapshotPiece(0, None, {"a": b"at 0"}))
+        sink.commit({partition: 10})
+        store.save(partition, SnapshotPiece(10, 0, {"a": b"at 10"}))
+        sink.commit({partition: 20})
+        sink.abort()  # and nothing can be written until the source has settled again
+        with pytest.raises(ConnectorError):
+            store.save(partition, SnapshotPiece(20, 10, {"a": b"at 20"}))
+        source.rewind()
+        until(lambda: settled() and source.owned[partition] == 20, "the partition")
+        store.save(partition, SnapshotPiece(20, 10, {"a": b"at 20"}))
+        assert store.load(partition, 20) == (20, {"a": b"at 20"})
+        assert store.load(partition, 19) == (10, {"a": b"at 10"})
+    finally:
+        source.close()
+        sink.close()
+
+
 def test_without_a_state_topic_there_is_no_store(kafka: Kafka, settings: KafkaSettings) -> None:
-    nowhere = dataclasses.replace(settings, topics=dataclasses.replace(settings.topics, state=None))
+    nowhere = settings.replace(topics=settings.topics.replace(state=None))
     source, sink = connect(nowhere)
     try:
         with pytest.raises(ConfigError, match="state is unset"):
@@ -202,6 +287,6 @@ def test_without_a_state_topic_there_is_no_store(kafka: Kafka, settings: KafkaSe
 
 def test_a_missing_output_topic_is_named_with_the_command_that_makes_it(kafka: Kafka) -> None:
     settings = kafka.settings(partitions=1, commit_timeout_ms=2_000)
-    topics = dataclasses.replace(settings.topics, review="not.there")
+    topics = settings.topics.replace(review="not.there")
     with pytest.raises(ConfigError, match=r"'not\.there' does not exist .* topics create"):
-        connect(dataclasses.replace(settings, topics=topics))
+        connect(settings.replace(topics=topics))

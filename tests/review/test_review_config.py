@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -15,15 +14,13 @@ import pytest
 pytest.importorskip("starlette", reason="the extra `review` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
+from rejex_stream.cli.commands.review import load_pipelines, overridden
 from rejex_stream.cli.main import main
 from rejex_stream.config import load_config, parse_config
-from rejex_stream.config.reviewing import Review
 from rejex_stream.errors import ConfigError
-from rejex_stream.review.options import load_pipelines, overridden
-from rejex_stream.review.outbox import read_labels
-from rejex_stream.review.settings import ReviewSettings
-from tests.review.console_server import until
+from rejex_stream.review.queue.labels import read_labels
 from tests.review.test_review_cli import serving
+from tests.waiting import PATIENCE_S, until
 
 GROUPS = ("accepted_anomaly", "accepted_normal", "rejected")
 PIPELINE = """
@@ -58,10 +55,6 @@ def folder(farm, tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def test_without_a_section_the_queue_has_its_own_defaults():
-    assert Review().settings() == ReviewSettings()
-
-
 def test_every_setting_of_the_queue_comes_from_the_config(tmp_path, monkeypatch):
     path = tmp_path / "p.toml"
     path.write_text(
@@ -85,23 +78,13 @@ points_per_sensor = 500
     )
     monkeypatch.setenv("REJEX_REVIEW__LEASE_MINUTES", "5")
     config = load_config(path)
-    told = config.review.settings(config.rejection.delta)
-    assert told == ReviewSettings(
-        gap_ms=30_000,
-        gap_events=3,
-        max_duration_ms=7_200_000,
-        max_events=50,
-        settle_ms=1_500,
-        lease_ms=300_000,
-        sla_ms=3_600_000,
-        max_age_ms=1_800_000,
-        fallback="model",
-        double_review_ratio=0.2,
-        blind="always",
-        priority_sensors=("T07/",),
-        delta=0.1,
-        points_per_sensor=500,
-    )
+    told = config.review
+    times = (told.gap_ms, told.max_duration_ms, told.settle_ms, told.lease_ms, told.sla_ms)
+    assert times == (30_000, 7_200_000, 1_500, 300_000, 3_600_000)
+    assert told.max_age_ms == 1_800_000
+    assert (told.gap_events, told.max_events, told.points_per_sensor) == (3, 50, 500)
+    assert (told.fallback, told.blind, told.double_review_ratio) == ("model", "always", 0.2)
+    assert told.priority_sensors == ("T07/",)
     over = overridden([config], gap_s=9.0, priority_sensors=["T01"], fallback=None, labels=None)
     assert (over.gap_s, over.priority_sensors, over.fallback) == (9.0, ("T01",), "model")
 
@@ -109,9 +92,8 @@ points_per_sensor = 500
 @pytest.mark.parametrize(
     ("section", "sentence"),
     [
-        ('host = "0.0.0.0"', "would let anybody in: set auth to token, users or proxy"),
-        ('auth = "users"', "needs a users file"),
-        ('auth = "magic"', "expected 'none', 'token', 'users' or 'proxy'"),
+        ('host = "0.0.0.0"', "would let anybody in: set auth to token or proxy"),
+        ('auth = "magic"', "expected 'none', 'token' or 'proxy'"),
         ('reviewers = ["ada:boss"]', "give NAME:ROLE with one of viewer, reviewer, lead, admin"),
         ('reviewers = ["system"]', "cannot be a reviewer's name"),
         ('proxies = ["gateway"]', "is no address or network"),
@@ -167,6 +149,7 @@ def _claim_next(base: str) -> dict:
     return json.load(urllib.request.urlopen(request))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("words", "minutes"), [((), 4), (("--lease", "3"), 3)])
 def test_serve_takes_its_settings_from_the_config_and_the_command_line_first(
     folder, words, minutes
@@ -178,20 +161,21 @@ def test_serve_takes_its_settings_from_the_config_and_the_command_line_first(
         lease = _claim_next(base)
         assert lease["until_ms"] - lease["since_ms"] == minutes * 60_000
         process.send_signal(signal.SIGTERM)
-        process.wait(10)
+        process.wait(PATIENCE_S)
     assert (folder / "queue" / "r.db").exists()
     assert (folder / "queue" / "labels.jsonl").exists()
 
 
+@pytest.mark.thorough
 def test_what_nobody_reviews_leaves_with_the_fallback_and_never_as_a_persons_word(folder, capsys):
     config = folder / "pipeline.toml"
     config.write_text(f'{PIPELINE}[review]\nmax_age_hours = 0\nfallback = "anomaly"\n')
     labels = folder / "labels.jsonl"
     with serving("--config", config, folder=folder) as (process, base, _):
-        until(lambda: labels.exists() and labels.stat().st_size, 30)
+        until(lambda: labels.exists() and labels.stat().st_size)
         done = json.load(urllib.request.urlopen(f"{base}/api/queue/ids?tab=done"))["targets"]
         process.send_signal(signal.SIGTERM)
-        process.wait(10)
+        process.wait(PATIENCE_S)
     records = list(read_labels(labels))
     assert len(records) == len(done) > 10
     assert {(r.source, r.reviewer, r.verdict) for r in records} == {
@@ -207,20 +191,9 @@ def test_what_nobody_reviews_leaves_with_the_fallback_and_never_as_a_persons_wor
     assert states == {"expired"}
 
 
-def test_people_of_a_users_file_come_in_and_a_proxy_names_them(folder, monkeypatch):
+@pytest.mark.thorough
+def test_a_proxy_names_who_comes_in(folder):
     config = folder / "pipeline.toml"
-    monkeypatch.setenv("REJEX_REVIEW_PASSWORD", "correct horse")
-    assert main(["review", "user", "users.json", "ada", "--role", "lead"]) == 0
-    config.write_text(f'{PIPELINE}[review]\nauth = "users"\nusers_file = "users.json"\n')
-    with serving("--config", config, folder=folder) as (_, base, _):
-        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-        for password, there in (("wrong", False), ("correct horse", True)):
-            form = f"name=ada&password={password.replace(' ', '+')}".encode()
-            login = urllib.request.Request(f"{base}/login", data=form, headers={"origin": base})
-            with contextlib.suppress(urllib.error.HTTPError):
-                opener.open(login)
-            with opener.open(f"{base}/queue") as answer:
-                assert ("Review queue" in answer.read().decode()) == there
     config.write_text(
         f'{PIPELINE}[review]\nauth = "proxy"\nproxies = ["127.0.0.0/8"]\n'
         'proxy_header = "X-Remote-User"\nleads = ["grace"]\n'
@@ -245,6 +218,7 @@ def test_a_network_bind_without_authentication_is_refused_wherever_it_is_written
     assert not (folder / "review.db").exists(), "refused before anything is made"
 
 
+@pytest.mark.thorough
 def test_one_config_is_enough_for_every_command(folder, capsys):
     words = ("--config", "pipeline.toml")
     assert main(["review", "ingest", *words, "--output", "json"]) == 0

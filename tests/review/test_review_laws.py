@@ -7,21 +7,21 @@ import tempfile
 from pathlib import Path
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, given, settings
 
-from rejex_stream.review import auditlog
-from rejex_stream.review.decisions import Decision, Target
-from rejex_stream.review.labels import LabelRecord, active_labels, decode_label, resolve
-from rejex_stream.review.queue import TABS, QueueFilter, Viewer
-from rejex_stream.review.rebuild import rebuild, state_hash
-from rejex_stream.review.refusals import Refusal
-from rejex_stream.review.settings import ReviewSettings
-from rejex_stream.review.store import ReviewStore
+from rejex_stream.config.reviewing import Review
+from rejex_stream.encode.labels import LabelRecord, active_labels, decode_label, resolve
+from rejex_stream.review.queue import audit
+from rejex_stream.review.queue.claims import Refusal
+from rejex_stream.review.queue.decisions import Decision, Target
+from rejex_stream.review.queue.listing import TABS, QueueFilter, Viewer
+from rejex_stream.review.queue.store import ReviewStore, rebuild, state_hash
 from tests.review.conftest import Clock
 from tests.review.test_review_store import item
 
 PEOPLE = (Viewer("ada"), Viewer("bob"), Viewer("eve", "lead"))
-SETTINGS = ReviewSettings(double_review_ratio=0.5, lease_ms=60_000, max_age_ms=3_600_000)
+SETTINGS = Review(double_review_ratio=0.5, lease_minutes=1, max_age_hours=1)
 WORDS = ("", "group:T01", "events:>2", "age:>10s", 'sensor:"T01/vib"', "why:audit", "by:ada")
 
 
@@ -105,7 +105,7 @@ class Office:
 
 def _check(store: ReviewStore, clock: Clock, changes: int) -> None:
     with store.database.read() as connection:
-        assert auditlog.broken_link(connection) is None
+        assert audit.broken_link(connection) is None
         assert connection.execute("SELECT count(*) FROM audit").fetchone()[0] == changes
         for row in connection.execute("SELECT * FROM episode").fetchall():
             events = connection.execute(
@@ -156,6 +156,7 @@ def _standing(connection, event_id: int) -> list[LabelRecord]:
     return active_labels(decode_label(row[0]) for row in rows)
 
 
+@pytest.mark.thorough
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

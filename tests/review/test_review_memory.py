@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("starlette", reason="the extra `review` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
-from rejex_stream.review.watching import PipelineWatch
+from rejex_stream.review.console.rates import PipelineWatch
 from rejex_stream.types import Verdict
 from tests.review.console_server import running
 from tests.review.desk import sees

@@ -5,12 +5,15 @@ from __future__ import annotations
 import subprocess
 
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("prometheus_client", reason="the extra `review` is not installed")
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from rejex_stream.review.metrics import exposition
+from rejex_stream.review.certificate import answers_in, certify
+from rejex_stream.review.console.metrics import exposition
+from rejex_stream.types import Label
 from tests.operate.alerting import tool
 from tests.review.test_review_store import ADA, BOB, episodes, item, label
 
@@ -39,7 +42,7 @@ def within(found):
 
 
 def test_open_episodes_are_told_by_priority(new_store):
-    store = new_store(settle_ms=0, priority_sensors=("T01",), double_review_ratio=0.0)
+    store = new_store(settle_s=0, priority_sensors=("T01",), double_review_ratio=0.0)
     assert open_of(told(store)) == (0, 0)
     store.add([item(1000 * i, sensor="T07/vib") for i in range(3)])
     store.add([item(1000 * i, sensor="T01/vib") for i in (3, 4)])
@@ -49,7 +52,7 @@ def test_open_episodes_are_told_by_priority(new_store):
 
 
 def test_the_turnaround_is_from_arrival_to_each_verdict(new_store, clock):
-    store = new_store(settle_ms=0, double_review_ratio=1.0)
+    store = new_store(settle_s=0, double_review_ratio=1.0)
     store.add([item(0), item(1000)])
     assert set(within(told(store)).values()) == {0}
     first, second = episodes(store)
@@ -71,7 +74,7 @@ def test_the_turnaround_is_from_arrival_to_each_verdict(new_store, clock):
 
 
 def test_an_undone_verdict_does_not_make_the_histogram_fall(new_store, clock):
-    store = new_store(settle_ms=0, double_review_ratio=0.0)
+    store = new_store(settle_s=0, double_review_ratio=0.0)
     store.add([item(0)])
     clock.pass_ms(10_000)
     label(store, ADA, episodes(store), "normal", request="a")
@@ -83,9 +86,29 @@ def test_an_undone_verdict_does_not_make_the_histogram_fall(new_store, clock):
     assert within(found) == before
 
 
+def test_what_was_missed_is_told_as_it_is_certified(new_store):
+    store = new_store(settle_s=0)
+    none = told(store)
+    assert not any(key[0].startswith("missed") for key in none)
+    drawn = []
+    for number in range(60):
+        one = item(1000 * number, why="audit")
+        drawn.append(replace(one, verdict=replace(one.verdict, label=Label.NORMAL), drawn=0.5))
+    store.add(drawn, [one.verdict for one in drawn])
+    waits = told(store)["missed_upper", ("pipeline", "")]
+    for number, target in enumerate(episodes(store)):
+        label(store, ADA, [target], "anomaly" if number < 40 else "normal", request=str(number))
+    found = told(store)
+    with store.database.read() as connection:
+        proven = certify(answers_in(connection, ""), pipeline="")
+    assert found["missed_upper", ("pipeline", "")] == proven.missed_at_most < waits
+    assert found["missed_lower", ("pipeline", "")] == proven.missed_at_least > 40
+    assert found["accepted_normal_events", ("pipeline", "")] == 60
+
+
 @pytest.mark.prometheus
 def test_promtool_finds_nothing_to_say(new_store, clock):
-    store = new_store(settle_ms=0)
+    store = new_store(settle_s=0)
     store.add([item(0)])
     clock.pass_ms(10_000)
     label(store, ADA, episodes(store), "normal", request="a")

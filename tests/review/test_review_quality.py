@@ -12,22 +12,33 @@ import sys
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from rejex_stream.cli.main import main
 from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.errors import ConfigError
-from rejex_stream.planner import Costs
-from rejex_stream.review import export, workload
-from rejex_stream.review.agreement import (
+from rejex_stream.plan.promises import Costs
+from rejex_stream.review.queue import export
+from rejex_stream.review.queue.decisions import Decision
+from rejex_stream.review.queue.listing import in_short
+from rejex_stream.review.queue.quality import (
+    Group,
     bootstrap,
     cohen_kappa,
+    estimate,
+    judged_episodes,
     krippendorff_alpha,
     percent_agreement,
+    quality,
 )
-from rejex_stream.review.decisions import Decision
-from rejex_stream.review.quality import Group, estimate, quality
-from rejex_stream.review.report import propose_contamination, report
-from rejex_stream.types import Label
+from rejex_stream.review.queue.report import (
+    Measured,
+    advise,
+    agreement,
+    propose_contamination,
+    report,
+)
+from rejex_stream.types import Label, Reason, Status
 from tests.review.test_review_store import ADA, BOB, EVE, episodes, item, label
 
 
@@ -58,7 +69,7 @@ def test_alpha_is_that_of_krippendorffs_own_example():
 
 
 def test_agreement_of_the_store_leaves_adjudications_out(new_store):
-    store = new_store(double_review_ratio=1.0, settle_ms=0)
+    store = new_store(double_review_ratio=1.0, settle_s=0)
     store.add([item(1000 * i) for i in range(4)])
     for number, target in enumerate(episodes(store)):
         label(store, ADA, [target], "normal", request=f"a{number}")
@@ -67,10 +78,18 @@ def test_agreement_of_the_store_leaves_adjudications_out(new_store):
     (disputed,) = episodes(store, EVE, "disputed")
     label(store, EVE, [disputed], "anomaly", request="e")
     with store.database.read() as connection:
-        found = workload.agreement(connection)
+        found = agreement(connection)
     assert (found.episodes, found.pair) == (4, ("ada", "bob"))
     assert found.percent.value == 0.75
     assert found.percent.low < 0.75 < found.percent.high
+
+
+@pytest.mark.parametrize("statistic", [percent_agreement, krippendorff_alpha])
+def test_agreement_of_all_is_no_certainty(statistic):
+    few, many = (bootstrap([("a", "a"), ("b", "b")] * n, statistic) for n in (5, 100))
+    assert (few.value, few.high) == (1.0, 1.0)
+    assert few.low < 0.8
+    assert few.low < many.low < 1.0
 
 
 def test_a_bootstrap_interval_repeats():
@@ -79,6 +98,7 @@ def test_a_bootstrap_interval_repeats():
 
 
 # ------------------------------------------------------------------------------------ estimates
+@pytest.mark.thorough
 def test_the_intervals_cover_the_truth():
     rng = np.random.default_rng(3)
     sizes, shares, audited = (300, 9000, 700), (0.8, 0.004, 0.4), (40, 300, 60)
@@ -108,7 +128,7 @@ def test_without_an_audit_nothing_is_claimed_about_accepted_events():
 
 
 def test_events_of_one_episode_are_one_judgement(new_store):
-    store = new_store(settle_ms=0)
+    store = new_store(settle_s=0)
     store.add([item(i) for i in range(40)] + [item(5000)])
     for number, target in enumerate(episodes(store)):
         label(store, ADA, [target], "anomaly", request=str(number))
@@ -116,7 +136,96 @@ def test_events_of_one_episode_are_one_judgement(new_store):
         found = quality(connection)
     assert (found.rejected.judged, found.rejected.anomalous) == (41, 41)
     assert 1.0 <= found.rejected.effective < 1.1
-    assert found.anomalous_rejected.low < 0.6
+    seen = replace(found.rejected, events=4_100)
+    assert estimate(seen, Group(), Group(), Costs()).precision.low < 0.6
+    assert found.anomalous_rejected == (1.0, 1.0, 1.0), "all were judged: there is no rest"
+
+
+@pytest.mark.parametrize("anomalous", [0, 30])
+def test_an_interval_holds_its_value_at_either_end(anomalous):
+    audited = Group(events=9_000, judged=30, anomalous=anomalous, effective=30)
+    found = estimate(audited, audited, Group(events=500, judged=500, effective=50), Costs())
+    for one in (found.precision, found.false_omission, found.miss_rate, found.contamination):
+        assert one.low <= one.value <= one.high
+    end = anomalous / 30
+    assert end in (found.precision.low, found.precision.high)
+    assert found.precision.high - found.precision.low > 0.05
+
+
+def test_what_waits_among_the_rejected_is_anything():
+    few = Group(events=1_000, judged=100, anomalous=90, effective=100)
+    found = estimate(Group(events=9, judged=9, effective=9), Group(), few, Costs())
+    assert found.anomalous_rejected[1:] == pytest.approx((0.09, 0.99))
+
+
+def test_people_who_err_widen_what_their_answers_prove():
+    # Truth: 1 % of the normals are faults. Reviewers overlook 5 % and call 2 % of normals faults.
+    rng = np.random.default_rng(1)
+    groups = []
+    for events, m, share in ((3_000, 300, 0.8), (90_000, 2_000, 0.01), (7_000, 7_000, 0.4)):
+        truth = rng.random(m) < share
+        said = [np.where(rng.random(m) < np.where(truth, 0.95, 0.02), 1, 0) for _ in range(2)]
+        double = rng.random(m) < 0.2
+        agreed = ~double | (said[0] == said[1])
+        twice = tuple(int((double & (said[0] + said[1] == k)).sum()) for k in (2, 1, 0))
+        once = Group(
+            events=events, judged=int(agreed.sum()), anomalous=int(said[0][agreed].sum()),
+            effective=float(agreed.sum()),
+        )  # fmt: skip
+        groups.append((once, replace(once, twice=twice)))
+    believed = estimate(*(group[0] for group in groups), Costs()).false_omission
+    corrected = estimate(*(group[1] for group in groups), Costs())
+    assert believed.low > 0.015, "slips of people pass for faults"
+    assert corrected.false_omission.low < 0.01 < corrected.false_omission.high
+    assert corrected.overlooked.low < 0.05 < corrected.overlooked.high
+    assert corrected.false_alarms.low < 0.02 < corrected.false_alarms.high
+
+
+def test_the_rejected_are_those_that_were_sent_however_far_the_work_is(new_store):
+    store = new_store(settle_s=0)
+    ambiguous = [item(100_000 * i) for i in range(4)]
+    constant = [
+        replace(one, verdict=replace(one.verdict, reason=Reason.CONSTANT_WINDOW))
+        for one in (item(100_000 * i, sensor="T09/x") for i in range(10, 13))
+    ]
+    store.add([*ambiguous, *constant])
+    seen = []
+    for number, target in enumerate(episodes(store)):
+        label(store, ADA, [target], request=str(number))
+        with store.database.read() as connection:
+            seen.append(quality(connection))
+    assert {one.rejected.events for one in seen} == {7}
+    assert seen[0].sent == {"ambiguous": 4, "constant_window": 3}
+    with store.database.read() as connection:
+        late = quality(connection, since_ms=constant[0].verdict.event_time_ms)
+    assert (late.rejected.events, late.rejected.judged, late.sent) == (3, 3, {"constant_window": 3})
+
+
+def _measured() -> Measured:
+    return Measured(
+        pipeline="p", days=7, sensors=1, streams=1, events_per_day=1_000, rejected_per_day=30,
+        rejection_rate=0.03, expected_rate=0.03, episodes_per_day=5, events_per_episode=6,
+        window=1_000, n_anomalies=30, tolerance=16,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("flagged", "normal", "kinds", "proposes"),
+    [
+        ((300, 50), (2_000, 180), ["blind_detector", "theory_broken"], False),
+        ((300, 290), (2_000, 0), [], True),
+        ((0, 0), (0, 0), ["too_few_answers"], False),
+    ],
+    ids=["17 % of faults found", "wrong gamma", "too few"],
+)
+def test_advice_tells_apart_what_is_wrong(flagged, normal, kinds, proposes):
+    groups = [
+        Group(events=events, judged=m, anomalous=k, effective=m)
+        for events, (m, k) in ((10_000, flagged), (90_000, normal))
+    ]
+    found = estimate(*groups, Group(events=3_000, judged=3_000, effective=300), Costs(1, 1, 0))
+    assert [one.kind for one in advise(_measured(), found, Costs(1, 1, 0))] == kinds
+    assert (propose_contamination(_measured(), found, 0.03) is not None) == proposes
 
 
 def label_honestly(store, farm) -> None:
@@ -137,7 +246,7 @@ def label_honestly(store, farm) -> None:
 def test_each_pipeline_gets_its_own_proposal_and_people_read_what_it_would_do(
     new_store, farm, monkeypatch, tmp_path, capsys
 ):
-    store = new_store(settle_ms=0)
+    store = new_store(settle_s=0)
     north = {"HUB/main", "T01/nacelle", "T03/nacelle"}
     for name, mine in (("north", north.__contains__), ("south", lambda key: key not in north)):
         items = [encode_review(i) for i in farm.items if mine(i.verdict.stream_key)]
@@ -165,7 +274,7 @@ def test_each_pipeline_gets_its_own_proposal_and_people_read_what_it_would_do(
 
 
 def test_the_report_proposes_another_contamination_and_changes_nothing(new_store, farm):
-    store = new_store(settle_ms=0)
+    store = new_store(settle_s=0)
     store.add(farm.items, farm.verdicts)
     label_honestly(store, farm)
     before = store.settings
@@ -189,7 +298,7 @@ def test_the_report_proposes_another_contamination_and_changes_nothing(new_store
 
 
 def test_a_queue_that_people_cannot_keep_up_with_gets_a_smaller_budget(new_store, farm, clock):
-    store = new_store(settle_ms=0)
+    store = new_store(settle_s=0)
     store.add(farm.items, farm.verdicts)
     clock.pass_ms(2 * 86_400_000)
     for number, target in enumerate(episodes(store)[:30]):
@@ -211,7 +320,7 @@ SIGNS = tuple("=+-@|＝＋－＠")
 
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 def test_no_cell_of_the_csv_is_a_formula_and_the_json_is_as_it_was(new_store, separator):
-    store = new_store(settle_ms=0)
+    store = new_store(settle_s=0)
     for number, name in enumerate(NASTY):
         store.add([item(1000 * number, sensor=name)])
     for number, target in enumerate(episodes(store)):
@@ -232,7 +341,7 @@ def test_no_cell_of_the_csv_is_a_formula_and_the_json_is_as_it_was(new_store, se
 
 def test_parquet_holds_the_same_rows(new_store, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet", reason="the extra `parquet` is not installed")
-    store = new_store(settle_ms=0)
+    store = new_store(settle_s=0)
     store.add([item(i) for i in range(30)])
     label(store, ADA, episodes(store), "anomaly", note="héllo")
     path = tmp_path / "labels.parquet"
@@ -250,17 +359,39 @@ def test_parquet_without_its_library_is_one_sentence(new_store, tmp_path, monkey
     assert not (tmp_path / "out.parquet").exists()
 
 
+def test_a_status_of_the_sensor_is_no_rejected_event_whose_quality_is_measured(new_store):
+    store = new_store(settle_s=0)
+    begins = item(0, sensor="T01/a", why="status")
+    begins = replace(
+        begins,
+        verdict=replace(
+            begins.verdict,
+            label=Label.REJECTED,
+            reason=Reason.CONSTANT_WINDOW,
+            status=Status.CONSTANT_BEGINS,
+        ),
+    )
+    store.add([begins, item(1, sensor="T02/b"), item(2, sensor="T02/b")])
+    found = episodes(store)
+    assert len(found) == 2  # one of its own, and the two rejected events together
+    label(store, ADA, found)
+    with store.database.read() as connection:
+        assert [judged.n_events for judged in judged_episodes(connection)] == [2]
+    assert "all equal" in in_short(begins.verdict, begins.why)
+
+
 _EXPORT = """
 import resource, sys
 from pathlib import Path
-from rejex_stream.review import export
-from rejex_stream.review.store import ReviewStore
+from rejex_stream.review.queue import export
+from rejex_stream.review.queue.store import ReviewStore
 store = ReviewStore(Path(sys.argv[1]))
 count = export.write(store.database, Path(sys.argv[2]), sys.argv[3])
 print(count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
 def test_an_export_of_100_000_rows_takes_the_memory_of_a_small_one(new_store, tmp_path, form):
     if form == "parquet":
@@ -268,7 +399,7 @@ def test_an_export_of_100_000_rows_takes_the_memory_of_a_small_one(new_store, tm
 
     def peak_kib(rows: int) -> int:
         """The most memory that a process of its own ever held for an export."""
-        store = new_store(f"{rows}.db", settle_ms=0)
+        store = new_store(f"{rows}.db", settle_s=0)
         store.add([item(0)])
         label(store, ADA, episodes(store), note="x" * 200)
         with store.database.write() as connection:  # a hundred thousand items by hand take long
@@ -299,7 +430,7 @@ def test_an_export_of_100_000_rows_takes_the_memory_of_a_small_one(new_store, tm
 
 
 def test_decisions_by_nobody_do_not_count_as_labels(new_store, clock):
-    store = new_store(settle_ms=0, max_age_ms=10, fallback="anomaly")
+    store = new_store(settle_s=0, max_age_hours=10 / 3_600_000, fallback="anomaly")
     store.add([item(0)])
     clock.pass_ms(20)
     store.expire_due()

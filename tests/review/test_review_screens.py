@@ -10,17 +10,18 @@ import pytest
 pytest.importorskip("starlette", reason="the extra `review` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
+from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review, encode_verdict
-from rejex_stream.review.decisions import Decision
-from rejex_stream.review.queue import Viewer
-from rejex_stream.review.settings import ReviewSettings
-from rejex_stream.review.store import ReviewStore
-from rejex_stream.review.watching import PipelineWatch
-from rejex_stream.review.web.auth import Access
-from tests.review.console_server import running, until
+from rejex_stream.review.console.auth import Access
+from rejex_stream.review.console.rates import PipelineWatch
+from rejex_stream.review.queue.decisions import Decision
+from rejex_stream.review.queue.listing import Viewer
+from rejex_stream.review.queue.store import ReviewStore
+from tests.review.console_server import running
 from tests.review.desk import counts, ids, sees, shot, violations
 from tests.review.test_review_store import episodes, item
 from tests.review.turbines import hostile_names, simulate
+from tests.waiting import until
 
 pytestmark = pytest.mark.browser
 
@@ -32,7 +33,7 @@ LIVE = "document.getElementById('chart').probe()"
 def farm_office(tmp_path_factory):
     """A console on the whole farm, with labels, a dispute, and monitors."""
     farm = simulate(start_ms=int(time.time() * 1000) - 2400 * 10_000)
-    settings = ReviewSettings(double_review_ratio=0.2)
+    settings = Review(double_review_ratio=0.2)
     store = ReviewStore(tmp_path_factory.mktemp("farm") / "review.db", settings)
     watch = PipelineWatch(store, "farm")
     watch.observe(farm.verdicts)
@@ -109,7 +110,7 @@ def test_screens_with_nothing_to_show_say_so_and_are_clean_for_axe(wall_store, d
             shot(page, f"nothing-{path[1:]}-{scheme}")
             assert violations(page, axe) == [], path
     with (
-        running(wall_store("b.db"), access=Access(mode="users")) as console,
+        running(wall_store("b.db"), access=Access(mode="token")) as console,
         desk(console) as place,
     ):
         page = place.open("/queue", scheme=scheme)
@@ -150,7 +151,7 @@ def test_hostile_names_and_notes_are_text_everywhere(wall_store, desk):
     farm = simulate(
         events=700, window=300, sensors=(*names[:6], "T01/x"), audit_rate=0.01, context=10
     )
-    store = wall_store(settle_ms=0)
+    store = wall_store(settle_s=0)
     watch = PipelineWatch(store, '<b onclick="x">farm</b>')
     watch.observe(farm.verdicts)
     lines = [encode_review(i) for i in farm.items]

@@ -9,19 +9,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review, encode_verdict
+from rejex_stream.encode.labels import decode_label
 from rejex_stream.errors import ConfigError
-from rejex_stream.review import auditlog
-from rejex_stream.review.database import SqliteDatabase, filesystem_of
-from rejex_stream.review.decisions import Decision, Target
-from rejex_stream.review.feeds import FileFeed
-from rejex_stream.review.labels import decode_label
-from rejex_stream.review.outbox import LabelFile, read_labels, relay
-from rejex_stream.review.queue import QueueFilter, Viewer
-from rejex_stream.review.refusals import Refusal
-from rejex_stream.review.settings import ReviewSettings
-from rejex_stream.review.standing import resolution_of
-from rejex_stream.review.store import ReviewStore
+from rejex_stream.review.queue import audit
+from rejex_stream.review.queue.claims import Refusal
+from rejex_stream.review.queue.database import Database, filesystem_of
+from rejex_stream.review.queue.decisions import Decision, Target
+from rejex_stream.review.queue.feeds import FileFeed
+from rejex_stream.review.queue.labels import LabelFile, read_labels, relay, resolution_of
+from rejex_stream.review.queue.listing import QueueFilter, Viewer
+from rejex_stream.review.queue.store import ReviewStore
 from rejex_stream.types import ContextPoint, Label, Position, Reason, ReviewItem, Verdict
 
 ADA, BOB, EVE = Viewer("ada"), Viewer("bob"), Viewer("eve", "lead")
@@ -76,15 +75,15 @@ def label(store, viewer, targets, verdict="normal", request="r1", **extra):
     return store.decide(decision, viewer)
 
 
-def audit(store: ReviewStore) -> list[tuple[str, str, str]]:
+def audited(store: ReviewStore) -> list[tuple[str, str, str]]:
     with store.database.read() as connection:
-        assert auditlog.broken_link(connection) is None
-        rows = list(auditlog.rows(connection, limit=10_000))
+        assert audit.broken_link(connection) is None
+        rows = list(audit.rows(connection, limit=10_000))
     return [(row.actor, row.action, row.subject) for row in reversed(rows)]
 
 
 def test_events_of_one_sensor_close_in_time_or_in_number_are_one_episode(new_store):
-    store = new_store(gap_ms=60_000, gap_events=5)
+    store = new_store(gap_s=60, gap_events=5)
     store.add([item(i) for i in (0, 1, 2, 61)])
     store.add([item(500), item(504, t_s=9_000), item(600, t_s=9_500)])
     store.add([item(700, sensor="T08/vib", t_s=9_501)])
@@ -95,7 +94,7 @@ def test_an_episode_that_is_full_is_continued_by_another(new_store):
     store = new_store(max_events=10)
     store.add([item(i) for i in range(25)])
     assert sorted(t.n_events for t in episodes(store)) == [5, 10, 10]
-    store = new_store("long.db", max_duration_ms=9_000)
+    store = new_store("long.db", max_duration_hours=9 / 3600)
     store.add([item(i) for i in range(25)])
     assert sorted(t.n_events for t in episodes(store)) == [5, 10, 10]
 
@@ -106,6 +105,7 @@ def test_audits_stand_alone(new_store):
     assert sorted(t.n_events for t in episodes(store)) == [1, 1, 2]
 
 
+@pytest.mark.thorough
 def test_redelivered_records_change_neither_rows_nor_order(new_store, farm, tmp_path):
     verdicts, review = farm.write(tmp_path)
     store = new_store()
@@ -145,7 +145,7 @@ def test_a_batch_and_its_position_are_stored_together_or_not_at_all(new_store, t
 
     feed = FileFeed(path, "review")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rejex_stream.review.ingest.set_next_offset", crash)
+        patch.setattr("rejex_stream.review.queue.ingest.advance", crash)
         with pytest.raises(CrashError):
             feed.pump(store)
     assert episodes(store) == []
@@ -176,7 +176,7 @@ def test_the_same_request_twice_writes_once(new_store):
     targets = episodes(store)
     first, second = label(store, ADA, targets), label(store, ADA, targets)
     assert first == second
-    assert len(audit(store)) == 1
+    assert len(audited(store)) == 1
     with pytest.raises(Refusal, match="somebody else"):
         label(store, BOB, targets)
 
@@ -245,7 +245,7 @@ def test_a_batch_with_one_refusal_writes_nothing(new_store):
     with pytest.raises(Refusal, match="bob is working on"):
         label(store, ADA, targets)
     assert [t.status for t in episodes(store, tab="all")] == ["open"] * 3
-    assert audit(store) == [("bob", "claim", targets[1].episode_id)]
+    assert audited(store) == [("bob", "claim", targets[1].episode_id)]
 
 
 def test_what_somebody_decided_meanwhile_is_not_overwritten(new_store):
@@ -259,7 +259,7 @@ def test_what_somebody_decided_meanwhile_is_not_overwritten(new_store):
 
 
 def test_a_claim_holds_is_renewed_lapses_and_is_released(new_store, clock):
-    store = new_store(lease_ms=10_000)
+    store = new_store(lease_minutes=1 / 6)
     store.add([item(0)])
     (target,) = episodes(store)
     store.claim(target.episode_id, ADA)
@@ -287,6 +287,27 @@ def test_a_viewer_may_look_only(new_store):
         label(store, LOOKER, episodes(store))
 
 
+def test_a_filter_word_chooses_what_it_says(new_store, clock):
+    store = new_store(settle_s=0)
+    store.add([item(0, sensor="T01/vib"), item(1, sensor="T01/vib")])
+    clock.pass_ms(60_000)
+    store.add([item(2, sensor="T02/gear"), item(900, sensor="t01%", t_s=9, why="audit")])
+
+    def chosen(words):
+        with store.database.read() as connection:
+            rows = QueueFilter("all", words).rows(connection, ADA, clock.now_ms)
+            return sorted(row["sensor"] for row in rows)
+
+    everything = ["T01/vib", "T02/gear", "t01%"]
+    assert chosen("") == chosen("age:>soon") == chosen("events:>many") == everything
+    assert chosen("t01") == ["T01/vib", "t01%"]
+    assert chosen("%") == chosen("why:audit") == ["t01%"]
+    assert chosen("age:>59s") == chosen("age:1m") == chosen("events:>1") == ["T01/vib"]
+    assert chosen("age:<0.5m") == chosen("events:<=1") == ["T02/gear", "t01%"]
+    assert chosen("group:T02 age:<1h") == chosen("sensor:T02/gear") == ["T02/gear"]
+    assert chosen("reason:ambiguous why:rejected gear") == ["T02/gear"]
+
+
 def test_a_snooze_ends_by_time_or_by_growth(new_store, clock):
     store = new_store()
     store.add([item(0), item(5000)])
@@ -302,7 +323,7 @@ def test_a_snooze_ends_by_time_or_by_growth(new_store, clock):
 
 
 def test_an_episode_settles_before_it_is_ready_unless_it_has_priority(new_store, clock):
-    store = new_store(settle_ms=30_000, priority_sensors=("T01",))
+    store = new_store(settle_s=30, priority_sensors=("T01",))
     now_s = clock.now_ms / 1000
     store.add([item(0, t_s=now_s), item(1, sensor="T01/temp", t_s=now_s), item(2, sensor="old")])
     with store.database.read() as connection:
@@ -313,7 +334,7 @@ def test_an_episode_settles_before_it_is_ready_unless_it_has_priority(new_store,
 
 
 def test_expiry_never_looks_like_a_person(new_store, clock):
-    store = new_store(max_age_ms=1000, fallback="model")
+    store = new_store(max_age_hours=1 / 3600, fallback="model")
     store.add([item(0)])
     assert store.expire_due() == []
     clock.pass_ms(1001)
@@ -348,7 +369,7 @@ def test_two_reviewers_agree_or_a_lead_settles_it(new_store):
     with store.database.read() as connection:
         assert resolution_of(connection, first.episode_id).state == "agreed"
         assert resolution_of(connection, second.episode_id).state == "adjudicated"
-    assert audit(store)[-1][:2] == ("eve", "adjudicate")
+    assert audited(store)[-1][:2] == ("eve", "adjudicate")
 
 
 def test_rows_of_the_record_cannot_be_changed_even_by_hand(new_store):
@@ -369,7 +390,7 @@ def test_rows_of_the_record_cannot_be_changed_even_by_hand(new_store):
     raw.commit()
     raw.close()
     with store.database.read() as connection:
-        assert auditlog.broken_link(connection) == 1
+        assert audit.broken_link(connection) == 1
 
 
 def test_labels_leave_by_the_outbox_in_order_and_a_torn_line_is_mended(new_store, tmp_path):
@@ -421,9 +442,9 @@ def test_a_crash_between_sending_and_noting_it_repeats_the_same_ids(new_store, t
 def test_network_file_systems_are_refused(monkeypatch, tmp_path):
     table = f"22 1 8:1 / / rw - ext4 /dev/a rw\n30 22 0:5 / {tmp_path} rw - nfs4 host:/x rw"
     assert filesystem_of(tmp_path / "review.db", table) == "nfs4"
-    monkeypatch.setattr("rejex_stream.review.database.filesystem_of", lambda _: "nfs4")
+    monkeypatch.setattr("rejex_stream.review.queue.database.filesystem_of", lambda _: "nfs4")
     with pytest.raises(ConfigError, match="network file system"):
-        SqliteDatabase(tmp_path / "review.db")
+        Database(tmp_path / "review.db")
 
 
 def test_tables_are_strict_and_the_log_is_written_ahead(new_store):
@@ -443,7 +464,7 @@ def test_a_file_that_is_no_store_is_refused(tmp_path):
     path = tmp_path / "review.db"
     path.write_text("hello, I am a diary. " * 100)
     with pytest.raises(ConfigError, match="cannot be used as a review store"):
-        SqliteDatabase(path)
+        Database(path)
 
 
 def test_a_backup_is_a_working_store(new_store, tmp_path):
@@ -472,7 +493,7 @@ def test_counts_of_verdicts_are_exact_and_by_event_time(new_store, farm):
 
 # ------------------------------------------------------------------------- several processes
 def _claim_until_empty(path: Path, name: str, start, out) -> None:
-    store = ReviewStore(path, ReviewSettings())
+    store = ReviewStore(path, Review())
     viewer = Viewer(name)
     mine = []
     while True:
@@ -493,6 +514,7 @@ def _claim_until_empty(path: Path, name: str, start, out) -> None:
     out.put((name, mine))
 
 
+@pytest.mark.thorough
 def test_processes_that_claim_at_once_never_get_the_same_episode(new_store):
     store = new_store()
     store.add([item(1000 * i, confidence=i / 300) for i in range(240)])
@@ -512,8 +534,8 @@ def test_processes_that_claim_at_once_never_get_the_same_episode(new_store):
     assert len(everything) == len(set(everything)) == 240
     assert [len(mine) for mine in claimed.values()] == [60] * 4
     labelled = 4 * 30
-    assert sum(action == "label" for _, action, _ in audit(store)) == labelled
-    assert sum(action == "claim" for _, action, _ in audit(store)) == 240
+    assert sum(action == "label" for _, action, _ in audited(store)) == labelled
+    assert sum(action == "claim" for _, action, _ in audited(store)) == 240
 
 
 def test_structs_of_the_label_contract_are_frozen():

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from rejex_stream.context import ReviewContext
 from rejex_stream.encode import encode_review, encode_verdict
-from rejex_stream.judge import Judge
-from rejex_stream.policy import RejectionPolicy
+from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.rejection.verdict import Judge
+from rejex_stream.run.audit_draw import AuditDraw
+from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.types import Label, Position, Reading, ReviewItem, Verdict
 
 CHANNELS = ("gearbox_temp", "vibration", "power", "rotor_speed")
@@ -97,7 +98,7 @@ def simulate(
         scores = np.sqrt((((table - expected) / scale) ** 2).mean(axis=1))
         judge = Judge(policy, window)
         judge.replace_window(scores[:window].tolist())
-        review = ReviewContext(CHANNELS, points=context, audit_rate=audit_rate)
+        review = ReviewItems(CHANNELS, points=context, audit=AuditDraw(audit_rate))
         key = sensor
         for i in range(window, events):
             reading = Reading(

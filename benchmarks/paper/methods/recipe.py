@@ -35,7 +35,10 @@ def threshold_range(margin: npt.NDArray[np.float64]) -> tuple[float, float] | No
 
 
 def reject_by_metric(
-    cell: Cell, metric: Callable[[npt.NDArray[np.bool_], float], float], cpu_s: float
+    cell: Cell,
+    metric: Callable[[npt.NDArray[np.bool_], float], float],
+    cpu_s: float,
+    limits: tuple[float, float] | None = None,
 ) -> Outcome:
     """Search the threshold and reject the test examples below it.
 
@@ -47,10 +50,12 @@ def reject_by_metric(
         Of (which metric rows, the threshold they were split at); high is good.
     cpu_s
         What the parts of the metric have cost already.
+    limits
+        Where thresholds are searched; without, where either side keeps two examples.
     """
     started = time.process_time()
     margin = cell.metric_margin
-    limits = threshold_range(margin)
+    limits = limits or threshold_range(margin)
     if limits is None:  # all margins are one number: nothing to choose
         nothing = np.zeros(len(cell.labels), dtype=bool)
         return Outcome({ANY: judge(cell, cell.labels, nothing)}, cpu_s, {"threshold": None})

@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.paper.cell import TOLERANCE, Cell
 from benchmarks.paper.costs import count
 from benchmarks.paper.methods.outcome import ANY, Outcome
-from rejex_stream.policy import RejectionPolicy
+from rejex_stream.rejection.budget import RejectionPolicy
 
 __all__ = ["variant"]
 
@@ -36,8 +36,7 @@ def variant(
         ranks = at_or_below
         if ties == "mid":
             ranks = (np.searchsorted(reference, part["test"], side="left") + at_or_below) // 2
-        verdicts = (ranks > band.n - band.n_anomalies).astype(np.int64)
-        verdicts[(ranks >= band.lower) & (ranks <= band.upper)] = -1
+        verdicts = np.array([0, -1, -1, 1])[band.cells(ranks)]
         if ties == "mid" and reference[0] == reference[-1]:
             verdicts[:] = -1
         notes = {

@@ -1,0 +1,38 @@
+"""Kafka as source and sink: every event decided exactly once, crash or no crash.
+
+:func:`connect` opens both. A commit is one transaction: verdicts, review records, dead letters,
+snapshots and the input's offsets become visible together or not at all. The transaction is opened
+when outcomes are written, not while they are computed, so a slow refit never outlives it.
+
+What the caller must know:
+
+* A new partition delivers nothing until :meth:`KafkaSource.seek`.
+* Recovery is :meth:`KafkaSink.abort`, :meth:`KafkaSource.rewind`, and go on polling: ``changes()``
+  says ``Revoked`` and, once the broker has settled the open transaction, ``Assigned`` with the
+  offset that really is committed.
+* Outcomes of a partition that was revoked before their commit are dropped: its new owner decides
+  those events again, and equally.
+
+``delivery = "at_least_once"`` writes, waits for every acknowledgement, then commits the offsets.
+A crash in between repeats the records of that commit with the same ``ce_id``.
+
+From the ground up: `settings` and `security`; `clients`, the contracts that two libraries fulfil,
+`python` (with `mends` and, outside a group, `reading`) and `confluent`; `messages`, `source`,
+`sink`, `snapshots`; `opening` on top. `topics`, `deadletters` and `registry` stand beside them.
+Open `source` first.
+"""
+
+from rejex_connectors.kafka.opening import connect, open_clients
+from rejex_connectors.kafka.settings import KafkaSecurity, KafkaSettings, KafkaTopics
+from rejex_connectors.kafka.sink import KafkaSink
+from rejex_connectors.kafka.source import KafkaSource
+
+__all__ = [
+    "KafkaSecurity",
+    "KafkaSettings",
+    "KafkaSink",
+    "KafkaSource",
+    "KafkaTopics",
+    "connect",
+    "open_clients",
+]

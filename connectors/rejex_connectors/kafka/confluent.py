@@ -1,0 +1,577 @@
+"""The client contracts on top of confluent-kafka (librdkafka)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import operator
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import confluent_kafka as ck
+from confluent_kafka.admin import AdminClient
+
+from rejex_connectors.kafka.clients import (
+    Consumer,
+    Edge,
+    Gained,
+    Lost,
+    Message,
+    Place,
+    Right,
+    deleted_topics,
+    fenced,
+    missing_topic,
+    no_member,
+    not_allowed,
+    seat_taken,
+    took_too_long,
+    transactional_id,
+    unread_input,
+    within,
+)
+from rejex_connectors.kafka.guards.faults import REFUSED, RIVAL, UNREADABLE, WAITED_IN_VAIN, explain
+from rejex_connectors.kafka.guards.unpacking import LARGEST_RECORD, TOO_LARGE, UNREADABLE_HEADERS
+from rejex_connectors.kafka.reading import ownerless
+from rejex_connectors.kafka.security import librdkafka_options
+from rejex_stream.errors import ConnectorError
+from rejex_stream.types import Partition, Position, Record, UnreadRecord
+
+if TYPE_CHECKING:
+    from rejex_connectors.kafka.settings import KafkaSettings
+
+__all__ = ["FastConsumer", "FastProducer", "Ownerless"]
+
+ASK_S = 5.0
+"""Deadline for one question to the cluster, in seconds."""
+LATE_S = 2.0
+"""How long a call may outstay the deadline it was given, in seconds."""
+LOOK_EVERY_S = 3.0
+"""Longer than partitions have no owner while they move."""
+
+# Defect of the library: where a header's name is not UTF-8, headers() returns pairs that hold
+# nothing, with an exception set; the interpreter's quick way to call a method does not look, and
+# whatever is called next fails. This way of calling looks.
+headers_of = operator.methodcaller("headers")
+
+_log = logging.getLogger(__name__)
+_JSON = json.JSONDecoder()
+
+
+def client_options(settings: KafkaSettings) -> dict[str, Any]:
+    """Return how to connect, and whom to tell of errors."""
+    return {
+        "bootstrap.servers": settings.bootstrap_servers,
+        "client.id": settings.instance_id or settings.pipeline,
+        "reconnect.backoff.max.ms": 1_000,
+        "allow.auto.create.topics": False,
+        "error_cb": lambda error: _log.info("%s", error.str()),
+        "log_level": 3,
+        "logger": _log,
+        **librdkafka_options(settings.security),
+        **settings.options.librdkafka,
+    }
+
+
+def committable(offsets: Mapping[Partition, Place]) -> list[ck.TopicPartition]:
+    """Return offsets as the library takes them."""
+    # An empty note the library would commit as a byte of nothing.
+    return [
+        ck.TopicPartition(*p, *(place if place.note else place[:1])) for p, place in offsets.items()
+    ]
+
+
+def note_of(found: ck.TopicPartition) -> str:
+    """Return the note committed with an offset, without what the library read past its end.
+
+    Defect of the library: the metadata of an offset have a length, and it looks for a byte of zero
+    instead. What it meets on the way is none of ours, nor always text. A note is a JSON object.
+    """
+    try:
+        text = found.metadata or ""
+    except UnicodeDecodeError as error:
+        text = error.object.decode(errors="replace")
+    try:
+        _, end = _JSON.raw_decode(text)
+    except ValueError:  # nothing, or of somebody else
+        return text
+    return text[:end]
+
+
+class FastConsumer:
+    """A consumer group member. A partition joins the assignment of the library when it starts."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._noted: list[Gained | Lost] = []
+        self._running: dict[Partition, int] = {}
+        self._stuck: dict[Partition, int] = {}
+        self._member: str | None = None
+        self._ownerless: Ownerless | None = None
+        try:
+            self._consumer: Any = ck.Consumer(
+                {
+                    **client_options(settings),
+                    "group.id": settings.group,
+                    **({"group.instance.id": settings.instance_id} if settings.instance_id else {}),
+                    "isolation.level": "read_committed",
+                    "enable.auto.commit": False,
+                    "enable.auto.offset.store": False,
+                    "auto.offset.reset": "error",  # a gap must be an error, never a silent jump
+                    "session.timeout.ms": settings.session_timeout_ms,
+                    "heartbeat.interval.ms": max(100, settings.session_timeout_ms // 5),
+                    "max.poll.interval.ms": settings.max_poll_interval_ms,
+                    "fetch.max.bytes": settings.fetch_max_bytes,
+                    "queued.max.messages.kbytes": max(1024, settings.fetch_max_bytes // 1024),
+                    "fetch.wait.max.ms": 100,
+                    "partition.assignment.strategy": "cooperative-sticky",
+                }
+            )
+        except ck.KafkaException as error:
+            raise explain(error.args[0], settings, "connecting") from error
+        self._subscribe()
+
+    def _subscribe(self) -> None:
+        self._consumer.subscribe(
+            list(self._settings.topics.input),
+            on_assign=self._on_assign,
+            on_revoke=self._on_revoke,
+            on_lost=self._on_revoke,
+        )
+
+    def _on_assign(self, consumer: ck.Consumer, given: list[ck.TopicPartition]) -> None:
+        """Note what was given; with nothing assigned in the library, nothing is fetched yet."""
+        consumer.incremental_assign([])
+        if self._member is None and self._settings.instance_id is not None:
+            self._ownerless = Ownerless(self._settings)
+        self._member = consumer.memberid()
+        self._noted += [Gained(Partition(tp.topic, tp.partition)) for tp in given]
+
+    def _on_revoke(self, consumer: ck.Consumer, taken: list[ck.TopicPartition]) -> None:
+        """Note what was taken, or lost without notice."""
+        lost = [Partition(tp.topic, tp.partition) for tp in taken]
+        fetched = [ck.TopicPartition(*p) for p in lost if p in self._running]
+        consumer.incremental_unassign(fetched)
+        for partition in lost:
+            self._running.pop(partition, None)
+        self._noted += [Lost(partition) for partition in lost]
+
+    def poll(self, max_records: int, timeout_s: float) -> list[Record]:
+        """Return records of running partitions; waits for the first one only."""
+        try:
+            if self._ownerless is not None:
+                self._look_for_ownerless(self._ownerless)
+            first = self._consumer.poll(timeout_s)
+            found: list[Any] = [] if first is None else [first]
+            if first is not None and max_records > 1:
+                found += self._consumer.consume(min(max_records - 1, 1_000_000), 0.0)
+        except ck.KafkaException as error:
+            raise explain(error.args[0], self._settings, "reading") from error
+        records: list[Record] = []
+        running = self._running
+        new = tuple.__new__  # nearly twice as fast as calling a named tuple's class
+        for m in found:
+            problem = m.error()
+            if problem is not None:
+                self._complain(problem, m)
+                continue
+            topic, partition = m.topic(), m.partition()
+            if (topic, partition) in running:
+                position = new(Position, (topic, partition, m.offset()))
+                try:
+                    headers = tuple(headers_of(m) or ())
+                except SystemError:
+                    headers = tuple(UNREADABLE_HEADERS)
+                key, value = m.key(), m.value()
+                if len(m) > LARGEST_RECORD - len(key or b""):
+                    records.append(UnreadRecord.of(position, m.timestamp()[1], TOO_LARGE))
+                    continue
+                told = (position, key, value, headers, m.timestamp()[1])
+                records.append(new(Record, told))
+        return records
+
+    def _look_for_ownerless(self, ownerless: Ownerless) -> None:
+        """Have the group deal again where it forgot partitions: leave it, and come back."""
+        if ownerless.found():
+            self._consumer.unsubscribe()
+            self._subscribe()
+        if ownerless.over:
+            self._ownerless = None
+
+    def _complain(self, error: ck.KafkaError, message: ck.Message) -> None:
+        """Raise what needs the caller; the library retries the rest by itself."""
+        code = error.code()
+        if "static consumer fenced" in error.str().lower():  # the code is that of any fatal error
+            raise seat_taken(self._settings)
+        if code == ck.KafkaError._MAX_POLL_EXCEEDED:
+            _log.warning("%s", no_member(self._settings))
+            return  # on_lost tells the rest
+        if code in UNREADABLE:
+            partition = Partition(message.topic() or "", message.partition() or 0)
+            begun_at = self._running.get(partition)
+            if begun_at is not None:  # a batch that was begun is complained of from its begin
+                self.stop(partition)
+                self._stuck[partition] = max(begun_at, message.offset() or 0)
+            return
+        explained = explain(error, self._settings, "reading", topic=message.topic())
+        if not explained.retriable:
+            raise explained
+        _log.info("%s", explained)
+
+    def changes(self) -> list[Gained | Lost]:
+        """Return what the callbacks noted."""
+        noted, self._noted = self._noted, []
+        return noted
+
+    def joined(self) -> bool:
+        """Say whether the callback has been called under the name that we have now."""
+        return self._member is not None and self._member == self._consumer.memberid()
+
+    def committed(self, partition: Partition, timeout_s: float) -> Place | None:
+        """Ask the group coordinator; it answers once open transactions are decided."""
+        try:
+            (found,) = self._consumer.committed([ck.TopicPartition(*partition)], timeout=timeout_s)
+        except ck.KafkaException as error:
+            raise explain(
+                error.args[0], self._settings, f"asking where {partition} stands"
+            ) from error
+        if found.error is not None:
+            raise explain(found.error, self._settings, f"asking where {partition} stands")
+        return None if found.offset < 0 else Place(int(found.offset), note_of(found))
+
+    def edge(self, partition: Partition, which: Edge, timeout_s: float) -> int:
+        """Ask the partition's leader."""
+        return self._bounds(partition, timeout_s)[which == "latest"]
+
+    def ask(self, partition: Partition, timeout_s: float) -> None:
+        """Ask where the partition begins and ends."""
+        self._bounds(partition, timeout_s)
+
+    def _bounds(self, partition: Partition, timeout_s: float) -> tuple[int, int]:
+        doing = f"asking how far {partition.topic}-{partition.partition} goes"
+        try:
+            tp = ck.TopicPartition(*partition)
+            found = self._consumer.get_watermark_offsets(tp, timeout_s)
+        except ck.KafkaException as error:
+            raise explain(error.args[0], self._settings, doing, topic=partition.topic) from error
+        if found is None:
+            raise ConnectorError(f"Kafka did not answer in time: {doing}", retriable=True)
+        return int(found[0]), int(found[1])
+
+    def take_stuck(self) -> Mapping[Partition, int]:
+        """Return where the library could not unpack a batch, again and again."""
+        stuck, self._stuck = self._stuck, {}
+        return stuck
+
+    def end(self, partition: Partition) -> int | None:
+        """Return the high watermark of the last fetch."""
+        if partition not in self._running:
+            return None
+        found = self._consumer.get_watermark_offsets(ck.TopicPartition(*partition), cached=True)
+        return None if found is None or found[1] < 0 else int(found[1])
+
+    def start(self, partition: Partition, offset: int) -> None:
+        """Begin to fetch at `offset`."""
+        self.stop(partition)
+        self._consumer.incremental_assign([ck.TopicPartition(*partition, offset)])
+        self._running[partition] = offset
+
+    def stop(self, partition: Partition) -> None:
+        """Fetch no more."""
+        if partition in self._running:
+            del self._running[partition]
+            self._consumer.incremental_unassign([ck.TopicPartition(*partition)])
+
+    def membership(self) -> Any:  # noqa: ANN401 - opaque
+        """Return the group metadata, unless we are not who was given the partitions.
+
+        The broker takes a commit without a member as one of a simple consumer and accepts it,
+        so a worker that was thrown out must notice here.
+        """
+        metadata = self._consumer.consumer_group_metadata()
+        member = self._consumer.memberid()
+        if not member or member != self._member:
+            raise no_member(self._settings)
+        return metadata
+
+    def commit(self, offsets: Mapping[Partition, Place], timeout_s: float) -> None:
+        """Commit for the at-least-once mode."""
+        try:
+            within(timeout_s, "committing offsets", self._commit, committable(offsets))
+        except ck.KafkaException as error:
+            raise explain(error.args[0], self._settings, "committing offsets") from error
+
+    def _commit(self, offsets: list[ck.TopicPartition]) -> None:
+        for done in self._consumer.commit(offsets=offsets, asynchronous=False):
+            if done.error is not None:
+                raise ck.KafkaException(done.error)
+
+    def close(self) -> None:
+        """Leave the group (a static member keeps its seat until its session ends)."""
+        with contextlib.suppress(ck.KafkaException, ConnectorError, RuntimeError):
+            within(4.0, "leaving the group", self._consumer.close)
+
+
+class Ownerless:
+    """Finds partitions that nobody was given, which with librdkafka wait for a worker for ever.
+
+    Partitions move in two rounds: whoever gives some up asks for the second, in which they are
+    given away. Killed in between, a worker with a name of its own comes back to its old seat, and
+    the group sees no reason for that round. The library has no call that asks for one. So a worker
+    that came in by name looks every three seconds, and never waits, until every partition has an
+    owner; where one has none, it leaves the group and joins it anew, and the group deals again.
+
+    Parameters
+    ----------
+    settings
+        Which group, which topics, and how to connect.
+    """
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._asked: Future[set[Partition] | None] | None = None
+        self._before: set[Partition] = set()
+        self._due_s = time.monotonic() + LOOK_EVERY_S
+        self.over = False
+        """Whether every partition has an owner, or some were found that have none."""
+
+    def found(self) -> bool:
+        """Return whether two looks in a row saw the same partitions without an owner."""
+        if self._asked is None:
+            if time.monotonic() >= self._due_s:
+                self._ask()
+            return False
+        if not self._asked.done():
+            return False
+        ownerless = self._read(self._asked)
+        self._asked = None
+        self._due_s = time.monotonic() + LOOK_EVERY_S
+        if ownerless is None:
+            return False
+        again = ownerless & self._before
+        self._before = ownerless
+        self.over = bool(again) or not ownerless
+        if again:
+            _log.warning("nobody was given %s: joining the group anew", _named(again))
+        return bool(again)
+
+    def _ask(self) -> None:
+        """Ask on a thread of its own, and by kafka-python.
+
+        librdkafka 2.16 ends the process (`rd_kafka_enq_once_del_source_return: Assertion`) where a
+        question about a group outlasts its deadline because no coordinator answers.
+        """
+        asked = self._asked = Future()
+
+        def ask() -> None:
+            try:
+                asked.set_result(ownerless(self._settings))
+            except BaseException as error:  # read on the thread that polls
+                asked.set_exception(error)
+
+        threading.Thread(target=ask, name="kafka who has which partition", daemon=True).start()
+
+    def _read(self, answer: Future[set[Partition] | None]) -> set[Partition] | None:
+        """Return the partitions without an owner; None where that cannot be said now."""
+        try:
+            return answer.result()
+        except ConnectorError as error:
+            _log.info("no answer to who has which partition: %s", error)
+            return None
+
+
+def _named(partitions: set[Partition]) -> str:
+    return ", ".join(f"{topic}-{number}" for topic, number in sorted(partitions))
+
+
+class FastProducer:
+    """An idempotent producer; with ``exactly_once`` a transactional one."""
+
+    def __init__(self, settings: KafkaSettings, worker: str) -> None:
+        self._settings = settings
+        self._transactional = settings.delivery == "exactly_once"
+        self._failed: list[tuple[ck.KafkaError, str | None]] = []
+        self._partitions: dict[str, int] = {}
+        refused: list[ck.KafkaError] = []
+        options = client_options(settings) | {
+            "error_cb": lambda error: refused.append(error) if error.code() in REFUSED else None,
+            "acks": "all",
+            "enable.idempotence": True,
+            "linger.ms": settings.linger_ms,
+            "batch.size": settings.batch_bytes,
+            "compression.type": settings.compression or "none",
+            "message.max.bytes": settings.max_message_bytes + 1024,
+            "queue.buffering.max.messages": 200_000,
+            "queue.buffering.max.kbytes": 262_144,
+            "message.timeout.ms": min(settings.commit_timeout_ms, settings.transaction_timeout_ms),
+            # The failures are all we ask for: a call for every message would cost as much again.
+            "delivery.report.only.error": True,
+            "on_delivery": _keep_in(self._failed),
+        }
+        if self._transactional:
+            options["transactional.id"] = transactional_id(settings, worker)
+            options["transaction.timeout.ms"] = settings.transaction_timeout_ms
+        try:
+            self._producer: Any = ck.Producer(options)
+            if self._transactional:
+                self._producer.init_transactions(settings.commit_timeout_ms / 1000)
+        except ck.KafkaException as error:
+            if hasattr(self, "_producer"):
+                with contextlib.suppress(ck.KafkaException):  # a fatal one is raised again
+                    self._producer.poll(0.0)  # calls error_cb
+                self._producer = None  # its threads end with it
+            # Where it could not connect, the library says no more than that time ran out.
+            raise explain(next(iter(refused), error.args[0]), settings, "connecting") from None
+
+    def partitions(self, topic: str) -> int:
+        """Look into the cluster's metadata, fetched once."""
+        if not self._partitions:
+            self._partitions = {
+                name: len(found.partitions) for name, found in self._topics(topic, None).items()
+            }
+        if not self._partitions.get(topic):
+            # All topics are those that we may know of: asked by name, it is missing or refused.
+            refused = self._topics(topic, topic)[topic].error
+            if refused is not None and refused.code() in REFUSED:
+                doing = f"looking for topic {topic!r}"
+                raise explain(refused, self._settings, doing, topic=topic, operation="WRITE")
+            raise missing_topic(self._settings, topic)
+        return self._partitions[topic]
+
+    def _topics(self, wanted: str, asked: str | None) -> dict[str, Any]:
+        try:
+            topics: dict[str, Any] = self._producer.list_topics(asked, timeout=ASK_S).topics
+        except ck.KafkaException as error:
+            doing = f"looking for topic {wanted!r}"
+            raise explain(error.args[0], self._settings, doing) from error
+        return topics
+
+    def publish(
+        self, messages: Sequence[Message], offsets: Mapping[Partition, Place], consumer: Consumer
+    ) -> None:
+        """Write, check, commit."""
+        began = time.monotonic()
+        deadline = began + self._settings.commit_timeout_ms / 1000
+        # Taken first: whoever takes our partitions from here on makes this token stale.
+        membership = consumer.membership() if offsets else None
+        try:
+            if not self._transactional:
+                self._send(messages, deadline)
+                self._flush(deadline)
+                if offsets:
+                    consumer.commit(offsets, deadline - time.monotonic())
+                return
+            self._producer.begin_transaction()
+            self._send(messages, deadline)
+            if offsets:
+                # The library was seen to outstay its own deadline after a broker came back.
+                within(
+                    _left(deadline) + LATE_S,
+                    "adding offsets to the transaction",
+                    self._producer.send_offsets_to_transaction,
+                    committable(offsets),
+                    membership,
+                    _left(deadline),
+                )
+            # Flushes first, and fails if any message failed.
+            self._producer.commit_transaction(_left(deadline))
+            self._check()
+        except ck.KafkaException as error:
+            if error.args[0].code() == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                topics = {message.topic for message in messages}
+                if topics and (unwritable := self._unwritable(topics)):
+                    raise not_allowed(self._settings, unwritable) from error
+                raise unread_input(self._settings, offsets) from error
+            if error.args[0].code() in WAITED_IN_VAIN and (
+                missing := self._missing({message.topic for message in messages})
+            ):
+                raise deleted_topics(self._settings, missing) from error
+            raise self._explain(error.args[0], time.monotonic() - began) from error
+
+    def _missing(self, topics: set[str]) -> set[str]:
+        """Ask which of `topics` are gone: the library says no more than that it waited."""
+        with contextlib.suppress(ck.KafkaException):
+            client = AdminClient(client_options(self._settings))
+            return topics - client.list_topics(timeout=ASK_S).topics.keys()
+        return set()
+
+    def _unwritable(self, topics: Iterable[str]) -> list[Right]:
+        """Ask which of `topics` we may not write: a transaction that was refused does not say."""
+        client = AdminClient(client_options(self._settings))  # answers end with it
+        asked: dict[str, Future[Any]] = client.describe_topics(
+            ck.TopicCollection(sorted(topics)),
+            include_authorized_operations=True,
+            request_timeout=ASK_S,
+        )
+        unwritable = []
+        for name, answer in asked.items():
+            try:
+                operations = answer.result().authorized_operations or ()
+                allowed = any(operation.name == "WRITE" for operation in operations)
+            except ck.KafkaException as error:
+                allowed = error.args[0].code() not in REFUSED
+            if not allowed:
+                unwritable.append(Right("topic", name, "WRITE"))
+        return unwritable
+
+    def _send(self, messages: Sequence[Message], deadline: float) -> None:
+        produce, poll = self._producer.produce, self._producer.poll
+        for topic, partition, key, value, headers in messages:
+            while True:
+                try:
+                    produce(topic, value, key, partition, headers=headers)
+                    break
+                except BufferError:  # full: wait for acknowledgements
+                    if time.monotonic() > deadline:
+                        raise ConnectorError(
+                            "Kafka: too many messages unacknowledged", retriable=True
+                        ) from None
+                    poll(0.05)
+
+    def _flush(self, deadline: float) -> None:
+        left = self._producer.flush(_left(deadline))
+        if left:
+            raise ConnectorError(f"Kafka: {left} messages were not acknowledged", retriable=True)
+        self._check()
+
+    def _check(self) -> None:
+        self._producer.poll(0)
+        if self._failed:
+            raise ck.KafkaException(self._failed[0][0])
+
+    def _explain(self, error: ck.KafkaError, elapsed_s: float) -> ConnectorError:
+        """Tell a rival with our name from a transaction that simply took too long."""
+        topic: str | None = None
+        # Of a refused time the messages know no more than that they were refused.
+        if self._failed and not error.fatal() and error.code() != ck.KafkaError.INVALID_TIMESTAMP:
+            error, topic = self._failed[0]  # the reason, where this is only the consequence
+        if error.code() in RIVAL:
+            late = elapsed_s * 1000 >= self._settings.transaction_timeout_ms
+            return took_too_long(self._settings, elapsed_s) if late else fenced(self._settings)
+        return explain(error, self._settings, "writing outcomes", topic=topic, operation="WRITE")
+
+    def close(self) -> None:
+        """Stop at once; what is not committed is aborted by whoever takes the name next."""
+        self._producer.purge()
+        with (
+            contextlib.suppress(ck.KafkaException, ConnectorError),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")  # it cannot abort where the broker is gone
+            within(4.0, "closing the producer", self._producer.close, 0.5)
+
+
+def _keep_in(
+    failed: list[tuple[ck.KafkaError, str | None]],
+) -> Callable[[ck.KafkaError | None, ck.Message], None]:
+    """Return a callback that does not hold its producer: a cycle would keep its threads alive."""
+    return lambda error, m: None if error is None else failed.append((error, m.topic()))
+
+
+def _left(deadline: float) -> float:
+    return max(0.001, deadline - time.monotonic())

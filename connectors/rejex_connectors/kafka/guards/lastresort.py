@@ -1,0 +1,280 @@
+"""The last resort: past a record that ends every process that takes it in hand.
+
+What is known of earlier ends stands in the metadata of the committed offset itself, which every
+commit replaces: a note of a run that is gone means that it ended without getting further.
+
+1. A run that takes a partition over notes that it goes on from there; the first commit clears it.
+2. After :data:`ENDS` runs that ended so at one offset, records are read by the careful reader and
+   handed over :data:`FEW` at a time, each time with a durable note of which are in hand; after an
+   end with them in hand, one at a time.
+3. After :data:`ENDS` ends with one record alone in hand, that record becomes a dead letter unread,
+   and stays one in every replay.
+
+An end counts where the process was killed or crashed, or an exception was raised that is none of
+ours. A stop, a failure of the edge and a config that is wrong clear the note. It costs a commit of
+offsets when partitions are taken over, and nothing for records.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from rejex_stream.types import Partition, Record, UnreadRecord
+
+__all__ = ["ENDS", "FEW", "LastResort", "Note"]
+
+ENDS = 2
+"""Ends at one offset after which the next step is taken."""
+FEW = 100
+"""Records in hand at a time while it is not known which of them it is."""
+STRETCH = 5_000
+"""Records that are read with care before all is taken to be well again."""
+REMEMBERED = 100
+"""Offsets that are kept out of replays; the oldest are forgotten first."""
+STAGE = "last resort"
+
+_log = logging.getLogger(__name__)
+
+
+class Note(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is known at a committed offset.
+
+    Attributes
+    ----------
+    by
+        The run that went on from here; empty once it got further.
+    in_hand
+        How many records it had in hand; 0 where that is not known.
+    ends
+        Runs that ended so before.
+    left_out
+        Offsets that were given up, for replays.
+    careful_to
+        Records before this offset are read with care in replays.
+    """
+
+    by: str = ""
+    in_hand: int = 0
+    ends: int = 0
+    left_out: tuple[int, ...] = ()
+    careful_to: int = 0
+
+    def text(self) -> str:
+        """Return it as the metadata of an offset; nothing known is the empty text."""
+        return "" if self == Note() else msgspec.json.encode(self).decode()
+
+    @classmethod
+    def of(cls, text: str) -> Note:
+        """Read one; what others wrote there is no note."""
+        try:
+            return msgspec.json.decode(text, type=cls) if text else cls()
+        except msgspec.MsgspecError:
+            return cls()
+
+
+@dataclass
+class _Care:
+    """A partition read with care: from where, how far, and how many at a time are handed over."""
+
+    following: int
+    until: int
+    live_from: int
+    step: int
+    ends: int = 0
+    alone_until: int = 0
+    noted: bool = False
+    records: Iterator[Record] | None = None
+    resting: bool = False
+
+
+class LastResort:
+    """Says what is read with care, and what a commit has to note.
+
+    Parameters
+    ----------
+    read
+        The careful reader: the records of a partition from an offset on, up to its end now.
+    """
+
+    def __init__(self, read: Callable[[Partition, int], Iterator[Record]]) -> None:
+        self._read = read
+        self._run = uuid.uuid4().hex[:8]
+        self._notes: dict[Partition, Note] = {}
+        self._care: dict[Partition, _Care] = {}
+        self._begun: set[Partition] = set()
+
+    # ------------------------------------------------------------------------- taking over
+    def take(self, partition: Partition, text: str) -> None:
+        """Take note of what stood at the committed offset of a partition of ours."""
+        self.forget(partition)
+        self._notes[partition] = Note.of(text)
+
+    def forget(self, partition: Partition) -> None:
+        """Let go of a partition."""
+        self._care.pop(partition, None)
+        self._notes.pop(partition, None)
+        self._begun.discard(partition)
+
+    def begin(self, partition: Partition, offset: int, committed: int) -> bool:
+        """Return whether a partition is to be read with care from `offset` on.
+
+        Where it is not, :meth:`note` says what to make durable before it is read for the first
+        time.
+        """
+        if partition in self._begun:
+            again = self._care.get(partition)
+            if again is not None:
+                again.following, again.records, again.resting = offset, None, False
+            return again is not None
+        self._begun.add(partition)
+        note = self._notes[partition]
+        care = _Care(offset, offset, committed, step=0)
+        if note.by == self._run:  # set back, not ended
+            care.step, care.ends = note.in_hand, note.ends
+            care.until = committed + (STRETCH if note.in_hand > 1 else FEW * note.in_hand)
+        elif note.by:
+            ends = note.ends + 1
+            if note.in_hand == 0 and ends < ENDS:
+                self._notes[partition] = msgspec.structs.replace(note, by=self._run, ends=ends)
+            elif note.in_hand == 0:
+                care.step, care.until = FEW, committed + STRETCH
+            else:
+                care.step, care.until = 1, committed + FEW
+                care.ends = ends if note.in_hand == 1 else 0
+            if care.ends >= ENDS:
+                care.ends = 0
+                self._leave_out(partition, committed)
+        else:
+            self._notes[partition] = msgspec.structs.replace(note, by=self._run, in_hand=0, ends=0)
+        note = self._notes[partition]
+        care.until = max(care.until, note.careful_to, *(at + 1 for at in note.left_out), 0)
+        if care.until <= offset:
+            return False
+        if care.step:
+            _log.warning(
+                "%s-%d: a run before this one ended at offset %d without getting further; records "
+                "are read with care, %d at a time",
+                *partition,
+                committed,
+                care.step,
+            )
+        self._care[partition] = care
+        return True
+
+    def carefully(self, partition: Partition, offset: int) -> None:
+        """Read some records with care that the library cannot read."""
+        self._care[partition] = _Care(offset, offset + FEW, offset, step=0)
+
+    def _leave_out(self, partition: Partition, offset: int) -> None:
+        _log.error(
+            "%s-%d-%d is given up: %d runs ended with this record alone in hand; it becomes a dead "
+            "letter with its position, and the next record is read",
+            *partition,
+            offset,
+            ENDS,
+        )
+        note = self._notes[partition]
+        left_out = (*note.left_out, offset)[-REMEMBERED:]
+        self._notes[partition] = msgspec.structs.replace(note, left_out=left_out)
+
+    # --------------------------------------------------------------------------- reading
+    def caring(self) -> list[Partition]:
+        """Return the partitions that are read with care now."""
+        return [partition for partition, care in self._care.items() if not care.resting]
+
+    def rest(self, partition: Partition) -> None:
+        """Hand nothing over until :meth:`begin`."""
+        if partition in self._care:
+            self._care[partition].resting = True
+
+    def is_new(self, partition: Partition) -> bool:
+        """Whether a partition is about to be read for the first time since it was taken."""
+        return partition not in self._begun
+
+    def waits(self, partition: Partition, committed: int) -> bool:
+        """Whether what was handed over last has to be durable first."""
+        care = self._care[partition]
+        return bool(care.step) and care.following > max(committed, care.live_from)
+
+    def next(self, partition: Partition, most: int) -> tuple[list[Record], Note | None]:
+        """Return what comes next, and a note to make durable before it is handed over.
+
+        Nothing more comes where the list is empty: :meth:`done` says from where the library may go
+        on.
+        """
+        care = self._care[partition]
+        if care.records is None:
+            care.records = self._read(partition, care.following)
+        replaying = care.following < care.live_from
+        step = most if replaying or not care.step else min(most, care.step)
+        end = care.live_from if replaying else care.until
+        found: list[Record] = []
+        left_out = self._notes[partition].left_out
+        while len(found) < step and care.following < end:
+            record = next(care.records, None)
+            if record is None:
+                care.until = care.following
+                break
+            care.following = record.position.offset + 1
+            found.append(self._given_up(record) if record.position.offset in left_out else record)
+        heavy = [r.position.offset + 1 for r in found if isinstance(r, UnreadRecord)]
+        note = self._notes[partition]
+        if heavy and heavy[-1] > note.careful_to:
+            self._notes[partition] = note = msgspec.structs.replace(note, careful_to=heavy[-1])
+        if replaying or not care.step or care.noted or not found:
+            return found, None
+        care.noted = True
+        now = msgspec.structs.replace(note, by=self._run, in_hand=care.step, ends=care.ends)
+        self._notes[partition] = now
+        return found, now
+
+    def _given_up(self, record: Record) -> UnreadRecord:
+        reason = f"given up: {ENDS} runs ended with this record alone in hand"
+        return UnreadRecord.of(record.position, record.timestamp_ms, reason, STAGE)
+
+    def done(self, partition: Partition) -> int | None:
+        """Return from where the library may go on, once the careful reader is through."""
+        care = self._care[partition]
+        if care.following < care.until:
+            return None
+        del self._care[partition]
+        return care.following
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._care.clear()
+
+    # --------------------------------------------------------------------------- noting
+    def note(self, partition: Partition, next_offset: int, committed: int) -> str:
+        """Return what a commit at `next_offset` has to say where `committed` stood before."""
+        known = self._notes.get(partition)
+        if known is None:
+            return ""
+        if next_offset == committed:
+            return known.text()
+        return self._after(partition, known, next_offset).text()
+
+    def _after(self, partition: Partition, note: Note, next_offset: int) -> Note:
+        care = self._care.get(partition)
+        if care is not None and care.noted and next_offset < care.until:
+            return msgspec.structs.replace(note, by=self._run, in_hand=care.step, ends=0)
+        return msgspec.structs.replace(note, by="", in_hand=0, ends=0)
+
+    def committed(self, partition: Partition, text: str) -> None:
+        """Take note that a commit said `text`."""
+        if partition in self._notes:
+            self._notes[partition] = Note.of(text)
+
+    def opened(self) -> Mapping[Partition, Note]:
+        """Return the partitions whose committed offset says that this run goes on from there."""
+        return {p: note for p, note in self._notes.items() if note.by == self._run}
+
+    def clear(self, partition: Partition) -> None:
+        """Take back that this run goes on from there: it ends, or has nothing in hand."""
+        note = self._notes[partition]
+        self._notes[partition] = msgspec.structs.replace(note, by="", in_hand=0, ends=0)

@@ -1,0 +1,255 @@
+"""What kafka-python 3.0 still needs mended; the one place that touches what it does not promise.
+
+Importing this module patches the library. Each mend names the defect that it is for; with a newer
+minor of the library, which is pinned for this, take them out one by one and run ``tests/kafka``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kafka import KafkaConsumer, KafkaProducer
+from kafka import errors as ke
+from kafka.consumer.fetcher import Fetcher
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.coordinator.consumer import ConsumerCoordinator
+from kafka.net.inet import KafkaNetSocket
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.transport import KafkaSSLTransport
+from kafka.record.default_records import DefaultRecordBatch
+
+from rejex_connectors.kafka.guards.unpacking import LARGEST_RECORD, unpack
+
+__all__ = [
+    "Assignor",
+    "ask_again",
+    "end_thread",
+    "is_fenced",
+    "is_refused_offset",
+    "refused_topics",
+]
+
+# ------------------------------------------------------------------------- leaks of file handles
+# Defect: what belongs to a connection that failed stays open. Sockets, and for a client that never
+# came up its thread too, are left to the garbage collector or for ever, so a worker that waits
+# through a long outage runs out of file descriptors.
+
+_connect = KafkaNetSocket.sock_connect
+_handshake = KafkaSSLTransport.handshake
+_bootstrap = KafkaConnectionManager.bootstrap
+
+
+async def _connect_or_close(
+    self: KafkaNetSocket,
+    net: Any,  # noqa: ANN401 - the library has no types
+    sock: Any,  # noqa: ANN401
+    *arguments: Any,  # noqa: ANN401
+    **named: Any,  # noqa: ANN401
+) -> Any:  # noqa: ANN401
+    """Close the socket of a connection that was refused: the library forgets it."""
+    try:
+        return await _connect(self, net, sock, *arguments, **named)
+    except BaseException:
+        sock.close()
+        raise
+
+
+async def _handshake_or_close(self: KafkaSSLTransport) -> None:
+    """Close the connection where the TLS handshake failed: the library forgets it."""
+    try:
+        await _handshake(self)
+    except BaseException:
+        self.close()
+        raise
+
+
+def _bootstrap_or_close(
+    self: KafkaConnectionManager,
+    *arguments: Any,  # noqa: ANN401
+    **named: Any,  # noqa: ANN401
+) -> None:
+    """Bootstrap; clients do it in their constructor, so nobody else could close what they hold."""
+    try:
+        _bootstrap(self, *arguments, **named)
+    except BaseException:
+        self.close()
+        self._net.close()
+        raise
+
+
+# --------------------------------------------------------------------- a join that nobody finishes
+# Defect: a rejoin after a change of the input's partitions is no longer "needed" as soon as the
+# group's leader has dealt out the new ones. If the poll that began it has run out of time by then,
+# the next poll does not take the answer: heartbeats stay off, the group drops the member, and the
+# member waits for partitions that never come. So a join is needed until its answer is taken.
+
+_need_rejoin = ConsumerCoordinator.need_rejoin
+
+
+def _need_rejoin_or_answer(self: ConsumerCoordinator) -> bool:
+    return bool(self.rejoining or _need_rejoin(self))
+
+
+# ----------------------------------------------------------------- partitions of one thrown out
+# Defect: a member that learns of its removal from the group in the middle of a join (it was frozen
+# there, say) is not told that its partitions are lost: the preparation that would say so is over.
+# It joins anew claiming them, the leader gives some back to it at once, without the round in which
+# their owner of today would give them up, and it goes on from where it stood: records are written
+# twice. So whoever loses its membership prepares again.
+
+_reset_generation = ConsumerCoordinator.reset_generation
+
+
+def _reset_and_prepare(self: ConsumerCoordinator, *arguments: Any, **named: Any) -> None:  # noqa: ANN401
+    _reset_generation(self, *arguments, **named)
+    self.rejoining = False
+
+
+# ------------------------------------------------------------------ heartbeats of another seat
+# Defect: a heartbeat that is told of another member under our name ends the heartbeats, and nobody
+# hears of it: a worker that has nothing to commit polls on as a ghost for ever. And the answer to
+# a heartbeat is taken for news of the seat we have now, be it of one we gave up meanwhile: a busy
+# worker that polled late and joined anew, under a new id, loses its heartbeats to the last one of
+# its old id, then its seat, and waits for partitions that never come.
+
+_send_heartbeat = ConsumerCoordinator._send_heartbeat_request
+_heartbeat_answered = ConsumerCoordinator._handle_heartbeat_response
+
+
+async def _send_heartbeat_as(self: ConsumerCoordinator) -> None:
+    self.beating_as = self._generation
+    await _send_heartbeat(self)
+
+
+def _heartbeat_answered_as(self: ConsumerCoordinator, *answer: Any) -> None:  # noqa: ANN401
+    if self._generation != self.beating_as:  # the next one tells about the seat of now
+        return
+    try:
+        _heartbeat_answered(self, *answer)
+    except ke.FencedInstanceIdError:
+        self.is_fenced = True
+        raise
+
+
+def is_fenced(consumer: KafkaConsumer) -> bool:
+    """Whether a heartbeat was told that another member goes by our name."""
+    return bool(getattr(consumer._coordinator, "is_fenced", False))
+
+
+# -------------------------------------------------------------------- batches unpacked as one piece
+# Defect: a compressed batch is unpacked whole, and copied, before its first record is delivered:
+# 389 kB of gzip take 1.3 GB. And a record that cannot be taken apart (a header whose name is not
+# UTF-8, say) ends in CorruptRecordError for ever, with all the records behind it.
+
+_records_of = DefaultRecordBatch.__iter__
+
+
+def _unpacked(self: DefaultRecordBatch) -> Any:  # noqa: ANN401
+    if self.is_control_batch:
+        return _records_of(self)
+    return unpack(self, self._buffer, self._pos)
+
+
+# ------------------------------------------------------------------- polls without a bound in bytes
+# Defect: a poll is bounded in records, and by what was fetched, but records of many megabytes come
+# out of a kilobyte. So a poll ends with the record that makes it large.
+
+_append = Fetcher._append
+
+
+def _take(self: Any, n: int) -> list[Any]:  # noqa: ANN401
+    """Take up to `n` records, or as many as are large together."""
+    self._maybe_raise_next_inline_exception()
+    records: list[Any] = []
+    held = 0
+    waiting: Iterator[Any] = self.record_iterator
+    while len(records) < n and held < LARGEST_RECORD:
+        record = next(waiting, None)
+        if record is None:
+            break
+        records.append(record)
+        held += record.serialized_value_size + record.serialized_key_size
+    self.is_large = held >= LARGEST_RECORD
+    return records
+
+
+def _append_or_end(
+    self: Any,  # noqa: ANN401
+    drained: Any,  # noqa: ANN401
+    part: Any,  # noqa: ANN401
+    max_records: int,
+    update_offsets: bool,
+) -> int:
+    """End the poll, by saying that it is full, where what one partition gave is large."""
+    part.is_large = False
+    taken: int = _append(self, drained, part, max_records, update_offsets)
+    return max_records if part.is_large else taken
+
+
+if _connect.__name__ == "sock_connect":  # once, however often this module is imported
+    KafkaNetSocket.sock_connect = _connect_or_close
+    KafkaSSLTransport.handshake = _handshake_or_close
+    KafkaConnectionManager.bootstrap = _bootstrap_or_close
+    DefaultRecordBatch.__iter__ = _unpacked
+    Fetcher.PartitionRecords.take = _take
+    Fetcher._append = _append_or_end
+    ConsumerCoordinator.need_rejoin = _need_rejoin_or_answer
+    ConsumerCoordinator.reset_generation = _reset_and_prepare
+    ConsumerCoordinator._send_heartbeat_request = _send_heartbeat_as
+    ConsumerCoordinator._handle_heartbeat_response = _heartbeat_answered_as
+
+
+# ------------------------------------------------------------------------ a round nobody asks for
+# Defect: partitions move in two rounds; whoever gives some up asks for the second, in which they
+# are given away. Killed in between, a worker with a name of its own comes back to its old seat, and
+# the group sees no reason for that round; no public call asks for one. So a fresh worker asks for
+# one more, with metadata that differ from those it joined with: equal ones the broker would answer
+# with the round that was. Nothing moves that need not.
+
+
+class Assignor(CooperativeStickyAssignor):  # type: ignore[misc]  # untyped
+    """The cooperative assignor of a worker that can be told from the one it was when it joined."""
+
+    def metadata(self, topics: Any) -> Any:  # noqa: ANN401 - untyped
+        """Return what the group is told about this worker."""
+        told = super().metadata(topics)
+        if self.member_assignment is not None:
+            told.user_data = b"again"  # nobody reads it under this protocol
+        return told
+
+
+def ask_again(consumer: KafkaConsumer) -> bool:
+    """Ask for another round once the worker is in the group; returns whether it is."""
+    coordinator = consumer._coordinator
+    if coordinator.generation_if_stable() is None:  # a join under way would overrule the request
+        return False
+    coordinator.request_rejoin()
+    return True
+
+
+# ------------------------------------------------------------------------- a thread that lives on
+# Defect: KafkaProducer.close(timeout=0) flushes first, and gives up there when the broker is gone,
+# before it has told its thread to end.
+
+
+def end_thread(producer: KafkaProducer) -> None:
+    """End the sending thread of a producer that was closed; what is not sent is dropped."""
+    producer._sender.force_close()
+
+
+# --------------------------------------------------------------------- refusals that nobody is told
+# Defect: that a subscribed topic may not even be looked at is logged, and raised where nobody is
+# waiting; the consumer's polls return nothing for ever. And that the offset of a topic may not be
+# committed in a transaction is told by the text of a general error.
+
+
+def refused_topics(consumer: KafkaConsumer) -> list[str]:
+    """Return which of its topics a consumer may not look at."""
+    return sorted(consumer._cluster.unauthorized_topics)
+
+
+def is_refused_offset(error: Exception) -> bool:
+    """Whether a transaction failed since we may not read a topic whose offset we commit."""
+    text = str(error)
+    return "TxnOffsetCommitResponse" in text and ke.TopicAuthorizationFailedError.__name__ in text

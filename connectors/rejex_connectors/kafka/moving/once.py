@@ -1,0 +1,94 @@
+"""Records copied in the transaction that commits how far it has come: a crash repeats nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from kafka import KafkaProducer, OffsetAndMetadata, TopicPartition
+from kafka import errors as ke
+
+from rejex_connectors.kafka.reading import client_options, connecting, explain
+from rejex_stream.types import Partition, Record
+
+if TYPE_CHECKING:
+    from rejex_connectors.kafka.settings import KafkaSettings
+
+__all__ = ["OnceWriter"]
+
+_LARGEST = 64 * 1024 * 1024
+
+
+class OnceWriter:
+    """Writes under one name, which it takes from a predecessor that still goes by it.
+
+    Parameters
+    ----------
+    group
+        Where the offsets are committed, and the name of the transactions.
+    doing
+        What it is about, for errors.
+
+    Raises
+    ------
+    ConnectorError
+        If the broker cannot be reached or refuses.
+    """
+
+    def __init__(self, settings: KafkaSettings, group: str, doing: str) -> None:
+        self._settings, self._group, self._doing = settings, group, doing
+        with connecting(settings):
+            self._producer = KafkaProducer(
+                **client_options(settings, "producer"),
+                transactional_id=group,
+                transaction_timeout_ms=settings.transaction_timeout_ms,
+                max_request_size=_LARGEST,
+                metrics_enabled=False,
+            )
+        try:
+            self._producer.init_transactions()
+        except ke.KafkaError as error:
+            self.close()
+            raise self._explained(error) from error
+
+    def write(self, records: Sequence[Record], next_offsets: Mapping[Partition, int]) -> None:
+        """Write records where their positions say, and how far we are, both or neither.
+
+        Raises
+        ------
+        ConnectorError
+            If the broker refuses, or somebody else has taken the name.
+        """
+        producer = self._producer
+        try:
+            producer.begin_transaction()
+            sent = [
+                producer.send(
+                    record.position.topic,
+                    key=record.key,
+                    value=record.value,
+                    headers=[(name, value or b"") for name, value in record.headers],
+                    partition=record.position.partition,
+                    timestamp_ms=record.timestamp_ms,
+                )
+                for record in records
+            ]
+            producer.flush(self._settings.commit_timeout_ms / 1000)
+            for future in sent:
+                future.get(1)
+            at = {
+                TopicPartition(*partition): OffsetAndMetadata(offset, "", -1)
+                for partition, offset in next_offsets.items()
+            }
+            producer.send_offsets_to_transaction(at, self._group)
+            producer.commit_transaction()
+        except ke.KafkaError as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: ke.KafkaError) -> Exception:
+        named = self._settings.replace(instance_id=self._group)  # names the transactional id, too
+        return explain(error, named, self._doing, operation="WRITE")
+
+    def close(self) -> None:
+        """Let go; what is not committed is dropped."""
+        self._producer.close(timeout=2)

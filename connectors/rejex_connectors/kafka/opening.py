@@ -1,0 +1,102 @@
+"""Which library it is, and both ends of a pipeline through it."""
+
+from __future__ import annotations
+
+import socket
+import uuid
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from rejex_connectors.kafka.clients import Consumer, Producer
+from rejex_connectors.kafka.messages import OutcomeMessages
+from rejex_connectors.kafka.settings import KafkaSettings
+from rejex_connectors.kafka.sink import KafkaSink
+from rejex_connectors.kafka.source import KafkaSource
+from rejex_stream.errors import ConnectorError
+
+__all__ = ["codecs", "connect", "open_clients"]
+
+_CODECS = ("gzip", "snappy", "lz4", "zstd")
+
+
+def connect(settings: KafkaSettings) -> tuple[KafkaSource, KafkaSink]:
+    """Join the group and take the worker's name for transactions.
+
+    Raises
+    ------
+    ConnectorError
+        Retriable when the broker does not answer; not when it refuses us. What it does not allow
+        is said by the first request that needs it.
+    ConfigError
+        When an output topic does not exist.
+    """
+    worker = settings.instance_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
+    open_consumer, open_producer = open_clients(settings, worker)
+    # The producer first: taking the name settles what a dead predecessor left open.
+    producer = open_producer()
+    try:
+        messages = OutcomeMessages(settings, producer.partitions)
+        consumer = open_consumer()
+    except BaseException:
+        producer.close()
+        raise
+    source = KafkaSource(consumer, settings, open_consumer)
+    return source, KafkaSink(source, producer, open_producer, messages)
+
+
+def open_clients(
+    settings: KafkaSettings, worker: str
+) -> tuple[Callable[[], Consumer], Callable[[], Producer]]:
+    """Return how to make a consumer and a producer with the library that was asked for.
+
+    Parameters
+    ----------
+    worker
+        Name of this process in the group; transactions are fenced by it.
+
+    Raises
+    ------
+    ConnectorError
+        When the library is not installed.
+    """
+    if settings.client != "kafka-python":
+        try:
+            from rejex_connectors.kafka.confluent import FastConsumer, FastProducer
+        except ImportError:
+            if settings.client == "confluent":
+                raise ConnectorError(
+                    "kafka.client = 'confluent' needs the extra: pip install "
+                    "'rejex-stream[confluent]'"
+                ) from None
+        else:
+            return partial(FastConsumer, settings), partial(FastProducer, settings, worker)
+    from rejex_connectors.kafka.python import PythonConsumer, PythonProducer
+
+    return partial(PythonConsumer, settings), partial(PythonProducer, settings, worker)
+
+
+def codecs(settings: KafkaSettings) -> tuple[str, dict[str, bool]]:
+    """Return the library that `settings` lead to, and for each codec whether it knows it.
+
+    The library itself is asked: what should be installed with it need not be.
+    """
+    if settings.client != "kafka-python":
+        try:
+            import confluent_kafka
+        except ImportError:  # refused by whoever opens it, if asked for by name
+            pass
+        else:
+            return "confluent-kafka", {name: _built_in(confluent_kafka, name) for name in _CODECS}
+    from kafka import codec
+
+    return "kafka-python", {name: bool(getattr(codec, f"has_{name}")()) for name in _CODECS}
+
+
+def _built_in(library: Any, name: str) -> bool:  # noqa: ANN401 - a module without types
+    """Ask librdkafka as its documentation says: what it lacks it refuses to be required."""
+    try:
+        library.Producer({"builtin.features": name, "log_level": 0})
+    except library.KafkaException:
+        return False
+    return True

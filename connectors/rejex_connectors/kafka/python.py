@@ -1,0 +1,436 @@
+"""The client contracts on top of kafka-python 3."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kafka import (
+    ConsumerRebalanceListener,
+    KafkaConsumer,
+    KafkaProducer,
+    OffsetAndMetadata,
+    TopicPartition,
+)
+from kafka import errors as ke
+from kafka.structs import MemberState
+
+from rejex_connectors.kafka.clients import (
+    Consumer,
+    Edge,
+    Gained,
+    Lost,
+    Message,
+    Place,
+    Right,
+    deleted_topics,
+    fenced,
+    missing_topic,
+    no_member,
+    not_allowed,
+    seat_taken,
+    took_too_long,
+    transactional_id,
+    unread_input,
+    within,
+)
+from rejex_connectors.kafka.mends import (
+    Assignor,
+    ask_again,
+    end_thread,
+    is_fenced,
+    is_refused_offset,
+    refused_topics,
+)
+from rejex_connectors.kafka.reading import (
+    admin,
+    client_options,
+    connecting,
+    explain,
+    records_of,
+    root_cause,
+)
+from rejex_stream.errors import ConnectorError
+from rejex_stream.types import Partition, Record
+
+if TYPE_CHECKING:
+    from rejex_connectors.kafka.settings import KafkaSettings
+
+__all__ = ["PythonConsumer", "PythonProducer"]
+
+JOINING_S = 1.0
+"""A poll that is to join waits so long: the library throws away an answer that comes between two
+polls and joins anew, so with polls as short as a busy loop's it might never be a member."""
+LOOK_UP_S = 10.0
+_UNASSIGNED = (KeyError, ValueError)
+"""Of a partition that is ours no more the library says the one or the other, by the call."""
+IN_FLIGHT = 20_000
+"""Messages sent and not yet acknowledged; the library itself accepts them without bound."""
+
+
+class _Seat(NamedTuple):
+    """Which member of the group we are, and in which of its rounds."""
+
+    member_id: str
+    generation: int
+
+
+class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # the library insists
+    """Notes what changed. It runs on the library's IO thread: it must not block or commit."""
+
+    def __init__(self, owner: PythonConsumer) -> None:
+        self._owner = owner
+
+    def on_partitions_revoked(self, revoked: Sequence[TopicPartition]) -> None:
+        """Note what was taken; also called for partitions lost without notice."""
+        for tp in sorted(revoked):
+            self._owner.noted.put(Lost(Partition(*tp)))
+
+    def on_partitions_assigned(self, assigned: Sequence[TopicPartition]) -> None:
+        """Note what was given; it stays paused, at a position that nobody reads."""
+        for tp in sorted(assigned):
+            self._owner.hold(tp)
+            self._owner.noted.put(Gained(Partition(*tp)))
+
+
+class PythonConsumer:
+    """A consumer group member."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self.noted: SimpleQueue[Gained | Lost] = SimpleQueue()
+        self._held: set[Partition] = set()
+        self._running: set[TopicPartition] = set()
+        self._seat: _Seat | None = None
+        self._is_member = False
+        self._to_ask_again = settings.instance_id is not None
+        with connecting(settings):
+            self._consumer = KafkaConsumer(
+                **client_options(settings, "consumer"),
+                group_id=settings.group,
+                group_instance_id=settings.instance_id,
+                isolation_level="read_committed",
+                enable_auto_commit=False,
+                auto_offset_reset="none",  # a gap must be an error, never a silent jump
+                session_timeout_ms=settings.session_timeout_ms,
+                heartbeat_interval_ms=max(100, settings.session_timeout_ms // 5),
+                max_poll_interval_ms=settings.max_poll_interval_ms,
+                fetch_max_bytes=settings.fetch_max_bytes,
+                # One fetch at a time: while it waits for an empty partition, the full ones do too.
+                fetch_max_wait_ms=100,
+                partition_assignment_strategy=[Assignor],
+                allow_auto_create_topics=False,
+                metadata_max_age_ms=30_000,
+                metrics_enabled=False,
+            )
+            # A leader of the group that does not know a topic yet gives nothing of it to anybody,
+            # and may not hear of it again: known before we join.
+            for topic in settings.topics.input:
+                doing = f"looking {topic} up"
+                within(LOOK_UP_S, doing, self._consumer.partitions_for_topic, topic)
+        self._consumer.subscribe(list(settings.topics.input), listener=_Listener(self))
+
+    def hold(self, tp: TopicPartition) -> None:
+        """Pause a new partition. The made-up position keeps the library from asking for one."""
+        self._running.discard(tp)
+        self._consumer.pause(tp)
+        self._consumer.seek(tp, 0)
+
+    def poll(self, max_records: int, timeout_s: float) -> list[Record]:
+        """Return records of running partitions."""
+        if is_fenced(self._consumer):
+            raise seat_taken(self._settings)
+        if not self._is_member:
+            timeout_s = max(timeout_s, JOINING_S)
+        try:
+            batch = self._consumer.poll(timeout_ms=int(timeout_s * 1000), max_records=max_records)
+        except ke.KafkaError as error:
+            raise explain(error, self._settings, "reading") from error
+        if not batch and (refused := refused_topics(self._consumer)):
+            raise not_allowed(self._settings, [Right("topic", name, "READ") for name in refused])
+        if self._to_ask_again:
+            self._to_ask_again = not ask_again(self._consumer)
+        records: list[Record] = []
+        for tp, found in batch.items():
+            if tp in self._running:
+                records += records_of(tp.topic, tp.partition, found)
+        return records
+
+    def changes(self) -> list[Gained | Lost]:
+        """Return what the listener noted, and what changed hands behind its back."""
+        changes: list[Gained | Lost] = []
+        with contextlib.suppress(Empty):
+            while True:
+                changes.append(self.noted.get_nowait())
+        for change in changes:
+            if isinstance(change, Lost):
+                self._held.discard(change.partition)
+                self._running.discard(TopicPartition(*change.partition))
+            else:
+                self._held.add(change.partition)
+        if self._has_been_away():
+            changes += self._give_up()
+        return changes
+
+    def _has_been_away(self) -> bool:
+        """Whether the group dealt without us since the last call; keeps the seat we have now.
+
+        The library lets a worker that was away keep what it held, and tells nobody: frozen over a
+        rebalance, say, it comes back under a new id, or under its own a few rounds later. Others
+        may have had our partitions meanwhile, and gone on from where we stand.
+        """
+        metadata = self._consumer.group_metadata()
+        self._is_member = metadata.state is MemberState.STABLE
+        if not self._is_member:
+            return False
+        before, self._seat = self._seat, _Seat(metadata.member_id, metadata.generation_id)
+        if before is None or self._seat.member_id != before.member_id:
+            return before is not None
+        return self._seat.generation > before.generation + 1
+
+    def _give_up(self) -> list[Gained | Lost]:
+        """Lose every partition; those that are ours again are gained like any other."""
+        assigned = self._consumer.assignment()
+        changes: list[Gained | Lost] = []
+        for partition in sorted(self._held):
+            changes.append(Lost(partition))
+            tp = TopicPartition(*partition)
+            if tp in assigned:
+                self.stop(partition)
+                changes.append(Gained(partition))
+            else:
+                self._held.discard(partition)
+                self._running.discard(tp)
+        return changes
+
+    def joined(self) -> bool:
+        """Ask the library in which state of the group's protocol we are."""
+        return self._consumer.group_metadata().state is MemberState.STABLE
+
+    def committed(self, partition: Partition, timeout_s: float) -> Place | None:
+        """Ask the group coordinator; it answers once open transactions are decided."""
+        tp = TopicPartition(*partition)
+        try:
+            found = self._consumer.committed(tp, metadata=True, timeout_ms=timeout_s * 1000)
+        except ke.KafkaError as error:
+            raise explain(error, self._settings, f"asking where {partition} stands") from error
+        return None if found is None or found.offset < 0 else Place(found.offset, found.metadata)
+
+    def edge(self, partition: Partition, which: Edge, timeout_s: float) -> int:
+        """Ask the partition's leader; unlike the other questions this one has a deadline."""
+        tp = TopicPartition(*partition)
+        doing = f"asking for the {which} offset of {partition.topic}-{partition.partition}"
+        try:
+            seek = self._consumer.seek_to_beginning
+            (seek if which == "earliest" else self._consumer.seek_to_end)(tp)
+            offset = self._consumer.position(tp, timeout_ms=timeout_s * 1000)
+        except (ke.KafkaError, ValueError) as error:  # ValueError: it is not ours any more
+            raise explain(error, self._settings, doing) from error
+        if offset is None:
+            raise ConnectorError(f"Kafka did not answer in time: {doing}", retriable=True)
+        return int(offset)
+
+    def ask(self, partition: Partition, timeout_s: float) -> None:
+        """Ask where the partition ends."""
+        tp = TopicPartition(*partition)
+        try:
+            self._consumer.end_offsets([tp], timeout_ms=timeout_s * 1000)
+        except ke.KafkaError as error:
+            doing = f"asking how far {partition.topic}-{partition.partition} goes"
+            raise explain(error, self._settings, doing) from error
+
+    def take_stuck(self) -> Mapping[Partition, int]:
+        """Return nothing: what this library cannot read, it was mended to read."""
+        return {}
+
+    def end(self, partition: Partition) -> int | None:
+        """Return the high watermark of the last fetch."""
+        tp = TopicPartition(*partition)
+        return self._consumer.highwater(tp) if tp in self._running else None
+
+    def start(self, partition: Partition, offset: int) -> None:
+        """Seek and resume; nothing happens where the partition is gone meanwhile."""
+        tp = TopicPartition(*partition)
+        with contextlib.suppress(*_UNASSIGNED):  # unassigned since; changes() will say so
+            self._consumer.seek(tp, offset)
+            self._consumer.resume(tp)
+            self._running.add(tp)
+
+    def stop(self, partition: Partition) -> None:
+        """Pause, and forget the position."""
+        with contextlib.suppress(*_UNASSIGNED):
+            self.hold(TopicPartition(*partition))
+
+    def membership(self) -> Any:  # noqa: ANN401 - ConsumerGroupMetadata has no type
+        """Return the group metadata, unless it would fence nothing.
+
+        The broker takes a commit without a generation as one of a simple consumer and accepts it,
+        and it takes one of a worker that is back under a new id, whoever had the partitions
+        meanwhile: a worker that was thrown out must notice here.
+        """
+        metadata = self._consumer.group_metadata()
+        if metadata.generation_id < 0 or self._seat is None:
+            raise no_member(self._settings)
+        if metadata.member_id != self._seat.member_id:
+            raise no_member(self._settings)
+        return metadata
+
+    def commit(self, offsets: Mapping[Partition, Place], timeout_s: float) -> None:
+        """Commit for the at-least-once mode."""
+        try:
+            self._consumer.commit(_offsets(offsets), timeout_ms=timeout_s * 1000)
+        except ke.KafkaError as error:
+            raise explain(error, self._settings, "committing offsets") from error
+
+    def close(self) -> None:
+        """Leave the group (a static member keeps its seat until its session ends)."""
+        with contextlib.suppress(ke.KafkaError):
+            self._consumer.close(autocommit=False, timeout_ms=2_000)
+
+
+class PythonProducer:
+    """An idempotent producer; with ``exactly_once`` a transactional one."""
+
+    def __init__(self, settings: KafkaSettings, worker: str) -> None:
+        self._settings = settings
+        self._transactional = settings.delivery == "exactly_once"
+        options = client_options(settings, "producer")
+        if self._transactional:
+            options["transactional_id"] = transactional_id(settings, worker)
+            options["transaction_timeout_ms"] = settings.transaction_timeout_ms
+        with connecting(settings):
+            self._producer = KafkaProducer(
+                **options,
+                acks="all",
+                enable_idempotence=True,
+                linger_ms=settings.linger_ms,
+                batch_size=min(settings.batch_bytes, settings.max_message_bytes),
+                compression_type=settings.compression,
+                # The library's own estimate adds a little for the batch.
+                max_request_size=settings.max_message_bytes + 1024,
+                delivery_timeout_ms=settings.commit_timeout_ms,
+                request_timeout_ms=min(10_000, settings.commit_timeout_ms - settings.linger_ms),
+                max_block_ms=settings.commit_timeout_ms,
+                metrics_enabled=False,
+            )
+        try:
+            if self._transactional:
+                self._producer.init_transactions()
+        except ke.KafkaError as error:
+            self.close()
+            raise explain(error, settings, "connecting") from error
+
+    def partitions(self, topic: str) -> int:
+        """Ask for the partitions; waits for metadata."""
+        try:
+            return len(self._producer.partitions_for(topic))
+        except ke.KafkaError as error:
+            # It waits as long for a broker that is away as for a topic that is not there.
+            if isinstance(error, ke.KafkaTimeoutError) and self._missing({topic}):
+                raise missing_topic(self._settings, topic) from None
+            raise explain(
+                error, self._settings, f"looking for topic {topic!r}", operation="WRITE"
+            ) from error
+
+    def publish(
+        self, messages: Sequence[Message], offsets: Mapping[Partition, Place], consumer: Consumer
+    ) -> None:
+        """Write, check every acknowledgement, commit."""
+        began = time.monotonic()
+        deadline = began + self._settings.commit_timeout_ms / 1000
+        try:
+            if self._transactional:
+                self._publish_in_transaction(messages, offsets, consumer, deadline)
+            else:
+                self._send(messages, deadline)
+                if offsets:
+                    consumer.membership()
+                    consumer.commit(offsets, deadline - time.monotonic())
+        except ke.KafkaError as error:
+            if is_refused_offset(error):
+                raise unread_input(self._settings, offsets) from error
+            if isinstance(root_cause(error), ke.KafkaTimeoutError) and (
+                missing := self._missing({message.topic for message in messages})
+            ):
+                raise deleted_topics(self._settings, missing) from error
+            raise self._explain(error, time.monotonic() - began) from error
+
+    def _missing(self, topics: set[str]) -> set[str]:
+        """Ask which of `topics` are gone: the library says no more than that it waited."""
+        with contextlib.suppress(ke.KafkaError, ConnectorError):
+            client = admin(self._settings)
+            try:
+                return topics - set(client.list_topics())
+            finally:
+                client.close()
+        return set()
+
+    def _publish_in_transaction(
+        self,
+        messages: Sequence[Message],
+        offsets: Mapping[Partition, Place],
+        consumer: Consumer,
+        deadline: float,
+    ) -> None:
+        producer = self._producer
+        # Taken first: whoever takes our partitions from here on makes this token stale.
+        membership = consumer.membership() if offsets else None
+        producer.begin_transaction()
+        self._send(messages, deadline)
+        if offsets:
+            within(
+                deadline - time.monotonic(),
+                "adding offsets to the transaction",
+                producer.send_offsets_to_transaction,
+                _offsets(offsets),
+                membership,
+            )
+        within(
+            deadline - time.monotonic(), "committing the transaction", producer.commit_transaction
+        )
+
+    def _send(self, messages: Sequence[Message], deadline: float) -> None:
+        """Send all and wait for all; a failed send does not fail a transaction by itself."""
+        waiting: deque[Any] = deque()
+        send = self._producer.send
+        for topic, partition, key, value, headers in messages:
+            try:
+                waiting.append(send(topic, value, key, headers, partition))
+            except ke.IllegalStateError:
+                for future in waiting:  # the transaction is broken: a message before says why
+                    if future.failed():
+                        raise future.exception from None
+                raise
+            if len(waiting) > IN_FLIGHT:
+                waiting.popleft().get(timeout=max(0.0, deadline - time.monotonic()))
+        with contextlib.suppress(ke.UnknownError):  # of a batch that is told about below
+            self._producer.flush(timeout=max(0.0, deadline - time.monotonic()))
+        for future in waiting:
+            if not future.is_done or future.failed():
+                future.get(timeout=max(0.0, deadline - time.monotonic()))
+
+    def _explain(self, error: Exception, elapsed_s: float) -> ConnectorError:
+        """Tell a rival with our name from a transaction that simply took too long."""
+        root = root_cause(error)
+        taken = isinstance(root, ke.ProducerFencedError | ke.InvalidProducerEpochError)
+        if taken:
+            late = elapsed_s * 1000 >= self._settings.transaction_timeout_ms
+            return took_too_long(self._settings, elapsed_s) if late else fenced(self._settings)
+        return explain(error, self._settings, "writing outcomes", operation="WRITE")
+
+    def close(self) -> None:
+        """Stop at once; what is not committed is aborted by whoever takes the name next."""
+        with contextlib.suppress(ke.KafkaError):
+            self._producer.close(timeout=0)
+        end_thread(self._producer)
+
+
+def _offsets(offsets: Mapping[Partition, Place]) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {
+        TopicPartition(*p): OffsetAndMetadata(offset, note, -1)
+        for p, (offset, note) in offsets.items()
+    }

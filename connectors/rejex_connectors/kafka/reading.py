@@ -1,0 +1,600 @@
+"""kafka-python outside the consumer group: how it is told to connect, and what its errors mean.
+
+An admin client, the bounds of partitions, reading one to its end, listening to the control log.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka import errors as ke
+
+import rejex_connectors.kafka.mends  # noqa: F401 - mends leaks on import
+from rejex_connectors.kafka.clients import (
+    Right,
+    grant,
+    missing_topic,
+    no_member,
+    not_allowed,
+    seat_taken,
+    transactional_right,
+    wrong_clock,
+)
+from rejex_connectors.kafka.guards.redaction import guard_logs
+from rejex_connectors.kafka.guards.unpacking import Unread
+from rejex_connectors.kafka.security import kafka_python_options
+from rejex_stream.errors import ConnectorError
+from rejex_stream.protocols import Heard
+from rejex_stream.types import Partition, Position, Record, UnreadRecord
+
+if TYPE_CHECKING:
+    from rejex_connectors.kafka.settings import KafkaSettings
+
+__all__ = [
+    "KafkaControl",
+    "admin",
+    "asking",
+    "bounds_of",
+    "client_options",
+    "committed_offsets",
+    "connecting",
+    "explain",
+    "newest_records",
+    "ownerless",
+    "partitions_of",
+    "read_partition",
+    "records_of",
+    "root_cause",
+    "unreachable",
+]
+
+_DIAL_S = 2.0
+
+logging.getLogger("kafka").addHandler(logging.NullHandler())
+
+
+Role: TypeAlias = Literal["consumer", "producer", "admin"]
+
+
+def client_options(settings: KafkaSettings, role: Role) -> dict[str, Any]:
+    """Return what a client of the library is told: where, as whom, how to log in, and options."""
+    guard_logs("kafka")
+    options: dict[str, Any] = getattr(settings.options.kafka_python, role)
+    return {
+        "bootstrap_servers": settings.bootstrap_servers.split(","),
+        "client_id": settings.instance_id or settings.pipeline,
+        "bootstrap_timeout_ms": 4_000,
+        "reconnect_backoff_max_ms": 1_000,
+        **kafka_python_options(settings.security),
+        **options,
+    }
+
+
+def records_of(topic: str, partition: int, found: Sequence[Any]) -> list[Record]:
+    """Make records of what kafka-python delivers. O(records)."""
+    new = tuple.__new__  # nearly twice as fast as calling a named tuple's class
+    records: list[Record] = []
+    for r in found:
+        position = new(Position, (topic, partition, r.offset))
+        headers = r.headers
+        if type(headers) is Unread:
+            records.append(UnreadRecord.of(position, r.timestamp, headers.reason))
+            continue
+        told = (position, r.key, r.value, tuple(headers) if headers else (), r.timestamp)
+        records.append(new(Record, told))
+    return records
+
+
+def admin(settings: KafkaSettings) -> KafkaAdminClient:
+    """Open an admin client; the caller closes it."""
+    with connecting(settings):
+        return KafkaAdminClient(**client_options(settings, "admin"), request_timeout_ms=15_000)
+
+
+@contextmanager
+def asking(
+    settings: KafkaSettings, doing: str, *, operation: str = "READ"
+) -> Iterator[KafkaAdminClient]:
+    """Lend an admin client, and explain what goes wrong with it as in :func:`explain`.
+
+    Raises
+    ------
+    ConnectorError
+        If the broker does not answer, or refuses.
+    """
+    client = admin(settings)
+    try:
+        yield client
+    except ke.KafkaError as error:
+        raise explain(error, settings, doing, operation=operation) from error
+    finally:
+        client.close()
+
+
+def partitions_of(settings: KafkaSettings, topic: str) -> list[Partition]:
+    """Return the partitions of a topic; none if it does not exist.
+
+    Raises
+    ------
+    ConnectorError
+        If the broker does not answer, or refuses.
+    """
+    with asking(settings, f"looking at {topic}") as client:
+        if topic not in client.list_topics():
+            return []
+        count = len(client.describe_topics([topic])[0]["partitions"])
+    return [Partition(topic, number) for number in range(count)]
+
+
+def ownerless(settings: KafkaSettings) -> set[Partition] | None:
+    """Return the input's partitions that no member of the group has; None while they move.
+
+    Raises
+    ------
+    ConnectorError
+        If the broker does not answer, or refuses.
+    """
+    doing = f"asking who has which partition in group {settings.group}"
+    with asking(settings, doing) as client:
+        group = client.describe_groups([settings.group])[settings.group]
+        topics = client.describe_topics(list(settings.topics.input))
+    if group["group_state"] != "Stable":
+        return None
+    owned = {
+        Partition(topic["topic"], number)
+        for member in group["members"]
+        if member["member_assignment"]  # empty where the leader said nothing of a member
+        for topic in member["member_assignment"]["assigned_partitions"]
+        for number in topic["partitions"]
+    }
+    every = {
+        Partition(topic["name"], partition["partition_index"])
+        for topic in topics
+        for partition in topic["partitions"]
+    }
+    return every - owned
+
+
+def bounds_of(
+    settings: KafkaSettings, partitions: Sequence[Partition]
+) -> dict[Partition, tuple[int, int]]:
+    """Return the first offset of each partition, and the one after its last committed.
+
+    Raises
+    ------
+    ConnectorError
+        If the broker does not answer, or refuses.
+    """
+    tps = [TopicPartition(*partition) for partition in partitions]
+    with connecting(settings):
+        consumer = KafkaConsumer(
+            **client_options(settings, "consumer"),
+            isolation_level="read_committed",
+            metrics_enabled=False,
+        )
+    try:
+        first, end = consumer.beginning_offsets(tps), consumer.end_offsets(tps)
+    except ke.KafkaError as error:
+        names = ", ".join(sorted({partition.topic for partition in partitions}))
+        raise explain(error, settings, f"asking how far {names} goes") from error
+    finally:
+        consumer.close(autocommit=False)
+    return {Partition(*tp): (int(first[tp]), int(end[tp])) for tp in tps}
+
+
+def committed_offsets(
+    settings: KafkaSettings, partitions: Sequence[Partition]
+) -> dict[Partition, int]:
+    """Return where the group stands, for the partitions where it does.
+
+    Raises
+    ------
+    ConnectorError
+        If the broker does not answer, or refuses.
+    """
+    with connecting(settings):
+        consumer = KafkaConsumer(
+            **client_options(settings, "consumer"),
+            group_id=settings.group,
+            isolation_level="read_committed",
+            enable_auto_commit=False,
+            metrics_enabled=False,
+        )
+    try:
+        found = {p: consumer.committed(TopicPartition(*p)) for p in partitions}
+    except ke.KafkaError as error:
+        raise explain(error, settings, f"asking where group {settings.group} stands") from error
+    finally:
+        consumer.close(autocommit=False)
+    return {partition: offset for partition, offset in found.items() if offset is not None}
+
+
+def read_partition(
+    settings: KafkaSettings,
+    partition: Partition,
+    start: int | None = None,
+    stop: int | None = None,
+    *,
+    settle_s: float = 0.0,
+) -> Iterator[Record]:
+    """Read committed records of one partition in order, outside any group, up to its end now.
+
+    Parameters
+    ----------
+    start, stop
+        First offset, and the one after the last; from the first to the end by default.
+    settle_s
+        Wait at most so long for transactions that are being decided: the broker confirms a commit
+        a moment before readers can see it.
+    """
+    tp = TopicPartition(*partition)
+    options = {
+        **client_options(settings, "consumer"),
+        "enable_auto_commit": False,
+        "auto_offset_reset": "none",
+        "fetch_max_bytes": settings.fetch_max_bytes,
+        "max_partition_fetch_bytes": settings.fetch_max_bytes // 4,
+        "allow_auto_create_topics": False,
+        "metrics_enabled": False,
+    }
+    with connecting(settings):
+        written = _end(KafkaConsumer(**options), tp, settings) if settle_s else 0
+        consumer = KafkaConsumer(**options, isolation_level="read_committed")
+    try:
+        consumer.assign([tp])
+        first = consumer.beginning_offsets([tp])[tp]
+        end = consumer.end_offsets([tp])[tp]
+        deadline = time.monotonic() + settle_s
+        while end < written and time.monotonic() < deadline:
+            time.sleep(0.02)
+            end = consumer.end_offsets([tp])[tp]
+        consumer.seek(tp, first if start is None else max(first, start))
+        end = end if stop is None else min(end, stop)
+        while consumer.position(tp) < end:
+            for found in consumer.poll(timeout_ms=500).values():
+                for record in records_of(tp.topic, tp.partition, found):
+                    if record.position.offset >= end:
+                        return
+                    yield record
+    except ke.KafkaError as error:
+        name = f"{partition.topic}-{partition.partition}"
+        raise explain(error, settings, f"reading {name}") from error
+    finally:
+        consumer.close(autocommit=False)
+
+
+def newest_records(
+    settings: KafkaSettings, partitions: Sequence[Partition], most: int
+) -> Iterator[Record]:
+    """Read the newest records of partitions, as many of each, `most` in all, outside any group."""
+    each = max(1, most // max(1, len(partitions)))
+    ends = bounds_of(settings, partitions) if partitions else {}
+    newest = (
+        read_partition(settings, partition, max(first, end - each))
+        for partition, (first, end) in ends.items()
+        if end > first
+    )
+    yield from islice(chain.from_iterable(newest), most)
+
+
+def _end(consumer: KafkaConsumer, tp: TopicPartition, settings: KafkaSettings) -> int:
+    """Return the end of what was written, committed or not; closes the consumer."""
+    try:
+        return int(consumer.end_offsets([tp])[tp])
+    except ke.KafkaError as error:
+        raise explain(error, settings, f"asking how far {tp.topic} goes") from error
+    finally:
+        consumer.close(autocommit=False)
+
+
+# --------------------------------------------------------------------------- the control log
+_LISTEN_S = 0.2
+_LISTEN_AGAIN_S = 5.0
+_MOST_HEARD = 1_000
+
+
+class KafkaControl:
+    """Reads commands from the control topic; see :class:`~rejex_stream.protocols.ControlLog`.
+
+    A thread of its own waits for the broker, so nobody else does: where the topic is missing, may
+    not be read, or the broker is away, :meth:`read` says so and the thread goes on trying.
+
+    Parameters
+    ----------
+    settings
+        Names broker, topics and login.
+    """
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self.inputs = settings.topics.input
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._next: int | None = None  # where the reader of this log stands
+        self._heard: list[Record] = []
+        self._anew = False
+        self._why: str | None = None
+        self._sought = True
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kafka control", daemon=True)
+        self._thread.start()
+
+    def read(self, start: int) -> Heard:
+        """Return what was read since; a `start` that is not where the last one ended is sought.
+
+        Raises
+        ------
+        ConnectorError
+            While the topic cannot be read.
+        """
+        with self._lock:
+            if start != self._next:
+                self._next, self._sought, self._anew = start, True, False
+                self._heard.clear()
+            if self._why is not None:
+                raise ConnectorError(self._why)
+            heard, self._heard = self._heard, []
+            anew, self._anew = self._anew, False
+            if anew:
+                self._next = 0
+            if heard:
+                self._next = heard[-1].position.offset + 1
+            return Heard(heard, self._next or 0, anew)
+
+    def close(self) -> None:
+        """End the thread; it is not waited for where the broker is away."""
+        self._end.set()
+        self._thread.join(2.0)
+
+    # ------------------------------------------------------------------------ the other thread
+    def _run(self) -> None:
+        while not self._end.is_set():
+            try:
+                self._follow()
+            except ConnectorError as error:
+                with self._lock:
+                    self._why, self._sought = str(error), True
+                self._end.wait(_LISTEN_AGAIN_S)
+
+    def _follow(self) -> None:
+        topic = self._settings.topics.control
+        doing = f"listening to {topic}"
+        with connecting(self._settings):
+            consumer = KafkaConsumer(
+                **client_options(self._settings, "consumer"),
+                enable_auto_commit=False,
+                auto_offset_reset="none",
+                isolation_level="read_committed",
+                allow_auto_create_topics=False,
+                metrics_enabled=False,
+            )
+        try:
+            if not consumer.partitions_for_topic(topic):
+                # The broker does not say whether it is not there, or not for us to see.
+                granted = grant(Right("topic", topic, "READ"), self._settings)
+                raise ConnectorError(
+                    f"{missing_topic(self._settings, topic)}; if it is there, we may not see it: "
+                    f"`{granted}` grants that"
+                )
+            tp = TopicPartition(topic, 0)
+            consumer.assign([tp])
+            while not self._end.is_set():
+                self._seek(consumer, tp)
+                self._take(consumer, tp)
+        except ke.OffsetOutOfRangeError:
+            with self._lock:
+                self._sought = True  # trimmed or made anew while we read: looked at again
+        except ke.KafkaError as error:
+            raise explain(error, self._settings, doing) from error
+        finally:
+            consumer.close(autocommit=False)
+
+    def _seek(self, consumer: Any, tp: TopicPartition) -> None:  # noqa: ANN401 - without types
+        with self._lock:
+            if not self._sought or self._next is None:
+                return
+            start = self._next
+        first, end = consumer.beginning_offsets([tp])[tp], consumer.end_offsets([tp])[tp]
+        with self._lock:
+            if start != self._next:
+                return  # sought again meanwhile
+            anew = end < start
+            consumer.seek(tp, first if anew else max(first, start))
+            self._sought, self._anew, self._why = False, anew, None
+            self._heard.clear()
+
+    def _take(self, consumer: Any, tp: TopicPartition) -> None:  # noqa: ANN401 - without types
+        with self._lock:
+            idle = self._sought or len(self._heard) >= _MOST_HEARD
+        if idle:
+            self._end.wait(_LISTEN_S)
+            return
+        found = consumer.poll(timeout_ms=int(_LISTEN_S * 1000), max_records=_MOST_HEARD)
+        for batch in found.values():
+            records = records_of(tp.topic, tp.partition, batch)
+            with self._lock:
+                if not self._sought:
+                    self._heard += records
+
+
+# ------------------------------------------------------------------- what its errors mean
+_TELLING = re.compile(
+    r"(?:SaslAuthenticationFailedError: (?!Sasl)|Handshake failed: (?:\[.*?\] )?)"
+    r"(.*?)(?:\)?$| \(_ssl| \(backoff)"
+)
+
+_NOT_MEMBER = (
+    ke.CommitFailedError,
+    ke.IllegalGenerationError,
+    ke.RebalanceInProgressError,
+    ke.UnknownMemberIdError,
+)
+_REFUSED = (
+    ke.AuthorizationError,
+    ke.SaslAuthenticationFailedError,
+    ke.UnsupportedSaslMechanismError,
+    ke.IllegalSaslStateError,
+)
+_TOO_LARGE = (ke.MessageSizeTooLargeError, ke.RecordListTooLargeError)
+_HOPELESS = (
+    *_REFUSED,
+    *_TOO_LARGE,
+    ke.CorruptRecordError,
+    ke.OffsetOutOfRangeError,
+    ke.InconsistentGroupProtocolError,
+    ke.InvalidGroupIdError,
+    ke.InvalidSessionTimeoutError,
+    ke.InvalidTopicError,
+    ke.InvalidTransactionTimeoutError,
+    ke.KafkaConfigurationError,
+    ke.UnsupportedCodecError,
+    ke.UnsupportedCompressionTypeError,
+    ke.UnsupportedVersionError,
+)
+
+
+def explain(
+    error: Exception, settings: KafkaSettings, doing: str, *, operation: str = "READ"
+) -> ConnectorError:
+    """Turn an exception of the library into one sentence, retriable or not.
+
+    `operation` is what was tried on a topic; named where the broker does not allow it.
+    """
+    error = root_cause(error)
+    if isinstance(error, ConnectorError):
+        return error
+    if isinstance(error, ke.FencedInstanceIdError):
+        return seat_taken(settings)
+    if isinstance(error, _NOT_MEMBER):
+        return no_member(settings)
+    rights = _denied(error, settings, operation)
+    if rights:
+        return not_allowed(settings, rights)
+    name = type(error).__name__
+    retriable = not isinstance(error, _HOPELESS)
+    reason = f"{name}: {str(error).removeprefix(f'{name}: ')}"
+    if isinstance(error, _REFUSED):
+        reason = f"not allowed ({name}); check kafka.security and the ACLs"
+    elif isinstance(error, _TOO_LARGE):
+        reason = (
+            "a record was larger than the topic accepts; raise the topic's max.message.bytes or "
+            f"lower kafka.max_message_bytes = {settings.max_message_bytes}"
+        )
+    elif isinstance(error, ke.OffsetOutOfRangeError):
+        reason = (
+            f"the next offset is not in the log ({error}): events were deleted before they were "
+            "read, or the topic was made anew. Check its retention, then reset the group's offsets"
+        )
+    elif isinstance(error, ke.InvalidTimestampError | ke.InvalidRecordError) and (
+        "timestamp" in str(error).lower()  # the second is told of a single record
+    ):
+        reason = wrong_clock()
+    elif isinstance(error, ke.CorruptRecordError):
+        reason = f"the broker's log is damaged: {error}"
+    return ConnectorError(
+        f"Kafka at {settings.bootstrap_servers}, while {doing}: {reason}", retriable=retriable
+    )
+
+
+def _denied(error: Exception, settings: KafkaSettings, operation: str) -> list[Right]:
+    told = error.args[0] if error.args else None
+    if isinstance(error, ke.TopicAuthorizationFailedError):
+        names = {told} if isinstance(told, str) else set(told or ())
+        return [Right("topic", name, operation) for name in sorted(names)]
+    if isinstance(error, ke.GroupAuthorizationFailedError):
+        return [Right("group", told if isinstance(told, str) else settings.group, "READ")]
+    if isinstance(error, ke.TransactionalIdAuthorizationFailedError):
+        return [transactional_right(settings)]
+    return []
+
+
+def root_cause(error: Exception) -> Exception:
+    """Unwrap errors that carry the real one as an argument or as their cause."""
+    while type(error) is ke.KafkaError:
+        inner = [a for a in (*error.args, error.__cause__) if isinstance(a, Exception)]
+        if not inner:
+            break
+        error = inner[0]
+    return error
+
+
+@contextmanager
+def connecting(settings: KafkaSettings) -> Iterator[None]:
+    """Explain why a client could not be opened.
+
+    The library says no more than that it could not; the reason it gives to its log alone.
+
+    Raises
+    ------
+    ConnectorError
+        Not retriable where the broker refused us, or we did not trust the broker.
+    """
+    heard = _Overheard()
+    logger = logging.getLogger("kafka.net")
+    logger.addHandler(heard)
+    try:
+        yield
+    except ke.KafkaError as error:
+        if heard.reason is None:
+            explained = explain(error, settings, "connecting")
+            if explained.retriable:
+                raise unreachable(settings) from error
+            raise explained from error
+        raise ConnectorError(
+            f"Kafka at {settings.bootstrap_servers}, while connecting: {heard.reason}; check "
+            "kafka.security"
+        ) from None
+    finally:
+        logger.removeHandler(heard)
+
+
+def unreachable(settings: KafkaSettings) -> ConnectorError:
+    """Say at which step each broker cannot be reached; they are dialled once more, to know."""
+    told = dict.fromkeys(map(_silence, settings.bootstrap_servers.split(",")))
+    return ConnectorError(
+        f"Kafka at {settings.bootstrap_servers}, while connecting: {'; '.join(told)}",
+        retriable=True,
+    )
+
+
+def _silence(address: str) -> str:
+    host, _, port = address.strip().rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _DIAL_S).close()
+    except socket.gaierror as error:
+        return f"the name {host} is not known (DNS: {error.strerror}); check the address"
+    except ConnectionRefusedError:
+        return (
+            f"nobody listens at {address} (connection refused); start the broker, or check the port"
+        )
+    except TimeoutError:
+        return f"{address} does not answer at all; check the address, and what is between"
+    except (OSError, ValueError) as error:
+        return f"{address}: {error}"
+    # A broker that refuses a login may hang up before its reason is read.
+    return (
+        f"something listens at {address}, but does not answer as a broker does here; if it is one, "
+        "check kafka.security: the protocol (TLS or not) and the login"
+    )
+
+
+class _Overheard(logging.Handler):
+    """Remembers why a login or a TLS handshake failed."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.reason: str | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the telling part of a message."""
+        found = _TELLING.search(record.getMessage())
+        if found is not None:
+            self.reason = found[1]

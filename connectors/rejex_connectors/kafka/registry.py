@@ -1,0 +1,245 @@
+"""A schema registry over HTTP: Confluent's API, which Karapace and Apicurio speak too."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import socket
+import ssl
+import urllib.error
+import urllib.request
+from base64 import b64encode
+from time import monotonic
+from typing import Any, NoReturn
+
+import msgspec
+
+from rejex_connectors.kafka.settings import RegistrySettings
+from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.protocols import RegisteredSchema
+
+__all__ = ["HttpSchemaRegistry"]
+
+TIMEOUT_S = 5.0
+"""An answer that is not whole by then is none, however steadily its bytes drip."""
+SCHEMA_S = 30.0
+"""No further question is asked for one schema after so long, whatever it refers to."""
+_MOST_BYTES = 16 << 20
+_MOST_REFERENCES = 256
+_UNKNOWN = 40403
+
+
+class _Reference(msgspec.Struct):
+    name: str
+    subject: str
+    version: int
+
+
+class _Answer(msgspec.Struct, rename="camel"):
+    schema: str
+    schema_type: str | None = None
+    references: list[_Reference] | None = None
+
+
+class _Refusal(msgspec.Struct):
+    error_code: int = 0
+
+
+class HttpSchemaRegistry:
+    """Asks a registry for schemas; nothing is kept, a decoder remembers what it compiled.
+
+    Raises
+    ------
+    ConfigError
+        When the address is missing, or the file of authorities or a secret cannot be read.
+    """
+
+    def __init__(self, settings: RegistrySettings) -> None:
+        if settings.url is None:
+            raise ConfigError("schema_registry.url is missing: give the registry's address.")
+        self._url = settings.url.rstrip("/")
+        self._headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
+        if settings.username is not None:
+            pair = f"{settings.username}:{settings.reveal('password')}".encode()
+            self._headers["Authorization"] = "Basic " + b64encode(pair).decode()
+        handlers: list[urllib.request.BaseHandler] = [_NoRedirects(), _Http()]
+        if settings.url.startswith("https"):
+            handlers.append(_Https(_tls(settings.ca_file)))
+        self._open = urllib.request.build_opener(*handlers).open
+
+    def schema(self, schema_id: int) -> RegisteredSchema | None:
+        """Return a schema with all it refers to, or ``None`` if the registry has no such id.
+
+        What it refers to and the registry does not have is left out: whoever reads by the schema
+        finds out whether it is needed.
+
+        Raises
+        ------
+        ConnectorError
+            Retriable while the registry does not answer; not when it refuses us.
+        """
+        until = monotonic() + SCHEMA_S
+        found = self._get(f"/schemas/ids/{schema_id}")
+        if found is None:
+            return None
+        answer = self._read(found)
+        references: dict[str, str] = {}
+        self._collect(answer, references, set(), until)
+        return RegisteredSchema(answer.schema_type or "AVRO", answer.schema, references)
+
+    def _collect(
+        self, answer: _Answer, into: dict[str, str], asked: set[tuple[str, int]], until: float
+    ) -> None:
+        for reference in answer.references or ():
+            key = (reference.subject, reference.version)
+            if key in asked or len(asked) >= _MOST_REFERENCES:
+                continue
+            asked.add(key)
+            if monotonic() > until:
+                self._silent(f"a schema with all it refers to takes more than {SCHEMA_S:g} s")
+            subject = urllib.parse.quote(reference.subject, safe="")
+            found = self._get(f"/subjects/{subject}/versions/{reference.version}")
+            if found is not None:
+                inner = self._read(found)
+                self._collect(inner, into, asked, until)
+                into[reference.name] = inner.schema
+
+    def _read(self, body: bytes) -> _Answer:
+        try:
+            return msgspec.json.decode(body, type=_Answer)
+        except msgspec.DecodeError:
+            self._no_registry("answers something else")
+
+    def _get(self, path: str) -> bytes | None:
+        """Return the body; ``None`` where the registry itself says that it has no such thing."""
+        request = urllib.request.Request(self._url + path, headers=self._headers)
+        try:
+            with self._answer(request) as answer:
+                body: bytes = answer.read(_MOST_BYTES)
+                # A short read is no error to the library; taken as it is, half a schema is none.
+                if answer.length and len(body) < _MOST_BYTES:
+                    raise http.client.IncompleteRead(body, answer.length)
+                status: int = answer.code
+        except ssl.SSLCertVerificationError as error:
+            raise self._untrusted(error) from None
+        except urllib.error.URLError as error:
+            if isinstance(error.reason, ssl.SSLCertVerificationError):
+                raise self._untrusted(error.reason) from None
+            self._silent(str(error.reason))
+        except (OSError, ValueError, http.client.IncompleteRead) as error:
+            self._silent(str(error) or type(error).__name__)
+        except http.client.HTTPException:
+            self._no_registry("does not speak HTTP")
+        if status == 200:
+            return body
+        self._explain(path, status, body)
+        return None
+
+    def _answer(self, request: urllib.request.Request) -> Any:  # noqa: ANN401 - refusals too
+        try:
+            return self._open(request, timeout=TIMEOUT_S)
+        except urllib.error.HTTPError as refusal:
+            return refusal
+
+    def _explain(self, path: str, status: int, body: bytes) -> None:
+        """Raise what an answer other than 200 means; silent where it means `no such thing`."""
+        if status == 404:
+            try:
+                code = msgspec.json.decode(body, type=_Refusal).error_code
+            except msgspec.DecodeError:
+                code = 0
+            if 40401 <= code <= _UNKNOWN:  # no such subject, version or schema
+                return
+            self._no_registry(f"answers 404 for {path}")
+        if status in (401, 403):
+            raise ConnectorError(
+                f"the schema registry at {self._url} refuses us with {status}: check "
+                "schema_registry.username and its password"
+            )
+        raise ConnectorError(
+            f"the schema registry at {self._url} answers {status} for {path}",
+            retriable=status >= 500 or status in (408, 429),
+        )
+
+    def _silent(self, reason: str) -> NoReturn:
+        raise ConnectorError(
+            f"the schema registry at {self._url} does not answer: {reason}", retriable=True
+        ) from None
+
+    def _untrusted(self, error: ssl.SSLCertVerificationError) -> ConnectorError:
+        return ConnectorError(
+            f"the schema registry at {self._url} is not trusted: {error.verify_message}; check "
+            "schema_registry.ca_file"
+        )
+
+    def _no_registry(self, why: str) -> NoReturn:
+        raise ConnectorError(
+            f"what is at {self._url} is no schema registry, it {why}: check schema_registry.url "
+            "and its path"
+        )
+
+
+class _InTime(io.RawIOBase):
+    """Reads from a socket until a moment; the library's own limit begins anew with every byte."""
+
+    def __init__(self, raw: io.RawIOBase, sock: socket.socket) -> None:
+        self._raw = raw
+        self._sock = sock
+        self._until = monotonic() + TIMEOUT_S
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:  # noqa: ANN401 - any writable buffer
+        left = self._until - monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        self._sock.settimeout(left)
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:  # noqa: ANN401
+        super().__init__(sock, *args, **options)
+        self.fp = io.BufferedReader(_InTime(self.fp.detach(), sock))
+
+
+class _Connection(http.client.HTTPConnection):
+    response_class = _Response
+
+
+class _TlsConnection(http.client.HTTPSConnection):
+    response_class = _Response
+
+
+class _Http(urllib.request.HTTPHandler):
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_Connection, req)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def __init__(self, context: ssl.SSLContext) -> None:
+        super().__init__(context=context)
+        self._tls = context
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_TlsConnection, req, context=self._tls)
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect would carry the password to wherever it points."""
+
+    def redirect_request(self, *_: Any) -> None:  # noqa: ANN401
+        """Follow nothing: the redirect becomes an error."""
+
+
+def _tls(ca_file: str | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ConfigError(f"schema_registry.ca_file {ca_file} cannot be used: {reason}") from None

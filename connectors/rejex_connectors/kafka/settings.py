@@ -1,0 +1,379 @@
+"""Everything the Kafka connector can be told: sections of the config file, used as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, SecretStr
+
+from rejex_connectors.kafka.guards.options import (
+    Options,
+    check_kafka_python,
+    check_librdkafka,
+)
+from rejex_stream.encode.schemas import PIPELINE, PIPELINE_VERSION, TOPICS
+from rejex_stream.errors import ConfigError
+from rejex_stream.settings import HttpAddress, Section, secret, setting
+
+__all__ = ["Kafka", "KafkaSecurity", "KafkaSettings", "KafkaTopics", "RegistrySettings"]
+
+
+class KafkaSecurity(Section):
+    """How to reach a broker that does not trust everybody."""
+
+    table: ClassVar[str] = "kafka.security"
+    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
+        "PLAINTEXT", says="How to talk to the broker."
+    )
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = setting(
+        None, says="How to log in; for the SASL protocols.", otherwise="none", example="PLAIN"
+    )
+    username: str | None = setting(
+        None, says="Name for PLAIN and SCRAM.", otherwise="none", example="rejex"
+    )
+    password: SecretStr | None = secret(says="Password for PLAIN and SCRAM.")
+    password_file: str | None = setting(
+        None, says="File that holds the password.", otherwise="none", example="/run/secrets/kafka"
+    )
+    password_env: str | None = setting(
+        None,
+        says="Environment variable that holds the password.",
+        otherwise="none",
+        example="KAFKA_PASSWORD",
+    )
+    ca_file: str | None = setting(
+        None,
+        says="PEM file of the authorities to trust.",
+        otherwise="the system's",
+        example="ca.pem",
+    )
+    cert_file: str | None = setting(
+        None, says="PEM file of the client's certificate.", otherwise="none", example="client.pem"
+    )
+    key_file: str | None = setting(
+        None, says="PEM file of the client's key.", otherwise="none", example="client.key"
+    )
+    key_password: SecretStr | None = secret(says="Password of the client's key.")
+    key_password_file: str | None = setting(
+        None,
+        says="File that holds the key's password.",
+        otherwise="none",
+        example="/run/secrets/key",
+    )
+    check_hostname: bool = setting(
+        True, says="Whether the broker's certificate must name the host that was dialled."
+    )
+    oauth_token_url: HttpAddress | None = setting(
+        None,
+        says="Where OAUTHBEARER tokens are fetched.",
+        otherwise="none",
+        example="https://login.example.com/token",
+    )
+    oauth_client_id: str | None = setting(
+        None, says="Client id for the token endpoint.", otherwise="none", example="rejex"
+    )
+    oauth_client_secret: SecretStr | None = secret(says="Client secret for the token endpoint.")
+    oauth_client_secret_file: str | None = setting(
+        None,
+        says="File that holds the client secret.",
+        otherwise="none",
+        example="/run/secrets/oauth",
+    )
+    oauth_scope: str | None = setting(
+        None, says="Scope to ask for.", otherwise="none", example="kafka"
+    )
+    oauth_token_file: str | None = setting(
+        None,
+        says="File with a token that somebody else renews.",
+        otherwise="none",
+        example="/run/secrets/token",
+    )
+
+    def check(self) -> None:
+        """Refuse what no single setting can know to be wrong.
+
+        Raises
+        ------
+        ConfigError
+            If a secret is given twice, or protocol, mechanism and login do not go together.
+        """
+        for name in ("password", "key_password", "oauth_client_secret"):
+            self.check_secret(name)
+        sasl = self.protocol.startswith("SASL")
+        if sasl and self.mechanism is None:
+            raise ConfigError(
+                f"kafka.security.protocol = {self.protocol!r} needs kafka.security.mechanism: "
+                "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER"
+            )
+        if not sasl and self.mechanism is not None:
+            raise ConfigError(
+                f"kafka.security.mechanism = {self.mechanism!r} does nothing with protocol "
+                f"{self.protocol!r}: set protocol to SASL_SSL (or SASL_PLAINTEXT)"
+            )
+        if self.mechanism == "OAUTHBEARER":
+            fetched = self.oauth_token_url and self.oauth_client_id
+            if not (fetched and self.sources("oauth_client_secret")) and not self.oauth_token_file:
+                raise ConfigError(
+                    "OAUTHBEARER needs oauth_token_file, or oauth_token_url with oauth_client_id "
+                    "and oauth_client_secret"
+                )
+        elif self.mechanism is not None and not (
+            self.username is not None and self.sources("password")
+        ):
+            raise ConfigError(f"{self.mechanism} needs kafka.security.username and .password")
+
+
+def _options(says: str, example: Options) -> Any:  # noqa: ANN401 - as `setting`
+    return setting(dict, says=says, otherwise="none", example=example, repr=False)
+
+
+class KafkaPythonOptions(Section):
+    """Options of kafka-python by what a client is for; each is told to that client alone."""
+
+    table: ClassVar[str] = "kafka.options.kafka_python"
+    consumer: Options = _options(
+        "For consumers, as they are; never printed.", {"fetch_min_bytes": 65_536}
+    )
+    producer: Options = _options(
+        "For producers, as they are; never printed.", {"send_buffer_bytes": 131_072}
+    )
+    admin: Options = _options(
+        "For admin clients, as they are; never printed.", {"connections_max_idle_ms": 60_000}
+    )
+
+    def check(self) -> None:
+        """Refuse options that kafka-python does not know, or that we set.
+
+        Raises
+        ------
+        ConfigError
+            With the option.
+        """
+        for role in ("consumer", "producer", "admin"):
+            check_kafka_python(role, getattr(self, role))
+
+
+class KafkaOptions(Section):
+    """Options of either client library, passed on as they are."""
+
+    table: ClassVar[str] = "kafka.options"
+    librdkafka: Options = _options(
+        "For all clients of confluent-kafka, as they are; never printed.", {"client.rack": "a"}
+    )
+    kafka_python: KafkaPythonOptions = setting(
+        KafkaPythonOptions, says="For clients of kafka-python."
+    )
+
+    def check(self) -> None:
+        """Refuse options that a library does not know, or that we set.
+
+        Raises
+        ------
+        ConfigError
+            With the option.
+        """
+        check_librdkafka(self.librdkafka)
+        self.kafka_python.check()
+
+
+class Kafka(Section):
+    """The broker; used where input.kind is kafka."""
+
+    moved: ClassVar[Mapping[str, str]] = {
+        "client_options": "options are said to one library now: [kafka.options.librdkafka], or "
+        "[kafka.options.kafka_python.consumer], .producer and .admin"
+    }
+
+    bootstrap_servers: str = setting(
+        "localhost:9092",
+        says="Brokers to begin with, host:port, comma separated.",
+        min_length=1,
+        example="kafka-1:9092,kafka-2:9092",
+    )
+    group: str | None = setting(
+        None,
+        says="Consumer group; all workers of a pipeline share it.",
+        otherwise="the pipeline's name",
+        min_length=1,
+        example="turbine-north",
+    )
+    delivery: Literal["exactly_once", "at_least_once"] = setting(
+        "exactly_once", says="Transactions, or at least once where the broker has none."
+    )
+    client: Literal["auto", "kafka-python", "confluent"] = setting(
+        "auto",
+        says="The client library; auto takes confluent (librdkafka, an extra) where it is there.",
+    )
+    instance_id: str | None = setting(
+        None,
+        says="Stable name of this worker; no two live workers may share it.",
+        otherwise="a new one at every start",
+        min_length=1,
+        example="worker-0",
+    )
+    start: Literal["earliest", "latest"] = setting(
+        "earliest", says="Where a partition begins that was never read."
+    )
+    session_timeout_ms: int = setting(
+        15_000, unit="ms", says="How long a silent worker keeps its partitions.", ge=1000
+    )
+    max_poll_interval_ms: int = setting(
+        300_000, unit="ms", says="How long a worker may work between two polls.", ge=1000
+    )
+    transaction_timeout_ms: int = setting(
+        15_000, unit="ms", says="After this the broker aborts an open transaction.", ge=1000
+    )
+    commit_timeout_ms: int = setting(15_000, unit="ms", says="Deadline of one commit.", ge=1000)
+    linger_ms: int = setting(20, unit="ms", says="How long the producer gathers a batch.", ge=0)
+    batch_bytes: int = setting(524_288, unit="bytes", says="Size of a producer's batch.", ge=1)
+    compression: Literal["gzip", "snappy", "lz4", "zstd"] | None = setting(
+        None, says="Compression of what is written.", otherwise="none", example="lz4"
+    )
+    max_message_bytes: int = setting(
+        1_000_000, unit="bytes", says="Largest record to write.", ge=4096
+    )
+    fetch_max_bytes: int = setting(
+        33_554_432, unit="bytes", says="Largest answer to one fetch; bounds memory.", ge=1
+    )
+    options: KafkaOptions = setting(KafkaOptions, says="Further options of the client libraries.")
+    security: KafkaSecurity = setting(KafkaSecurity, says="TLS and login.")
+
+    def check(self) -> None:
+        """Refuse what no single setting can know to be wrong.
+
+        Raises
+        ------
+        ConfigError
+            If a library does not know an option, deadlines contradict, or the login is no login.
+        """
+        self.security.check()
+        self.options.check()
+        if self.max_poll_interval_ms < self.session_timeout_ms:
+            raise ConfigError(
+                f"kafka.max_poll_interval_ms = {self.max_poll_interval_ms} is below "
+                f"session_timeout_ms = {self.session_timeout_ms}: raise it"
+            )
+
+
+class KafkaTopics(Section):
+    """Names of the topics; `input` may be several.
+
+    Attributes
+    ----------
+    input
+        Sensor events, keyed by sensor so that one sensor stays in one partition.
+    verdicts
+        One record per readable event.
+    review
+        Rejected events with context, for people.
+    labels
+        What people answered; retained, never compacted.
+    deadletter
+        Records that could not be read, bytes untouched.
+    incidents
+        Changes of incidents, and what became of commands.
+    control
+        Commands of people; one partition, which every worker reads whole.
+    state
+        Snapshots; compacted. ``None`` keeps snapshots elsewhere (a folder).
+    """
+
+    input: tuple[str, ...] = (TOPICS["input"],)
+    verdicts: str = TOPICS["verdicts"]
+    review: str = TOPICS["review"]
+    labels: str = TOPICS["labels"]
+    deadletter: str = TOPICS["deadletter"]
+    incidents: str = TOPICS["incidents"]
+    control: str = TOPICS["control"]
+    state: str | None = TOPICS["state"]
+
+    def check(self) -> None:
+        """Refuse topics that have two roles, or none to read."""
+        if not self.input:
+            raise ConfigError("kafka.topics.input is empty: name at least one topic to read")
+        names = [*self.input, *self.others]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ConfigError(
+                f"topic {twice[0]!r} is named twice: input, verdicts, review, labels, deadletter, "
+                "incidents, control and state must be different topics"
+            )
+
+    @property
+    def others(self) -> list[str]:
+        """All names but those of the input."""
+        named = [self.verdicts, self.review, self.labels, self.deadletter, self.incidents]
+        return [*named, self.control, *([] if self.state is None else [self.state])]
+
+
+class KafkaSettings(Kafka):
+    """What the connector needs to know: the broker, and what a pipeline says elsewhere.
+
+    Attributes
+    ----------
+    topics
+        See :class:`KafkaTopics`.
+    group
+        Consumer group; all workers of one service share it.
+    pipeline, pipeline_version
+        Name and version of what decides, for the CloudEvents source and ids. A new version gives
+        the same event a new id.
+    """
+
+    topics: KafkaTopics = Field(default_factory=KafkaTopics)
+    group: str = PIPELINE
+    pipeline: str = PIPELINE
+    pipeline_version: str = PIPELINE_VERSION
+
+    def check(self) -> None:
+        """Refuse what no single setting can know to be wrong, the topics' names included."""
+        super().check()
+        self.topics.check()
+
+
+class RegistrySettings(Section):
+    """Where the schemas of Avro and Protobuf records are; Confluent's API."""
+
+    table: ClassVar[str] = "schema_registry"
+    url: HttpAddress | None = setting(
+        None,
+        says="Its address, with the path of the API where there is one; a login goes into username "
+        "and password.",
+        otherwise="none",
+        example="http://localhost:8081",
+    )
+    username: str | None = setting(
+        None, says="Name for HTTP Basic authentication.", otherwise="none", example="rejex"
+    )
+    password: SecretStr | None = secret(says="Password that goes with the name.")
+    password_file: str | None = setting(
+        None,
+        says="File that holds the password.",
+        otherwise="none",
+        example="/run/secrets/registry",
+    )
+    password_env: str | None = setting(
+        None,
+        says="Environment variable that holds the password.",
+        otherwise="none",
+        example="REGISTRY_PASSWORD",
+    )
+    ca_file: str | None = setting(
+        None,
+        says="PEM file of the authorities to trust.",
+        otherwise="the system's",
+        example="ca.pem",
+    )
+
+    def check(self) -> None:
+        """Refuse what no single setting can know to be wrong.
+
+        Raises
+        ------
+        ConfigError
+            If the password is given twice, or a name without one.
+        """
+        self.check_secret("password")
+        if (self.username is None) == bool(self.sources("password")):
+            raise ConfigError("schema_registry.username and .password go together: give both")

@@ -1,0 +1,143 @@
+"""Outcomes and offsets, written together: with transactions both or neither."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+
+from rejex_connectors.kafka.clients import Message, Producer, SeatTakenError
+from rejex_connectors.kafka.messages import OutcomeMessages
+from rejex_connectors.kafka.source import KafkaSource
+from rejex_stream.errors import ConnectorError, RejexError
+from rejex_stream.types import Outcome, Partition
+
+__all__ = ["KafkaSink"]
+
+_log = logging.getLogger(__name__)
+
+
+class KafkaSink:
+    """Writes outcomes and offsets in one transaction; see :class:`~.protocols.Sink`."""
+
+    def __init__(
+        self,
+        source: KafkaSource,
+        producer: Producer,
+        open_producer: Callable[[], Producer],
+        messages: OutcomeMessages,
+    ) -> None:
+        self._source = source
+        self._producer: Producer | None = producer
+        self._open_producer = open_producer
+        self._messages = messages
+        self._written: dict[Partition, list[Message]] = {}
+        source.settle = self._settle
+        source.remember = lambda offsets: self._publish(offsets, {})
+
+    def write(self, outcomes: Sequence[Outcome]) -> None:
+        """Encode and keep; nothing is sent before :meth:`commit`. O(outcomes)."""
+        for (topic, partition), of_one in groupby(outcomes, key=_partition_of):
+            kept = self._written.setdefault(Partition(topic, partition), [])
+            kept.extend(self._messages.of(list(of_one)))
+
+    def commit(self, next_offsets: Mapping[Partition, int]) -> None:
+        """Make what was written durable, with the offsets, in one transaction.
+
+        Partitions that we lost are left out. What was written for a partition that `next_offsets`
+        does not name waits for its commit.
+
+        Raises
+        ------
+        ConnectorError
+            Not retriable when another worker has taken our name. After a retriable one
+            :meth:`abort` and :meth:`KafkaSource.rewind`: the commit may or may not have happened,
+            and ``Assigned`` will say.
+        """
+        owned = self._source.owned
+        for partition in [p for p in self._written if p not in owned]:
+            del self._written[partition]
+        offsets = {p: offset for p, offset in next_offsets.items() if p in owned}
+        self._publish(offsets, {p: self._written.pop(p, []) for p in offsets})
+
+    def _publish(
+        self, offsets: Mapping[Partition, int], messages: Mapping[Partition, Sequence[Message]]
+    ) -> None:
+        if not offsets:
+            return
+        if self._producer is None:
+            raise ConnectorError("Kafka: the last commit failed and was not aborted yet")
+        flat = [message for of_one in messages.values() for message in of_one]
+        places = self._source.places(offsets)
+        try:
+            self._producer.publish(flat, places, self._source.consumer)
+        except SeatTakenError as error:
+            self._drop_producer()
+            self._source.reseat(error)
+            raise ConnectorError(f"nothing was committed: {error}", retriable=True) from error
+        except BaseException:
+            self._drop_producer()
+            raise
+        self._source.settled(places)
+
+    def partitions(self, topic: str) -> int:
+        """Return how many partitions an output topic has."""
+        if self._producer is None:
+            self._producer = self._open_producer()
+        return self._producer.partitions(topic)
+
+    def keep(self, partition: Partition, messages: list[Message]) -> None:
+        """Write state with the next commit of its partition, or before its offset."""
+        self._written.setdefault(partition, []).extend(messages)
+
+    def keep_snapshot(self, partition: Partition, next_offset: int, pieces: list[Message]) -> bool:
+        """Write a snapshot: at once if its offset is committed, else with the next commit.
+
+        Returns whether it is durable by now.
+        """
+        committed = self._source.owned.get(partition)
+        if committed is None:
+            return False
+        if next_offset <= committed and not self._written.get(partition):
+            self._publish({partition: committed}, {partition: pieces})
+            return True
+        self.keep(partition, pieces)
+        return False
+
+    def abort(self) -> None:
+        """Forget what was written since the last commit; the transaction is given up."""
+        self._written.clear()
+        self._drop_producer()
+
+    def _settle(self) -> bool:
+        """Take the worker's name again where need be: that settles our last transaction."""
+        if self._producer is not None:
+            return True
+        try:
+            self._producer = self._open_producer()
+        except ConnectorError as error:
+            if not error.retriable:
+                raise
+            _log.warning("cannot write to Kafka yet: %s", error)
+            return False
+        return True
+
+    def _drop_producer(self) -> None:
+        if self._producer is not None:
+            self._producer.close()
+            self._producer = None
+
+    def close(self) -> None:
+        """Let go; what is not committed is dropped. That this was no crash is noted."""
+        ended_by = sys.exception()
+        expected = (RejexError, KeyboardInterrupt, SystemExit)
+        if self._producer is not None and (ended_by is None or isinstance(ended_by, expected)):
+            with contextlib.suppress(ConnectorError):
+                self._source.ended_well()
+        self._drop_producer()
+
+
+def _partition_of(outcome: Outcome) -> tuple[str, int]:
+    return outcome[0][0][:2]

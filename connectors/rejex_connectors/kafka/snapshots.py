@@ -1,0 +1,339 @@
+"""Snapshots in a compacted topic beside the input: nothing else to run or to back up.
+
+A part is written in the transaction that commits its offset, or after it, so the newest snapshot
+never runs ahead of what is committed; which parts make one is said by the last record of it
+(:mod:`rejex_connectors.parts`). What was decided has keys of its own, written with the offset it
+belongs to.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kafka import KafkaProducer, OffsetAndMetadata, TopicPartition
+from kafka import errors as ke
+
+from rejex_connectors.kafka.clients import Message, missing_topic
+from rejex_connectors.kafka.reading import (
+    asking,
+    client_options,
+    explain,
+    partitions_of,
+    read_partition,
+)
+from rejex_connectors.parts import PartSets
+from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError
+from rejex_stream.protocols import SnapshotPiece
+from rejex_stream.types import Partition, Record
+
+if TYPE_CHECKING:
+    from rejex_connectors.kafka.settings import KafkaSettings
+    from rejex_connectors.kafka.sink import KafkaSink
+
+__all__ = ["AloneSink", "KafkaSnapshots", "reading_snapshots"]
+
+_DECISIONS = "decisions"
+SETTLE_S = 5.0
+"""How long the marker of a transaction may take that is already decided, in seconds."""
+_OVERHEAD = 3072
+"""Bytes left for key, headers and the log's own."""
+
+
+@dataclass
+class _Pieces:
+    """The pieces of one snapshot, as far as they were seen."""
+
+    next_offset: int
+    count: int
+    id: bytes
+    found: dict[int, bytes] = field(default_factory=dict)
+    written_at: int = 0
+
+    def forgotten(self) -> _Pieces:
+        """Return it without its bytes."""
+        return _Pieces(self.next_offset, self.count, self.id)
+
+
+@dataclass
+class _Known:
+    """What the state topic holds of a partition; in slots, what earlier versions wrote."""
+
+    sets: PartSets
+    slots: dict[int, _Pieces] = field(default_factory=dict)
+    decisions: _Pieces | None = None
+
+
+class KafkaSnapshots:
+    """Keeps snapshots in ``topics.state``; see :class:`~rejex_stream.protocols.SnapshotStore`.
+
+    Parameters
+    ----------
+    settings
+        Names the topic and the largest message.
+    sink
+        The sink whose transactions the snapshots join; outside a run, :class:`AloneSink`.
+
+    Raises
+    ------
+    ConfigError
+        When no state topic is configured.
+    """
+
+    def __init__(self, settings: KafkaSettings, sink: KafkaSink | AloneSink) -> None:
+        if settings.topics.state is None:
+            raise ConfigError("kafka.topics.state is unset: name it, or keep snapshots in a folder")
+        self._settings = settings
+        self._topic = settings.topics.state
+        self._sink = sink
+        self._partitions = sink.partitions(self._topic)
+        self._known: dict[Partition, _Known] = {}
+        self._just_read: tuple[Partition, _Pieces | None] | None = None
+        self._size = settings.max_message_bytes - _OVERHEAD
+
+    def save(self, partition: Partition, piece: SnapshotPiece) -> bool:
+        """Write a piece with the next commit, or at once if its offset is committed. O(bytes)."""
+        # Read anew if the last piece may or may not have been written: a wrong guess would write
+        # over the snapshot that we would restore from.
+        self._just_read, known = None, self._known.pop(partition, None)
+        if known is None:
+            known = self._read(partition)
+            known.sets.forget_bodies()
+            known.slots = {slot: found.forgotten() for slot, found in known.slots.items()}
+        writes = known.sets.write(piece)
+        if writes is None:
+            return False
+        to, prefix = partition.partition % self._partitions, self._prefix(partition)
+        messages = [Message(self._topic, to, prefix + key, value, []) for key, value in writes]
+        if piece.last:  # there is a snapshot that needs none of what earlier versions left
+            for slot, found in known.slots.items():
+                keys = [self._key(partition, slot, n) for n in range(found.count)]
+                messages += [Message(self._topic, to, key, None, []) for key in keys]
+            known.slots = {}
+        if self._sink.keep_snapshot(partition, piece.next_offset, messages):
+            self._known[partition] = known
+        return True
+
+    def load(self, partition: Partition, at_most: int) -> tuple[int, Mapping[str, bytes]] | None:
+        """Return the newest snapshot at or before `at_most`. O(bytes in the state partition).
+
+        That its bytes are those that were written is for the seals in them to say.
+        """
+        known = self._read(partition)
+        found = known.sets.load(at_most)
+        if found is None:
+            fitting = [
+                pieces
+                for pieces in known.slots.values()
+                if len(pieces.found) == pieces.count and pieces.next_offset <= at_most
+            ]
+            if fitting:
+                best = max(fitting, key=lambda pieces: (pieces.next_offset, pieces.written_at))
+                blob = b"".join(best.found[n] for n in range(best.count))
+                found = best.next_offset, {"": blob}
+        known.sets.forget_bodies()
+        known.slots = {slot: pieces.forgotten() for slot, pieces in known.slots.items()}
+        self._known[partition], self._just_read = known, (partition, known.decisions)
+        return found
+
+    def drop(self, partition: Partition, *, schemas: bool = False) -> None:
+        """Delete every key of a partition; what was decided (`schemas`) only where asked."""
+        prefix = self._prefix(partition)
+        kept = prefix + f"{_DECISIONS}|".encode()
+        where = Partition(self._topic, partition.partition % self._partitions)
+        there: dict[bytes, bool] = {}
+        for record in read_partition(self._settings, where, settle_s=SETTLE_S):
+            key = record.key
+            if key is None or not key.startswith(prefix):
+                continue
+            if schemas or not key.startswith(kept):
+                there[key] = record.value is not None
+        to = where.partition
+        gone = [
+            Message(self._topic, to, key, None, []) for key, is_there in there.items() if is_there
+        ]
+        self._known.pop(partition, None)
+        self._just_read = None
+        self._sink.keep_snapshot(partition, 0, gone)
+
+    def save_decisions(self, partition: Partition, decisions: bytes) -> None:
+        """Write `decisions` with the next commit of `partition`, or before its offset."""
+        self._just_read = None
+        self._sink.keep(partition, self._pieces(partition, decisions))
+
+    def load_decisions(self, partition: Partition) -> bytes | None:
+        """Return what was decided when `partition` was last committed. O(bytes in the partition).
+
+        Asked right after :meth:`load`, it reads nothing again.
+
+        Raises
+        ------
+        CheckpointError
+            If, without transactions, a crash left no more than half of it.
+        """
+        just_read, self._just_read = self._just_read, None
+        if just_read is not None and just_read[0] == partition:
+            found = just_read[1]
+        else:
+            found = self._read(partition).decisions
+        if found is None:
+            return None
+        if len(found.found) < found.count:
+            raise CheckpointError(
+                f"What was decided for {partition.topic}-{partition.partition} was cut short by a "
+                f"crash ({len(found.found)} of {found.count} pieces): drop it (`rejex-stream state "
+                "drop --schemas`), and the registry and the control log are asked again about what "
+                "is replayed."
+            )
+        return b"".join(found.found[n] for n in range(found.count))
+
+    def _pieces(self, partition: Partition, blob: bytes) -> list[Message]:
+        pieces = [blob[i : i + self._size] for i in range(0, len(blob), self._size)] or [b""]
+        headers = [
+            ("next_offset", b"0"),
+            ("pieces", b"%d" % len(pieces)),
+            ("id", uuid.uuid4().hex.encode()),
+        ]
+        to = partition.partition % self._partitions
+        return [
+            Message(self._topic, to, self._key(partition, _DECISIONS, n), piece, headers)
+            for n, piece in enumerate(pieces)
+        ]
+
+    def _prefix(self, partition: Partition) -> bytes:
+        return f"{self._settings.group}|{partition.topic}|{partition.partition}|".encode()
+
+    def _key(self, partition: Partition, slot: int | str, piece: int) -> bytes:
+        return self._prefix(partition) + f"{slot}|{piece}".encode()
+
+    def _read(self, partition: Partition) -> _Known:
+        prefix = self._prefix(partition)
+        decided = f"{_DECISIONS}|".encode()
+        known = _Known(PartSets(self._size - len(prefix)))
+        decisions: dict[int, _Pieces] = {}
+        where = Partition(self._topic, partition.partition % self._partitions)
+        for record in read_partition(self._settings, where, settle_s=SETTLE_S):
+            if record.key is None or not record.key.startswith(prefix):
+                continue
+            rest = record.key[len(prefix) :]
+            if known.sets.take(rest, record.value):
+                continue
+            if rest.startswith(decided):
+                _collect(decisions, record, b"0|" + rest[len(decided) :])
+            else:
+                _collect(known.slots, record, rest)
+        known.sets.settle()
+        known.decisions = decisions.get(0)
+        return known
+
+
+def reading_snapshots(settings: KafkaSettings, partitions: int) -> KafkaSnapshots:
+    """Return the snapshots of a state topic of so many partitions, to be read only."""
+    return KafkaSnapshots(settings, _NoSink(partitions))  # type: ignore[arg-type] # never written
+
+
+class _NoSink:
+    """Knows how many partitions the topic has, and nothing else."""
+
+    def __init__(self, partitions: int) -> None:
+        self._partitions = partitions
+
+    def partitions(self, topic: str) -> int:
+        return self._partitions
+
+
+class AloneSink:
+    """In the place of a run's sink: writes at once, and as nobody's worker, while none is there.
+
+    Raises
+    ------
+    ConnectorError
+        If the broker does not answer, or a worker of the group does.
+    """
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._waiting: list[Message] = []
+        with asking(settings, f"asking who is in group {settings.group}") as client:
+            group = client.describe_groups([settings.group])[settings.group]
+        n_members = len(group["members"])
+        if n_members:
+            raise ConnectorError(
+                f"group {settings.group} has {n_members} member(s): stop the workers first, they "
+                "would write over it"
+            )
+
+    def partitions(self, topic: str) -> int:
+        """Return how many partitions a topic has."""
+        found = len(partitions_of(self._settings, topic))
+        if not found:
+            raise missing_topic(self._settings, topic)
+        return found
+
+    def keep(self, partition: Partition, messages: list[Message]) -> None:
+        """Write with the next snapshot."""
+        self._waiting += messages
+
+    def keep_snapshot(self, partition: Partition, next_offset: int, pieces: list[Message]) -> bool:
+        """Write in a transaction."""
+        waiting, self._waiting = self._waiting, []
+        if waiting or pieces:
+            self._write([*waiting, *pieces], {})
+        return True
+
+    def commit(self, offsets: Mapping[Partition, int]) -> None:
+        """Commit offsets for the group."""
+        self._write([], offsets)
+
+    def _write(self, messages: list[Message], offsets: Mapping[Partition, int]) -> None:
+        settings = self._settings
+        producer = KafkaProducer(
+            **client_options(settings, "producer"),
+            transactional_id=f"{settings.group}-state",
+            transaction_timeout_ms=settings.transaction_timeout_ms,
+            max_request_size=settings.max_message_bytes + _OVERHEAD,
+            metrics_enabled=False,
+        )
+        try:
+            producer.init_transactions()
+            producer.begin_transaction()
+            sent = [
+                producer.send(
+                    m.topic, key=m.key, value=m.value, headers=m.headers, partition=m.partition
+                )
+                for m in messages
+            ]
+            producer.flush(settings.commit_timeout_ms / 1000)
+            for future in sent:
+                future.get(1)
+            if offsets:
+                at = {TopicPartition(*p): OffsetAndMetadata(o, "", -1) for p, o in offsets.items()}
+                producer.send_offsets_to_transaction(at, settings.group)
+            producer.commit_transaction()
+        except ke.KafkaError as error:
+            named = settings.replace(instance_id="state")  # which names the transactional id, too
+            raise explain(error, named, "writing the state", operation="WRITE") from error
+        finally:
+            producer.close(timeout=2)
+
+
+def _collect(slots: dict[int, _Pieces], record: Record, rest: bytes) -> None:
+    """Add one piece; a piece of another snapshot starts its slot anew. Foreign ones are ignored."""
+    headers = dict(record.headers)
+    try:
+        slot, n = (int(part) for part in rest.split(b"|"))
+        if record.value is None:
+            slots.pop(slot, None)
+            return
+        next_offset, count = int(headers["next_offset"] or b""), int(headers["pieces"] or b"")
+        id_ = headers["id"] if "id" in headers else headers["sha256"]  # that of older versions
+    except (KeyError, ValueError):
+        return
+    pieces = slots.get(slot)
+    if pieces is None or (pieces.next_offset, pieces.id) != (next_offset, id_ or b""):
+        pieces = slots[slot] = _Pieces(next_offset, count, id_ or b"")
+    if n < count:
+        pieces.found[n] = record.value
+        pieces.written_at = record.position.offset

@@ -1,0 +1,268 @@
+"""The partitions that the group gives us, each delivered from what is committed."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from rejex_connectors.kafka.clients import Consumer, Edge, Gained, Place, SeatTakenError
+from rejex_connectors.kafka.guards.lastresort import LastResort
+from rejex_connectors.kafka.reading import read_partition
+from rejex_connectors.kafka.settings import KafkaSettings
+from rejex_stream.errors import ConnectorError
+from rejex_stream.protocols import Assigned, Revoked
+from rejex_stream.types import Partition, Record
+
+__all__ = ["KafkaSource"]
+
+SETTLE_S = 1.0
+"""How long one poll may wait for the broker to settle who committed what, in seconds."""
+RIVAL_S = 60.0
+"""Thrown out twice within so many seconds, it was no accident."""
+
+_log = logging.getLogger(__name__)
+
+
+class KafkaSource:
+    """Delivers the partitions that the group gives us; see :class:`~.protocols.Source`."""
+
+    exhausted = False
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        settings: KafkaSettings,
+        open_consumer: Callable[[], Consumer] | None = None,
+    ) -> None:
+        self.consumer = consumer
+        self._open_consumer = open_consumer
+        self._reseated_s = -math.inf
+        self._gone: list[Partition] = []
+        self._from_latest = settings.start == "latest"
+        self._announced: dict[Partition, int] = {}
+        self._ends: dict[Partition, int] = {}  # of partitions that were paused, when they were
+        self._waiting: list[Partition] = []
+        self._again = False
+        self.settle: Callable[[], bool] = lambda: True
+        self.remember: Callable[[Mapping[Partition, int]], None] | None = None
+        self.inspect: Callable[[Sequence[Record]], None] | None = None
+        self._resort = LastResort(lambda p, offset: read_partition(settings, p, offset))
+        self._to_begin: dict[Partition, int] = {}
+
+    @property
+    def owned(self) -> dict[Partition, int]:
+        """Partitions whose outcomes may be committed, with the offset each has committed.
+
+        Changes in :meth:`changes` alone; the sink keeps the offsets up to date.
+        """
+        return self._announced
+
+    def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]:
+        """Return what is there, waiting at most `timeout_s`.
+
+        Raises
+        ------
+        ConnectorError
+            Not retriable where the log ends before our offset (trimmed or made anew), or where
+            :attr:`inspect` refuses what came.
+        """
+        try:
+            self._begin()
+            records = self._read_with_care(max_records)
+            records += self.consumer.poll(max_records, 0.0 if records else timeout_s)
+            for partition, offset in self.consumer.take_stuck().items():
+                _log.warning("%s-%d is read with care from %d on", *partition, offset)
+                self._resort.carefully(partition, offset)
+            if self.inspect is not None:
+                self.inspect(records)
+            return records
+        except SeatTakenError as error:
+            self.reseat(error)
+            return ()
+
+    def _begin(self) -> None:
+        """Have the library read what was sought; what it is about to read is noted first."""
+        begun = [(p, offset) for p, offset in self._to_begin.items() if p in self._announced]
+        self._to_begin.clear()
+        owned = self._announced
+        new = {p for p, _ in begun if self._resort.is_new(p)}
+        plain = [(p, at) for p, at in begun if not self._resort.begin(p, at, owned[p])]
+        if self.remember is not None and (to_note := {p: owned[p] for p, _ in plain if p in new}):
+            self.remember(to_note)
+        for partition, offset in plain:
+            self.consumer.start(partition, offset)
+
+    def _read_with_care(self, max_records: int) -> list[Record]:
+        """Return records of partitions that ended a run before, as few at a time as is wise."""
+        records: list[Record] = []
+        for partition in self._resort.caring():
+            committed = self._announced[partition]
+            if self._resort.waits(partition, committed):
+                continue
+            found, note = self._resort.next(partition, max_records)
+            if note is not None and self.remember is not None:
+                self.remember({partition: committed})
+            records += found
+            following = self._resort.done(partition)
+            if following is not None:
+                if not found and partition in self._resort.opened():
+                    self._note_nothing_in_hand([partition])
+                self.consumer.start(partition, following)
+        return records
+
+    def _note_nothing_in_hand(self, partitions: Iterable[Partition]) -> None:
+        there = {p: self._announced[p] for p in partitions if p in self._announced}
+        for partition in there:
+            self._resort.clear(partition)
+        if there and self.remember is not None:
+            self.remember(there)
+
+    def ended_well(self) -> None:
+        """Take back the notes that an end before the next commit would be held against a record."""
+        opened = list(self._resort.opened())
+        if opened:
+            self.ask(1.0)
+            self._note_nothing_in_hand(opened)
+
+    def places(self, offsets: Mapping[Partition, int]) -> dict[Partition, Place]:
+        """Return offsets to commit, each with what is to be noted there."""
+        note, owned = self._resort.note, self._announced
+        return {p: Place(offset, note(p, offset, owned[p])) for p, offset in offsets.items()}
+
+    def settled(self, places: Mapping[Partition, Place]) -> None:
+        """Take note of what was committed."""
+        for partition, (offset, note) in places.items():
+            self._announced[partition] = offset
+            self._resort.committed(partition, note)
+
+    def reseat(self, error: SeatTakenError) -> None:
+        """Join the group anew after somebody joined under our name.
+
+        That somebody may be a ghost: a request of our own that the broker answered after we had
+        given it up. A rival is still there when we come back, and throws us out again; then, and
+        where its transactions have fenced ours, we give way.
+
+        Raises
+        ------
+        SeatTakenError
+            The second time within :data:`RIVAL_S`.
+        """
+        now = time.monotonic()
+        if self._open_consumer is None or now - self._reseated_s < RIVAL_S:
+            raise error
+        _log.warning("joining the group anew: %s", error)
+        self._reseated_s = now
+        self.consumer.close()
+        self.consumer = self._open_consumer()
+        self._gone += self._announced
+        self._waiting.clear()
+
+    def changes(self) -> Sequence[Assigned | Revoked]:
+        """Return what was gained and lost; a gained partition once its offset is settled."""
+        changes: list[Assigned | Revoked] = []
+        for partition in self._gone:
+            changes += self._forget(partition)
+        self._gone.clear()
+        for change in self.consumer.changes():
+            if isinstance(change, Gained):
+                self._waiting.append(change.partition)
+            else:
+                changes += self._forget(change.partition)
+        if self._again:
+            self._again = False
+            again = sorted(self._announced)
+            for partition in again:
+                changes += self._forget(partition)
+            self._waiting += again
+        if self._waiting and self.settle():
+            changes += self._assigned()
+        return changes
+
+    def _forget(self, partition: Partition) -> list[Assigned | Revoked]:
+        if partition in self._waiting:
+            self._waiting.remove(partition)
+        if partition not in self._announced:
+            return []
+        del self._announced[partition]
+        self._resort.forget(partition)
+        self._to_begin.pop(partition, None)
+        self._ends.pop(partition, None)
+        return [Revoked(partition)]
+
+    def _assigned(self) -> list[Assigned | Revoked]:
+        found: list[Assigned | Revoked] = []
+        for partition in list(self._waiting):
+            try:
+                place = self.consumer.committed(partition, SETTLE_S)
+                committed = None if place is None else place.offset
+                fresh = committed is None and self._from_latest
+                edge: Edge = "latest" if fresh else "earliest"
+                earliest = self.consumer.edge(partition, edge, SETTLE_S)
+            except ConnectorError as error:
+                if not error.retriable:
+                    raise
+                _log.warning("%s-%d is not settled yet: %s", *partition, error)
+                break  # asked again after the next poll
+            self._waiting.remove(partition)
+            self._announced[partition] = earliest if committed is None else committed
+            self._resort.take(partition, "" if place is None else place.note)
+            found.append(Assigned(partition, committed, earliest))
+        return found
+
+    def seek(self, partition: Partition, offset: int) -> None:
+        """Deliver `partition` from `offset` on."""
+        if partition in self._announced:
+            self._to_begin[partition] = offset
+
+    def pause(self, partition: Partition) -> None:
+        """Deliver nothing of `partition` until :meth:`seek`; the group goes on without a hitch."""
+        if partition in self._announced:
+            end = self.consumer.end(partition)
+            if end is not None:
+                self._ends[partition] = end
+            self._to_begin.pop(partition, None)
+            self._resort.rest(partition)
+            self.consumer.stop(partition)
+
+    @property
+    def joined(self) -> bool:
+        """Whether we are a member of the group, be it one without partitions."""
+        return self.consumer.joined()
+
+    def lag(self) -> dict[Partition, int]:
+        """Return how many records of each owned partition are not committed.
+
+        As of the last fetch, so nobody is asked; a partition that was not fetched yet is left out.
+        """
+        lag = {}
+        for partition, committed in self._announced.items():
+            end = self.consumer.end(partition)
+            if end is None:
+                end = self._ends.get(partition)
+            if end is not None:
+                lag[partition] = max(0, end - committed)
+        return lag
+
+    def ask(self, timeout_s: float = 2.0) -> None:
+        """Find out whether the broker answers; where nothing comes in, a poll does not tell.
+
+        Raises
+        ------
+        ConnectorError
+            If it does not within `timeout_s`.
+        """
+        for partition in list(self._announced)[:1]:
+            self.consumer.ask(partition, timeout_s)
+
+    def rewind(self) -> None:
+        """Give every partition anew, from what is committed; nothing in flight is delivered."""
+        for partition in self._announced:
+            self.pause(partition)  # what was sought is forgotten: beginning there would write
+        self._again = True
+
+    def close(self) -> None:
+        """Leave the group; a worker with an `instance_id` keeps its seat for a while."""
+        self._resort.close()
+        self.consumer.close()

@@ -1,0 +1,174 @@
+"""Snapshots under a key: what somebody without it wrote is refused.
+
+Every part carries a keyed checksum (HMAC-SHA-256) over itself, its name and its partition. Who can
+write to the store but has no key cannot make a part, nor put one in the place of another; what he
+can do is delete snapshots, or bring back older parts of the same sensor.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from pathlib import Path
+
+from rejex_stream.errors import WAY_OUT, CheckpointError, ConfigError
+from rejex_stream.protocols import SnapshotPiece, SnapshotStore
+from rejex_stream.types import Partition
+
+__all__ = ["SealedStore", "read_key"]
+
+_MAGIC = b"RJXHMAC1"
+_BODY_AT = len(_MAGIC) + 32
+_FEWEST = 16
+_NOWHERE = Partition("", 0)
+
+
+def read_key(path: str, setting: str = "state.seal_key_file") -> bytes:
+    """Return the key in a file that a setting names, less white space around it.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read, or its key is too short to be one.
+    """
+    try:
+        key = Path(path).read_bytes().strip()
+    except OSError as error:
+        raise ConfigError(f"{setting} {path} cannot be read: {error.strerror}.") from None
+    if len(key) < _FEWEST:
+        raise ConfigError(
+            f"The key in {setting} {path} has {len(key)} bytes: give at least {_FEWEST}, "
+            "e.g. of `openssl rand -hex 32`."
+        )
+    return key
+
+
+class SealedStore:
+    """A snapshot store whose parts are sealed with a key; see :class:`~.protocols.SnapshotStore`.
+
+    Parameters
+    ----------
+    store
+        Where they are kept.
+    key
+        ``None``: nothing is sealed, and what was sealed is refused.
+
+    Examples
+    --------
+    >>> from rejex_stream.testing import MemorySnapshotStore
+    >>> kept, at = MemorySnapshotStore(), Partition("water", 0)
+    >>> store = SealedStore(kept, b"sixteen bytes or more")
+    >>> store.save(at, SnapshotPiece(10, None, {"a": b"1"}))
+    True
+    >>> store.load(at, at_most=10)
+    (10, {'a': b'1'})
+    >>> SealedStore(kept, b"a key of somebody else").load(at, at_most=10)
+    Traceback (most recent call last):
+        ...
+    rejex_stream.errors.CheckpointError: The snapshot of water-0 at offset 10 was not sealed with \
+the key of state.seal_key_file, or was altered since (part 'a'): give the key that it was sealed \
+with, or use another snapshot (`rejex-stream state import`), or drop it (`rejex-stream state \
+drop`) to start from the input alone.
+    """
+
+    def __init__(self, store: SnapshotStore, key: bytes | None) -> None:
+        self._store = store
+        self._key = key
+
+    def save(self, partition: Partition, piece: SnapshotPiece) -> bool:
+        """Seal and keep a piece. O(bytes)."""
+        if self._key is not None:
+            parts = {
+                name: None if body is None else self._sealed(partition, b"part", name, body)
+                for name, body in piece.parts.items()
+            }
+            piece = piece._replace(parts=parts)
+        return self._store.save(partition, piece)
+
+    def load(self, partition: Partition, at_most: int) -> tuple[int, Mapping[str, bytes]] | None:
+        """Return what was sealed with this key. O(bytes).
+
+        Raises
+        ------
+        CheckpointError
+            If a part was not.
+        """
+        found = self._store.load(partition, at_most)
+        if found is None:
+            return None
+        offset, parts = found
+        what = f"The snapshot of {partition.topic}-{partition.partition} at offset {offset}"
+        return offset, {
+            name: self._opened(partition, b"part", name, body, what) for name, body in parts.items()
+        }
+
+    def sealed_file(self, content: bytes) -> bytes:
+        """Seal what leaves the store in a file."""
+        return content if self._key is None else self._sealed(_NOWHERE, b"file", "", content)
+
+    def opened_file(self, content: bytes) -> bytes:
+        """Return what :meth:`sealed_file` sealed with this key.
+
+        Raises
+        ------
+        CheckpointError
+            If it did not.
+        """
+        return self._opened(_NOWHERE, b"file", "", content, "The exported state")
+
+    def save_decisions(self, partition: Partition, decisions: bytes) -> None:
+        """Seal and keep what was decided."""
+        if self._key is not None:
+            decisions = self._sealed(partition, b"decisions", "", decisions)
+        self._store.save_decisions(partition, decisions)
+
+    def load_decisions(self, partition: Partition) -> bytes | None:
+        """Return what was sealed with this key.
+
+        Raises
+        ------
+        CheckpointError
+            If it was not.
+        """
+        found = self._store.load_decisions(partition)
+        if found is None:
+            return None
+        what = f"What was decided for {partition.topic}-{partition.partition}"
+        return self._opened(partition, b"decisions", "", found, what)
+
+    def _sealed(self, partition: Partition, kind: bytes, name: str, body: bytes) -> bytes:
+        assert self._key is not None
+        fields = (
+            kind,
+            partition.topic.encode("utf-8", "surrogatepass"),
+            b"%d" % partition.partition,
+            name.encode("utf-8", "surrogatepass"),
+        )
+        mac = hmac.new(self._key, digestmod="sha256")
+        for field in fields:
+            mac.update(len(field).to_bytes(4, "big") + field)
+        mac.update(body)
+        return _MAGIC + mac.digest() + body
+
+    def _opened(
+        self, partition: Partition, kind: bytes, name: str, sealed: bytes, what: str
+    ) -> bytes:
+        if self._key is None:
+            if sealed.startswith(_MAGIC):
+                raise CheckpointError(
+                    f"{what} is sealed with a key: set state.seal_key_file to the file that holds "
+                    f"it, or {WAY_OUT}."
+                )
+            return sealed
+        body = sealed[_BODY_AT:]
+        if not hmac.compare_digest(sealed, self._sealed(partition, kind, name, body)):
+            if not sealed.startswith(_MAGIC):
+                raise CheckpointError(
+                    f"{what} is not sealed, and with state.seal_key_file nothing else is taken: "
+                    f"leave the key out, or {WAY_OUT}."
+                )
+            raise CheckpointError(
+                f"{what} was not sealed with the key of state.seal_key_file, or was altered since "
+                f"(part {name!r}): give the key that it was sealed with, or {WAY_OUT}."
+            )
+        return body

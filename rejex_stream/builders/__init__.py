@@ -1,1 +1,0 @@
-"""The parts of :mod:`rejex_stream.build`: values, Kafka, files, a whole run."""

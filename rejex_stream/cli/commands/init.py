@@ -1,0 +1,206 @@
+"""``init``: from a file or a topic to a config that reads it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rejex_connectors.files import FileSource
+from rejex_connectors.files.bytes import ByteInput, is_gzip
+
+from rejex_stream.cli import options
+from rejex_stream.cli.show import print_facts
+from rejex_stream.config import name_of, parse_config
+from rejex_stream.config.assembly import kafka_settings, records_of
+from rejex_stream.detectors import DEFAULT
+from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.operate.logs import escaped
+from rejex_stream.rejection.budget import CONTAMINATION
+from rejex_stream.tables import Asked, Feed, Table, draft_config, open_feed, open_table
+from rejex_stream.types import Record
+
+__all__ = ["init"]
+
+_SAMPLE = 2_000
+
+
+def init(  # noqa: PLR0917 - one parameter an option
+    file: Annotated[
+        Path | None, typer.Argument(help="A CSV table or JSON Lines, plain or gzip.")
+    ] = None,
+    kafka: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="SERVERS TOPIC", help="A topic of JSON, instead of a file."),
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option(help="The config.  [default: named after the file or topic]")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over a config.")] = False,
+    contamination: Annotated[
+        float | None,
+        typer.Option("--contamination", "-c", help="γ, the expected share of anomalies."),
+    ] = None,
+    tolerance: options.Tolerance = None,
+    rate: options.Rate = None,
+    window: options.Window = None,
+    detector: options.Detector = DEFAULT,
+    time: options.Time = None,
+    sensor: options.Sensor = None,
+    tag: options.Tag = None,
+    channel: options.Channel = None,
+    flag: options.Flag = None,
+    label: options.KnownLabel = None,
+    delimiter: options.Delimiter = None,
+    encoding: options.Encoding = None,
+    decimal: options.Decimal = None,
+    thousands: options.Thousands = None,
+    header: options.Header = None,
+    time_format: options.TimeFormat = None,
+    time_zone: options.TimeZone = None,
+) -> None:
+    """Look at records, guess what they are, and write the config that reads them.
+
+    Fields of JSON are named by their paths, data.temp. What was guessed is said, with the option
+    that changes it; what cannot be seen is asked on a terminal. A broker that wants a login takes
+    it from the environment: REJEX_KAFKA__SECURITY__PROTOCOL and so on.
+    """
+    asked = options.asked_of(dict(locals()))
+    if (file is None) == (kafka is None):
+        raise ConfigError("give one of FILE and --kafka SERVERS TOPIC: what should be read?")
+    where = to or Path(name_of(file.name if file else f"{kafka[1]}.x") + ".toml")  # type: ignore[index]
+    if where.exists() and not force:
+        raise ConfigError(f"{where} is there already: give --force, or another name with --to.")
+    source: dict[str, object]
+    found: Table | Feed
+    rekey_from = ""
+    if kafka is not None:
+        servers, topic = kafka
+        found, partitions = _of_topic(servers, topic, asked)
+        split = partitions > 1 and not found.from_key and (found.keyless or found.parted)
+        rekey_from, read = (topic, f"{topic}.keyed") if split else ("", topic)
+        source = {"kind": "kafka", "topics": [read], **found.settings()}
+        if found.guess.sensor is None:
+            source["fixed_sensor"] = topic
+    else:
+        assert file is not None
+        found, source = _of_file(file, asked)
+    for line in found.said:
+        print(f"{file.name if file else kafka[1]}: {escaped(line)}", file=sys.stderr)  # type: ignore[index]
+    if contamination is None:
+        contamination = _asked_for(
+            "Share of events that you expect to be anomalies (γ)", CONTAMINATION
+        )
+    choice = found.suggested(
+        contamination=contamination, tolerance=tolerance, rate=rate, window=window,
+        detector=detector,
+    )  # fmt: skip
+    words = [str(file)] if file else ["--kafka", *kafka]  # type: ignore[misc]
+    notes = [*found.said, *choice.notes]
+    text = draft_config(
+        source,
+        choice,
+        name=name_of(where),
+        detector=detector,
+        comments=[f"Written by rejex-stream init {shlex.join(words)}.", *map(escaped, notes)],
+        kafka=None if kafka is None else {"bootstrap_servers": kafka[0]},
+    )
+    try:
+        where.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConnectorError(f"cannot write {where}: {error.strerror}.") from error
+    _say(where, found, source, choice.notes, rekey_from)
+
+
+def _asked_for(question: str, default: float) -> float:
+    """Ask somebody who can answer; without a terminal, the default stands."""
+    if not sys.stdin.isatty():
+        return default
+    return float(typer.prompt(question, default=default, type=float, err=True))
+
+
+def _of_file(file: Path, asked: Asked) -> tuple[Table | Feed, dict[str, object]]:
+    if not _is_json(file):
+        table = open_table(file, asked)
+        return table, table.settings()
+    records = list(records_of(FileSource(file, format="jsonl", encoding=asked.encoding)))
+    feed = open_feed(records[:_SAMPLE], asked, total=len(records))
+    settings = {"path": str(file.resolve()), "format": "jsonl", "encoding": asked.encoding}
+    timeless = {"sample_interval_ms": 1000} if feed.guess.time is None else {}
+    return feed, {**settings, **feed.settings(), **timeless}
+
+
+def _is_json(file: Path) -> bool:
+    """Whether a file begins as an object of JSON does."""
+    source = ByteInput(str(file), compressed=is_gzip(str(file)))
+    try:
+        begun = source.read(1.0)
+    finally:
+        source.close()
+    return isinstance(begun, bytes) and begun.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{"
+
+
+def _of_topic(servers: str, topic: str, asked: Asked) -> tuple[Feed, int]:
+    """Read the newest records of a topic, outside any group, and understand them."""
+    from rejex_connectors.kafka.reading import bounds_of, partitions_of, read_partition
+    from rejex_connectors.kafka.topics import look_at_inputs
+
+    config, problems = parse_config(
+        f'input = {{ kind = "kafka", topics = ["{topic}"], channels = ["x"] }}\n'
+        "rejection = { contamination = 0.05, tolerance = 4 }\n"
+        f'[kafka]\nbootstrap_servers = "{servers}"\n'
+    )
+    if config is None:
+        raise ConfigError("; ".join(map(str, problems)))
+    settings = kafka_settings(config)
+    for name, said in look_at_inputs(settings).missing.items():
+        raise ConfigError(f"topic {name!r} {said.partition(': mend')[0]}: check the name.")
+    partitions = partitions_of(settings, topic)
+    bounds = bounds_of(settings, partitions)
+    filled = {p: ends for p, ends in bounds.items() if ends[1] > ends[0]}
+    if not filled:
+        raise ConfigError(f"topic {topic!r} is empty: send some records, then look again.")
+    share = -(-_SAMPLE // len(filled))
+    records: list[Record] = []
+    for partition, (first, end) in filled.items():
+        records += read_partition(settings, partition, max(first, end - share), end)
+    records.sort(key=lambda record: record.timestamp_ms or 0)
+    total = sum(end - first for first, end in filled.values())
+    return open_feed(records, asked, total=total), len(partitions)
+
+
+def _say(
+    where: Path,
+    found: Table | Feed,
+    source: Mapping[str, object],
+    notes: Sequence[str],
+    rekey_from: str,
+) -> None:
+    who = source.get("sensor") or ("the record's key" if source.get("sensor_from_key") else "one")
+    channels = source["channels"]
+    names = channels.values() if isinstance(channels, Mapping) else channels
+    when = source.get("time") or (
+        "the record's own" if source.get("kind") == "kafka" else "none: rows 1 s apart"
+    )
+    facts = [
+        ("time", f"{when}" + (f" ({found.guess.time_format or found.guess.time_unit})"
+                              if found.guess.time else "")),
+        ("sensor", f"{who}, {found.n_sensors:,} seen"),
+        ("channels", ", ".join(map(str, names))),  # type: ignore[call-overload]
+    ]  # fmt: skip
+    facts += [(name, said) for name, _, said in (note.partition(": ") for note in notes)]
+    print_facts(facts, title=f"{where}: written")
+    config = shlex.quote(str(where))
+    if rekey_from:
+        print(
+            f"The records of {rekey_from} have no key, or not the sensor's, and it has several "
+            "partitions: the config reads a copy in which every sensor is in one."
+        )
+    steps = [f"topics rekey {config} --from {rekey_from}"] if rekey_from else []
+    steps += [f"topics create {config}"] if source.get("kind") == "kafka" else []
+    print("Next:")
+    for step in [*steps, f"doctor {config}", f"run {config}"]:
+        print(f"  rejex-stream {step}")

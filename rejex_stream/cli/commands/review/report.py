@@ -1,0 +1,160 @@
+"""``review report``: what the labels say."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rejex_stream.cli.commands.review.options import (
+    Configs,
+    command,
+    existing,
+)
+from rejex_stream.cli.show import As, AsOption, number, print_facts, print_json, print_table, share
+from rejex_stream.config.reviewing import Review
+from rejex_stream.plan.promises import Costs
+from rejex_stream.review.queue.quality import Interval
+from rejex_stream.review.queue.report import Report
+from rejex_stream.review.queue.report import report as make_report
+from rejex_stream.review.queue.store import wall_clock_ms
+
+__all__ = ["report"]
+
+
+@command()
+def report(
+    configs: Configs,
+    section: Review,
+    *,
+    days: Annotated[
+        float | None, typer.Option(help="Labels of the last so many days.  [default: all]", min=0)
+    ] = None,
+    contamination: Annotated[
+        float | None,
+        typer.Option(
+            help="The configured γ.", show_default="as the config says, or r / n of the verdicts"
+        ),
+    ] = None,
+    c_fp: Annotated[
+        float | None,
+        typer.Option(help="Cost of a false alarm.", show_default="as the config says, or 1"),
+    ] = None,
+    c_fn: Annotated[
+        float | None,
+        typer.Option(help="Cost of a missed anomaly.", show_default="as the config says, or 1"),
+    ] = None,
+    c_r: Annotated[
+        float | None,
+        typer.Option(help="Cost of a rejected event.", show_default="as the config says, or 0"),
+    ] = None,
+    output: AsOption = As.TABLE,
+) -> None:
+    """Say what the labels say: precision, misses, cost, γ, agreement, and the queue itself."""
+    if len(configs) == 1:
+        costs = configs[0].rejection.costs
+        c_fp = costs.c_fp if c_fp is None else c_fp
+        c_fn = costs.c_fn if c_fn is None else c_fn
+        c_r = costs.c_r if c_r is None else c_r
+    gammas = {config.pipeline.name: config.rejection.contamination for config in configs}
+    now = wall_clock_ms()
+    with existing(section) as opened, opened.database.read() as connection:
+        if contamination is not None:
+            names = connection.execute("SELECT DISTINCT pipeline FROM sensor")
+            gammas = dict.fromkeys((row[0] for row in names), contamination)
+        found = make_report(
+            connection,
+            now_ms=now,
+            since_ms=0 if days is None else round(now - days * 86_400_000),
+            costs=Costs(
+                1.0 if c_fp is None else c_fp,
+                1.0 if c_fn is None else c_fn,
+                0.0 if c_r is None else c_r,
+            ),
+            contamination=gammas,
+        )
+    if output is As.JSON:
+        print_json(found)
+    else:
+        _print_report(found)
+
+
+def _interval(interval: Interval, *, as_share: bool = True) -> tuple[str, str]:
+    form = share if as_share else number
+    if interval.low is None or interval.high is None:
+        return form(interval.value), "not enough labels"
+    return form(interval.value), f"{form(interval.low)} to {form(interval.high)}"
+
+
+def _errors(interval: Interval) -> tuple[str, str]:
+    return _interval(interval) if interval.low is not None else ("-", "nothing judged twice")
+
+
+def _print_report(found: Report) -> None:
+    """Print a report as tables, and every proposal with what it would do."""
+    quality, agreement, load = found.quality, found.agreement, found.workload
+    print_table(
+        ("events", "all", "judged", "anomalies among them", "independent judgements"),
+        [
+            (name, number(group.events), number(group.judged), number(group.anomalous),
+             number(group.effective))
+            for name, group in (
+                ("accepted as anomaly", quality.accepted_anomaly),
+                ("accepted as normal", quality.accepted_normal),
+                ("rejected", quality.rejected),
+            )
+        ],
+    )  # fmt: skip
+    bound = "" if found.cost_bound is None else f"theory: at most {number(found.cost_bound)}"
+    print_table(
+        ("what labels say", "estimate", "95 % interval", ""),
+        [
+            ("precision of accepted anomalies", *_interval(quality.precision), ""),
+            ("anomalies among accepted normals", *_interval(quality.false_omission), ""),
+            ("anomalies that were missed", *_interval(quality.miss_rate), ""),
+            ("anomalies among rejected", *_interval(quality.anomalous_rejected), ""),
+            ("share of anomalies, γ", *_interval(quality.contamination), ""),
+            ("cost per event", *_interval(quality.cost_per_event, as_share=False), bound),
+            ("anomalies that a reviewer overlooks", *_errors(quality.overlooked), ""),
+            ("normals that a reviewer calls anomalies", *_errors(quality.false_alarms), ""),
+            (
+                "agreement of reviewers",
+                *_interval(agreement.percent),
+                f"{number(agreement.episodes)} episodes judged twice",
+            ),
+            (
+                "Krippendorff's alpha",
+                *_interval(agreement.alpha, as_share=False),
+                ""
+                if agreement.pair is None
+                else f"Cohen's kappa of {' and '.join(agreement.pair)}: {number(agreement.kappa)}",
+            ),
+        ],
+        left=(0, 3),
+    )
+    print_facts(
+        [
+            ("open episodes", number(load.open_episodes)),
+            ("oldest", "-" if load.oldest_ms is None else f"{number(load.oldest_ms / 3.6e6)} h"),
+            ("arrive a day", number(load.arrived_per_day)),
+            ("decided a day", number(load.decided_per_day)),
+            ("time per decision", "-" if load.handle_s is None else f"{number(load.handle_s)} s"),
+            ("expired in 7 days", number(load.expired)),
+            ("disputed", number(agreement.disputed)),
+        ],
+        title="The queue",
+    )
+    for one in found.advice:
+        print(f"\n{one.pipeline or 'pipeline'}, {one.kind.replace('_', ' ')}: {one.message}")
+    for proposal in found.proposals:
+        whose = f" of {proposal.pipeline}" if proposal.pipeline else ""
+        print(f"\n{proposal.reason} The config{whose} would be:\n\n{proposal.toml}")
+        for name, plan in (("now", proposal.before), ("then", proposal.after)):
+            if plan.refusal is not None:
+                print(f"{name}: {plan.refusal}")
+            elif plan.promise is not None:
+                print(
+                    f"{name}: {share(plan.promise.expected_rate)} rejected, "
+                    f"{number(plan.promise.rejected_per_day)} events a day, "
+                    f"{share(plan.promise.kept_share)} of the flagged stay anomalies"
+                )

@@ -1,0 +1,237 @@
+"""``run``: a pipeline, until its input ends or somebody stops it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from rejex_stream.cli.commands.score import print_measured
+from rejex_stream.cli.commands.validate import promised
+from rejex_stream.cli.progress import following
+from rejex_stream.cli.show import As, AsOption, number, print_facts, print_json, share
+from rejex_stream.config import Config, load_config
+from rejex_stream.config.assembly import run_pipeline
+from rejex_stream.decode.times import is_repeated, zone_of
+from rejex_stream.errors import ConfigError
+from rejex_stream.operate.logs import logging_to_stderr
+from rejex_stream.plan.rehearsal import Counting
+from rejex_stream.run.progress import RunEvent, RunSummary
+from rejex_stream.tables.order import TimeOrder
+from rejex_stream.types import Label, Outcome, Partition
+
+__all__ = ["run", "stopping"]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_END_WITHIN_S = 4.0
+_log = logging.getLogger(__name__)
+
+
+def run(
+    config: Annotated[Path, typer.Argument(help="The config, a TOML file.")],
+    dry_run: Annotated[
+        bool, typer.Option(help="Judge and write nothing, then show the mix against theory.")
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="With --dry-run: stop after so many records.")
+    ] = None,
+    output: AsOption = As.TABLE,
+) -> None:
+    """Run a pipeline until its input ends; Ctrl-C or SIGTERM stops it after what is in hand.
+
+    What was done is durable: the next run goes on from there.
+    """
+    if limit is not None and not dry_run:
+        raise ConfigError("--limit goes with --dry-run: a real run leaves no record unread.")
+    settings = load_config(config)
+    stop = threading.Event()
+    counting = Counting(stop, limit) if dry_run else None
+    order = _Order(settings)
+    log = settings.logging
+    with (
+        logging_to_stderr(log.level, log.format, log.libraries) as handler,
+        stopping(stop),
+        following(settings, handler) as display,
+    ):
+        summary = run_pipeline(
+            settings,
+            observers=[display, order, *([counting] if counting else [])],
+            on_progress=display.progress,
+            on_open=display.opened,
+            stop=stop,
+            dry_run=dry_run,
+        )
+    for line in order.said():
+        print(f"{settings.pipeline.name}: {line}", file=sys.stderr)
+    # Where verdicts go to standard output, nothing else may.
+    aside = settings.output.verdicts == "-" and not dry_run and settings.input.kind == "file"
+    if counting is not None:
+        _print_rehearsal(settings, counting, output)
+    elif output is As.JSON and not aside:
+        print_json(_as_plain(summary))
+    else:
+        _print_summary(settings, summary, stderr=aside)
+
+
+class _Order:
+    """Sees whether the times of a file go forward, as ``score`` does before it judges."""
+
+    def __init__(self, config: Config) -> None:
+        source = config.input
+        self._order = TimeOrder() if source.kind == "file" else None
+        self._timed = source.time is not None
+        local = source.time_zone is not None and "%z" not in (source.time_format or "")
+        self._zone = zone_of(source.time_zone) if local and source.time_zone else None
+
+    def outcomes(
+        self, partition: Partition, outcomes: Sequence[Outcome], *, replaying: bool
+    ) -> None:
+        """Take note of the times."""
+        order = self._order
+        if order is None or replaying:
+            return
+        for outcome in outcomes:
+            verdict = outcome.verdict
+            if verdict is not None:
+                order.see(verdict.sensor, verdict.event_time_ms)
+                if self._zone is not None:
+                    local = datetime.fromtimestamp(verdict.event_time_ms / 1000, self._zone)
+                    order.repeated += is_repeated(local.replace(tzinfo=None), self._zone)
+
+    def event(self, event: RunEvent) -> None:
+        """See what happens to the run; the display says it."""
+
+    def said(self) -> Iterator[str]:
+        """Yield what was odd."""
+        if self._order is not None:
+            yield from self._order.said("input.sensor", gaps=self._timed)
+
+
+@contextmanager
+def stopping(stop: threading.Event) -> Iterator[None]:
+    """Set `stop` at the first SIGINT or SIGTERM; a second one, later, ends the program at once.
+
+    What comes within a second is the same wish: a terminal and a wrapper such as ``timeout`` or
+    ``make`` may each pass it on. Where the end takes longer than four seconds (a broker that does
+    not answer a last commit, say) the program ends without it: as after a crash, nothing is lost.
+    """
+    asked_at: float | None = None
+
+    def handle(number_: int, frame: FrameType | None) -> None:
+        nonlocal asked_at
+        now = time.monotonic()
+        if asked_at is None:
+            asked_at = now
+            stop.set()
+        elif now - asked_at > 1.0:
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {which: signal.signal(which, handle) for which in _SIGNALS}
+    ended = threading.Event()
+    ear, mouth = socket.socketpair()
+    mouth.setblocking(False)
+    woken = signal.set_wakeup_fd(mouth.fileno(), warn_on_full_buffer=False)
+    threading.Thread(target=_end_in_time, args=(ear, ended), daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+        signal.set_wakeup_fd(woken)
+        mouth.close()
+        for which, handler in before.items():
+            signal.signal(which, handler)
+
+
+def _end_in_time(ear: socket.socket, ended: threading.Event) -> None:
+    """End the program some seconds after a signal; on a thread, as the main one may be in C."""
+    with ear:
+        while heard := ear.recv(64):
+            if not set(heard).isdisjoint(_SIGNALS) and not ended.wait(_END_WITHIN_S):
+                _log.warning(
+                    "stopping took longer than %.0f s: ending without what was in hand; the next "
+                    "run goes on from what is durable",
+                    _END_WITHIN_S,
+                )
+                os._exit(0)
+
+
+def _print_summary(config: Config, summary: RunSummary, *, stderr: bool) -> None:
+    total = summary.labels.total()
+    rows = [
+        (str(label), f"{summary.labels[label]:,}  {share(summary.labels[label] / max(1, total))}")
+        for label in Label
+    ]
+    rows += [
+        (f"  {reason}", f"{count:,}") for reason, count in sorted(summary.reasons.items()) if count
+    ]
+    choice = promised(config).promise
+    expected = choice.expected_rate if choice is not None else None
+    rows += [
+        (
+            "rejection rate",
+            f"{share(summary.rejection_rate)} after warm-up; expected {share(expected)} in a full "
+            "window",
+        ),
+        ("for review", f"{summary.n_reviews:,}"),
+        ("dead letters", f"{summary.n_invalid:,}"),
+    ]
+    if summary.n_incidents:
+        rows.append(("incidents", f"{summary.n_incidents:,} opened"))
+    if summary.n_held:
+        rows.append(("held, planned", f"{summary.n_held:,} events"))
+    if summary.n_replayed:
+        rows.append(("replayed", f"{summary.n_replayed:,}"))
+    if summary.n_fit_failures:
+        rows.append(("failed fits", f"{summary.n_fit_failures:,}"))
+    if summary.fit_waits:
+        rows.append(("waits for a fit", f"{summary.fit_waits:,}, {summary.fit_wait_s:.1f} s"))
+    rate = summary.n_events / summary.seconds if summary.seconds else None
+    rows.append(("time", f"{summary.seconds:.1f} s, {number(rate)} events/s"))
+    done = "stopped; the next run goes on from here" if summary.stopped else "done"
+    if not summary.n_events and not summary.stopped:
+        done = "nothing new"
+    print_facts(rows, title=f"{config.pipeline.name}: {done}", stderr=stderr)
+
+
+def _print_rehearsal(config: Config, counting: Counting, output: As) -> None:
+    measured, choice = counting.measurement.measured(), promised(config)
+    if output is As.JSON:
+        print_json({"plan": choice, "measured": measured})
+    else:
+        print("Nothing was written.")
+        print_measured(measured, choice)
+
+
+def _as_plain(summary: RunSummary) -> dict[str, object]:
+    return {
+        "events": summary.n_events,
+        "labels": {str(label): summary.labels[label] for label in Label},
+        "reasons": {str(reason): count for reason, count in sorted(summary.reasons.items())},
+        "rejection_rate": summary.rejection_rate,
+        "invalid": summary.n_invalid,
+        "reviews": summary.n_reviews,
+        "replayed": summary.n_replayed,
+        "commits": summary.n_commits,
+        "snapshots": summary.n_snapshots,
+        "retries": summary.n_retries,
+        "fit_failures": summary.n_fit_failures,
+        "fit_waits": summary.fit_waits,
+        "fit_wait_s": summary.fit_wait_s,
+        "seconds": summary.seconds,
+        "stopped": summary.stopped,
+    }

@@ -1,0 +1,433 @@
+"""``score``: any table judged, with an answer row by row."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import shutil
+import sys
+import tempfile
+import time as clock
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated
+
+import typer
+
+from rejex_stream.cli import options
+from rejex_stream.cli.progress import counting
+from rejex_stream.cli.show import (
+    As,
+    AsOption,
+    number,
+    print_facts,
+    print_json,
+    print_table,
+    share,
+)
+from rejex_stream.config import name_of
+from rejex_stream.decode import Decoder
+from rejex_stream.detectors import DEFAULT
+from rejex_stream.encode import encode_verdict
+from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.operate.logs import escaped
+from rejex_stream.plan.measured import Measured
+from rejex_stream.plan.promises import Plan, plan
+from rejex_stream.plan.rehearsal import Replayed, replay
+from rejex_stream.plan.suggest import Suggestion
+from rejex_stream.tables import Table, draft_config, open_table
+from rejex_stream.tables.episodes import Episodes
+from rejex_stream.tables.scored import ScoredCsv
+from rejex_stream.types import Invalid, Label, Reading, Record, Verdict
+
+if TYPE_CHECKING:
+    from rejex_stream.report import Fault, Run
+
+__all__ = ["score"]
+
+
+def score(  # noqa: PLR0917 - one parameter an option
+    file: Annotated[Path, typer.Argument(help="A CSV table, plain or gzip; - is standard input.")],
+    contamination: options.Contamination = 0.05,
+    tolerance: options.Tolerance = None,
+    rate: options.Rate = None,
+    window: options.Window = None,
+    detector: options.Detector = DEFAULT,
+    time: options.Time = None,
+    sensor: options.Sensor = None,
+    tag: options.Tag = None,
+    channel: options.Channel = None,
+    flag: options.Flag = None,
+    label: options.KnownLabel = None,
+    delimiter: options.Delimiter = None,
+    encoding: options.Encoding = None,
+    decimal: options.Decimal = None,
+    thousands: options.Thousands = None,
+    header: options.Header = None,
+    time_format: options.TimeFormat = None,
+    time_zone: options.TimeZone = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write the table with its verdicts; - for stdout.")
+    ] = None,
+    save_config: Annotated[
+        Path | None, typer.Option(help="Where to write the config that run needs for the same.")
+    ] = None,
+    verdicts: Annotated[
+        Path | None, typer.Option(help="Where to write the verdicts, as JSON Lines; - for stdout.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Where to write a report, one HTML file.")
+    ] = None,
+    output: AsOption = As.TABLE,
+) -> None:
+    """Judge any CSV: guess how it is written, judge every row, say which ones are anomalous.
+
+    What was guessed is said, with the option that changes it; for anything lasting, --save-config.
+    """
+    if "-" == str(out) == str(verdicts):
+        raise ConfigError("--out and --verdicts are both -: standard output takes one of them.")
+    asked = options.asked_of(dict(locals()))
+    with ExitStack() as exits:
+        table = open_table(_at_hand(file, exits), asked)
+        print_said(table)
+        choice = table.suggested(
+            contamination=contamination,
+            tolerance=tolerance,
+            rate=rate,
+            window=window,
+            detector=detector,
+        )
+        _save_config(save_config, table, choice, detector, file)
+        truth, episodes = _Truth(table.labels), Episodes()
+        kept = _Kept(table.decoder(pooled=choice.pooled), everything=report is not None)
+        to_file = _writer(verdicts, exits)
+        scored = None if out is None else ScoredCsv(table, _opened(out, exits))
+        records = table.records() if scored is None else scored.passing(table.records())
+        progress = exits.enter_context(counting(table.n_rows, "rows"))
+
+        def take(batch: Sequence[Verdict]) -> None:
+            truth.add(batch)
+            episodes.add(batch)
+            to_file(batch)
+            if scored is not None:
+                scored.add(batch, kept.invalid)
+            kept.take(batch)
+
+        begun = clock.monotonic()
+        spec = dataclasses.replace(choice.spec, evidence=True)  # which channels speak
+        replayed = replay(spec, kept, records, on_verdicts=take, on_progress=progress)
+        spent = clock.monotonic() - begun
+    print(f"{table.path.name}: {table.n_rows:,} rows judged in {spent:.1f} s", file=sys.stderr)
+    if report is not None:
+        from rejex_stream.report import find, write_report
+
+        command = shlex.join(["rejex-stream", "score", str(file), "--report", str(report)])
+        write_report(report, [find(kept.run(table, choice, truth.labels))], command)
+    promise = plan(
+        contamination,
+        choice.spec.window,
+        choice.spec.policy.tolerance,
+        rate=choice.spec.policy.rate,
+    )
+    if output is As.JSON:
+        found = {
+            "guess": table.guess,
+            "said": table.said,
+            "notes": choice.notes,
+            "plan": promise,
+            "measured": replayed.measured,
+            "episodes": episodes.first,
+            "truth": truth.result(),
+        }
+        print_json(found)
+        return
+    stderr = "-" in (str(verdicts), str(out))
+    _print(table, choice, replayed, promise, truth, stderr=stderr)
+    _print_episodes(episodes, stderr=stderr)
+
+
+def print_said(table: Table) -> None:
+    """Say on standard error what was guessed, and what is odd about the rows."""
+    for line in table.said:
+        print(f"{table.path.name}: {escaped(line)}", file=sys.stderr)
+
+
+def _at_hand(file: Path, exits: ExitStack) -> Path:
+    """Return a file that can be read twice: standard input is copied to one."""
+    piped = str(file) != "-" and (file.is_fifo() or file.is_char_device())
+    if str(file) != "-" and not piped:
+        return file
+    name = "stdin" if str(file) == "-" else file.name
+    kept = Path(exits.enter_context(tempfile.TemporaryDirectory())) / name
+    with kept.open("wb") as copy:
+        if piped:
+            with file.open("rb") as pipe:
+                shutil.copyfileobj(pipe, copy)
+        else:
+            shutil.copyfileobj(sys.stdin.buffer, copy)
+    return kept
+
+
+def _save_config(
+    where: Path | None, table: Table, choice: Suggestion, detector: str, file: Path
+) -> None:
+    if where is None:
+        return
+    source = table.settings()
+    if str(file) == "-":
+        source["path"] = "-"
+    text = draft_config(
+        source,
+        choice,
+        name=name_of(where),
+        detector=detector,
+        comments=[f"Written by rejex-stream score {file.name}.", *map(escaped, table.said)],
+    )
+    try:
+        where.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConnectorError(f"cannot write {where}: {error.strerror}.") from error
+
+
+def _print_episodes(episodes: Episodes, *, stderr: bool) -> None:
+    if not episodes.total:
+        print("No episode: nothing but normal rows.", file=sys.stderr if stderr else sys.stdout)
+        return
+    rows = [
+        (
+            found.sensor,
+            _utc(found.first_ms),
+            _utc(found.last_ms),
+            f"{found.first_row:,}"
+            + (f" to {found.last_row:,}" if found.last_row > found.first_row else ""),
+            number(found.anomalies),
+            number(found.rejected),
+            "-" if found.severity is None else f"{found.severity:.1f}",
+            ", ".join(name for name, _ in found.channels.most_common(2)) or "-",
+        )
+        for found in episodes.first
+    ]
+    title = f"Episodes: {episodes.total:,}" + (
+        f", the first {len(rows)}" if episodes.total > len(rows) else ""
+    )
+    columns = ("sensor", "from (UTC)", "to", "rows", "anomaly", "rejected", "severity", "channels")
+    print_table(columns, rows, title=title, left=(0, 1, 2, 3, 7), stderr=stderr)
+
+
+def _utc(epoch_ms: int) -> str:
+    moment = datetime.fromtimestamp(epoch_ms / 1000, UTC)
+    return f"{moment:%Y-%m-%d %H:%M:%S}"
+
+
+class _Truth:
+    """Known labels beside verdicts, warm-up apart."""
+
+    def __init__(self, labels: dict[int, bool]) -> None:
+        self.labels = labels
+        self._counts: Counter[tuple[bool, Label]] = Counter()
+
+    def add(self, verdicts: Sequence[Verdict]) -> None:
+        if not self.labels:
+            return
+        for verdict in verdicts:
+            known = self.labels.get(verdict.position.offset)
+            if known is not None and verdict.rank is not None and verdict.band_lower is not None:
+                self._counts[known, verdict.label] += 1
+
+    def result(self) -> dict[str, dict[str, int]] | None:
+        """Return verdicts by truth; ``None`` without any label."""
+        if not self._counts:
+            return None
+        return {
+            name: {str(label): self._counts[known, label] for label in Label}
+            for name, known in (("anomalies", True), ("normal", False))
+        }
+
+
+class _Kept:
+    """Decodes, and keeps the unreadable rows of a batch, or everything that a report needs."""
+
+    def __init__(self, decoder: Decoder, *, everything: bool) -> None:
+        self._decoder, self._everything = decoder, everything
+        self.readings: list[Reading] = []
+        self.verdicts: list[Verdict] = []
+        self.unreadable: list[tuple[Record, Invalid]] = []
+        self.invalid: dict[int, Invalid] = {}
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """Names of the channels."""
+        return self._decoder.channels
+
+    def decode(self, record: Record) -> Reading | Invalid:
+        """Decode one row."""
+        item = self._decoder.decode(record)
+        if isinstance(item, Invalid):
+            self.invalid[record.position.offset] = item
+        if self._everything:
+            if isinstance(item, Reading):
+                self.readings.append(item)
+            else:
+                self.unreadable.append((record, item))
+        return item
+
+    def take(self, batch: Sequence[Verdict]) -> None:
+        """Let go of the batch, or keep it."""
+        self.invalid.clear()
+        if self._everything:
+            self.verdicts += batch
+
+    def run(self, table: Table, choice: Suggestion, labels: dict[int, bool]) -> Run:
+        """Return what the report is about: rows are judged in order, one verdict each."""
+        from rejex_stream.monitor import MonitorConfig
+        from rejex_stream.report import Channel, Run
+
+        policy, window = choice.spec.policy, choice.spec.window
+        return Run(
+            name="table",
+            title=table.path.name,
+            about=f"{table.n_rows:,} rows, judged by {choice.spec.detector.name}.",
+            channels=tuple(map(Channel, self.channels)),
+            events=tuple(zip(self.readings, self.verdicts, strict=True)),
+            monitors=MonitorConfig(
+                window=window,
+                contamination=policy.contamination,
+                tolerance=policy.band(window).tolerance,
+            ),
+            dead_letters=tuple(self.unreadable),
+            faults=tuple(_labelled(self.readings, labels)),
+            budget=policy.rate,
+            settings="\n".join((str(table.guess), *choice.notes)),
+        )
+
+
+def _labelled(readings: Sequence[Reading], labels: dict[int, bool]) -> Iterator[Fault]:
+    """Yield each stretch of rows of one sensor that the table calls anomalous."""
+    from rejex_stream.report import Fault
+
+    by_sensor: dict[str, list[Reading]] = {}
+    for reading in readings:
+        by_sensor.setdefault(reading.sensor, []).append(reading)
+    for sensor, rows in by_sensor.items():
+        stretches = groupby(rows, lambda row: labels.get(row.position.offset, False))
+        for count, stretch in enumerate((list(g) for wrong, g in stretches if wrong), start=1):
+            times = [row.event_time_ms for row in stretch]
+            yield Fault(sensor, min(times), max(times), f"labelled {count}")
+
+
+def _writer(path: Path | None, exits: ExitStack) -> Callable[[Sequence[Verdict]], object]:
+    if path is None:
+        return lambda batch: None
+    out = _opened(path, exits)
+    return lambda batch: out.write(b"".join(encode_verdict(v) + b"\n" for v in batch))
+
+
+def _opened(path: Path, exits: ExitStack) -> IO[bytes]:
+    if str(path) == "-":
+        return sys.stdout.buffer
+    try:
+        return exits.enter_context(path.open("wb"))
+    except OSError as error:
+        raise ConnectorError(f"cannot write {path}: {error.strerror}.") from error
+
+
+def _print(
+    table: Table,
+    choice: Suggestion,
+    replayed: Replayed,
+    promise: Plan,
+    truth: _Truth,
+    *,
+    stderr: bool,
+) -> None:
+    guess = table.guess
+    facts = [
+        ("time", guess.time_said),
+        ("sensor", f"{guess.sensor}: {table.n_sensors:,}" if guess.sensor else "one"),
+        ("channels", ", ".join(guess.channels)),
+    ]
+    if guess.label:
+        facts.append(("label", f"{guess.label} (kept from the detector)"))
+    by_reason: dict[str, list[str]] = {}
+    for name, why in guess.aside.items():
+        by_reason.setdefault(why, []).append(name)
+    facts += [("left out", f"{', '.join(names)}: {why}") for why, names in by_reason.items()]
+    facts += [(name, said) for name, _, said in (note.partition(": ") for note in choice.notes)]
+    print_facts(facts, title=f"{table.path.name}: {table.n_rows:,} rows; guessed", stderr=stderr)
+    print_measured(replayed.measured, promise, stderr=stderr)
+    known = truth.result()
+    if known is not None:
+        rows = [
+            (f"labelled {name}", *(number(counts[str(label)]) for label in Label))
+            for name, counts in known.items()
+        ]
+        print_table(("", *(str(label) for label in Label)), rows, stderr=stderr)
+    where = sys.stderr if stderr else sys.stdout
+    for failed in replayed.failures[:3]:
+        print(f"a fit failed: {failed}", file=where)
+    if replayed.first_invalid is not None:
+        first = replayed.first_invalid
+        print(
+            f"{replayed.measured.invalid:,} rows could not be read; the first, row "
+            f"{first.position.offset + 1:,}: {first.reason}",
+            file=where,
+        )
+
+
+def print_measured(measured: Measured, promise: Plan, *, stderr: bool = False) -> None:
+    """Print predicted beside measured."""
+    known = promise.promise
+    assert known is not None
+    print_facts(
+        [
+            ("normal", f"{measured.normal:,}"),
+            ("anomaly", f"{measured.anomaly:,}"),
+            (
+                "rejected",
+                f"{measured.rejected:,}"
+                + "".join(f"; {name} {count:,}" for name, count in measured.reasons.items()),
+            ),
+        ],
+        title="Verdicts",
+        stderr=stderr,
+    )
+    limits = (
+        f"{share(measured.lower)} to {share(measured.upper)}" if measured.lower is not None else "-"
+    )
+    rows = [
+        ("rejection rate", share(known.expected_rate), share(measured.rejection_rate), limits),
+        (f"  exact bound, δ = {promise.delta:g}", share(known.exact_bound), "", ""),
+        ("  paper bound", share(known.paper_bound), "", ""),
+        ("accepted anomalies", share(known.anomaly_rate), share(measured.anomaly_rate), ""),
+        (
+            "flagged",
+            share(known.n_anomalies / (promise.window + 1)),
+            share(measured.flagged_rate),
+            "",
+        ),
+        *(
+            [("withheld: no credit left", "", share(measured.withheld_rate), "")]
+            if known.held is not None
+            else []
+        ),
+        ("episodes for review", "", number(measured.episodes), ""),
+        ("rejected events an episode", "", number(measured.events_per_episode), ""),
+        ("variance inflation", "1", number(measured.inflation), ""),
+    ]
+    print_table(
+        (f"of {measured.ranked:,} ranked events", "predicted", "measured", "99 % limits"),
+        rows,
+        stderr=stderr,
+    )
+    if known.expected_rate and measured.lower is not None and measured.upper is not None:
+        expected = measured.expected_rate or known.expected_rate
+        if not measured.lower <= expected <= measured.upper:
+            print(
+                "The measured rate is outside what the theory expects: scores drift, repeat, or "
+                "are too autocorrelated for this window.",
+                file=sys.stderr if stderr else sys.stdout,
+            )

@@ -1,0 +1,323 @@
+"""``state list|show|drop|export|import``: what a pipeline has stored, while nothing of it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from rejex_stream.cli.commands.topics import ConfigFile
+from rejex_stream.cli.show import As, AsOption, print_facts, print_json, print_table
+from rejex_stream.config import load_config
+from rejex_stream.config.assembly import Stored, stored
+from rejex_stream.engine.checkpoint import environment, seal, unseal
+from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError
+from rejex_stream.operate.logs import escaped
+from rejex_stream.protocols import SnapshotPiece
+from rejex_stream.run.partition import Described, described
+from rejex_stream.types import Partition
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+_KIND, _FORMAT = "exported-state", 1
+_NEWEST = 2**63 - 1
+_LARGEST = 10
+
+Only = Annotated[
+    list[str] | None,
+    typer.Option("--partition", help="Only this one, as TOPIC-NUMBER; may be given again."),
+]
+DryRun = Annotated[bool, typer.Option(help="Only say what would be done.")]
+StateFile = Annotated[Path, typer.Argument(help="The file.")]
+
+
+class _Moved(msgspec.Struct, forbid_unknown_fields=True):
+    """One partition in a file: where it stands, and the names of the parts that follow."""
+
+    topic: str
+    partition: int
+    next_offset: int
+    committed: int
+    names: list[bytes]
+    schemas: bool
+    input_is: dict[str, Any] | None = None
+
+
+@app.command("list")
+def list_state(config: ConfigFile, output: AsOption = As.TABLE) -> None:
+    """Show what is stored of each partition, damaged or not."""
+    rows = list[dict[str, Any]]()
+    with stored(load_config(config)) as state:
+        committed = state.places.committed()
+        for partition in state.partitions:
+            row: dict[str, Any] = {"partition": _name(partition)}
+            rows.append(
+                row | {"committed": committed.get(partition), **_in_short(state, partition)}
+            )
+        where = state.where
+    if output is As.JSON:
+        print_json({"where": where, "partitions": rows})
+        return
+    print_table(
+        ("partition", "committed", "snapshot at", "sensors", "MB", ""),
+        [
+            (
+                row["partition"],
+                _number(row["committed"]),
+                _number(row.get("next_offset")),
+                _number(row.get("sensors")),
+                "–" if "bytes" not in row else f"{row['bytes'] / 1e6:.2f}",
+                row["what"],
+            )
+            for row in rows
+        ],
+        left=(0, 5),
+    )
+    print(f"Stored in {where}.")
+
+
+@app.command()
+def show(config: ConfigFile, partition: Only = None, output: AsOption = As.TABLE) -> None:
+    """Show how the state of partitions was made, and which sensors it is of."""
+    told = list[dict[str, Any]]()
+    with stored(load_config(config)) as state:
+        for one in _chosen(state, partition):
+            found = state.store.load(one, _NEWEST)
+            if found is None:
+                told.append({"partition": _name(one), "what": "no snapshot"})
+                continue
+            said = described(found[1])
+            told.append({"partition": _name(one), "next_offset": found[0], **_at_length(said)})
+    if output is As.JSON:
+        print_json(told)
+        return
+    for facts in told:
+        print_facts([(name.replace("_", " "), _in_line(value)) for name, value in facts.items()])
+
+
+@app.command()
+def drop(
+    config: ConfigFile,
+    partition: Only = None,
+    every: Annotated[bool, typer.Option("--all", help="Of every partition.")] = False,
+    schemas: Annotated[
+        bool, typer.Option("--schemas", help="Also what was decided about schemas.")
+    ] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Remove snapshots, damaged or not; offsets stay, and what was decided about schemas.
+
+    The next run rebuilds the state from the input, as far as that is still there: the same
+    verdicts, none twice.
+    """
+    if (partition is None) == (not every):
+        raise ConfigError("which snapshots? Give --partition TOPIC-NUMBER, or --all.")
+    with stored(load_config(config), to_change=not dry_run) as state:
+        committed = state.places.committed()
+        for one in _chosen(state, partition):
+            if not dry_run:
+                state.raw.drop(one, schemas=schemas)
+            what = "would be dropped" if dry_run else "dropped"
+            print(f"{_name(one)}: {what}; {_rebuilt(state, one, committed)}.")
+
+
+@app.command("export")
+def export_state(config: ConfigFile, file: StateFile, partition: Only = None) -> None:
+    """Write the newest snapshots to a sealed file, with offsets and decisions on schemas."""
+    if file.exists():
+        raise ConfigError(f"{file} is there already: name a new file.")
+    moved: list[_Moved] = []
+    bodies: list[bytes] = []
+    # Nothing may move between the offset that is read and the snapshot.
+    with stored(load_config(config), to_change=True) as state:
+        committed = state.places.committed()
+        for one in _chosen(state, partition):
+            at = committed.get(one)
+            found = None if at is None else state.store.load(one, at)
+            if at is None or found is None:
+                print(f"{_name(one)}: nothing to export.")
+                continue
+            next_offset, parts = found
+            schemas = state.store.load_decisions(one)
+            names = [name.encode("utf-8", "surrogatepass") for name in parts]
+            input_is = state.places.input_is(one)
+            moved.append(_Moved(*one, next_offset, at, names, schemas is not None, input_is))
+            bodies += [*parts.values(), *([] if schemas is None else [schemas])]
+            print(f"{_name(one)}: exported at offset {next_offset}, committed up to {at}.")
+        if not moved:
+            raise ConnectorError(f"nothing is stored in {state.where}: there is nothing to export")
+        content = seal(_KIND, _FORMAT, [moved, bodies])
+        sealed = state.store.sealed_file(content)
+    try:
+        file.write_bytes(sealed)
+    except OSError as error:
+        raise ConnectorError(f"{file} cannot be written: {error.strerror}") from error
+
+
+@app.command("import")
+def import_state(
+    config: ConfigFile, file: StateFile, partition: Only = None, dry_run: DryRun = False
+) -> None:
+    """Put exported snapshots in the place of what is stored, and go on where they stand.
+
+    A partition that nothing was committed of begins at the exported offset; one that stands behind
+    it is refused, one ahead of it replays what lies in between.
+    """
+    try:
+        sealed = file.read_bytes()
+    except OSError as error:
+        raise ConnectorError(f"{file} cannot be read: {error.strerror}") from error
+    with stored(load_config(config), to_change=True) as state:
+        chosen, committed = _chosen(state, partition), state.places.committed()
+        found = [one for one in _unpacked(state.store.opened_file(sealed)) if one[0] in chosen]
+        if not found:
+            raise ConfigError(f"{file} holds no partition of this pipeline's input.")
+        for one, moved, _, _ in found:
+            at = committed.get(one)
+            if at is not None and at < moved.next_offset:
+                raise CheckpointError(
+                    f"{_name(one)} is committed up to offset {at}, before the {moved.next_offset} "
+                    f"of the state in {file}: what lies in between would never be judged. Nothing "
+                    "was changed; import into a pipeline that nothing was committed of."
+                )
+        for one, moved, parts, schemas in found:
+            if not dry_run:
+                _put(state, one, moved, parts, schemas, begins=one not in committed)
+            at = committed.get(one, moved.committed)
+            print(
+                f"{_name(one)}: {'would be ' if dry_run else ''}imported at offset "
+                f"{moved.next_offset}; the next run goes on at {at}."
+            )
+
+
+def _put(
+    state: Stored,
+    partition: Partition,
+    moved: _Moved,
+    parts: Mapping[str, bytes],
+    schemas: bytes | None,
+    *,
+    begins: bool,
+) -> None:
+    state.raw.drop(partition, schemas=False)
+    if schemas is not None and begins:  # else its own are of what it has committed
+        state.store.save_decisions(partition, schemas)
+    state.store.save(partition, SnapshotPiece(moved.next_offset, None, parts))
+    if begins:  # last: without an offset, what is there is told apart from what was lost
+        state.places.begin_at(partition, moved.committed, moved.input_is)
+
+
+def _unpacked(
+    content: bytes,
+) -> list[tuple[Partition, _Moved, Mapping[str, bytes], bytes | None]]:
+    try:
+        every, bodies = msgspec.convert(
+            unseal(_KIND, _FORMAT, content), tuple[list[_Moved], list[bytes]]
+        )
+        if len(bodies) != sum(len(moved.names) + moved.schemas for moved in every):
+            raise ValueError(f"{len(bodies)} parts")
+    except ValueError as error:
+        raise CheckpointError(f"The exported state is broken ({error}): export it again.") from None
+    found: list[tuple[Partition, _Moved, Mapping[str, bytes], bytes | None]] = []
+    at = iter(bodies)
+    for moved in every:
+        parts = {name.decode("utf-8", "surrogatepass"): next(at) for name in moved.names}
+        schemas = next(at) if moved.schemas else None
+        found.append((Partition(moved.topic, moved.partition), moved, parts, schemas))
+    return found
+
+
+def _chosen(state: Stored, names: Sequence[str] | None) -> list[Partition]:
+    by_name = {_name(partition): partition for partition in state.partitions}
+    unknown = [name for name in names or () if name not in by_name]
+    if unknown:
+        there = ", ".join(by_name)
+        raise ConfigError(
+            f"there is no partition {', '.join(map(repr, unknown))}; there are {there}."
+        )
+    return [by_name[name] for name in names or by_name]
+
+
+def _rebuilt(state: Stored, partition: Partition, committed: Mapping[Partition, int]) -> str:
+    """Say what the next run makes of a partition without a snapshot."""
+    at = committed.get(partition)
+    if at is None:
+        return "nothing was committed: the next run begins with its first record"
+    earliest = state.places.earliest(partition)
+    if earliest == 0:
+        return f"the next run judges records 0 to {at} again, silently, and goes on"
+    return (
+        f"its records before {earliest} are gone, so its state cannot be rebuilt: the next run "
+        'needs state.lost = "restart" (models warm up again), or an import'
+    )
+
+
+def _in_short(state: Stored, partition: Partition) -> dict[str, Any]:
+    try:
+        found = state.store.load(partition, _NEWEST)
+        if found is None:
+            return {"what": "no snapshot"}
+        offset, parts = found
+        said = described(parts)
+    except CheckpointError as error:
+        return {"what": str(error)}
+    told: dict[str, Any] = {"next_offset": offset, "bytes": sum(map(len, parts.values()))}
+    if said is None:
+        return told | {"what": "of an earlier version; the next run converts it"}
+    same = said.origin.environment == environment()
+    what = "" if same else "made with other versions or another kind of processor: state show"
+    return told | {"sensors": len(said.sensors), "what": what}
+
+
+def _at_length(said: Described | None) -> dict[str, Any]:
+    if said is None:
+        return {"what": "of an earlier version; the next run converts it"}
+    heard = {
+        sensor: max(streams.values(), default=None)
+        for sensor, streams in said.sensors.items()
+        if isinstance(streams, dict)
+    }
+    largest = sorted(said.streams, key=lambda key: (-said.streams[key], key))[:_LARGEST]
+    silent = sorted((ms, sensor) for sensor, ms in heard.items() if ms is not None)[:_LARGEST]
+    return {
+        "events": said.n_events,
+        "sensors": len(said.sensors),
+        "channels": list(said.channels),
+        "limits": dict(said.limits),
+        "made_with": dict(said.origin.environment),
+        "state": dict(said.origin.state),
+        "decision": dict(said.origin.decision),
+        "largest_streams": {escaped(key): said.streams[key] for key in largest},
+        "silent_for_longest": {escaped(sensor): _time(ms) for ms, sensor in silent},
+    }
+
+
+def _time(ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError, OSError):
+        return f"{ms} ms"
+
+
+def _in_line(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_number(each)}" for name, each in value.items()) or "–"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return _number(value)
+
+
+def _number(value: object) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,}" if type(value) is int else str(value)
+
+
+def _name(partition: Partition) -> str:
+    return f"{partition.topic}-{partition.partition}"

@@ -1,0 +1,58 @@
+"""From a config to living objects: the one place that builds, and that knows both edges.
+
+In: a :class:`~rejex_stream.config.Config`. Out: sources, sinks, decoders, engines and monitors, and
+a run of them all. Open `running` first, then `edges` (files or Kafka) and `recipes` (the core).
+"""
+
+from rejex_stream.config.assembly.edges import (
+    Edges,
+    FilePlaces,
+    file_decoder,
+    file_format,
+    file_places,
+    history_of,
+    kafka_decoder,
+    kafka_settings,
+    open_edges,
+    open_registry,
+    open_source,
+    records_of,
+    require_own_places,
+    require_own_topics,
+    sealing,
+)
+from rejex_stream.config.assembly.running import (
+    engine_spec,
+    make_engine,
+    make_executor,
+    monitor_config,
+    run_pipeline,
+    run_settings,
+)
+from rejex_stream.config.assembly.stored import Stored, stored
+
+__all__ = [
+    "Edges",
+    "FilePlaces",
+    "Stored",
+    "engine_spec",
+    "file_decoder",
+    "file_format",
+    "file_places",
+    "history_of",
+    "kafka_decoder",
+    "kafka_settings",
+    "make_engine",
+    "make_executor",
+    "monitor_config",
+    "open_edges",
+    "open_registry",
+    "open_source",
+    "records_of",
+    "require_own_places",
+    "require_own_topics",
+    "run_pipeline",
+    "run_settings",
+    "sealing",
+    "stored",
+]

@@ -1,0 +1,175 @@
+"""Telling a running pipeline: the one way to make a command, and to put it into the control log."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+from rejex_stream.config.assembly.edges import file_places, kafka_settings
+from rejex_stream.config.model import Config
+from rejex_stream.encode import decode_command, decode_incidents, encode_command
+from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.types import Command, CommandKind, CommandReply, Incident, Position
+
+__all__ = ["ControlLine", "make_command"]
+
+
+def make_command(
+    kind: CommandKind,
+    *,
+    by: str,
+    given_ms: int,
+    note: str = "",
+    id_: str | None = None,
+    **fields: Any,  # noqa: ANN401 - as in Command
+) -> Command:
+    """Return a command that whoever obeys can read, with an id of its own.
+
+    Parameters
+    ----------
+    id_
+        Where the same word may be said again, e.g. after a lost answer: obeyed once.
+
+    Raises
+    ------
+    ConfigError
+        If nobody could obey it: it says too little, too much or nonsense.
+
+    Examples
+    --------
+    >>> make_command(CommandKind.FAULT, by="ada", given_ms=0, incident="water-0-7", id_="c-1").id
+    'c-1'
+    """
+    command = Command(
+        id=id_ or f"c-{uuid.uuid4().hex[:12]}",
+        kind=kind,
+        by=by,
+        note=note,
+        given_ms=given_ms,
+        **fields,
+    )
+    try:
+        return decode_command(encode_command(command))
+    except ConnectorError as error:
+        raise ConfigError(f"{error}.") from None
+
+
+class ControlLine:
+    """Both ends of a pipeline's control: where commands go, and where replies come from.
+
+    Parameters
+    ----------
+    config
+        The pipeline that is told, by the command line or by the console.
+
+    Raises
+    ------
+    ConfigError
+        If it hears no commands: it reads or writes standard streams.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._kafka = kafka_settings(config) if config.input.kind == "kafka" else None
+        places = None if self._kafka else file_places(config)
+        if places is not None and (places.control is None or places.incidents == "-"):
+            raise ConfigError(
+                "this pipeline reads or writes standard streams and hears no commands: name "
+                "input.control, and output.incidents a file."
+            )
+        self._control = Path() if places is None else cast("Path", places.control)
+        self._incidents = Path() if places is None else Path(places.incidents)
+
+    def say(self, command: Command) -> None:
+        """Make a command durable in the control log."""
+        line = encode_command(command)
+        if self._kafka is None:
+            from rejex_connectors.files.control import append_line
+
+            append_line(self._control, line)
+            return
+        from rejex_connectors.cloudevents import EventHeaders
+        from rejex_connectors.kafka.clients import Message
+        from rejex_connectors.kafka.opening import open_clients
+
+        from rejex_stream.encode.schemas import COMMAND_TYPE
+
+        settings = self._kafka.replace(delivery="at_least_once")
+        made = EventHeaders(COMMAND_TYPE, settings.pipeline, settings.pipeline_version)
+        headers = made.named(command.id, command.stream_key or "")
+        _, open_producer = open_clients(settings, "control")
+        producer = open_producer()
+        try:
+            key = None if command.stream_key is None else command.stream_key.encode()
+            producer.partitions(settings.topics.control)
+            message = Message(settings.topics.control, 0, key, line, headers)
+            producer.publish([message], {}, cast("Any", None))  # nothing is consumed with it
+        finally:
+            producer.close()
+
+    def given(self) -> list[Command]:
+        """Return the commands that stand in the log; what is none is passed over."""
+        found = []
+        for line in self._lines("control", None):
+            try:
+                found.append(decode_command(line))
+            except ConnectorError:
+                continue  # whoever obeys says what is wrong with it
+        return found
+
+    def incidents(self) -> dict[str, Incident]:
+        """Return the incidents as they stand, in the order in which they opened."""
+        found: dict[str, Incident] = {}
+        for item in self._told(None):
+            if isinstance(item, Incident):
+                found[item.id] = item
+        return found
+
+    def replies(self, since: Any = None) -> dict[str, list[CommandReply]]:  # noqa: ANN401
+        """Return the replies by command, those since a mark."""
+        found: dict[str, list[CommandReply]] = {}
+        for item in self._told(since):
+            if not isinstance(item, Incident):
+                found.setdefault(item[1].command, []).append(item[1])
+        return found
+
+    def mark(self) -> Any:  # noqa: ANN401 - of either kind
+        """Return where the incidents end now."""
+        if self._kafka is None:
+            return self._incidents.stat().st_size if self._incidents.exists() else 0
+        from rejex_connectors.kafka.reading import bounds_of, partitions_of
+
+        there = partitions_of(self._kafka, self._kafka.topics.incidents)
+        return {partition: end for partition, (_, end) in bounds_of(self._kafka, there).items()}
+
+    def _told(self, since: Any) -> Iterator[Incident | tuple[Position, CommandReply]]:  # noqa: ANN401
+        for line in self._lines("incidents", since):
+            try:
+                yield decode_incidents(line)
+            except ConnectorError:
+                continue  # none of ours
+
+    def _lines(self, role: str, since: Any) -> Iterator[bytes]:  # noqa: ANN401
+        if self._kafka is None:
+            path = self._control if role == "control" else self._incidents
+            try:
+                with path.open("rb") as file:
+                    file.seek(since or 0)
+                    yield from (line for line in file if line.endswith(b"\n"))
+            except FileNotFoundError:
+                return
+            except OSError as error:
+                raise ConnectorError(f"cannot read {path}: {error.strerror}.") from error
+            return
+        from rejex_connectors.kafka.clients import missing_topic
+        from rejex_connectors.kafka.reading import partitions_of, read_partition
+
+        topic = getattr(self._kafka.topics, role)
+        partitions = partitions_of(self._kafka, topic)
+        if not partitions:
+            raise missing_topic(self._kafka, topic)
+        for partition in partitions:
+            start = None if since is None else since[partition]
+            for record in read_partition(self._kafka, partition, start):
+                yield record.value or b""

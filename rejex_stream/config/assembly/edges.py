@@ -1,0 +1,487 @@
+"""From a config to open inputs, outputs and snapshot stores, in files or on Kafka."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from rejex_connectors.kafka.settings import KafkaSettings, KafkaTopics
+
+from rejex_stream.config.input import REGISTRY_FORMATS
+from rejex_stream.config.model import Config
+from rejex_stream.decode import CsvDecoder, Decoder, JsonDecoder, parse_csv_header
+from rejex_stream.decode.mapping import FieldMapping, printable
+from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.plan.rehearsal import NothingSink
+from rejex_stream.protocols import Assigned, ControlLog, Sink, SnapshotStore, Source
+from rejex_stream.types import Invalid, Reading, Record
+
+if TYPE_CHECKING:
+    from rejex_connectors.files import FileSource
+    from rejex_connectors.kafka.registry import HttpSchemaRegistry
+    from rejex_connectors.sealing import SealedStore
+
+__all__ = [
+    "Edges",
+    "FilePlaces",
+    "MissingTopicError",
+    "file_decoder",
+    "file_format",
+    "file_places",
+    "kafka_decoder",
+    "kafka_settings",
+    "open_edges",
+    "open_registry",
+    "open_source",
+    "records_of",
+    "require_own_places",
+    "require_own_topics",
+    "sealing",
+]
+
+_STATE = ".rejex-"
+_OWNER = "pipeline"
+"""In a state folder: the name of the pipeline that it belongs to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """Where a run reads, writes and keeps its state."""
+
+    source: Source
+    sink: Sink
+    store: SnapshotStore | None
+    decoder: Decoder
+    control: ControlLog | None = None
+
+    @property
+    def fraction(self) -> float | None:
+        """Share of the input that was read; ``None`` where there is no end to it."""
+        return getattr(self.source, "fraction", None)
+
+
+def open_edges(config: Config, *, dry_run: bool = False) -> Edges:
+    """Open input, output and snapshots.
+
+    Parameters
+    ----------
+    dry_run
+        Read only: a sink that keeps nothing, no snapshots, and on Kafka a group of its own.
+
+    Raises
+    ------
+    ConnectorError
+        If the file or the broker cannot be reached.
+    """
+    if config.input.kind == "kafka":
+        return _kafka_edges(config, dry_run=dry_run)
+    return _file_edges(config, dry_run=dry_run)
+
+
+class FilePlaces(NamedTuple):
+    """Where a pipeline over a file writes and keeps its state; ``-`` is standard output.
+
+    `control` is where it hears commands; ``None``: nowhere.
+    """
+
+    verdicts: str
+    review: str
+    deadletter: str
+    incidents: str
+    state: Path | None
+    control: Path | None
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        """Where each output goes, by its name in the config."""
+        return {
+            "verdicts": self.verdicts,
+            "review": self.review,
+            "deadletter": self.deadletter,
+            "incidents": self.incidents,
+        }
+
+
+def file_places(config: Config) -> FilePlaces:
+    """Return the outputs of a pipeline over a file, defaults filled in.
+
+    Raises
+    ------
+    ConfigError
+        If two outputs share a path, or standard input or output is to be resumed.
+    """
+    output, state = config.output, config.state
+    verdicts = output.verdicts or "verdicts.jsonl"
+    beside = Path() if verdicts == "-" else Path(verdicts).parent
+    passing = config.input.path == "-" or verdicts == "-"
+    # What passes by begins anew each time: commands to an earlier run must not be taken for ours.
+    heard = config.input.control or (None if passing else str(beside / "control.jsonl"))
+    places = FilePlaces(
+        verdicts,
+        output.review or str(beside / "review.jsonl"),
+        output.deadletter or str(beside / "deadletter.jsonl"),
+        output.incidents or str(beside / "incidents.jsonl"),
+        None,
+        None if heard is None else Path(heard),
+    )
+    paths = places.outputs | ({} if heard is None else {"control": heard})
+    for role, path in paths.items():
+        for other, its in paths.items():
+            if role < other and Path(path).absolute() == Path(its).absolute():
+                raise ConfigError(
+                    f"{other} and {role} are both {printable(path)}: give each its own file."
+                )
+    passing = passing or "-" in paths.values()
+    if passing and state.folder is not None:
+        raise ConfigError(
+            "standard input and output cannot be taken back, so there is no state to keep: leave "
+            "state.folder out, or use files."
+        )
+    folder: Path | None = None
+    if state.resume and not passing:
+        folder = Path(state.folder or beside / f"{_STATE}{config.pipeline.name}")
+    return places._replace(state=folder)
+
+
+def require_own_places(config: Config) -> None:
+    """Refuse outputs and state that another pipeline writes: they would be mixed, or cut off.
+
+    Raises
+    ------
+    ConfigError
+        Naming the other pipeline, and what to give.
+    ConnectorError
+        If its state cannot be read.
+    """
+    from rejex_connectors.files.state import read_commit
+
+    places, name = file_places(config), config.pipeline.name
+    if places.state is None:
+        return
+    owner = places.state / _OWNER
+    known = owner.read_text("utf-8").strip() if owner.is_file() else name
+    if known != name:
+        raise ConfigError(
+            f"the state folder {places.state} is that of pipeline {printable(known)}, this one is "
+            f"{printable(name)}: give it a state.folder of its own, or pipeline.name = "
+            f'"{known}" if it is the same.'
+        )
+    outputs = {str(Path(path).absolute()) for path in places.outputs.values()}
+    for folder in sorted(Path(places.verdicts).absolute().parent.glob(f"{_STATE}*")):
+        commit = None if folder == places.state.absolute() else read_commit(folder)
+        for path, _ in () if commit is None else commit.lengths.values():
+            if path in outputs:
+                other = folder.name.removeprefix(_STATE)
+                raise ConfigError(
+                    f"{path} holds what pipeline {printable(other)} wrote, this one is "
+                    f"{printable(name)}: give it outputs of its own in [output], or pipeline.name "
+                    f'= "{other}" if it is the same; {folder.name} removed, that one is forgotten.'
+                )
+
+
+def file_format(config: Config) -> tuple[Literal["csv", "jsonl"], str]:
+    """Return the format of the input file and the delimiter of its columns.
+
+    Raises
+    ------
+    ConfigError
+        If the format is not given and the file's name does not tell.
+    """
+    source = config.input
+    suffixes = [suffix.lower() for suffix in Path(source.path or "").suffixes]
+    ending = next((suffix for suffix in reversed(suffixes) if suffix != ".gz"), "")
+    delimiter = source.delimiter or ("\t" if ending == ".tsv" else ",")
+    if source.format in ("csv", "jsonl"):
+        return source.format, delimiter
+    if ending in (".csv", ".tsv", ".txt"):
+        return "csv", delimiter
+    if ending in (".jsonl", ".ndjson", ".json"):
+        return "jsonl", delimiter
+    raise ConfigError(
+        f"the name {printable(source.path)} does not tell its format: give input.format, csv or "
+        "jsonl."
+    )
+
+
+def open_source(config: Config, state: Path | None = None) -> FileSource:
+    """Open the input file of a config.
+
+    Raises
+    ------
+    ConnectorError
+        If it cannot be opened.
+    """
+    from rejex_connectors.files import FileSource
+
+    source = config.input
+    assert source.path is not None
+    kind, delimiter = file_format(config)
+    return FileSource(
+        source.path,
+        format=kind,
+        delimiter=delimiter,
+        follow=source.follow,
+        state_dir=state,
+        sample_interval_ms=source.sample_interval_ms,
+        encoding=source.encoding,
+        has_header=not source.columns,
+    )
+
+
+def file_decoder(config: Config, source: FileSource) -> Decoder:
+    """Return what makes readings of the records of a file."""
+    mapping = config.input.mapping()
+    kind, delimiter = file_format(config)
+    if kind == "jsonl":
+        return JsonDecoder(mapping)
+    if config.input.columns:
+        return CsvDecoder(mapping, config.input.columns, delimiter)
+    if config.input.follow:
+        return _LateCsvDecoder(mapping, source, delimiter)
+    return CsvDecoder(mapping, parse_csv_header(source.header, delimiter), delimiter)
+
+
+def records_of(source: Source) -> Iterator[Record]:
+    """Yield the records of a finite source from its first on; closes it at the end."""
+    try:
+        while not source.exhausted:
+            for change in source.changes():
+                if isinstance(change, Assigned):
+                    source.seek(change.partition, change.earliest)
+            yield from source.poll(1000, timeout_s=0.2)
+    finally:
+        source.close()
+
+
+def history_of(config: Config, most: int) -> tuple[Decoder, Iterator[Record]]:
+    """Return what a pipeline has had to read so far, and what reads it; nothing is committed.
+
+    A file from its first row on; of topics the newest records, `most` in all.
+
+    Raises
+    ------
+    ConnectorError
+        If the file cannot be opened or the broker does not answer.
+    ConfigError
+        If there are no such topics.
+    """
+    if config.input.kind == "file":
+        found = config.model_copy(
+            update={"input": config.input.model_copy(update={"follow": False})}
+        )
+        source = open_source(found)
+        return file_decoder(found, source), records_of(source)
+    from rejex_connectors.kafka.reading import newest_records, partitions_of
+
+    settings = kafka_settings(config)
+    topics = settings.topics.input
+    partitions = [one for topic in topics for one in partitions_of(settings, topic)]
+    if not partitions:
+        raise ConfigError(f"input.topics: {', '.join(topics)} hold no history: no such topic.")
+    return kafka_decoder(config), newest_records(settings, partitions, most)
+
+
+class _LateCsvDecoder:
+    """Learns the header of a followed file with its first record: it may not be there yet."""
+
+    def __init__(self, mapping: FieldMapping, source: FileSource, delimiter: str) -> None:
+        self._mapping, self._source, self._delimiter = mapping, source, delimiter
+        self._decoder: CsvDecoder | None = None
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """Names of the channels."""
+        return self._mapping.channel_names
+
+    def decode(self, record: Record) -> Reading | Invalid:
+        """Decode one row."""
+        return self._known().decode(record)
+
+    def lacking(self, record: Record) -> str:
+        """Say which channels a row lacks, and which columns there are."""
+        return self._known().lacking(record)
+
+    def _known(self) -> CsvDecoder:
+        if self._decoder is None:
+            header = parse_csv_header(self._source.header, self._delimiter)
+            self._decoder = CsvDecoder(self._mapping, header, self._delimiter)
+        return self._decoder
+
+
+def kafka_settings(config: Config) -> KafkaSettings:
+    """Return what the Kafka connector is told; secrets stay sealed.
+
+    Raises
+    ------
+    ConfigError
+        If settings contradict each other.
+    """
+    pipeline, output = config.pipeline, config.output
+    topics: dict[str, Any] = {
+        "input": config.input.topics or None,
+        "verdicts": output.verdicts,
+        "review": output.review,
+        "labels": output.labels,
+        "deadletter": output.deadletter,
+        "incidents": output.incidents,
+        "control": config.input.control,
+    }
+    state = None if config.state.folder is not None else config.state.topic
+    return KafkaSettings(
+        **dict(config.kafka) | {"group": config.kafka.group or pipeline.name},
+        topics=KafkaTopics(**{role: name for role, name in topics.items() if name}, state=state),
+        pipeline=pipeline.name,
+        pipeline_version=pipeline.version,
+    )
+
+
+def open_registry(config: Config) -> HttpSchemaRegistry:
+    """Make a client of the registry; nobody is asked yet.
+
+    Raises
+    ------
+    ConfigError
+        If its password or its authorities cannot be read.
+    """
+    from rejex_connectors.kafka.registry import HttpSchemaRegistry
+
+    return HttpSchemaRegistry(config.schema_registry)
+
+
+def kafka_decoder(config: Config) -> Decoder:
+    """Return what makes readings of the records of a topic.
+
+    Raises
+    ------
+    ConfigError
+        If the format needs an extra that is not installed.
+    """
+    mapping, kind = config.input.mapping(), config.input.format
+    if kind not in REGISTRY_FORMATS:
+        return JsonDecoder(mapping)
+    _require_extra(kind)
+    from rejex_stream.decode.avro import avro_reader
+    from rejex_stream.decode.protobuf import protobuf_reader
+    from rejex_stream.decode.registry import RegistryDecoder
+
+    compile_schema = avro_reader if kind == "avro" else protobuf_reader
+    return RegistryDecoder(mapping, open_registry(config), kind.upper(), compile_schema)
+
+
+def _require_extra(kind: str) -> None:
+    needed = ("fastavro",) if kind == "avro" else ("google.protobuf", "grpc_tools")
+    try:
+        for name in needed:
+            import_module(name)
+    except ImportError as error:
+        raise ConfigError(
+            f"input.format = {kind!r} needs {error.name}: install the extra with "
+            "pip install 'rejex-stream[registry]'."
+        ) from None
+
+
+def _file_edges(config: Config, *, dry_run: bool) -> Edges:
+    from rejex_connectors.files import FileControl, FileSink
+    from rejex_connectors.snapshots import FolderSnapshotStore
+
+    places = file_places(config)
+    if dry_run:
+        source = open_source(config)
+        return Edges(source, NothingSink(), None, file_decoder(config, source))
+    sealed = sealing(config)
+    require_own_places(config)
+    with ExitStack() as exits:
+        # The sink first: it claims the state folder, which the source then reads.
+        sink = FileSink(
+            **places.outputs,
+            state_dir=places.state,
+        )
+        exits.callback(sink.close)
+        if places.state is not None:
+            (places.state / _OWNER).write_text(config.pipeline.name + "\n", "utf-8")
+        source = open_source(config, places.state)
+        exits.callback(source.close)
+        decoder = file_decoder(config, source)
+        store = None if places.state is None else sealed(FolderSnapshotStore(places.state))
+        control: ControlLog | None = None
+        if places.control is not None:
+            control = FileControl(places.control, [source.partition.topic])
+        exits.pop_all()
+    return Edges(source, sink, store, decoder, control)
+
+
+class MissingTopicError(ConnectorError):
+    """An input topic does not exist; somebody may be about to make it."""
+
+
+def _kafka_edges(config: Config, *, dry_run: bool) -> Edges:
+    from rejex_connectors.kafka import KafkaSource, connect
+    from rejex_connectors.kafka.guards.keys import KeyWatch
+    from rejex_connectors.kafka.opening import open_clients
+    from rejex_connectors.kafka.reading import KafkaControl
+    from rejex_connectors.kafka.topics import look_at_inputs
+
+    settings = kafka_settings(config)
+    decoder = kafka_decoder(config)
+    inputs = look_at_inputs(settings)
+    if inputs.missing:
+        told = "; ".join(f"topic {name!r} {said}" for name, said in inputs.missing.items())
+        raise MissingTopicError(f"Kafka at {settings.bootstrap_servers}: {told}")
+    # A sensor that comes from the key has none where there is no key: those are dead letters.
+    by_key = config.input.order == "by_key" and not config.input.mapping().sensor_from_key
+    inspect = KeyWatch(inputs.partitions).see if by_key else None
+    if dry_run:
+        name = f"dry-run-{uuid.uuid4().hex[:8]}"
+        settings = settings.replace(group=f"{settings.group}-{name}", instance_id=None)
+        open_consumer, _ = open_clients(settings, name)
+        rehearsed = KafkaSource(open_consumer(), settings)
+        rehearsed.inspect = inspect
+        return Edges(rehearsed, NothingSink(), None, decoder)
+    sealed = sealing(config)
+    require_own_topics(settings)
+    source, sink = connect(settings)
+    source.inspect = inspect
+    store: SnapshotStore
+    if config.state.folder is not None:
+        from rejex_connectors.snapshots import FolderSnapshotStore
+
+        store = FolderSnapshotStore(config.state.folder)
+    else:
+        from rejex_connectors.kafka.snapshots import KafkaSnapshots
+
+        store = KafkaSnapshots(settings, sink)
+    return Edges(source, sink, sealed(store), decoder, KafkaControl(settings))
+
+
+def require_own_topics(settings: KafkaSettings) -> None:
+    """Refuse output topics that another pipeline writes to.
+
+    Raises
+    ------
+    ConfigError
+        Naming the other pipeline, and what to give.
+    """
+    from rejex_connectors.kafka.topics import other_pipeline
+
+    for role, topic in (("verdicts", settings.topics.verdicts), ("review", settings.topics.review)):
+        other = other_pipeline(settings, topic)
+        if other is not None:
+            raise ConfigError(
+                f"topic {topic!r} holds what pipeline {printable(other)} wrote, this one is "
+                f"{settings.pipeline!r}: give it a topic of its own as output.{role}, or "
+                f'pipeline.name = "{other}" if it is the same.'
+            )
+
+
+def sealing(config: Config) -> Callable[[SnapshotStore], SealedStore]:
+    """Read the key, and return what puts a store under it."""
+    from rejex_connectors.sealing import SealedStore, read_key
+
+    path = config.state.seal_key_file
+    return partial(SealedStore, key=None if path is None else read_key(path))

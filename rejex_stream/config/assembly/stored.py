@@ -1,0 +1,205 @@
+"""From a config to what its pipeline has stored, while nothing of it runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from rejex_connectors.kafka.settings import KafkaSettings
+from rejex_connectors.sealing import SealedStore
+
+from rejex_stream.config.assembly.edges import file_places, kafka_settings, sealing
+from rejex_stream.config.model import Config
+from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.protocols import SnapshotStore
+from rejex_stream.types import Partition
+
+__all__ = ["Places", "Stored", "stored"]
+
+
+class Places(Protocol):
+    """Where a pipeline stands in its input, and how that is changed."""
+
+    def committed(self) -> dict[Partition, int]:
+        """Return the next offset of each partition that has one."""
+        ...
+
+    def earliest(self, partition: Partition) -> int:
+        """Return the first offset that can still be read."""
+        ...
+
+    def input_is(self, partition: Partition) -> dict[str, Any] | None:
+        """Return how its file is known again, where the input is one."""
+        ...
+
+    def begin_at(
+        self, partition: Partition, offset: int, input_is: Mapping[str, Any] | None
+    ) -> None:
+        """Commit an offset for a partition that has none; outputs go on after what they hold."""
+        ...
+
+
+class _Store(SnapshotStore, Protocol):
+    def drop(self, partition: Partition, *, schemas: bool) -> None:
+        """Remove the snapshots of a partition, and where asked what was decided about schemas."""
+        ...
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a pipeline has stored, of each partition of its input.
+
+    Attributes
+    ----------
+    store, raw
+        The snapshots, as a run opens them; and as they are kept, sealed or damaged.
+    places
+        Where the pipeline stands.
+    where
+        In words.
+    """
+
+    partitions: Sequence[Partition]
+    store: SealedStore
+    raw: _Store
+    places: Places
+    where: str
+
+
+@contextmanager
+def stored(config: Config, *, to_change: bool = False) -> Iterator[Stored]:
+    """Open what is stored; `to_change` it, nothing else may run.
+
+    Raises
+    ------
+    ConfigError
+        If the pipeline keeps nothing.
+    ConnectorError
+        If it cannot be reached, is in use, or, to be looked at, there is nothing.
+    """
+    opened = _of_kafka if config.input.kind == "kafka" else _of_files
+    with opened(config, to_change=to_change) as found:
+        yield found
+
+
+@contextmanager
+def _of_files(config: Config, *, to_change: bool) -> Iterator[Stored]:
+    from rejex_connectors.files.state import lock_folder
+    from rejex_connectors.snapshots import FolderSnapshotStore
+
+    folder = file_places(config).state
+    if folder is None:
+        raise ConfigError(
+            "this pipeline keeps no state: it reads or writes a pipe, or state.resume is false."
+        )
+    lock = lock_folder(folder) if to_change else None
+    try:
+        _require(folder)
+        raw = FolderSnapshotStore(folder)
+        only = Partition(Path(config.input.path or "").name, 0)
+        yield Stored([only], sealing(config)(raw), raw, _FilePlaces(config, folder), str(folder))
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+@contextmanager
+def _of_kafka(config: Config, *, to_change: bool) -> Iterator[Stored]:
+    from rejex_connectors.kafka.reading import partitions_of
+    from rejex_connectors.kafka.snapshots import AloneSink, KafkaSnapshots, reading_snapshots
+    from rejex_connectors.snapshots import FolderSnapshotStore
+
+    settings = kafka_settings(config)
+    every = [p for topic in settings.topics.input for p in partitions_of(settings, topic)]
+    sink = AloneSink(settings) if to_change else None
+    raw: _Store
+    if config.state.folder is not None:
+        where = config.state.folder
+        if sink is None:
+            _require(Path(where))
+        raw = FolderSnapshotStore(where)
+    else:
+        where = f"topic {settings.topics.state}"
+        if sink is None:
+            there = len(partitions_of(settings, settings.topics.state or ""))
+            if not there:
+                raise ConnectorError(f"there is no {where} yet: nothing is stored")
+            raw = reading_snapshots(settings, there)
+        else:
+            raw = KafkaSnapshots(settings, sink)
+    yield Stored(every, sealing(config)(raw), raw, _KafkaPlaces(settings, every), where)
+
+
+def _require(folder: Path) -> None:
+    if not folder.is_dir():
+        raise ConnectorError(f"there is no state folder {folder} yet: nothing is stored")
+
+
+class _FilePlaces:
+    """Where a pipeline over a file stands."""
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        self._outputs, self._folder = file_places(config), folder
+
+    def committed(self) -> dict[Partition, int]:
+        from rejex_connectors.files.state import read_commit
+
+        found = read_commit(self._folder)
+        return {} if found is None else dict(found.next_offsets)
+
+    def earliest(self, partition: Partition) -> int:
+        from rejex_connectors.files.state import read_input
+
+        found = read_input(self._folder, partition.topic)
+        return 0 if found is None else found.first_offset
+
+    def input_is(self, partition: Partition) -> dict[str, Any] | None:
+        from rejex_connectors.files.state import read_input
+
+        found = read_input(self._folder, partition.topic)
+        return None if found is None else asdict(found)
+
+    def begin_at(
+        self, partition: Partition, offset: int, input_is: Mapping[str, Any] | None
+    ) -> None:
+        from rejex_connectors.files.state import CommitState, InputState
+
+        if input_is is not None:
+            InputState(**input_is).write(self._folder, partition.topic)
+        outputs = self._outputs
+        lengths = {
+            role: (os.path.abspath(path), os.path.getsize(path) if os.path.exists(path) else 0)
+            for role, path in zip(("verdicts", "review", "deadletter"), outputs[:3], strict=True)
+        }
+        CommitState({partition: offset}, lengths).write(self._folder)
+
+
+class _KafkaPlaces:
+    """Where the group of a pipeline stands."""
+
+    def __init__(self, settings: KafkaSettings, partitions: Sequence[Partition]) -> None:
+        self._settings, self._partitions = settings, partitions
+
+    def committed(self) -> dict[Partition, int]:
+        from rejex_connectors.kafka.reading import committed_offsets
+
+        return committed_offsets(self._settings, self._partitions)
+
+    def earliest(self, partition: Partition) -> int:
+        from rejex_connectors.kafka.reading import bounds_of
+
+        return bounds_of(self._settings, [partition])[partition][0]
+
+    def input_is(self, partition: Partition) -> None:
+        return None
+
+    def begin_at(
+        self, partition: Partition, offset: int, input_is: Mapping[str, Any] | None
+    ) -> None:
+        from rejex_connectors.kafka.snapshots import AloneSink
+
+        AloneSink(self._settings).commit({partition: offset})

@@ -1,0 +1,208 @@
+"""Settings of the input: where readings come from, and which field of a record means what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from rejex_stream.decode.mapping import MAX_VALUE_BYTES, FieldMapping, Numbers, TimeUnit
+from rejex_stream.encode.schemas import TOPICS
+from rejex_stream.settings import Section, setting
+
+__all__ = ["REGISTRY_FORMATS", "Input", "stem"]
+
+Kind = Literal["file", "kafka"]
+
+REGISTRY_FORMATS = ("avro", "protobuf")
+"""Formats whose records name a schema of the registry."""
+
+
+class Input(Section):
+    """Where readings come from, and which field of a record means what."""
+
+    kind: Kind = setting("file", says="Read a file, or Kafka topics.")
+    path: str | None = setting(
+        None,
+        says="The file to read, plain or .gz; - is standard input. Needed for files.",
+        otherwise="none",
+        example="readings.csv",
+    )
+    format: Literal["auto", "csv", "jsonl", "avro", "protobuf"] = setting(
+        "auto",
+        says="A file is CSV with a header or JSON Lines; auto goes by its name. A topic is JSON "
+        "(auto or jsonl), or Avro or Protobuf with schema_registry (extra `registry`).",
+    )
+    delimiter: str | None = setting(
+        None,
+        says="What separates CSV columns.",
+        otherwise="a comma, in .tsv a tab",
+        min_length=1,
+        max_length=1,
+        example=";",
+    )
+    encoding: str | None = setting(
+        None,
+        says="Encoding of the text in the file, such as cp1252, latin-1 or utf-16.",
+        otherwise="UTF-8, or UTF-16 where its byte order mark says so",
+        example="cp1252",
+    )
+    columns: tuple[str, ...] = setting(
+        (),
+        says="Names of all columns of a CSV file whose first row is no header, but data.",
+        otherwise="those of the header",
+        example=["time", "flow", "pressure"],
+    )
+    follow: bool = setting(
+        False, says="Wait for more at the end of the file, as for a log that grows."
+    )
+    topics: tuple[str, ...] = setting(
+        (),
+        says="The Kafka topics to read, keyed by sensor.",
+        otherwise="none",
+        example=["sensor.readings"],
+    )
+    control: str | None = setting(
+        None,
+        says="File or topic of commands, what people tell the pipeline; a topic of one partition.",
+        otherwise=f"control.jsonl beside the verdicts, or {TOPICS['control']}",
+        min_length=1,
+        example="control.jsonl",
+    )
+    order: Literal["by_key", "as_it_comes"] = setting(
+        "by_key",
+        says="by_key: records without a key in a topic of several partitions end a run, as a "
+        "sensor in several partitions is several streams; as_it_comes: every sensor is in one "
+        "partition all the same.",
+    )
+    channels: tuple[str, ...] | dict[str, str] = setting(
+        says="The channels by name, or a table from a channel's name to its field; nested fields "
+        "are written with dots.",
+        example=["flow", "pressure"],
+    )
+    flags: tuple[str, ...] = setting(
+        (),
+        says="Channels that are no measurement, such as switches and commands: no feature is made "
+        "of them, so they are out of the score, and the reviewer sees them beside the others.",
+        otherwise="none",
+        example=["valve_open"],
+    )
+    time: str | None = setting(
+        None,
+        says="The field with the event time.",
+        otherwise="the record's own time (Kafka only)",
+        example="time",
+    )
+    time_unit: TimeUnit = setting("ms", says="Unit of the event time; iso8601 is a text.")
+    time_format: str | None = setting(
+        None,
+        says="How the event time is written, in the signs of strptime; takes the place of "
+        "time_unit.",
+        otherwise="by time_unit",
+        min_length=1,
+        example="%d.%m.%Y %H:%M:%S",
+    )
+    time_zone: str | None = setting(
+        None,
+        says="Where times without a zone were read off the clock, by name or offset. Of the hour "
+        "that comes twice a year the first is meant; a time in the hour that is skipped is not "
+        "readable.",
+        otherwise="UTC",
+        min_length=1,
+        example="Europe/Berlin",
+    )
+    numbers: Numbers = setting(
+        "typed",
+        says='text: a text that is a number counts as one ("88.4" in JSON); cells of CSV are '
+        "texts in any case.",
+    )
+    decimal: Literal[".", ","] = setting(".", says="Decimal mark of numbers that are texts.")
+    thousands: Literal[",", ".", " ", "'"] | None = setting(
+        None,
+        says="Mark between groups of three digits, in numbers that are texts.",
+        otherwise="none",
+        example=",",
+    )
+    sample_interval_ms: int | None = setting(
+        None,
+        unit="ms",
+        says="Where the lines of a file carry no time: how far apart they are.",
+        otherwise="they carry one",
+        ge=1,
+        example=1000,
+    )
+    sensor: str | None = setting(
+        None,
+        says="The field with the sensor's name.",
+        otherwise="fixed_sensor or the key",
+        example="sensor",
+    )
+    tag: str | None = setting(
+        None,
+        says="In a table with one value a row: the field that names the quantity. Each quantity of "
+        "a sensor is a series of its own, sensor/tag.",
+        otherwise="every row holds all channels",
+        example="tag",
+    )
+    fixed_sensor: str | None = setting(
+        None,
+        says="One sensor name for all records.",
+        otherwise="the name of the file, where nothing else is given",
+        min_length=1,
+        example="turbine-7",
+    )
+    sensor_from_key: bool = setting(
+        False,
+        says="Take the sensor's name from the record's key; so it is on Kafka where nothing else "
+        "is given.",
+    )
+    group: str | None = setting(
+        None,
+        says="The field with the sensor's group; a group shares one model and window.",
+        otherwise="every sensor has its own",
+        example="site",
+    )
+    groups: dict[str, str] | None = setting(
+        None,
+        says="A table from sensor to group, instead.",
+        otherwise="every sensor has its own",
+        example={"pump-1": "pumps"},
+    )
+    pooled: bool = setting(False, says="All sensors share one model and window.")
+    max_value_bytes: int = setting(
+        MAX_VALUE_BYTES, unit="bytes", says="Larger records go to the dead letters unread.", ge=1
+    )
+
+    def mapping(self) -> FieldMapping:
+        """Return which field means what, as the decoders want it."""
+        fixed, from_key = self.fixed_sensor, self.sensor_from_key
+        if self.sensor is None and fixed is None and not from_key:
+            if self.kind == "kafka":
+                from_key = True
+            else:
+                fixed = stem(self.path)
+        return FieldMapping(
+            channels=self.channels,
+            time=self.time,
+            time_unit=self.time_unit,
+            sensor=self.sensor,
+            fixed_sensor=fixed,
+            sensor_from_key=from_key,
+            group=self.group,
+            groups=self.groups,
+            pooled=self.pooled,
+            max_value_bytes=self.max_value_bytes,
+            time_format=self.time_format,
+            time_zone=self.time_zone,
+            tag=self.tag,
+            numbers=self.numbers,
+            decimal=self.decimal,
+            thousands=self.thousands,
+        )
+
+
+def stem(path: str | None) -> str:
+    """Return the sensor name that a file's name gives: without folder and endings."""
+    if path is None or path == "-":
+        return "stdin"
+    name = Path(path).name
+    return name.split(".")[0] or name

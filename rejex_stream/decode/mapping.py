@@ -1,0 +1,461 @@
+"""Which field of a record means what, and what each value is allowed to be.
+
+A :class:`FieldMapping` is shared by every wire format; the format's own work (bytes to fields) is
+in :mod:`rejex_stream.decode`. Data errors are values: what cannot be read becomes an
+:class:`~rejex_stream.types.Invalid` that names the field and quotes the value, printably.
+
+What the values mean
+--------------------
+* A channel that is absent, ``null``, NaN, infinite or too large for a float is *missing* (``nan``):
+  sensors send such things for "over range" and "no contact", and the engine has its own limit on
+  how long a channel may be missing.
+* A channel that holds text, a boolean, a list or an object is a broken record: ``Invalid``. With
+  ``numbers="text"`` a text that is a number counts as one; cells of CSV are always texts.
+* Integers beyond 2**53 are rounded to the nearest float.
+* A time without a zone is read in ``time_zone``, else as UTC; fractions of a millisecond are
+  dropped. Of an hour that comes twice the first is meant; one that is skipped is ``Invalid``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Literal, TypeAlias, get_args
+
+from rejex_stream.decode.numbers import number_reader
+from rejex_stream.decode.times import Skipped, in_zone, zone_of
+from rejex_stream.errors import ConfigError
+from rejex_stream.types import Invalid, Reading, Record
+
+__all__ = [
+    "GLOBAL_KEY",
+    "FieldMapping",
+    "Numbers",
+    "TimeUnit",
+    "Unreadable",
+    "parse_moment",
+    "printable",
+    "to_epoch_ms",
+]
+
+TimeUnit: TypeAlias = Literal["iso8601", "s", "ms", "us", "ns"]
+Numbers: TypeAlias = Literal["typed", "text"]
+
+GLOBAL_KEY = "global"
+"""The one stream key of a mapping with ``pooled=True``."""
+
+MAX_SENSOR_CHARS = 256
+MAX_VALUE_BYTES = 1 << 20
+MIN_EPOCH_MS = -62_135_596_800_000  # 0001-01-01T00:00:00Z
+MAX_EPOCH_MS = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z
+_SHOWN = 12  # channels or fields in a sentence
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_UNITS_PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
+
+@dataclass(frozen=True, slots=True)
+class FieldMapping:
+    r"""Where time, sensor, group and channels stand in a record.
+
+    Parameters
+    ----------
+    channels
+        Names of the channels in the order of ``Reading.values``; or a mapping from channel name to
+        its field. A field of nested JSON is written with dots (``motor.temp``), a dot that
+        belongs to a name as ``\.``; CSV columns are taken by their exact name.
+    time, time_unit
+        The field with the event time. Without one, the record's own timestamp is used.
+    time_format
+        How a time is written as text, in the signs of ``strptime`` (``%d.%m.%Y %H:%M``); it takes
+        the place of `time_unit`.
+    time_zone
+        Where a time without a zone was read off the clock: ``Europe/Berlin``, ``+01:00``.
+    sensor, fixed_sensor, sensor_from_key
+        Exactly one of: the field with the sensor's name; one name for all records; or the record's
+        key (Kafka).
+    group, groups, pooled
+        At most one of: the field with the group's name; a table sensor → group; or one global key.
+        Events of a group share a model. Without any, every sensor has its own.
+    tag
+        In a table with one value a row: the field that says which quantity it is. Each quantity
+        of a sensor is a series of its own, ``sensor/tag``.
+    numbers, decimal, thousands
+        Whether texts that are numbers are numbers too (``text``), and the marks in them.
+    max_value_bytes
+        Larger records are invalid before anybody parses them.
+
+    Raises
+    ------
+    ConfigError
+        If the fields contradict each other.
+
+    Examples
+    --------
+    >>> mapping = FieldMapping(channels=["flow", "pressure"], sensor="meter", time="t")
+    >>> mapping.channel_names
+    ('flow', 'pressure')
+    >>> FieldMapping(channels={"temp": "motor.temp"}, fixed_sensor="turbine").channel_fields
+    ('motor.temp',)
+    """
+
+    channels: Sequence[str] | Mapping[str, str]
+    time: str | None = None
+    time_unit: TimeUnit = "ms"
+    sensor: str | None = None
+    fixed_sensor: str | None = None
+    sensor_from_key: bool = False
+    group: str | None = None
+    groups: Mapping[str, str] | None = None
+    pooled: bool = False
+    max_value_bytes: int = MAX_VALUE_BYTES
+    time_format: str | None = None
+    time_zone: str | None = None
+    tag: str | None = None
+    numbers: Numbers = "typed"
+    decimal: str = "."
+    thousands: str | None = None
+
+    def __post_init__(self) -> None:
+        names = self.channel_names
+        if isinstance(self.channels, str) or not names:
+            raise ConfigError(
+                f"channels is {self.channels!r}: expected a list with at least one name"
+            )
+        if len(set(names)) != len(names):
+            raise ConfigError(f"channels {names!r} name one channel twice: keep each name once")
+        if self.time_unit not in get_args(TimeUnit):
+            raise ConfigError(
+                f"time_unit is {self.time_unit!r}: expected one of {', '.join(get_args(TimeUnit))}"
+            )
+        if sum((self.sensor is not None, self.fixed_sensor is not None, self.sensor_from_key)) != 1:
+            raise ConfigError(
+                "say where the sensor's name comes from by exactly one of `sensor` (a field), "
+                "`fixed_sensor` (a name) and `sensor_from_key`"
+            )
+        if self.fixed_sensor is not None and not 0 < len(self.fixed_sensor) <= MAX_SENSOR_CHARS:
+            raise ConfigError(
+                f"fixed_sensor is {printable(self.fixed_sensor)}: "
+                f"expected 1 to {MAX_SENSOR_CHARS} characters"
+            )
+        if sum((self.group is not None, self.groups is not None, self.pooled)) > 1:
+            raise ConfigError("choose at most one of `group`, `groups` and `pooled`")
+        if self.tag is not None and self.sensor is None:
+            raise ConfigError(
+                "tag goes with sensor: where one field names all series, that field is the sensor"
+            )
+        if self.max_value_bytes < 1:
+            raise ConfigError(f"max_value_bytes is {self.max_value_bytes}: expected at least 1")
+        if self.time_zone is not None:
+            zone_of(self.time_zone)
+        if self.time_format is not None:
+            _require_format(self.time_format)
+        number_reader(self.decimal, self.thousands)
+
+    @property
+    def channel_names(self) -> tuple[str, ...]:
+        """Names of the channels, in the order of ``Reading.values``."""
+        return tuple(self.channels)
+
+    @property
+    def channel_fields(self) -> tuple[str, ...]:
+        """The field of each channel, in the same order."""
+        if isinstance(self.channels, Mapping):
+            return tuple(self.channels.values())
+        return tuple(self.channels)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Every field that is looked up in a record, once."""
+        wanted = (self.time, self.sensor, self.tag, self.group, *self.channel_fields)
+        return tuple(dict.fromkeys(field for field in wanted if field is not None))
+
+    @property
+    def time_is_text(self) -> bool:
+        """Whether the event time is written as a text, not as a number."""
+        return self.time_format is not None or self.time_unit == "iso8601"
+
+    def refuse(self, record: Record) -> Invalid:
+        """Say why a tombstone, an empty or a huge record is not worth parsing."""
+        value = record.value
+        if value is None:
+            reason = "the record has no value (a tombstone)"
+        elif not value:
+            reason = "the record is empty"
+        else:
+            reason = (
+                f"the record has {len(value)} bytes, more than max_value_bytes = "
+                f"{self.max_value_bytes}"
+            )
+        return Invalid(record.position, "decode", reason)
+
+    def lacking(self, reading: Reading | Invalid, fields: Sequence[str]) -> str:
+        """Say which channels a record lacks and what it has, for whoever looks at the mapping.
+
+        Parameters
+        ----------
+        reading
+            What the record became.
+        fields
+            The fields that it has, untrusted.
+
+        Examples
+        --------
+        >>> mapping = FieldMapping({"temp": "motor.temp"}, fixed_sensor="m")
+        >>> reading = Reading("m", "m", 0, (math.nan,), ("t", 0, 7))
+        >>> mapping.lacking(reading, ["t", "motor.Temp"])
+        "channel 'temp' (field 'motor.temp') is missing; the record has t, motor.Temp: did you \
+mean 'motor.Temp'?"
+        """
+        if isinstance(reading, Invalid):
+            return f"the record cannot be read: {reading.reason}"
+        pairs = zip(self.channel_names, self.channel_fields, reading.values, strict=True)
+        missing = [(name, field) for name, field, value in pairs if math.isnan(value)]
+        if not missing:
+            return f"no channel is missing; the values are {printable(reading.values)}"
+        shown = [f"channel {printable(n)} (field {printable(f)})" for n, f in missing[:_SHOWN]]
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        are = f"{', '.join(shown)}{more} {'is' if len(missing) == 1 else 'are'} missing"
+        known = {name.casefold(): name for name in fields}
+        near = difflib.get_close_matches(missing[0][1].casefold(), known, n=1)
+        hint = f": did you mean {printable(known[near[0]])}?" if near else ""
+        has = ", ".join(printable(name)[1:-1] for name in fields[:_SHOWN]) or "no fields"
+        return f"{are}; the record has {has}{', …' if len(fields) > _SHOWN else ''}{hint}"
+
+    def given_up(self, record: Record, error: Exception) -> Invalid:
+        """Say that a parser failed in a way nobody foresaw: the record is the reason, not we."""
+        return Invalid(record.position, "decode", f"the decoder gave up: {type(error).__name__}")
+
+    def reading(
+        self,
+        record: Record,
+        *,
+        time: object,
+        sensor: object,
+        group: object,
+        values: Sequence[object],
+        tag: object = None,
+    ) -> Reading:
+        """Make a reading of raw field values, each checked; the slow and thorough way.
+
+        `time`, `sensor`, `tag` and `group` are ignored where the mapping has no field for them;
+        `None` stands for absent.
+
+        Raises
+        ------
+        Unreadable
+            With a sentence that names the field and quotes the value.
+        """
+        name = self.sensor_of(record, sensor, tag)
+        if self.numbers == "text":
+            values = self._numbers(values)
+        return Reading(
+            self.key_of(name, group),
+            name,
+            self.time_of(record, time),
+            tuple(map(_channel_value, self.channel_names, values)),
+            record.position,
+        )
+
+    def _numbers(self, values: Sequence[object]) -> list[object]:
+        """Read those that are texts; what is no number stays, and is refused as a channel."""
+        read = number_reader(self.decimal, self.thousands)
+        texts = [read(value) if isinstance(value, str) else None for value in values]
+        return [value if text is None else text for value, text in zip(values, texts, strict=True)]
+
+    def sensor_of(self, record: Record, found: object, tag: object = None) -> str:
+        """Say who measured, from the field, the key or the fixed name."""
+        if self.fixed_sensor is not None:
+            return self.fixed_sensor
+        if self.sensor_from_key:
+            try:
+                found = None if record.key is None else record.key.decode()
+            except UnicodeDecodeError:
+                raise Unreadable(f"sensor: the key {printable(record.key)} is not UTF-8") from None
+        name = _name("sensor", found)
+        return name if self.tag is None else _name("sensor", f"{name}/{_name('tag', tag)}")
+
+    def key_of(self, sensor: str, group: object) -> str:
+        """Say which stream an event belongs to."""
+        if self.pooled:
+            return GLOBAL_KEY
+        if self.groups is not None:
+            try:
+                return self.groups[sensor]
+            except KeyError:
+                raise Unreadable(
+                    f"sensor: {printable(sensor)} is not in the table of groups; add it there"
+                ) from None
+        if self.group is not None:
+            return _name("group", group)
+        return sensor
+
+    def time_of(self, record: Record, found: object) -> int:
+        """Say when it was measured, in UTC milliseconds since 1970."""
+        if self.time is not None:
+            return self.epoch_ms(found)
+        if record.timestamp_ms is None:
+            raise Unreadable("time: the record carries no timestamp, and no time field is mapped")
+        return _in_range(record.timestamp_ms, record.timestamp_ms)
+
+    def epoch_ms(self, found: object) -> int:
+        """Read a time as the mapping says, in UTC milliseconds since 1970."""
+        return to_epoch_ms(found, self.time_unit, format=self.time_format, zone=self.time_zone)
+
+
+class Unreadable(Exception):  # noqa: N818 - never leaves decoding: it becomes an Invalid
+    """A field cannot be read; the message is the reason for the dead letter."""
+
+
+def to_epoch_ms(
+    value: object, unit: TimeUnit, *, format: str | None = None, zone: str | None = None
+) -> int:
+    """Turn a time in `unit`, or written in `format`, into UTC milliseconds since 1970.
+
+    Raises
+    ------
+    Unreadable
+        If it is not a time, lies outside the years 1 to 9999, or was skipped by the clock.
+
+    Examples
+    --------
+    >>> to_epoch_ms("2024-02-29T12:00:00.5Z", "iso8601")
+    1709208000500
+    >>> to_epoch_ms("29.02.2024 13:00", "ms", format="%d.%m.%Y %H:%M", zone="Europe/Berlin")
+    1709208000000
+    >>> to_epoch_ms(1709208000.5, "s"), to_epoch_ms("1709208000500123456", "ns")
+    (1709208000500, 1709208000500)
+    """
+    if format is not None or unit == "iso8601":
+        wanted = "an ISO 8601 text" if format is None else f"a text such as {_now_as(format)}"
+        if not isinstance(value, str):
+            raise Unreadable(f"time: expected {wanted}, got {printable(value)}")
+        try:
+            moment = parse_moment(value, format)
+            if moment.tzinfo is None:
+                moment = in_zone(moment, UTC if zone is None else zone_of(zone))
+            return _in_range((moment - _EPOCH) // _MILLISECOND, value)
+        except Skipped:
+            raise Unreadable(
+                f"time: {printable(value)} does not exist in {zone}, whose clock went over it; "
+                "if this clock knows no summer time, give an offset such as +01:00 as time_zone"
+            ) from None
+        except (ValueError, OverflowError):
+            raise Unreadable(f"time: expected {wanted}, got {printable(value)}") from None
+    number = _number(value) if isinstance(value, str) else value
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise Unreadable(f"time: expected a number of {unit}, got {printable(value)}")
+    if isinstance(number, int):
+        return _in_range(number * 1_000 // _UNITS_PER_S[unit], value)
+    if not math.isfinite(number) or abs(number) > 1e30:
+        raise Unreadable(f"time: expected a number of {unit}, got {printable(value)}")
+    # Round to the microsecond first: 1700000000.123 s is a float just below it.
+    return _in_range(round(number * (1e6 / _UNITS_PER_S[unit])) // 1_000, value)
+
+
+def parse_moment(text: str, format: str | None) -> datetime:
+    """Read a time as written in `format`, else as ISO 8601; ``ValueError`` if it is none.
+
+    Examples
+    --------
+    >>> parse_moment("1/31/2024 1:05 PM", "%m/%d/%Y %I:%M %p")
+    datetime.datetime(2024, 1, 31, 13, 5)
+    """
+    text = text.strip()
+    return datetime.fromisoformat(text) if format is None else datetime.strptime(text, format)
+
+
+@lru_cache(maxsize=64)
+def _require_format(format: str) -> None:
+    """Refuse a format that reads no day, or cannot read what it writes."""
+    moment = datetime(2031, 11, 23, 13, 45, 56, tzinfo=UTC)
+    try:
+        found = datetime.strptime(moment.strftime(format), format)
+        fits = found.date() == moment.date()
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ConfigError(
+            f"time_format is {printable(format)}: expected the signs of strptime for a whole date, "
+            "such as '%d.%m.%Y %H:%M:%S' or '%m/%d/%Y %I:%M %p'"
+        )
+
+
+def _now_as(format: str) -> str:
+    return printable(datetime(2031, 11, 23, 13, 45, 56, tzinfo=UTC).strftime(format))
+
+
+def printable(value: object, limit: int = 80) -> str:
+    r"""Quote an untrusted value on one line: control characters escaped, at most `limit` long.
+
+    Examples
+    --------
+    >>> printable("a\x1b[31m\nb")
+    "'a\\x1b[31m\\nb'"
+    >>> printable([1, 2, 3]), printable({"a": 1}), printable(None)
+    ('a list of 3', 'an object with 1 field(s)', 'nothing')
+    >>> len(printable("x" * 1_000_000))
+    80
+    """
+    if value is None:
+        return "nothing"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    if isinstance(value, dict):
+        return f"an object with {len(value)} field(s)"
+    text = repr(value[:limit] if isinstance(value, str | bytes) else value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _name(what: str, found: object) -> str:
+    if isinstance(found, int) and not isinstance(found, bool):
+        found = str(found)
+    if not isinstance(found, str):
+        raise Unreadable(f"{what}: expected a name, got {printable(found)}")
+    if not 0 < len(found) <= MAX_SENSOR_CHARS:
+        raise Unreadable(
+            f"{what}: expected 1 to {MAX_SENSOR_CHARS} characters, got {len(found)}"
+            + (f" ({printable(found, 40)})" if found else "")
+        )
+    if not found.isascii():
+        try:
+            found.encode()
+        except UnicodeEncodeError:  # a lone surrogate: JSON can write it, UTF-8 cannot
+            raise Unreadable(f"{what}: {printable(found)} is not valid Unicode") from None
+    return found
+
+
+def _channel_value(name: str, found: object) -> float:
+    if found is None:
+        return math.nan
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        raise Unreadable(f"channel {printable(name)}: expected a number, got {printable(found)}")
+    try:
+        value = float(found)
+    except OverflowError:  # an integer beyond 1.8e308
+        return math.nan
+    return value if math.isfinite(value) else math.nan
+
+
+def _number(text: str) -> int | float | None:
+    """Read a decimal number strictly: Python alone would also take ``1_000`` and ``٣``."""
+    if "_" in text or not text.isascii():
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _in_range(epoch_ms: int, found: object) -> int:
+    if not MIN_EPOCH_MS <= epoch_ms <= MAX_EPOCH_MS:
+        raise Unreadable(f"time: {printable(found)} lies outside the years 1 to 9999")
+    return epoch_ms

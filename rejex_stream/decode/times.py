@@ -1,0 +1,85 @@
+"""Local times: zones by name or offset, and the two hours a year that a clock cannot say."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from functools import lru_cache
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from rejex_stream.errors import ConfigError
+
+__all__ = ["Skipped", "in_zone", "is_repeated", "zone_of"]
+
+_OFFSET = re.compile(r"(?:UTC)?([+-])(\d{1,2}):?([0-5]\d)?")
+
+
+class Skipped(ValueError):  # noqa: N818 - it says what happened to the hour
+    """A local time that no clock of the zone has shown."""
+
+
+@lru_cache(maxsize=64)
+def zone_of(name: str) -> tzinfo:
+    """Return the time zone of a name such as ``Europe/Berlin``, or of an offset such as ``+01:00``.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such zone.
+
+    Examples
+    --------
+    >>> zone_of("+05:30").utcoffset(None)
+    datetime.timedelta(seconds=19800)
+    """
+    if name.upper() in ("UTC", "Z"):
+        return UTC
+    if found := _OFFSET.fullmatch(name):
+        sign, hours, minutes = found.groups()
+        length = timedelta(hours=int(hours), minutes=int(minutes or 0))
+        if length < timedelta(days=1):
+            return timezone(length if sign == "+" else -length)
+    else:
+        try:
+            return ZoneInfo(name)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            pass
+    raise ConfigError(
+        f"time_zone is {name!r}: expected a name such as 'Europe/Berlin' or an offset such as "
+        "'+01:00' (a machine without zones of its own needs the package tzdata)"
+    )
+
+
+def in_zone(moment: datetime, zone: tzinfo) -> datetime:
+    """Return a naive local time as one with its zone.
+
+    Of the hour that comes twice when summer ends, the first is meant: alone, a row cannot say.
+
+    Raises
+    ------
+    Skipped
+        If the clock went over it when summer began.
+
+    Examples
+    --------
+    >>> in_zone(datetime(2024, 7, 1, 12), zone_of("Europe/Berlin")).isoformat()
+    '2024-07-01T12:00:00+02:00'
+    """
+    local = moment.replace(tzinfo=zone)
+    if isinstance(zone, ZoneInfo) and local.utcoffset() != local.replace(fold=1).utcoffset():
+        back = local.astimezone(UTC).astimezone(zone)
+        if back.replace(tzinfo=None) != moment:
+            raise Skipped(f"{moment} does not exist in {zone}")
+    return local
+
+
+def is_repeated(moment: datetime, zone: tzinfo) -> bool:
+    """Whether a naive local time comes twice.
+
+    Examples
+    --------
+    >>> is_repeated(datetime(2024, 10, 27, 2, 30), zone_of("Europe/Berlin"))
+    True
+    """
+    first, second = (moment.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1))
+    return first is not None and second is not None and first > second

@@ -1,0 +1,355 @@
+"""River detectors as recipes that start empty, score a row, then learn it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+from river import compose
+
+from rejex_stream.detectors.river.feeds import AllColumns, EachColumn, Feed
+from rejex_stream.detectors.river.parts import (
+    ends_in_a_detector,
+    is_a,
+    judges_one_value,
+    last_step,
+    make,
+    own_modules,
+    own_warm_up_events,
+    seeded,
+)
+from rejex_stream.detectors.river.reading import read
+from rejex_stream.detectors.river.state import Kinds, read_array, seal, unseal, write_array
+from rejex_stream.detectors.river.writing import write
+from rejex_stream.detectors.scaling import FrozenScale, check_scale
+from rejex_stream.errors import CheckpointError, ConfigError, DetectorError
+from rejex_stream.types import FloatArray
+
+__all__ = ["RiverDetector", "RiverScorer", "river_detector"]
+
+LEAST_WARM_UP_EVENTS: Final = 100
+SCALE_EVENTS: Final = 250
+REHEARSAL_EVENTS: Final = 60
+MOST_NAMES: Final = 500  # that a rehearsal learns from a model that asks for columns by name
+_FUNCTIONS: Final = ("call:", "method:")
+
+
+@dataclass(slots=True)
+class RiverScorer:
+    """A River model at work on one stream."""
+
+    name: str
+    columns: tuple[str, ...]
+    scale: FrozenScale
+    feed: Feed
+    trusted_modules: tuple[str, ...]
+    kinds: Kinds
+
+    def score_one(self, x: FloatArray) -> float:
+        """Score one row of shape (d,), high = anomalous; 0.0 while the scale is not measured.
+
+        A row that is not finite, or that River's arithmetic cannot take, scores ``nan``.
+        """
+        x = self._checked(x)
+        if not np.isfinite(x).all():
+            return float("nan")
+        if not self.scale.is_ready:
+            return 0.0
+        try:
+            return float(self.feed.score(self.scale.apply(x)))
+        except ArithmeticError:
+            return float("nan")
+
+    def learn_one(self, x: FloatArray) -> None:
+        """Learn one row of shape (d,); a row that is not finite is not learnt."""
+        x = self._checked(x)
+        if not np.isfinite(x).all():
+            return
+        for row in self.scale.admit(x):
+            try:
+                self.feed.learn(row)
+            except ArithmeticError:  # a number too wild for River: as if it were not there
+                continue
+
+    def state(self) -> bytes:
+        """Everything the model knows; O(size of the model)."""
+        models, found = write(self.feed.models, trusted_modules=self.trusted_modules)
+        also = {at: sorted(kinds - set(self.kinds.get(at, ()))) for at, kinds in found.items()}
+        if functions := [k for kinds in also.values() for k in kinds if k.startswith(_FUNCTIONS)]:
+            raise DetectorError(
+                f"{self.name} has taken on a function that it did not have when it was made "
+                f"({functions[0]}), and a snapshot may not name one; give it from the first on."
+            )
+        return seal(
+            {
+                "name": self.name,
+                "columns": self.columns,
+                "scale": {name: write_array(a) for name, a in self.scale.state().items()},
+                "previous": write_array(self.feed.previous),
+                "models": models,
+                "also": {at: kinds for at, kinds in sorted(also.items()) if kinds},
+            }
+        )
+
+    def _checked(self, x: FloatArray) -> FloatArray:
+        x = np.asarray(x, dtype=np.float64)
+        if x.shape != (len(self.columns),):
+            raise DetectorError(
+                f"{self.name} was started for {len(self.columns)} columns and got a row of shape "
+                f"{x.shape}; give an array of shape ({len(self.columns)},)."
+            )
+        return x
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RiverDetector:
+    """A recipe: a River model that has seen nothing, and how to feed it.
+
+    Attributes
+    ----------
+    name
+        E.g. ``river:HalfSpaceTrees``.
+    model
+        The prototype; it is cloned and seeded at each start, and never learns.
+    warm_up_events
+        How many first scores mean nothing.
+    scale, scale_events
+        ``none``, ``standard``, ``robust`` or ``unit``: columns are put on one scale, measured on
+        the first `scale_events` rows and then frozen.
+    sign
+        -1 where River's score is high for normal rows.
+    trusted_modules
+        The user's modules whose classes may be in a snapshot.
+    kinds
+        What the state of such a model holds, and where; a snapshot is read by it.
+    """
+
+    name: str
+    model: Any
+    warm_up_events: int
+    scale: str = "none"
+    scale_events: int = SCALE_EVENTS
+    sign: float = 1.0
+    trusted_modules: tuple[str, ...] = ()
+    kinds: Kinds = field(default_factory=dict, repr=False)
+
+    def start(self, feature_names: Sequence[str], *, seed: int) -> RiverScorer:
+        """Make an empty model for rows with these columns; equal seeds give equal scores."""
+        columns = tuple(feature_names)
+        if not columns or len(set(columns)) < len(columns):
+            raise DetectorError(
+                f"{self.name} needs column names that differ, got {', '.join(columns) or 'none'}."
+            )
+        return self._empty(columns, seed)
+
+    def _empty(self, columns: tuple[str, ...], seed: int) -> RiverScorer:
+        feed: Feed
+        if judges_one_value(self.model):
+            models = [seeded(self.model, seed + j) for j in range(len(columns))]
+            feed = EachColumn(columns, models, np.zeros(len(columns)))
+        else:
+            feed = AllColumns(columns, [seeded(self.model, seed)], self.sign)
+        scale = FrozenScale(self.scale, self.scale_events)
+        return RiverScorer(self.name, columns, scale, feed, self.trusted_modules, self.kinds)
+
+    def restore(self, feature_names: Sequence[str], state: bytes) -> RiverScorer:
+        """Bring a model back from :meth:`RiverScorer.state`.
+
+        Raises
+        ------
+        CheckpointError
+            The state is foreign, damaged, or of another detector or other columns.
+        """
+        match told := unseal(state):
+            case {
+                "name": str(name),
+                "columns": [*columns],
+                "scale": dict(scale),
+                "previous": previous,
+                "models": models,
+                "also": dict(also),
+            } if len(told) == 6 and all(type(column) is str for column in columns):
+                pass
+            case _:
+                raise CheckpointError(f"This is not the state of {self.name}; start without it.")
+        if name != self.name:
+            raise CheckpointError(
+                f"This is not the state of {self.name}, but of {name[:200]}; start without it, or "
+                f"configure the detector that wrote it."
+            )
+        if columns != list(feature_names):
+            raise CheckpointError(
+                f"The state of {self.name} is for the columns {', '.join(columns)}, the "
+                f"features are {', '.join(feature_names)}; configure the former."
+            )
+        kinds = self._kinds_and(also)
+        tried = self._read(columns, models, kinds, scale, previous)
+        _try_out(tried, self.name)
+        return self._read(columns, models, kinds, scale, previous)
+
+    def _read(
+        self,
+        columns: Sequence[str],
+        models: Any,  # noqa: ANN401
+        kinds: Kinds,
+        scale: dict[str, Any],
+        previous: Any,  # noqa: ANN401
+    ) -> RiverScorer:
+        scorer = self._empty(tuple(columns), seed=0)
+        found = read(models, kinds, trusted_modules=self.trusted_modules)
+        if type(found) is not list or list(map(make, found)) != list(map(make, scorer.feed.models)):
+            raise CheckpointError(
+                f"The state of {self.name} holds a model of another make; configure the one that "
+                f"wrote it, or start without it."
+            )
+        scorer.feed.models[:] = found
+        scorer.feed.previous = read_array(previous, scorer.feed.previous.shape)
+        arrays = {name: read_array(array) for name, array in scale.items()}
+        if not all(a.dtype == np.float64 and np.isfinite(a).all() for a in arrays.values()):
+            raise CheckpointError(f"The scale of the state of {self.name} is not made of numbers.")
+        scorer.scale.restore(arrays, len(columns))
+        return scorer
+
+    def _kinds_and(self, also: dict[Any, Any]) -> Kinds:
+        """Join what a state declares to what is known; it may not declare functions."""
+        kinds = {at: set(known) for at, known in self.kinds.items()}
+        for at, more in also.items():
+            if (
+                type(at) is not str
+                or type(more) is not list
+                or not all(type(kind) is str and not kind.startswith(_FUNCTIONS) for kind in more)
+            ):
+                raise CheckpointError(f"The state of {self.name} declares what it may not.")
+            kinds.setdefault(at, set()).update(more)
+        return kinds
+
+
+def _try_out(scorer: RiverScorer, name: str) -> None:
+    """Require of a copy that was read that it scores and learns, whatever its numbers say."""
+    d = len(scorer.columns)
+    for row in np.linspace([-1.0, 0.0, 1.0], [0.5, -0.5, 2.0], d, axis=1):
+        try:
+            float(scorer.feed.score(row))
+            scorer.feed.learn(row)
+        except ArithmeticError:
+            continue
+        except Exception as error:
+            raise CheckpointError(
+                f"The state of {name} makes a model that cannot score a row ({error!r}); start "
+                f"without it, or from another snapshot."
+            ) from error
+
+
+def _rehearsed(recipe: RiverDetector, columns: tuple[str, ...] = ("a", "b")) -> RiverDetector:
+    """Feed a copy of the model on a few rows; returns the recipe that knows its `kinds`.
+
+    A model that asks for columns by name is given them: their names are learnt from its errors.
+
+    Raises
+    ------
+    DetectorError
+        The model fails, or holds something that a snapshot could not bring back.
+    """
+    scorer = recipe._empty(columns, seed=1)
+    before = list(map(make, scorer.feed.models))
+    rows = np.random.default_rng(0).normal(size=(REHEARSAL_EVENTS, len(columns)))
+    kinds: dict[str, set[str]] = {}
+    for i, row in enumerate(rows):
+        if i in (0, 1, 2):
+            _note(scorer, kinds)
+        try:
+            scorer.feed.score(row)
+            scorer.feed.learn(row)
+        except ArithmeticError:
+            continue
+        except Exception as error:
+            asked = error.args[0] if isinstance(error, KeyError) and error.args else None
+            if isinstance(asked, str) and asked not in columns and len(columns) < MOST_NAMES:
+                return _rehearsed(recipe, (*columns, asked))
+            raise DetectorError(
+                f"{recipe.name} fails on row {i + 1} of a rehearsal on ordinary rows: {error!r}; "
+                f"give a model that takes rows of plain numbers from the first on."
+            ) from error
+    plain = _note(scorer, kinds)
+    try:
+        again = read(plain, kinds, trusted_modules=recipe.trusted_modules)
+    except CheckpointError as error:
+        raise DetectorError(
+            f"{recipe.name} cannot be brought back from a snapshot: {error}"
+        ) from error
+    if not list(map(make, again)) == list(map(make, scorer.feed.models)) == before:
+        raise DetectorError(
+            f"{recipe.name} changes its own parameters as it learns, so a snapshot could not be "
+            f"told from another model's; keep what is learnt in other attributes."
+        )
+    return replace(recipe, kinds={at: frozenset(found) for at, found in kinds.items()})
+
+
+def _note(scorer: RiverScorer, kinds: dict[str, set[str]]) -> Any:  # noqa: ANN401
+    plain, found = write(scorer.feed.models, trusted_modules=scorer.trusted_modules)
+    for at, more in found.items():
+        kinds.setdefault(at, set()).update(more)
+    return plain
+
+
+def river_detector(
+    name: str,
+    model: Any,  # noqa: ANN401 - River is untyped here
+    /,
+    *,
+    warm_up_events: int | None = None,
+    scale: str = "none",
+    scale_events: int = SCALE_EVENTS,
+    sign: float = 1.0,
+    trusted_modules: Sequence[str] = (),
+) -> RiverDetector:
+    """Make a recipe from an unfed River anomaly detector, or a pipeline that ends in one.
+
+    Parameters
+    ----------
+    name
+        For metrics and snapshots.
+    model
+        Cloned, never changed. A univariate detector gets one model a column.
+    warm_up_events
+        ``None``: what the model and the scale need, at least 100.
+    scale, scale_events, sign, trusted_modules
+        See :class:`RiverDetector`. Modules of the user's own classes and functions within `model`
+        are trusted without being named.
+
+    Examples
+    --------
+    >>> from river import anomaly, preprocessing
+    >>> pipeline = preprocessing.StandardScaler() | anomaly.HalfSpaceTrees(seed=1)
+    >>> river_detector("river:mine", pipeline).warm_up_events
+    250
+    """
+    if not ends_in_a_detector(model):
+        raise DetectorError(
+            f"{name} is {type(model).__name__}, which gives no anomaly score; end the pipeline in "
+            f"one of river.anomaly's detectors."
+        )
+    if is_a(model, compose.Pipeline) and judges_one_value(model):
+        raise DetectorError(
+            f"{name} ends in {type(last_step(model)).__name__}, which judges one value that "
+            f"River's pipelines cannot pass on; give the detector by itself."
+        )
+    check_scale(scale)
+    if scale_events < 2:
+        raise ConfigError(f"scale_events = {scale_events} is too few to measure a scale; use 250.")
+    waits = scale_events if scale != "none" else 0
+    if warm_up_events is None:
+        warm_up_events = max(waits, LEAST_WARM_UP_EVENTS, own_warm_up_events(model))
+    elif warm_up_events < waits:
+        raise ConfigError(
+            f"warm_up_events = {warm_up_events} is below scale_events = {scale_events}: there is "
+            f"no score before there is a scale."
+        )
+    trusted = sorted({*trusted_modules, *own_modules(model)})
+    return _rehearsed(
+        RiverDetector(
+            name, model.clone(), warm_up_events, scale, scale_events, sign, tuple(trusted)
+        )
+    )

@@ -1,0 +1,27 @@
+"""Detectors for sensors: distances on columns that know what happened a moment ago.
+
+In: rows of features, and which column is made of which channel. Out: a score a row, batch-exact.
+Recipes like all others; the columns they want come with them (`preset`). Open `recipes` first;
+`distance` is what all of them measure in the end, `behaviour` explains channels by others first,
+`ensemble` brings several to one scale.
+"""
+
+from rejex_stream.detectors.sensor.behaviour import NormalBehaviour
+from rejex_stream.detectors.sensor.ensemble import Ensemble, ensemble, sensor_ensemble
+from rejex_stream.detectors.sensor.recipes import (
+    Mahalanobis,
+    SeasonalResidual,
+    Subsequence,
+    VARResidual,
+)
+
+__all__ = [
+    "Ensemble",
+    "Mahalanobis",
+    "NormalBehaviour",
+    "SeasonalResidual",
+    "Subsequence",
+    "VARResidual",
+    "ensemble",
+    "sensor_ensemble",
+]

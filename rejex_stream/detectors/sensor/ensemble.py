@@ -1,0 +1,177 @@
+"""Several detectors as one: what each of them says, on the one scale that all of them have.
+
+Scores of different detectors do not compare; how rare a score is does. Each member's score is
+turned into minus the decimal logarithm of its tail probability among scores that the member gave
+to training rows it was not fitted on, and the ensemble's score is the mean of ``log1p`` of that, so
+that no member shouts the others down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from rejex_stream.detectors.sensor.recipes import (
+    GUARD_QUANTILE,
+    Mahalanobis,
+    Subsequence,
+)
+from rejex_stream.detectors.table import TableScorer, training_table
+from rejex_stream.errors import ConfigError, DetectorError
+from rejex_stream.features import FeatureSpec
+from rejex_stream.features.preset import PresetName
+from rejex_stream.protocols import BatchDetector, Scorer
+from rejex_stream.types import FloatArray
+
+__all__ = ["Ensemble", "LogTail", "ensemble", "sensor_ensemble"]
+
+_LEAST_ROWS = 8
+_TAIL = 0.98
+
+
+@dataclass(frozen=True, slots=True)
+class LogTail:
+    """How rare a score is, from the scores of ordinary rows: minus log10 of its tail probability.
+
+    Beyond their .98 quantile the tail is taken as exponential (peaks over threshold), so that
+    scores larger than all that were seen still have an order.
+
+    Attributes
+    ----------
+    ordered
+        The scores, sorted; shape (n,).
+    start, slope
+        Where the exponential tail begins, and its decades per unit of score.
+    """
+
+    ordered: FloatArray
+    start: float
+    slope: float
+
+    @classmethod
+    def of(cls, scores: FloatArray) -> LogTail:
+        """Measure the tail of scores of shape (n,).
+
+        Examples
+        --------
+        >>> tail = LogTail.of(-np.log(np.arange(1, 1000) / 1000))     # exponential
+        >>> tail(np.array([0.0, np.log(10), np.log(1e6)])).round(1).tolist()
+        [0.0, 1.0, 6.5]
+        """
+        ordered = np.sort(scores)
+        start = float(ordered[int(_TAIL * (len(ordered) - 1))])
+        excess = float(np.mean(ordered[ordered >= start] - start))
+        least = max(1e-9 * float(ordered[-1] - ordered[0]), 1e-9 * abs(start), 1e-12)
+        return cls(ordered, start, 1.0 / (np.log(10.0) * max(excess, least)))
+
+    def __call__(self, scores: FloatArray) -> FloatArray:
+        """Return the log tails of scores of shape (m,); O(log n) a score."""
+        n = len(self.ordered)
+        at_or_above = n - np.searchsorted(self.ordered, np.minimum(scores, self.start), side="left")
+        beyond = np.maximum(scores - self.start, 0.0) * self.slope
+        tails: FloatArray = beyond - np.log10((at_or_above + 1) / (n + 1))
+        return tails
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Fitted members, each with the tail of its scores."""
+
+    scorers: tuple[Scorer, ...]
+    tails: tuple[LogTail, ...]
+
+    def score(self, X: FloatArray) -> FloatArray:
+        """Score rows X of shape (m, d)."""
+        total = np.zeros(len(X))
+        for scorer, tail in zip(self.scorers, self.tails, strict=True):
+            total += np.log1p(tail(scorer.score(X)))
+        return total / len(self.scorers)
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Mean of the members' log tails.
+
+    Parameters
+    ----------
+    members
+        Recipes that are fitted on a table; each takes its own columns of a row.
+    name
+        For metrics and snapshots.
+    preset
+        The columns where a pipeline names none: enough for every member.
+
+    Notes
+    -----
+    Fits every member three times: on either half of the rows, to score the other half, and on all.
+    """
+
+    guard_quantile: ClassVar[float] = GUARD_QUANTILE
+    members: tuple[BatchDetector, ...]
+    name: str = "rejex:Ensemble"
+    preset: PresetName | None = "sensor_lags"
+
+    def for_features(self, spec: FeatureSpec) -> Ensemble:
+        """Return the recipe for rows of these features."""
+        bound = tuple(
+            member.for_features(spec) if hasattr(member, "for_features") else member
+            for member in self.members
+        )
+        return Ensemble(bound, self.name, self.preset)
+
+    def fit(self, X: FloatArray, *, seed: int) -> TableScorer:
+        """Fit on finite rows X of shape (n, d), in their order; equal X and seed, equal scores.
+
+        Raises
+        ------
+        DetectorError
+            If a member cannot be fitted, or there are fewer than eight rows.
+        """
+        X = training_table(self.name, X)
+        if len(X) < _LEAST_ROWS:
+            raise DetectorError(
+                f"{self.name} cannot be fitted on {len(X)} rows: give at least {_LEAST_ROWS}."
+            )
+        older, newer = X[: len(X) // 2], X[len(X) // 2 :]
+        scorers, tails = [], []
+        for member in self.members:
+            unseen = [
+                np.asarray(member.fit(rows, seed=seed).score(others), dtype=np.float64)
+                for rows, others in ((newer, older), (older, newer))
+            ]
+            scores = np.concatenate(unseen)
+            scores = scores[np.isfinite(scores)]
+            if not len(scores):
+                raise DetectorError(f"{member.name} of {self.name} gave no finite score.")
+            tails.append(LogTail.of(scores))
+            scorers.append(member.fit(X, seed=seed))
+        inner = Members(tuple(scorers), tuple(tails))
+        return TableScorer(self.name, X.shape[1], None, inner)
+
+
+def sensor_ensemble(flags: str = "apart") -> Ensemble:
+    """Return ``SensorEnsemble``: a row, and the last rows side by side."""
+    members = Mahalanobis("rejex:Sensor", flags=flags), Subsequence(flags=flags)
+    return Ensemble(members, "rejex:SensorEnsemble")
+
+
+def ensemble(members: Sequence[BatchDetector | Any] = ()) -> Ensemble:
+    """Return an ensemble of the given recipes.
+
+    Raises
+    ------
+    ConfigError
+        If there are none, or one of them is not fitted on a table.
+    """
+    if not members:
+        raise ConfigError("members is empty: give detectors by name, e.g. ['Sensor', 'KNN'].")
+    for member in members:
+        if not isinstance(member, BatchDetector):
+            raise ConfigError(
+                f"{member.name} learns one row at a time: an ensemble's members are fitted on a "
+                "table, as PyOD's detectors and those for sensors are."
+            )
+    return Ensemble(tuple(members))

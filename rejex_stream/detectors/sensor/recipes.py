@@ -1,0 +1,288 @@
+"""Recipes for sensors: how far a row, a forecast's error or a stretch of rows is from ordinary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final, Self
+
+import numpy as np
+
+from rejex_stream.detectors.pyod import contained
+from rejex_stream.detectors.rowwise import affine
+from rejex_stream.detectors.sensor.distance import Distance, SoftScale, fit_distance, fit_scale
+from rejex_stream.detectors.sensor.layout import Index, Layout
+from rejex_stream.detectors.table import TableScorer, training_table
+from rejex_stream.errors import ConfigError, DetectorError
+from rejex_stream.features import FeatureSpec
+from rejex_stream.features.preset import PresetName
+from rejex_stream.protocols import Scorer
+from rejex_stream.types import FloatArray
+
+__all__ = [
+    "GUARD_QUANTILE",
+    "Mahalanobis",
+    "SeasonalResidual",
+    "SensorRecipe",
+    "Subsequence",
+    "VARResidual",
+    "one_of",
+]
+
+GUARD_QUANTILE: Final = 0.95
+"""Rows that score beyond this quantile of the reference scores train no later model: a covariance
+follows whatever it is fitted on, and the rarest twentieth of ordinary rows is no loss to it."""
+FLAGS: Final = ("apart", "in")
+PERIODS: Final = ("auto", "none", "day", "week")
+_RIDGE = 1.0
+_MOST_LAGS = 8
+_DAY, _WEEK = 6, 4  # harmonics
+_SEASONAL = 0.9  # how much of the residual may be left where a season is believed
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Scores some columns of a row."""
+
+    which: Index
+    inner: Scorer
+
+    def score(self, X: FloatArray) -> FloatArray:
+        """Score rows X of shape (m, d)."""
+        return self.inner.score(X.take(self.which, axis=1))
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """Scores what a linear forecast leaves of the first columns, given the others.
+
+    Attributes
+    ----------
+    scale
+        Of all columns: t targets, then p predictors.
+    weights
+        Minus the ridge coefficients; shape (p, t).
+    inner
+        Scores the residual.
+    """
+
+    scale: SoftScale
+    weights: FloatArray
+    inner: Distance
+
+    def score(self, X: FloatArray) -> FloatArray:
+        """Score rows X of shape (m, t + p); O((t + p) t) a row."""
+        return self.inner.score(self.residual(X))
+
+    def residual(self, X: FloatArray) -> FloatArray:
+        """Return what is left, shape (m, t)."""
+        t = self.weights.shape[1]
+        Z = self.scale.apply(X)
+        return Z[:, :t] + affine(Z[:, t:], self.weights, np.zeros(t))
+
+
+def _fit_residual(X: FloatArray, targets: int) -> Residual:
+    scale = fit_scale(X)
+    Z = scale.apply(X)
+    now, given = Z[:, :targets], Z[:, targets:]
+    gram = given.T @ given + _RIDGE * np.eye(given.shape[1])
+    weights = -np.linalg.solve(gram, given.T @ now) if given.shape[1] else np.empty((0, targets))
+    left = Z[:, :targets] + given @ weights
+    return Residual(scale, np.ascontiguousarray(weights), fit_distance(left))
+
+
+@dataclass(frozen=True)
+class SensorRecipe:
+    """What the recipes have in common.
+
+    Parameters
+    ----------
+    name
+        For metrics and snapshots.
+    preset
+        The columns it wants where a pipeline names none.
+    flags
+        ``apart``: channels that take at most two values in the training rows (switches, commands,
+        constants) are kept out of the distance; ``in``: every channel counts.
+    layout
+        Which column is what; without one, every column is the level of a channel.
+    """
+
+    guard_quantile: ClassVar[float] = GUARD_QUANTILE
+    name: str
+    preset: PresetName | None = None
+    flags: str = "apart"
+    layout: Layout | None = None
+
+    def __post_init__(self) -> None:
+        one_of(self.name, "flags", self.flags, FLAGS)
+
+    def for_features(self, spec: FeatureSpec) -> Self:
+        """Return the recipe for rows of these features."""
+        return replace(self, layout=Layout.of(spec))
+
+    def fit(self, X: FloatArray, *, seed: int) -> TableScorer:
+        """Fit on finite rows X of shape (n, d); equal X and seed give equal scores.
+
+        Raises
+        ------
+        DetectorError
+            If X is no finite table, or not as wide as the features say.
+        """
+        X = training_table(self.name, X)
+        layout = self.layout or Layout.plain(X.shape[1])
+        if len(layout.channels) != X.shape[1]:
+            raise DetectorError(
+                f"{self.name} was made for {len(layout.channels)} columns and got rows of shape "
+                f"{X.shape}; make it for the features that are used."
+            )
+        with contained(seed):
+            inner = self._fit(X, layout, layout.measured(X, self.flags), seed)
+            return TableScorer(self.name, X.shape[1], None, inner)
+
+    def _fit(self, X: FloatArray, layout: Layout, measured: Any, seed: int) -> Scorer:  # noqa: ANN401
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Mahalanobis(SensorRecipe):
+    """Distance of a row from the training rows, by their shrunk covariance.
+
+    On the columns of ``features.preset = "sensor"`` it is the detector ``Sensor``.
+
+    Examples
+    --------
+    >>> X = np.random.default_rng(0).normal(size=(300, 2))
+    >>> scores = Mahalanobis().fit(X, seed=0).score(np.array([[0.0, 0.0], [5.0, 5.0]]))
+    >>> bool(scores[0] < 1 and scores[1] > 40)
+    True
+    """
+
+    name: str = "rejex:Mahalanobis"
+
+    def _fit(self, X: FloatArray, layout: Layout, measured: Any, seed: int) -> Scorer:  # noqa: ANN401
+        which = np.flatnonzero(measured & (np.array(layout.lags) <= 0))
+        return Columns(which, fit_distance(X[:, which]))
+
+
+@dataclass(frozen=True)
+class Subsequence(SensorRecipe):
+    """Distance of the last rows, side by side, from those of the training rows.
+
+    Sees a shape that is wrong where every single value is ordinary; the length is that of the
+    columns (preset ``lags``).
+    """
+
+    name: str = "rejex:Subsequence"
+    preset: PresetName | None = "lags"
+
+    def _fit(self, X: FloatArray, layout: Layout, measured: Any, seed: int) -> Scorer:  # noqa: ANN401
+        which = np.flatnonzero(measured & (layout.level() | layout.past()))
+        return Columns(which, fit_distance(X[:, which]))
+
+
+@dataclass(frozen=True)
+class VARResidual(SensorRecipe):
+    """Distance of the error of a forecast: every channel by ridge on the past of all of them.
+
+    A vector autoregression of up to eight events; sees a change at once, and a new level only until
+    it is ordinary.
+    """
+
+    name: str = "rejex:VARResidual"
+    preset: PresetName | None = "lags"
+
+    def _fit(self, X: FloatArray, layout: Layout, measured: Any, seed: int) -> Scorer:  # noqa: ANN401
+        now = np.flatnonzero(measured & layout.level())
+        past = np.flatnonzero(measured & layout.past(_MOST_LAGS))
+        which = np.concatenate((now, past))
+        return Columns(which, _fit_residual(X[:, which], len(now)))
+
+
+@dataclass(frozen=True, slots=True)
+class Seasonal:
+    """Scores what the time of day and week does not explain."""
+
+    targets: Index
+    phases: Index
+    harmonics: tuple[int, ...]
+    inner: Residual
+
+    def score(self, X: FloatArray) -> FloatArray:
+        """Score rows X of shape (m, d)."""
+        return self.inner.score(_with_harmonics(X, self.targets, self.phases, self.harmonics))
+
+
+@dataclass(frozen=True)
+class SeasonalResidual(SensorRecipe):
+    """Distance of a row from what is ordinary at its time of day or week.
+
+    Parameters
+    ----------
+    period
+        ``day``, ``week`` (with the day in it), ``none``, or ``auto``: whichever explains the newest
+        third of the training rows best, fitted on the others.
+    """
+
+    name: str = "rejex:SeasonalResidual"
+    preset: PresetName | None = "seasonal"
+    period: str = "auto"
+
+    def __post_init__(self) -> None:
+        one_of(self.name, "flags", self.flags, FLAGS)
+        one_of(self.name, "period", self.period, PERIODS)
+
+    def _fit(self, X: FloatArray, layout: Layout, measured: Any, seed: int) -> Scorer:  # noqa: ANN401
+        targets = np.flatnonzero(measured & layout.level())
+        phases = layout.calendar()
+        shapes = {"none": (0, 0)}
+        if len(phases) == 4:  # the calendar is among the columns
+            shapes |= {"day": (_DAY, 0), "week": (_DAY, _WEEK)}
+
+        def made(shape: tuple[int, ...]) -> Callable[[FloatArray], FloatArray]:
+            return lambda rows: _with_harmonics(rows, targets, phases, shape)
+
+        wanted = self.period if self.period in shapes else "none"
+        if self.period == "auto" and len(shapes) > 1:
+            cut = 2 * len(X) // 3
+            left = {
+                name: _left(_fit_residual(made(shape)(X[:cut]), len(targets)), made(shape)(X[cut:]))
+                for name, shape in shapes.items()
+            }
+            best = min(left, key=left.__getitem__)
+            wanted = best if left[best] < _SEASONAL * left["none"] else "none"
+        shape = shapes[wanted]
+        return Seasonal(targets, phases, shape, _fit_residual(made(shape)(X), len(targets)))
+
+
+def _left(fitted: Residual, X: FloatArray) -> float:
+    """Mean size of the residual; a median over rows, for some of them are wild."""
+    return float(np.median(np.abs(fitted.residual(X)).mean(axis=1)))
+
+
+def _with_harmonics(
+    X: FloatArray, targets: Index, phases: Index, harmonics: tuple[int, ...]
+) -> FloatArray:
+    """Return targets and harmonics of each phase, shape (m, t + 2 sum(harmonics)).
+
+    By the recurrence of Chebyshev, whose bits cannot depend on a batch as a vectorised sine's may.
+    """
+    parts = [X[:, targets]]
+    for i, count in enumerate(harmonics):
+        if not count:
+            continue
+        sine, cosine = X[:, phases[2 * i]], X[:, phases[2 * i + 1]]
+        before, now = (np.zeros_like(sine), np.ones_like(sine)), (sine, cosine)
+        for _ in range(count):
+            parts += [now[0][:, None], now[1][:, None]]
+            now, before = (
+                (2 * cosine * now[0] - before[0], 2 * cosine * now[1] - before[1]),
+                now,
+            )
+    return np.concatenate(parts, axis=1)
+
+
+def one_of(name: str, key: str, value: str, known: tuple[str, ...]) -> None:
+    """Raise a :class:`ConfigError` where a parameter's value is none of those known."""
+    if value not in known:
+        raise ConfigError(f"{key} = {value!r} is unknown to {name}: use one of {', '.join(known)}.")

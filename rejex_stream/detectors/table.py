@@ -1,0 +1,73 @@
+"""A fitted model with a guard around it: shapes are checked, rows that are not finite score nan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rejex_stream.detectors.scaling import Scale
+from rejex_stream.errors import DetectorError
+from rejex_stream.protocols import Scorer
+from rejex_stream.types import FloatArray
+
+__all__ = ["TableScorer", "training_table"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableScorer:
+    """A fitted detector; rows that are not finite score ``nan``.
+
+    Attributes
+    ----------
+    training_scores
+        Shape (n,), on the scale of :meth:`score`; leave-one-out for KNN, LOF, ECOD and COPOD, in
+        sample (too low) for the others; ``None`` where they are those of :meth:`score`.
+    """
+
+    name: str
+    n_columns: int
+    scale: Scale | None
+    inner: Scorer
+    training_scores: FloatArray | None = None
+
+    def score(self, X: FloatArray) -> FloatArray:
+        """Score rows X of shape (m, d), high = anomalous; a row's score is its own, bit for bit."""
+        X = np.ascontiguousarray(X, dtype=np.float64)
+        if X.ndim != 2 or X.shape[1] != self.n_columns:
+            raise DetectorError(
+                f"{self.name} was fitted on {self.n_columns} columns and got rows of shape "
+                f"{X.shape}; give an array of shape (m, {self.n_columns})."
+            )
+        if len(X) == 0:
+            return np.empty(0)
+        with np.errstate(all="ignore"):
+            if self.scale is not None:
+                X = self.scale.apply(X)
+            finite = np.isfinite(X)
+            if finite.all():
+                return self.inner.score(X)
+            scores = np.full(len(X), np.nan)
+            readable = finite.all(axis=1)
+            if readable.any():
+                scores[readable] = self.inner.score(np.ascontiguousarray(X[readable]))
+            return scores
+
+
+def training_table(name: str, X: FloatArray) -> FloatArray:
+    """Return a copy of the training rows X of shape (n, d).
+
+    Raises
+    ------
+    DetectorError
+        If X is no table, is empty, or holds a value that is not finite.
+    """
+    X = np.array(X, dtype=np.float64, order="C")  # trees keep a view: never the caller's rows
+    if X.ndim != 2 or 0 in X.shape:
+        raise DetectorError(f"{name} needs rows of shape (n, d), got shape {X.shape}.")
+    if not (finite := np.isfinite(X).all(axis=1)).all():
+        raise DetectorError(
+            f"{name} cannot be fitted: {np.count_nonzero(~finite)} of {len(X)} rows hold a value "
+            f"that is not finite; leave such rows out."
+        )
+    return X

@@ -1,0 +1,45 @@
+"""The wire form: outcomes in, JSON bytes out, and back; one form for files, topics and the store.
+
+In: verdicts, review items, dead letters, incidents, commands. Out: bytes, the same for equal
+outcomes. Open `records` first; `schemas` says what they look like, as JSON Schema and AsyncAPI.
+"""
+
+from rejex_stream.encode.incidents import (
+    IncidentRecord,
+    ReplyRecord,
+    decode_command,
+    decode_incidents,
+    encode_command,
+    encode_incident,
+    encode_reply,
+)
+from rejex_stream.encode.records import (
+    DeadLetterRecord,
+    ReviewRecord,
+    VerdictRecord,
+    decode_dead_letter,
+    decode_review,
+    decode_verdict,
+    encode_dead_letter,
+    encode_review,
+    encode_verdict,
+)
+
+__all__ = [
+    "DeadLetterRecord",
+    "IncidentRecord",
+    "ReplyRecord",
+    "ReviewRecord",
+    "VerdictRecord",
+    "decode_command",
+    "decode_dead_letter",
+    "decode_incidents",
+    "decode_review",
+    "decode_verdict",
+    "encode_command",
+    "encode_dead_letter",
+    "encode_incident",
+    "encode_reply",
+    "encode_review",
+    "encode_verdict",
+]

@@ -1,0 +1,234 @@
+"""Incidents, what people say about them, and what became of that: records to JSON and back.
+
+Changes of incidents and replies to commands stand in one file or topic, in the order of the events:
+``kind`` tells them apart, and on Kafka ``ce_type`` too. Commands come in on a file or topic of
+their own, written by anybody: :func:`decode_command` takes none that cannot be obeyed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from rejex_stream.decode.mapping import printable
+from rejex_stream.errors import ConnectorError
+from rejex_stream.types import Command, CommandKind, CommandReply, Incident, Position
+
+__all__ = [
+    "IncidentRecord",
+    "ReplyRecord",
+    "decode_command",
+    "decode_incidents",
+    "encode_command",
+    "encode_incident",
+    "encode_reply",
+    "position_of",
+    "require_sound",
+]
+
+_encode = msgspec.json.Encoder().encode
+_MOST_TEXT = {"id": 100, "stream_key": 1_000, "incident": 1_000, "cancels": 100, "by": 200}
+_MOST_NOTE = 4_000
+_LARGEST = 2**53  # what every reader of JSON keeps whole
+
+_IDENTITY: list[tuple[str, Any]] = [
+    ("id", str),
+    ("topic", str),
+    ("partition", int),
+    ("offset", int),
+]
+
+IncidentRecord: type[msgspec.Struct] = msgspec.defstruct(
+    "IncidentRecord",
+    [
+        *_IDENTITY,
+        ("kind", Literal["incident"]),
+        ("incident", str),
+        *(
+            (field.name, field.type) if field.required else (field.name, field.type, field.default)
+            for field in msgspec.structs.fields(Incident)
+            if field.name not in ("position", "id")
+        ),
+    ],
+    module=__name__,
+    namespace={
+        "__doc__": """A change of an incident on the wire.
+
+    Attributes
+    ----------
+    id, topic, partition, offset
+        Of the event that changed it.
+    kind
+        ``incident``.
+    incident
+        Id of the incident: position of the event that opened it, as text.
+    """
+    },
+    frozen=True,
+    kw_only=True,
+)
+
+
+class ReplyRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a command, on the wire.
+
+    Attributes
+    ----------
+    id, topic, partition, offset
+        Of the event from which on it holds, or would have held.
+    kind
+        ``reply``.
+    command, accepted, said
+        As in :class:`~rejex_stream.types.CommandReply`.
+    """
+
+    id: str
+    topic: str
+    partition: int
+    offset: int
+    kind: Literal["reply"]
+    command: str
+    accepted: bool
+    said: str
+
+
+Answered: TypeAlias = Incident | tuple[Position, CommandReply]
+
+
+def encode_incident(incident: Incident) -> bytes:
+    """Encode a change of an incident as one line of JSON, without the newline."""
+    fields = msgspec.structs.asdict(incident)
+    position, id_ = fields.pop("position"), fields.pop("id")
+    return _encode(IncidentRecord(**_identity(position), kind="incident", incident=id_, **fields))
+
+
+def encode_reply(position: Position, reply: CommandReply) -> bytes:
+    """Encode what became of a command as one line of JSON, without the newline.
+
+    Examples
+    --------
+    >>> reply = CommandReply(command="c-1", accepted=True, said="it is a fault")
+    >>> encode_reply(Position("water", 0, 7), reply)[:64]
+    b'{"id":"water-0-7","topic":"water","partition":0,"offset":7,"kind'
+    """
+    fields = msgspec.structs.asdict(reply)
+    return _encode(ReplyRecord(**_identity(position), kind="reply", **fields))
+
+
+def decode_incidents(line: bytes) -> Answered:
+    """Decode a line of the incidents' file or topic; unknown fields are ignored.
+
+    Raises
+    ------
+    ConnectorError
+        If it is neither a change of an incident nor a reply.
+    """
+    try:
+        kind = msgspec.json.decode(line, type=_Kind).kind
+        if kind == "reply":
+            reply = msgspec.json.decode(line, type=ReplyRecord)
+            position = Position(reply.topic, reply.partition, reply.offset)
+            return position, CommandReply(
+                command=reply.command, accepted=reply.accepted, said=reply.said
+            )
+        fields = msgspec.structs.asdict(msgspec.json.decode(line, type=IncidentRecord))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConnectorError(
+            f"expected an incident or a reply as one JSON object, got {printable(line)}: {error}"
+        ) from None
+    del fields["id"], fields["kind"]
+    position = Position(fields.pop("topic"), fields.pop("partition"), fields.pop("offset"))
+    return Incident(position=position, id=fields.pop("incident"), **fields)
+
+
+class _Kind(msgspec.Struct):
+    kind: Literal["incident", "reply"]
+
+
+def encode_command(command: Command) -> bytes:
+    """Encode a command as one line of JSON, without the newline."""
+    return _encode(command)
+
+
+def decode_command(line: bytes) -> Command:
+    """Decode a command that can be obeyed; unknown fields are ignored.
+
+    Raises
+    ------
+    ConnectorError
+        If it is no command, or says too little, too much or nonsense.
+
+    Examples
+    --------
+    >>> decode_command(b'{"id": "c-1", "kind": "fault", "incident": "water-0-7"}').incident
+    'water-0-7'
+    >>> decode_command(b'{"id": "c-1", "kind": "cancel"}')
+    Traceback (most recent call last):
+        ...
+    rejex_stream.errors.ConnectorError: the command 'c-1' (cancel) does not say cancels: the id \
+of the plan that is taken back
+    """
+    try:
+        command = msgspec.json.decode(line, type=Command)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConnectorError(
+            f"expected a command as one JSON object, got {printable(line)}: {error}"
+        ) from None
+    require_sound(command)
+    return command
+
+
+def require_sound(command: Command) -> None:
+    """Refuse a command that could not be obeyed by anybody.
+
+    Raises
+    ------
+    ConnectorError
+        With what it lacks.
+    """
+    what = f"the command {printable(command.id)} ({command.kind})"
+    for name, most in (*_MOST_TEXT.items(), ("note", _MOST_NOTE)):
+        text = getattr(command, name)
+        if text is not None and len(text) > most:
+            raise ConnectorError(f"{what} has {len(text)} characters of {name}, at most {most} fit")
+    for name in ("version", "from_ms", "until_ms", "given_ms"):
+        number = getattr(command, name)
+        if number is not None and abs(number) > _LARGEST:
+            raise ConnectorError(f"{what} has {name} = {number}, beyond ±{_LARGEST}")
+    if not command.id:
+        raise ConnectorError(f"{what} has no id: give it one that no other command has")
+    if command.kind in (CommandKind.FAULT, CommandKind.NEW_NORMAL) and not command.incident:
+        raise ConnectorError(f"{what} does not say incident: the id of the one that is answered")
+    if command.kind is CommandKind.CANCEL and not command.cancels:
+        raise ConnectorError(f"{what} does not say cancels: the id of the plan that is taken back")
+    if command.kind is CommandKind.PLANNED:
+        begin, end = command.from_ms, command.until_ms
+        if begin is None or end is None or begin >= end:
+            raise ConnectorError(
+                f"{what} is from_ms = {begin} until_ms = {end}: expected both, the first earlier"
+            )
+
+
+def position_of(incident: str) -> Position | None:
+    """Return the position that an incident's id stands for; ``None``: it is no such id.
+
+    Examples
+    --------
+    >>> position_of("plant-a-0-17")
+    Position(topic='plant-a', partition=0, offset=17)
+    >>> position_of("the pump") is None
+    True
+    """
+    topic, _, rest = incident.rpartition("-")
+    topic, _, partition = topic.rpartition("-")
+    if not (topic and partition.isascii() and partition.isdigit()):
+        return None
+    if not (rest.isascii() and rest.isdigit()):
+        return None
+    return Position(topic, int(partition), int(rest))
+
+
+def _identity(position: Position) -> dict[str, Any]:
+    topic, partition, offset = position
+    return {"id": str(position), "topic": topic, "partition": partition, "offset": offset}

@@ -1,0 +1,578 @@
+"""The deterministic core: readings in, verdicts out, state as bytes.
+
+Three laws, each a property test:
+
+1. ``process(a) + process(b) == process(a + b)`` for every cut: batching changes speed only.
+2. Fits are requested, needed and swapped at event counts, never at times.
+3. Snapshot, crash, restore and silent replay give the same verdicts as no crash.
+
+There is no clock, no thread of its own, no file and no log in here; the one effect the engine may
+ask for is a fit, through the executor it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any
+
+from rejex_stream.engine.alone import Alone
+from rejex_stream.engine.batch import checked, in_order
+from rejex_stream.engine.checkpoint import join_parts, seal, split_parts, unseal
+from rejex_stream.engine.credits import SharedCredits
+from rejex_stream.engine.evidence import Explainer
+from rejex_stream.engine.head import (
+    FORMAT,
+    Head,
+    Origin,
+    Restored,
+    Said,
+    as_kind,
+    compared,
+    origin,
+    origin_of,
+)
+from rejex_stream.engine.model import FitFailed, new_model
+from rejex_stream.engine.spec import Decision, EngineSpec
+from rejex_stream.engine.stream import StreamSnapshot, StreamState, StreamView
+from rejex_stream.errors import WAY_OUT, CheckpointError, ConfigError
+from rejex_stream.incidents import Plan, Plans, Watch
+from rejex_stream.protocols import FitExecutor
+from rejex_stream.rejection.verdict import Judge
+from rejex_stream.types import (
+    Command,
+    CommandKind,
+    CommandReply,
+    Incident,
+    IncidentState,
+    Reading,
+    Verdict,
+)
+
+__all__ = ["Decision", "Engine", "EngineSpec", "Origin", "Restored", "origin"]
+
+_STREAM_FORMAT = 1
+
+
+class Engine:
+    """Scores, ranks and judges the readings of any number of stream keys.
+
+    Parameters
+    ----------
+    spec
+        What decides a verdict.
+    executor
+        Where fits run (:mod:`rejex_stream.run.executors`); unused by incremental detectors.
+    idle
+        Where streams that have not been heard of for long are kept as bytes, e.g. a dict or a
+        disk-backed mapping; they come back unchanged with their next event.
+    max_live_streams
+        How many streams stay in memory; the one unheard of for longest leaves first.
+
+    Examples
+    --------
+    >>> from rejex_stream.detectors import make_detector
+    >>> from rejex_stream.engine.refit import RefitSchedule
+    >>> from rejex_stream.features import FeatureSpec
+    >>> from rejex_stream.rejection import RejectionPolicy
+    >>> from rejex_stream.run.executors import InlineExecutor
+    >>> from rejex_stream.types import Position
+    >>> spec = EngineSpec(
+    ...     make_detector("HBOS"), FeatureSpec(("flow",)), RejectionPolicy(0.1, tolerance=4),
+    ...     window=100, schedule=RefitSchedule(first_fit_events=200, refit_every_events=None),
+    ... )
+    >>> engine = Engine(spec, InlineExecutor())
+    >>> values = [float(i % 17) for i in range(400)] + [99.0]
+    >>> readings = [
+    ...     Reading("pump", "pump", 1000 * i, (value,), Position("flow", 0, i))
+    ...     for i, value in enumerate(values)
+    ... ]
+    >>> verdicts = engine.process(readings)
+    >>> str(verdicts[0].label), str(verdicts[0].reason)
+    ('rejected', 'warm_up')
+    >>> str(verdicts[-1].label), verdicts[-1].rank, verdicts[-1].window_len
+    ('anomaly', 97, 100)
+    """
+
+    def __init__(
+        self,
+        spec: EngineSpec,
+        executor: FitExecutor,
+        *,
+        idle: MutableMapping[str, StreamSnapshot] | None = None,
+        max_live_streams: int | None = None,
+    ) -> None:
+        if max_live_streams is not None and (max_live_streams < 1 or idle is None):
+            raise ConfigError(
+                f"max_live_streams = {max_live_streams} needs a mapping `idle` to put streams "
+                "into, and must be at least 1."
+            )
+        self.spec = spec
+        self._executor = executor
+        self._live: dict[str, StreamState] = {}  # in order of last use
+        self._idle: MutableMapping[str, StreamSnapshot] = {} if idle is None else idle
+        self._max_live = max_live_streams
+        self._failures: list[FitFailed] = []
+        self._changes: list[Incident] = []
+        self._plans = Plans()  # of all streams, as people said
+        self._open: dict[str, Incident] = {}  # as they stand, by stream
+        self._decision = spec.decision
+        self._asleep = False
+        self._shared = SharedCredits(self._decision.policy)
+        self._alone = Alone()
+
+    def process(self, readings: Sequence[Reading]) -> list[Verdict]:
+        """Return one verdict per reading, in the same order.
+
+        Readings of one key must come in their order; keys may be mixed at will. Where a fit is
+        needed that is not done, this waits for it; :meth:`ready` says how far it need not. All or
+        nothing: with one reading that cannot be judged, none of the batch is.
+
+        Raises
+        ------
+        ConfigError
+            If a reading is none, or not one of this pipeline's channels; no state has changed.
+        EngineError
+            If another thread is using the engine, or an earlier call broke off.
+        """
+        alone = self._alone
+        alone.enter()
+        try:
+            if alone.halfway:
+                alone.require_whole()
+            readings, totals = checked(readings, self.spec.features.channels)
+            alone.halfway = True
+            verdicts = self._judge(readings, totals)
+            self._make_room()
+            alone.halfway = False
+        finally:
+            alone.leave()
+        return verdicts
+
+    def _judge(self, readings: Sequence[Reading], totals: Sequence[float]) -> list[Verdict]:
+        if not readings:
+            return []
+        if self._asleep:
+            self._wake()
+        keys = [reading[0] for reading in readings]
+        if keys.count(keys[0]) == len(keys):
+            state = self._stream(keys[0])
+            judged = state.advance(readings, totals)
+            self._told(state.take_incidents())
+            return judged
+        by_key: dict[str, list[int]] = {}
+        for i, key in enumerate(keys):
+            at = by_key.get(key)
+            if at is None:
+                by_key[key] = [i]
+            else:
+                at.append(i)
+        verdicts: list[Verdict] = [None] * len(readings)  # type: ignore[list-item] # filled below
+        if self._decision.policy.owner != "stream":
+            return self._judge_in_turns(readings, totals, by_key)
+        for key, at in by_key.items():
+            judged = self._stream(key).advance([readings[i] for i in at], [totals[i] for i in at])
+            for i, verdict in zip(at, judged, strict=True):
+                verdicts[i] = verdict
+        self._hear(by_key, verdicts)
+        return verdicts
+
+    def _hear(self, keys: Iterable[str], verdicts: Sequence[Verdict]) -> None:
+        """Take from streams what has changed of incidents, in the order of the events."""
+        states = [self._live[key] for key in keys]
+        changes = [change for state in states for change in state.take_incidents()]
+        if changes:
+            place = {verdict.position: i for i, verdict in enumerate(verdicts)}
+            self._told(sorted(changes, key=lambda change: place[change.position]))
+
+    def _told(self, changes: Iterable[Incident]) -> None:
+        """Keep what has changed until it is taken, and how incidents stand."""
+        for change in changes:
+            self._changes.append(change)
+            self._open[change.stream_key] = change
+            if change.state is IncidentState.CLOSED:
+                del self._open[change.stream_key]
+
+    def _judge_in_turns(
+        self, readings: Sequence[Reading], totals: Sequence[float], by_key: dict[str, list[int]]
+    ) -> list[Verdict]:
+        """Judge in the order of the readings, across keys: who comes first gets the credit.
+
+        Rows are made, and scored, key by key all the same.
+        """
+        streams: list[tuple[list[int], list[Verdict | None], Iterator[int]]] = []
+        for key, at in by_key.items():
+            own: list[Verdict | None] = [None] * len(at)
+            turns = self._stream(key).turns([readings[i] for i in at], [totals[i] for i in at], own)
+            streams.append((at, own, turns))
+        in_order([(at, turns) for at, _, turns in streams])
+        verdicts: list[Verdict] = [None] * len(readings)  # type: ignore[list-item] # filled below
+        for at, own, _ in streams:
+            for i, verdict in zip(at, own, strict=True):
+                verdicts[i] = verdict  # type: ignore[assignment] # every turn was taken
+        self._hear(by_key, verdicts)
+        return verdicts
+
+    def ready(self, readings: Sequence[Reading]) -> int:
+        """Return how many of the next readings can be judged before a fit has to be waited for.
+
+        By batch invariance a caller may process these now and the others once the fit is done: no
+        verdict depends on it. Fits that the others need are asked for, in the order of need.
+        O(readings).
+
+        Examples
+        --------
+        >>> from rejex_stream.detectors import make_detector
+        >>> from rejex_stream.engine.refit import RefitSchedule
+        >>> from rejex_stream.features import FeatureSpec
+        >>> from rejex_stream.rejection import RejectionPolicy
+        >>> from rejex_stream.testing import DelayedExecutor
+        >>> from rejex_stream.types import Position
+        >>> spec = EngineSpec(
+        ...     make_detector("HBOS"), FeatureSpec(("flow",)), RejectionPolicy(0.1, tolerance=4),
+        ...     window=100, schedule=RefitSchedule(first_fit_events=50, refit_lag_events=5))
+        >>> engine = Engine(spec, DelayedExecutor(delays=[1]))  # done when asked for once more
+        >>> readings = [
+        ...     Reading("pump", "pump", i, (float(i % 17),), Position("flow", 0, i))
+        ...     for i in range(100)]
+        >>> engine.ready(readings)
+        55
+        >>> verdicts = engine.process(readings[:55])
+        >>> engine.ready(readings[55:]), engine.ready(readings[55:])
+        (0, 45)
+        """
+        if not self.spec.is_batch:
+            return len(readings)
+        ready, left = len(readings), dict[str, int]()
+        with self._alone.whole():
+            for i, reading in enumerate(readings):
+                key = reading.stream_key
+                rows = left.get(key)
+                if rows is None:
+                    rows = self._rows_ready(key, needed_now=ready == len(readings))
+                if rows == 0:
+                    ready = min(ready, i)
+                left[key] = rows - 1
+        return ready
+
+    def _rows_ready(self, key: str, *, needed_now: bool) -> int:
+        state = self._live.get(key)
+        if state is None and key in self._idle and needed_now:
+            state = self._stream(key)
+        if state is None:  # new, or idle behind one that waits
+            return self.spec.schedule.first_fit_events + self.spec.schedule.refit_lag_events
+        return state.rows_ready()
+
+    def take_failures(self) -> list[FitFailed]:
+        """Return the fits that failed since the last call, for the shell to log and count."""
+        with self._alone:
+            failures = self._failures[:]
+            self._failures.clear()  # models hold on to the list itself
+        return failures
+
+    def take_incidents(self) -> list[Incident]:
+        """Return what changed of incidents since the last call, in the order of the events.
+
+        At most one change an event; its `position` is that of the event.
+        """
+        with self._alone:
+            changes, self._changes = self._changes, []
+        return changes
+
+    def open_incidents(self) -> list[Incident]:
+        """Return the incidents that are open, as they were told last."""
+        return list(self._open.values())
+
+    def command(self, command: Command) -> CommandReply | None:
+        """Obey a person from the next reading on; a refusal changes nothing.
+
+        Returns ``None`` where none of this engine's streams and incidents is meant. What an answer
+        changes of an incident is told with the stream's next event.
+        """
+        with self._alone.whole():
+            if not self.streams_of(command):
+                return self._command_all(command)
+            assert command.stream_key is not None  # it has a stream
+            reply = self._stream(command.stream_key).command(command)
+            self._make_room()
+        return reply
+
+    def streams_of(self, command: Command) -> list[str]:
+        """Return the keys of the streams whose own state a command may change: one, or none."""
+        key = command.stream_key
+        return [key] if key is not None and (key in self._live or key in self._idle) else []
+
+    def _command_all(self, command: Command) -> CommandReply | None:
+        """Obey what is said of all streams."""
+        if command.stream_key is not None:
+            return None
+        if command.kind not in (CommandKind.PLANNED, CommandKind.CANCEL):
+            said = f"Incident {command.incident} is answered without its stream: give stream_key."
+            return CommandReply(command=command.id, accepted=False, said=said)
+        reply = self._plans.command(command)
+        self._show_decision()
+        return reply
+
+    def streams(self) -> list[str]:
+        """Return the keys of all streams, in memory or idle."""
+        return [*self._live, *self._idle]
+
+    def evict(self, stream_key: str) -> None:
+        """Move one stream to `idle`; its next event brings it back unchanged."""
+        with self._alone.whole():
+            self._evict(stream_key)
+
+    def _evict(self, stream_key: str) -> None:
+        state = self._live.pop(stream_key)
+        self._idle[stream_key] = state.snapshot()
+        state.close()
+
+    def forget(self, stream_key: str, sensor: str | None = None) -> None:
+        """Drop a stream, or of one that goes on what it knows of a sensor; they begin anew.
+
+        O(1), and what it takes to bring back an idle stream.
+        """
+        with self._alone.whole():
+            if sensor is not None:
+                if stream_key in self._live or stream_key in self._idle:
+                    self._stream(stream_key).forget(sensor)
+                    self._make_room()
+                return
+            state = self._live.pop(stream_key, None)
+            if state is not None:
+                state.close()
+            self._idle.pop(stream_key, None)
+            self._open.pop(stream_key, None)
+
+    def snapshot_stream(self, stream_key: str) -> StreamSnapshot:
+        """Return one stream as bytes, for a host that keeps state per key itself.
+
+        Its `state` also says by which pipeline and with which libraries it was made; about 1 kB.
+        """
+        with self._alone.whole():
+            kept = self._kept(stream_key)
+            state = join_parts("stream", _STREAM_FORMAT, self._origin(), [kept.state])
+        return kept._replace(state=state)
+
+    def restore_stream(
+        self, stream_key: str, snapshot: StreamSnapshot, *, accept_environment: bool = False
+    ) -> Restored:
+        """Take over one stream of :meth:`snapshot_stream`, as :meth:`restore` does all of them.
+
+        Verdicts are given by this engine's own decision and plans for all streams. What is refused
+        changes nothing: the stream stays as it was.
+
+        Raises
+        ------
+        CheckpointError
+            If the snapshot is broken, of another stream, of a pipeline with another state, or made
+            in another environment that is not accepted.
+        """
+        with self._alone.whole():
+            origin, parts = split_parts("stream", _STREAM_FORMAT, snapshot.state)
+            restored, said = compared(
+                origin, self.spec, self._decision, accept_environment=accept_environment
+            )
+            try:
+                (state,) = parts
+            except ValueError:
+                raise CheckpointError(
+                    f"The snapshot of stream {stream_key!r} has {len(parts)} parts, not 1: use "
+                    "another one."
+                ) from None
+            fresh = self._new_stream(stream_key)
+            try:
+                fresh.restore(snapshot._replace(state=state))
+            except BaseException:
+                fresh.close()
+                raise
+            before = self._live.pop(stream_key, None)
+            if before is not None:
+                before.close()
+            self._idle.pop(stream_key, None)
+            self._live[stream_key] = fresh
+            self._open.pop(stream_key, None)
+            if stream_key in said.incidents:
+                self._open[stream_key] = said.incidents[stream_key]
+            self._make_room()
+        return restored
+
+    def snapshot(self) -> bytes:
+        """Return all streams as sealed bytes: rows, windows and seeds; no pickled models."""
+        with self._alone.whole():
+            streams = {key: self._kept(key) for key in self.streams()}
+        versions = {key: kept.model_version for key, kept in streams.items()}
+        parts = [part for kept in streams.values() for part in (kept.state, kept.model)]
+        return join_parts("engine", FORMAT, [*self._origin(), versions], parts)
+
+    def _kept(self, stream_key: str) -> StreamSnapshot:
+        if stream_key in self._live:
+            return self._live[stream_key].snapshot()
+        return self._idle[stream_key]
+
+    def _origin(self) -> list[Mapping[str, Any]]:
+        """Return what a snapshot says of the engine it comes from."""
+        said = Said(self._plans, self._open, self._shared.state())
+        return origin_of(self.spec, self._decision, said)
+
+    def head(self) -> bytes:
+        """Return, sealed, what belongs to no single stream: what a snapshot has to agree with."""
+        return seal("engine-head", FORMAT, self._origin())
+
+    def view(self, stream_key: str) -> StreamView:
+        """Take one stream as it is now, to be encoded later on any thread. O(window + rows)."""
+        with self._alone.whole():
+            if stream_key in self._live:
+                return self._live[stream_key].view()
+            kept = self._idle[stream_key]
+        return StreamView(lambda: kept.state, lambda: kept.model, kept.model_version)
+
+    def decide(self, decision: Decision) -> None:
+        """Give verdicts by another decision from the next reading on; the state is the same."""
+        with self._alone.whole():
+            self._decision = decision
+            self._shared.renew(self._decision.policy, self._idle, asleep=self._asleep)
+            self._show_decision()
+            if self._asleep:
+                self._wake()
+
+    def _show_decision(self) -> None:
+        for key, state in self._live.items():
+            state.decide(self._decision, self._calendar, self._explainer(), self._shared.of(key))
+
+    @property
+    def _calendar(self) -> tuple[Plan, ...]:
+        """What is planned for all streams, by the config and by people."""
+        return (*self._decision.calendar, *self._plans.all)
+
+    def restore(self, blob: bytes, *, accept_environment: bool = False) -> Restored:
+        """Take over all streams of :meth:`snapshot`; what this engine held before is dropped.
+
+        Models are fitted again from their rows and seeds. That repeats them bit for bit under
+        the library versions that made them. Verdicts are given by this engine's own decision, may
+        it be another than that of the snapshot.
+
+        Parameters
+        ----------
+        blob
+            The snapshot.
+        accept_environment
+            Go on under other library versions or on another kind of processor than those of the
+            snapshot; scores may then differ in the last bit, and verdicts after a replay with them.
+
+        Raises
+        ------
+        CheckpointError
+            If the snapshot is broken, of a pipeline with another state, or of other versions.
+        """
+        with self._alone:
+            head, parts = split_parts("engine", FORMAT, blob)
+            *origin, versions = as_kind(head, Head)
+            if len(parts) != 2 * len(versions):
+                raise CheckpointError(
+                    f"The snapshot has {len(parts)} parts of {len(versions)} streams: {WAY_OUT}."
+                )
+            streams = {
+                key: StreamSnapshot(state, model, version)
+                for (key, version), state, model in zip(
+                    versions.items(), parts[::2], parts[1::2], strict=True
+                )
+            }
+            return self._take_over(origin, streams, accept_environment=accept_environment)
+
+    def restore_streams(
+        self,
+        head: bytes,
+        streams: Mapping[str, StreamSnapshot],
+        *,
+        accept_environment: bool = False,
+    ) -> Restored:
+        """Take over streams under the :meth:`head` they were taken with, as :meth:`restore` does.
+
+        Raises
+        ------
+        CheckpointError
+            As :meth:`restore`.
+        """
+        with self._alone:
+            origin = unseal("engine-head", FORMAT, head)
+            return self._take_over(origin, streams, accept_environment=accept_environment)
+
+    def _take_over(
+        self,
+        origin: Sequence[Any],
+        streams: Mapping[str, StreamSnapshot],
+        *,
+        accept_environment: bool,
+    ) -> Restored:
+        restored, said = compared(
+            origin, self.spec, self._decision, accept_environment=accept_environment
+        )
+        self._drop()
+        self._plans, self._open = said.plans, said.incidents
+        self._shared.kept = said.credits
+        try:
+            self._idle.update(streams)
+            self._shared.renew(self._decision.policy, self._idle, asleep=self._asleep)
+            # By another decision a credit could be cut; the one it came from may be wanted next.
+            self._asleep = restored.was != restored.now
+            if not self._asleep:
+                self._wake()
+        except BaseException:
+            self._drop()
+            raise
+        return restored
+
+    def close(self) -> None:
+        """Drop all state and give up background fits."""
+        with self._alone:
+            self._drop()
+
+    def _drop(self) -> None:
+        for state in self._live.values():
+            state.close()
+        self._live.clear()
+        self._idle.clear()
+        self._open.clear()
+        self._shared.drop()
+        self._alone.halfway = False
+
+    def _stream(self, key: str) -> StreamState:
+        state = self._live.pop(key, None)
+        if state is None:
+            state = self._new_stream(key)
+            kept = self._idle.get(key)
+            if kept is not None:
+                state.restore(kept)
+                del self._idle[key]
+        self._live[key] = state  # last used, last to leave
+        return state
+
+    def _new_stream(self, key: str) -> StreamState:
+        spec, decision = self.spec, self._decision
+        watch = Watch(decision.hold, key, spec.window)
+        model, judge = (
+            new_model(spec, key, watch, self._executor, self._failures.append),
+            Judge(decision.policy, spec.window, self._shared.of(key), watch),
+        )
+        return StreamState(
+            key, spec.features, model, judge,
+            watch=watch, explainer=self._explainer(), calendar=self._calendar,
+        )  # fmt: skip
+
+    def _wake(self) -> None:
+        """Bring streams back while there is room: fits start now, not with the next event."""
+        self._asleep = False
+        for key in list(self._idle):
+            if self._max_live is not None and len(self._live) >= self._max_live:
+                break
+            self._stream(key)
+
+    def _explainer(self) -> Explainer | None:
+        decision = self._decision
+        if not decision.evidence:
+            return None
+        return Explainer(self.spec.features, decision.policy.contamination)
+
+    def _make_room(self) -> None:
+        while self._max_live is not None and len(self._live) > self._max_live:
+            self._evict(next(iter(self._live)))

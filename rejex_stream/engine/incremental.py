@@ -1,0 +1,220 @@
+"""The model of one stream key that learns row by row: a row is scored, then learnt."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from rejex_stream.engine.checkpoint import pack_array, unpack_array
+from rejex_stream.engine.rows import Count, HeldState, RowBuffer, Rows, Segment, held_state
+from rejex_stream.incidents import Turn, Watch
+from rejex_stream.protocols import IncrementalDetector, IncrementalScorer
+from rejex_stream.rejection.verdict import Judge
+from rejex_stream.types import FloatArray, IncidentState
+
+__all__ = ["IncrementalModel"]
+
+_KNOWN_ROWS = 256  # what the model is remembered to have seen, for evidence
+
+
+class _IncrementalState(msgspec.Struct, forbid_unknown_fields=True):
+    rows_seen: Count
+    model: bytes
+    known: list[Any]
+    held: HeldState | None = None
+    waiting: list[Any] | None = None
+
+
+class IncrementalModel:
+    """An incremental detector: a row is scored, then learnt; its first scores are dropped.
+
+    What is under suspicion waits to be learnt until it is cleared of it.
+
+    Parameters
+    ----------
+    detector, feature_names, seed
+        The recipe.
+    window, watch
+        Reference scores of a full window; knows whether the reference stands still.
+    """
+
+    is_adopting = False  # it learns what was held back at once
+
+    def __init__(
+        self,
+        detector: IncrementalDetector,
+        feature_names: Sequence[str],
+        seed: int,
+        *,
+        window: int,
+        watch: Watch,
+    ) -> None:
+        self._detector, self._names = detector, feature_names
+        self._scorer: IncrementalScorer = detector.start(feature_names, seed=seed)
+        self._warm_until = detector.warm_up_events
+        self._known = RowBuffer(_KNOWN_ROWS, len(feature_names))
+        self._watch = watch
+        self._waiting: deque[FloatArray] = deque()
+        self._held = RowBuffer(window, len(feature_names))
+        self.rows_seen = 0
+        """Rows learnt, and those that wait for it."""
+        self.recipe_version = 0
+
+    def segments(
+        self, rows: Rows, judge: Judge, *, explained: bool = False, planned: bool = False
+    ) -> Iterator[Segment]:
+        """Score and learn rows in order; the caller's judge keeps its window.
+
+        With `explained` the caller may ask for other scores of a row that it just judged: each is
+        learnt only after that, as where somebody watches.
+        """
+        X = np.array(rows, dtype=np.float64)
+        if explained or planned or self._watch.active:
+            yield from self._one_by_one(X, judge, planned=planned)
+            return
+        score_one, learn_one = self._scorer.score_one, self._scorer.learn_one
+        scores: list[float] = []
+        for x in X:
+            scores.append(score_one(x))
+            learn_one(x)
+        if len(X):
+            self._known.extend(X)  # so that explaining may begin with any row
+        dropped = min(len(X), max(0, self._warm_until - self.rows_seen))
+        self.rows_seen += len(X)
+        if dropped:
+            yield Segment(0, dropped, None, -1, None)
+        if dropped < len(X):
+            yield Segment(dropped, len(X), scores[dropped:], 0, None)
+
+    def _one_by_one(self, X: FloatArray, judge: Judge, *, planned: bool) -> Iterator[Segment]:
+        """Yield every row before it is learnt, so that the model can be asked about it."""
+        watch = self._watch
+        for i, x in enumerate(X):
+            held = watch.still and not watch.is_adopting  # it has learnt what was held back
+            if not (held or planned):
+                watch.look(self.rows_seen, judge.window)
+            score = self._scorer.score_one(x)
+            if self.rows_seen < self._warm_until:
+                segment = Segment(i, i + 1, None, -1, None)
+            else:
+                segment = Segment(i, i + 1, (score,), 0, None)
+            yield segment
+            if planned:
+                continue
+            if held:
+                self._held.extend(x[None])
+            else:
+                self._waiting.append(x)
+                self.rows_seen += 1
+            if segment.turn is not None:
+                self._make(segment.turn, judge)
+            while len(self._waiting) > len(watch.since):
+                self._learn(self._waiting.popleft())
+
+    def _learn(self, x: FloatArray) -> None:
+        self._scorer.learn_one(x)
+        self._known.extend(x[None])
+
+    def _make(self, turn: Turn, judge: Judge) -> None:
+        """Do with the rows what a turn of the last event asks for."""
+        if turn.onset:
+            judge.retract([s.evicted for s in reversed(turn.onset) if s.entered])
+            self.rows_seen -= len(self._waiting)
+            self._held.extend(np.array(self._waiting))
+            self._waiting.clear()
+        elif turn.state is IncidentState.ADOPTING:
+            self.adopt(judge)
+        elif turn.state is IncidentState.CLOSED:
+            self._held.clear()
+
+    def adopt(self, judge: Judge) -> None:
+        """Learn the rows held back; the window begins with the scores they had before that.
+
+        The first of them are dropped, as those of a new model are.
+        """
+        rows = self._held.last(len(self._held))
+        self._held.clear()
+        scores = []
+        for x in rows:
+            scores.append(self._scorer.score_one(x))
+            self._learn(x)
+        judge.replace_window(scores[self._detector.warm_up_events :])
+        missing = max(0, self._detector.warm_up_events - len(rows))
+        self.rows_seen += len(rows)
+        self._warm_until = max(self._warm_until, self.rows_seen + missing)
+
+    def forget_held(self) -> None:
+        """Drop the rows held back: nothing is held any more."""
+        self._held.clear()
+
+    def rows_ready(self) -> int:
+        """Return how many rows can be scored without a wait: there is none."""
+        return sys.maxsize
+
+    def score(self, X: FloatArray) -> FloatArray:
+        """Score other rows with the model as it stands, shape (m, d) to (m,)."""
+        return np.array([self._scorer.score_one(x) for x in X])
+
+    def medians(self) -> FloatArray:
+        """Return the medians of the last rows learnt, shape (d,)."""
+        return np.median(self._known.last(_KNOWN_ROWS), axis=0)
+
+    def age_events(self) -> int:
+        """Return how many rows have been learnt."""
+        return self.rows_seen
+
+    def close(self) -> None:
+        """Nothing runs in the background."""
+
+    def state(self) -> Callable[[], dict[str, Any]]:
+        """Take what changes with every row as it is now; the model's own part is encoded here."""
+        rows_seen, model = self.rows_seen, self._scorer.state()
+        known = self._known.last(_KNOWN_ROWS)
+        waiting = np.array(self._waiting).reshape(len(self._waiting), len(self._names))
+        held, warm_until = self._held.last(len(self._held)), self._warm_until
+        # As it was written before there were incidents, where there were none.
+        origin = warm_until if warm_until != self._detector.warm_up_events else 0
+        return lambda: (
+            {"rows_seen": rows_seen, "model": model, "known": pack_array(known)}
+            | ({"waiting": pack_array(waiting)} if len(waiting) else {})
+            | held_state(held, origin, is_adopting=False)
+        )
+
+    def recipes(self) -> Callable[[], dict[str, Any]]:
+        """Return nothing: an incremental model has no training rows."""
+        return dict
+
+    def restore(self, state: dict[str, Any], recipes: dict[str, Any]) -> None:
+        """Take over a state.
+
+        Raises
+        ------
+        ValueError, msgspec.ValidationError
+            If this model can never have been in that state.
+        """
+        kept = msgspec.convert(state, _IncrementalState)
+        waiting = self._rows_of(kept.waiting, self._watch.look_back)
+        known = self._rows_of(kept.known, _KNOWN_ROWS)
+        if len(known) != min(kept.rows_seen - len(waiting), _KNOWN_ROWS):
+            raise ValueError(f"known rows of shape {known.shape} after {kept.rows_seen} rows")
+        self.rows_seen = kept.rows_seen
+        self._known.extend(known)
+        self._waiting.extend(waiting)
+        if kept.held is not None:
+            self._warm_until = kept.held.origin or self._warm_until
+            self._held.extend(self._rows_of(kept.held.rows, sys.maxsize))
+        self._scorer = self._detector.restore(self._names, kept.model)
+
+    def _rows_of(self, packed: list[Any] | None, most: int) -> FloatArray:
+        """Return at most so many rows of this model."""
+        if packed is None:
+            return np.empty((0, len(self._names)))
+        rows = unpack_array(packed)
+        if rows.shape[1:] != (len(self._names),) or len(rows) > most:
+            raise ValueError(f"known rows of shape {rows.shape}")
+        return rows

@@ -1,0 +1,215 @@
+"""Which sensors of a partition are known: who is new, who is one too many, who is forgotten.
+
+All of it is a function of the events in their order, so no cut of the input, no crash and no replay
+changes who is known. Time is the partition's own: the newest event time that *two* of its sensors
+have reached, so that one clock that runs ahead forgets nobody. Where that time has passed another
+eighth of `forget_after`, those are looked for that were silent for so long.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from rejex_stream.errors import CheckpointError
+from rejex_stream.types import Reading
+
+__all__ = ["Gone", "Heard", "Limits", "Lives"]
+
+_LOOKS = 8
+_NEVER = -(2**63)
+_Time: TypeAlias = Annotated[int, msgspec.Meta(ge=_NEVER, le=2**63 - 1)]
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a sensor may be silent, and how many are known; ``None``: no limit.
+
+    Attributes
+    ----------
+    forget_after_ms
+        Milliseconds of event time; looked at every eighth of it.
+    max_keys
+        Sensors of a partition; one that speaks in two groups is two.
+    """
+
+    forget_after_ms: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    max_keys: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+class Gone(NamedTuple):
+    """Who is forgotten: sensors of streams, and what of both has nothing left."""
+
+    lives: Sequence[tuple[str, str]] = ()
+    streams: Collection[str] = ()
+    sensors: Collection[str] = ()
+
+
+class Heard(NamedTuple):
+    """What became of events: heard before `end`, but for those `turned_away`.
+
+    Attributes
+    ----------
+    end
+        Index of the first event not heard yet.
+    turned_away
+        Indices of events of sensors beyond ``max_keys``.
+    gone
+        Whom to :meth:`~Lives.forget` then.
+    """
+
+    end: int
+    turned_away: Collection[int]
+    gone: Gone
+
+
+class _Clock(msgspec.Struct, array_like=True):
+    """The newest event time (of `ahead`), and the newest of all others: the partition's time."""
+
+    ahead: str | None = None
+    ahead_ms: _Time = _NEVER
+    now_ms: _Time = _NEVER
+
+
+class _Head(msgspec.Struct, forbid_unknown_fields=True):
+    limits: Limits
+    clock: _Clock
+
+
+class Lives:
+    """Knows the sensors of one partition, and since when each is silent.
+
+    Parameters
+    ----------
+    limits
+        Who is one too many, and who is forgotten.
+
+    Notes
+    -----
+    O(1) an event, O(sensors) a look; about 400 bytes a sensor.
+
+    Examples
+    --------
+    >>> from rejex_stream.types import Position
+    >>> lives = Lives(Limits(forget_after_ms=1000, max_keys=2))
+    >>> told = [("a", 0), ("b", 10), ("c", 20), ("b", 2000), ("c", 2010), ("a", 2020)]
+    >>> events = [Reading(name, name, at, (), Position("t", 0, at)) for name, at in told]
+    >>> heard = lives.hear(events)
+    >>> heard  # at c's 2010 two sensors have passed 2000
+    Heard(end=4, turned_away=[2], gone=Gone(lives=[('a', 'a')], streams={'a'}, sensors={'a'}))
+    >>> lives.forget(heard.gone)
+    >>> lives.hear(events, 4)
+    Heard(end=6, turned_away=[5], gone=Gone(lives=(), streams=(), sensors=()))
+    """
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self._clock = _Clock()
+        self._heard: dict[str, dict[str, int]] = {}  # by sensor and stream: when, at least
+        self._sensors_of: Counter[str] = Counter()  # how many sensors a stream has
+        self._n_lives = 0
+
+    def hear(self, items: Sequence[object], start: int = 0) -> Heard:
+        """Take note of events in order, up to the first before which anybody is to be forgotten.
+
+        What is no reading is passed over. O(events).
+        """
+        clock, heard = self._clock, self._heard
+        ahead, ahead_ms, now = clock.ahead, clock.ahead_ms, clock.now_ms
+        forget_after, most = self.limits.forget_after_ms, self.limits.max_keys
+        step = None if forget_after is None else max(1, forget_after // _LOOKS)
+        turned_away: list[int] = []
+        end, gone = len(items), Gone()
+        for i in range(start, end):
+            item = items[i]
+            if type(item) is not Reading:
+                continue
+            key, sensor, time_ms, _, _ = item
+            before = now
+            if sensor == ahead:
+                ahead_ms = max(ahead_ms, time_ms)
+            elif time_ms > ahead_ms:
+                ahead, ahead_ms, now = sensor, time_ms, ahead_ms
+            elif time_ms > now:
+                now = time_ms
+            if step is not None and forget_after is not None and now // step > before // step:
+                gone = self._silent_since(now - forget_after)
+                if gone.lives:
+                    end = i
+                    break
+            streams = heard.get(sensor)
+            if streams is None or key not in streams:
+                if most is not None and self._n_lives >= most:
+                    turned_away.append(i)
+                    continue
+                self._n_lives += 1
+                self._sensors_of[key] += 1
+                if streams is None:
+                    streams = heard[sensor] = {}
+            streams[key] = max(time_ms, now)
+        self._clock = _Clock(ahead, ahead_ms, now)
+        return Heard(end, turned_away, gone)
+
+    def _silent_since(self, before_ms: int) -> Gone:
+        """Return whoever was heard of last before that time. O(sensors)."""
+        lives = [
+            (key, sensor)
+            for sensor, streams in self._heard.items()
+            for key, last_ms in streams.items()
+            if last_ms < before_ms
+        ]
+        by_key, by_sensor = Counter(key for key, _ in lives), Counter(name for _, name in lives)
+        return Gone(
+            lives,
+            {key for key, n in by_key.items() if n == self._sensors_of[key]},
+            {sensor for sensor, n in by_sensor.items() if n == len(self._heard[sensor])},
+        )
+
+    def forget(self, gone: Gone) -> None:
+        """Forget whom :meth:`hear` told of. O(those)."""
+        for key, sensor in gone.lives:
+            del self._heard[sensor][key]
+            self._sensors_of[key] -= 1
+        for sensor in gone.sensors:
+            del self._heard[sensor]
+        for key in gone.streams:
+            del self._sensors_of[key]
+        self._n_lives -= len(gone.lives)
+
+    def __len__(self) -> int:
+        return self._n_lives
+
+    def view(self, sensor: str) -> dict[str, int]:
+        """Return when a sensor was heard of last, by stream."""
+        return dict(self._heard.get(sensor, {}))
+
+    def head(self) -> dict[str, Any]:
+        """Return, as plain values, what belongs to no single sensor."""
+        head: dict[str, Any] = msgspec.to_builtins(_Head(self.limits, self._clock))
+        return head
+
+    def restore(self, head: object, views: Mapping[str, object]) -> None:
+        """Take over :meth:`head` and every :meth:`view`; the limits of then hold.
+
+        A `head` of ``None`` is one of an earlier build, which had no limits.
+
+        Raises
+        ------
+        CheckpointError
+            If they are none.
+        """
+        try:
+            found = _Head(self.limits, _Clock()) if head is None else msgspec.convert(head, _Head)
+            heard = msgspec.convert(dict(views), dict[str, dict[str, _Time]])
+        except msgspec.ValidationError as error:
+            raise CheckpointError(f"What is known of sensors is broken: {error}.") from None
+        self.limits, self._clock = found.limits, found.clock
+        self._heard = {sensor: streams for sensor, streams in heard.items() if streams}
+        self._sensors_of = Counter(_keys(self._heard.values()))
+        self._n_lives = self._sensors_of.total()
+
+
+def _keys(streams: Iterable[Mapping[str, int]]) -> Iterable[str]:
+    return (key for each in streams for key in each)

@@ -1,0 +1,235 @@
+"""What decides a verdict: the recipe of an engine, and the part of it that no state depends on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, NamedTuple
+
+import msgspec
+
+from rejex_stream.engine.refit import RefitSchedule
+from rejex_stream.errors import ConfigError
+from rejex_stream.features import FeatureSpec
+from rejex_stream.incidents import Hold, Plan
+from rejex_stream.protocols import BatchDetector, IncrementalDetector, require_identity
+from rejex_stream.rejection import RejectionBand
+from rejex_stream.rejection.arguments import check_window
+from rejex_stream.rejection.budget import WINDOW, RejectionPolicy
+
+__all__ = ["Decision", "EngineSpec", "changes"]
+
+OFF = Hold(enabled=False)
+_LONGEST = 160  # characters of a part in a sentence
+
+
+class Decision(NamedTuple):
+    """What is said of a score, and when the reference stands still; a state is of use to any.
+
+    Attributes
+    ----------
+    policy
+        γ, the tolerance or the review budget, and how ties count.
+    evidence
+        Whether verdicts say which channels speak.
+    hold
+        What happens while a fault lasts.
+    calendar
+        When work is planned.
+    """
+
+    policy: RejectionPolicy
+    evidence: bool
+    hold: Hold = OFF
+    calendar: tuple[Plan, ...] = ()
+
+    def parts(self) -> dict[str, Any]:
+        """Return every part by name, as plain values.
+
+        Examples
+        --------
+        >>> Decision(RejectionPolicy(0.05, tolerance=4), True).parts()
+        {'contamination': 0.05, 'tolerance': 4, 'rate': None, 'ties': 'mid', 'burst': None, \
+'per_day': None, 'evidence': True}
+        """
+        parts = {**asdict(self.policy), "evidence": self.evidence}
+        if self.policy.owner == "stream":  # as it was written before there were others
+            del parts["owner"]
+        if self.hold.enabled:  # else as it was written before there were incidents
+            parts["hold"] = self.hold.model_dump()
+        if self.calendar:
+            parts["calendar"] = [msgspec.to_builtins(plan) for plan in self.calendar]
+        return parts
+
+    @classmethod
+    def of(cls, parts: Mapping[str, Any]) -> Decision:
+        """Return the decision of :meth:`parts`.
+
+        Raises
+        ------
+        TypeError, ValueError, KeyError
+            If it is none.
+        """
+        policy = dict(parts)
+        evidence = msgspec.convert(policy.pop("evidence"), bool)
+        hold = policy.pop("hold", None)
+        calendar = msgspec.convert(policy.pop("calendar", ()), tuple[Plan, ...])
+        return cls(
+            msgspec.convert(policy, RejectionPolicy),
+            evidence,
+            OFF if hold is None else Hold(**hold),
+            calendar,
+        )
+
+    def since(self, was: Decision) -> str:
+        """Say what became of an earlier decision, e.g. ``tolerance 4 -> 5``.
+
+        Examples
+        --------
+        >>> was = Decision(RejectionPolicy(0.05, tolerance=4), True)
+        >>> Decision(RejectionPolicy(0.05, rate=0.1), True).since(was)
+        'tolerance 4 -> None, rate None -> 0.1'
+        """
+        return ", ".join(changes(was.parts(), self.parts()))
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """Everything that decides a verdict, besides the readings.
+
+    Parameters
+    ----------
+    detector
+        A batch or an incremental recipe (:func:`rejex_stream.detectors.make_detector`).
+    features
+        Channels and the features made of them.
+    policy
+        γ and the tolerance or the review budget.
+    window
+        n, reference scores of a full window.
+    schedule
+        When a batch detector is refitted; by default as :meth:`RefitSchedule.for_window` says. An
+        incremental one has no use for it.
+    seed
+        Root of every seed.
+    evidence
+        Whether anomalies and ambiguous events say which channels speak; one more score per
+        channel for each of them.
+    hold
+        What happens while a fault lasts.
+    calendar
+        When work is planned.
+
+    Raises
+    ------
+    ConfigError
+        If the full window can never say one of the labels, the schedule does not fit it, or the
+        detector has no identity (:func:`~rejex_stream.protocols.require_identity`).
+    """
+
+    detector: BatchDetector | IncrementalDetector
+    features: FeatureSpec
+    policy: RejectionPolicy
+    window: int = WINDOW
+    schedule: RefitSchedule = None  # type: ignore[assignment] # made from the window
+    seed: int = 0
+    evidence: bool = True
+    hold: Hold = field(default_factory=Hold)
+    calendar: tuple[Plan, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_window(self.window)
+        if self.schedule is None:
+            object.__setattr__(self, "schedule", RefitSchedule.for_window(self.window))
+        if not isinstance(self.detector, BatchDetector | IncrementalDetector):
+            raise ConfigError(
+                f"{self.detector!r} is not a detector: make one with "
+                "rejex_stream.detectors.make_detector, or give it the methods of "
+                "BatchDetector or IncrementalDetector."
+            )
+        self._fit_together()
+        require_identity(self.detector)
+        self.policy.require(self.window)
+        if self.is_batch:
+            self.schedule.require(self.window)
+
+    def _fit_together(self) -> None:
+        """Let a detector bring features and guard where none are named, and know the columns."""
+        if not self.features.features and self.features.preset is None:
+            object.__setattr__(self, "features", self._brought())
+        guard = getattr(self.detector, "guard_quantile", None)
+        object.__setattr__(self, "schedule", self.schedule.guarded_by(guard))
+        if hasattr(self.detector, "for_features"):
+            object.__setattr__(self, "detector", self.detector.for_features(self.features))
+
+    def _brought(self) -> FeatureSpec:
+        """Return the features that the detector wants where none are named."""
+        columns_of = getattr(self.detector, "columns_of", None)
+        if columns_of is not None:
+            return replace(self.features, features=columns_of(self.features.channels))
+        return replace(self.features, preset=getattr(self.detector, "preset", None))
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether models are fitted and swapped, rather than learnt row by row."""
+        return isinstance(self.detector, BatchDetector)
+
+    @property
+    def band(self) -> RejectionBand:
+        """The rejection band of a full window."""
+        return self.policy.band(self.window)
+
+    @property
+    def decision(self) -> Decision:
+        """What is said of a score."""
+        return Decision(self.policy, self.evidence, self.hold, self.calendar)
+
+    @property
+    def state_parts(self) -> dict[str, str]:
+        """What state is made of, by name: a snapshot is of use where all of it is equal."""
+        parts = {"detector": repr(self.detector), "window": repr(self.window)}
+        parts |= {"seed": repr(self.seed)} | _repr_of_fields(self.features)
+        if self.features.preset is None:  # as it was written before there were presets
+            del parts["preset"]
+        if not self.features.flags:  # nor flags
+            del parts["flags"]
+        if not self.is_batch:
+            return parts
+        parts |= _repr_of_fields(self.schedule)
+        if not self.schedule.is_guarded:  # as it was written before there were guards
+            del parts["guard_quantile"], parts["guard_share"]
+        return parts
+
+    @property
+    def state_fingerprint(self) -> str:
+        """Equal where one engine's state is of use to another's: all but the decision."""
+        return _fingerprint(self.state_parts)
+
+    @property
+    def decision_fingerprint(self) -> str:
+        """Equal where equal scores get equal verdicts; together with the state's, all verdicts."""
+        return _fingerprint(self.decision.parts())
+
+
+def _repr_of_fields(parts: Any) -> dict[str, str]:  # noqa: ANN401 - any dataclass
+    return {part.name: repr(getattr(parts, part.name)) for part in fields(parts)}
+
+
+def _fingerprint(parts: Mapping[str, Any]) -> str:
+    text = repr(sorted(parts.items()))
+    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
+
+
+def changes(were: Mapping[str, Any], are: Mapping[str, Any]) -> list[str]:
+    """Say what differs, part by part."""
+    return [
+        f"{name} {_short(str(were.get(name)))} -> {_short(str(are.get(name)))}"
+        for name in {**were, **are}
+        if were.get(name) != are.get(name)
+    ]
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

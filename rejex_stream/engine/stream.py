@@ -1,0 +1,484 @@
+"""Everything known about one stream key, and the straight line its events go through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from operator import mul
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from rejex_stream.engine.checkpoint import pack_array, seal, unpack_array, unseal
+from rejex_stream.engine.evidence import Explainer
+from rejex_stream.engine.incremental import IncrementalModel
+from rejex_stream.engine.model import BatchModel
+from rejex_stream.engine.rows import Rows, Segment
+from rejex_stream.engine.spec import Decision
+from rejex_stream.errors import WAY_OUT, CheckpointError
+from rejex_stream.features import FeatureSpec, MissingChannelError, SensorFeatures
+from rejex_stream.features.columns import LARGEST
+from rejex_stream.features.preset import MISSING, RecentRows
+from rejex_stream.incidents import Plan, Plans, Watch
+from rejex_stream.incidents.plans import runs
+from rejex_stream.rejection.governor import Governor
+from rejex_stream.rejection.verdict import Judge, rejected
+from rejex_stream.types import (
+    Command,
+    CommandKind,
+    CommandReply,
+    FloatArray,
+    Incident,
+    Reading,
+    Reason,
+    Verdict,
+)
+
+__all__ = ["StreamSnapshot", "StreamState", "StreamView", "credit_in"]
+
+_FORMAT = 2
+_MOST = LARGEST**2  # one value beyond would make whatever is fitted on the row infinite
+
+
+class StreamSnapshot(NamedTuple):
+    """One stream key as bytes, in the two parts that change at different speeds.
+
+    Attributes
+    ----------
+    state
+        Window, rows, feature state; changes with every event.
+    model
+        Training rows and seeds of the models; changes when a fit is requested or a model swapped.
+    model_version
+        Equal versions of one key hold equal `model` bytes, so the part need not be written again.
+    """
+
+    state: bytes
+    model: bytes
+    model_version: int
+
+
+class _State(msgspec.Struct, forbid_unknown_fields=True):
+    """What :attr:`StreamSnapshot.state` holds."""
+
+    key: str
+    seq: Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
+    window: list[Any]
+    sensors: dict[str, list[Any]]
+    model: dict[str, Any]
+    model_version: int
+    judge: dict[str, Any] | None = None  # of an earlier build
+    watch: Any = None  # nor had that incidents
+    plans: list[Plan] = []
+
+
+class _Recipes(msgspec.Struct, forbid_unknown_fields=True):
+    """What :attr:`StreamSnapshot.model` holds."""
+
+    key: str
+    version: int
+    recipes: dict[str, Any]
+
+
+class StreamView(NamedTuple):
+    """One stream key as it was at a moment, whatever became of it since.
+
+    Attributes
+    ----------
+    state, model
+        Encode the parts of a :class:`StreamSnapshot`; on any thread, once.
+    model_version
+        Equal versions of one key have equal `model` bytes.
+    """
+
+    state: Callable[[], bytes]
+    model: Callable[[], bytes]
+    model_version: int
+
+
+class StreamState:
+    """The state of one stream key: features per sensor, model, window.
+
+    Parameters
+    ----------
+    stream_key
+        Whose state this is.
+    features
+        How readings become rows; every sensor of the key has its own state for it.
+    model
+        Scores rows.
+    judge
+        Holds the window and turns scores into verdicts.
+    watch
+        Knows the incident of the stream; the same that model and judge know.
+    explainer
+        Adds evidence to verdicts that are not normal, if given.
+    calendar
+        When work is planned, whatever a person says of this stream.
+    """
+
+    __slots__ = (
+        "_calendar", "_explainer", "_features", "_judge", "_model", "_plans", "_recent", "_sensors",
+        "_watch", "seq", "stream_key",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        stream_key: str,
+        features: FeatureSpec,
+        model: BatchModel | IncrementalModel,
+        judge: Judge,
+        *,
+        watch: Watch,
+        explainer: Explainer | None = None,
+        calendar: Sequence[Plan] = (),
+    ) -> None:
+        self.stream_key = stream_key
+        self.seq = 0
+        self._watch, self._calendar, self._plans = watch, calendar, Plans()
+        self._features, self._model, self._judge = features, model, judge
+        self._explainer = explainer
+        self._sensors: dict[str, SensorFeatures] = {}
+        self._recent: dict[str, RecentRows] = {}  # of sensors whose rows are made at once
+
+    def rows_ready(self) -> int:
+        """Return how many readings, at least, can be judged before a fit has to be waited for."""
+        return self._model.rows_ready()
+
+    def advance(self, readings: Sequence[Reading], totals: Sequence[float]) -> list[Verdict]:
+        """Return the verdicts for the next readings of this key, in order.
+
+        Both come from :func:`~rejex_stream.engine.batch.checked`: the readings can be judged, and
+        `totals` are the sums of their values.
+        """
+        verdicts: list[Verdict | None] = [None] * len(readings)
+        for _ in self.turns(readings, totals, verdicts):
+            pass
+        return verdicts  # type: ignore[return-value] # every reading took one of the paths
+
+    def turns(
+        self,
+        readings: Sequence[Reading],
+        totals: Sequence[float],
+        verdicts: list[Verdict | None],
+    ) -> Iterator[int]:
+        """Do the same in turns: before it judges, say which reading comes next.
+
+        A turn is all that one model scores; where the stream shares its credit, a single event, so
+        that its turn can wait for those of other streams.
+        """
+        if not self._watch.active and self._watch.forget():
+            self._model.forget_held()
+        plans = (*self._calendar, *self._plans.all)
+        if not plans:
+            yield from self._turns(readings, totals, verdicts, planned=False)
+            return
+        for start, stop, planned in runs(plans, readings):
+            part: list[Verdict | None] = [None] * (stop - start)
+            turns = self._turns(readings[start:stop], totals[start:stop], part, planned=planned)
+            for turn in turns:
+                yield start + turn
+            verdicts[start:stop] = part
+
+    def _turns(
+        self,
+        readings: Sequence[Reading],
+        totals: Sequence[float],
+        verdicts: list[Verdict | None],
+        *,
+        planned: bool,
+    ) -> Iterator[int]:
+        """Judge readings that are all planned, or all not."""
+        judge, seq, watch, model = self._judge, self.seq, self._watch, self._model
+        make = self._rows_at_once if self._features.is_at_once else self._rows_one_by_one
+        rows, which = make(readings, totals, verdicts)
+        explained = self._explainer is not None
+        if model.is_adopting or not watch.is_adopting:  # else its end is told at once
+            watch.tell(readings[0], seq)
+        stood = [(0, watch.incident)]  # what was open, from which event on
+        for segment in model.segments(rows, judge, explained=explained, planned=planned):
+            owners = which[segment.start : segment.stop]
+            if watch.is_adopting and not model.is_adopting:
+                watch.adopted(readings[owners[0]], seq + owners[0])
+                stood.append((owners[0], None))
+            if segment.scores is None:
+                for i in owners:
+                    verdicts[i] = rejected(readings[i], seq + i, Reason.WARM_UP)
+                continue
+            judged, size = 0, 1 if judge.shares else len(owners)
+            while judged < len(owners) and not watch.turns:
+                turn = owners[judged : judged + size]
+                scores = segment.scores[judged : judged + size]
+                yield turn[0]
+                judged += judge.judge(
+                    readings, turn, seq, scores, segment.epoch, verdicts, planned=planned
+                )
+            if judged < len(owners):
+                segment.stop, owners = segment.start + judged, owners[:judged]
+            if self._explainer is not None:
+                self._explain(rows, segment, owners, verdicts)
+            if segment.quantile is not None:
+                segment.outliers.extend(judge.beyond(segment.quantile, owners, verdicts))
+            if watch.turns:
+                self._turn(readings, segment, owners[-1], verdicts)
+                stood.append((owners[-1] + 1, watch.incident))
+        self.seq = seq + len(readings)
+        if planned or len(stood) > 1 or stood[0][1] is not None:
+            _mark(verdicts, stood, planned=planned)
+
+    def _turn(
+        self,
+        readings: Sequence[Reading],
+        segment: Segment,
+        last: int,
+        verdicts: list[Verdict | None],
+    ) -> None:
+        """Make the turn that the last event of the segment asks for."""
+        verdict = verdicts[last]
+        assert verdict is not None  # given by judge
+        segment.turn = self._watch.turn(readings[last], verdict)
+        if segment.turn.onset:
+            verdicts[last] = replace(verdict, held=True, incident=self._watch.incident)
+
+    def _rows_one_by_one(
+        self,
+        readings: Sequence[Reading],
+        totals: Sequence[float],
+        verdicts: list[Verdict | None],
+    ) -> tuple[Rows, list[int]]:
+        """Return the rows that can be scored, and whose they are; others get their verdict."""
+        rows: list[list[float]] = []
+        which: list[int] = []
+        seq, sensors = self.seq, self._sensors
+        for i, reading in enumerate(readings):
+            sensor = sensors.get(reading.sensor)
+            if sensor is None:
+                sensor = sensors[reading.sensor] = self._features.start()
+            try:
+                row = sensor.extract(reading.event_time_ms, reading.values, totals[i])
+            except MissingChannelError:
+                verdicts[i] = rejected(reading, seq + i, Reason.UNSCORABLE)
+                continue
+            if row is None:
+                verdicts[i] = rejected(reading, seq + i, Reason.WARM_UP)
+                continue
+            if not sum(map(mul, row, row)) <= _MOST:  # nor where it is nan
+                verdicts[i] = rejected(reading, seq + i, Reason.UNSCORABLE)
+                continue
+            rows.append(row)
+            which.append(i)
+        return rows, which
+
+    def _rows_at_once(
+        self,
+        readings: Sequence[Reading],
+        _totals: Sequence[float],
+        verdicts: list[Verdict | None],
+    ) -> tuple[Rows, list[int]]:
+        """Return the same, made for all readings of a sensor in one go."""
+        of_sensor: dict[str, list[int]] = {}
+        for i, reading in enumerate(readings):
+            of_sensor.setdefault(reading.sensor, []).append(i)
+        made: list[FloatArray] = []
+        which: list[int] = []
+        for name, at in of_sensor.items():
+            sensor = self._recent.get(name)
+            if sensor is None:
+                sensor = self._recent[name] = self._features.start_recent()
+            rows, found = sensor.extract([readings[i].values for i in at])
+            # nan compares false; sums over a row's squares stay finite below.
+            size = np.abs(rows)
+            if len(rows) == len(at) and size.max() <= LARGEST:
+                which += at
+                made.append(rows)
+                continue
+            scorable = np.all(size <= LARGEST, axis=1)
+            for i, row in zip(at, found, strict=True):
+                if row >= 0 and scorable[row]:
+                    which.append(i)
+                    continue
+                reason = Reason.UNSCORABLE if row >= 0 or row == MISSING else Reason.WARM_UP
+                verdicts[i] = rejected(readings[i], self.seq + i, reason)
+            made.append(rows[scorable])
+        if len(made) <= 1:
+            return made[0] if made else [], which
+        order = np.argsort(which)
+        return np.concatenate(made)[order], [which[i] for i in order.tolist()]
+
+    def _explain(
+        self,
+        rows: Rows,
+        segment: Segment,
+        owners: Sequence[int],
+        verdicts: list[Verdict | None],
+    ) -> None:
+        """Add evidence to the segment's verdicts that want it."""
+        assert self._explainer is not None
+        wanted = [
+            (i, owner, verdict)
+            for i, owner in enumerate(owners)
+            if (verdict := verdicts[owner]) is not None and self._explainer.wants(verdict)
+        ]
+        if not wanted:
+            return
+        age, model = self._model.age_events(), self._model
+        stands = self._watch.still and not model.is_adopting
+        explained = self._explainer.explain(
+            [verdict for _, _, verdict in wanted],
+            np.array([rows[segment.start + i] for i, _, _ in wanted], dtype=np.float64),
+            model.score,
+            model.medians(),
+            [
+                age if (verdict.held and stands) or verdict.planned else age + i
+                for i, _, verdict in wanted
+            ],
+        )
+        for (_, owner, _), verdict in zip(wanted, explained, strict=True):
+            verdicts[owner] = verdict
+
+    def decide(
+        self,
+        decision: Decision,
+        calendar: Sequence[Plan],
+        explainer: Explainer | None,
+        governor: Governor | None,
+    ) -> None:
+        """Judge, hold and explain in another way from the next reading on."""
+        self._judge.decide(decision.policy, governor)
+        self._watch.decide(decision.hold)
+        self._calendar, self._explainer = calendar, explainer
+
+    def command(self, command: Command) -> CommandReply | None:
+        """Obey a person from the next reading on; ``None`` where nothing here is meant."""
+        if command.kind in (CommandKind.PLANNED, CommandKind.CANCEL):
+            return self._plans.command(command)
+        reply = self._watch.command(command)
+        if self._watch.is_adopting and not self._model.is_adopting:
+            self._model.adopt(self._judge)
+        return reply
+
+    def take_incidents(self) -> list[Incident]:
+        """Return what has changed since the last call, in the order of the events."""
+        if not self._watch.changes:
+            return []
+        changes, self._watch.changes = self._watch.changes, []
+        return changes
+
+    def forget(self, sensor: str) -> None:
+        """Forget the past values of a sensor; the model it shared with others stays."""
+        self._sensors.pop(sensor, None)
+        self._recent.pop(sensor, None)
+
+    def close(self) -> None:
+        """Give up background work."""
+        self._model.close()
+
+    def view(self) -> StreamView:
+        """Take the state as it is now, to be encoded later: copies alone. O(window + rows)."""
+        key, version = self.stream_key, self._model.recipe_version
+        taken = {"key": key, "seq": self.seq, "model_version": version}
+        judge = self._judge.state()
+        scores, model = self._judge.window.scores(), self._model.state()
+        sensors = {name: kept.snapshot() for name, kept in (self._sensors or self._recent).items()}
+        recipes = self._model.recipes()
+        held: dict[str, Any] = {} if self._watch.is_blank else {"watch": self._watch.state()}
+        if self._plans:
+            held["plans"] = self._plans.state()
+
+        def state() -> bytes:
+            window = pack_array(np.array(scores))
+            told = {"window": window, "judge": judge, "sensors": sensors, "model": model()}
+            parts = taken | told | held
+            return seal("stream-state", _FORMAT, parts)
+
+        def recipe() -> bytes:
+            parts = {"key": key, "version": version, "recipes": recipes()}
+            return seal("stream-model", _FORMAT, parts)
+
+        return StreamView(state, recipe, version)
+
+    def snapshot(self) -> StreamSnapshot:
+        """Return the state as bytes. O(window + rows)."""
+        view = self.view()
+        return StreamSnapshot(view.state(), view.model(), view.model_version)
+
+    def restore(self, snapshot: StreamSnapshot) -> None:
+        """Take over :meth:`snapshot` into this fresh state.
+
+        Raises
+        ------
+        CheckpointError
+            If the parts are broken, of another key, or do not belong together.
+        """
+        unsealed = unseal("stream-state", _FORMAT, snapshot.state)
+        recipes_unsealed = unseal("stream-model", _FORMAT, snapshot.model)
+        try:
+            state = msgspec.convert(unsealed, _State)
+            recipes = msgspec.convert(recipes_unsealed, _Recipes)
+            if not state.key == recipes.key == self.stream_key:
+                raise CheckpointError(
+                    f"The snapshot is one of stream {state.key!r}, not {self.stream_key!r}: "
+                    "give every key its own."
+                )
+            if state.model_version != recipes.version:
+                raise CheckpointError(
+                    f"The two parts of the snapshot of stream {self.stream_key!r} were not written "
+                    f"together (model {recipes.version}, state {state.model_version}): {WAY_OUT}."
+                )
+            self.seq = state.seq
+            window = unpack_array(state.window)
+            if window.ndim != 1 or len(window) > self._judge.window.capacity:
+                raise ValueError(f"a window of shape {window.shape}")
+            self._judge.replace_window(window.tolist())
+            if state.judge is not None:
+                self._judge.restore(state.judge)
+            if state.watch is not None:
+                self._watch.restore(state.watch)
+            self._plans = Plans(state.plans)
+            for name, kept in state.sensors.items():
+                if self._features.is_at_once:
+                    self._recent[name] = self._features.start_recent()
+                    self._recent[name].restore(kept)
+                else:
+                    self._sensors[name] = self._features.start()
+                    self._sensors[name].restore(kept)
+            self._model.restore(state.model, recipes.recipes)
+            self._model.recipe_version = recipes.version
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise CheckpointError(
+                f"The snapshot of stream {self.stream_key!r} does not fit this version "
+                f"({type(error).__name__}: {error}): {WAY_OUT}."
+            ) from error
+
+
+def _mark(
+    verdicts: list[Verdict | None], stood: Sequence[tuple[int, str | None]], *, planned: bool
+) -> None:
+    """Mark verdicts of events without a score by what was open when they came."""
+    for (start, incident), (stop, _) in pairwise([*stood, (len(verdicts), None)]):
+        for i in range(start, stop):
+            verdict = verdicts[i]
+            if verdict is not None and verdict.score is None and (incident or planned):
+                verdicts[i] = replace(
+                    verdict, held=incident is not None, planned=planned, incident=incident
+                )
+
+
+def credit_in(kept: StreamSnapshot) -> list[Any] | None:
+    """Return the credit that a stream knows which is not in memory; ``None``: of none.
+
+    Raises
+    ------
+    CheckpointError
+        If the snapshot is broken.
+    """
+    unsealed = unseal("stream-state", _FORMAT, kept.state)
+    try:
+        credit: list[Any] | None = (msgspec.convert(unsealed, _State).judge or {}).get("credit")
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"The snapshot of a stream is none ({type(error).__name__}: {error}): {WAY_OUT}."
+        ) from error
+    return credit

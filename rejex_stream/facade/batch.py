@@ -1,0 +1,280 @@
+"""A detector that is fitted on a table and may abstain: scikit-learn's rules, PyOD's names."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from rejex_stream.detectors import DEFAULT, as_detector
+from rejex_stream.engine.refit import HOLDOUT_SHARE, FitJob
+from rejex_stream.errors import ConfigError
+from rejex_stream.features import FeatureSpec
+from rejex_stream.protocols import BatchDetector
+from rejex_stream.rejection.band import RejectionBand, require_reachable
+from rejex_stream.rejection.budget import CONTAMINATION, TOLERANCE, RejectionPolicy
+from rejex_stream.rejection.exceed import stability
+from rejex_stream.types import FloatArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["REJECTED", "RejectingDetector"]
+
+REJECTED = -2
+"""PyOD's code for a row that a person should decide; 0 is normal, 1 an anomaly."""
+
+_CODES = np.array([0, REJECTED, REJECTED, 1])  # by cell, see rejection.rank_edges
+
+
+class RejectingDetector(BaseEstimator):  # type: ignore[misc]
+    """A batch anomaly detector that can abstain: scikit-learn's rules, PyOD's names and codes.
+
+    It is **not** an ``OutlierMixin``: scikit-learn's outlier detectors say -1 for an outlier and 1
+    for an inlier, PyOD's say 1 and 0, and -2 for a rejected row. Here PyOD's hold, and scores are
+    high for anomalies. Everything else is scikit-learn's: parameters, clones, pipelines, searches,
+    names of columns.
+
+    Parameters
+    ----------
+    detector
+        A registry name (``"KNN"``), a dotted class name, a PyOD or scikit-learn detector (or a
+        pipeline that ends in one; what it has learnt does not count), or anything else that
+        :func:`rejex_stream.detectors.as_detector` takes and that is fitted on a table.
+    contamination
+        γ in (0, 0.5).
+    tolerance
+        T; the paper's value, 32, where neither it nor a rate is given. Larger rejects more.
+    rate
+        Instead of `tolerance`: the share of events that people can review.
+    params
+        Parameters of a detector that is given by name.
+    calibration
+        ``training``: the paper's, ranks among the training rows' own scores; not honest for
+        detectors that fit their training rows closely (KDE, large mixtures). ``holdout``: fit on
+        70 % of the rows, rank among the scores of the last 30 %.
+    ties
+        ``mid`` or ``paper``, see :class:`rejex_stream.rejection.budget.RejectionPolicy`.
+    seed
+        Of the fit.
+
+    Attributes
+    ----------
+    decision_scores_
+        Shape (n,), in the order of the rows: the scores by which the rows of fit are judged;
+        ``nan`` where a row holds a value that is not finite.
+    labels_
+        Shape (n,): 0, 1 or -2 for every row of fit.
+    reference_scores_
+        Shape (m,), sorted: the scores that new ones are ranked among.
+    band_
+        The :class:`~rejex_stream.rejection.RejectionBand`; feed it to
+        :mod:`rejex_stream.rejection.bounds`.
+    threshold_
+        λ, the r-th largest reference score.
+    n_features_in_, feature_names_in_
+        Columns seen by fit, and their names where X had any.
+
+    References
+    ----------
+    .. [1] L. Perini, J. Davis: Unsupervised Anomaly Detection with Rejection. NeurIPS 2023.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.vstack([rng.normal(size=(950, 2)), rng.normal(6, 1, size=(50, 2))])
+    >>> model = RejectingDetector("KNN", contamination=0.05, tolerance=8).fit(X)
+    >>> model.predict([[0.0, 0.0], [2.0, 2.0], [20.0, 20.0]]).tolist()
+    [0, -2, 1]
+    >>> model.band_.width / (model.band_.n + 1) < 0.05
+    True
+    """
+
+    def __init__(
+        self,
+        detector: Any = DEFAULT,  # noqa: ANN401 - anything as_detector takes
+        contamination: float = CONTAMINATION,
+        tolerance: float | None = None,
+        *,
+        rate: float | None = None,
+        params: Mapping[str, Any] | None = None,
+        calibration: Literal["training", "holdout"] = "training",
+        ties: Literal["mid", "paper"] = "mid",
+        seed: int = 0,
+    ) -> None:
+        self.detector = detector
+        self.contamination = contamination
+        self.tolerance = tolerance
+        self.rate = rate
+        self.params = params
+        self.calibration = calibration
+        self.ties = ties
+        self.seed = seed
+
+    def fit(self, X: npt.ArrayLike, y: object = None) -> RejectingDetector:
+        """Fit on X of shape (n, d) and find the rejection band.
+
+        Rows that hold a value that is not finite are left out, with a warning, and are rejected.
+        Warns where the band leaves no rank for a label, since then that label is never given.
+
+        Raises
+        ------
+        ConfigError
+            If an argument cannot be, or n γ < 1.
+        DetectorError
+            If the detector cannot be fitted on X.
+        """
+        rows = self._rows(X, reset=True, ensure_min_samples=2)
+        recipe = as_detector(self.detector, self.params)
+        if not isinstance(recipe, BatchDetector):
+            raise ConfigError(
+                f"{recipe.name} learns one row at a time: use RejectingStream, or a detector that "
+                "is fitted on a table."
+            )
+        names = getattr(self, "feature_names_in_", None)
+        if names is not None and hasattr(recipe, "for_features"):
+            recipe = recipe.for_features(FeatureSpec(tuple(names)))
+        if self.calibration not in ("training", "holdout"):
+            raise ConfigError(
+                f"calibration = {self.calibration!r} is unknown: use 'training' or 'holdout'."
+            )
+        tolerance = TOLERANCE if self.tolerance is None and self.rate is None else self.tolerance
+        policy = RejectionPolicy(self.contamination, tolerance, self.rate, self.ties)
+        readable = np.isfinite(rows).all(axis=1)
+        if not readable.all():
+            warnings.warn(
+                f"{np.count_nonzero(~readable):,} of {len(rows):,} rows hold a value that is not "
+                "finite: they are left out of the fit, and rejected.",
+                stacklevel=2,
+            )
+        learnt = rows[readable]
+        fitted = FitJob(recipe, learnt, self.seed, self.calibration, HOLDOUT_SHARE)()
+        scores = fitted.calibration_scores
+        self.scorer_ = fitted.scorer
+        self.reference_scores_: FloatArray = np.sort(scores[np.isfinite(scores)])
+        self.band_: RejectionBand = policy.band(len(self.reference_scores_))
+        self.threshold_ = float(self.reference_scores_[-self.band_.n_anomalies])
+        if self.calibration == "holdout":
+            trained = learnt[: len(learnt) - len(scores)]
+            own = getattr(fitted.scorer, "training_scores", None)
+            scores = np.append(fitted.scorer.score(trained) if own is None else own, scores)
+        self.decision_scores_: FloatArray = np.full(len(rows), np.nan)
+        self.decision_scores_[readable] = scores
+        self.labels_: npt.NDArray[np.int64] = self._labels(self.decision_scores_)
+        try:
+            require_reachable(self.band_)
+        except ConfigError as error:
+            warnings.warn(str(error), stacklevel=2)
+        return self
+
+    def fit_predict(self, X: npt.ArrayLike, y: object = None) -> npt.NDArray[np.int64]:
+        """Fit on X of shape (n, d) and return `labels_`, shape (n,)."""
+        return self.fit(X, y).labels_
+
+    def decision_function(self, X: npt.ArrayLike) -> FloatArray:
+        """Return the scores of X of shape (m, d), shape (m,), high = anomalous.
+
+        A row that holds a value that is not finite scores ``nan``.
+
+        Raises
+        ------
+        ValueError
+            If X has other columns than the table of fit, or the same in another order.
+        """
+        check_is_fitted(self)
+        rows = self._rows(X, reset=False)
+        readable = np.isfinite(rows).all(axis=1)
+        if readable.all():
+            return self.scorer_.score(rows)
+        scores = np.full(len(rows), np.nan)
+        if readable.any():
+            scores[readable] = self.scorer_.score(rows[readable])
+        return scores
+
+    def rank(self, X: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Return the rank K of every row of X among the reference scores, shape (m,)."""
+        return self._rank(self.decision_function(X))
+
+    def predict(self, X: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Return 0 (normal), 1 (anomaly) or -2 (rejected) for every row of X, shape (m,).
+
+        A score that is not finite is rejected. O(log n) per row besides the detector.
+        """
+        return self._labels(self.decision_function(X))
+
+    def predict_proba(self, X: npt.ArrayLike) -> FloatArray:
+        """Return how probable each label is under re-drawn training data, shape (m, 2).
+
+        The columns are normal and anomaly, as in PyOD; but where PyOD scales scores, this is the
+        stability of the label [1]_ (Perini, Vercruyssen, Davis: ECML-PKDD 2020), which the band is
+        made of. One half each where a score says nothing.
+        """
+        scores = self.decision_function(X)
+        at = stability(self._rank(scores), self.band_.n, self.contamination)
+        p_anomaly = np.where(self._says_nothing(scores), 0.5, at.p_anomaly)
+        return np.column_stack([1.0 - p_anomaly, p_anomaly])
+
+    def predict_confidence(self, X: npt.ArrayLike) -> FloatArray:
+        """Return the probability of the likelier label for every row of X, in [1/2, 1], shape (m,).
+
+        For an accepted row it is PyOD's ``predict_confidence``.
+        """
+        return (1.0 + self.confidence(X)) / 2.0
+
+    def confidence(self, X: npt.ArrayLike) -> FloatArray:
+        """Return ``|2 P - 1|`` in [0, 1] for every row of X, shape (m,), as verdicts hold it.
+
+        P is the probability of an anomaly, see :meth:`predict_proba`.
+        """
+        scores = self.decision_function(X)
+        at = stability(self._rank(scores), self.band_.n, self.contamination)
+        return np.where(self._says_nothing(scores), 0.0, at.confidence)
+
+    def plot(self, X: npt.ArrayLike | None = None, ax: Axes | None = None) -> Axes:
+        """Draw the scores of X, or of the rows of fit, with their verdicts, λ and the band.
+
+        Parameters
+        ----------
+        X
+            Rows of shape (m, d), in the order in which they should stand.
+        ax
+            Where to draw; new axes by default. Needs matplotlib.
+        """
+        from rejex_stream.facade.plots import draw
+
+        check_is_fitted(self)
+        scores = self.decision_scores_ if X is None else self.decision_function(X)
+        kinds = {0: "normal", 1: "anomaly", REJECTED: "rejected"}
+        verdicts = [kinds[code] for code in self._labels(scores).tolist()]
+        return draw(scores, verdicts, self.reference_scores_, self.band_, along="row", ax=ax)
+
+    def __sklearn_tags__(self) -> Any:  # noqa: ANN401 - sklearn is untyped
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def _rows(self, X: npt.ArrayLike, **how: Any) -> FloatArray:  # noqa: ANN401
+        rows: FloatArray = validate_data(self, X, dtype=np.float64, ensure_all_finite=False, **how)
+        return rows
+
+    def _rank(self, scores: FloatArray) -> npt.NDArray[np.int64]:
+        at_or_below = np.searchsorted(self.reference_scores_, scores, side="right")
+        if self.ties == "paper":
+            return at_or_below
+        return (np.searchsorted(self.reference_scores_, scores, side="left") + at_or_below) // 2
+
+    def _says_nothing(self, scores: FloatArray) -> npt.NDArray[np.bool_]:
+        if self.ties == "mid" and self.reference_scores_[0] == self.reference_scores_[-1]:
+            return np.ones(len(scores), dtype=bool)  # one repeated score holds no information
+        return ~np.isfinite(scores)
+
+    def _labels(self, scores: FloatArray) -> npt.NDArray[np.int64]:
+        labels: npt.NDArray[np.int64] = _CODES[self.band_.cells(self._rank(scores))]
+        labels[self._says_nothing(scores)] = REJECTED
+        return labels

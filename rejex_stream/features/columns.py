@@ -1,0 +1,247 @@
+"""The columns of a feature row, each with the little state it needs; one set per sensor.
+
+River's ``utils.Rolling(stats.Var())`` reverts what leaves the window and keeps the rounding error
+for ever: one spike of 1e12 turns the variance into noise from then on. The rolling statistics here
+recompute from the window instead whenever the reverted digits cannot be trusted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+
+__all__ = ["LARGEST", "Calendar", "Column", "Lag", "Raw", "Rolling", "Row"]
+
+Row: TypeAlias = list[float]
+LARGEST = 1e150
+"""Beyond it no event can be scored: what squares and adds up values needs room to do so."""
+_Rolled: TypeAlias = tuple[
+    int | None,
+    int,
+    list[tuple[int, float]],
+    list[tuple[int, float]],
+    tuple[float, float, float, float, int],
+]
+_LEAST_SQUARED = 1e-140  # squares of less lose their digits to underflow
+_MONDAY_MS = 4 * 86_400_000  # 1970-01-05 was a Monday
+
+
+class Column(Protocol):
+    """Appends its value to a row, or says that it is not ready."""
+
+    def update(self, now_ms: int, values: Sequence[float], row: Row) -> bool:
+        """Take a reading; append to `row` and return true once there is a value."""
+        ...
+
+    def state(self) -> Any:  # noqa: ANN401 - plain values
+        """Return everything it knows, as plain values."""
+        ...
+
+    def restore(self, state: Any) -> None:  # noqa: ANN401 - plain values
+        """Take over a state."""
+        ...
+
+
+class Raw:
+    """The channel as it is."""
+
+    def __init__(self, channel: int) -> None:
+        self.channel = channel
+
+    def update(self, now_ms: int, values: Sequence[float], row: Row) -> bool:
+        """Append the value, if there is one yet."""
+        row.append(values[self.channel])
+        return True
+
+    def state(self) -> Any:  # noqa: ANN401
+        """Return the state as plain values."""
+        return None
+
+    def restore(self, state: Any) -> None:  # noqa: ANN401
+        """There is no state."""
+
+
+class Lag:
+    """The channel `events` events ago, or how much it changed since then."""
+
+    def __init__(self, channel: int, events: int, *, difference: bool) -> None:
+        self.channel, self.events, self.difference = channel, events, difference
+        self.past: deque[float] = deque(maxlen=events)
+
+    def update(self, now_ms: int, values: Sequence[float], row: Row) -> bool:
+        """Append the value, if there is one yet."""
+        value, past = values[self.channel], self.past
+        ready = len(past) == self.events
+        if ready:
+            row.append(value - past[0] if self.difference else past[0])
+        past.append(value)
+        return ready
+
+    def state(self) -> Any:  # noqa: ANN401
+        """Return the state as plain values."""
+        return list(self.past)
+
+    def restore(self, state: Any) -> None:  # noqa: ANN401
+        """Take over a state."""
+        past = msgspec.convert(state, list[float])
+        if len(past) > self.events:
+            raise ValueError(f"{len(past)} values for a lag of {self.events}")
+        self.past.extend(past)
+
+
+class Calendar:
+    """Sine and cosine of the phase within a day or a week."""
+
+    def __init__(self, period_ms: int) -> None:
+        self.period_ms = period_ms
+
+    def update(self, now_ms: int, values: Sequence[float], row: Row) -> bool:
+        """Append the value, if there is one yet."""
+        angle = 2 * math.pi * ((now_ms - _MONDAY_MS) % self.period_ms) / self.period_ms
+        row.append(math.sin(angle))
+        row.append(math.cos(angle))
+        return True
+
+    def state(self) -> Any:  # noqa: ANN401
+        """Return the state as plain values."""
+        return None
+
+    def restore(self, state: Any) -> None:  # noqa: ANN401
+        """There is no state."""
+
+
+class Rolling:
+    """Mean, standard deviation, minimum or maximum of the last events or seconds.
+
+    Or, as a deviation, what the newest value is away from the mean.
+
+    Amortised O(1) per event. Sums run relative to a pivot inside the window and are recomputed
+    from the window once per window length, and at once when the spread is lost in the rounding of
+    what was there before. While a value beyond ±1e150 is in the window, mean and standard
+    deviation are infinite; such a value enters no sum, so it leaves no trace.
+    """
+
+    def __init__(self, channel: int, kind: str, events: int | None, span_ms: float | None) -> None:
+        self.channel, self.kind, self.events, self.span_ms = channel, kind, events, span_ms
+        self.points: deque[tuple[int, float]] = deque()
+        self.extremes: deque[tuple[int, float]] = deque()  # (serial, value), monotone in value
+        self.serial = 0
+        self.first_ms: int | None = None
+        self.pivot = self.sum = self.squares = 0.0
+        self.reach = 0.0  # largest deviation from the pivot since the last recomputation
+        self.since_recompute = 0
+        self.n_beyond = 0  # points that enter no sum
+
+    def update(self, now_ms: int, values: Sequence[float], row: Row) -> bool:
+        """Append the value, if there is one yet."""
+        value = values[self.channel]
+        if self.first_ms is None:
+            self.first_ms = now_ms
+        self._push(now_ms, value)
+        while self._is_over(now_ms):
+            self._evict()
+        size = len(self.points)
+        if self.events is not None:
+            ready = size == self.events
+        else:
+            ready = size >= 2 and now_ms - self.first_ms >= (self.span_ms or 0.0)
+        if ready:
+            statistic = self._statistic(size)
+            row.append(value - statistic if self.kind == "deviation" else statistic)
+        return ready
+
+    def _is_over(self, now_ms: int) -> bool:
+        if self.events is not None:
+            return len(self.points) > self.events
+        return self.points[0][0] <= now_ms - (self.span_ms or 0.0)
+
+    def _push(self, now_ms: int, value: float) -> None:
+        self.points.append((now_ms, value))
+        self.serial += 1
+        if self.kind in ("min", "max"):
+            extremes, sign = self.extremes, 1.0 if self.kind == "max" else -1.0
+            while extremes and sign * extremes[-1][1] <= sign * value:
+                extremes.pop()
+            extremes.append((self.serial, value))
+            return
+        if abs(value) > LARGEST:
+            self.n_beyond += 1
+            return
+        if len(self.points) == self.n_beyond + 1:  # a pivot near the values keeps their digits
+            self.pivot, self.sum, self.squares, self.reach = value, 0.0, 0.0, 0.0
+        deviation = value - self.pivot
+        if abs(deviation) > self.reach:  # noqa: PLR1730 - max() costs more, for every event
+            self.reach = abs(deviation)
+        self.sum += deviation
+        self.squares += deviation * deviation
+
+    def _evict(self) -> None:
+        _, value = self.points.popleft()
+        if self.kind in ("min", "max"):
+            if self.extremes[0][0] == self.serial - len(self.points):
+                self.extremes.popleft()
+            return
+        if abs(value) > LARGEST:
+            self.n_beyond -= 1
+        else:
+            deviation = value - self.pivot
+            self.sum -= deviation
+            self.squares -= deviation * deviation
+        self.since_recompute += 1
+        if self.since_recompute >= len(self.points):
+            self._recompute()
+
+    def _deviations(self) -> list[float]:
+        return [value - self.pivot for _, value in self.points if abs(value) <= LARGEST]
+
+    def _recompute(self) -> None:
+        """Sum the window up anew, around a pivot inside it."""
+        self.since_recompute = 0
+        self.pivot = next((value for _, value in self.points if abs(value) <= LARGEST), 0.0)
+        deviations = self._deviations()
+        self.sum = math.fsum(deviations)
+        self.squares = math.fsum(d * d for d in deviations)
+        self.reach = max(map(abs, deviations), default=0.0)
+
+    def _statistic(self, size: int) -> float:
+        if self.kind in ("min", "max"):
+            return self.extremes[0][1]
+        if self.n_beyond:
+            return math.inf
+        # With a pivot inside the window the spread is half the squared reach at least; where it
+        # is far from that, the reach is one of values that left, and so is the rounding.
+        reach, spread = self.reach, self.squares - self.sum / size * self.sum
+        if spread < 1e-4 * reach * reach or 0.0 < reach < _LEAST_SQUARED:
+            self._recompute()
+            reach, spread = self.reach, self.squares - self.sum / size * self.sum
+        if self.kind != "std":
+            return self.pivot + self.sum / size
+        if 0.0 < reach < _LEAST_SQUARED:
+            shares = [deviation / reach for deviation in self._deviations()]
+            mean = math.fsum(shares) / size
+            return reach * math.sqrt(math.fsum((x - mean) ** 2 for x in shares) / (size - 1))
+        return math.sqrt(max(0.0, spread) / (size - 1))
+
+    def state(self) -> Any:  # noqa: ANN401
+        """Return the state as plain values."""
+        sums = [self.pivot, self.sum, self.squares, self.reach, self.since_recompute]
+        return [
+            self.first_ms,
+            self.serial,
+            [list(point) for point in self.points],
+            [list(point) for point in self.extremes],
+            sums,
+        ]
+
+    def restore(self, state: Any) -> None:  # noqa: ANN401
+        """Take over a state."""
+        self.first_ms, serial, points, _, sums = msgspec.convert(state, _Rolled)
+        # The extremes follow from the points, so nobody can have them say otherwise.
+        self.serial = max(0, serial - len(points))
+        for now_ms, value in points:
+            self._push(now_ms, value)
+        self.pivot, self.sum, self.squares, self.reach, self.since_recompute = sums

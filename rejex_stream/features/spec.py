@@ -1,0 +1,373 @@
+"""From a reading with channels to a row of features: lags, differences, rolling statistics, time.
+
+State is one :class:`SensorFeatures` per sensor, even where sensors share a model: the lag of one
+pump is never the value of another. Time is the event's own; an event that steps back in time is
+taken in order of arrival, with the clock held at the latest time seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+import msgspec
+
+from rejex_stream.errors import ConfigError
+from rejex_stream.features.columns import Calendar, Column, Lag, Raw, Rolling, Row
+from rejex_stream.features.preset import AT_ONCE, PRESETS, PresetName, RecentRows, blocks_of
+
+__all__ = ["Feature", "FeatureKind", "FeatureSpec", "SensorFeatures"]
+
+FeatureKind: TypeAlias = Literal[
+    "raw",
+    "lag",
+    "difference",
+    "deviation",
+    "mean",
+    "std",
+    "min",
+    "max",
+    "hour_of_day",
+    "day_of_week",
+]
+_Kept: TypeAlias = tuple[list[float], list[int], int | None, list[Any]]
+_KINDS: tuple[str, ...] = get_args(FeatureKind)
+_ROLLING = ("deviation", "mean", "std", "min", "max")
+_CALENDAR = {"hour_of_day": 86_400_000, "day_of_week": 7 * 86_400_000}
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One named feature of a channel, or of the time of day or week.
+
+    Parameters
+    ----------
+    kind
+        ``raw``; ``lag`` and ``difference`` (over `events`); ``mean``, ``std``, ``min``, ``max``
+        and ``deviation``, the value minus that mean (over the last `events`, or the last `seconds`
+        of event time, the current event included); ``hour_of_day`` and ``day_of_week`` (sine and
+        cosine of the UTC phase, so two columns).
+    channel
+        Which channel; empty for the calendar.
+    events, seconds
+        The span; exactly one of them for rolling statistics, `events` for lag and difference.
+
+    Raises
+    ------
+    ConfigError
+        If the kind is unknown or the span does not fit it.
+
+    Examples
+    --------
+    >>> Feature("mean", "flow", events=24).names
+    ('flow_mean_24',)
+    >>> Feature("std", "flow", seconds=3600).names
+    ('flow_std_3600s',)
+    >>> Feature("hour_of_day").names
+    ('hour_of_day_sin', 'hour_of_day_cos')
+    """
+
+    kind: FeatureKind
+    channel: str = ""
+    events: int | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        where = f"feature {self.kind!r}" + (f" of channel {self.channel!r}" if self.channel else "")
+        if self.kind not in _KINDS:
+            raise ConfigError(f"{where} is unknown: use one of {', '.join(_KINDS)}.")
+        if self.kind in _CALENDAR:
+            if self.channel or self.events is not None or self.seconds is not None:
+                raise ConfigError(f"{where} takes no channel and no span: remove them.")
+            return
+        if not self.channel:
+            raise ConfigError(f"{where} needs a channel: name one.")
+        if self.kind == "raw":
+            if self.events is not None or self.seconds is not None:
+                raise ConfigError(f"{where} takes no span: remove events and seconds.")
+            return
+        if self.kind in _ROLLING:
+            if (self.events is None) == (self.seconds is None):
+                raise ConfigError(f"{where} needs either events or seconds: give exactly one.")
+        elif self.events is None or self.seconds is not None:
+            raise ConfigError(f"{where} goes by events: give events, not seconds.")
+        least = 2 if self.kind == "std" else 1
+        if self.events is not None and self.events < least:
+            raise ConfigError(f"{where} has events = {self.events}: give at least {least}.")
+        if self.seconds is not None and not 0 < self.seconds < math.inf:
+            raise ConfigError(f"{where} has seconds = {self.seconds}: give a positive number.")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns this feature fills."""
+        if self.kind in _CALENDAR:
+            return (f"{self.kind}_sin", f"{self.kind}_cos")
+        if self.kind == "raw":
+            return (self.channel,)
+        span = f"{self.events}" if self.events is not None else f"{self.seconds:g}s"
+        return (f"{self.channel}_{self.kind}_{span}",)
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureSpec:
+    """Which features are made of which channels; every sensor gets its own state for it.
+
+    Parameters
+    ----------
+    channels
+        Names of the channels, in the order of ``Reading.values``.
+    features
+        In the order of the columns; empty means those of `preset`.
+    carry_forward_events
+        For how many events in a row the last value stands in for a missing one. Beyond it the
+        event cannot be scored.
+    preset
+        Ready-made columns: ``raw``, ``sensor``, ``lags``, ``sensor_lags``
+        (:func:`~rejex_stream.features.preset.blocks_of`) or ``seasonal`` (level, and the phases of
+        day and week). Without features and preset it is the detector's own, or ``raw``.
+    flags
+        Channels that no column is made of: switches, commands, constants. They stay in the reading
+        for whoever reviews it, and an event without one is judged all the same.
+
+    Raises
+    ------
+    ConfigError
+        If no channel is left to measure, a name is unknown or given twice, or a feature is made of
+        a flag: then it would be in the distance, and out of it.
+
+    Examples
+    --------
+    >>> columns = Feature("raw", "flow"), Feature("lag", "flow", 1)
+    >>> spec = FeatureSpec(("flow", "pressure"), columns)
+    >>> spec.names
+    ('flow', 'flow_lag_1')
+    >>> sensor = spec.start()
+    >>> sensor.extract(0, (1.0, 5.0)) is None      # no lag yet
+    True
+    >>> sensor.extract(1000, (2.0, 5.0))
+    [2.0, 1.0]
+    >>> FeatureSpec(("flow", "valve"), preset="raw", flags=("valve",)).names
+    ('flow',)
+    """
+
+    channels: tuple[str, ...]
+    features: tuple[Feature, ...] = ()
+    carry_forward_events: int = 0
+    preset: PresetName | None = None
+    flags: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.preset is not None and self.preset not in PRESETS:
+            raise ConfigError(f"preset = {self.preset!r} is unknown: use {', '.join(PRESETS)}.")
+        if self.preset is not None and self.features:
+            raise ConfigError(
+                f"preset = {self.preset!r} and columns are both given: keep one of them."
+            )
+        if not self.channels:
+            raise ConfigError("There are no channels: name at least one.")
+        if len(set(self.channels)) < len(self.channels):
+            raise ConfigError(f"A channel is named twice in {list(self.channels)}: name each once.")
+        if self.carry_forward_events < 0:
+            raise ConfigError(
+                f"carry_forward_events = {self.carry_forward_events}: give 0 or a larger number."
+            )
+        self._check_flags()
+        unknown = [f.channel for f in self.features if f.channel not in (*self.channels, "")]
+        if unknown:
+            raise ConfigError(
+                f"A feature names the unknown channel {unknown[0]!r}: use one of "
+                f"{', '.join(self.channels)}."
+            )
+        if len(set(self.names)) < len(self.names):
+            raise ConfigError(f"A feature is named twice in {list(self.names)}: name each once.")
+
+    def _check_flags(self) -> None:
+        for name in self.flags:
+            if name not in self.channels:
+                raise ConfigError(
+                    f"The flag {name!r} is no channel: use some of {', '.join(self.channels)}."
+                )
+        if len(set(self.flags)) < len(self.flags):
+            raise ConfigError(f"A flag is named twice in {list(self.flags)}: name each once.")
+        if len(self.flags) == len(self.channels):
+            raise ConfigError(
+                f"All channels are flags ({', '.join(self.flags)}), so nothing is left to measure: "
+                "leave at least one channel out of the flags."
+            )
+        for feature in self.features:
+            if feature.channel in self.flags:
+                raise ConfigError(
+                    f"Feature {feature.kind!r} is made of {feature.channel!r}, and a flag is kept "
+                    "out of the features: remove the column, or the channel from the flags."
+                )
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """The channels that columns may be made of: all but the flags."""
+        return tuple(name for name in self.channels if name not in self.flags)
+
+    @property
+    def columns(self) -> tuple[Feature, ...]:
+        """The features that rows are made of, whether given or of the preset."""
+        if self.features:
+            return self.features
+        measured = self.measured
+        shape = blocks_of(self.preset or "raw", len(measured))
+        made = tuple(
+            Feature(kind, channel, events)  # type: ignore[arg-type] # kinds of a preset
+            for kind, events in shape
+            for channel in measured
+        )
+        if self.preset == "seasonal":
+            made += (Feature("hour_of_day"), Feature("day_of_week"))
+        return made
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns of a row, in order."""
+        return tuple(name for feature in self.columns for name in feature.names)
+
+    @property
+    def channels_of_columns(self) -> tuple[str, ...]:
+        """For each column the channel it comes from; empty for the calendar."""
+        return tuple(feature.channel for feature in self.columns for _ in feature.names)
+
+    @property
+    def is_at_once(self) -> bool:
+        """Whether rows are made for a batch of readings at once, by :meth:`start_recent`."""
+        return self.preset in AT_ONCE
+
+    def start(self) -> SensorFeatures:
+        """Return the empty state of one sensor, whose rows are made one by one."""
+        return SensorFeatures(self)
+
+    def start_recent(self) -> RecentRows:
+        """Return the empty state of one sensor, whose rows are made for a batch at once."""
+        d = len(self.measured)
+        shape = blocks_of(self.preset or "raw", d)
+        return RecentRows(shape, d, self.carry_forward_events, self._picked())
+
+    def _picked(self) -> tuple[int, ...] | None:
+        """Return which values of a reading are measured; ``None``: all."""
+        if not self.flags:
+            return None
+        return tuple(i for i, name in enumerate(self.channels) if name not in self.flags)
+
+
+class SensorFeatures:
+    """The feature state of one sensor; fed every scorable reading in order.
+
+    A reading with a missing channel that cannot be carried forward leaves no trace in lags and
+    windows, so one gap spoils one event and not the events after it.
+    """
+
+    __slots__ = ("_age", "_carry", "_channels", "_columns", "_last", "_latest_ms", "_only_raw",
+                 "_picked")  # fmt: skip
+
+    def __init__(self, spec: FeatureSpec) -> None:
+        self._channels, self._picked = spec.measured, spec._picked()
+        self._carry = spec.carry_forward_events
+        self._last: Sequence[float] = [math.nan] * len(self._channels)
+        self._age: list[int] = [0] * len(self._channels)
+        self._latest_ms: int | None = None
+        columns = spec.columns
+        self._only_raw = tuple(f.channel for f in columns) == self._channels and all(
+            f.kind == "raw" for f in columns
+        )
+        self._columns: list[Column] = [
+            _column(feature, self._channels) for feature in columns if not self._only_raw
+        ]
+
+    def extract(
+        self, event_time_ms: int, values: Sequence[float], total: float | None = None
+    ) -> Row | None:
+        """Return the row of features, or ``None`` while a lag or a rolling window is filling.
+
+        Parameters
+        ----------
+        event_time_ms
+            UTC milliseconds.
+        values
+            Shape (n_channels,); ``nan`` where missing.
+        total
+            Their sum, where somebody has it already.
+
+        Raises
+        ------
+        MissingChannelError
+            If a channel is missing for longer than is carried forward.
+        """
+        if self._picked is not None:
+            values, total = [values[i] for i in self._picked], None
+        if total is None:
+            total = sum(values)
+        if total - total != 0.0:  # something is nan or infinite, or the sum overflowed
+            values = self._carried(values)
+        else:
+            if self._carry:
+                self._age = [0] * len(self._age)
+            self._last = values
+        if self._only_raw:
+            return list(values)
+        if self._latest_ms is None or event_time_ms > self._latest_ms:
+            self._latest_ms = event_time_ms
+        now_ms = self._latest_ms
+        row: Row = []
+        ready = True
+        for column in self._columns:
+            ready = column.update(now_ms, values, row) and ready
+        return row if ready else None
+
+    def _carried(self, values: Sequence[float]) -> Sequence[float]:
+        """Fill gaps with the newest values; what is there is remembered even where another is not.
+
+        ``nan`` stays where a channel has never been heard of.
+        """
+        present = [math.isfinite(value) for value in values]
+        self._age = [0 if ok else age + 1 for ok, age in zip(present, self._age, strict=True)]
+        self._last = [
+            new if ok else old for ok, new, old in zip(present, values, self._last, strict=True)
+        ]
+        for i, (age, value) in enumerate(zip(self._age, self._last, strict=True)):
+            if age > self._carry or math.isnan(value):
+                raise MissingChannelError(self._channels[i])
+        return self._last
+
+    def snapshot(self) -> list[Any]:
+        """Return the state as plain values for :meth:`restore`."""
+        columns = [column.state() for column in self._columns]
+        return [list(self._last), self._age, self._latest_ms, columns]
+
+    def restore(self, snapshot: list[Any]) -> None:
+        """Take over the state of :meth:`snapshot`, made under the same spec.
+
+        Raises
+        ------
+        ValueError, msgspec.ValidationError
+            If it is not one of this spec.
+        """
+        last, age, latest_ms, columns = msgspec.convert(snapshot, _Kept)
+        if not len(last) == len(age) == len(self._channels):
+            raise ValueError(f"{len(last)} values of {len(self._channels)} channels")
+        self._last, self._age, self._latest_ms = last, age, latest_ms
+        for column, state in zip(self._columns, columns, strict=True):
+            column.restore(state)
+
+
+class MissingChannelError(Exception):
+    """A channel is missing for too long; stays inside the core, where it becomes a verdict."""
+
+
+def _column(feature: Feature, channels: tuple[str, ...]) -> Column:
+    if feature.kind in _CALENDAR:
+        return Calendar(_CALENDAR[feature.kind])
+    channel = channels.index(feature.channel)
+    if feature.kind == "raw":
+        return Raw(channel)
+    if feature.kind in _ROLLING:
+        span_ms = None if feature.seconds is None else feature.seconds * 1000
+        return Rolling(channel, feature.kind, feature.events, span_ms)
+    assert feature.events is not None  # checked by Feature
+    return Lag(channel, feature.events, difference=feature.kind == "difference")

@@ -1,0 +1,12 @@
+"""Faults that last: evidence for them, the hold of the reference, and what a person can say of it.
+
+In: verdicts of one stream key in their order, and commands that hold from a place in that order.
+Out: whether the reference stands still, and :class:`~rejex_stream.types.Incident` records. No
+clock, no thread, no file, no log. Open `watch` first, then `evidence`.
+"""
+
+from rejex_stream.incidents.plans import Plan, Plans
+from rejex_stream.incidents.settings import Hold
+from rejex_stream.incidents.watch import Turn, Watch
+
+__all__ = ["Hold", "Plan", "Plans", "Turn", "Watch"]

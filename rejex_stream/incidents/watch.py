@@ -1,0 +1,476 @@
+"""The state machine of one stream key: quiet, suspected, open, answered or recovering, closed.
+
+    quiet ──evidence──► suspected ──more──► open ◄──────────► recovering ──► closed (recovered)
+      ▲                    │ fades            │ │   ordinary      ▲
+      └────────────────────┘                  │ └──► fault ◄──────┘
+                                              └────► adopting ──► closed (adopted)
+
+It sees verdicts in the order of the events and is a function of them and of the commands that hold
+from a place in that order. Whoever judges asks :attr:`Watch.still` whether the reference stands
+still; a turn of the machine ends the judging of a batch after its event, so that the next event
+finds the reference as the turn left it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from rejex_stream.incidents.evidence import ORDINARY, inflation, limit_of, recovery_of
+from rejex_stream.incidents.settings import Hold
+from rejex_stream.rejection.window import ScoreWindow
+from rejex_stream.types import (
+    ChannelEvidence,
+    Command,
+    CommandKind,
+    CommandReply,
+    Incident,
+    IncidentState,
+    Label,
+    Reading,
+    Verdict,
+)
+
+__all__ = ["Suspect", "Turn", "Watch"]
+
+_MOST_SENSORS = 100  # named in an incident
+_MOST_RELAPSES = 10  # after so many, it is not said again that scores look ordinary
+_LOOK_BACK = 4  # an onset lies at most a window / 4 back
+_OLD = 16  # quarters of a window after which a measurement is made anew
+_Finite = Annotated[float, msgspec.Meta(ge=0.0, le=1e300)]
+
+
+class Turn(NamedTuple):
+    """What the last event changed.
+
+    Attributes
+    ----------
+    state
+        Where the incident stands now.
+    onset
+        Where it was opened: what each score since the onset had pushed out of the window, oldest
+        first; ``entered`` tells those that did not enter.
+    """
+
+    state: IncidentState
+    onset: tuple[Suspect, ...] = ()
+
+
+class Suspect(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What is kept of an event that may belong to something."""
+
+    seq: int
+    event_time_ms: int
+    sensor: str
+    label: Label
+    severity: float | None
+    evicted: float | None
+    entered: bool
+
+    @classmethod
+    def of(cls, event: Verdict | Suspect, evicted: float | None) -> Suspect:
+        """Return it; `evicted` is nan where the score did not enter."""
+        entered = evicted is None or not math.isnan(evicted)
+        return cls(
+            event.seq, event.event_time_ms, event.sensor, event.label, event.severity,
+            evicted if entered else None, entered,
+        )  # fmt: skip
+
+
+class _Open(msgspec.Struct, forbid_unknown_fields=True):
+    """The incident that is open, and the evidence for its end."""
+
+    id: str
+    state: IncidentState
+    version: int
+    onset_ms: int
+    onset_seq: int
+    opened_ms: int
+    opened_seq: int
+    sensors: list[str]
+    channels: list[ChannelEvidence]
+    peak_severity: float = 0.0
+    peak_ms: int = 0
+    n_events: int = 0
+    n_anomalies: int = 0
+    n_rejected: int = 0
+    n_held: int = 0
+    ordinary: _Finite = 0.0
+    relapses: int = 0
+    is_fault: bool = False
+    by_age: bool = False
+    answer: str | None = None
+    untold: bool = False
+
+    def count(self, sensor: str, label: Label, severity: float | None, time_ms: int) -> None:
+        """Count an event since the onset."""
+        self.n_events += 1
+        self.n_anomalies += label is Label.ANOMALY
+        self.n_rejected += label is Label.REJECTED
+        if severity is None or severity <= ORDINARY:
+            return
+        if severity > self.peak_severity:
+            self.peak_severity, self.peak_ms = severity, time_ms
+        if sensor not in self.sensors and len(self.sensors) < _MOST_SENSORS:
+            self.sensors.append(sensor)
+
+
+class _Last(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The incident before: for whoever answers it too late."""
+
+    id: str
+    ended: str
+
+
+class _State(msgspec.Struct, forbid_unknown_fields=True):
+    level: _Finite
+    inflation: float | None
+    n_measured: int
+    since: list[Suspect]
+    open: _Open | None
+    last: _Last | None
+
+
+class Watch:
+    """Watches the severities of one stream key, and knows its incident.
+
+    Parameters
+    ----------
+    hold
+        When an incident ends by itself.
+    stream_key, window
+        Whose; n of a full window.
+
+    Attributes
+    ----------
+    active
+        Whether it watches at all.
+    level, least, ordinary, most, limit, since, still, incident
+        As :class:`~rejex_stream.rejection.verdict.Watcher` says; the first event under suspicion
+        is the onset.
+    changes
+        What has changed since somebody looked, with the place in the batch.
+
+    Notes
+    -----
+    O(1) an event that is shown; nothing is shown while scores are ordinary. At most a quarter of a
+    window of events is kept.
+    """
+
+    __slots__ = (
+        "_hold", "_inflation", "_kept_level", "_last", "_measured", "_next", "_open", "_quarter",
+        "_told", "active", "changes", "incident", "least", "level", "limit", "most", "ordinary",
+        "since", "still", "stream_key",
+    )  # fmt: skip
+
+    def __init__(self, hold: Hold, stream_key: str, window: int) -> None:
+        self.stream_key = stream_key
+        self._hold, self.active = hold, hold.enabled
+        self.ordinary, self.most, self.limit = ORDINARY, math.log10(window + 1), math.inf
+        self.level, self.least, self.still = 0.0, math.inf, False
+        self._kept_level = 0.0  # of a state, until it is known whether it is of use
+        self.incident: str | None = None
+        self._quarter = max(1, window // _LOOK_BACK)
+        self.since: deque[tuple[Verdict | Suspect, float | None]] = deque(maxlen=self._quarter)
+        self.changes: list[Incident] = []
+        self._inflation: float | None = None
+        self._measured = 0
+        self._open: _Open | None = None
+        self._last: _Last | None = None
+        self._next: IncidentState | None = None
+        self._told = -1  # seq of the event that the last change was told of
+
+    def decide(self, hold: Hold) -> None:
+        """Go by other settings from the next event on."""
+        self._hold, self.active = hold, hold.enabled
+        self._show()
+
+    def _show(self) -> None:
+        """Say whether the reference stands still, and which events are to be shown."""
+        kept = self._open if self.active else None
+        self.incident = None if kept is None else kept.id
+        self.still = kept is not None
+        self.least = ORDINARY if self.limit < math.inf and self.active else math.inf
+        if self.still or not self.active:
+            self.level = 0.0
+        elif self._kept_level:
+            self.level, self._kept_level = self._kept_level, 0.0
+
+    def forget(self) -> bool:
+        """Forget, where it does not watch, what it knew; return whether there was anything."""
+        known = bool(self.since) or self._open is not None or self._measured > 0
+        if known:
+            self.since.clear()
+            self._open, self._inflation, self._measured = None, None, 0
+            self.limit, self._kept_level = math.inf, 0.0
+        return known
+
+    # ------------------------------------------------------------------------------ evidence
+    def stop(self) -> None:
+        """Take note that there is enough evidence: an incident is to be opened."""
+        self._next = IncidentState.OPEN
+
+    def see(self, verdict: Verdict) -> bool:
+        """Look at a verdict of a stream that is held; return whether it turns the machine."""
+        assert self._open is not None  # or nothing would be held
+        return self._see_open(self._open, verdict)
+
+    def _see_open(self, kept: _Open, verdict: Verdict) -> bool:
+        severity = verdict.severity
+        kept.count(verdict.sensor, verdict.label, severity, verdict.event_time_ms)
+        kept.n_held += 1
+        if severity is not None:
+            kept.ordinary = max(0.0, kept.ordinary + ORDINARY - min(severity, self.most))
+        if kept.state is IncidentState.ADOPTING or verdict.seq == self._told:
+            return False  # one change an event
+        self._next = self._due(kept)
+        return self._next is not None
+
+    def _due(self, kept: _Open) -> IncidentState | None:
+        """Return the state that the evidence for an end asks for, if it is another one."""
+        enough = self.recovery
+        age = self._hold.adopt_after_events
+        if kept.ordinary >= enough:
+            return IncidentState.CLOSED
+        if kept.state is IncidentState.OPEN and age is not None and kept.n_held >= age:
+            return IncidentState.ADOPTING
+        if kept.state is IncidentState.RECOVERING:
+            return self._unrecovered(kept) if kept.ordinary <= 0.0 else None
+        if kept.ordinary >= enough / 2 and kept.relapses < _MOST_RELAPSES:
+            return IncidentState.RECOVERING
+        return None
+
+    @staticmethod
+    def _unrecovered(kept: _Open) -> IncidentState:
+        return IncidentState.FAULT if kept.is_fault else IncidentState.OPEN
+
+    @property
+    def recovery(self) -> float:
+        """The evidence to the contrary that ends an incident."""
+        return recovery_of(self._inflation, self._hold.recover_events, 4 * self._quarter)
+
+    def least_events_held(self) -> int:
+        """Return how many more events, at least, find the reference standing still."""
+        kept = self._open
+        if kept is None or kept.state is IncidentState.ADOPTING:
+            return 0
+        left = max(0, math.ceil((self.recovery - kept.ordinary) / ORDINARY) - 1)
+        age = self._hold.adopt_after_events
+        return left if age is None else min(left, max(0, age - kept.n_held))
+
+    @property
+    def look_back(self) -> int:
+        """How many events, at most, lie between an onset and its discovery."""
+        return self._quarter
+
+    def renew(self, window: ScoreWindow) -> None:
+        """Begin without suspicion, with the inflation of another reference."""
+        if self.active:
+            self._calm()
+            self.measure(window)
+
+    def next_look(self, rows: int) -> int:
+        """Return the first row count above `rows` at which :meth:`look` has something to do."""
+        return (rows // self._quarter + 1) * self._quarter
+
+    def look(self, rows: int, window: ScoreWindow) -> None:
+        """Measure anew where it is due: as a window fills, and every four windows from then on."""
+        if rows % self._quarter or not self.active:
+            return
+        if len(window) < window.capacity or rows % (_OLD * self._quarter) == 0:
+            self.measure(window)
+
+    def measure(self, window: ScoreWindow) -> None:
+        """Measure the inflation of the reference, without what is under suspicion. O(n log n)."""
+        entered = sum(Suspect.of(*event).entered for event in self.since)
+        scores = np.array(window.scores(), dtype=np.float64)
+        self._take(inflation(scores[: len(scores) - entered]), len(scores))
+
+    def _take(self, inflated: float | None, n: int) -> None:
+        self._inflation, self._measured = inflated, n
+        self.limit = limit_of(inflated, n)
+        if self.limit == math.inf:
+            self._calm()
+        self._show()
+
+    def _calm(self) -> None:
+        if self._open is None:
+            self.level = 0.0
+        self.since.clear()
+
+    # ------------------------------------------------------------------------------ turns
+    @property
+    def turns(self) -> bool:
+        """Whether the event that was seen last turns the machine."""
+        return self._next is not None
+
+    def turn(self, reading: Reading, verdict: Verdict) -> Turn:
+        """Make the turn that :meth:`see` asked for, and tell it of this event."""
+        state, self._next = self._next, None
+        assert state is not None  # see returned true
+        if state is IncidentState.OPEN and self._open is None:
+            onset = tuple(Suspect.of(*event) for event in self.since)
+            self._begin(reading, verdict, onset)
+            return Turn(state, onset)
+        kept = self._open
+        assert kept is not None  # only an open one can turn
+        if kept.state is IncidentState.RECOVERING and state is not IncidentState.CLOSED:
+            kept.relapses += 1
+        kept.state = state
+        if state is IncidentState.ADOPTING:
+            kept.by_age = True
+        if state is IncidentState.CLOSED:
+            self._end(reading, verdict.seq, "recovered")
+        else:
+            self._tell(reading, verdict.seq)
+        return Turn(state)
+
+    def _begin(self, reading: Reading, verdict: Verdict, onset: Sequence[Suspect]) -> None:
+        first = onset[0]
+        said = () if verdict.evidence is None else verdict.evidence.channels
+        self._open = kept = _Open(
+            str(reading.position), IncidentState.OPEN, 0, first.event_time_ms, first.seq,
+            verdict.event_time_ms, verdict.seq, [], list(said),
+        )  # fmt: skip
+        for suspect in onset:
+            kept.count(suspect.sensor, suspect.label, suspect.severity, suspect.event_time_ms)
+        self.since.clear()
+        self._show()
+        self._tell(reading, verdict.seq)
+
+    def adopted(self, reading: Reading, seq: int) -> None:
+        """End the incident: there is a reference that was made of it."""
+        kept = self._open
+        assert kept is not None  # what else could have been adopted
+        self._end(reading, seq, "adopted_by_age" if kept.by_age else "adopted")
+
+    def _end(self, reading: Reading, seq: int, ended: str) -> None:
+        kept = self._open
+        assert kept is not None  # only an open one ends
+        kept.state = IncidentState.CLOSED
+        self._last = _Last(kept.id, ended)
+        self._tell(reading, seq, ended)
+        self._open = None
+        self._show()
+
+    def tell(self, reading: Reading, seq: int) -> None:
+        """Tell, of the first event after it, what a command has changed."""
+        if self._open is not None and self._open.untold:
+            self._open.untold = False
+            self._tell(reading, seq, counted=True)
+
+    def _tell(
+        self, reading: Reading, seq: int, ended: str | None = None, *, counted: bool = False
+    ) -> None:
+        kept = self._open
+        assert kept is not None  # only an open one has changes
+        kept.version += not counted
+        self._told = seq
+        self.changes.append(
+            Incident(
+                position=reading.position,
+                id=kept.id,
+                version=kept.version,
+                state=kept.state,
+                stream_key=self.stream_key,
+                sensors=tuple(kept.sensors),
+                onset_ms=kept.onset_ms,
+                opened_ms=kept.opened_ms,
+                changed_ms=reading.event_time_ms,
+                onset_seq=kept.onset_seq,
+                opened_seq=kept.opened_seq,
+                changed_seq=seq,
+                peak_severity=kept.peak_severity,
+                peak_ms=kept.peak_ms,
+                channels=tuple(kept.channels),
+                n_events=kept.n_events,
+                n_anomalies=kept.n_anomalies,
+                n_rejected=kept.n_rejected,
+                answer=kept.answer,
+                ended=ended,
+            )
+        )
+
+    # ------------------------------------------------------------------------------ commands
+    def command(self, command: Command) -> CommandReply | None:
+        """Take a person's answer; ``None`` where the incident is none of this stream."""
+        kept, last = self._open, self._last
+        if kept is None or kept.id != command.incident:
+            if last is None or last.id != command.incident:
+                return None
+            return _refused(command, f"Incident {last.id} has ended ({last.ended}): it needs none.")
+        if command.id == kept.answer:
+            return CommandReply(command=command.id, accepted=True, said="It was obeyed before.")
+        wrong = _contradiction(kept, command)
+        if wrong:
+            return _refused(command, f"Incident {kept.id} {wrong}.")
+        kept.is_fault = command.kind is CommandKind.FAULT
+        if kept.is_fault:
+            kept.state, said = IncidentState.FAULT, "It is held until scores are ordinary again."
+        else:
+            kept.state = IncidentState.ADOPTING
+            said = "A reference is made of what was held back."
+        kept.answer, kept.untold = command.id, True
+        kept.version += 1
+        return CommandReply(command=command.id, accepted=True, said=said)
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether there is nothing worth keeping."""
+        return self._open is None and self._last is None and not self.since and not self._measured
+
+    @property
+    def is_adopting(self) -> bool:
+        """Whether a reference is being made of what was held back."""
+        return self._open is not None and self._open.state is IncidentState.ADOPTING
+
+    # ------------------------------------------------------------------------------ snapshot
+    def state(self) -> dict[str, Any]:
+        """Return everything it knows as plain values."""
+        level = self.level or self._kept_level
+        since, kept = [Suspect.of(*event) for event in self.since], self._open
+        told = _State(level, self._inflation, self._measured, since, kept, self._last)
+        plain: dict[str, Any] = msgspec.to_builtins(told)
+        return plain
+
+    def restore(self, state: Any) -> None:  # noqa: ANN401 - plain values
+        """Go on from a state.
+
+        Raises
+        ------
+        ValueError, msgspec.ValidationError
+            If no watch can have been in that state.
+        """
+        kept = msgspec.convert(state, _State)
+        if len(kept.since) > (self.since.maxlen or 0) or (kept.open and kept.since):
+            raise ValueError(f"{len(kept.since)} events under suspicion")
+        self._open, self._last = kept.open, kept.last
+        self._inflation, self._measured = kept.inflation, kept.n_measured
+        self.limit = limit_of(kept.inflation, kept.n_measured)
+        self.since.clear()
+        self.since.extend((s, s.evicted if s.entered else math.nan) for s in kept.since)
+        self._kept_level = 0.0 if kept.open else kept.level
+        self._show()
+
+
+def _contradiction(kept: _Open, command: Command) -> str | None:
+    """Return what speaks against an answer to what is open."""
+    if kept.state is IncidentState.ADOPTING:
+        return "is being adopted as the new normal: it takes no other answer"
+    if command.version is not None and command.version != kept.version:
+        return (
+            f"is at version {kept.version} now ({kept.state}), and version {command.version} was "
+            "answered: look at it again"
+        )
+    if kept.is_fault and command.kind is CommandKind.FAULT:
+        return "is known to be a fault already"
+    return None
+
+
+def _refused(command: Command, said: str) -> CommandReply:
+    return CommandReply(command=command.id, accepted=False, said=said)

@@ -1,0 +1,240 @@
+"""What operators are told of an alarm, an incident and a flood of them: as an alert, as an event.
+
+An *alert* is a state: Alertmanager holds it while it lasts, and equal labels are one alert. An
+*event* is a change: the webhook gets each once, and its id is the same for every try and for a
+replay.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from rejex_stream.monitor import Alarm
+from rejex_stream.monitor.alarm import AlarmKind
+from rejex_stream.operate.incidents import Flood
+from rejex_stream.types import Incident, IncidentState
+
+__all__ = ["Alert", "Event", "Told", "alert_of", "event_of", "log_incident"]
+
+_log = logging.getLogger(__name__)
+Told: TypeAlias = Alarm | Incident | Flood
+_NAMESPACE = uuid.UUID("5b6e0b1c-2c39-5b2e-9a53-7f6f6b2b1d10")
+_CRITICAL = {AlarmKind.HEALTH, AlarmKind.COLLAPSE, AlarmKind.STUCK, AlarmKind.NOTHING_SCORABLE}
+_MOST_CHANNELS = 5
+_MOST_SENSORS = 20
+_STATE = {
+    IncidentState.OPEN: "waits for an answer",
+    IncidentState.FAULT: "is a fault, as somebody said",
+    IncidentState.RECOVERING: "seems to end",
+    IncidentState.ADOPTING: "becomes the new normal, as somebody said",
+    IncidentState.CLOSED: "is over",
+}
+
+
+class Alert(NamedTuple):
+    """A state that lasts.
+
+    Attributes
+    ----------
+    labels
+        Who it is: equal labels are one alert, so nothing here changes while it lasts.
+    annotations
+        What there is to say of it now.
+    began
+        When it began by the events' own clock; ``None``: when it was first told.
+    """
+
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    began: datetime | None = None
+
+
+class Event(NamedTuple):
+    """A change, as a CloudEvent.
+
+    Attributes
+    ----------
+    id
+        The same for every try, and for the same change told again by a replay.
+    body
+        The whole event in JSON.
+    """
+
+    id: str
+    body: bytes
+
+
+def alert_of(told: Told, pipeline: str, console_url: str | None = None) -> Alert:
+    """Return the alert of something that lasts.
+
+    Parameters
+    ----------
+    told
+        An active alarm, an open incident, or a flood of them.
+    pipeline
+        A label of every alert.
+    console_url
+        Where the console is, for a link to the incident.
+    """
+    if isinstance(told, Alarm):
+        return _alarm_alert(told, pipeline)
+    if isinstance(told, Flood):
+        return _flood_alert(told, pipeline, console_url)
+    labels = {
+        "alertname": "RejexIncident",
+        "pipeline": pipeline,
+        "stream": told.stream_key,
+        "incident": told.id,
+        "severity": "critical",
+    }
+    if told.sensors != (told.stream_key,):
+        labels |= {"sensor_group": told.stream_key}
+        del labels["stream"]
+    channels = ", ".join(found.channel for found in told.channels[:_MOST_CHANNELS])
+    annotations = {
+        "summary": sentence_of(told),
+        "onset": _text(told.onset_ms),
+        "peak_severity": f"{told.peak_severity:.1f}",
+        "channels": channels,
+        "sensors": _named(told.sensors),
+        "state": told.state.value,
+        "link": "" if console_url is None else f"{console_url}/incidents/{told.id}",
+    }
+    annotations = {name: text for name, text in annotations.items() if text}
+    return Alert(labels, annotations, _moment(told.opened_ms))
+
+
+def sentence_of(incident: Incident) -> str:
+    """Return what there is to say of an incident, for a person.
+
+    Examples
+    --------
+    >>> from rejex_stream.types import Position
+    >>> sentence_of(Incident(
+    ...     position=Position("farm", 0, 912), id="farm-0-912", version=1,
+    ...     state=IncidentState.OPEN, stream_key="WT-03", sensors=("WT-03",), onset_ms=0,
+    ...     opened_ms=9000, changed_ms=9000, onset_seq=890, opened_seq=912, changed_seq=912,
+    ...     peak_severity=7.24, peak_ms=8000, n_events=22, n_anomalies=15, n_rejected=4))
+    'WT-03 is not as usual since 1970-01-01T00:00:00+00:00: of 22 events 15 are anomalies, 4 \
+rejected, peak severity 7.2. It waits for an answer.'
+    """
+    counts = f"of {incident.n_events} events {incident.n_anomalies} are anomalies"
+    return (
+        f"{incident.stream_key} is not as usual since {_text(incident.onset_ms)}: {counts}, "
+        f"{incident.n_rejected} rejected, peak severity {incident.peak_severity:.1f}. "
+        f"It {_STATE[incident.state]}."
+    )
+
+
+def log_incident(incident: Incident) -> None:
+    """Say a change of an incident in the log."""
+    _log.warning(
+        "incident %s: %s",
+        incident.id,
+        sentence_of(incident),
+        extra={
+            "event": "incident",
+            "state": incident.state.value,
+            "stream": incident.stream_key,
+            "topic": incident.position.topic,
+            "partition": incident.position.partition,
+            "offset": incident.position.offset,
+        },
+    )
+
+
+def event_of(told: Told, pipeline: str) -> Event:
+    """Return the CloudEvent of something that changed."""
+    if isinstance(told, Alarm):
+        where = f"{told.stream_key}/{told.position}"
+        key = f"{told.kind}/{told.alternative}/{where}"
+        kind, subject, time_ms, data = "alarm", told.stream_key, told.event_time_ms, _data_of(told)
+    elif isinstance(told, Flood):
+        key, data = f"flood/{told.id}", told._asdict()
+        kind, subject, time_ms = "incident-flood", None, told.opened_ms
+    else:
+        key = f"incident/{told.id}/{told.version}"
+        kind, subject, time_ms = "incident", told.stream_key, told.changed_ms
+        data = msgspec.to_builtins(told)
+        data |= {"position": str(told.position), "message": sentence_of(told)}
+    name = str(uuid.uuid5(_NAMESPACE, f"{pipeline}/{key}"))
+    event = {
+        "specversion": "1.0",
+        "id": name,
+        "source": f"/rejex-stream/{pipeline}",
+        "type": f"io.github.rejex-stream.{kind}.v1",
+        "subject": subject or pipeline,
+        "time": _text(time_ms),
+        "datacontenttype": "application/json",
+        "data": data,
+    }
+    return Event(name, msgspec.json.encode(event))
+
+
+def _alarm_alert(alarm: Alarm, pipeline: str) -> Alert:
+    labels = {
+        "alertname": "Rejex" + "".join(word.capitalize() for word in alarm.kind.split("_")),
+        "pipeline": pipeline,
+        "kind": alarm.kind.value,
+        "direction": alarm.alternative.value,
+        "severity": "critical" if alarm.kind in _CRITICAL else "warning",
+    }
+    if alarm.stream_key is not None:
+        labels["stream"] = alarm.stream_key
+    annotations = {
+        "summary": alarm.message,
+        "guarantee": alarm.guarantee,
+        "evidence": f"{alarm.evidence:g} {alarm.unit}, limit {alarm.threshold:g}",
+        "event": str(alarm.position),
+    }
+    return Alert(labels, annotations)
+
+
+def _data_of(alarm: Alarm) -> dict[str, Any]:
+    return {
+        "kind": alarm.kind.value,
+        "direction": alarm.alternative.value,
+        "stream": alarm.stream_key,
+        "event": str(alarm.position),
+        "evidence": alarm.evidence,
+        "threshold": alarm.threshold,
+        "unit": alarm.unit,
+        "guarantee": alarm.guarantee,
+        "message": alarm.message,
+    }
+
+
+def _flood_alert(flood: Flood, pipeline: str, console_url: str | None) -> Alert:
+    labels = {
+        "alertname": "RejexIncidentFlood",
+        "pipeline": pipeline,
+        "incident": flood.id,
+        "severity": "critical",
+    }
+    annotations = {
+        "summary": f"{len(flood.streams)} sensors are not as usual at once, since "
+        f"{_text(flood.opened_ms)}: one cause is likelier than so many.",
+        "sensors": _named(flood.streams),
+    }
+    if console_url is not None:
+        annotations["link"] = f"{console_url}/incidents"
+    return Alert(labels, annotations, _moment(flood.opened_ms))
+
+
+def _named(sensors: tuple[str, ...]) -> str:
+    more = len(sensors) - _MOST_SENSORS
+    return ", ".join(sensors[:_MOST_SENSORS]) + (f" and {more} more" if more > 0 else "")
+
+
+def _moment(time_ms: int) -> datetime:
+    return datetime.fromtimestamp(time_ms / 1000, UTC)
+
+
+def _text(time_ms: int) -> str:
+    return _moment(time_ms).isoformat()

@@ -1,0 +1,211 @@
+"""What a run really did, beside what the theory said it would: counts, rates, episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from rejex_stream.monitor.rate import BATCHES, batch_means
+from rejex_stream.monitor.theory import rank_law
+from rejex_stream.outcomes import OutcomeCounts, is_for_review, is_ranked, policy_band
+from rejex_stream.plan.promises import EpisodeRule
+from rejex_stream.types import Label, Verdict
+
+__all__ = ["Measured", "Measurement"]
+
+_CONFIDENCE = 0.99
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured. Rates are shares of ranked events: those the theory speaks of.
+
+    Attributes
+    ----------
+    events, invalid
+        Readable records and unreadable ones.
+    normal, anomaly, rejected
+        Verdicts by label.
+    reasons
+        Rejected verdicts by reason.
+    ranked
+        Verdicts with a rank among enough scores, so neither warm-up nor unscorable nor constant.
+    rejection_rate, expected_rate
+        Measured, and the mean of w / (n + 1) over the very windows that were used.
+    lower, upper
+        99 % limits of the measured rate that allow for autocorrelation (batch means); ``None``
+        below 60 ranked events.
+    anomaly_rate, flagged_rate
+        Share of accepted anomalies, and of ranks above n - r.
+    withheld_rate
+        Share that the policy's own band would have rejected and the review budget had no credit
+        for.
+    inflation, effective_events
+        How much more the rate varies than independent events would, and `ranked` divided by it.
+    tie_share
+        Share of ranked events whose score was in the window already.
+    sensors, streams
+        How many.
+    days, events_per_day, rejected_per_day
+        By event time; ``None`` where the time does not advance.
+    episodes, events_per_episode, episodes_per_day
+        Events for review, grouped as the review queue groups them.
+    """
+
+    events: int
+    invalid: int
+    normal: int
+    anomaly: int
+    rejected: int
+    reasons: dict[str, int]
+    ranked: int
+    rejection_rate: float | None
+    expected_rate: float | None
+    lower: float | None
+    upper: float | None
+    anomaly_rate: float | None
+    flagged_rate: float | None
+    withheld_rate: float | None
+    inflation: float | None
+    effective_events: float | None
+    tie_share: float | None
+    sensors: int
+    streams: int
+    days: float | None
+    events_per_day: float | None
+    rejected_per_day: float | None
+    episodes: int
+    events_per_episode: float | None
+    episodes_per_day: float | None
+
+
+@dataclass(slots=True)
+class _Sensor:
+    """Where one sensor stands: how many events, and its running episode."""
+
+    seen: int = 0
+    rejected_at: int = -1
+    rejected_ms: int = 0
+    begun_ms: int = 0
+    length: int = 0
+
+
+@dataclass(slots=True)
+class Measurement:
+    """Counts outcomes as they come; two bytes an event, O(1) each.
+
+    Parameters
+    ----------
+    rule
+        What makes an episode.
+
+    Examples
+    --------
+    >>> from rejex_stream.types import Label, Position, Reason
+    >>> measurement = Measurement()
+    >>> measurement.add([Verdict(
+    ...     position=Position("t", 0, 0), stream_key="a", sensor="a", event_time_ms=0, seq=0,
+    ...     label=Label.REJECTED, reason=Reason.AMBIGUOUS, score=1.0, rank=95, window_len=100,
+    ...     n_anomalies=10, band_lower=85, band_upper=97)])
+    >>> measurement.measured().rejection_rate, measurement.measured().episodes
+    (1.0, 1)
+    """
+
+    rule: EpisodeRule = field(default_factory=EpisodeRule)
+    counts: OutcomeCounts = field(default_factory=OutcomeCounts)
+    _cells: bytearray = field(default_factory=bytearray)  # of the policy's own band
+    _rejected: bytearray = field(default_factory=bytearray)
+    _expected: float = 0.0
+    _ties: int = 0
+    _streams: set[str] = field(default_factory=set)
+    _sensors: dict[str, _Sensor] = field(default_factory=dict)
+    _episodes: int = 0
+    _first_ms: int | None = None
+    _last_ms: int = 0
+
+    def add(self, verdicts: Iterable[Verdict], *, invalid: int = 0) -> None:
+        """Count verdicts in order, and how many records beside them could not be read."""
+        verdicts = list(verdicts)
+        self.counts.add_verdicts(verdicts)
+        self.counts.n_invalid += invalid
+        for verdict in verdicts:
+            self._add(verdict)
+
+    def _add(self, verdict: Verdict) -> None:
+        self._streams.add(verdict.stream_key)
+        now = verdict.event_time_ms
+        self._first_ms = now if self._first_ms is None else min(self._first_ms, now)
+        self._last_ms = max(self._last_ms, now)
+        sensor = self._sensors.setdefault(verdict.sensor, _Sensor())
+        sensor.seen += 1
+        if is_for_review(verdict):
+            self._extend_episode(sensor, now)
+        if is_ranked(verdict):
+            rank, (lower, upper) = verdict.rank, policy_band(verdict)
+            assert rank is not None
+            assert lower is not None
+            assert upper is not None
+            law = rank_law(verdict.window_len, verdict.n_anomalies, lower, upper)
+            self._cells.append(law.cell(rank))
+            self._rejected.append(verdict.label is Label.REJECTED)
+            self._expected += law.rejection_rate
+            self._ties += verdict.ties > 0
+
+    def _extend_episode(self, sensor: _Sensor, now: int) -> None:
+        rule = self.rule
+        near = sensor.length > 0 and (
+            now - sensor.rejected_ms <= rule.gap_s * 1000
+            or sensor.seen - sensor.rejected_at <= rule.gap_events
+        )
+        if (
+            not near
+            or sensor.length >= rule.max_events
+            or now - sensor.begun_ms >= rule.max_s * 1000
+        ):
+            self._episodes += 1
+            sensor.begun_ms, sensor.length = now, 0
+        sensor.length += 1
+        sensor.rejected_at, sensor.rejected_ms = sensor.seen, now
+
+    def measured(self) -> Measured:
+        """Return everything counted so far. O(events)."""
+        cells, counts = bytes(self._cells), self.counts
+        ranked, events, to_review = counts.n_ranked, counts.labels.total(), counts.n_to_review
+        means = batch_means(bytes(self._rejected), _CONFIDENCE)
+        # Of the batches from the first event on; those of the limits end with the last one.
+        whole = batch_means(cells[: ranked // BATCHES * BATCHES], _CONFIDENCE)
+        inflation = None if whole is None else whole.inflation
+        span_ms = self._last_ms - (self._first_ms or 0)
+        days = span_ms / 86_400_000 if span_ms > 0 else None
+        return Measured(
+            events=events,
+            invalid=counts.n_invalid,
+            normal=counts.labels[Label.NORMAL],
+            anomaly=counts.labels[Label.ANOMALY],
+            rejected=counts.labels[Label.REJECTED],
+            reasons={str(reason): count for reason, count in sorted(counts.reasons.items())},
+            ranked=ranked,
+            rejection_rate=counts.rejection_rate,
+            expected_rate=_share(self._expected, ranked),
+            lower=None if means is None else means.lower,
+            upper=None if means is None else means.upper,
+            anomaly_rate=_share(counts.labels[Label.ANOMALY], ranked),
+            withheld_rate=_share(counts.n_withheld, ranked),
+            flagged_rate=_share(cells.count(2) + cells.count(3), ranked),
+            inflation=inflation,
+            effective_events=_share(ranked, inflation),
+            tie_share=_share(self._ties, ranked),
+            sensors=len(self._sensors),
+            streams=len(self._streams),
+            days=days,
+            events_per_day=_share(events, days),
+            rejected_per_day=_share(to_review, days),
+            episodes=self._episodes,
+            events_per_episode=_share(to_review, self._episodes),
+            episodes_per_day=_share(self._episodes, days),
+        )
+
+
+def _share(part: float, whole: float | None) -> float | None:
+    return part / whole if whole else None

@@ -1,0 +1,376 @@
+"""What a choice of γ, n and T promises, and which n and T a team's working day allows.
+
+Pure functions with frozen results: the command line and the console print the same numbers.
+Everything here holds for exchangeable scores; :mod:`rejex_stream.plan.rehearsal` puts
+measured numbers beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+from msgspec.structs import replace
+
+from rejex_stream.errors import ConfigError
+from rejex_stream.rejection import RejectionBand
+from rejex_stream.rejection.arguments import check_contamination, check_delta, check_window
+from rejex_stream.rejection.band import nested_band
+from rejex_stream.rejection.bounds import (
+    DELTA,
+    exact_rate_bound,
+    expected_rejection_rate,
+    paper_rate_bound,
+)
+from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.rejection.costs import cost_bound, cost_quantile
+from rejex_stream.rejection.governor import base_width
+
+__all__ = [
+    "TRUSTED_TOLERANCE",
+    "Costs",
+    "EpisodeRule",
+    "Held",
+    "Plan",
+    "Promise",
+    "episodes_per_day",
+    "plan",
+    "plan_doubts",
+    "plan_table",
+]
+
+TRUSTED_TOLERANCE = 4.0
+"""Below it the paper's theorem 3.1 does not hold, and a label may flip with more than 1.8 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Cost of a false alarm, of a missed anomaly and of a rejected event, in any one unit."""
+
+    c_fp: float = 1.0
+    c_fn: float = 1.0
+    c_r: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeRule:
+    """When rejected events of one sensor become one episode, the unit that people review.
+
+    Attributes
+    ----------
+    gap_s, gap_events
+        Rejected events this close belong together; either is enough.
+    max_events, max_s
+        A longer episode is continued by a new one.
+    """
+
+    gap_s: float = 60.0
+    gap_events: int = 5
+    max_events: int = 500
+    max_s: float = 86_400.0
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """A rate that holds on any stream, see :mod:`rejex_stream.rejection.governor`.
+
+    Attributes
+    ----------
+    burst, per_day
+        How many events beyond the rate, and the budget by event time, of each stream.
+    most_width, most_tolerance
+        The band at full credit. Without credit nothing is rejected; at half of it, the band and T
+        are those of the plan.
+    """
+
+    burst: int
+    per_day: float | None
+    most_width: int
+    most_tolerance: float
+
+
+class Promise(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known about n, γ and T before the first event; rates are shares of all events.
+
+    Attributes
+    ----------
+    n_anomalies, lower, upper
+        r, and the rejected ranks, inclusive.
+    expected_rate
+        R, the mean rejection rate, exactly.
+    exact_bound, paper_bound, paper_bound_printed
+        Exceeded with probability at most δ: exact; the paper's h; h as printed (``None`` where
+        the printed form has no value).
+    anomaly_rate, normal_rate
+        Expected shares accepted as anomaly and as normal.
+    kept_share
+        Share of flagged events (ranks above n - r) that stay anomalies instead of being rejected.
+    cost_bound, cost_quantile
+        Bound on the mean cost of an event, and the cost that a window exceeds with probability δ.
+    rejected_per_day, rejected_per_day_bound, anomalies_per_day
+        Expected rejected events, their exact bound, and expected anomalies.
+    held
+        How the rate is held, whatever the scores do; ``None`` where it is only expected.
+    """
+
+    n_anomalies: int
+    lower: int
+    upper: int
+    expected_rate: float
+    exact_bound: float
+    paper_bound: float
+    paper_bound_printed: float | None
+    anomaly_rate: float
+    normal_rate: float
+    kept_share: float
+    cost_bound: float | None = None
+    cost_quantile: float | None = None
+    rejected_per_day: float | None = None
+    rejected_per_day_bound: float | None = None
+    anomalies_per_day: float | None = None
+    held: Held | None = None
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """One choice: its promise, or why it cannot work (sometimes both).
+
+    Attributes
+    ----------
+    contamination, window, tolerance, delta
+        γ, n, T (``None`` where a rate allows none) and δ.
+    rate
+        The share of events that people can review, where one was given.
+    promise
+        ``None`` where there is no band at all.
+    refusal
+        Why no pipeline would run with it, and the mend; ``None`` for a choice that works.
+    """
+
+    contamination: float
+    window: int
+    tolerance: float | None
+    delta: float
+    promise: Promise | None
+    rate: float | None = None
+    refusal: str | None = None
+
+
+def plan(
+    contamination: float,
+    window: int,
+    tolerance: float | None = None,
+    *,
+    rate: float | None = None,
+    burst: int | None = None,
+    per_day: float | None = None,
+    delta: float = DELTA,
+    costs: Costs | None = None,
+    events_per_day: float | None = None,
+) -> Plan:
+    """Say what a choice promises.
+
+    Parameters
+    ----------
+    contamination, window
+        γ and n.
+    tolerance, rate
+        Exactly one: T, or the share of events that people can review.
+    burst, per_day
+        With a rate: how it is held, as in :class:`RejectionPolicy`.
+    delta
+        Probability with which the bounds may fail.
+    costs
+        What mistakes cost; without them no cost is computed.
+    events_per_day
+        Events that arrive in a day, over all sensors.
+
+    Raises
+    ------
+    ConfigError
+        If an argument cannot be. A choice that cannot work is a result, not an error.
+
+    Examples
+    --------
+    >>> choice = plan(0.05, 1000, 32, delta=0.05, events_per_day=86_400)
+    >>> round(choice.promise.expected_rate, 4), round(choice.promise.rejected_per_day)
+    (0.1059, 9149)
+    >>> plan(0.01, 1000, 32).refusal
+    'With window n = 1,000 and contamination 0.01 (r = 10) no score can ever be called an anomaly \
+at tolerance T = 32: use a window of at least 1,700, or a tolerance of at most 16.06.'
+    """
+    delta, window = check_delta(delta), check_window(window)
+    policy = RejectionPolicy(
+        contamination, tolerance=tolerance, rate=rate, burst=burst, per_day=per_day
+    )
+    choice = Plan(
+        contamination=contamination,
+        window=window,
+        tolerance=tolerance,
+        rate=rate,
+        delta=delta,
+        promise=None,
+    )
+    try:
+        band = policy.band(window)
+    except ConfigError as error:  # r = 0, or a rate below one rank
+        return replace(choice, refusal=str(error))
+    promise = _promise(band, delta, costs, events_per_day)
+    choice = replace(choice, tolerance=band.tolerance, promise=promise)
+    try:
+        policy.require(window)
+    except ConfigError as error:
+        return replace(choice, refusal=str(error))
+    if policy.burst is not None:
+        width = base_width(policy, window)
+        held = Held(
+            burst=policy.burst,
+            per_day=policy.per_day,
+            most_width=width,
+            most_tolerance=nested_band(window, contamination, width).tolerance,
+        )
+        choice = replace(choice, promise=replace(promise, held=held))
+    return choice
+
+
+def plan_doubts(choice: Plan) -> tuple[tuple[str, str], ...]:
+    """Return what is doubtful about a choice that works, each with the mend.
+
+    Examples
+    --------
+    >>> plan_doubts(plan(0.05, 2000, 8))
+    ()
+    >>> [doubt for doubt, _ in plan_doubts(plan(0.02, 2000, rate=0.002))]
+    ['T = 0.98: labels are accepted that flip with a probability of up to 37%']
+    """
+    doubts = []
+    tolerance, promise = choice.tolerance, choice.promise
+    if tolerance is not None and tolerance < TRUSTED_TOLERANCE:
+        flip = math.exp(-tolerance)
+        doubts.append(
+            (
+                f"T = {tolerance:.2g}: labels are accepted that flip with a probability of up to "
+                f"{flip:.0%}",
+                "allow more rejections, or use a larger window",
+            )
+        )
+    if promise is not None and promise.kept_share < 0.1:
+        doubts.append(
+            (
+                f"only {promise.kept_share:.0%} of the flagged events stay anomalies, the others "
+                "are rejected",
+                "use a larger window, or a smaller tolerance or budget",
+            )
+        )
+    return tuple(doubts)
+
+
+def plan_table(
+    contamination: float,
+    windows: Sequence[int],
+    tolerances: Sequence[float] = (),
+    *,
+    rates: Sequence[float] = (),
+    burst: int | None = None,
+    delta: float = DELTA,
+    costs: Costs | None = None,
+    events_per_day: float | None = None,
+) -> tuple[Plan, ...]:
+    """Say what every window promises with every tolerance, then with every rate.
+
+    Examples
+    --------
+    >>> [len(plan_table(0.05, [1000, 2000], [4, 32])), len(plan_table(0.05, [1000], rates=[0.1]))]
+    [4, 1]
+    """
+    check_contamination(contamination)
+    choose = partial(plan, contamination, delta=delta, costs=costs, events_per_day=events_per_day)
+    return tuple(
+        choice
+        for window in windows
+        for choice in (
+            *(choose(window, tolerance) for tolerance in tolerances),
+            *(choose(window, rate=rate, burst=burst) for rate in rates),
+        )
+    )
+
+
+def _promise(
+    band: RejectionBand, delta: float, costs: Costs | None, events_per_day: float | None
+) -> Promise:
+    n, r = band.n, band.n_anomalies
+    rate, bound = expected_rejection_rate(band), exact_rate_bound(band, delta)
+    accepted = n + 1 - band.edges[2]
+    try:
+        printed = paper_rate_bound(n, band.contamination, band.tolerance, delta, printed=True)
+    except ConfigError:
+        printed = None
+    promise = Promise(
+        n_anomalies=r,
+        lower=band.lower,
+        upper=band.upper,
+        expected_rate=rate,
+        exact_bound=bound,
+        paper_bound=paper_rate_bound(n, band.contamination, band.tolerance, delta),
+        paper_bound_printed=printed,
+        anomaly_rate=accepted / (n + 1),
+        normal_rate=band.edges[0] / (n + 1),
+        kept_share=accepted / r,
+    )
+    if costs is not None:
+        c_fp, c_fn, c_r = costs.c_fp, costs.c_fn, costs.c_r
+        promise = replace(
+            promise,
+            cost_bound=cost_bound(band, c_fp, c_fn, c_r),
+            cost_quantile=cost_quantile(band, c_fp, c_fn, c_r, delta),
+        )
+    if events_per_day is not None:
+        promise = replace(
+            promise,
+            rejected_per_day=rate * events_per_day,
+            rejected_per_day_bound=bound * events_per_day,
+            anomalies_per_day=promise.anomaly_rate * events_per_day,
+        )
+    return promise
+
+
+def episodes_per_day(
+    rate: float, events_per_day: float, sensors: int, rule: EpisodeRule | None = None
+) -> float:
+    """Return how many episodes independent rejections would form in a day, over all sensors.
+
+    An episode ends where nothing is rejected for a whole gap; one that grows too long is cut.
+    Rejections of a real sensor come in bursts, which makes fewer and longer episodes: measure
+    them by a replay. O(1).
+
+    Parameters
+    ----------
+    rate
+        Rejection rate.
+    events_per_day
+        Over all `sensors`.
+    sensors
+        Episodes never span sensors.
+    rule
+        What belongs together.
+
+    Examples
+    --------
+    >>> round(episodes_per_day(0.01, 86_400, 1)), round(episodes_per_day(0.0001, 86_400, 1))
+    (473, 9)
+    """
+    rule = rule or EpisodeRule()
+    if rate <= 0 or events_per_day <= 0:
+        return 0.0
+    if rate >= 1:
+        rate = 1.0
+    per_sensor = events_per_day / sensors
+    gap = max(rule.gap_events, int(rule.gap_s * per_sensor / 86_400))
+    cap = max(1.0, min(float(rule.max_events), rule.max_s / 86_400 * per_sensor * rate))
+    ends = math.exp(gap * math.log1p(-rate)) if rate < 1 else 0.0  # P(the chain ends here)
+    if ends * cap < 1e-12:
+        return events_per_day * rate / cap
+    # Lengths are geometric; a chain of L events makes ceil(L / cap) episodes.
+    cut = -math.expm1(cap * math.log1p(-ends)) if ends < 1 else 1.0
+    return events_per_day * rate * ends / cut

@@ -1,0 +1,141 @@
+"""Settings that suit a table of a given length, for a quick look; each choice is said aloud."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rejex_stream.detectors import DEFAULT, make_detector
+from rejex_stream.engine import EngineSpec
+from rejex_stream.engine.refit import RefitSchedule
+from rejex_stream.errors import ConfigError
+from rejex_stream.features import Feature, FeatureSpec
+from rejex_stream.rejection.budget import CONTAMINATION, LEAST_BURST, RejectionPolicy
+
+__all__ = ["Suggestion", "suggest"]
+
+_LARGEST = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """An engine for a table.
+
+    Attributes
+    ----------
+    spec
+        What decides.
+    pooled
+        Whether the sensors share one model, because each alone has too few rows.
+    notes
+        What was chosen and why, a sentence each.
+    """
+
+    spec: EngineSpec
+    pooled: bool
+    notes: tuple[str, ...]
+
+
+def suggest(
+    n_rows: int,
+    n_sensors: int,
+    channels: tuple[str, ...],
+    *,
+    contamination: float = CONTAMINATION,
+    tolerance: float | None = None,
+    rate: float | None = None,
+    window: int | None = None,
+    detector: str = DEFAULT,
+    seed: int = 0,
+    flags: tuple[str, ...] = (),
+) -> Suggestion:
+    """Choose window, budget, features and refits for a table, where they are not given.
+
+    Parameters
+    ----------
+    n_rows, n_sensors, channels
+        The table.
+    contamination
+        γ.
+    tolerance, rate
+        At most one; without either, as many events may be rejected as anomalies are expected.
+    window
+        n; without one, a quarter of a sensor's rows, at most 2,000.
+    detector
+        Name of the detector.
+    seed
+        Root of every seed.
+    flags
+        Channels that stay out of the distance.
+
+    Raises
+    ------
+    ConfigError
+        If the table is too short for any window that can say both labels.
+
+    Examples
+    --------
+    >>> choice = suggest(1268, 1, ("flow",))
+    >>> choice.spec.window, choice.spec.features.preset
+    (310, 'sensor')
+    """
+    notes: list[str] = []
+    if tolerance is None and rate is None:
+        rate = contamination
+        notes.append(f"budget: {rate:.3g} of the events may be rejected, as γ = {contamination:g}")
+    if rate is not None:
+        notes.append(
+            f"burst: a stream may have {LEAST_BURST} rejected beyond its budget, never more"
+        )
+    burst = None if rate is None else LEAST_BURST
+    policy = RejectionPolicy(contamination, tolerance=tolerance, rate=rate, burst=burst)
+    least = policy.first_window
+    per_sensor, pooled = n_rows // n_sensors, False
+    if window is None:
+        if n_sensors > 1 and per_sensor // 4 < least:
+            per_sensor, pooled = n_rows, True
+            notes.append(f"pooled: {n_sensors} sensors share one model, each alone is too short")
+        window = max(least, min(_LARGEST, _round(per_sensor // 4)))
+        while window < _LARGEST and not _reachable(policy, window):
+            window += 1
+        notes.append(f"window: n = {window:,}, for {per_sensor:,} rows a stream")
+    if per_sensor < 2 * window:
+        raise ConfigError(
+            f"{per_sensor:,} rows a stream are too few: γ = {contamination:g} needs a window of at "
+            f"least {least:,}, and {2 * max(window, least):,} rows to fill it and go on. Give more "
+            "rows, a larger contamination, or a smaller tolerance or rate."
+        )
+    made = make_detector(detector)
+    features = FeatureSpec(channels, flags=flags)
+    if len(features.measured) == 1 and getattr(made, "preset", None) is None:
+        (one,) = features.measured
+        columns = Feature("raw", one), Feature("difference", one, events=1)
+        features = replace(features, features=columns)
+        notes.append("features: the one channel and its change since the event before")
+    schedule = RefitSchedule.for_window(window)
+    spec = EngineSpec(made, features, policy, window, schedule, seed, evidence=False)
+    if spec.features.preset is not None:
+        notes.append(
+            f"features: {spec.features.preset}, {len(spec.features.names)} columns; channels of at "
+            "most two values (switches, commands) stay out of the distance"
+        )
+    notes.append(f"detector: {spec.detector.name}")
+    if spec.is_batch:
+        notes.append(
+            f"fits: after {schedule.first_fit_events:,} rows, then every "
+            f"{schedule.refit_every_events:,}"
+        )
+    return Suggestion(spec, pooled, tuple(notes))
+
+
+def _reachable(policy: RejectionPolicy, window: int) -> bool:
+    try:
+        policy.require(window)
+    except ConfigError:
+        return False
+    return True
+
+
+def _round(n: int) -> int:
+    """Round down to two digits that mean something."""
+    step = int(10 ** max(0, len(str(n)) - 2))
+    return max(1, n // step * step)

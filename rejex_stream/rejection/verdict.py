@@ -1,0 +1,391 @@
+"""From a score to a verdict: rank it in the window, compare two integers, let it in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+
+from rejex_stream.rejection.band import RejectionBand
+from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.rejection.exceed import stability_at, stability_table
+from rejex_stream.rejection.governor import Governor
+from rejex_stream.rejection.severity import severity
+from rejex_stream.rejection.window import ScoreWindow, mid_rank
+from rejex_stream.types import Label, Reading, Reason, Status, Verdict
+
+__all__ = ["Judge", "Watcher", "rejected"]
+
+_REJECTED = Label.REJECTED  # look-up is not free
+
+
+def rejected(
+    reading: Reading, seq: int, reason: Reason, window_len: int = 0, epoch: int | None = None
+) -> Verdict:
+    """Return the verdict for an event that has no rank."""
+    return Verdict(
+        reading.position,
+        reading.stream_key,
+        reading.sensor,
+        reading.event_time_ms,
+        seq,
+        _REJECTED,
+        reason,
+        window_len=window_len,
+        model_epoch=epoch,
+    )
+
+
+class Watcher(Protocol):
+    """Looks at verdicts as they are given, and says from which event on the reference stands still.
+
+    Attributes
+    ----------
+    level
+        Evidence of severities: S <- max(0, S + min(severity, most) - ordinary).
+    least
+        A severity from which on the evidence begins; infinite where there is none.
+    ordinary, most
+        See there.
+    limit
+        So much evidence stops the judging.
+    since
+        Since when the level is above 0: verdicts, with what their scores pushed out of the window;
+        nan where the score did not enter.
+    still
+        Whether the reference stands still: events are judged and do not enter the window.
+    incident
+        Id of what is open.
+    """
+
+    level: float
+    least: float
+    ordinary: float
+    most: float
+    limit: float
+    since: Any
+    still: bool
+    incident: str | None
+
+    def see(self, verdict: Verdict) -> bool:
+        """Look at a verdict given while the reference stands still; return whether to stop."""
+        ...
+
+    def stop(self) -> None:
+        """Take note that there is enough evidence."""
+        ...
+
+    def renew(self, window: ScoreWindow) -> None:
+        """Begin anew with another reference."""
+        ...
+
+
+class Judge:
+    """The reference window of one stream key, and the verdicts it gives.
+
+    Parameters
+    ----------
+    policy
+        Which ranks are rejected, for every window length.
+    capacity
+        n of a full window; `policy` must leave both labels there.
+    governor
+        The credit that it shares with other streams; else it has one of its own, if any.
+    watcher
+        Sees what may be the beginning of something, if given.
+
+    Notes
+    -----
+    O(log n) per event. Nothing of scipy runs per event once the window is full: bands are cached
+    integers, stability is a table by rank, and the order statistics shown with a verdict are
+    looked up again only when a push or an eviction could have moved them.
+    """
+
+    __slots__ = (
+        "_constant",
+        "_edges",
+        "_edges_of",
+        "_governor",
+        "_policy",
+        "_said_constant",
+        "_watcher",
+        "window",
+    )
+
+    def __init__(
+        self,
+        policy: RejectionPolicy,
+        capacity: int,
+        governor: Governor | None = None,
+        watcher: Watcher | None = None,
+    ) -> None:
+        self._policy, self._watcher = policy, watcher
+        self.window = ScoreWindow(capacity)
+        self._constant = False
+        self._edges: tuple[float, float | None, float | None] | None = None
+        self._edges_of: RejectionBand | None = None
+        self._governor = governor or _own(policy)
+        self._said_constant = False
+
+    @property
+    def shares(self) -> bool:
+        """Whether its credit is that of other streams too, so that their order counts."""
+        return self._governor is not None and self._governor.is_shared
+
+    def decide(self, policy: RejectionPolicy, governor: Governor | None = None) -> None:
+        """Judge by another policy from the next score on; the window stays, and so does credit."""
+        state = self.state()
+        self._policy = policy
+        self._edges = None
+        self._governor = governor or _own(policy)
+        self.restore(state)
+
+    def state(self) -> dict[str, Any]:
+        """Return as plain values what is kept beside the window."""
+        credit = None if self._governor is None else self._governor.state()
+        return {"credit": credit, "constant": self._said_constant}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state; a budget that was not there before begins full."""
+        if self._governor is not None and state["credit"] is not None:
+            self._governor.restore(state["credit"])
+        self._said_constant = bool(state["constant"])
+
+    def replace_window(self, scores: Iterable[float]) -> None:
+        """Start over with the reference scores of another model, oldest first."""
+        finite = (score for score in scores if score - score == 0.0)
+        self.window = ScoreWindow(self.window.capacity, finite)
+        self._looked_again()
+        if self._watcher is not None:
+            self._watcher.renew(self.window)
+
+    def retract(self, evicted: Iterable[float | None]) -> None:
+        """Take the newest scores out of the window, as :meth:`ScoreWindow.retract` does."""
+        self.window.retract(evicted)
+        self._looked_again()
+
+    def _looked_again(self) -> None:
+        self._constant = self.window.is_constant
+        self._edges = None
+
+    def judge(  # noqa: C901, PLR0912, PLR0915, PLR0917 - one straight line for every event
+        self,
+        readings: Sequence[Reading],
+        which: Sequence[int],
+        seq: int,
+        scores: Iterable[float],
+        epoch: int,
+        verdicts: list[Verdict | None],
+        *,
+        planned: bool = False,
+    ) -> int:
+        """Fill ``verdicts[i]`` for every i in `which`, whose scores are `scores`, in order.
+
+        Returns how many of them were judged: all, unless the watcher stopped it before the next.
+
+        Parameters
+        ----------
+        readings, which
+            Reading i has sequence number ``seq + i``.
+        scores
+            One per element of `which`; a score that is not finite makes its event unscorable.
+        epoch
+            The model that gave the scores.
+        planned
+            Whether all of it is planned work, which nothing is learnt from and nobody watches.
+        """
+        watcher = None if planned else self._watcher
+        held, incident = (
+            (False, None)
+            if self._watcher is None
+            else (self._watcher.still, self._watcher.incident)
+        )
+        still = held or planned
+        level, least, ordinary, most, since = 0.0, math.inf, 0.0, 0.0, None
+        if watcher is not None and not still:
+            level, least, ordinary = watcher.level, watcher.least, watcher.ordinary
+            most, since = watcher.most, watcher.since
+        policy, window, judged_by = self._policy, self.window, self._decide
+        rank_of, push, by_mid_rank = window.rank, window.push, policy.ties == "mid"
+        first, capacity, n = policy.first_window, window.capacity, len(window)
+        table: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+        band = policy.band(capacity)
+        for i, score in zip(which, scores, strict=True):
+            key, sensor, time_ms, _, position = reading = readings[i]
+            if score - score != 0.0:
+                verdict = rejected(reading, seq + i, Reason.UNSCORABLE, n, epoch)
+                if still:
+                    verdict = replace(verdict, held=held, planned=planned, incident=incident)
+                verdicts[i] = verdict
+                if level and since is not None:
+                    since.append((verdict, math.nan))
+                if held and watcher is not None and watcher.see(verdict):
+                    return which.index(i) + 1
+                continue
+            below, at_or_below = rank_of(score)
+            ties = at_or_below - below
+            rank = mid_rank(below, at_or_below) if by_mid_rank else at_or_below
+            if n < capacity:
+                # Windows of some lengths above the first cannot say one of the labels again.
+                speaks = n >= first and (band := policy.band(n)).can_accept_both
+            else:
+                speaks = True
+                if table is None:
+                    band, table = policy.band(n), stability_table(n, policy.contamination)
+            if not speaks:
+                rare = ordinary
+                verdicts[i] = verdict = Verdict(
+                    position,
+                    key,
+                    sensor,
+                    time_ms,
+                    seq + i,
+                    _REJECTED,
+                    Reason.WARM_UP,
+                    score,
+                    rank,
+                    ties,
+                    n,
+                    model_epoch=epoch,
+                    held=held,
+                    planned=planned,
+                    incident=incident,
+                )
+            else:
+                if table is not None:
+                    p_anomaly, confidence = table[0][rank], table[1][rank]
+                else:
+                    p_anomaly, confidence = stability_at(rank, n, band.n_anomalies)
+                judged, label, reason, withheld, status = judged_by(band, rank, time_ms)
+                edges = self._edges
+                if edges is None or judged is not self._edges_of:
+                    edges = self._edges = self._order_statistics(judged)
+                    self._edges_of = judged
+                governed = self._governor is not None
+                rare = ordinary if self._constant else severity(window, score, below)
+                verdicts[i] = verdict = Verdict(
+                    position,
+                    key,
+                    sensor,
+                    time_ms,
+                    seq + i,
+                    label,
+                    reason,
+                    score,
+                    rank,
+                    ties,
+                    n,
+                    band.n_anomalies,
+                    judged.lower,
+                    judged.upper,
+                    rank / n,
+                    p_anomaly,
+                    confidence,
+                    edges[0],
+                    edges[1],
+                    edges[2],
+                    epoch,
+                    judged.tolerance,
+                    None,
+                    withheld,
+                    band.lower if governed else None,
+                    band.upper if governed else None,
+                    None if self._constant else rare,
+                    status,
+                    held,
+                    planned,
+                    incident,
+                )
+            if still:
+                if watcher is not None and watcher.see(verdict):
+                    return which.index(i) + 1
+                continue
+            evicted = push(score)
+            if evicted is None:
+                n += 1
+                self._edges = None
+            elif self._edges is not None:
+                # Order statistics above both the newcomer and the evicted have not moved.
+                lowest = self._edges[1]
+                if lowest is None or score >= lowest or evicted >= lowest:
+                    self._edges = None
+            # Only a window whose other scores all equal the newcomer can have become constant.
+            self._constant = ties >= n - 1 and window.is_constant
+            if level or rare > least:
+                assert watcher is not None  # or nothing would be above `least`
+                assert since is not None
+                level += (rare if rare < most else most) - ordinary
+                if level <= 0.0:
+                    level = 0.0
+                    since.clear()
+                else:
+                    since.append((verdict, evicted))
+                    if level >= watcher.limit:
+                        watcher.level = level
+                        watcher.stop()
+                        return which.index(i) + 1
+        if watcher is not None and not still:
+            watcher.level = level
+        return len(which)
+
+    def _decide(
+        self, band: RejectionBand, rank: int, time_ms: int
+    ) -> tuple[RejectionBand, Label, Reason | None, bool, Status | None]:
+        """Return the band that decides, label and reason, whether it is withheld, and the status.
+
+        `band` is the policy's own; a budget may allow another.
+        """
+        status = None
+        if self._constant is not self._said_constant:
+            self._said_constant = self._constant
+            status = Status.CONSTANT_BEGINS if self._constant else Status.CONSTANT_ENDS
+        if self._constant:
+            return band, _REJECTED, Reason.CONSTANT_WINDOW, False, status
+        governor = self._governor
+        if governor is None:
+            label = band.label(rank)
+            return band, label, Reason.AMBIGUOUS if label is _REJECTED else None, False, status
+        allowed = governor.allow(band.n, time_ms)
+        label = allowed.label(rank)
+        if label is _REJECTED:
+            governor.spend()
+            return allowed, label, Reason.AMBIGUOUS, False, status
+        return allowed, label, None, band.label(rank) is _REJECTED, status
+
+    def beyond(
+        self, quantile: float, which: Sequence[int], verdicts: Sequence[Verdict | None]
+    ) -> list[int]:
+        """Return which of the verdicts just given rank beyond a quantile of their window.
+
+        By mid-rank, whatever the policy says of ties: another policy finds the same. A window too
+        short to have anything beyond the quantile has nothing there.
+
+        Parameters
+        ----------
+        quantile
+            In (0, 1).
+        which, verdicts
+            Of the j-th element i of `which`, ``verdicts[i]``; j is returned.
+        """
+        mid, least, found = self._policy.ties == "mid", 1.0 / (1.0 - quantile), []
+        for j, i in enumerate(which):
+            verdict = verdicts[i]
+            assert verdict is not None  # given by judge
+            rank, ties, n = verdict.rank, verdict.ties, verdict.window_len
+            if rank is None or ties is None or n < least:
+                continue
+            if (rank if mid else rank - ties + ties // 2) > quantile * n:
+                found.append(j)
+        return found
+
+    def _order_statistics(self, band: RejectionBand) -> tuple[float, float | None, float | None]:
+        """λ, and the scores at which rejecting begins and ends."""
+        at, n = self.window.order_statistic, band.n
+        lower, flagged, above = band.edges
+        return at(flagged), at(lower) if lower >= 1 else None, at(above) if above <= n else None
+
+
+def _own(policy: RejectionPolicy) -> Governor | None:
+    return None if policy.burst is None else Governor(policy)

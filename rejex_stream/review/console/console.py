@@ -1,0 +1,88 @@
+"""Everything the console's handlers share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import ParamSpec, TypeVar
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+
+from rejex_stream.review.console.auth import Access, Sessions, Throttle
+from rejex_stream.review.console.background import Background
+from rejex_stream.review.console.rates import PipelineWatch
+from rejex_stream.review.queue.listing import SORTS, TABS, QueueFilter, Tab, Viewer
+from rejex_stream.review.queue.store import ReviewStore
+
+__all__ = ["Console", "console_of", "filter_of", "off_loop", "viewer_of"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Console:
+    """The running console.
+
+    Attributes
+    ----------
+    watches
+        Monitors by name of pipeline.
+    stop
+        Set when the server is told to end: streams end at once.
+    watching
+        Open event streams by session.
+    delta
+        Probability with which the bounds shown may fail.
+    title
+        Shown in the corner, e.g. the pipeline's name.
+    """
+
+    store: ReviewStore
+    access: Access
+    watches: dict[str, PipelineWatch] = field(default_factory=dict)
+    background: Background | None = None
+    title: str = "rejex-stream"
+    delta: float = 0.05
+    tick_s: float = 0.5
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    watching: Counter[str] = field(default_factory=Counter)
+    sessions: Sessions = field(init=False)
+    throttle: Throttle = field(default_factory=Throttle)
+
+    def __post_init__(self) -> None:
+        self.sessions = Sessions(self.store)
+
+
+def console_of(request: Request) -> Console:
+    """Return the console a request came to."""
+    console: Console = request.app.state.console
+    return console
+
+
+def viewer_of(request: Request) -> Viewer:
+    """Return who sent a request; the guard has seen to it that it is known."""
+    viewer: Viewer = request.state.viewer
+    return viewer
+
+
+def filter_of(request: Request) -> QueueFilter:
+    """Return the view in the address; what cannot be read is left at its default."""
+    query = request.query_params
+    tab: Tab = next((name for name in TABS if name == query.get("tab")), "ready")
+    sort = query.get("sort", "")
+    since = query.get("since", "")
+    return QueueFilter(
+        tab,
+        query.get("q", "")[:200],
+        sort if sort in SORTS else "",
+        int(since) if since.isdecimal() and len(since) < 16 else None,
+    )
+
+
+def off_loop(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
+    """Run blocking work in a thread."""
+    return run_in_threadpool(work, *args, **kwargs)

@@ -1,0 +1,269 @@
+"""Numbers and times as people read them, and lines small enough for a table cell."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+
+from markupsafe import Markup, escape
+
+from rejex_stream.review.console.fleet import FleetRow
+
+__all__ = [
+    "CELL_STATES",
+    "FILTERS",
+    "age",
+    "clock",
+    "day",
+    "exact",
+    "fleet_cells",
+    "number",
+    "percent",
+    "seen",
+    "span",
+    "spark_svg",
+    "trace_svg",
+]
+
+_WIDTH, _HEIGHT, _PAD = 132, 30, 3
+# Soft hyphen, fillers, joiners and other zero widths, marks and overrides of direction, tags.
+_UNSEEN = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\u3164\ufeff\uffa0\U000e0000-\U000e007f]"
+)
+
+
+def seen(value: object) -> object:
+    """Return text with a sign for every character that hides or turns its neighbours.
+
+    Such a name could pass for another one. Markup is left as it is: whoever made it knows.
+
+    Examples
+    --------
+    >>> seen("pump\u200b"), seen("live\u202e-rtl"), seen("plain"), seen(7)
+    ('pump⟨U+200B⟩', 'live⟨U+202E⟩-rtl', 'plain', 7)
+    """
+    if not isinstance(value, str) or isinstance(value, Markup) or value.isascii():
+        return value
+    return _UNSEEN.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", value)
+
+
+def exact(text: str) -> Markup:
+    """Return text as it is, for what a form sends back."""
+    return escape(text)
+
+
+def span(ms: float | None) -> str:
+    """Return a duration in at most two units.
+
+    Examples
+    --------
+    >>> span(40_000), span(380_000), span(7_200_000), span(200_000_000), span(0)
+    ('40 s', '6 min 20 s', '2 h', '2 d 7 h', '0 s')
+    """
+    if ms is None:
+        return "–"
+    seconds = round(abs(ms) / 1000)
+    units = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+    for index, (name, size) in enumerate(units):
+        if seconds >= size:
+            whole, rest = divmod(seconds, size)
+            smaller = units[index + 1] if index + 1 < len(units) else None
+            part = rest // smaller[1] if smaller and whole < 100 else 0
+            return f"{whole} {name}" + (f" {part} {smaller[0]}" if smaller and part else "")
+    return "0 s"
+
+
+def age(ms: float | None) -> str:
+    """Return a duration in one unit, for narrow cells.
+
+    Examples
+    --------
+    >>> age(40_000), age(380_000), age(7_200_000)
+    ('<1 min', '6 min', '2 h')
+    """
+    if ms is None:
+        return "–"
+    minutes = ms / 60_000
+    if minutes < 1:
+        return "<1 min"
+    if minutes < 100:
+        return f"{minutes:.0f} min"
+    if minutes < 48 * 60:
+        return f"{minutes / 60:.0f} h"
+    return f"{minutes / 1440:.0f} d"
+
+
+def clock(ms: int | None) -> str:
+    """Return a time of day in UTC."""
+    if ms is None:
+        return "–"
+    return _at(ms).strftime("%H:%M:%S")
+
+
+# A page of the fleet says the same few times for every sensor.
+@lru_cache(maxsize=1024)
+def day(ms: int | None) -> str:
+    """Return a date and a time in UTC."""
+    if ms is None:
+        return "–"
+    return _at(ms).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _at(ms: int) -> datetime:
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):  # a sensor with a very wrong clock
+        return datetime.fromtimestamp(0, UTC)
+
+
+def number(value: float | None) -> str:
+    """Return a number with thousands separated and four digits that count.
+
+    Examples
+    --------
+    >>> number(11400), number(0.03456789), number(None)
+    ('11,400', '0.03457', '–')
+    """
+    if value is None or not math.isfinite(value):
+        return "–"
+    if float(value).is_integer() and abs(value) < 1e15:
+        return f"{value:,.0f}"
+    return f"{value:,.4g}" if abs(value) < 1e6 else f"{value:,.0f}"
+
+
+def percent(value: float | None, digits: int | None = None) -> str:
+    r"""Return a share as percent; the sign never moves to the next line.
+
+    Examples
+    --------
+    >>> [percent(share).replace("\u00a0", "_") for share in (0.0653, 0.00123, 0, None)]
+    ['6.5_%', '0.12_%', '0_%', '–']
+    """
+    if value is None or not math.isfinite(value):
+        return "–"
+    if value == 0:
+        return "0\u00a0%"
+    places = digits if digits is not None else (1 if abs(value) >= 0.01 else 2)
+    return f"{100 * value:.{places}f}\u00a0%"
+
+
+def spark_svg(  # noqa: PLR0917
+    t: Sequence[float],
+    v: Sequence[float],
+    low_ms: int,
+    high_ms: int,
+    start_ms: int,
+    end_ms: int,
+) -> Markup:
+    """Return a small line as SVG, with the episode's stretch shaded; nothing but numbers goes in.
+
+    An empty line gives an empty picture, which screen readers skip.
+    """
+    width = high_ms - low_ms or 1
+
+    def x(ms: float) -> float:
+        return _PAD + (ms - low_ms) / width * (_WIDTH - 2 * _PAD)
+
+    finite = [value for value in v if math.isfinite(value)]
+    parts = [
+        f'<svg class="spark" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
+        f'height="{_HEIGHT}" aria-hidden="true" focusable="false">'
+    ]
+    left, right = x(start_ms), x(end_ms)
+    if right - left < 3:
+        left, right = left - 1.5, right + 1.5
+    parts.append(
+        f'<rect class="spark-episode" x="{left:.1f}" y="0" width="{right - left:.1f}" '
+        f'height="{_HEIGHT}"/>'
+    )
+    if finite:
+        low, high = min(finite), max(finite)
+        height = high - low or 1.0
+
+        def y(value: float) -> float:
+            if high == low:
+                return _HEIGHT / 2
+            return _HEIGHT - _PAD - (value - low) / height * (_HEIGHT - 2 * _PAD)
+
+        points = " ".join(
+            f"{x(at):.1f},{y(value):.1f}"
+            for at, value in zip(t, v, strict=True)
+            if math.isfinite(value)
+        )
+        parts.append(f'<polyline class="spark-line" points="{points}"/>')
+    parts.append("</svg>")
+    return Markup("".join(parts))
+
+
+def trace_svg(points: Sequence[tuple[int, float]], planned: float | None) -> Markup:
+    """Return a rate over time as SVG, with the planned rate as a dotted line."""
+    if len(points) < 2:
+        return Markup("")
+    low, high = points[0][0], points[-1][0]
+    top = max([value for _, value in points] + [1.6 * (planned or 0.0), 1e-9])
+
+    def y(value: float) -> float:
+        return _HEIGHT - _PAD - value / top * (_HEIGHT - 2 * _PAD)
+
+    line = " ".join(
+        f"{_PAD + (t - low) / (high - low or 1) * (_WIDTH - 2 * _PAD):.1f},{y(value):.1f}"
+        for t, value in points
+    )
+    plan = (
+        f'<line class="trace-plan" x1="{_PAD}" x2="{_WIDTH - _PAD}" y1="{y(planned):.1f}" '
+        f'y2="{y(planned):.1f}"/>'
+        if planned
+        else ""
+    )
+    return Markup(
+        f'<svg class="trace" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
+        f'height="{_HEIGHT}" aria-hidden="true" focusable="false">{plan}'
+        f'<polyline class="trace-line" points="{line}"/></svg>'
+    )
+
+
+CELL_STATES = {
+    "ok": ("o", "as planned"),
+    "over": ("+", "more than 1.5 × planned"),
+    "bound": ("#", "above the exact bound"),
+    "under": ("−", "under ¼ of planned"),
+    "few": ("·", "too few events"),
+    "none": ("×", "no data"),
+}
+
+
+def fleet_cells(row: FleetRow, width_ms: int) -> Markup:
+    """Return a sensor's cells, each a link to its numbers; nothing but numbers goes in."""
+    parts = []
+    for cell in row.cells:
+        sign, words = CELL_STATES[cell.state]
+        if cell.state == "none":
+            parts.append(
+                f'<span class="cell cell-none" title="{day(cell.t_ms)}: no data">{sign}</span>'
+            )
+            continue
+        parts.append(
+            f'<a class="cell cell-{cell.state}" tabindex="-1" href="/fleet/{row.sensor_id}'
+            f'?from={cell.t_ms}&amp;to={cell.t_ms + width_ms}" title="{day(cell.t_ms)}: '
+            f"{percent(cell.rate)} of {number(cell.events)} events, planned "
+            f'{percent(cell.expected)}; {words}" data-rate="'
+            f'{"" if cell.rate is None else cell.rate}" data-events="{cell.events}">{sign}</a>'
+        )
+    return Markup("".join(parts))
+
+
+FILTERS = {
+    "age": age,
+    "cells": fleet_cells,
+    "clock": clock,
+    "day": day,
+    "exact": exact,
+    "number": number,
+    "percent": percent,
+    "span": span,
+    "trace": trace_svg,
+}

@@ -1,0 +1,210 @@
+"""The queue and the monitors as Prometheus metrics, read from the store when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from sqlite3 import Connection
+from weakref import WeakKeyDictionary
+
+from prometheus_client.core import (
+    CollectorRegistry,
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from rejex_stream.errors import ConfigError
+from rejex_stream.review.certificate import answers_in, certify
+from rejex_stream.review.console.rates import PipelineWatch, figures
+from rejex_stream.review.queue import report
+from rejex_stream.review.queue.store import ReviewStore
+
+__all__ = ["exposition"]
+
+# The pipeline exports these as rejex_…; under names of their own no alert fires twice.
+_RATES = (
+    ("rejection_rate_ratio", "Rolling rejection rate.", "rate"),
+    ("rejection_rate_lower_ratio", "Its lower limit.", "lower"),
+    ("rejection_rate_upper_ratio", "Its upper limit.", "upper"),
+    ("rejection_rate_estimate_ratio", "Expected rejection rate.", "expected"),
+    (
+        "rejection_rate_bound_ratio",
+        "Exact bound of a frozen window's rate.",
+        "frozen_bound",
+    ),
+    ("rejection_rate_paper_bound_ratio", "The paper's bound on it.", "paper_bound"),
+    ("rejection_window_events", "Events in the rolling window.", "events"),
+    (
+        "rejection_window_effective_events",
+        "Independent events these are worth.",
+        "effective_events",
+    ),
+)
+# From a minute, as an alarm is answered, to a week, when a queue is given up.
+_TURNAROUND_S = (60, 300, 900, 3600, 14_400, 43_200, 86_400, 259_200, 604_800)
+
+_MISSED = {
+    "missed_upper": "Anomalies called normal, at most: 95 %, at every look; unanswered ones count.",
+    "missed_lower": "Anomalies called normal, at least: 95 %, at every look.",
+    "accepted_normal_events": "Events called normal, of which those were missed.",
+}
+_Known = tuple[tuple[int | None, ...], dict[str, tuple[int, int]]]
+_certified: WeakKeyDictionary[ReviewStore, _Known] = WeakKeyDictionary()
+
+
+class _StoreCollector(Collector):
+    def __init__(
+        self,
+        store: ReviewStore,
+        watches: Mapping[str, PipelineWatch],
+        failing: Mapping[str, bool],
+    ) -> None:
+        self._store, self._watches, self._failing = store, watches, failing
+
+    def collect(self) -> Iterator[Metric]:
+        now = self._store.now_ms()
+        with self._store.database.read() as connection:
+            load = report.workload(connection, now)
+            agreement = report.agreement(connection)
+            waiting = _waiting(connection)
+            turnaround = _turnaround(connection)
+            claimed = connection.execute(
+                "SELECT count(*) FROM episode WHERE lease_until_ms > ?", (now,)
+            ).fetchone()[0]
+            pending = connection.execute(
+                "SELECT count(*) FROM outbox WHERE sent_ms IS NULL"
+            ).fetchone()[0]
+            labels = connection.execute(
+                "SELECT coalesce(verdict, 'none'), source, count(*) FROM label "
+                "WHERE kind = 'label' GROUP BY 1, 2"
+            ).fetchall()
+        gauges = {
+            "open_events": (load.open_events, "Rejected events in them."),
+            "oldest_age_seconds": ((load.oldest_ms or 0) / 1000, "Age of the oldest of them."),
+            "claimed_episodes": (claimed, "Episodes that somebody works on."),
+            "outbox_pending": (pending, "Labels that wait to be sent."),
+        }
+        if agreement.percent.value is not None:
+            gauges["agreement_ratio"] = (
+                agreement.percent.value,
+                "Share of agreeing pairs among doubly reviewed episodes.",
+            )
+        for name, (value, says) in gauges.items():
+            yield GaugeMetricFamily(f"rejex_review_{name}", says, value=value)
+        yield waiting
+        yield turnaround
+        yield from _missed(self._store)
+        yield _failing(self._failing)
+        counter = CounterMetricFamily(
+            "rejex_review_labels", "Labels given.", labels=["verdict", "source"]
+        )
+        for verdict, source, count in labels:
+            counter.add_metric([verdict, source], count)
+        yield counter
+        known = {name: watch.status() for name, watch in self._watches.items()}
+        told = {
+            name: figures(status) | {"events": status.rolling_events}
+            for name, status in known.items()
+            if status is not None
+        }
+        for name, says, figure in _RATES:
+            gauge = GaugeMetricFamily(f"rejex_review_{name}", says, labels=["pipeline"])
+            for pipeline, values in told.items():
+                if values[figure] is not None:
+                    gauge.add_metric([pipeline], values[figure])
+            yield gauge
+
+
+def _waiting(connection: Connection) -> GaugeMetricFamily:
+    gauge = GaugeMetricFamily(
+        "rejex_review_open_episodes",
+        "Episodes that wait for a verdict; priority 1 is that of review.priority_sensors.",
+        labels=["priority"],
+    )
+    rows = connection.execute(
+        "SELECT priority, count(*) FROM episode "
+        "WHERE status IN ('open', 'needs_second', 'disputed') GROUP BY priority"
+    )
+    # Both are always there: a series that comes and goes cannot be compared with zero.
+    for priority, count in sorted(({0: 0, 1: 0} | {row[0]: row[1] for row in rows}).items()):
+        gauge.add_metric([str(priority)], count)
+    return gauge
+
+
+def _missed(store: ReviewStore) -> Iterator[GaugeMetricFamily]:
+    """Tell what the audit proves of each pipeline; none of one that was never audited."""
+    gauges = {
+        name: GaugeMetricFamily(f"rejex_review_{name}", says, labels=["pipeline"])
+        for name, says in _MISSED.items()
+    }
+    with store.database.read() as connection:
+        # Work for each audited event, and Prometheus asks every few seconds: once for each answer.
+        version = connection.execute(
+            "SELECT (SELECT max(label_seq) FROM label), (SELECT max(event_id) FROM event)"
+        ).fetchone()
+        known = _certified.get(store)
+        if known is None or known[0] != tuple(version):
+            known = tuple(version), dict(_bounds(connection))
+            _certified[store] = known
+        accepted = connection.execute(
+            "SELECT pipeline, sum(normal) FROM minute JOIN sensor USING (sensor_id) GROUP BY 1"
+        ).fetchall()
+    for pipeline, normal in accepted:
+        if pipeline in known[1]:
+            values = (*known[1][pipeline], normal)
+            for gauge, value in zip(gauges.values(), values, strict=True):
+                gauge.add_metric([pipeline], value)
+    yield from gauges.values()
+
+
+def _bounds(connection: Connection) -> Iterator[tuple[str, tuple[int, int]]]:
+    for pipeline in report.pipelines_of(connection):
+        with suppress(ConfigError):  # nothing was drawn
+            found = certify(answers_in(connection, pipeline), pipeline=pipeline)
+            yield pipeline, (found.missed_at_most, found.missed_at_least)
+
+
+def _failing(parts: Mapping[str, bool]) -> GaugeMetricFamily:
+    gauge = GaugeMetricFamily(
+        "rejex_review_failing",
+        "1 while a part of the background work fails: a feed, labels, expiry, monitors.",
+        labels=["part"],
+    )
+    for part, fails in parts.items():
+        gauge.add_metric([part], fails)
+    return gauge
+
+
+def _turnaround(connection: Connection) -> HistogramMetricFamily:
+    """Count people's labels by how long their episode had waited; facts only, so it never falls."""
+    row = connection.execute(
+        f"SELECT {', '.join(['count(*) FILTER (WHERE ms <= ?)'] * len(_TURNAROUND_S))}, count(*), "
+        "coalesce(sum(ms), 0) FROM (SELECT CASE WHEN l.created_ms > e.received_ms "
+        "THEN l.created_ms - e.received_ms ELSE 0 END AS ms "
+        "FROM label l JOIN episode e USING (episode_id) "
+        "WHERE l.kind = 'label' AND l.source = 'human') AS waits",
+        [1000 * limit for limit in _TURNAROUND_S],
+    ).fetchone()
+    *counts, total, sum_ms = row
+    buckets = [(str(float(le)), n) for le, n in zip(_TURNAROUND_S, counts, strict=True)]
+    return HistogramMetricFamily(
+        "rejex_review_turnaround_seconds",
+        "From the arrival of an episode to a verdict of a person.",
+        buckets=[*buckets, ("+Inf", total)],
+        sum_value=sum_ms / 1000,
+    )
+
+
+def exposition(
+    store: ReviewStore,
+    watches: Mapping[str, PipelineWatch],
+    failing: Mapping[str, bool] | None = None,
+) -> bytes:
+    """Return all metrics in Prometheus' text format; `failing` as of the background's parts."""
+    registry = CollectorRegistry()
+    registry.register(_StoreCollector(store, watches, failing or {}))
+    return generate_latest(registry)

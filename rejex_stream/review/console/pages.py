@@ -1,0 +1,257 @@
+"""The pages: one snapshot of the store, one template."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from sqlite3 import Connection
+from typing import Any
+
+import jinja2
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from rejex_stream import __version__
+from rejex_stream.encode.labels import HumanVerdict
+from rejex_stream.review.console.console import Console, console_of, filter_of, off_loop, viewer_of
+from rejex_stream.review.console.formatting import CELL_STATES, FILTERS, seen, spark_svg
+from rejex_stream.review.incidents.kept import held_streams
+from rejex_stream.review.queue.claims import Refusal
+from rejex_stream.review.queue.detail import episode_detail
+from rejex_stream.review.queue.listing import (
+    SORTS,
+    EpisodeRow,
+    QueueFilter,
+    Tab,
+    Viewer,
+    queue_rows,
+    row_spark,
+    summary,
+)
+
+__all__ = ["KEYS", "TAGS", "environment", "page", "render", "routes"]
+
+TAGS = ("process", "sensor fault", "planned", "regime change", "other")
+# Nobody looks further down; what leaves at the top is made up for at the end.
+_PAGE_ROWS = 200
+_VERDICTS: tuple[tuple[HumanVerdict, str], ...] = (
+    ("anomaly", "Anomaly"),
+    ("normal", "Normal"),
+    ("unsure", "Unsure"),
+)
+
+# What a key does, and how the list of keys says it.
+KEYS: dict[str, tuple[tuple[str, ...], str]] = {
+    "anomaly": (("1", "a"), "Anomaly, and go on"),
+    "normal": (("2", "n"), "Normal, and go on"),
+    "unsure": (("3", "m"), "Unsure, and go on"),
+    "snooze": (("s",), "Snooze for 30 minutes"),
+    "claim": (("c",), "Claim the next one; in an episode: claim or release it"),
+    "undo": (("z",), "Undo the last action, again and again"),
+    "next": (("j", "ArrowDown"), "Next row or episode"),
+    "previous": (("k", "ArrowUp"), "Previous row or episode"),
+    "select": (("x",), "Select the row; with Shift: all rows from the last one"),
+    "open": (("Enter",), "Open the row"),
+    "back": (("Escape",), "Back; clear a selection or a marked range first"),
+    "filter": (("/",), "Filter the list"),
+    "tags": (("t",), "Go to the tags"),
+    "note": (("i",), "Go to the note"),
+    "refresh": (("r",), "Show what is new"),
+    "pan_left": (("h", "ArrowLeft"), "Plot: earlier"),
+    "pan_right": (("l", "ArrowRight"), "Plot: later"),
+    "zoom_in": (("+", "="), "Plot: closer"),
+    "zoom_out": (("-",), "Plot: wider"),
+    "reset": (("0",), "Plot: as at the beginning"),
+    "mark_start": (("[",), "Mark a part: leave out one more event at the start"),
+    "mark_end": (("]",), "Mark a part: leave out one more event at the end"),
+    "whole": (("e",), "Mark the whole episode again"),
+    "help": (("?",), "Show the keys"),
+}
+
+
+def environment() -> jinja2.Environment:
+    """Return the templates; all that is put into them is escaped, and what hides is shown."""
+    found = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        finalize=seen,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters.update(FILTERS)
+    found.globals.update(
+        version=__version__,
+        verdict_choices=_VERDICTS,
+        tag_choices=TAGS,
+        sorts=tuple(SORTS),
+        cell_states=CELL_STATES,
+        keys={action: keys for action, (keys, _) in KEYS.items()},
+        key_labels={action: label for action, (_, label) in KEYS.items()},
+    )
+    return found
+
+
+Context = dict[str, Any]
+Build = Callable[[Console, Connection, Viewer, Request], Context]
+
+
+def shell(console: Console, connection: Connection, viewer: Viewer) -> Context:
+    """Return what every page shows around its content."""
+    store = console.store
+    now = store.now_ms()
+    return {
+        "console": console,
+        "viewer": viewer,
+        "now_ms": now,
+        "top": summary(connection, store.settings, viewer, now),
+        "settings": store.settings,
+        "held": held_streams(connection),
+        "problems": list(console.background.problems.values()) if console.background else [],
+        "page_data": {
+            "keys": {action: keys for action, (keys, _) in KEYS.items()},
+            "reviewer": viewer.reviewer,
+            "role": viewer.role,
+            "now_ms": now,
+        },
+    }
+
+
+def render(request: Request, template: str, context: Context, status: int = 200) -> HTMLResponse:
+    """Return a page."""
+    templates: jinja2.Environment = request.app.state.templates
+    return HTMLResponse(templates.get_template(template).render(context), status_code=status)
+
+
+def page(template: str, build: Build) -> Callable[[Request], Any]:
+    """Make a handler: build the context from one snapshot of the store, then render."""
+
+    @wraps(build)
+    async def handle(request: Request) -> Response:
+        console, viewer = console_of(request), viewer_of(request)
+
+        def work() -> HTMLResponse:
+            with console.store.database.read() as connection:
+                context = shell(console, connection, viewer)
+                context["screen"] = template.partition(".")[0]
+                try:
+                    context |= build(console, connection, viewer, request)
+                except Refusal as refusal:
+                    return render(
+                        request,
+                        "error.html",
+                        context | {"heading": "Not here", "message": str(refusal)},
+                        404,
+                    )
+            return render(request, template, context)
+
+        return await off_loop(work)
+
+    return handle
+
+
+# ---------------------------------------------------------------------------------------- queue
+def _with_sparks(connection: Connection, rows: list[EpisodeRow]) -> list[tuple[EpisodeRow, Any]]:
+    found = []
+    for row in rows:
+        t, v, low, high = row_spark(connection, row)
+        found.append((row, spark_svg(t, v, low, high, row.start_ms, row.end_ms)))
+    return found
+
+
+def _tabs(view: QueueFilter, since_ms: int) -> list[tuple[Tab, str, QueueFilter]]:
+    named: tuple[tuple[Tab, str], ...] = (
+        ("ready", "Ready"),
+        ("mine", "Mine"),
+        ("claimed", "With others"),
+        ("waiting", "Waiting"),
+        ("disputed", "Disputed"),
+        ("done", "Done today"),
+        ("all", "All"),
+    )
+    return [
+        (tab, label, QueueFilter(tab, view.words, since_ms=since_ms if tab == "done" else None))
+        for tab, label in named
+    ]
+
+
+def _queue(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
+    view, now = filter_of(request), console.store.now_ms()
+    rows = list(queue_rows(connection, view, console.store.settings, viewer, now, limit=_PAGE_ROWS))
+    found = summary(connection, console.store.settings, viewer, now, view.words)
+    total = view.count(connection, viewer, now)
+    any_episode = connection.execute("SELECT 1 FROM episode LIMIT 1").fetchone() is not None
+    return {
+        "view": view,
+        "rows": _with_sparks(connection, rows),
+        "total": total,
+        "most_rows": _PAGE_ROWS,
+        "counts": found.counts,
+        "tabs": [
+            (tab, label, address.address(), found.counts[tab])
+            for tab, label, address in _tabs(view, found.since_ms)
+        ],
+        "any_episode": any_episode,
+    }
+
+
+# -------------------------------------------------------------------------------------- episode
+def _episode(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
+    store, now = console.store, console.store.now_ms()
+    detail = episode_detail(connection, request.path_params["episode"], store.settings, viewer, now)
+    view = filter_of(request)
+    ids = [row[0] for row in view.ids(connection, viewer, now)]
+    at = ids.index(detail.row.episode_id) if detail.row.episode_id in ids else -1
+    row, main = detail.row, detail.row.main
+    return {
+        "detail": detail,
+        "row": row,
+        "view": view,
+        "previous": ids[at - 1] if at > 0 else "",
+        "following": ids[at + 1] if -1 < at < len(ids) - 1 else "",
+        "place": (at + 1, len(ids)) if at >= 0 else None,
+        "episode_data": {
+            "id": row.episode_id,
+            "n_events": row.n_events,
+            "status": row.status,
+            "start_ms": row.start_ms,
+            "end_ms": row.end_ms,
+            "from_ms": detail.from_ms,
+            "to_ms": detail.to_ms,
+            "blind": row.blind,
+            "channels": row.channels,
+            "main_channel": detail.main_channel,
+            "event_times": [line.item.verdict.event_time_ms for line in detail.events],
+            "threshold": None if row.blind else main.threshold,
+            "score_lower": None if row.blind else main.score_lower,
+            "score_upper": None if row.blind else main.score_upper,
+            "held_by": row.held_by,
+            "held_until_ms": row.held_until_ms,
+            "lease_ms": store.settings.lease_ms,
+            "view": {"tab": view.tab, "q": view.words, "sort": view.sort},
+            "previous": ids[at - 1] if at > 0 else "",
+            "following": ids[at + 1] if -1 < at < len(ids) - 1 else "",
+        },
+    }
+
+
+# ----------------------------------------------------------------------------------------- help
+def _help(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
+    return {}
+
+
+async def home(request: Request) -> Response:
+    """Go to the queue."""
+    return RedirectResponse("/queue", status_code=303)
+
+
+routes = [
+    Route("/", home),
+    Route("/queue", page("queue.html", _queue)),
+    # The rows alone, to bring a list up to date in place.
+    Route("/queue/rows", page("_rows.html", _queue)),
+    Route("/episode/{episode}", page("episode.html", _episode)),
+    Route("/help", page("help.html", _help)),
+]

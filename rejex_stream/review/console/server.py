@@ -1,0 +1,232 @@
+"""Serving the console until it is told to end, and then ending at once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from types import FrameType
+
+import uvicorn
+from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from rejex_stream.config.reviewing import check_bind, is_loopback
+from rejex_stream.errors import ConnectorError
+from rejex_stream.review.console.app import make_app
+from rejex_stream.review.console.auth import Access
+from rejex_stream.review.console.background import Background, Feeding
+from rejex_stream.review.console.console import Console
+from rejex_stream.review.queue.listing import Viewer
+from rejex_stream.review.queue.store import ReviewStore
+
+__all__ = ["ConsoleServer", "listen", "serve", "warn_of_plain_http"]
+
+_log = logging.getLogger(__name__)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket; port 0 takes any free one.
+
+    Raises
+    ------
+    ConnectorError
+        If the port is taken or not allowed.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise ConnectorError(
+            f"The console cannot listen on {host}:{port} ({error.strerror}): "
+            "give another --port, 0 for any free one."
+        ) from error
+    listener.listen(128)
+    return listener
+
+
+def warn_of_plain_http(host: str, access: Access, *, encrypted: bool) -> None:
+    """Log a warning where links, cookies or tokens would cross a network as plain text.
+
+    Examples
+    --------
+    >>> warn_of_plain_http("127.0.0.1", Access(mode="token"), encrypted=False)
+    """
+    if encrypted or is_loopback(host) or not (access.mode == "token" or access.api_token):
+        return
+    _log.warning(
+        "review.host is %s and there is no certificate: links, cookies and API tokens cross the "
+        "network as plain text. Set review.tls_cert and review.tls_key, or bind to 127.0.0.1 "
+        "behind a proxy that speaks HTTPS.",
+        host,
+    )
+
+
+class _Impatient(H11Protocol):
+    """Closes a connection whose request does not come to its end in time.
+
+    uvicorn has a limit between requests and none within one: a few hundred callers that send a
+    letter a minute would hold their sockets for ever.
+    """
+
+    patience_s = 20.0
+    _owed: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._mind()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._mind()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forgive()
+        super().connection_lost(exc)
+
+    def _mind(self) -> None:
+        if repr(self.conn.their_state) not in ("IDLE", "SEND_BODY"):  # h11 is uvicorn's, not ours
+            self._forgive()
+        elif self._owed is None:
+            self._owed = self.loop.call_later(self.patience_s, self.transport.close)
+
+    def _forgive(self) -> None:
+        if self._owed is not None:
+            self._owed.cancel()
+            self._owed = None
+
+
+class ConsoleServer(uvicorn.Server):
+    """A server that ends its event streams when a signal comes.
+
+    Left alone, uvicorn waits for open streams for ever; a viewer's tab would hold the process.
+    """
+
+    def __init__(
+        self,
+        app: Starlette,
+        console: Console,
+        *,
+        on_ready: Callable[[], None] | None = None,
+        certificate: tuple[str, str] | None = None,
+        patience_s: float = _Impatient.patience_s,
+    ) -> None:
+        self._console = console
+        self._on_ready = on_ready
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=type("_Patient", (_Impatient,), {"patience_s": patience_s}),
+                log_level="warning",
+                access_log=False,
+                lifespan="off",
+                proxy_headers=False,
+                server_header=False,
+                timeout_graceful_shutdown=2,
+                timeout_keep_alive=30,
+                h11_max_incomplete_event_size=64 * 1024,
+                ssl_certfile=certificate[0] if certificate else None,
+                ssl_keyfile=certificate[1] if certificate else None,
+            )
+        )
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, then say so."""
+        self._console.stop = asyncio.Event()
+        await super().startup(sockets)
+        if self._on_ready is not None and not self.should_exit:
+            self._on_ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End the streams first, then everything; a second Ctrl-C waits for no connection.
+
+        uvicorn's own would raise the signal again once it is done. A SIGTERM then ends the process
+        before the labels decided last have left, and before the store is closed.
+        """
+        self._console.stop.set()
+        self.force_exit |= self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
+
+    def end(self) -> None:
+        """End as a signal would; for tests, from another thread."""
+        self.should_exit = True
+        loop = self._loop
+        if loop is not None:
+            loop.call_soon_threadsafe(self._console.stop.set)
+
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until told to end."""
+        self._loop = asyncio.get_running_loop()
+        await super().serve(sockets)
+
+
+def serve(
+    store: ReviewStore,
+    fed: Feeding,
+    access: Access,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    people: Sequence[Viewer] = (),
+    allowed_hosts: Sequence[str] = (),
+    certificate: tuple[str, str] | None = None,
+    delta: float = 0.05,
+    on_ready: Callable[[str, Sequence[tuple[str, str]]], None],
+) -> None:
+    """Serve the console until a signal comes; closes feeds, labels and store.
+
+    Parameters
+    ----------
+    people
+        In mode ``token``: who gets a link.
+    delta
+        Probability with which the bounds shown may fail.
+    on_ready
+        Told the address, and (name, link) of everybody who got one.
+
+    Raises
+    ------
+    ConfigError
+        If the bind would let anybody in.
+    ConnectorError
+        If the port is taken.
+    """
+    warn_of_plain_http(host, access, encrypted=certificate is not None)
+    background = Background(store, fed.inflows, fed.sink, tells=fed.tells)
+    try:
+        check_bind(host, access.mode)
+        listener = listen(host, port)
+    except BaseException:
+        background.stop()
+        store.close()
+        raise
+    scheme = "https" if certificate else "http"
+    if host in ("0.0.0.0", "::"):  # where it listens, but no name that anybody can go to
+        shown = next((name for name in allowed_hosts if not name.startswith(".")), "localhost")
+    else:
+        shown = f"[{host}]" if ":" in host else host
+    address = f"{scheme}://{shown}:{listener.getsockname()[1]}/"
+    console = Console(store, access, fed.watches, background, title=fed.title, delta=delta)
+
+    def ready() -> None:
+        links = [
+            (viewer.reviewer, f"{address}login?token={console.sessions.link(viewer)}")
+            for viewer in people
+        ]
+        on_ready(address, links)
+
+    app = make_app(console, [shown, *allowed_hosts])
+    server = ConsoleServer(app, console, on_ready=ready, certificate=certificate)
+    background.start()
+    try:
+        server.run(sockets=[listener])
+    finally:
+        if background.stop():
+            store.close()

@@ -1,0 +1,272 @@
+// One episode: plots, the claim, a verdict, and on to the next.
+
+import { $, $$, asking, call, every, newId, onKeys, plural, readData, showCounts, showKeys, showTime, takeToast, toast, toastNext, pageData } from "./shell.js";
+import { PlotStack, readout } from "./plots.js";
+
+const data = readData("episode-data");
+const base = `/api/episodes/${encodeURIComponent(data.id)}`;
+const viewQuery = (() => {
+  const parts = new URLSearchParams({ tab: data.view.tab });
+  if (data.view.q) parts.set("q", data.view.q);
+  if (data.view.sort) parts.set("sort", data.view.sort);
+  return `?${parts}`;
+})();
+const workable = ["open", "needs_second", "disputed"].includes(data.status);
+let decided = false;
+
+// ---------------------------------------------------------------------------------------- plots
+const full = { from: data.from_ms, to: data.to_ms };
+let view = { ...full };
+let moved = false;
+let latest = null;
+let siblings = new Map();
+let brush = null;
+let asked = 0;
+
+const stack = new PlotStack($("#plots"), {
+  episode: data,
+  onBrush: (range) => markRange(range),
+  onMove: (t, values) => { $("#readout").textContent = t === null ? "" : readout(t, values); },
+});
+
+async function load() {
+  const parts = `from=${Math.round(view.from)}&to=${Math.round(view.to)}&px=${stack.width}`;
+  const turn = (asked += 1);
+  const wanted = [...siblings.keys()];
+  try {
+    const [own, ...others] = await Promise.all([
+      call(`${base}/series?${parts}`),
+      ...wanted.map((id) => call(`/api/sensors/${id}/series?${parts}`)),
+    ]);
+    if (turn !== asked) return; // a later question is on its way
+    latest = own;
+    wanted.forEach((id, i) => { if (siblings.has(id)) siblings.set(id, others[i]); });
+    paint();
+  } catch (error) {
+    if (!latest) {
+      const failed = document.createElement("p");
+      failed.className = "problem";
+      failed.textContent = `The series cannot be shown: ${error.message}`;
+      $("#plots").replaceChildren(failed);
+    }
+  }
+}
+
+function paint() {
+  if (!latest) return;
+  const lines = [];
+  const channels = latest.channels.map((line, i) => ({ ...line, index: i })).filter((line) => line.t.length);
+  channels.sort((a, b) => (b.index === data.main_channel) - (a.index === data.main_channel));
+  const narrow = stack.width < 520;
+  channels.forEach((line, i) => {
+    lines.push({ ...line, title: line.name, height: i === 0 ? (narrow ? 120 : 150) : channels.length > 3 ? 58 : 78,
+      note: latest.resolution_ms ? "extremes per minute" : "" });
+  });
+  for (const other of siblings.values()) {
+    if (other) for (const line of other.channels.slice(0, 1)) lines.push({ ...line, name: `${other.sensor} ${line.name}`, title: `${other.sensor}, ${line.name}`, height: 64, color: "--plot-2" });
+  }
+  if (latest.score && latest.score.t.length) {
+    const band = [data.score_lower, data.score_upper];
+    lines.push({ ...latest.score, name: "score", title: "score", height: narrow ? 96 : 120, color: "--plot-2", marked: latest.marked,
+      threshold: data.threshold, band: band.every((v) => v !== null) ? band : null, note: "◆ rejected  ▲ anomaly" });
+  }
+  if (!lines.length) {
+    const nothing = document.createElement("p");
+    nothing.className = "soft";
+    nothing.textContent = "No readings around this event are known: the pipeline sends them along as context_events.";
+    $("#plots").replaceChildren(nothing);
+  } else {
+    stack.draw(lines, view.from, view.to);
+  }
+  delete $("#plots").dataset.loading;
+}
+
+let timer = 0;
+function look(from, to) {
+  const least = 2000;
+  if (to - from < least) [from, to] = [(from + to - least) / 2, (from + to + least) / 2];
+  view = { from, to };
+  moved = true;
+  for (const chart of stack.charts) stack.rescale(chart, from, to);
+  clearTimeout(timer);
+  timer = setTimeout(load, 80);
+}
+const pan = (share) => look(view.from + share * (view.to - view.from), view.to + share * (view.to - view.from));
+function zoom(factor) {
+  const middle = (view.from + view.to) / 2;
+  const half = ((view.to - view.from) / 2) * factor;
+  look(middle - half, middle + half);
+}
+function reset() { view = { ...full }; moved = false; load(); }
+
+// --------------------------------------------------------------------------------- marked range
+const inside = () => data.event_times.filter((t) => !brush || (t >= brush[0] && t <= brush[1]));
+function markRange(range) {
+  brush = range && [Math.ceil(range[0]), Math.floor(range[1])];
+  if (brush && inside().length === data.n_events) brush = null;
+  stack.mark(brush);
+  const scope = $("#scope");
+  if (!scope) return;
+  const count = inside().length;
+  scope.classList.toggle("part", Boolean(brush));
+  scope.textContent = !brush
+    ? `Whole episode: ${plural(data.n_events, "event")}`
+    : count ? `Marked part: ${count} of ${plural(data.n_events, "event")}, ${showTime(inside()[0])} – ${showTime(inside()[count - 1])}`
+      : "Marked part: it holds no event of the episode";
+}
+function shrink(fromStart) {
+  const kept = inside();
+  if (kept.length < 2) return;
+  const part = fromStart ? kept.slice(1) : kept.slice(0, -1);
+  markRange([part[0], part[part.length - 1]]);
+}
+
+// ---------------------------------------------------------------------------------------- claim
+let lease = null;
+let claiming = false; // a claim is on its way: the console may hold it for us already
+const say = (text) => { const held = $("#held"); held.textContent = text; held.hidden = !text; };
+const enable = (on) => { for (const button of $$("#actions [data-act]")) if (!/^(undo|help|claim)$/.test(button.dataset.act)) button.disabled = !on; };
+async function claim() {
+  if (claiming || !workable || pageData.role === "viewer" || decided) return;
+  claiming = true;
+  try {
+    lease = await call(`${base}/claim`, {});
+    say("");
+    enable(true);
+  } catch (error) {
+    lease = null;
+    say(`${error.message} You can look, but not decide.`);
+    enable(false);
+  }
+  claiming = false;
+  showLease();
+}
+async function renew() {
+  const renewed = lease;
+  if (!renewed || document.hidden || decided) return;
+  try {
+    const longer = await call(`${base}/renew`, {});
+    if (lease === renewed) lease = longer; // else it ran out or was claimed anew while the answer was on its way
+  } catch (error) {
+    if (error.code === "lapsed" && lease === renewed) await claim();
+  }
+  showLease();
+}
+function release() {
+  if (!(lease || claiming) || decided) return;
+  lease = null;
+  claiming = false;
+  fetch(`${base}/release`, { method: "POST", keepalive: true, headers: { "content-type": "application/json" }, body: "{}" }).catch(() => {});
+}
+function showLease() {
+  const text = $("#lease");
+  const button = $("#claim");
+  if (button) button.firstChild.textContent = lease ? "Release " : "Claim ";
+  if (!lease) { text.textContent = ""; return; }
+  const left = lease.until_ms - Date.now() - skew;
+  text.classList.toggle("soon", left < 60000);
+  text.textContent = left > 0 ? `yours for ${Math.floor(left / 60000)}:${String(Math.floor((left % 60000) / 1000)).padStart(2, "0")}` : "your claim has run out";
+  if (left <= 0) { lease = null; enable(false); say("Your claim has run out. Claim it again to decide."); }
+}
+const skew = pageData.now_ms - Date.now();
+async function toggleClaim() {
+  if (lease) { release(); enable(false); say("You released this episode. Claim it again to decide."); showLease(); } else await claim();
+}
+
+// -------------------------------------------------------------------------------------- verdict
+const extras = () => ({
+  tags: $$("input[name=tag]:checked").map((input) => input.value),
+  note: $("#note").value.trim(),
+  fault_code: $("#fault").value.trim(),
+});
+let busy = false;
+async function send(path, body) {
+  if (busy || $("#actions [data-act=normal]")?.disabled !== false) return;
+  busy = true;
+  enable(false);
+  const part = brush;
+  try {
+    const done = await call(path, { request_id: newId(), ...body, view: data.view });
+    decided = true;
+    toastNext(done.message, true);
+    if (part) location.reload();
+    else location.href = done.next ? `/episode/${done.next}${viewQuery}` : `/queue${viewQuery}`;
+  } catch (error) {
+    busy = false;
+    enable(true);
+    toast(error.message, { bad: true });
+    if (error.code === "leased" || error.code === "lapsed") await claim();
+  }
+}
+const decide = (verdict) => send("/api/labels", {
+  verdict, targets: [{ id: data.id, n_events: data.n_events, status: data.status }], span_ms: brush || null, ...extras(),
+});
+const snooze = () => send("/api/snooze", { episodes: [data.id], minutes: 30 });
+async function undo() {
+  try {
+    const done = await call("/api/undo", { request_id: newId() });
+    toastNext(done.message, false);
+    decided = true;
+    location.href = `/episode/${done.episodes[0]}${viewQuery}`;
+  } catch (error) {
+    toast(error.message, { bad: error.code !== "nothing" });
+  }
+}
+const go = (id) => { if (id) location.href = `/episode/${id}${viewQuery}`; };
+
+// --------------------------------------------------------------------------------------- wiring
+onKeys({
+  anomaly: () => decide("anomaly"), normal: () => decide("normal"), unsure: () => decide("unsure"),
+  snooze, undo, claim: toggleClaim, help: showKeys,
+  next: () => go(data.following), previous: () => go(data.previous),
+  back: () => { if (brush) markRange(null); else { release(); location.href = `/queue${viewQuery}`; } },
+  pan_left: () => pan(-0.25), pan_right: () => pan(0.25), zoom_in: () => zoom(0.5), zoom_out: () => zoom(2), reset,
+  mark_start: () => shrink(true), mark_end: () => shrink(false), whole: () => markRange(null),
+  tags: () => $("input[name=tag]")?.focus(),
+  note: () => $("#note")?.focus(),
+});
+for (const button of $$("[data-sensor]")) {
+  button.addEventListener("click", async () => {
+    const id = button.dataset.sensor;
+    if (siblings.has(id)) siblings.delete(id); else siblings.set(id, null);
+    button.setAttribute("aria-pressed", String(siblings.has(id)));
+    await load();
+  });
+}
+$("#copy-link")?.addEventListener("click", async () => {
+  const link = `${location.origin}/episode/${data.id}`;
+  try { await navigator.clipboard.writeText(link); toast("Link copied."); } catch { toast(link); }
+});
+$(".raw")?.addEventListener("toggle", async (event) => {
+  const box = event.target;
+  if (!box.open || box.dataset.loaded) return;
+  box.dataset.loaded = "true";
+  const found = await asking(`/api/events/${box.dataset.event}/raw`);
+  if (!found) { delete box.dataset.loaded; return; }
+  $("#raw").textContent = found.text;
+  $("#raw-note").textContent = found.shown < found.bytes ? `The first ${found.shown.toLocaleString("en")} of ${found.bytes.toLocaleString("en")} bytes.` : "";
+});
+// The plots: a wheel with Ctrl zooms, two fingers pan by drag marking instead.
+$("#plots").addEventListener("wheel", (event) => {
+  if (!event.ctrlKey) return;
+  event.preventDefault();
+  zoom(event.deltaY > 0 ? 1.25 : 0.8);
+}, { passive: false });
+addEventListener("pagehide", release);
+addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
+
+load();
+claim();
+setInterval(showLease, 1000);
+every(45000, renew);
+// What arrives later shows up by itself; a view that was moved stays where it is.
+async function follow() {
+  if (!latest) return load();
+  const found = await call(`${base}/series?from=${full.from}&to=${full.from}&px=10`).catch(() => null);
+  if (!found) return;
+  [full.from, full.to] = found.around;
+  if (!moved) view = { ...full };
+  await load();
+}
+every(4000, follow);
+takeToast(undo);

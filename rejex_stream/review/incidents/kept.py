@@ -1,0 +1,265 @@
+"""What the store keeps of incidents: each as it stands, its changes in order, and the replies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from sqlite3 import Connection, Row
+from typing import NamedTuple
+
+from rejex_stream.encode import decode_command, decode_incidents, encode_incident
+from rejex_stream.review.queue import series
+from rejex_stream.review.queue.series import Series
+from rejex_stream.types import (
+    Command,
+    CommandReply,
+    Incident,
+    IncidentState,
+    Label,
+    Position,
+)
+
+__all__ = [
+    "Answer",
+    "Change",
+    "Kept",
+    "Line",
+    "answers_to",
+    "held_streams",
+    "kept_incident",
+    "lines",
+    "open_count",
+    "standing",
+    "take",
+    "timeline",
+]
+
+_LABELS = {code: label for label, code in series.LABEL_CODES.items()}
+_MOST_CLOSED = 100
+_MOST_CHANGES = 500
+
+
+class Kept(NamedTuple):
+    """An incident as it stands, and whose pipeline it is of."""
+
+    pipeline: str
+    incident: Incident
+
+    @property
+    def can_be_answered(self) -> bool:
+        """Whether a person's word would still change anything."""
+        return self.incident.state not in (IncidentState.ADOPTING, IncidentState.CLOSED)
+
+
+class Change(NamedTuple):
+    """One change of an incident, and what the store has of the sensor at that time.
+
+    `score` and `label` are those of its newest event until then, `values` (by channel) those of the
+    newest whose reading is known; none where the store has none.
+    """
+
+    incident: Incident
+    values: tuple[tuple[str, float], ...]
+    score: float | None
+    label: Label | None
+
+
+class Answer(NamedTuple):
+    """A command that was given here, and what became of it; no replies: it is awaited."""
+
+    command: Command
+    sent: bool
+    replies: tuple[CommandReply, ...]
+
+    @property
+    def accepted(self) -> bool | None:
+        """Whether it holds; where one partition obeys, the others need not."""
+        return any(reply.accepted for reply in self.replies) if self.replies else None
+
+    @property
+    def said(self) -> str:
+        """What the pipeline said to it."""
+        told = [reply.said for reply in self.replies if reply.accepted == self.accepted]
+        return " ".join(dict.fromkeys(told))
+
+
+class Line(NamedTuple):
+    """A sensor's readings and scores around an incident."""
+
+    sensor: str
+    low_ms: int
+    begin_ms: int
+    end_ms: int
+    high_ms: int
+    series: Series
+
+
+# ----------------------------------------------------------------------------------- coming in
+def take(
+    connection: Connection, told: Incident | tuple[Position, CommandReply], pipeline: str
+) -> bool:
+    """Keep a change of an incident or a reply, in a write transaction; says whether it was new."""
+    if not isinstance(told, Incident):
+        position, reply = told
+        cursor = connection.execute(
+            "INSERT INTO reply (command, position, accepted, said) VALUES (?,?,?,?) "
+            "ON CONFLICT DO NOTHING",
+            (reply.command, str(position), int(reply.accepted), reply.said),
+        )
+        return cursor.rowcount > 0
+    cursor = connection.execute(
+        "INSERT INTO incident_change (incident, version, record) VALUES (?,?,?) "
+        "ON CONFLICT DO NOTHING",
+        (told.id, told.version, encode_incident(told)),
+    )
+    connection.execute(
+        "INSERT INTO incident VALUES (?,?,?,?,?,?,?) ON CONFLICT (incident) DO UPDATE SET "
+        "pipeline = excluded.pipeline, state = excluded.state, version = excluded.version, "
+        "severity = excluded.severity, changed_ms = excluded.changed_ms "
+        "WHERE excluded.version > incident.version",
+        (
+            told.id,
+            pipeline,
+            told.stream_key,
+            told.state,
+            told.version,
+            told.peak_severity,
+            told.changed_ms,
+        ),
+    )
+    return cursor.rowcount > 0
+
+
+# -------------------------------------------------------------------------------------- looking
+_NEWEST = (
+    "SELECT i.pipeline, c.record FROM incident i JOIN incident_change c USING (incident, version) "
+)
+
+
+def standing(connection: Connection) -> list[Kept]:
+    """Return every incident that is not over, and the last ones that are, most severe first."""
+    order = "ORDER BY i.severity DESC, i.changed_ms DESC, i.incident"
+    return [
+        *_kept(connection.execute(f"{_NEWEST} WHERE i.state <> 'closed' {order}")),
+        *_kept(
+            connection.execute(
+                f"{_NEWEST} WHERE i.incident IN (SELECT incident FROM incident "
+                f"WHERE state = 'closed' ORDER BY changed_ms DESC LIMIT ?) {order}",
+                (_MOST_CLOSED,),
+            )
+        ),
+    ]
+
+
+def kept_incident(connection: Connection, incident: str) -> Kept | None:
+    """Return an incident as it stands."""
+    found = connection.execute(f"{_NEWEST} WHERE i.incident = ?", (incident,))
+    return next(_kept(found), None)
+
+
+def _kept(rows: Iterable[Row]) -> Iterator[Kept]:
+    for row in rows:
+        yield Kept(row["pipeline"], _incident(row["record"]))
+
+
+def _incident(record: bytes) -> Incident:
+    found = decode_incidents(record)
+    assert isinstance(found, Incident), "replies have a table of their own"
+    return found
+
+
+def open_count(connection: Connection) -> int:
+    """Return how many incidents are not over."""
+    return int(
+        connection.execute("SELECT count(*) FROM incident WHERE state <> 'closed'").fetchone()[0]
+    )
+
+
+def held_streams(connection: Connection) -> dict[tuple[str, str], str]:
+    """Return the incident that holds each stream, by pipeline and stream key."""
+    return {
+        (row["pipeline"], row["stream_key"]): row["incident"]
+        for row in connection.execute(
+            "SELECT pipeline, stream_key, incident FROM incident WHERE state <> 'closed' "
+            "ORDER BY changed_ms"
+        )
+    }
+
+
+def timeline(connection: Connection, incident: Incident) -> list[Change]:
+    """Return the changes of an incident, the newest first."""
+    sensor = next(iter(_sensors(connection, incident)), None)
+    rows = connection.execute(
+        "SELECT record FROM incident_change WHERE incident = ? ORDER BY version DESC LIMIT ?",
+        (incident.id, _MOST_CHANGES),
+    ).fetchall()
+    return [_change(connection, _incident(row["record"]), sensor) for row in rows]
+
+
+def _change(connection: Connection, incident: Incident, sensor: Row | None) -> Change:
+    if sensor is None:
+        return Change(incident, (), None, None)
+    scored, read = (
+        connection.execute(
+            "SELECT score, label, channel_values FROM point WHERE sensor_id = ? "
+            f"AND t_ms BETWEEN ? AND ? AND {column} IS NOT NULL ORDER BY t_ms DESC LIMIT 1",
+            (sensor["sensor_id"], incident.onset_ms, incident.changed_ms),
+        ).fetchone()
+        for column in ("label", "channel_values")
+    )
+    names = json.loads(sensor["channels"])
+    values = series.values_of(read["channel_values"]) if read else []
+    return Change(
+        incident,
+        tuple(zip(names, values, strict=True)) if len(values) == len(names) else (),
+        scored["score"] if scored else None,
+        _LABELS[scored["label"]] if scored else None,
+    )
+
+
+def lines(connection: Connection, incident: Incident) -> list[Line]:
+    """Return readings and scores of its sensors around an incident, where the store has them."""
+    found = []
+    for row in _sensors(connection, incident):
+        last = row["last_ms"] or incident.changed_ms
+        end = incident.changed_ms if incident.state is IncidentState.CLOSED else last
+        width = max(60_000, end - incident.onset_ms)
+        low, high = incident.onset_ms - width // 2, end + width // 4
+        names = json.loads(row["channels"])
+        read = series.read(connection, row["sensor_id"], names, low, high, most=400)
+        found.append(Line(row["sensor"], low, incident.onset_ms, end, high, read))
+    return found
+
+
+def _sensors(connection: Connection, incident: Incident) -> list[Row]:
+    marks = ",".join("?" * len(incident.sensors))
+    return connection.execute(
+        f"SELECT * FROM sensor WHERE stream_key = ? AND sensor IN ({marks}) ORDER BY sensor",
+        (incident.stream_key, *incident.sensors),
+    ).fetchall()
+
+
+def answers_to(connection: Connection, incident: str) -> list[Answer]:
+    """Return what was said here about an incident, the newest first."""
+    rows = connection.execute(
+        "SELECT command, record, sent_ms FROM answer WHERE incident = ? ORDER BY answer_seq DESC",
+        (incident,),
+    ).fetchall()
+    return [
+        Answer(
+            decode_command(row["record"]),
+            row["sent_ms"] is not None,
+            _replies(connection, row["command"]),
+        )
+        for row in rows
+    ]
+
+
+def _replies(connection: Connection, command: str) -> tuple[CommandReply, ...]:
+    rows = connection.execute(
+        "SELECT accepted, said FROM reply WHERE command = ? ORDER BY reply_seq", (command,)
+    )
+    return tuple(
+        CommandReply(command=command, accepted=bool(row["accepted"]), said=row["said"])
+        for row in rows
+    )

@@ -1,0 +1,600 @@
+"""One SQLite file: its tables, opened safely, written by one transaction at a time.
+
+Facts (`event`, `label`, `label_event`, `audit`) are only ever inserted; triggers refuse anything
+else. Everything else is a view of those facts, or short-lived coordination (leases, snoozes).
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import shutil
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from rejex_stream.errors import ConfigError, ConnectorError
+
+__all__ = [
+    "SCHEMA",
+    "SCHEMA_VERSION",
+    "Database",
+    "StoreError",
+    "filesystem_of",
+    "owner_only",
+    "remove_file",
+    "require_replaceable",
+    "take_place",
+]
+
+SCHEMA_VERSION = 2
+
+# What version 1 lacks, besides whole tables.
+_ADDED = (("episode", "incident TEXT"), ("episode", "severity REAL"), ("event", "severity REAL"))
+
+_APPEND_ONLY = ("label", "label_event", "audit")
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+
+CREATE TABLE IF NOT EXISTS sensor (
+  sensor_id INTEGER PRIMARY KEY,
+  stream_key TEXT NOT NULL,
+  sensor TEXT NOT NULL,
+  grp TEXT NOT NULL,                -- text before the first slash, for grouping on screens
+  pipeline TEXT NOT NULL DEFAULT '',
+  channels TEXT NOT NULL DEFAULT '[]',
+  last_ms INTEGER, epoch INTEGER,
+  window_len INTEGER, n_anomalies INTEGER, band_lower INTEGER, band_upper INTEGER, tolerance REAL,
+  UNIQUE (stream_key, sensor)
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS episode (
+  episode_id TEXT PRIMARY KEY,
+  root_id TEXT NOT NULL,            -- the episode it was split from, else itself
+  sensor_id INTEGER NOT NULL REFERENCES sensor,
+  why TEXT NOT NULL,
+  status TEXT NOT NULL,             -- open|needs_second|disputed|done|expired|held|empty
+  verdict TEXT,
+  start_ms INTEGER NOT NULL, end_ms INTEGER NOT NULL,
+  first_seq INTEGER NOT NULL, last_seq INTEGER NOT NULL,
+  n_events INTEGER NOT NULL,
+  confidence REAL,                  -- the least stable event's
+  priority INTEGER NOT NULL DEFAULT 0,
+  received_ms INTEGER NOT NULL,     -- wall clock of the first arrival: what age counts from
+  ready_ms INTEGER NOT NULL,
+  decided_ms INTEGER,
+  lease_owner TEXT, lease_until_ms INTEGER, lease_since_ms INTEGER,
+  snooze_until_ms INTEGER, snooze_growth INTEGER NOT NULL DEFAULT 0, snooze_by TEXT,
+  incident TEXT,                    -- the incident that its events are of: one item for all
+  severity REAL                     -- the largest of its events
+) STRICT;
+CREATE INDEX IF NOT EXISTS episode_incident ON episode (incident) WHERE incident IS NOT NULL;
+CREATE INDEX IF NOT EXISTS episode_queue ON episode (status, priority DESC, received_ms);
+CREATE INDEX IF NOT EXISTS episode_sensor ON episode (sensor_id, status, end_ms);
+CREATE INDEX IF NOT EXISTS episode_lease ON episode (lease_owner) WHERE lease_owner IS NOT NULL;
+
+CREATE TABLE IF NOT EXISTS event (
+  event_id INTEGER PRIMARY KEY,
+  topic TEXT NOT NULL, partition INTEGER NOT NULL, offset INTEGER NOT NULL,
+  sensor_id INTEGER NOT NULL REFERENCES sensor,
+  episode_id TEXT NOT NULL REFERENCES episode,
+  event_time_ms INTEGER NOT NULL,
+  seq INTEGER NOT NULL,
+  confidence REAL,
+  reason TEXT,
+  received_ms INTEGER NOT NULL,
+  item BLOB NOT NULL,               -- the review item as JSON, without its context
+  raw BLOB NOT NULL,                -- the whole record as it came, deflated
+  raw_bytes INTEGER NOT NULL,       -- its size before deflating
+  severity REAL,
+  UNIQUE (topic, partition, offset)
+) STRICT;
+CREATE INDEX IF NOT EXISTS event_episode ON event (episode_id, event_time_ms, event_id);
+
+CREATE TABLE IF NOT EXISTS label (
+  label_seq INTEGER PRIMARY KEY AUTOINCREMENT,
+  label_id TEXT NOT NULL UNIQUE,
+  episode_id TEXT NOT NULL,
+  reviewer TEXT NOT NULL,
+  kind TEXT NOT NULL,               -- label | retract
+  target TEXT,                      -- the label a retraction takes back
+  source TEXT NOT NULL,             -- human | expired
+  verdict TEXT,
+  created_ms INTEGER NOT NULL,
+  handle_ms INTEGER,                -- from claim to verdict, where it was claimed
+  record BLOB NOT NULL              -- the LabelRecord as published
+) STRICT;
+CREATE INDEX IF NOT EXISTS label_episode ON label (episode_id);
+CREATE INDEX IF NOT EXISTS label_time ON label (created_ms);
+
+CREATE TABLE IF NOT EXISTS label_event (
+  event_id INTEGER NOT NULL REFERENCES event,
+  label_seq INTEGER NOT NULL REFERENCES label,
+  PRIMARY KEY (event_id, label_seq)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS outbox (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT,
+  label_id TEXT NOT NULL,
+  key BLOB NOT NULL, value BLOB NOT NULL,
+  sent_ms INTEGER, place TEXT
+) STRICT;
+CREATE INDEX IF NOT EXISTS outbox_pending ON outbox (seq) WHERE sent_ms IS NULL;
+
+CREATE TABLE IF NOT EXISTS action (    -- what can be undone, and what a retried request gets back
+  action_seq INTEGER PRIMARY KEY AUTOINCREMENT,
+  request_id TEXT NOT NULL UNIQUE,
+  reviewer TEXT NOT NULL,
+  kind TEXT NOT NULL,
+  at_ms INTEGER NOT NULL,
+  undone INTEGER NOT NULL DEFAULT 0,
+  payload TEXT NOT NULL,
+  result TEXT NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS action_undo ON action (reviewer, undone, action_seq);
+
+CREATE TABLE IF NOT EXISTS audit (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT,
+  at_ms INTEGER NOT NULL,
+  actor TEXT NOT NULL,
+  action TEXT NOT NULL,
+  subject TEXT NOT NULL,
+  detail TEXT NOT NULL,
+  hash TEXT NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS audit_subject ON audit (subject, seq);
+
+CREATE TABLE IF NOT EXISTS consumed (  -- where to go on reading, moved with what was read
+  topic TEXT NOT NULL, partition INTEGER NOT NULL, next_offset INTEGER NOT NULL,
+  PRIMARY KEY (topic, partition)
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS counted (   -- verdicts already in the totals, per input partition
+  topic TEXT NOT NULL, partition INTEGER NOT NULL, last_offset INTEGER NOT NULL,
+  PRIMARY KEY (topic, partition)
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS point (     -- the series around events, full resolution, a ring
+  sensor_id INTEGER NOT NULL REFERENCES sensor,
+  t_ms INTEGER NOT NULL,
+  channel_values BLOB,                 -- float64, one per channel, NaN where missing
+  score REAL,
+  label INTEGER,
+  PRIMARY KEY (sensor_id, t_ms)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS minute (    -- exact counts and extremes per minute, kept long
+  sensor_id INTEGER NOT NULL REFERENCES sensor,
+  t_ms INTEGER NOT NULL,
+  normal INTEGER NOT NULL DEFAULT 0, anomaly INTEGER NOT NULL DEFAULT 0,
+  rejected INTEGER NOT NULL DEFAULT 0,
+  banded INTEGER NOT NULL DEFAULT 0,   -- events judged by rank and band: what theory speaks about
+  ambiguous INTEGER NOT NULL DEFAULT 0,
+  expected REAL NOT NULL DEFAULT 0,    -- sum of R over the banded events
+  lows BLOB, highs BLOB, score_low REAL, score_high REAL,
+  PRIMARY KEY (sensor_id, t_ms)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS minute_time ON minute (t_ms);
+
+CREATE TABLE IF NOT EXISTS mark (      -- model swaps and alarms, for the plots
+  pipeline TEXT NOT NULL,
+  stream_key TEXT NOT NULL,            -- empty for the whole pipeline
+  t_ms INTEGER NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL,
+  PRIMARY KEY (pipeline, stream_key, t_ms, kind)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS rate (     -- what the monitors said, as time went by
+  pipeline TEXT NOT NULL,
+  stream_key TEXT NOT NULL,            -- empty for the whole pipeline
+  t_ms INTEGER NOT NULL,               -- event time
+  rate_seq INTEGER NOT NULL,           -- order of arrival
+  value BLOB NOT NULL,                 -- the sample, as JSON
+  PRIMARY KEY (pipeline, stream_key, t_ms)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS rate_order ON rate (rate_seq);
+
+CREATE TABLE IF NOT EXISTS monitor (   -- state of the monitors, so that a restart goes on
+  pipeline TEXT PRIMARY KEY, state BLOB NOT NULL
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS incident (  -- each as it stands
+  incident TEXT PRIMARY KEY,
+  pipeline TEXT NOT NULL, stream_key TEXT NOT NULL, state TEXT NOT NULL,
+  version INTEGER NOT NULL, severity REAL NOT NULL, changed_ms INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS incident_change (
+  change_seq INTEGER PRIMARY KEY AUTOINCREMENT,
+  incident TEXT NOT NULL, version INTEGER NOT NULL,
+  record BLOB NOT NULL,                -- as published
+  UNIQUE (incident, version)
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS reply (     -- what became of commands, whoever gave them
+  reply_seq INTEGER PRIMARY KEY AUTOINCREMENT,
+  command TEXT NOT NULL, position TEXT NOT NULL,
+  accepted INTEGER NOT NULL, said TEXT NOT NULL,
+  UNIQUE (command, position)
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS answer (    -- commands given here, and those on their way out
+  answer_seq INTEGER PRIMARY KEY AUTOINCREMENT,
+  command TEXT NOT NULL UNIQUE,        -- made of the request: a retry says nothing new
+  incident TEXT NOT NULL, pipeline TEXT NOT NULL,
+  record BLOB NOT NULL,                -- the command as published
+  sent_ms INTEGER
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS session (
+  token_hash TEXT PRIMARY KEY,
+  reviewer TEXT NOT NULL, role TEXT NOT NULL,
+  kind TEXT NOT NULL,                  -- cookie | link
+  expires_ms INTEGER NOT NULL
+) STRICT;
+"""
+
+_TRIGGERS = "\n".join(
+    f"""CREATE TRIGGER IF NOT EXISTS {table}_no_{verb} BEFORE {verb.upper()} ON {table}
+BEGIN SELECT RAISE(ABORT, '{table} rows are never changed'); END;"""
+    for table in _APPEND_ONLY
+    for verb in ("update", "delete")
+)
+
+SCHEMA = f"{_TABLES}\n{_TRIGGERS}"
+
+
+# WAL needs shared memory between processes, which these cannot give: locks are silently lost.
+_NETWORK = frozenset(
+    [
+        *("9p", "afs", "beegfs", "ceph", "cifs", "davfs", "glusterfs", "lustre", "ncpfs", "nfs"),
+        *("nfs4", "smb2", "smb3", "smbfs", "fuse.davfs2", "fuse.gcsfuse", "fuse.glusterfs"),
+        *("fuse.rclone", "fuse.s3fs", "fuse.sshfs"),
+    ]
+)
+
+
+def filesystem_of(path: Path, mounts: str | None = None) -> str:
+    r"""Return the type of the file system that holds `path`, or ``unknown``.
+
+    Parameters
+    ----------
+    path
+        Need not exist yet.
+    mounts
+        Text in the form of ``/proc/self/mountinfo``; read from there by default.
+
+    Examples
+    --------
+    >>> table = "22 1 8:1 / / rw - ext4 /dev/a rw\n30 22 0:5 / /mnt/share rw - nfs4 host:/x rw"
+    >>> filesystem_of(Path("/mnt/share/review.db"), table)
+    'nfs4'
+    """
+    table = Path("/proc/self/mountinfo")
+    if mounts is None:
+        mounts = table.read_text(encoding="utf-8", errors="replace") if table.exists() else ""
+    target, best, found = path.resolve(), -1, "unknown"
+    for line in mounts.splitlines():
+        left, _, right = line.partition(" - ")
+        if not right:
+            continue
+        mount = Path(left.split()[4].replace("\\040", " "))
+        if len(mount.parts) >= best and target.is_relative_to(mount):
+            best, found = len(mount.parts), right.split()[0]
+    return found
+
+
+class StoreError(ConnectorError):
+    """The store's file cannot be read or written now; what was tried was not done at all."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retriable=True)
+
+
+# With less room an I/O error is a full disk: what SQLite cannot map, it cannot name.
+_LITTLE_BYTES = 1 << 20
+_GOES_ON = "What comes in waits and is not lost; the console goes on by itself."
+
+
+def _explain(error: sqlite3.Error, path: Path) -> StoreError | None:
+    """Say what is wrong with the file, and what to do; ``None`` where a statement was wrong."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without SQLite's note of where it was
+    failed = code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
+    if code == sqlite3.SQLITE_FULL or (failed and _free_bytes(path) < _LITTLE_BYTES):
+        told = (
+            f"cannot be written ({error}): make room on the file system that holds "
+            f"{str(path.parent)!r}. {_GOES_ON}"
+        )
+    elif failed:
+        told = (
+            f"cannot be used ({error}, {error.sqlite_errorname}): check that its folder is there, "
+            f"the limits of the process, and the system's log for errors of the disk. {_GOES_ON}"
+        )
+    elif code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        told = f"is locked by {_holder(path)} ({error}): let that finish, or end it. {_GOES_ON}"
+    elif code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+        told = (
+            f"cannot be written ({error}): let the console's user write the file and its folder, "
+            f"and mount them for writing. {_GOES_ON}"
+        )
+    elif code == sqlite3.SQLITE_CORRUPT:
+        told = (
+            f"is damaged ({error}): stop the console, and put a backup in its place or make it "
+            "anew with `rejex-stream review rebuild`."
+        )
+    else:
+        return None
+    return StoreError(f"The review store {str(path)!r} {told}")
+
+
+def _free_bytes(path: Path) -> int:
+    try:
+        return shutil.disk_usage(path.parent).free
+    except OSError:
+        return _LITTLE_BYTES
+
+
+def _holder(path: Path) -> str:
+    """Name who holds a write lock on a database; Linux tells, others do not."""
+    try:
+        inodes = {
+            str(file.stat().st_ino)
+            for file in (path, path.with_name(path.name + "-shm"))
+            if file.exists()
+        }
+        locks = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return "another process"
+    for line in locks:
+        words = line.split()
+        if len(words) < 6 or words[3] != "WRITE" or words[5].rpartition(":")[2] not in inodes:
+            continue
+        pid = words[4]
+        if pid == str(os.getpid()):
+            return "another action of this console"
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            command = ""
+        return f"process {pid}" + (f" ({command.replace(chr(0), ' ').strip()})" if command else "")
+    return "another process"
+
+
+def owner_only(path: str | Path, flags: int) -> int:
+    """Open a file as ``open(opener=...)`` wants it: a new one is its owner's alone (0600).
+
+    One that is there keeps its mode: who opened it to a group meant to.
+    """
+    return os.open(path, flags, 0o600)
+
+
+class Database:
+    """A review database in one SQLite file, used by several threads and processes at once.
+
+    Every statement runs in a block of :meth:`read` or :meth:`write`. The write-ahead log gives
+    readers their state beside a writer; every write runs in ``BEGIN IMMEDIATE``, so that two of
+    them never decide on the same row. Blocks of one thread do not nest into a second write: it
+    would wait for the first.
+
+    Parameters
+    ----------
+    path
+        The file; it and its tables are made if missing.
+    busy_timeout_s
+        How long a writer waits for its turn.
+
+    Raises
+    ------
+    ConfigError
+        If the file lies on a network file system, is no database, or is of another version.
+    StoreError
+        By every block, if the disk is full or fails, or the file is locked, damaged or gone.
+    """
+
+    def __init__(self, path: Path, *, busy_timeout_s: float = 10.0) -> None:
+        self.path = path
+        self._busy_timeout_s = busy_timeout_s
+        self._idle: queue.LifoQueue[sqlite3.Connection] = queue.LifoQueue()
+        self._all: list[sqlite3.Connection] = []
+        self._identity: tuple[int, int] | None = None
+        kind = filesystem_of(path)
+        if kind in _NETWORK:
+            raise ConfigError(
+                f"The review store {str(path)!r} lies on a network file system ({kind}), where "
+                "SQLite's locks do not hold: put it on a local disk."
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):  # SQLite says it better, and gives its log the mode of the file
+            os.close(owner_only(path, os.O_RDWR | os.O_CREAT))
+        try:
+            self._prepare()
+        except sqlite3.DatabaseError as error:
+            self.close()
+            told = _explain(error, path)
+            if told is not None:
+                raise told from error
+            raise ConfigError(
+                f"{str(path)!r} cannot be used as a review store ({error}): give a new path, or "
+                "rebuild it with `rejex-stream review rebuild`."
+            ) from error
+        found = path.stat()
+        self._identity = (found.st_dev, found.st_ino)
+
+    def _prepare(self) -> None:
+        with self._borrow() as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+            found = connection.execute("PRAGMA user_version").fetchone()[0]
+            if not 0 <= found <= SCHEMA_VERSION:
+                raise ConfigError(
+                    f"The review store {str(self.path)!r} has schema version {found}, this program "
+                    f"writes {SCHEMA_VERSION}: rebuild it with `rejex-stream review rebuild`."
+                )
+            if found < SCHEMA_VERSION:
+                self._bring_up_to_date(connection)
+
+    @staticmethod
+    def _bring_up_to_date(connection: sqlite3.Connection) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        for table, column in _ADDED:
+            there = [row["name"] for row in connection.execute(f"PRAGMA table_info({table})")]
+            if there and column.split()[0] not in there:
+                connection.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
+        connection.execute("COMMIT")
+        connection.executescript(
+            f"BEGIN IMMEDIATE;{SCHEMA}PRAGMA user_version = {SCHEMA_VERSION};COMMIT;"
+        )
+
+    def _require_there(self) -> None:
+        """Refuse to write into a file that nobody can open any more: it would be lost with us."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            found = None
+        if found is None or (found.st_dev, found.st_ino) != self._identity:
+            raise StoreError(
+                f"The review store {str(self.path)!r} was removed or replaced while it was open: "
+                "stop the console, put the file back or make it anew with `rejex-stream review "
+                "rebuild`, and start again."
+            )
+
+    def _connect(self) -> sqlite3.Connection:
+        try:
+            connection = sqlite3.connect(
+                self.path,
+                timeout=self._busy_timeout_s,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+        except sqlite3.OperationalError as error:
+            raise ConnectorError(
+                f"The review store {str(self.path)!r} cannot be opened ({error}): "
+                "check that the folder exists and can be written."
+            ) from error
+        connection.row_factory = sqlite3.Row
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA foreign_keys = ON")
+        self._all.append(connection)
+        return connection
+
+    @contextmanager
+    def _borrow(self) -> Iterator[sqlite3.Connection]:
+        try:
+            connection = self._idle.get_nowait()
+        except queue.Empty:
+            if self._identity is not None:
+                self._require_there()  # or SQLite would make another one
+            connection = self._connect()
+        try:
+            yield connection
+        finally:
+            if connection.in_transaction:  # it could not even be rolled back
+                self._all.remove(connection)
+                connection.close()
+            else:
+                self._idle.put(connection)
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
+        with self._borrow() as connection:
+            try:
+                connection.execute(begin)
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException as error:
+                if connection.in_transaction:  # on a full disk SQLite has rolled back by itself
+                    with suppress(sqlite3.Error):
+                        connection.execute("ROLLBACK")
+                told = _explain(error, self.path) if isinstance(error, sqlite3.Error) else None
+                if told is not None:
+                    raise told from error
+                raise
+
+    @contextmanager
+    def write(self) -> Iterator[sqlite3.Connection]:
+        """Run a block as one transaction, alone among writers; all of it or nothing.
+
+        Raises
+        ------
+        StoreError
+            If the file cannot be written; nothing was.
+        """
+        with self._transaction("BEGIN IMMEDIATE") as connection:
+            self._require_there()
+            yield connection
+
+    @contextmanager
+    def read(self) -> Iterator[sqlite3.Connection]:
+        """Run a block against one unchanging state, beside any writer."""
+        with self._transaction("BEGIN DEFERRED") as connection:
+            yield connection
+
+    def back_up(self, target: Path) -> None:
+        """Write a consistent copy to `target`, which must not exist, beside running writers."""
+        with self._borrow() as connection:
+            connection.execute("VACUUM INTO ?", (str(target),))
+
+    def integrity(self) -> str:
+        """Return ``ok``, or the first damage that a look at every page finds."""
+        with self._borrow() as connection:
+            return str(connection.execute("PRAGMA integrity_check(1)").fetchone()[0])
+
+    def settle(self) -> None:
+        """Move everything from the write-ahead log into the file itself."""
+        with self._borrow() as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def close(self) -> None:
+        """Close every connection; the database must not be in use."""
+        for connection in self._all:
+            connection.close()
+        self._all.clear()
+        self._idle = queue.LifoQueue()
+
+
+def require_replaceable(path: Path) -> None:
+    """Refuse to put another store in the place of one that is in use or holds unsent labels.
+
+    Raises
+    ------
+    ConfigError
+        Also if what is there is no review store; one that is damaged may be replaced.
+    """
+    connection = sqlite3.connect(path, timeout=0.5, isolation_level=None)
+    try:
+        tables = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'outbox'").fetchone()
+        if tables is None:
+            raise ConfigError(f"{str(path)!r} is no review store: give another path.")
+        waiting = connection.execute(
+            "SELECT count(*) FROM outbox WHERE sent_ms IS NULL"
+        ).fetchone()[0]
+        if waiting:
+            raise ConfigError(
+                f"{waiting} labels in {str(path)!r} have not been published yet and would be lost: "
+                "let `rejex-stream review serve` send them, or rebuild into a new path."
+            )
+        # Possible only without any other connection.
+        connection.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+            raise ConfigError(
+                f"{str(path)!r} is in use: stop the console that has it open first."
+            ) from error
+        # Damaged: that is what a rebuild is for.
+    finally:
+        connection.close()
+
+
+_LOGS = ("-wal", "-shm")
+
+
+def remove_file(path: Path, suffixes: Sequence[str] = ("", *_LOGS)) -> None:
+    """Remove a closed store with its logs."""
+    for suffix in suffixes:
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def take_place(fresh: Path, path: Path) -> None:
+    """Put a closed, settled store in the place of another, whole or not at all."""
+    remove_file(path, _LOGS)  # first: beside another database, SQLite would play them into that
+    os.replace(fresh, path)

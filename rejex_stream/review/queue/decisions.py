@@ -1,0 +1,442 @@
+"""Verdicts by people, their undo, and what becomes of episodes that nobody looked at in time.
+
+A decision is checked first, then written to every target or to none. A request that is repeated
+(a retried POST) returns what it returned the first time. It is the store that remembers, so undo
+survives a reload, another tab and another day.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from sqlite3 import Connection, Row
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from rejex_stream.config.reviewing import SYSTEM, Fallback, Review
+from rejex_stream.encode import decode_review
+from rejex_stream.encode.labels import (
+    HumanVerdict,
+    LabelRecord,
+    active_labels,
+    decode_label,
+    label_id,
+)
+from rejex_stream.review.queue import audit, episodes
+from rejex_stream.review.queue.claims import (
+    Done,
+    Refusal,
+    counted,
+    held_by_other,
+    remember,
+    repeated,
+    undo_snooze,
+)
+from rejex_stream.review.queue.labels import (
+    publish,
+    records_of,
+    refresh_status,
+    resolution_of,
+)
+from rejex_stream.review.queue.listing import Viewer, model_leaning
+from rejex_stream.types import Position
+
+__all__ = ["Decision", "Target", "decide", "expire_due", "model_leaning", "undo"]
+
+
+class Target(NamedTuple):
+    """One episode as the reviewer saw it; if it changed meanwhile, that matters."""
+
+    episode_id: str
+    n_events: int
+    status: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A verdict for one or several episodes, with what the reviewer said about it.
+
+    Attributes
+    ----------
+    request_id
+        Made by the reviewer's screen once per keypress; also names the batch.
+    targets
+        Exactly these episodes, by id.
+    span_ms
+        First and last event time of the part meant, both included; one target only.
+    """
+
+    request_id: str
+    verdict: HumanVerdict
+    targets: tuple[Target, ...]
+    span_ms: tuple[int, int] | None = None
+    tags: tuple[str, ...] = ()
+    fault_code: str = ""
+    note: str = ""
+
+
+def _about(connection: Connection, row: Row) -> dict[str, Any]:
+    """Return what every record says of the episode it is about."""
+    events = connection.execute(
+        "SELECT topic, partition, offset FROM event WHERE episode_id = ? "
+        "ORDER BY event_time_ms, event_id",
+        (row["episode_id"],),
+    )
+    return {
+        **{name: row[name] for name in ("episode_id", "root_id", "stream_key", "sensor", "why")},
+        "events": tuple(Position(*tuple(event)) for event in events),
+        "from_ms": row["start_ms"],
+        "to_ms": row["end_ms"],
+    }
+
+
+def _record(  # noqa: PLR0917
+    connection: Connection,
+    episode: str,
+    decision: Decision,
+    viewer: Viewer,
+    now_ms: int,
+    ordinal: int,
+) -> LabelRecord:
+    row = connection.execute(
+        "SELECT e.*, s.stream_key, s.sensor FROM episode e JOIN sensor s USING (sensor_id) "
+        "WHERE episode_id = ?",
+        (episode,),
+    ).fetchone()
+    standing = active_labels(records_of(connection, episode))
+    people = [label for label in standing if label.source == "human"]
+    own = [label for label in people if label.reviewer == viewer.reviewer]
+    role: Literal["first", "second", "adjudication"] = "second" if people and not own else "first"
+    if row["status"] == "disputed" and viewer.role in ("lead", "admin"):
+        role = "adjudication"
+    elif own:
+        role = own[-1].role
+    return LabelRecord(
+        label_id=label_id(decision.request_id, str(ordinal), episode),
+        **_about(connection, row),
+        verdict=decision.verdict,
+        role=role,
+        reviewer=viewer.reviewer,
+        created_ms=now_ms,
+        tags=decision.tags,
+        fault_code=decision.fault_code,
+        note=decision.note,
+        supersedes=own[-1].label_id if own else None,
+        batch_id=decision.request_id,
+    )
+
+
+def _checked(connection: Connection, target: Target, viewer: Viewer, now_ms: int) -> Row:
+    """Return the episode row if this reviewer may decide it as they saw it."""
+    row: Row | None = connection.execute(
+        "SELECT * FROM episode WHERE episode_id = ?", (target.episode_id,)
+    ).fetchone()
+    if row is None or row["status"] == "empty":
+        raise Refusal("unknown", f"There is no episode {target.episode_id}.", target.episode_id)
+    if held_by_other(row, viewer.reviewer, now_ms):
+        raise Refusal(
+            "leased",
+            f"{row['lease_owner']} is working on {target.episode_id}; nothing was written.",
+            target.episode_id,
+        )
+    if row["status"] != target.status:
+        found = resolution_of(connection, target.episode_id)
+        who = " and ".join(found.reviewers) or "Somebody"
+        said = f" as {found.verdict}" if found.verdict else ""
+        raise Refusal(
+            "changed",
+            f"{who} decided {target.episode_id}{said} meanwhile; nothing was written.",
+            target.episode_id,
+        )
+    if row["status"] == "disputed" and viewer.role not in ("lead", "admin"):
+        parties = resolution_of(connection, target.episode_id).reviewers
+        if viewer.reviewer not in parties:
+            raise Refusal(
+                "forbidden",
+                f"{' and '.join(parties)} disagree about {target.episode_id}: "
+                "they or a lead settle it.",
+                target.episode_id,
+            )
+    if row["n_events"] < target.n_events:
+        raise Refusal(
+            "changed",
+            f"{target.episode_id} was split meanwhile; nothing was written.",
+            target.episode_id,
+        )
+    return row
+
+
+def _events_meant(
+    connection: Connection, target: Target, span_ms: tuple[int, int] | None
+) -> tuple[list[int], int]:
+    """Return the events a verdict speaks about (those the reviewer saw), and how many there are."""
+    # event_id is the order of arrival: what came after the reviewer looked is not judged.
+    rows = connection.execute(
+        "SELECT event_id, event_time_ms FROM event WHERE episode_id = ? ORDER BY event_id",
+        (target.episode_id,),
+    ).fetchall()
+    seen = rows[: target.n_events]
+    if span_ms is not None:
+        low, high = min(span_ms), max(span_ms)
+        seen = [row for row in seen if low <= row["event_time_ms"] <= high]
+        if not seen:
+            raise Refusal(
+                "bad_request",
+                "No event of the episode lies in the marked range: mark one that holds some, or "
+                "press e for the whole episode.",
+                target.episode_id,
+            )
+    return [row["event_id"] for row in seen], len(rows)
+
+
+def decide(
+    connection: Connection,
+    decision: Decision,
+    viewer: Viewer,
+    settings: Review,
+    now_ms: int,
+) -> Done:
+    """Give a verdict to every target, or refuse and write nothing.
+
+    Where the marked range, or what the reviewer saw of a growing episode, is only a part, that part
+    becomes an episode of its own and the rest stays open.
+
+    Raises
+    ------
+    Refusal
+        ``leased``, ``changed``, ``unknown``, ``forbidden`` or ``bad_request``.
+    """
+    before_now = repeated(connection, decision.request_id, viewer)
+    if before_now is not None:
+        return before_now
+    if viewer.role == "viewer":
+        raise Refusal("forbidden", "You may look but not decide: ask for the role reviewer.")
+    if not decision.targets or (decision.span_ms is not None and len(decision.targets) != 1):
+        raise Refusal(
+            "bad_request", "Name at least one episode; a marked range goes with exactly one."
+        )
+    rows = [_checked(connection, target, viewer, now_ms) for target in decision.targets]
+    meant = [_events_meant(connection, t, decision.span_ms) for t in decision.targets]
+    changed, parts, label_ids, n_events = [], [], [], 0
+    for ordinal, (target, row, (events, total)) in enumerate(
+        zip(decision.targets, rows, meant, strict=True)
+    ):
+        episode = target.episode_id
+        if len(events) < total:
+            episode = episodes.split(connection, target.episode_id, events)
+            parts.append((episode, target.episode_id))
+        record = _record(connection, episode, decision, viewer, now_ms, ordinal)
+        held = row["lease_owner"] == viewer.reviewer and row["lease_until_ms"] > now_ms
+        publish(
+            connection,
+            record,
+            handle_ms=now_ms - row["lease_since_ms"] if held else None,
+            sent=False,
+        )
+        refresh_status(connection, episode, settings, now_ms)
+        if episode != target.episode_id:
+            refresh_status(connection, target.episode_id, settings, now_ms)
+        audit.append(
+            connection,
+            now_ms,
+            viewer.reviewer,
+            "adjudicate" if record.role == "adjudication" else "label",
+            episode,
+            **_label_detail(record, target.episode_id),
+        )
+        changed.append(episode)
+        label_ids.append(record.label_id)
+        n_events += len(events)
+    done = Done(
+        "label",
+        f"{counted(len(changed), 'episode')} ({counted(n_events, 'event')}) "
+        f"marked {decision.verdict}",
+        tuple(changed),
+        n_events,
+    )
+    remember(
+        connection,
+        decision.request_id,
+        viewer,
+        done,
+        now_ms=now_ms,
+        payload={"labels": label_ids, "parts": parts},
+    )
+    return done
+
+
+def _label_detail(record: LabelRecord, asked: str) -> dict[str, Any]:
+    detail: dict[str, Any] = {
+        "label_id": record.label_id,
+        "verdict": record.verdict,
+        "events": len(record.events),
+        "role": record.role,
+    }
+    for name in ("note", "fault_code", "supersedes"):
+        if getattr(record, name):
+            detail[name] = getattr(record, name)
+    if record.tags:
+        detail["tags"] = list(record.tags)
+    if record.episode_id != asked:
+        detail["split_from"] = asked
+    return detail
+
+
+def undo(
+    connection: Connection,
+    request_id: str,
+    viewer: Viewer,
+    settings: Review,
+    now_ms: int,
+) -> Done:
+    """Take back all of the reviewer's latest action that still stands; again, the one before.
+
+    Raises
+    ------
+    Refusal
+        ``nothing`` when there is nothing left.
+    """
+    before_now = repeated(connection, request_id, viewer)
+    if before_now is not None:
+        return before_now
+    action = connection.execute(
+        "SELECT * FROM action WHERE reviewer = ? AND undone = 0 ORDER BY action_seq DESC LIMIT 1",
+        (viewer.reviewer,),
+    ).fetchone()
+    if action is None:
+        raise Refusal("nothing", "There is nothing of yours left to undo.")
+    payload = json.loads(action["payload"])
+    if action["kind"] == "label":
+        changed, n_events = _undo_labels(connection, request_id, payload, viewer, settings, now_ms)
+    else:
+        changed, n_events = undo_snooze(connection, payload, viewer, now_ms)
+    connection.execute("UPDATE action SET undone = 1 WHERE action_seq = ?", (action["action_seq"],))
+    what = json.loads(action["result"])["message"]
+    done = Done("undo", f"Undone: {what}", tuple(changed), n_events)
+    remember(connection, request_id, viewer, done, now_ms=now_ms, payload={})
+    return done
+
+
+def _undo_labels(  # noqa: PLR0917
+    connection: Connection,
+    request_id: str,
+    payload: dict[str, Any],
+    viewer: Viewer,
+    settings: Review,
+    now_ms: int,
+) -> tuple[list[str], int]:
+    parts = dict(payload["parts"])
+    changed, n_events = [], 0
+    for target in payload["labels"]:
+        found = connection.execute(
+            "SELECT record FROM label WHERE label_id = ?", (target,)
+        ).fetchone()
+        record = decode_label(found["record"])
+        episode = record.episode_id
+        retraction = msgspec.structs.replace(
+            record,
+            label_id=label_id(request_id, "undo", target),
+            kind="retract",
+            verdict=None,
+            reviewer=viewer.reviewer,
+            created_ms=now_ms,
+            tags=(),
+            fault_code="",
+            note="",
+            supersedes=None,
+            retracts=target,
+            batch_id=request_id,
+        )
+        publish(connection, retraction, handle_ms=None, sent=False)
+        events = [
+            row[0]
+            for row in connection.execute(
+                "SELECT event_id FROM label_event JOIN label USING (label_seq) WHERE label_id = ?",
+                (target,),
+            )
+        ]
+        parent = parts.get(episode)
+        if parent is not None and _can_rejoin(connection, episode, parent):
+            episodes.merge_back(connection, episode, parent)
+            episode = parent
+        # Somebody may have split it further in between.
+        for holder in episodes.holding(connection, events):
+            refresh_status(connection, holder, settings, now_ms)
+        audit.append(
+            connection,
+            now_ms,
+            viewer.reviewer,
+            "undo",
+            record.episode_id,
+            label_id=retraction.label_id,
+            retracts=target,
+            events=len(record.events),
+        )
+        changed.append(episode)
+        n_events += len(record.events)
+    return changed, n_events
+
+
+def _can_rejoin(connection: Connection, child: str, parent: str) -> bool:
+    """Say whether a part and the rest have the same labels again, and nobody holds the rest."""
+    row = connection.execute(
+        "SELECT status FROM episode WHERE episode_id = ?", (parent,)
+    ).fetchone()
+    return row["status"] != "empty" and active_labels(
+        records_of(connection, child)
+    ) == active_labels(records_of(connection, parent))
+
+
+def expire_due(
+    connection: Connection, settings: Review, now_ms: int, *, limit: int = 500
+) -> list[str]:
+    """Expire open episodes older than ``max_age_ms``, oldest first; returns their ids.
+
+    An expiry is a label with ``source = "expired"`` by ``system``; a person's label given later
+    takes its place.
+    """
+    due = connection.execute(
+        "SELECT e.*, s.stream_key, s.sensor FROM episode e JOIN sensor s USING (sensor_id) "
+        "WHERE e.status = 'open' AND e.received_ms <= ? "
+        "AND (e.lease_owner IS NULL OR e.lease_until_ms <= ?) "
+        "ORDER BY e.received_ms, e.episode_id LIMIT ?",
+        (now_ms - settings.max_age_ms, now_ms, limit),
+    ).fetchall()
+    for row in due:
+        episode = row["episode_id"]
+        record = LabelRecord(
+            label_id=label_id("expired", episode, str(row["n_events"])),
+            **_about(connection, row),
+            verdict=_fallback(connection, episode, settings.fallback),
+            source="expired",
+            reviewer=SYSTEM,
+            created_ms=now_ms,
+            batch_id=label_id("expired", episode),
+        )
+        if not publish(connection, record, handle_ms=None, sent=False):
+            continue
+        refresh_status(connection, episode, settings, now_ms)
+        audit.append(
+            connection,
+            now_ms,
+            SYSTEM,
+            "expire",
+            episode,
+            fallback=settings.fallback,
+            verdict=record.verdict,
+        )
+    return [row["episode_id"] for row in due]
+
+
+def _fallback(connection: Connection, episode: str, fallback: Fallback) -> HumanVerdict | None:
+    if fallback == "none":
+        return None
+    if fallback == "anomaly":
+        return "anomaly"
+    items = connection.execute("SELECT item FROM event WHERE episode_id = ?", (episode,))
+    leanings = [model_leaning(decode_review(row[0]).verdict) for row in items]
+    # One event that looks anomalous makes the stretch worth a look; so it counts.
+    if "anomaly" in leanings:
+        return "anomaly"
+    return "normal" if "normal" in leanings else None

@@ -1,0 +1,471 @@
+"""One episode with everything a reviewer needs: why it is here, the readings, what was said."""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from sqlite3 import Connection, Row
+from typing import NamedTuple
+
+import numpy as np
+
+from rejex_stream.config.reviewing import Review
+from rejex_stream.encode import decode_review
+from rejex_stream.encode.labels import LabelRecord, active_labels
+from rejex_stream.rejection.exceed import Stability, stability
+from rejex_stream.review.queue import audit
+from rejex_stream.review.queue.claims import Refusal
+from rejex_stream.review.queue.labels import records_of
+from rejex_stream.review.queue.listing import (
+    EpisodeRow,
+    Viewer,
+    around,
+    model_leaning,
+    row_of,
+    share,
+)
+from rejex_stream.types import FloatArray, Label, Reason, ReviewItem, Status, Verdict
+
+__all__ = [
+    "Bar",
+    "ChannelDeviation",
+    "Detail",
+    "EventLine",
+    "Explanation",
+    "Neighbour",
+    "count_as_contamination",
+    "deviations",
+    "episode_detail",
+    "explain",
+    "raw_record",
+]
+
+
+class Explanation(NamedTuple):
+    """What the reviewer reads.
+
+    Attributes
+    ----------
+    headline
+        One sentence; never says which way the model leans.
+    sentences
+        What it means. The last one names the leaning, unless it is hidden.
+    facts
+        (name, value) pairs for the table beside it.
+    """
+
+    headline: str
+    sentences: tuple[str, ...]
+    facts: tuple[tuple[str, str], ...]
+
+
+def count_as_contamination(n: int, n_anomalies: int) -> float:
+    """Return a γ with floor(n γ) = r, for functions that take γ.
+
+    Examples
+    --------
+    >>> math.floor(3 * count_as_contamination(3, 1))
+    1
+    """
+    return min((n_anomalies + 0.5) / n, math.nextafter(0.5, 0))
+
+
+def explain(verdict: Verdict, why: str, *, blind: bool = False) -> Explanation:
+    """Return why this event is here; with `blind`, nothing that tells which way the model leans."""
+    if why == "audit":
+        return _audit(verdict, blind=blind)
+    if verdict.status is Status.CONSTANT_ENDS and why == "status":
+        return Explanation(
+            "The reference scores differ again: the sensor moves.",
+            ("They had all been the same number. Was it stuck, or switched off?",),
+            _facts(verdict, blind=blind),
+        )
+    if verdict.reason is Reason.UNSCORABLE:
+        return Explanation(
+            "No score could be computed for this event.",
+            (
+                "A channel has been missing for longer than the last value may be carried "
+                "forward, or the detector returned no finite number.",
+                "Look at the gaps in the channels: the question is whether the sensor failed.",
+            ),
+            _facts(verdict, blind=blind),
+        )
+    if verdict.reason is Reason.CONSTANT_WINDOW:
+        return Explanation(
+            f"All {verdict.window_len:,} reference scores are the same number.",
+            (
+                "Ranks hold no information then: nothing can be called unusual or usual.",
+                "Most often the sensor is stuck, or switched off.",
+                "This is said once, where it begins; once more where it ends.",
+            ),
+            _facts(verdict, blind=blind),
+        )
+    if verdict.reason is Reason.WARM_UP:
+        return Explanation(
+            "The model was still warming up.",
+            ("There were too few reference scores to accept any label.",),
+            _facts(verdict, blind=blind),
+        )
+    return _ambiguous(verdict, blind=blind)
+
+
+def _ambiguous(verdict: Verdict, *, blind: bool) -> Explanation:
+    rank, lower, upper = verdict.rank, verdict.band_lower, verdict.band_upper
+    n, r = verdict.window_len, verdict.n_anomalies
+    if rank is None or lower is None or upper is None or not 1 <= r < n / 2:
+        return Explanation(
+            "The label could flip under slightly different training data.",
+            (),
+            _facts(verdict, blind=blind),
+        )
+    if blind:
+        return Explanation(
+            f"The rank lies inside the rejection band {lower:,}–{upper:,} of {n:,}.",
+            (
+                "Slightly different reference data could flip the label, so the model abstained.",
+                "Which way it leans is hidden until you have decided.",
+            ),
+            _facts(verdict, blind=True),
+        )
+    at = stability(rank, n, count_as_contamination(n, r))
+    leaning = model_leaning(verdict)
+    side = (
+        f"among the top {r:,} of {n:,} scores"
+        if leaning == "anomaly"
+        else (f"below the top {r:,} of {n:,} scores")
+    )
+    return Explanation(
+        f"Rank {rank:,} of {n:,}: inside the rejection band {lower:,}–{upper:,}.",
+        (
+            f"Below rank {lower:,} it would be normal, above {upper:,} an anomaly. In between, "
+            "slightly different reference data could flip the label, so the model abstained.",
+            f"It leans to {leaning}: the score is {side}, and with the reference scores drawn "
+            f"anew it would be called an anomaly {_how_often(at)}.",
+        ),
+        _facts(verdict, blind=False),
+    )
+
+
+def _how_often(at: Stability) -> str:
+    log_p1, log_p0 = float(at.log_p_anomaly), float(at.log_p_normal)
+    if log_p1 > math.log(0.99):
+        return f"in all but {share(log_p0)} cases"
+    if log_p1 < math.log(0.01):
+        return f"only in {share(log_p1)} cases"
+    return f"in {share(log_p1)} of cases"
+
+
+def _audit(verdict: Verdict, *, blind: bool) -> Explanation:
+    said = "anomaly" if verdict.label is Label.ANOMALY else "normal"
+    return Explanation(
+        "The model was sure about this one. Is it right?",
+        (
+            "Drawn at random from accepted events: labels from the rejection band alone say "
+            "nothing about the rest.",
+            "What the model said is hidden until you have decided."
+            if blind
+            else f"The model said {said}.",
+        ),
+        _facts(verdict, blind=blind),
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _facts(verdict: Verdict, *, blind: bool) -> tuple[tuple[str, str], ...]:
+    facts: list[tuple[str, str]] = []
+    if not blind:
+        if verdict.score is not None:
+            facts.append(("score", _number(verdict.score)))
+        if verdict.threshold is not None:
+            facts.append(("threshold λ", _number(verdict.threshold)))
+        if verdict.score_lower is not None and verdict.score_upper is not None:
+            facts.append(
+                (
+                    "rejected between",
+                    f"{_number(verdict.score_lower)} and {_number(verdict.score_upper)}",
+                )
+            )
+        if verdict.psi is not None:
+            facts.append(("ψ, share of scores at or below", f"{verdict.psi:.3f}"))
+        if verdict.severity is not None:
+            facts.append(("severity, -log10 of how rare", f"{verdict.severity:.3g}"))
+        if verdict.stability is not None:
+            facts.append(("stability, P(anomaly)", f"{verdict.stability:.4g}"))
+        if verdict.confidence is not None:
+            facts.append(("confidence", f"{verdict.confidence:.4g}"))
+    if verdict.tolerance is not None:
+        flip = share(-verdict.tolerance)
+        facts.append(("tolerance T", f"{verdict.tolerance:.3g}: flips below {flip} are accepted"))
+    if verdict.window_len:
+        facts.append(("reference scores n", f"{verdict.window_len:,}"))
+        facts.append(("counted as anomalies r", f"{verdict.n_anomalies:,}"))
+    if verdict.model_epoch is not None:
+        facts.append(("model", f"epoch {verdict.model_epoch}"))
+    facts.append(("event", f"number {verdict.seq:,} of this stream"))
+    return tuple(facts)
+
+
+class EventLine(NamedTuple):
+    """One event of the episode."""
+
+    event_id: int
+    position: str
+    item: ReviewItem
+    raw_bytes: int
+
+
+class Bar(NamedTuple):
+    """How much one channel has to do with it.
+
+    `share` in 0..1 is the length of the bar; `text` the number behind it.
+    """
+
+    channel: str
+    share: float
+    text: str
+
+
+class ChannelDeviation(NamedTuple):
+    """How far one channel is from its own recent past, in robust standard deviations."""
+
+    channel: str
+    z: float
+    column: int
+
+
+class Neighbour(NamedTuple):
+    """Another sensor of the same group."""
+
+    sensor_id: int
+    sensor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """What the episode screen shows.
+
+    Attributes
+    ----------
+    bars
+        What the model reacts to, channel by channel (from the evidence in the verdict).
+    deviations
+        How far each channel is from its own recent past.
+    labels
+        Labels that stand; empty while `row.blind`.
+    history
+        What happened to it, newest first; labels by others left out while `row.blind`.
+    from_ms, to_ms
+        The stretch of time the plots begin with.
+    main_channel
+        Index of the channel shown first.
+    """
+
+    row: EpisodeRow
+    explanation: Explanation
+    events: tuple[EventLine, ...]
+    bars: tuple[Bar, ...]
+    flip: str
+    deviations: tuple[ChannelDeviation, ...]
+    labels: tuple[LabelRecord, ...]
+    history: tuple[audit.AuditRow, ...]
+    parts: tuple[tuple[str, int, str], ...]
+    neighbours: tuple[Neighbour, ...]
+    from_ms: int
+    to_ms: int
+    main_channel: int
+    gaps: int
+
+
+def episode_detail(
+    connection: Connection,
+    episode: str,
+    settings: Review,
+    viewer: Viewer,
+    now_ms: int,
+) -> Detail:
+    """Return an episode.
+
+    Raises
+    ------
+    Refusal
+        ``unknown``.
+    """
+    found = connection.execute(
+        "SELECT e.*, s.stream_key, s.sensor, s.grp, s.pipeline, s.channels "
+        "FROM episode e JOIN sensor s USING (sensor_id) WHERE e.episode_id = ?",
+        (episode,),
+    ).fetchone()
+    if found is None or found["status"] == "empty":
+        raise Refusal("unknown", f"There is no episode {episode}.", episode)
+    row = row_of(connection, found, settings, viewer, now_ms)
+    apart = deviations(connection, row.sensor_id, row.channels, row.start_ms, row.end_ms)
+    bars, flip = _evidence(row)
+    main = (
+        row.channels.index(bars[0].channel)
+        if bars and bars[0].channel in row.channels
+        else (apart[0].column if apart else 0)
+    )
+    low, high = around(connection, row.sensor_id, row.start_ms, row.end_ms)
+    return Detail(
+        row=row,
+        explanation=explain(row.main, row.why, blind=row.blind),
+        events=tuple(_events(connection, episode)),
+        bars=bars,
+        flip=flip,
+        deviations=apart,
+        labels=() if row.blind else tuple(active_labels(records_of(connection, episode))),
+        history=tuple(_history(connection, row, viewer)),
+        parts=tuple(
+            tuple(part)
+            for part in connection.execute(
+                "SELECT episode_id, n_events, status FROM episode "
+                "WHERE root_id = ? AND episode_id <> ? AND status <> 'empty' ORDER BY start_ms",
+                (row.root_id, episode),
+            )
+        ),
+        neighbours=tuple(
+            Neighbour(*tuple(other))
+            for other in connection.execute(
+                "SELECT sensor_id, sensor FROM sensor WHERE grp = ? AND sensor_id <> ? "
+                "ORDER BY sensor LIMIT 8",
+                (row.group, row.sensor_id),
+            )
+        ),
+        from_ms=low,
+        to_ms=high,
+        main_channel=main,
+        gaps=_gaps(connection, row, low, high),
+    )
+
+
+def deviations(
+    connection: Connection,
+    sensor_id: int,
+    channels: Sequence[str],
+    start_ms: int,
+    end_ms: int,
+    *,
+    past: int = 240,
+) -> tuple[ChannelDeviation, ...]:
+    """Return how far each channel is from the readings before the episode, farthest first.
+
+    The median of the episode against median and median absolute deviation of the last `past`
+    readings; a channel without at least eight of them is left out.
+    """
+    width = len(channels)
+    if not width:
+        return ()
+    before = _table(
+        connection.execute(
+            "SELECT channel_values FROM point WHERE sensor_id = ? AND t_ms < ? "
+            "AND channel_values IS NOT NULL ORDER BY t_ms DESC LIMIT ?",
+            (sensor_id, start_ms, past),
+        ).fetchall(),
+        width,
+    )
+    inside = _table(
+        connection.execute(
+            "SELECT channel_values FROM point WHERE sensor_id = ? AND t_ms BETWEEN ? AND ? "
+            "AND channel_values IS NOT NULL LIMIT 2000",
+            (sensor_id, start_ms, end_ms),
+        ).fetchall(),
+        width,
+    )
+    found = []
+    for index, channel in enumerate(channels):
+        old = before[:, index][np.isfinite(before[:, index])]
+        new = inside[:, index][np.isfinite(inside[:, index])]
+        if len(old) < 8 or not len(new):
+            continue
+        middle = float(np.median(old))
+        scale = 1.4826 * float(np.median(np.abs(old - middle))) or float(np.std(old))
+        if scale <= 0 or not math.isfinite(scale):
+            continue
+        # The most deviating reading counts: an episode may start before it gets interesting.
+        z = (new - middle) / scale
+        found.append(ChannelDeviation(channel, float(z[np.abs(z).argmax()]), index))
+    return tuple(sorted(found, key=lambda item: -abs(item.z)))
+
+
+def _table(rows: Sequence[Row], width: int) -> FloatArray:
+    blobs = [row[0] for row in rows if len(row[0]) == 8 * width]
+    return np.frombuffer(b"".join(blobs), dtype="<f8").reshape(len(blobs), width)
+
+
+def _events(connection: Connection, episode: str) -> list[EventLine]:
+    return [
+        EventLine(
+            row["event_id"],
+            f"{row['topic']}-{row['partition']}-{row['offset']}",
+            decode_review(row["item"]),
+            row["raw_bytes"],
+        )
+        for row in connection.execute(
+            "SELECT * FROM event WHERE episode_id = ? ORDER BY event_time_ms, event_id", (episode,)
+        )
+    ]
+
+
+def _evidence(row: EpisodeRow) -> tuple[tuple[Bar, ...], str]:
+    evidence = row.main.evidence
+    if evidence is None or row.blind:
+        return (), ""
+    known = [c for c in evidence.channels if c.contribution is not None]
+    largest = max((abs(c.contribution or 0.0) for c in known), default=0.0)
+    bars = tuple(
+        Bar(c.channel, max(0.0, (c.contribution or 0.0) / largest), f"{c.contribution:+.3g}")
+        for c in known[:8]
+        if largest > 0
+    )
+    flip = ""
+    for channel in evidence.channels:
+        if channel.channel == evidence.flip and channel.label_without is not None:
+            flip = f"Without {channel.channel} the verdict would be {channel.label_without}."
+    return bars, flip
+
+
+def _history(connection: Connection, row: EpisodeRow, viewer: Viewer) -> list[audit.AuditRow]:
+    lines = list(audit.rows(connection, subject=row.episode_id, limit=50))
+    if row.root_id != row.episode_id:
+        lines += list(audit.rows(connection, subject=row.root_id, limit=20))
+    if row.blind:
+        told = {"label", "undo", "adjudicate", "expire"}
+        lines = [line for line in lines if line.action not in told or line.actor == viewer.reviewer]
+    return sorted(lines, key=lambda line: -line.seq)
+
+
+def _gaps(connection: Connection, row: EpisodeRow, low: int, high: int) -> int:
+    """Return how often the readings pause for more than eight usual steps."""
+    times = [
+        found[0]
+        for found in connection.execute(
+            "SELECT t_ms FROM point WHERE sensor_id = ? AND t_ms BETWEEN ? AND ? ORDER BY t_ms "
+            "LIMIT 5000",
+            (row.sensor_id, low, high),
+        )
+    ]
+    steps = sorted(b - a for a, b in pairwise(times))
+    usual = steps[len(steps) // 2] if steps else 0
+    return sum(step > 8 * usual for step in steps) if usual else 0
+
+
+def raw_record(connection: Connection, event_id: int) -> tuple[str, bytes]:
+    """Return (position, whole record as it came) of an event.
+
+    Raises
+    ------
+    Refusal
+        ``unknown``.
+    """
+    row = connection.execute("SELECT * FROM event WHERE event_id = ?", (event_id,)).fetchone()
+    if row is None:
+        raise Refusal("unknown", f"There is no event {event_id}.")
+    position = json.dumps([row["topic"], row["partition"], row["offset"]])
+    return position, zlib.decompress(row["raw"])

@@ -1,0 +1,309 @@
+"""Episodes: rejected events of one sensor that belong together, so that one look decides them all.
+
+An unstable minute at 1 Hz is 60 rejected events and one question. Every event belongs to exactly
+one episode, and all events of an episode always have the same labels: labelling a part splits it.
+Events of one incident are one episode for as long as it lasts; what comes after that was decided is
+kept in one that asks nobody again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from sqlite3 import Connection
+from typing import NamedTuple
+
+from rejex_stream.config.reviewing import Review
+from rejex_stream.types import Position
+
+__all__ = [
+    "Arrival",
+    "EpisodeSpan",
+    "adopt",
+    "assign",
+    "belongs",
+    "episode_id",
+    "merge_back",
+    "split",
+]
+
+# Digits and letters that nobody mistakes for one another when read aloud.
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+
+
+class EpisodeSpan(NamedTuple):
+    """As much of an episode as decides whether one more event belongs to it."""
+
+    start_ms: int
+    end_ms: int
+    first_seq: int
+    last_seq: int
+    n_events: int
+
+
+class Arrival(NamedTuple):
+    """A review event on its way into an episode."""
+
+    sensor_id: int
+    position: Position
+    event_time_ms: int
+    seq: int
+    why: str
+    confidence: float | None
+    priority: int
+    received_ms: int
+    incident: str | None = None
+    severity: float | None = None
+
+
+def episode_id(*parts: str) -> str:
+    """Return a short id that depends on nothing but `parts`.
+
+    Examples
+    --------
+    >>> episode_id("feed-0-7")
+    'E-vrax9yb26m'
+    """
+    digest = int.from_bytes(hashlib.sha256("\x1f".join(parts).encode()).digest()[:8], "big")
+    return "E-" + "".join(_ALPHABET[(digest >> (5 * i)) & 31] for i in range(10))
+
+
+def belongs(span: EpisodeSpan, event_time_ms: int, seq: int, settings: Review) -> bool:
+    """Say whether an event continues an episode.
+
+    Examples
+    --------
+    >>> span = EpisodeSpan(0, 5_000, 10, 15, 6)
+    >>> belongs(span, 64_000, 74, Review(gap_s=60))
+    True
+    >>> belongs(span, 7_200_000, 17, Review(gap_s=60, gap_events=5))
+    True
+    >>> belongs(span, 7_200_000, 99, Review(gap_s=60, gap_events=5))
+    False
+    """
+    if span.n_events >= settings.max_events:
+        return False
+    start, end = min(span.start_ms, event_time_ms), max(span.end_ms, event_time_ms)
+    if end - start > settings.max_duration_ms:
+        return False
+    apart_ms = max(event_time_ms - span.end_ms, span.start_ms - event_time_ms)
+    apart_events = max(seq - span.last_seq, span.first_seq - seq)
+    return apart_ms <= settings.gap_ms or apart_events <= settings.gap_events
+
+
+def assign(connection: Connection, event: Arrival, settings: Review) -> str:
+    """Return the episode `event` goes to, made or extended; O(log episodes).
+
+    Only an episode that nobody has labelled takes more events; audits stand alone, since each is a
+    draw of its own.
+    """
+    # Data older than the settling time cannot be waiting for what comes after it.
+    ready_ms = min(event.event_time_ms, event.received_ms) + settings.settle_ms
+    status = "open"
+    if event.why == "rejected":
+        known, status = _of_incident(connection, event)
+        # What an incident begins with was rejected before the evidence was in: it goes on there.
+        found = known or (_near(connection, event, settings) if status == "open" else None)
+        if found is not None:
+            _extend(connection, found, event, ready_ms)
+            return found
+    new = episode_id(str(event.position))
+    while connection.execute("SELECT 1 FROM episode WHERE episode_id = ?", (new,)).fetchone():
+        new = episode_id(new, str(event.position))  # 50 bits: once in a blue moon
+    connection.execute(
+        "INSERT INTO episode (episode_id, root_id, sensor_id, why, status, start_ms, end_ms, "
+        "first_seq, last_seq, n_events, confidence, priority, received_ms, ready_ms, incident, "
+        "severity) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?)",
+        (
+            new,
+            new,
+            event.sensor_id,
+            event.why,
+            status,
+            event.event_time_ms,
+            event.event_time_ms,
+            event.seq,
+            event.seq,
+            event.confidence,
+            event.priority,
+            event.received_ms,
+            event.received_ms if event.priority else ready_ms,
+            event.incident if event.why == "rejected" else None,
+            event.severity,
+        ),
+    )
+    return new
+
+
+def _of_incident(connection: Connection, event: Arrival) -> tuple[str | None, str]:
+    """Return the episode that takes the events of an incident, or the status of a new one."""
+    if event.incident is None:
+        return None, "open"
+    row = connection.execute(
+        "SELECT episode_id, status FROM episode WHERE incident = ? AND status <> 'empty' "
+        "ORDER BY CASE status WHEN 'open' THEN 0 WHEN 'held' THEN 1 ELSE 2 END, rowid LIMIT 1",
+        (event.incident,),
+    ).fetchone()
+    if row is None:
+        return None, "open"
+    return (str(row["episode_id"]) if row["status"] in ("open", "held") else None), "held"
+
+
+def _near(connection: Connection, event: Arrival, settings: Review) -> str | None:
+    """Return the open episode of its sensor that an event continues."""
+    candidates = connection.execute(
+        "SELECT episode_id, start_ms, end_ms, first_seq, last_seq, n_events FROM episode "
+        "WHERE sensor_id = ? AND status = 'open' AND why = 'rejected' AND incident IS NULL "
+        "AND root_id = episode_id ORDER BY end_ms DESC LIMIT 8",
+        (event.sensor_id,),
+    )
+    for row in candidates:
+        found, *numbers = tuple(row)
+        if belongs(EpisodeSpan(*numbers), event.event_time_ms, event.seq, settings):
+            return str(found)
+    return None
+
+
+def _extend(connection: Connection, episode: str, event: Arrival, ready_ms: int) -> None:
+    connection.execute(
+        """UPDATE episode SET
+             start_ms = CASE WHEN start_ms < :t THEN start_ms ELSE :t END,
+             end_ms = CASE WHEN end_ms > :t THEN end_ms ELSE :t END,
+             first_seq = CASE WHEN first_seq < :seq THEN first_seq ELSE :seq END,
+             last_seq = CASE WHEN last_seq > :seq THEN last_seq ELSE :seq END,
+             n_events = n_events + 1,
+             incident = coalesce(:incident, incident),
+             confidence = CASE WHEN confidence < :confidence THEN confidence
+                               ELSE coalesce(:confidence, confidence) END,
+             severity = CASE WHEN severity > :severity THEN severity
+                             ELSE coalesce(:severity, severity) END,
+             ready_ms = CASE WHEN priority > 0 OR ready_ms > :ready THEN ready_ms
+                             ELSE :ready END,
+             snooze_until_ms = CASE WHEN snooze_growth = 1 THEN NULL ELSE snooze_until_ms END,
+             snooze_growth = 0
+           WHERE episode_id = :episode""",
+        {
+            "t": event.event_time_ms,
+            "seq": event.seq,
+            "confidence": event.confidence,
+            "severity": event.severity,
+            "incident": event.incident,
+            "ready": ready_ms,
+            "episode": episode,
+        },
+    )
+
+
+def split(
+    connection: Connection, parent: str, event_ids: list[int], *, own_root: bool = False
+) -> str:
+    """Move some events of `parent` into an episode of their own and return its id.
+
+    The rest stays where it is, under the parent's id. `event_ids` is a strict, non-empty subset.
+    With `own_root` the new episode is one that merely began later, not a part of the old one.
+    """
+    marks = ",".join("?" * len(event_ids))
+    first = connection.execute(
+        f"SELECT topic, partition, offset FROM event WHERE event_id IN ({marks}) "
+        "ORDER BY event_time_ms, event_id LIMIT 1",
+        event_ids,
+    ).fetchone()
+    position = str(Position(*tuple(first)))
+    child = (
+        episode_id(position)
+        if own_root
+        else episode_id("split", parent, position, str(len(event_ids)))
+    )
+    while connection.execute("SELECT 1 FROM episode WHERE episode_id = ?", (child,)).fetchone():
+        child = episode_id("split", child)
+    connection.execute(
+        "INSERT INTO episode (episode_id, root_id, sensor_id, why, status, verdict, start_ms, "
+        "end_ms, first_seq, last_seq, n_events, confidence, priority, received_ms, ready_ms, "
+        "incident) SELECT ?, coalesce(?, root_id), sensor_id, why, status, verdict, start_ms, "
+        "end_ms, first_seq, last_seq, n_events, confidence, priority, received_ms, ready_ms, "
+        "incident "
+        "FROM episode WHERE episode_id = ?",
+        (child, child if own_root else None, parent),
+    )
+    connection.execute(
+        f"UPDATE event SET episode_id = ? WHERE event_id IN ({marks})", (child, *event_ids)
+    )
+    for episode in (parent, child):
+        _measure(connection, episode)
+    return child
+
+
+def merge_back(connection: Connection, child: str, parent: str) -> None:
+    """Return a split-off part to `parent`."""
+    connection.execute("UPDATE event SET episode_id = ? WHERE episode_id = ?", (parent, child))
+    for episode in (parent, child):
+        _measure(connection, episode)
+
+
+def _measure(connection: Connection, episode: str) -> None:
+    """Bring an episode's span and count in line with its events after some of them moved."""
+    left = connection.execute(
+        "SELECT count(*) FROM event WHERE episode_id = ?", (episode,)
+    ).fetchone()[0]
+    if not left:
+        # The empty shell stays, since labels refer to it.
+        connection.execute(
+            "UPDATE episode SET status = 'empty', n_events = 0, verdict = NULL, "
+            "lease_owner = NULL WHERE episode_id = ?",
+            (episode,),
+        )
+        return
+    connection.execute(
+        """UPDATE episode SET
+             (start_ms, end_ms, first_seq, last_seq, n_events, confidence, severity) =
+             (SELECT min(event_time_ms), max(event_time_ms), min(seq), max(seq), count(*),
+                     min(confidence), max(severity) FROM event WHERE episode_id = :episode)
+           WHERE episode_id = :episode""",
+        {"episode": episode},
+    )
+
+
+def holding(connection: Connection, event_ids: list[int]) -> set[str]:
+    """Return the episodes that hold any of these events now."""
+    marks = ",".join("?" * len(event_ids))
+    return {
+        str(row[0])
+        for row in connection.execute(
+            f"SELECT DISTINCT episode_id FROM event WHERE event_id IN ({marks})", event_ids
+        )
+    }
+
+
+def adopt(connection: Connection, episode: str, root_id: str, event_ids: list[int]) -> set[str]:
+    """Make `episode` hold exactly these events; returns the episodes that changed.
+
+    For a rebuild: the log says which events an episode had when it was labelled. What it holds
+    besides goes to an episode of its own, as it did then.
+    """
+    marks = ",".join("?" * len(event_ids))
+    before = holding(connection, event_ids)
+    connection.execute(
+        "INSERT INTO episode (episode_id, root_id, sensor_id, why, status, start_ms, end_ms, "
+        "first_seq, last_seq, n_events, priority, received_ms, ready_ms, incident) "
+        "SELECT ?, ?, sensor_id, why, 'open', start_ms, end_ms, first_seq, last_seq, n_events, "
+        "priority, received_ms, ready_ms, incident FROM episode WHERE episode_id = ? "
+        "ON CONFLICT (episode_id) DO UPDATE SET "
+        "status = CASE WHEN episode.status = 'empty' THEN 'open' ELSE episode.status END",
+        (episode, root_id, min(before)),
+    )
+    rest = [
+        row["event_id"]
+        for row in connection.execute(
+            f"SELECT event_id FROM event WHERE episode_id = ? AND event_id NOT IN ({marks}) "
+            "ORDER BY event_time_ms, event_id",
+            (episode, *event_ids),
+        )
+    ]
+    connection.execute(
+        f"UPDATE event SET episode_id = ? WHERE event_id IN ({marks})", (episode, *event_ids)
+    )
+    changed = before | {episode}
+    if rest:
+        changed.add(split(connection, episode, rest, own_root=True))
+    for one in changed:
+        _measure(connection, one)
+    return changed

@@ -1,0 +1,445 @@
+"""Where review items and verdicts come from, files and topics; and the topic that labels go to.
+
+Every input remembers where to go on in the same transaction that stores what was read; a group's
+committed offsets are not used. Labels are sent at least once, with deterministic ids.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import uuid
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, cast
+
+from rejex_stream.config import Config
+from rejex_stream.config.assembly import kafka_settings
+from rejex_stream.encode.labels import LabelRecord, decode_label
+from rejex_stream.encode.schemas import LABEL_TYPE
+from rejex_stream.errors import ConnectorError
+from rejex_stream.protocols import Assigned, Revoked, Source
+from rejex_stream.review.queue.database import StoreError
+from rejex_stream.review.queue.ingest import IntakeCounts, Span
+from rejex_stream.review.queue.labels import OutboxRow
+from rejex_stream.review.queue.store import ReviewStore
+from rejex_stream.types import Partition, Position, Record
+
+if TYPE_CHECKING:
+    from rejex_connectors.kafka.clients import Consumer, Producer
+    from rejex_connectors.kafka.settings import KafkaSettings
+
+__all__ = [
+    "Feed",
+    "FeedKind",
+    "FileFeed",
+    "KafkaLabels",
+    "SourceFeed",
+    "Stop",
+    "Tap",
+    "TopicFeed",
+    "open_feed",
+    "own_partition",
+    "read_label_topic",
+]
+
+FeedKind: TypeAlias = Literal["review", "verdicts", "incidents"]
+Tap: TypeAlias = Callable[[list[bytes]], None] | None
+Stop: TypeAlias = Callable[[], bool] | None
+_log = logging.getLogger(__name__)
+_CHUNK_BYTES = 1 << 20
+_MAX_RECORDS = 500
+_LONGEST_LINE_BYTES = 64 << 20
+
+
+class Feed(Protocol):
+    """Where one log of a pipeline comes from; remembers in the store how far it was read."""
+
+    kind: FeedKind
+    pipeline: str
+
+    def pump(self, store: ReviewStore, *, tap: Tap = None, stop: Stop = None) -> IntakeCounts:
+        """Take what is there; `tap` also gets the lines, once stored; `stop` is asked often."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the input."""
+        ...
+
+
+class _Chunk(NamedTuple):
+    lines: list[bytes]
+    span: Span
+
+
+class FileFeed:
+    """A JSON Lines file that may still grow; every call of :meth:`pump` takes what is new.
+
+    Parameters
+    ----------
+    path
+        Need not exist yet.
+    kind
+        What a line holds: review items, verdicts, or changes of incidents and replies.
+    pipeline
+        Whose they are.
+    """
+
+    def __init__(self, path: Path, kind: FeedKind, pipeline: str = "") -> None:
+        self.path = path
+        self.kind = kind
+        self.pipeline = pipeline
+        # The place in the file is kept under the file's name, apart from the topics inside.
+        self._partition = Partition(f"file:{kind}:{path.resolve()}", 0)
+
+    def pump(self, store: ReviewStore, *, tap: Tap = None, stop: Stop = None) -> IntakeCounts:
+        """Take every whole line that is there; returns what became of them.
+
+        Parameters
+        ----------
+        tap
+            Also gets every chunk of lines, once it is stored.
+        stop
+            Asked between chunks.
+        """
+        total = IntakeCounts()
+        while stop is None or not stop():
+            known = store.begin(self._partition)
+            chunk = self._read(known)
+            if chunk.span.first < known:
+                _log.warning("%s is shorter than what was read of it: from its start", self.path)
+                store.begin_anew(self._partition)
+            if not chunk.lines and chunk.span.first == chunk.span.next_offset:
+                return total
+            total += store.take(
+                self.kind, chunk.lines, {self._partition: chunk.span}, pipeline=self.pipeline
+            )
+            if tap is not None:
+                tap(chunk.lines)
+        return total
+
+    def _read(self, offset: int) -> _Chunk:
+        try:
+            size = self.path.stat().st_size
+            if size < offset:  # a new file under the old name; known events are recognised
+                offset = 0
+            with self.path.open("rb") as file:
+                file.seek(offset)
+                data = file.read(_CHUNK_BYTES)
+                while data and b"\n" not in data:
+                    more = file.read(_CHUNK_BYTES)
+                    if not more:
+                        break
+                    data += more
+                    if len(data) > _LONGEST_LINE_BYTES:
+                        raise ConnectorError(
+                            f"A line of {str(self.path)!r} is longer than 64 MiB: "
+                            f"give a file of {self.kind} as JSON Lines."
+                        )
+        except FileNotFoundError:
+            return _Chunk([], Span(offset, offset))
+        except OSError as error:
+            raise ConnectorError(
+                f"{str(self.path)!r} cannot be read ({error.strerror}): check the path.",
+                retriable=True,
+            ) from error
+        end = data.rfind(b"\n") + 1
+        lines = [line for line in data[:end].split(b"\n") if line.strip()]
+        return _Chunk(lines, Span(offset, offset + end))
+
+    def close(self) -> None:
+        """Nothing is held open between two calls."""
+
+
+class _Batch(NamedTuple):
+    spans: dict[Partition, Span]
+    lines: list[bytes]
+
+
+class SourceFeed:
+    """Any :class:`~rejex_stream.protocols.Source`, such as the review topic.
+
+    Parameters
+    ----------
+    open_source
+        Opens a source of encoded review items or verdicts; this feed seeks to where the store
+        stopped. Called at the first pump, and anew after a failure: a console outlives its broker.
+    kind
+        What a record holds.
+    pipeline
+        Whose they are.
+    """
+
+    def __init__(
+        self, open_source: Callable[[], Source], kind: FeedKind, pipeline: str = ""
+    ) -> None:
+        self._open_source = open_source
+        self._source: Source | None = None
+        self._read_to: dict[Partition, int] = {}
+        self._waiting: _Batch | None = None
+        self._changes: list[Assigned | Revoked] = []
+        self.kind = kind
+        self.pipeline = pipeline
+
+    def pump(self, store: ReviewStore, *, tap: Tap = None, stop: Stop = None) -> IntakeCounts:
+        """Take what the source has; returns at the first empty poll, or when `stop` says so."""
+        if self._source is None:
+            self._source = self._open_source()
+        try:
+            return self._pump(self._source, store, tap, stop)
+        except StoreError:
+            raise  # the source is sound, and what it gave waits here
+        except BaseException:
+            self.close()  # whatever it was: the next source begins where the store stopped
+            raise
+
+    def _pump(self, source: Source, store: ReviewStore, tap: Tap, stop: Stop) -> IntakeCounts:
+        total = IntakeCounts()
+        while stop is None or not stop():
+            if self._waiting is None:
+                records = source.poll(_MAX_RECORDS, 0.2)
+                self._changes += source.changes()
+                self._waiting = self._read(records)
+            spans, lines = self._waiting
+            if spans:
+                total += store.take(self.kind, lines, spans, pipeline=self.pipeline)
+            while self._changes:
+                self._follow(source, store, self._changes[0])
+                del self._changes[0]
+            self._waiting = None
+            if not spans:
+                return total
+            if tap is not None:
+                tap(lines)
+        return total
+
+    def _follow(self, source: Source, store: ReviewStore, change: Assigned | Revoked) -> None:
+        self._read_to.pop(change.partition, None)
+        if isinstance(change, Assigned):
+            begun = store.begin(own_partition(change.partition), change.earliest)
+            self._read_to[change.partition] = begun
+            source.seek(change.partition, begun)
+
+    def _read(self, records: Sequence[Record]) -> _Batch:
+        spans: dict[Partition, Span] = {}
+        lines: list[bytes] = []
+        for record in records:
+            topic, number, offset = record.position
+            partition = Partition(topic, number)
+            own = own_partition(partition)
+            # A source in order has passed over nothing that can be read: not since its last
+            # record, nor since it was told where to begin. Noted before it is stored, so that a
+            # batch that was not is missed by the store when the next one comes.
+            first = spans[own].first if own in spans else self._read_to[partition]
+            spans[own] = Span(first, offset + 1)
+            self._read_to[partition] = offset + 1
+            if record.value is not None:
+                lines.append(record.value)
+        return _Batch(spans, lines)
+
+    def close(self) -> None:
+        """Let go of the source."""
+        source, self._source = self._source, None
+        self._read_to.clear()
+        self._changes.clear()
+        self._waiting = None
+        if source is not None:
+            source.close()
+
+
+def own_partition(partition: Partition) -> Partition:
+    """Return the name under which the store keeps how far a topic's partition was read."""
+    return Partition(f"source:{partition.topic}", partition.partition)
+
+
+_BATCH = 500
+_SETTLE_S = 10.0
+"""How long to wait for transactions that are being decided."""
+
+
+def open_feed(config: Config, kind: FeedKind) -> SourceFeed:
+    """Return a feed that follows one topic that a pipeline writes."""
+    from rejex_connectors.kafka import KafkaSource
+    from rejex_connectors.kafka.opening import open_clients
+
+    settings = kafka_settings(config)
+    topic = _topic(settings, kind)
+    others = settings.topics.replace(
+        input=(topic,), review="_", verdicts="__", incidents="___", state=None
+    )
+    settings = settings.replace(
+        topics=others,
+        # Of this process alone: a group that two stores share would give each a half.
+        group=f"{settings.group}-console-{kind}-{uuid.uuid4().hex[:8]}",
+        instance_id=None,
+        delivery="at_least_once",
+        start="earliest",
+    )
+
+    def open_source() -> KafkaSource:
+        _partitions(settings, topic)  # a topic that is not there delivers nothing, for ever
+        open_consumer, _ = open_clients(settings, f"console-{kind}")
+        return KafkaSource(open_consumer(), settings, open_consumer)
+
+    return SourceFeed(open_source, kind, config.pipeline.name)
+
+
+def _topic(settings: KafkaSettings, kind: FeedKind) -> str:
+    return str(getattr(settings.topics, kind))
+
+
+class TopicFeed:
+    """What a topic holds now, taken once: for imports and rebuilds.
+
+    Parameters
+    ----------
+    config
+        Names broker and topic.
+    kind
+        Which topic.
+    """
+
+    def __init__(self, config: Config, kind: FeedKind) -> None:
+        self._settings = kafka_settings(config)
+        self.kind = kind
+        self.pipeline = config.pipeline.name
+
+    def pump(self, store: ReviewStore, *, tap: Tap = None, stop: Stop = None) -> IntakeCounts:
+        """Take everything up to the ends of the topic's partitions; returns what became of it.
+
+        Raises
+        ------
+        ConfigError
+            If the topic does not exist.
+        ConnectorError
+            If the broker does not answer, or refuses.
+        """
+        from rejex_connectors.kafka.reading import bounds_of, read_partition
+
+        total = IntakeCounts()
+        partitions = _partitions(self._settings, _topic(self._settings, self.kind))
+        for partition, (earliest, _) in bounds_of(self._settings, partitions).items():
+            own = own_partition(partition)
+            read_to = store.begin(own, earliest)
+            records = read_partition(self._settings, partition, read_to, settle_s=_SETTLE_S)
+            while batch := list(islice(records, _BATCH)):
+                lines = [record.value for record in batch if record.value is not None]
+                span = Span(read_to, batch[-1].position.offset + 1)
+                total += store.take(self.kind, lines, {own: span}, pipeline=self.pipeline)
+                read_to = span.next_offset
+                if tap is not None:
+                    tap(lines)
+                if stop is not None and stop():
+                    return total
+        return total
+
+    def close(self) -> None:
+        """Nothing is held open between two calls."""
+
+
+def read_label_topic(config: Config) -> Iterator[LabelRecord]:
+    """Yield the records of a pipeline's labels topic, each once; those of one episode in order.
+
+    Raises
+    ------
+    ConfigError
+        If the topic does not exist.
+    ConnectorError
+        If the broker does not answer, or a record is no label.
+    """
+    settings = kafka_settings(config)
+    partitions = _partitions(settings, settings.topics.labels)
+    seen: set[str] = set()
+    # An episode keeps its partition unless partitions were added meanwhile: then time decides.
+    for record in heapq.merge(
+        *(_labels_in(settings, partition) for partition in partitions),
+        key=lambda record: record.created_ms,
+    ):
+        if record.label_id not in seen:
+            seen.add(record.label_id)
+            yield record
+
+
+def _labels_in(settings: KafkaSettings, partition: Partition) -> Iterator[LabelRecord]:
+    from rejex_connectors.kafka.reading import read_partition
+
+    for record in read_partition(settings, partition, settle_s=_SETTLE_S):
+        if record.value is None:
+            continue
+        try:
+            yield decode_label(record.value)
+        except ConnectorError as error:
+            raise ConnectorError(f"Record {record.position}: {error}") from error
+
+
+def _partitions(settings: KafkaSettings, topic: str) -> list[Partition]:
+    from rejex_connectors.kafka.clients import missing_topic
+    from rejex_connectors.kafka.reading import partitions_of
+
+    found = partitions_of(settings, topic)
+    if not found:
+        raise missing_topic(settings, topic)
+    return found
+
+
+class KafkaLabels:
+    """Publishes labels to the labels topic; a :class:`~rejex_stream.review.queue.labels.LabelSink`.
+
+    Parameters
+    ----------
+    config
+        Names broker and topic.
+
+    Notes
+    -----
+    A label goes to the partition that the CRC of its episode names, so all records about one
+    stretch of time keep their order.
+    """
+
+    def __init__(self, config: Config) -> None:
+        from rejex_connectors.cloudevents import EventHeaders
+        from rejex_connectors.kafka.opening import open_clients
+
+        settings = kafka_settings(config).replace(delivery="at_least_once")
+        _, self._open_producer = open_clients(settings, "console-labels")
+        self._settings: KafkaSettings = settings
+        self._producer: Producer | None = None
+        self._headers = EventHeaders(LABEL_TYPE, settings.pipeline, settings.pipeline_version)
+
+    def publish(self, rows: Sequence[OutboxRow]) -> Sequence[str]:
+        """Send the rows and wait until the broker has them."""
+        from rejex_connectors.kafka.clients import Message
+
+        topic = self._settings.topics.labels
+        try:
+            if self._producer is None:
+                self._producer = self._open_producer()
+            partitions = self._producer.partitions(topic)
+            places, messages = [], []
+            for row in rows:
+                partition = zlib.crc32(row.key) % partitions
+                places.append(f"{topic}-{partition}")
+                messages.append(
+                    Message(topic, partition, row.key, row.value, self._headers_of(row))
+                )
+            # Nothing is consumed with what is sent: there are no offsets, and so no consumer.
+            self._producer.publish(messages, {}, cast("Consumer", None))
+        except BaseException:
+            self.close()  # spent after any failure; the labels wait in the store
+            raise
+        return places
+
+    def _headers_of(self, row: OutboxRow) -> list[tuple[str, bytes]]:
+        record = decode_label(row.value)
+        headers = self._headers.of(Position(record.root_id, 0, 0), record.sensor, record.created_ms)
+        return [
+            (name, row.label_id.encode() if name == "ce_id" else value) for name, value in headers
+        ]
+
+    def close(self) -> None:
+        """Let go of the broker."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.close()

@@ -1,0 +1,389 @@
+"""Into the queue: review items, verdicts and readings, each counted once, in one transaction.
+
+A batch and the position it was read up to are stored together. A crash, a redelivery or a second
+reader therefore changes nothing: events are known by (topic, partition, offset).
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from sqlite3 import Connection
+from typing import NamedTuple
+
+import msgspec
+
+from rejex_stream.config.reviewing import Review
+from rejex_stream.encode import encode_review
+from rejex_stream.errors import ConnectorError
+from rejex_stream.outcomes import policy_band
+from rejex_stream.review.incidents import kept
+from rejex_stream.review.queue import episodes
+from rejex_stream.review.queue.series import MINUTE_MS, Point, SeriesBatch
+from rejex_stream.types import (
+    CommandReply,
+    Incident,
+    Label,
+    Partition,
+    Position,
+    Reason,
+    ReviewItem,
+    Verdict,
+)
+
+__all__ = ["Intake", "IntakeCounts", "Span", "advance", "begin", "group_of", "next_offset"]
+
+
+class Span(NamedTuple):
+    """What was read of one input without a break: from `first` up to, without, `next_offset`.
+
+    Positions need not be dense. Whoever reads says from where on it has read, and so which of them
+    do not exist (aborted transactions, control records, what compaction removed); the store only
+    knows that nothing between two spans was skipped.
+    """
+
+    first: int
+    next_offset: int
+
+
+@dataclass(slots=True)
+class IntakeCounts:
+    """What became of what was read."""
+
+    items: int = 0
+    duplicates: int = 0
+    verdicts: int = 0
+    incidents: int = 0
+    invalid: int = 0
+    first_invalid: str = ""
+
+    def __iadd__(self, other: IntakeCounts) -> IntakeCounts:
+        self.items += other.items
+        self.duplicates += other.duplicates
+        self.verdicts += other.verdicts
+        self.incidents += other.incidents
+        self.invalid += other.invalid
+        self.first_invalid = self.first_invalid or other.first_invalid
+        return self
+
+    def refuse(self, reason: str) -> None:
+        """Count a record that could not be read, and remember why the first one could not."""
+        self.invalid += 1
+        self.first_invalid = self.first_invalid or reason
+
+
+def group_of(stream_key: str, sensor: str) -> str:
+    """Return the group a sensor is shown under: what stands before its first slash.
+
+    Examples
+    --------
+    >>> group_of("T07/vib", "T07/vib"), group_of("hub-a", "T07"), group_of("flow", "flow")
+    ('T07', 'hub-a', 'flow')
+    """
+    if stream_key != sensor:
+        return stream_key
+    return sensor.split("/", 1)[0]
+
+
+def next_offset(connection: Connection, partition: Partition) -> int | None:
+    """Return where to go on reading `partition`; ``None`` if it was never read."""
+    row = connection.execute(
+        "SELECT next_offset FROM consumed WHERE topic = ? AND partition = ?", partition
+    ).fetchone()
+    return None if row is None else int(row[0])
+
+
+def begin(connection: Connection, partition: Partition, earliest: int) -> int:
+    """Return where to go on, at `earliest` at first; the one way in which positions are left out.
+
+    `earliest` is the first position that an input still holds: what lies before it is gone.
+    """
+    connection.execute(
+        "INSERT INTO consumed VALUES (?,?,?) ON CONFLICT (topic, partition) "
+        "DO UPDATE SET next_offset = max(next_offset, excluded.next_offset)",
+        (*partition, earliest),
+    )
+    return next_offset(connection, partition) or 0
+
+
+def advance(connection: Connection, partition: Partition, span: Span) -> None:
+    """Move on to the end of what was read; its records are stored in the same transaction.
+
+    Raises
+    ------
+    ConnectorError
+        If what was read begins beyond what is stored: something in between would be lost for good.
+    """
+    known = next_offset(connection, partition)
+    if known is None or span.first > known:
+        raise ConnectorError(
+            f"The store holds {partition.topic}-{partition.partition} up to position {known}, and "
+            f"was given what follows {span.first}: it is read again from there.",
+            retriable=True,
+        )
+    # A second reader may be behind: what it brings is known already.
+    connection.execute(
+        "UPDATE consumed SET next_offset = max(next_offset, ?) WHERE topic = ? AND partition = ?",
+        (span.next_offset, *partition),
+    )
+
+
+@dataclass(slots=True)
+class _Minute:
+    normal: int = 0
+    anomaly: int = 0
+    rejected: int = 0
+    banded: int = 0
+    ambiguous: int = 0
+    expected: float = 0.0
+
+
+class Intake:
+    """One batch on its way into the store; use within a write transaction, then :meth:`finish`.
+
+    Parameters
+    ----------
+    connection
+        In a write transaction.
+    settings
+        How events become episodes.
+    now_ms
+        Wall clock: what ages count from.
+    pipeline
+        Whose records these are, where several share a store.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        settings: Review,
+        now_ms: int,
+        pipeline: str = "",
+    ) -> None:
+        self._pipeline = pipeline
+        self._connection = connection
+        self._settings = settings
+        self._now_ms = now_ms
+        self._sensors: dict[tuple[str, str], tuple[int, str]] = {}
+        self._epochs: dict[int, int | None] = {}
+        self._series = SeriesBatch()
+        self._minutes: dict[tuple[int, int], _Minute] = {}
+        self._latest: dict[int, Verdict] = {}
+        self._counted: dict[tuple[str, int], int] = {}
+        self.counts = IntakeCounts()
+
+    def sensor_id(self, stream_key: str, sensor: str, channels: Sequence[str] = ()) -> int:
+        """Return the id of a sensor, which is made known if it is new."""
+        names = json.dumps(list(channels), ensure_ascii=False) if channels else ""
+        known = self._sensors.get((stream_key, sensor))
+        if known is not None and (not names or known[1] == names):
+            return known[0]
+        row = self._connection.execute(
+            "INSERT INTO sensor (stream_key, sensor, grp, pipeline, channels) "
+            "VALUES (:key, :sensor, :grp, :pipeline, coalesce(nullif(:names, ''), '[]')) "
+            "ON CONFLICT (stream_key, sensor) DO UPDATE SET "
+            "channels = coalesce(nullif(:names, ''), sensor.channels), "
+            "pipeline = coalesce(nullif(:pipeline, ''), sensor.pipeline) "
+            "RETURNING sensor_id, channels, epoch",
+            {
+                "key": stream_key,
+                "sensor": sensor,
+                "grp": group_of(stream_key, sensor),
+                "pipeline": self._pipeline,
+                "names": names,
+            },
+        ).fetchone()
+        self._sensors[stream_key, sensor] = (row["sensor_id"], row["channels"])
+        self._epochs.setdefault(row["sensor_id"], row["epoch"])
+        return int(row["sensor_id"])
+
+    # ------------------------------------------------------------------------- review items
+    def item(self, item: ReviewItem, raw: bytes) -> None:
+        """Queue one review item; an event that is already known changes nothing."""
+        verdict, connection = item.verdict, self._connection
+        sensor_id = self.sensor_id(verdict.stream_key, verdict.sensor, item.channels)
+        known = connection.execute(
+            "SELECT 1 FROM event WHERE topic = ? AND partition = ? AND offset = ?",
+            verdict.position,
+        ).fetchone()
+        if known is not None:
+            self.counts.duplicates += 1
+            return
+        priority = any(
+            verdict.sensor.startswith(prefix) for prefix in self._settings.priority_sensors
+        )
+        episode = episodes.assign(
+            connection,
+            episodes.Arrival(
+                sensor_id,
+                verdict.position,
+                verdict.event_time_ms,
+                verdict.seq,
+                item.why,
+                verdict.confidence,
+                int(priority),
+                self._now_ms,
+                verdict.incident,
+                verdict.severity,
+            ),
+            self._settings,
+        )
+        connection.execute(
+            "INSERT INTO event (topic, partition, offset, sensor_id, episode_id, event_time_ms, "
+            "seq, confidence, reason, received_ms, item, raw, raw_bytes, severity) "
+            "VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+            (
+                *verdict.position,
+                sensor_id,
+                episode,
+                verdict.event_time_ms,
+                verdict.seq,
+                verdict.confidence,
+                verdict.reason,
+                self._now_ms,
+                encode_review(msgspec.structs.replace(item, context=())),
+                zlib.compress(raw, 1),
+                len(raw),
+                verdict.severity,
+            ),
+        )
+        width = len(item.channels)
+        for past in item.context:
+            values = past.values if len(past.values) == width else None
+            self._series.add(sensor_id, Point(past.event_time_ms, values, past.score, past.label))
+        values = item.values if width and len(item.values) == width else None
+        self._series.add(
+            sensor_id, Point(verdict.event_time_ms, values, verdict.score, verdict.label)
+        )
+        self.counts.items += 1
+
+    # ----------------------------------------------------------------------------- verdicts
+    def verdict(self, verdict: Verdict) -> None:
+        """Count one verdict of any label and extend the score track."""
+        topic, partition, offset = verdict.position
+        if offset <= self._last_counted(topic, partition):
+            self.counts.duplicates += 1
+            return
+        self._counted[topic, partition] = offset
+        sensor_id = self.sensor_id(verdict.stream_key, verdict.sensor)
+        minute_ms = verdict.event_time_ms - verdict.event_time_ms % MINUTE_MS
+        minute = self._minutes.setdefault((sensor_id, minute_ms), _Minute())
+        if verdict.label is Label.NORMAL:
+            minute.normal += 1
+        elif verdict.label is Label.ANOMALY:
+            minute.anomaly += 1
+        else:
+            minute.rejected += 1
+        lower, upper = policy_band(verdict)
+        judged = verdict.reason in (None, Reason.AMBIGUOUS)
+        if judged and lower is not None and upper is not None and verdict.window_len:
+            minute.banded += 1
+            minute.ambiguous += verdict.label is Label.REJECTED
+            minute.expected += max(0, upper - lower + 1) / (verdict.window_len + 1)
+        if verdict.model_epoch is not None and verdict.model_epoch != self._epochs[sensor_id]:
+            if self._epochs[sensor_id] is not None:
+                self._connection.execute(
+                    "INSERT INTO mark VALUES (?,?,?,'model',?) ON CONFLICT DO NOTHING",
+                    (
+                        self._pipeline,
+                        verdict.stream_key,
+                        verdict.event_time_ms,
+                        f"model {verdict.model_epoch}",
+                    ),
+                )
+            self._epochs[sensor_id] = verdict.model_epoch
+        self._latest[sensor_id] = verdict
+        self._series.add(
+            sensor_id, Point(verdict.event_time_ms, None, verdict.score, verdict.label)
+        )
+        self.counts.verdicts += 1
+
+    def _last_counted(self, topic: str, partition: int) -> int:
+        known = self._counted.get((topic, partition))
+        if known is None:
+            row = self._connection.execute(
+                "SELECT last_offset FROM counted WHERE topic = ? AND partition = ?",
+                (topic, partition),
+            ).fetchone()
+            known = self._counted[topic, partition] = -1 if row is None else int(row[0])
+        return known
+
+    # ---------------------------------------------------------------------------- incidents
+    def told(self, told: Incident | tuple[Position, CommandReply]) -> None:
+        """Keep a change of an incident, or what became of a command."""
+        if kept.take(self._connection, told, self._pipeline):
+            self.counts.incidents += 1
+        else:
+            self.counts.duplicates += 1
+
+    # ----------------------------------------------------------------------------- readings
+    def readings(
+        self,
+        stream_key: str,
+        sensor: str,
+        channels: Sequence[str],
+        points: Iterable[tuple[int, tuple[float | None, ...]]],
+    ) -> None:
+        """Add plain readings (event time, values) of one sensor, for the plots alone."""
+        sensor_id = self.sensor_id(stream_key, sensor, channels)
+        for t_ms, values in points:
+            self._series.add(sensor_id, Point(t_ms, values, None, None))
+
+    # ------------------------------------------------------------------------------- finish
+    def finish(self, spans: Mapping[Partition, Span] | None = None) -> IntakeCounts:
+        """Write what was gathered and what it was read from; returns the counts.
+
+        Raises
+        ------
+        ConnectorError
+            If a span begins beyond what is stored of its input.
+        """
+        connection = self._connection
+        self._series.write(connection)
+        connection.executemany(
+            "INSERT INTO minute (sensor_id, t_ms, normal, anomaly, rejected, banded, ambiguous, "
+            "expected) VALUES (?,?,?,?,?,?,?,?) ON CONFLICT (sensor_id, t_ms) DO UPDATE SET "
+            "normal = minute.normal + excluded.normal, "
+            "anomaly = minute.anomaly + excluded.anomaly, "
+            "rejected = minute.rejected + excluded.rejected, "
+            "banded = minute.banded + excluded.banded, "
+            "ambiguous = minute.ambiguous + excluded.ambiguous, "
+            "expected = minute.expected + excluded.expected",
+            [
+                (*key, m.normal, m.anomaly, m.rejected, m.banded, m.ambiguous, m.expected)
+                for key, m in self._minutes.items()
+            ],
+        )
+        for sensor_id, verdict in self._latest.items():
+            lower, upper = policy_band(verdict)
+            connection.execute(
+                "UPDATE sensor SET "
+                "last_ms = CASE WHEN coalesce(last_ms, 0) > :last THEN coalesce(last_ms, 0) "
+                "ELSE :last END, "
+                "epoch = coalesce(:epoch, epoch), "
+                "window_len = coalesce(nullif(:n, 0), window_len), "
+                "n_anomalies = coalesce(nullif(:r, 0), n_anomalies), "
+                "band_lower = coalesce(:lower, band_lower), "
+                "band_upper = coalesce(:upper, band_upper), "
+                "tolerance = coalesce(:tolerance, tolerance) WHERE sensor_id = :sensor",
+                {
+                    "last": verdict.event_time_ms,
+                    "epoch": verdict.model_epoch,
+                    "n": verdict.window_len,
+                    "r": verdict.n_anomalies,
+                    "lower": lower,
+                    "upper": upper,
+                    "tolerance": verdict.tolerance,
+                    "sensor": sensor_id,
+                },
+            )
+        connection.executemany(
+            "INSERT INTO counted VALUES (?,?,?) "
+            "ON CONFLICT (topic, partition) DO UPDATE SET last_offset = excluded.last_offset",
+            [(*key, offset) for key, offset in self._counted.items() if offset >= 0],
+        )
+        for partition, span in (spans or {}).items():
+            advance(connection, partition, span)
+        return self.counts

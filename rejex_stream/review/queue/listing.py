@@ -1,0 +1,573 @@
+"""What is in the queue, for whom: one query object behind every count and every list.
+
+A number on a tab and the rows behind it come from the same :class:`QueueFilter`, and all of a
+screen from one snapshot, so they cannot disagree.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from sqlite3 import Connection, Row
+from typing import Any, Literal, NamedTuple, TypeAlias
+from urllib.parse import urlencode
+
+from rejex_stream.config.reviewing import Review, Role
+from rejex_stream.encode import decode_review
+from rejex_stream.encode.labels import HumanVerdict
+from rejex_stream.rejection import label_of, rank_edges
+from rejex_stream.review.incidents.kept import open_count
+from rejex_stream.review.queue import audit, series
+from rejex_stream.types import Label, Reason, Status, Verdict
+
+__all__ = [
+    "SORTS",
+    "TABS",
+    "EpisodeRow",
+    "QueueFilter",
+    "QueueQuery",
+    "Summary",
+    "Tab",
+    "Viewer",
+    "around",
+    "in_short",
+    "is_blind",
+    "model_leaning",
+    "parse_words",
+    "queue_rows",
+    "row_of",
+    "row_spark",
+    "share",
+    "summary",
+    "unblinded",
+]
+
+Tab: TypeAlias = Literal["ready", "mine", "claimed", "waiting", "disputed", "done", "all"]
+TABS: tuple[Tab, ...] = ("ready", "mine", "claimed", "waiting", "disputed", "done", "all")
+
+SORTS = {
+    "oldest": "e.priority DESC, e.received_ms, e.start_ms, e.episode_id",
+    "newest": "e.received_ms DESC, e.start_ms DESC, e.episode_id",
+    "doubtful": "e.confidence IS NULL, e.confidence, e.received_ms, e.episode_id",
+    "severity": "e.severity IS NULL, e.severity DESC, e.received_ms, e.episode_id",
+    "size": "e.n_events DESC, e.received_ms, e.episode_id",
+    "sensor": "s.sensor, e.start_ms, e.episode_id",
+    "decided": "e.decided_ms IS NULL, e.decided_ms DESC, e.episode_id",
+}
+_UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class Viewer(NamedTuple):
+    """Who looks: what is ready depends on what one has already decided."""
+
+    reviewer: str
+    role: Role = "reviewer"
+
+
+class QueueQuery(NamedTuple):
+    """``FROM … WHERE …`` with its values, and the order."""
+
+    source: str
+    values: dict[str, Any]
+    order: str
+
+
+def parse_words(text: str) -> tuple[tuple[str, str], ...]:
+    """Split a filter as typed into (field, value) pairs; bare words look for the sensor.
+
+    Examples
+    --------
+    >>> parse_words('gear group:T07 age:>1h sensor:"T 7/vib"')
+    (('', 'gear'), ('group', 'T07'), ('age', '>1h'), ('sensor', 'T 7/vib'))
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError:  # an open quote while typing
+        words = text.replace('"', " ").replace("'", " ").split()
+    pairs = []
+    for word in filter(None, words):
+        name, colon, value = word.partition(":")
+        known = name in {"group", "sensor", "age", "events", "reason", "why", "verdict", "by"}
+        pairs.append((name, value) if colon and known else ("", word))
+    return tuple(pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFilter:
+    """A view of the queue, as it stands in the address bar.
+
+    Attributes
+    ----------
+    tab
+        ``ready`` (open, settled, not snoozed, not held by others), ``mine``, ``claimed`` (by
+        others), ``waiting`` (snoozed or settling), ``disputed``, ``done``, ``all``.
+    words
+        A filter as typed: bare words look in the sensor's name; ``group:``, ``sensor:``,
+        ``age:>1h``, ``events:>10``, ``reason:``, ``why:audit``, ``verdict:``, ``by:``.
+    sort
+        A key of ``SORTS``.
+    since_ms
+        ``done`` only: decided at or after this time.
+    """
+
+    tab: Tab = "ready"
+    words: str = ""
+    sort: str = ""
+    since_ms: int | None = None
+
+    def address(self) -> str:
+        """Return the address of this view.
+
+        Examples
+        --------
+        >>> QueueFilter("done", "group:T07").address()
+        '/queue?tab=done&q=group%3AT07'
+        """
+        parts: dict[str, str | int] = {"tab": self.tab}
+        if self.words:
+            parts["q"] = self.words
+        if self.sort:
+            parts["sort"] = self.sort
+        if self.since_ms is not None:
+            parts["since"] = self.since_ms
+        return "/queue?" + urlencode(parts)
+
+    def sql(self, viewer: Viewer, now_ms: int) -> QueueQuery:
+        """Return the query behind every count and list of this view."""
+        values: dict[str, Any] = {"me": viewer.reviewer, "now": now_ms, "since": self.since_ms}
+        where = _TAB_CLAUSES[self.tab]
+        if self.tab == "done" and self.since_ms is not None:
+            where += " AND e.decided_ms >= :since"
+        for number, (field, word) in enumerate(parse_words(self.words)):
+            clause, value = _word_clause(field, word)
+            if clause:
+                where += f" AND {clause.replace('?', f':word{number}')}"
+                values[f"word{number}"] = value
+        default = "decided" if self.tab == "done" else "oldest"
+        order = SORTS.get(self.sort, SORTS[default])
+        source = f"FROM episode e JOIN sensor s USING (sensor_id) WHERE {where}"
+        return QueueQuery(source, values, f"ORDER BY {order}")
+
+    def count(self, connection: Connection, viewer: Viewer, now_ms: int) -> int:
+        """Return how many episodes this view holds."""
+        query = self.sql(viewer, now_ms)
+        found = connection.execute(f"SELECT count(*) {query.source}", query.values).fetchone()[0]
+        return int(found)
+
+    def ids(
+        self, connection: Connection, viewer: Viewer, now_ms: int, limit: int = 10_000
+    ) -> list[tuple[str, int, str]]:
+        """Return (episode id, events, status) of every episode in the view, in order."""
+        query = self.sql(viewer, now_ms)
+        return [
+            tuple(row)
+            for row in connection.execute(
+                f"SELECT e.episode_id, e.n_events, e.status {query.source} {query.order} "
+                "LIMIT :limit",
+                query.values | {"limit": limit},
+            )
+        ]
+
+    def rows(
+        self,
+        connection: Connection,
+        viewer: Viewer,
+        now_ms: int,
+        *,
+        limit: int = 500,
+        offset: int = 0,
+    ) -> Iterator[Row]:
+        """Yield the episodes with their sensors, in order."""
+        query = self.sql(viewer, now_ms)
+        yield from connection.execute(
+            "SELECT e.*, s.stream_key, s.sensor, s.grp, s.pipeline, s.channels "
+            f"{query.source} {query.order} LIMIT :limit OFFSET :offset",
+            query.values | {"limit": limit, "offset": offset},
+        )
+
+
+# A second opinion is work for everybody but the first reviewer.
+_WORK = (
+    "(e.status = 'open' OR (e.status = 'needs_second' AND NOT EXISTS ("
+    "SELECT 1 FROM label l JOIN label_event le USING (label_seq) JOIN event v USING (event_id) "
+    "WHERE v.episode_id = e.episode_id AND l.reviewer = :me AND l.kind = 'label' AND NOT EXISTS "
+    "(SELECT 1 FROM label r WHERE r.kind = 'retract' AND r.target = l.label_id))))"
+)
+_AWAKE = "(e.snooze_until_ms IS NULL OR e.snooze_until_ms <= :now) AND e.ready_ms <= :now"
+_HELD = "e.lease_owner IS NOT NULL AND e.lease_until_ms > :now"
+
+_TAB_CLAUSES: dict[Tab, str] = {
+    "ready": f"{_WORK} AND {_AWAKE} AND NOT ({_HELD} AND e.lease_owner <> :me)",
+    "mine": f"{_WORK} AND {_HELD} AND e.lease_owner = :me",
+    "claimed": f"{_WORK} AND {_HELD} AND e.lease_owner <> :me",
+    "waiting": f"{_WORK} AND NOT ({_AWAKE})",
+    "disputed": "e.status = 'disputed'",
+    "done": "e.status IN ('done', 'expired')",
+    "all": "e.status <> 'empty'",
+}
+
+
+def _comparison(value: str) -> tuple[str, str]:
+    match = re.match(r"(<=|>=|<|>|=)?(.*)", value)
+    assert match is not None
+    return match.group(1) or ">=", match.group(2).strip()
+
+
+_WORD_CLAUSES = {
+    # Found where taking it away makes a difference: nothing in it is a wildcard.
+    "": "replace(lower(s.sensor), lower(?), '') <> lower(s.sensor)",
+    "group": "s.grp = ?",
+    "sensor": "s.sensor = ?",
+    "why": "e.why = ?",
+    "verdict": "e.verdict = ?",
+    "reason": "EXISTS (SELECT 1 FROM event v WHERE v.episode_id = e.episode_id AND v.reason = ?)",
+    "by": "EXISTS (SELECT 1 FROM label l WHERE l.episode_id = e.episode_id AND l.reviewer = ?)",
+}
+
+
+def _word_clause(field: str, value: str) -> tuple[str, Any]:
+    """Return the clause of one filter word with its value; none for what cannot be read."""
+    if field in _WORD_CLAUSES:
+        return _WORD_CLAUSES[field], value
+    sign, text = _comparison(value)
+    if field == "events" and text.isdecimal():
+        return f"e.n_events {sign} ?", min(int(text), _MOST)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    if field == "age" and match:
+        ms = float(match[1]) * _UNITS[match[2]]
+        return f":now - e.received_ms {sign} ?", round(min(ms, _MOST))
+    return "", None
+
+
+_DAY_MS = 86_400_000
+_MOST = 2**53
+"""More than anything here counts, and both SQLite's integers and floats hold it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeRow:
+    """One episode in a list; times in UTC milliseconds.
+
+    Attributes
+    ----------
+    short_why
+        Why it is here, in a few words; does not tell the leaning where `blind`.
+    held_by
+        Who works on it now, or empty.
+    incident
+        The one that its events, but for those before the evidence was in, are of.
+    severity
+        The largest of its events, where they have one.
+    blind
+        Whether the viewer must not see yet what model and others think of it.
+    """
+
+    episode_id: str
+    root_id: str
+    sensor_id: int
+    pipeline: str
+    stream_key: str
+    sensor: str
+    group: str
+    channels: tuple[str, ...]
+    why: str
+    status: str
+    verdict: str | None
+    start_ms: int
+    end_ms: int
+    n_events: int
+    priority: int
+    received_ms: int
+    ready_ms: int
+    decided_ms: int | None
+    held_by: str
+    held_until_ms: int
+    snooze_until_ms: int | None
+    snooze_growth: bool
+    incident: str | None
+    severity: float | None
+    main: Verdict
+    short_why: str
+    blind: bool
+
+
+_MADE = {
+    "group",
+    "channels",
+    "held_by",
+    "held_until_ms",
+    "snooze_growth",
+    "main",
+    "short_why",
+    "blind",
+}
+_AS_STORED = [one.name for one in fields(EpisodeRow) if one.name not in _MADE]
+
+
+def is_blind(settings: Review, row: Row, viewer: Viewer) -> bool:
+    """Say whether the leaning and other people's labels are still hidden from this viewer."""
+    if row["status"] not in ("open", "needs_second", "held"):
+        return False
+    if settings.blind == "always":
+        return True
+    return settings.blind == "second" and (row["status"] == "needs_second" or row["why"] == "audit")
+
+
+def unblinded(
+    connection: Connection,
+    settings: Review,
+    lines: Sequence[audit.AuditRow],
+    viewer: Viewer,
+) -> list[audit.AuditRow]:
+    """Return audit rows without what others said about episodes that wait for a second opinion."""
+    if settings.blind == "off":
+        return list(lines)
+    waiting = {
+        row[0]
+        for row in connection.execute(
+            "SELECT episode_id FROM episode WHERE status = 'needs_second'"
+        )
+    }
+    return [
+        line._replace(detail={})
+        if line.subject in waiting and line.actor != viewer.reviewer
+        else line
+        for line in lines
+    ]
+
+
+def model_leaning(verdict: Verdict) -> HumanVerdict | None:
+    """Return what the model would say had it to choose; ``None`` where it has no rank to go by.
+
+    The label of an empty band: an anomaly iff the rank lies among the top r of n.
+    """
+    n, r = verdict.window_len, verdict.n_anomalies
+    if verdict.rank is None or not n or not r:
+        return None
+    edges = rank_edges(n, r, lower=1, upper=0)
+    return "anomaly" if label_of(verdict.rank, edges) is Label.ANOMALY else "normal"
+
+
+def share(log_p: float) -> str:
+    """Return a probability, given as its logarithm, as people say it.
+
+    Examples
+    --------
+    >>> share(math.log(0.44)), share(math.log(0.002)), share(-32.0)
+    ('44 %', '1 in 500', '1 in 8e+13')
+    """
+    p = math.exp(log_p)
+    if p >= 0.01:
+        return f"{100 * p:.0f} %" if p < 0.995 else f"{100 * p:.1f} %"
+    exponent = -log_p / math.log(10)
+    if exponent < 6:
+        return f"1 in {10**exponent:,.0f}"
+    return f"1 in {10 ** min(exponent, 300):.0e}"
+
+
+_NO_RANK = {
+    Reason.UNSCORABLE: "no usable score",
+    Reason.CONSTANT_WINDOW: "reference scores all equal",
+    Reason.WARM_UP: "still warming up",
+    Reason.TOO_MANY_SENSORS: "one sensor too many",
+}
+_STATUS: dict[Status | None, str] = {
+    Status.CONSTANT_BEGINS: "from here on, reference scores are all equal",
+    Status.CONSTANT_ENDS: "reference scores differ again",
+}
+_RARELY = 1e-12
+"""Flips less likely than this are lost in the rounding of 1 - p."""
+
+
+def in_short(verdict: Verdict, why: str, *, blind: bool = False) -> str:
+    """Return the reason in a few words, for a row of the queue.
+
+    Examples
+    --------
+    >>> from rejex_stream.types import Label, Position
+    >>> in_short(Verdict(position=Position("t", 0, 0), stream_key="a", sensor="a", seq=0,
+    ...     event_time_ms=0, label=Label.REJECTED, reason=Reason.AMBIGUOUS, rank=962,
+    ...     window_len=1000, n_anomalies=50, stability=0.94), "rejected")
+    'leans to anomaly, would flip in 6 % of redraws'
+    """
+    if why == "audit":
+        return "audit: accepted, drawn for a check"
+    if why == "status":
+        return _STATUS.get(verdict.status, "")
+    if verdict.reason in _NO_RANK:
+        return _NO_RANK[verdict.reason]
+    p, leaning = verdict.stability, model_leaning(verdict)
+    if blind or p is None or leaning is None:
+        return "inside the rejection band"
+    flip = 1 - p if leaning == "anomaly" else p
+    if flip < _RARELY:
+        return f"leans to {leaning}, would hardly ever flip"
+    often = share(math.log(flip))
+    return f"leans to {leaning}, would flip in {often}{' of' if '%' in often else ''} redraws"
+
+
+def _main_event(connection: Connection, episode: str) -> Verdict:
+    """Return the least stable event, which stands for the episode."""
+    row = connection.execute(
+        "SELECT item FROM event WHERE episode_id = ? ORDER BY confidence IS NULL, confidence, "
+        "event_id LIMIT 1",
+        (episode,),
+    ).fetchone()
+    return decode_review(row["item"]).verdict
+
+
+def row_of(
+    connection: Connection,
+    row: Row,
+    settings: Review,
+    viewer: Viewer,
+    now_ms: int,
+) -> EpisodeRow:
+    """Return a row of the queue's query as the screens want it."""
+    held = row["lease_owner"] is not None and row["lease_until_ms"] > now_ms
+    verdict = _main_event(connection, row["episode_id"])
+    blind = is_blind(settings, row, viewer)
+    return EpisodeRow(
+        **{name: row[name] for name in _AS_STORED},
+        group=row["grp"],
+        channels=tuple(json.loads(row["channels"])),
+        held_by=row["lease_owner"] if held else "",
+        held_until_ms=row["lease_until_ms"] if held else 0,
+        snooze_growth=bool(row["snooze_growth"]),
+        main=verdict,
+        short_why=in_short(verdict, row["why"], blind=blind),
+        blind=blind,
+    )
+
+
+def queue_rows(
+    connection: Connection,
+    chosen: QueueFilter,
+    settings: Review,
+    viewer: Viewer,
+    now_ms: int,
+    *,
+    limit: int = 500,
+    offset: int = 0,
+) -> Iterator[EpisodeRow]:
+    """Yield the rows of a view, in order."""
+    rows = list(chosen.rows(connection, viewer, now_ms, limit=limit, offset=offset))
+    for row in rows:
+        yield row_of(connection, row, settings, viewer, now_ms)
+
+
+def around(
+    connection: Connection,
+    sensor_id: int,
+    start_ms: int,
+    end_ms: int,
+    *,
+    before: int = 120,
+    after: int = 80,
+) -> tuple[int, int]:
+    """Return a stretch of time around an episode: so many readings before it and after it.
+
+    Counted in readings, so that a meter read once an hour and a sensor at 100 Hz both look right.
+    """
+    first = connection.execute(
+        "SELECT min(t_ms) FROM (SELECT t_ms FROM point WHERE sensor_id = ? AND t_ms < ? "
+        "ORDER BY t_ms DESC LIMIT ?) AS near",
+        (sensor_id, start_ms, before),
+    ).fetchone()[0]
+    last = connection.execute(
+        "SELECT max(t_ms) FROM (SELECT t_ms FROM point WHERE sensor_id = ? AND t_ms > ? "
+        "ORDER BY t_ms LIMIT ?) AS near",
+        (sensor_id, end_ms, after),
+    ).fetchone()[0]
+    low = start_ms if first is None else first
+    high = end_ms if last is None else last
+    pad = 30_000 if low == high else 0
+    return low - pad, high + pad
+
+
+def row_spark(connection: Connection, row: EpisodeRow) -> tuple[list[float], list[float], int, int]:
+    """Return a small line around an episode (t, v), and the times it covers."""
+    low, high = around(connection, row.sensor_id, row.start_ms, row.end_ms, before=40, after=25)
+    channel = _speaking_channel(row)
+    t, v = series.spark(connection, row.sensor_id, channel, low, high)
+    return t, v, low, high
+
+
+def _speaking_channel(row: EpisodeRow) -> int:
+    """Return the channel that the evidence puts first, if there is any and it may be seen."""
+    evidence = row.main.evidence
+    if evidence is not None and evidence.channels and not row.blind:
+        name = evidence.channels[0].channel
+        if name in row.channels:
+            return row.channels.index(name)
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The numbers every screen shows at the top.
+
+    Attributes
+    ----------
+    counts
+        Episodes per tab; ``done`` counts those decided since midnight UTC.
+    version
+        Changes whenever anything a list shows may have changed.
+    incidents
+        How many are not over.
+    """
+
+    counts: dict[Tab, int]
+    oldest_ms: int | None
+    late: int
+    undoable: str
+    version: str
+    since_ms: int
+    incidents: int
+
+
+def summary(
+    connection: Connection,
+    settings: Review,
+    viewer: Viewer,
+    now_ms: int,
+    words: str = "",
+) -> Summary:
+    """Return the counts of all tabs for a viewer."""
+    since = now_ms - now_ms % _DAY_MS
+    counts: dict[Tab, int] = {}
+    for tab in TABS:
+        view = QueueFilter(tab, words, since_ms=since if tab == "done" else None)
+        counts[tab] = view.count(connection, viewer, now_ms)
+    query = QueueFilter().sql(viewer, now_ms)
+    oldest, late = connection.execute(
+        "SELECT min(e.received_ms), count(CASE WHEN e.received_ms <= :late THEN 1 END) "
+        f"{query.source}",
+        query.values | {"late": now_ms - settings.sla_ms},
+    ).fetchone()
+    action = connection.execute(
+        "SELECT result FROM action WHERE reviewer = ? AND undone = 0 "
+        "ORDER BY action_seq DESC LIMIT 1",
+        (viewer.reviewer,),
+    ).fetchone()
+    moved = connection.execute(
+        "SELECT (SELECT coalesce(max(seq), 0) FROM audit), "
+        "(SELECT coalesce(max(event_id), 0) FROM event), "
+        "(SELECT coalesce(max(change_seq), 0) FROM incident_change), "
+        "(SELECT coalesce(max(reply_seq), 0) FROM reply)"
+    ).fetchone()
+    # Claims lapse, snoozes end and episodes settle without anybody writing: look again in a while.
+    version = ".".join(str(one) for one in (*moved, now_ms // 15_000))
+    return Summary(
+        counts=counts,
+        oldest_ms=oldest,
+        late=late or 0,
+        undoable=json.loads(action["result"])["message"] if action else "",
+        version=version,
+        since_ms=since,
+        incidents=open_count(connection),
+    )

@@ -1,0 +1,497 @@
+"""What labels say about the pipeline, and how much reviewers agree beyond what chance would bring.
+
+Three groups of events are labelled in different shares: rejected ones (nearly all of them, episode
+by episode), and accepted anomalies and accepted normals (the audit sample alone). Each gets its own
+share of true anomalies; the groups' sizes, counted from all verdicts, put them together.
+Intervals come from draws with Jeffreys' prior per group, so that "none wrong in 30" is not mistaken
+for "never wrong". Events of one episode are one judgement: they count as such. Nobody knows why
+some rejected events were judged before others, so those still to be judged are taken at their best
+and at their worst.
+
+Reviewers err: where episodes were judged twice, one rate of overlooking and one of false alarms,
+the same for all and independent given the truth, are drawn together with the groups' shares [3]_.
+Groups of different shares make both identifiable. Without double reviews people are believed.
+
+References
+----------
+.. [1] J. Cohen: A Coefficient of Agreement for Nominal Scales. Educational and Psychological
+   Measurement 20, 1960.
+.. [2] K. Krippendorff: Content Analysis, chapter 11 (nominal data). Sage, 2004.
+.. [3] S. L. Hui, S. D. Walter: Estimating the Error Rates of Diagnostic Tests. Biometrics 36, 1980.
+.. [4] W. Rogan, B. Gladen: Estimating Prevalence from the Results of a Screening Test. American
+   Journal of Epidemiology 107, 1978.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from sqlite3 import Connection
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from scipy.stats import beta
+
+from rejex_stream.encode import decode_review
+from rejex_stream.encode.labels import LabelRecord, active_labels, resolve
+from rejex_stream.plan.promises import Costs
+from rejex_stream.review.queue.labels import records_of
+from rejex_stream.review.queue.series import MINUTE_MS
+from rejex_stream.types import FloatArray, Label
+
+__all__ = [
+    "Group",
+    "Interval",
+    "Judged",
+    "Quality",
+    "bootstrap",
+    "cohen_kappa",
+    "estimate",
+    "judged_episodes",
+    "krippendorff_alpha",
+    "percent_agreement",
+    "quality",
+]
+
+Unit = Sequence[str]
+"""What the reviewers of one episode said, one entry a reviewer."""
+
+
+class Interval(NamedTuple):
+    """An estimate with a 95 % interval; ``None`` where there is nothing to estimate from."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+def percent_agreement(units: Sequence[Unit]) -> float | None:
+    """Return the share of agreeing pairs of reviewers; ``None`` without a pair.
+
+    Examples
+    --------
+    >>> percent_agreement([("normal", "normal"), ("normal", "anomaly")])
+    0.5
+    """
+    pairs = [pair for unit in units for pair in itertools.combinations(unit, 2)]
+    if not pairs:
+        return None
+    return sum(a == b for a, b in pairs) / len(pairs)
+
+
+def cohen_kappa(pairs: Sequence[tuple[str, str]]) -> float | None:
+    """Return Cohen's kappa of two reviewers over the units both judged.
+
+    ``None`` without a pair, or when both always said the same one word: chance explains everything.
+
+    Examples
+    --------
+    >>> yes_no = [("y", "y")] * 20 + [("y", "n")] * 5 + [("n", "y")] * 10 + [("n", "n")] * 15
+    >>> round(cohen_kappa(yes_no), 3)
+    0.4
+    """
+    n = len(pairs)
+    if not n:
+        return None
+    observed = sum(a == b for a, b in pairs) / n
+    first, second = Counter(a for a, _ in pairs), Counter(b for _, b in pairs)
+    chance = sum(first[word] * second[word] for word in first) / n**2
+    return None if chance == 1 else (observed - chance) / (1 - chance)
+
+
+def krippendorff_alpha(units: Sequence[Unit]) -> float | None:
+    """Return Krippendorff's alpha for nominal data; any number of reviewers, some missing.
+
+    Units with fewer than two reviewers say nothing and are left out.
+
+    Examples
+    --------
+    >>> krippendorff_alpha([("a", "a"), ("b", "b"), ("a", "a", "a")])
+    1.0
+    """
+    useful = [unit for unit in units if len(unit) > 1]
+    total = sum(len(unit) for unit in useful)
+    if not total:
+        return None
+    disagreement, margin = 0.0, Counter[str]()
+    for unit in useful:
+        words = Counter(unit)
+        margin.update(words)
+        m = len(unit)
+        disagreement += sum(count * (m - count) for count in words.values()) / (m - 1)
+    chance = sum(count * (total - count) for count in margin.values()) / (total - 1)
+    return None if chance == 0 else 1 - disagreement / chance
+
+
+def bootstrap(
+    units: Sequence[Unit],
+    statistic: Callable[[Sequence[Unit]], float | None],
+    *,
+    rounds: int = 1000,
+    seed: int = 0,
+) -> Interval:
+    """Return a statistic with its 95 % percentile interval over resampled units.
+
+    Examples
+    --------
+    >>> found = bootstrap([("a", "a")] * 45 + [("a", "b")] * 5, percent_agreement)
+    >>> found.value, found.low < 0.9 < found.high
+    (0.9, True)
+    """
+    value = statistic(units)
+    if value is None or len(units) < 2:
+        return Interval(value, None, None)
+    rng = np.random.default_rng(seed)
+    picks = rng.integers(0, len(units), size=(rounds, len(units)))
+    drawn = [statistic([units[i] for i in pick]) for pick in picks]
+    known = [one for one in drawn if one is not None]
+    if not known:
+        return Interval(value, None, None)
+    low, high = np.quantile(known, [0.025, 0.975])
+    if low == high:  # no unit stands out, so no resampling shows how many could have
+        low = min(low, statistic(_with_splits(units)) or low)
+    return Interval(value, float(low), float(high))
+
+
+def _with_splits(units: Sequence[Unit]) -> Sequence[Unit]:
+    """Return units of which as many disagree as Jeffreys' interval allows when none was seen to."""
+    n = len(units)
+    split = math.ceil(n * (1.0 - float(beta.ppf(0.025, n + 0.5, 0.5))))
+    words = {word for unit in units for word in unit}
+    other = {one: next(iter(sorted(words - {one})), "another") for one in words}
+    return [(*unit[:-1], other[unit[-1]]) for unit in units[:split]] + list(units[split:])
+
+
+def by_pair(units: Sequence[Mapping[str, str]]) -> dict[tuple[str, str], list[tuple[str, str]]]:
+    """Return what each pair of reviewers said about the units both judged.
+
+    Examples
+    --------
+    >>> by_pair([{"ada": "normal", "bob": "anomaly"}, {"ada": "normal"}])
+    {('ada', 'bob'): [('normal', 'anomaly')]}
+    """
+    found: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for unit in units:
+        for a, b in itertools.combinations(sorted(unit), 2):
+            found.setdefault((a, b), []).append((unit[a], unit[b]))
+    return found
+
+
+_DRAWS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One labelled episode: which group, how many events, what people say it is."""
+
+    group: Label
+    n_events: int
+    verdict: str
+    labels: tuple[LabelRecord, ...]
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """One group of events and what was found in its labelled part.
+
+    Attributes
+    ----------
+    events
+        All verdicts of this group, from the counts.
+    judged, anomalous
+        Labelled events, and those of them that are anomalies; unsure ones are left out.
+    effective
+        How many independent judgements that is: (sum of sizes) squared over sum of squares.
+    twice
+        Episodes that two people judged without knowing of each other: both said anomaly, they
+        disagreed, both said normal.
+    """
+
+    events: int = 0
+    judged: int = 0
+    anomalous: int = 0
+    effective: float = 0.0
+    twice: tuple[int, int, int] = (0, 0, 0)
+
+
+class Quality(msgspec.Struct, frozen=True, kw_only=True):
+    """Estimates with 95 % intervals; ``None`` inside where nothing is known.
+
+    Attributes
+    ----------
+    accepted_anomaly, accepted_normal, rejected
+        The three groups.
+    precision
+        Share of accepted anomalies that are some.
+    false_omission
+        Share of accepted normals that are anomalies.
+    miss_rate
+        Share of all anomalies that were accepted as normal.
+    contamination
+        γ: share of anomalies among all events.
+    cost_per_event
+        With the given costs.
+    overlooked, false_alarms
+        Shares of anomalies, and of normal events, that a reviewer calls the other.
+    sent
+        Rejected events that were sent to review, by reason.
+    """
+
+    accepted_anomaly: Group
+    accepted_normal: Group
+    rejected: Group
+    precision: Interval
+    false_omission: Interval
+    anomalous_rejected: Interval
+    miss_rate: Interval
+    contamination: Interval
+    cost_per_event: Interval
+    costs: tuple[float, float, float]
+    overlooked: Interval = Interval(None, None, None)
+    false_alarms: Interval = Interval(None, None, None)
+    sent: Mapping[str, int] = {}
+
+
+def judged_episodes(
+    connection: Connection, since_ms: int = 0, pipeline: str | None = None
+) -> Iterator[Judged]:
+    """Yield every episode from an event time on that people have decided, of one or of all."""
+    rows = connection.execute(
+        "SELECT e.episode_id, e.why, e.n_events, "
+        "(SELECT item FROM event v WHERE v.episode_id = e.episode_id LIMIT 1) AS item "
+        "FROM episode e JOIN sensor s USING (sensor_id) "
+        "WHERE e.status IN ('done', 'needs_second', 'disputed') AND e.why <> 'status' "
+        "AND s.pipeline = coalesce(:pipeline, s.pipeline) AND e.start_ms >= :since "
+        "ORDER BY e.episode_id",
+        {"pipeline": pipeline, "since": since_ms},
+    ).fetchall()
+    for row in rows:
+        labels = tuple(
+            label
+            for label in active_labels(records_of(connection, row["episode_id"]))
+            if label.source == "human"
+        )
+        found = resolve(labels)
+        if not labels:
+            continue
+        group = Label.REJECTED
+        if row["why"] == "audit":
+            group = decode_review(row["item"]).verdict.label
+        yield Judged(group, row["n_events"], found.verdict or "", labels)
+
+
+def quality(
+    connection: Connection,
+    costs: Costs | None = None,
+    since_ms: int = 0,
+    pipeline: str | None = None,
+) -> Quality:
+    """Return the estimates from all verdicts from an event time on, and labels of the same."""
+    since_ms -= since_ms % MINUTE_MS
+    asked = {"pipeline": pipeline, "since": since_ms}
+    accepted = connection.execute(
+        "SELECT coalesce(sum(anomaly), 0), coalesce(sum(normal), 0) "
+        "FROM minute JOIN sensor USING (sensor_id) "
+        "WHERE pipeline = coalesce(:pipeline, pipeline) AND t_ms >= :since",
+        asked,
+    ).fetchone()
+    # What was sent does not move with the work on it; what was not, nobody will ever judge.
+    sent = dict(
+        connection.execute(
+            "SELECT coalesce(v.reason, 'none'), count(*) FROM event v JOIN episode e "
+            "USING (episode_id) JOIN sensor s ON s.sensor_id = e.sensor_id "
+            "WHERE e.why = 'rejected' AND s.pipeline = coalesce(:pipeline, s.pipeline) "
+            "AND e.start_ms >= :since GROUP BY 1 ORDER BY 1",
+            asked,
+        ).fetchall()
+    )
+    found = {label: _Tally() for label in Label}
+    for judged in judged_episodes(connection, since_ms, pipeline):
+        found[judged.group].add(judged)
+    estimated = estimate(
+        found[Label.ANOMALY].group(accepted[0]),
+        found[Label.NORMAL].group(accepted[1]),
+        found[Label.REJECTED].group(sum(sent.values())),
+        costs or Costs(),
+    )
+    return msgspec.structs.replace(estimated, sent=sent)
+
+
+class _Tally:
+    def __init__(self) -> None:
+        self.judged = self.anomalous = self.squares = 0
+        self.twice = [0, 0, 0]
+
+    def add(self, one: Judged) -> None:
+        if one.verdict in ("anomaly", "normal"):
+            self.judged += one.n_events
+            self.anomalous += one.n_events * (one.verdict == "anomaly")
+            self.squares += one.n_events**2
+        said = [label.verdict for label in one.labels if label.role != "adjudication"][:2]
+        if len(said) == 2 and "unsure" not in said:
+            self.twice[said.count("normal")] += 1
+
+    def group(self, events: int) -> Group:
+        return Group(
+            events=max(events, self.judged),
+            judged=self.judged,
+            anomalous=self.anomalous,
+            effective=self.judged**2 / self.squares if self.squares else 0.0,
+            twice=(self.twice[0], self.twice[1], self.twice[2]),
+        )
+
+
+def estimate(
+    accepted_anomaly: Group, accepted_normal: Group, rejected: Group, costs: Costs
+) -> Quality:
+    """Return the estimates for three groups; equal groups give equal intervals.
+
+    Examples
+    --------
+    >>> found = estimate(
+    ...     Group(events=200, judged=20, anomalous=18, effective=20),
+    ...     Group(events=9000, judged=90, anomalous=0, effective=90),
+    ...     Group(events=800, judged=800, anomalous=300, effective=60), Costs(1, 1, 0.05))
+    >>> round(found.precision.value, 2), round(found.contamination.value, 3)
+    (0.9, 0.048)
+    >>> found.contamination.low < 0.048 < found.contamination.high
+    True
+    """
+    rng = np.random.default_rng(0)
+    groups = (accepted_anomaly, accepted_normal, rejected)
+    total = sum(group.events for group in groups)
+    weights = [group.events / total if total else 0.0 for group in groups]
+    there = [bool(group.judged) or not group.events for group in groups]
+    twice = any(sum(group.twice) for group in groups)
+    drawn = _erring(rng, groups) if twice else _believed(rng, groups)
+    values = [
+        _value(group, draws, twice) for group, draws in zip(groups, drawn.shares, strict=True)
+    ]
+
+    def interval(of: Callable[[Shares], FloatArray], enough: bool) -> Interval:
+        """Take what waits among the rejected at its best and at its worst."""
+        if not enough or not total:
+            return Interval(None, None, None)
+        judged = rejected.judged / rejected.events if rejected.events else 1.0
+        ends = [
+            of((*drawn.shares[:2], judged * drawn.shares[2] + (1 - judged) * rest))
+            for rest in (0.0, 1.0)
+        ]
+        low = min(np.quantile(end, 0.025) for end in ends)
+        high = max(np.quantile(end, 0.975) for end in ends)
+        value = float(of((values[0], values[1], values[2])))
+        return Interval(value, float(min(low, value)), float(max(high, value)))
+
+    def anomalies(p: Shares) -> FloatArray:
+        return weights[0] * p[0] + weights[1] * p[1] + weights[2] * p[2]
+
+    def missed(p: Shares) -> FloatArray:
+        return weights[1] * p[1] / np.maximum(anomalies(p), 1e-300)
+
+    def cost(p: Shares) -> FloatArray:
+        wrong = costs.c_fp * weights[0] * (1 - p[0]) + costs.c_fn * weights[1] * p[1]
+        return wrong + costs.c_r * weights[2]
+
+    return Quality(
+        accepted_anomaly=accepted_anomaly,
+        accepted_normal=accepted_normal,
+        rejected=rejected,
+        precision=interval(lambda p: p[0], accepted_anomaly.judged > 0),
+        false_omission=interval(lambda p: p[1], accepted_normal.judged > 0),
+        anomalous_rejected=interval(lambda p: p[2], rejected.judged > 0),
+        miss_rate=interval(missed, all(there)),
+        contamination=interval(anomalies, all(there)),
+        cost_per_event=interval(cost, there[0] and there[1]),
+        costs=(costs.c_fp, costs.c_fn, costs.c_r),
+        overlooked=_middle(drawn.overlooked),
+        false_alarms=_middle(drawn.false_alarms),
+    )
+
+
+Shares = tuple[FloatArray, FloatArray, FloatArray]
+
+
+class _Drawn(NamedTuple):
+    """Draws of the groups' true shares, and of how reviewers err, if that can be told."""
+
+    shares: Shares
+    overlooked: FloatArray | None = None
+    false_alarms: FloatArray | None = None
+
+
+def _middle(draws: FloatArray | None) -> Interval:
+    if draws is None:
+        return Interval(None, None, None)
+    low, value, high = np.quantile(draws, [0.025, 0.5, 0.975])
+    return Interval(float(value), float(low), float(high))
+
+
+def _value(group: Group, draws: FloatArray, twice: bool) -> FloatArray:
+    if twice and group.judged:
+        return np.asarray(np.median(draws))
+    return np.asarray(group.anomalous / group.judged if group.judged else 0.0)
+
+
+def _believed(rng: np.random.Generator, groups: Sequence[Group]) -> _Drawn:
+    """Draw shares of which the judged part is known, and only the rest is not."""
+
+    def draw(group: Group) -> FloatArray:
+        if not group.judged:
+            return rng.beta(0.5, 0.5, _DRAWS)
+        share, m = group.anomalous / group.judged, group.effective
+        known = group.judged / group.events
+        guessed = rng.beta(share * m + 0.5, (1 - share) * m + 0.5, _DRAWS)
+        rest = round((1 - known) / known * m)  # independent events that nobody has judged
+        unseen = rng.binomial(rest, guessed) / rest if rest else guessed
+        return known * share + (1 - known) * unseen
+
+    # What waits among the rejected is no sample: its bounds are taken, not guessed.
+    a, n, r = groups
+    own = r.anomalous / r.judged if r.judged else 0.0
+    return _Drawn((draw(a), draw(n), np.full(_DRAWS, own)))
+
+
+_ANGLES, _ERRORS = 400, 48
+"""Cells of the grid over a share, and over each of the two rates at which people err."""
+
+
+def _erring(rng: np.random.Generator, groups: Sequence[Group]) -> _Drawn:
+    """Draw shares and error rates together, from a grid even in the angle of Jeffreys' prior.
+
+    People do better than a coin: error rates end at 1/2, or words could change their meaning.
+    """
+    error = np.sin((np.arange(_ERRORS) + 0.5) / _ERRORS * np.pi / 4) ** 2
+    share = np.sin((np.arange(_ANGLES) + 0.5) / _ANGLES * np.pi / 2) ** 2
+    over, false = error[:, None, None], error[None, :, None]
+    each = []
+    for group in groups:
+        both, split, neither = group.twice
+        of_all = group.effective / group.judged if group.judged else 0.0
+        once = max(0.0, group.anomalous * of_all - both)
+        not_once = max(0.0, (group.judged - group.anomalous) * of_all - neither)
+        p, q = share, 1.0 - share
+        said = p * (1 - over) + q * false
+        fit = once * np.log(said) + not_once * np.log1p(-said)
+        if both + split + neither:
+            fit = fit + both * np.log(p * (1 - over) ** 2 + q * false**2)
+            fit = fit + split * np.log(2 * (p * over * (1 - over) + q * false * (1 - false)))
+            fit = fit + neither * np.log(p * over**2 + q * (1 - false) ** 2)
+        each.append(fit)
+    tops = [fit.max() for fit in each]
+    chances = [np.exp(fit - top) for fit, top in zip(each, tops, strict=True)]
+    weight = np.prod([chance.sum(axis=2) for chance in chances], axis=0).ravel()
+    cells = rng.choice(weight.size, _DRAWS, p=weight / weight.sum())
+    i, j = np.divmod(cells, _ERRORS)
+    drawn = []
+    for chance in chances:
+        steps = np.cumsum(chance, axis=2).reshape(-1, _ANGLES)
+        steps /= np.maximum(steps[:, -1:], 1e-300)  # where nothing is likely, nothing is drawn
+        at = np.empty(_DRAWS)
+        for cell in np.unique(cells):
+            here = cells == cell
+            at[here] = np.searchsorted(steps[cell], rng.random(here.sum()))
+        drawn.append(np.sin((at + rng.random(_DRAWS)) / _ANGLES * np.pi / 2) ** 2)
+    return _Drawn((drawn[0], drawn[1], drawn[2]), error[i], error[j])

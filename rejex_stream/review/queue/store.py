@@ -1,0 +1,455 @@
+"""The review store: everything people and pipelines do to the queue, one transaction each.
+
+It is a view of two logs. Everything that decides an event's verdict is in the review items and the
+labels, from which :func:`rebuild` makes the same verdicts again. Claims and snoozes are not; they
+live in the store alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from sqlite3 import Connection
+from typing import Any, Literal, NamedTuple
+
+from rejex_stream.config.reviewing import SYSTEM, Review
+from rejex_stream.encode import decode_incidents, decode_review, decode_verdict
+from rejex_stream.encode.labels import LabelRecord, active_labels, resolve
+from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.review.incidents import answers
+from rejex_stream.review.queue import audit, claims, decisions, episodes, ingest, labels, series
+from rejex_stream.review.queue.claims import Done, Lease
+from rejex_stream.review.queue.database import (
+    Database,
+    remove_file,
+    require_replaceable,
+    take_place,
+)
+from rejex_stream.review.queue.decisions import Decision
+from rejex_stream.review.queue.ingest import Intake, IntakeCounts, Span
+from rejex_stream.review.queue.labels import LabelCache, publish, refresh_status
+from rejex_stream.review.queue.listing import QueueFilter, Viewer
+from rejex_stream.types import Command, Partition, ReviewItem, Verdict
+
+__all__ = [
+    "EventState",
+    "Rebuilt",
+    "ReviewStore",
+    "apply_labels",
+    "rebuild",
+    "state_hash",
+    "verdict_state",
+    "wall_clock_ms",
+]
+
+
+_log = logging.getLogger(__name__)
+_DECODERS: dict[str, Callable[[bytes], Any]] = {
+    "review": decode_review,
+    "verdicts": decode_verdict,
+    "incidents": decode_incidents,
+}
+
+
+def wall_clock_ms() -> int:
+    """Return UTC milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+class ReviewStore:
+    """A review queue in one database.
+
+    Safe for several threads and processes. Methods that change something are one transaction each;
+    pages read through :attr:`database`.
+
+    Parameters
+    ----------
+    path
+        The SQLite file, made if missing, on a local disk.
+    settings
+        How the queue works.
+    clock_ms
+        Wall clock, for leases and ages; replaced in tests.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from rejex_stream.types import Label, Position, Reason
+    >>> verdict = Verdict(position=Position("feed", 0, 0), stream_key="T07", sensor="T07/vib",
+    ...     event_time_ms=0, seq=0, label=Label.REJECTED, reason=Reason.AMBIGUOUS)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     store = ReviewStore(Path(folder) / "review.db")
+    ...     counts = store.add([ReviewItem(verdict=verdict, channels=("vib",), values=(0.4,))])
+    ...     lease = store.claim_next(QueueFilter(), Viewer("ada"))
+    ...     target = decisions.Target(lease.episode_id, 1, "open")
+    ...     done = store.decide(
+    ...         Decision(request_id="1", verdict="normal", targets=(target,)), Viewer("ada"))
+    ...     store.close()
+    >>> counts.items, done.message
+    (1, '1 episode (1 event) marked normal')
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        settings: Review | None = None,
+        *,
+        clock_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        self.settings = settings or Review()
+        self.database = Database(path)
+        self.now_ms = clock_ms
+        self._unnoted: dict[int, str] = {}
+
+    # ------------------------------------------------------------------------------ coming in
+    def take(
+        self,
+        kind: Literal["review", "verdicts", "incidents"],
+        lines: Iterable[bytes],
+        spans: Mapping[Partition, Span] | None = None,
+        *,
+        pipeline: str = "",
+    ) -> IntakeCounts:
+        """Take encoded records with what they were read from; unreadable ones are only counted.
+
+        Raises
+        ------
+        ConnectorError
+            If a span begins beyond what is stored of its input, or the store cannot be written;
+            nothing was taken, and the input is to be read again from :meth:`begin`.
+        """
+        decode = _DECODERS[kind]
+        read: list[tuple[Any, bytes]] = []
+        refused = IntakeCounts()
+        for line in lines:
+            try:
+                one = decode(line)
+            except ConnectorError as error:
+                refused.refuse(str(error))
+            else:
+                read.append((one, line))
+        with self.database.write() as connection:
+            intake = Intake(connection, self.settings, self.now_ms(), pipeline)
+            for one, line in read:
+                if isinstance(one, ReviewItem):
+                    intake.item(one, line)
+                elif isinstance(one, Verdict):
+                    intake.verdict(one)
+                else:
+                    intake.told(one)
+            counts = intake.finish(spans)
+        counts += refused
+        return counts
+
+    def add(
+        self, items: Iterable[ReviewItem] = (), verdicts: Iterable[Verdict] = ()
+    ) -> IntakeCounts:
+        """Take review items and verdicts that are already decoded."""
+        from rejex_stream.encode import encode_review
+
+        with self.database.write() as connection:
+            intake = Intake(connection, self.settings, self.now_ms())
+            for verdict in verdicts:
+                intake.verdict(verdict)
+            for item in items:
+                intake.item(item, encode_review(item))
+            return intake.finish()
+
+    def add_readings(
+        self,
+        stream_key: str,
+        sensor: str,
+        channels: Sequence[str],
+        points: Iterable[tuple[int, tuple[float | None, ...]]],
+        *,
+        pipeline: str = "",
+    ) -> None:
+        """Add plain readings (event time in ms, values), so that plots show them."""
+        with self.database.write() as connection:
+            intake = Intake(connection, self.settings, self.now_ms(), pipeline)
+            intake.readings(stream_key, sensor, channels, points)
+            intake.finish()
+
+    def begin(self, partition: Partition, earliest: int = 0) -> int:
+        """Return where to go on reading an input that still holds positions from `earliest` on.
+
+        What was deleted before it was read is given up here, with a warning and an audit row.
+        """
+        with self.database.read() as connection:
+            known = ingest.next_offset(connection, partition)
+        if known is not None and known >= earliest:
+            return known
+        with self.database.write() as connection:
+            known = ingest.next_offset(connection, partition)
+            begun = ingest.begin(connection, partition, earliest)
+            lost = known is not None and known < earliest
+            name = f"{partition.topic}-{partition.partition}"
+            if lost:
+                audit.append(
+                    connection, self.now_ms(), SYSTEM, "lost", name, first=known, last=earliest - 1
+                )
+        if lost:
+            _log.warning(
+                "%s: records %d to %d were deleted before the console read them; "
+                "keep them for longer than the console may be away",
+                name,
+                known,
+                earliest - 1,
+            )
+        return begun
+
+    def begin_anew(self, partition: Partition) -> None:
+        """Read an input again from position 0; what is known already changes nothing."""
+        with self.database.write() as connection:
+            connection.execute(
+                "UPDATE consumed SET next_offset = 0 WHERE topic = ? AND partition = ?", partition
+            )
+
+    # --------------------------------------------------------------------------------- people
+    def claim(self, episode: str, viewer: Viewer) -> Lease:
+        """Claim one episode."""
+        with self.database.write() as connection:
+            return claims.claim(
+                connection, episode, viewer.reviewer, self.now_ms(), self.settings.lease_ms
+            )
+
+    def claim_next(self, chosen: QueueFilter, viewer: Viewer) -> Lease:
+        """Claim the first episode of a view that nobody holds."""
+        with self.database.write() as connection:
+            return claims.claim_next(
+                connection, chosen, viewer, self.now_ms(), self.settings.lease_ms
+            )
+
+    def renew(self, episode: str, viewer: Viewer) -> Lease:
+        """Extend one's claim."""
+        with self.database.write() as connection:
+            return claims.renew(
+                connection, episode, viewer.reviewer, self.now_ms(), self.settings.lease_ms
+            )
+
+    def release(self, episode: str, viewer: Viewer) -> bool:
+        """Give up one's claim."""
+        with self.database.write() as connection:
+            return claims.release(connection, episode, viewer.reviewer, self.now_ms())
+
+    def decide(self, decision: Decision, viewer: Viewer) -> Done:
+        """Give a verdict to one or several episodes, all or none."""
+        with self.database.write() as connection:
+            return decisions.decide(connection, decision, viewer, self.settings, self.now_ms())
+
+    def snooze(
+        self,
+        request_id: str,
+        episodes: Sequence[str],
+        viewer: Viewer,
+        *,
+        until_ms: int,
+        growth: bool = False,
+    ) -> Done:
+        """Put episodes off until a time, with `growth` at most until they grow."""
+        with self.database.write() as connection:
+            return claims.snooze(
+                connection,
+                request_id,
+                episodes,
+                viewer,
+                until_ms=until_ms,
+                growth=growth,
+                now_ms=self.now_ms(),
+            )
+
+    def undo(self, request_id: str, viewer: Viewer) -> Done:
+        """Take back one's latest action that still stands."""
+        with self.database.write() as connection:
+            return decisions.undo(connection, request_id, viewer, self.settings, self.now_ms())
+
+    def answer(self, said: answers.Said, viewer: Viewer) -> Command:
+        """Answer an incident; what is said goes to the pipeline by :meth:`tell`."""
+        with self.database.write() as connection:
+            return answers.give(connection, said, viewer, self.now_ms())
+
+    def tell(self, pipeline: str, line: answers.Tells) -> int:
+        """Tell a pipeline the answers that wait; returns how many. One thread at a time."""
+        return answers.relay(self.database, pipeline, line, self.now_ms)
+
+    # ------------------------------------------------------------------------------------ time
+    def expire_due(self) -> list[str]:
+        """Let episodes that nobody looked at in time go with the fallback."""
+        with self.database.write() as connection:
+            return decisions.expire_due(connection, self.settings, self.now_ms())
+
+    def relay(self, sink: labels.LabelSink) -> int:
+        """Send the labels that wait; returns how many. One thread at a time."""
+        return labels.relay(self.database, sink, self.now_ms(), unnoted=self._unnoted)
+
+    def forget_old_points(self) -> None:
+        """Drop full-resolution points beyond what a sensor keeps."""
+        with self.database.write() as connection:
+            series.forget(connection, self.settings.points_per_sensor)
+
+    def close(self) -> None:
+        """Close the database."""
+        self.database.close()
+
+
+class EventState(NamedTuple):
+    """What is known of one event: the part of the store that the logs determine."""
+
+    position: str
+    state: str
+    verdict: str | None
+    labels: tuple[str, ...]
+
+
+class Rebuilt(NamedTuple):
+    """What a rebuild found."""
+
+    events: int
+    labels: int
+    labels_without_events: int
+    state_hash: str
+
+
+def verdict_state(database: Database) -> Iterator[EventState]:
+    """Yield the state of every event, in order of position; constant memory."""
+    with database.read() as connection:
+        rows = connection.execute(
+            "SELECT v.topic, v.partition, v.offset, l.label_seq, l.record FROM event v "
+            "LEFT JOIN label_event le USING (event_id) LEFT JOIN label l USING (label_seq) "
+            "ORDER BY v.topic, v.partition, v.offset, l.label_seq"
+        )
+        position, records, cache = None, list[LabelRecord](), LabelCache()
+        for row in rows:
+            here = f"{row['topic']}-{row['partition']}-{row['offset']}"
+            if here != position:
+                if position is not None:
+                    yield _state(position, records)
+                position, records = here, []
+            if row["record"] is not None:
+                records.append(cache.get(row["label_seq"], row["record"]))
+        if position is not None:
+            yield _state(position, records)
+
+
+def _state(position: str, records: list[LabelRecord]) -> EventState:
+    standing = active_labels(records)
+    found = resolve(standing)
+    return EventState(
+        position, found.state, found.verdict, tuple(label.label_id for label in standing)
+    )
+
+
+def state_hash(database: Database) -> str:
+    """Return a hash of :func:`verdict_state`: equal iff every event's verdict and labels are."""
+    digest = hashlib.sha256()
+    for state in verdict_state(database):
+        digest.update(json.dumps(state).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def apply_labels(store: ReviewStore, records: Iterable[LabelRecord]) -> tuple[int, int]:
+    """Take records that were published before; returns (new ones, those whose events are unknown).
+
+    Each puts its events into the episode it names, made if need be, as they were when it was given.
+    """
+    new, unknown = 0, 0
+    with store.database.write() as connection:
+        for record in records:
+            events = [
+                row[0]
+                for position in record.events
+                for row in connection.execute(
+                    "SELECT event_id FROM event WHERE topic = ? AND partition = ? AND offset = ?",
+                    position,
+                )
+            ]
+            if not events:
+                unknown += 1
+                continue
+            if record.kind == "label":
+                touched = _gather(connection, record, events)
+            else:  # by now these events may be spread over several episodes: that is fine
+                touched = episodes.holding(connection, events)
+            if not publish(connection, record, handle_ms=None, sent=True):
+                continue
+            new += 1
+            for episode in touched:
+                refresh_status(connection, episode, store.settings, record.created_ms)
+    return new, unknown
+
+
+def _gather(connection: Connection, record: LabelRecord, events: list[int]) -> set[str]:
+    held = connection.execute(
+        "SELECT count(*) FROM event WHERE episode_id = ?", (record.episode_id,)
+    ).fetchone()[0]
+    marks = ",".join("?" * len(events))
+    here = connection.execute(
+        f"SELECT count(*) FROM event WHERE episode_id = ? AND event_id IN ({marks})",
+        (record.episode_id, *events),
+    ).fetchone()[0]
+    if held == here == len(events):
+        return {record.episode_id}
+    return episodes.adopt(connection, record.episode_id, record.root_id, events)
+
+
+def rebuild(
+    path: Path,
+    settings: Review,
+    *,
+    feed: Callable[[ReviewStore], None],
+    labels: Iterable[LabelRecord],
+    replace: bool = False,
+) -> Rebuilt:
+    """Make the store at `path` anew from review items and labels; it appears whole or not at all.
+
+    Parameters
+    ----------
+    feed
+        Fills an empty store with everything the review log holds.
+    labels
+        Everything the labels log holds, in its order.
+    replace
+        Take the place of a store that exists; without it, that is refused.
+
+    Raises
+    ------
+    ConfigError
+        If `path` exists and `replace` is not set, or what is there is in use, is no review store,
+        or holds labels that nobody else has yet.
+    """
+    if path.exists():
+        if not replace:
+            raise ConfigError(
+                f"{str(path)!r} exists: add --replace to build it anew, or give a new path."
+            )
+        require_replaceable(path)
+    fresh = path.with_name(path.name + ".rebuild")
+    remove_file(fresh)
+    store = ReviewStore(fresh, settings)
+    try:
+        feed(store)
+        new, unknown = apply_labels(store, labels)
+        with store.database.write() as connection:
+            events = int(connection.execute("SELECT count(*) FROM event").fetchone()[0])
+            audit.append(
+                connection,
+                store.now_ms(),
+                SYSTEM,
+                "rebuild",
+                path.name,
+                events=events,
+                labels=new,
+                labels_without_events=unknown,
+            )
+        found = state_hash(store.database)
+        store.database.settle()
+    finally:
+        store.close()
+    if path.exists():
+        require_replaceable(path)
+    take_place(fresh, path)
+    return Rebuilt(events, new, unknown, found)

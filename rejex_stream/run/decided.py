@@ -1,0 +1,326 @@
+"""What was decided for a partition, each with the offset from which it holds.
+
+A verdict is a function of the input. What else it depends on, which schema an id named and what
+people said, gets a place in the order here: it is decided at a commit boundary, durable before any
+outcome that it changes, and found again at the same place by every replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
+from typing import NamedTuple
+
+import msgspec
+
+from rejex_stream.encode import decode_command
+from rejex_stream.encode.incidents import position_of
+from rejex_stream.errors import CheckpointError, ConnectorError, RejexError
+from rejex_stream.protocols import ControlLog, Heard
+from rejex_stream.run.progress import ControlUnread, RunEvent
+from rejex_stream.types import Command, CommandReply, Partition, Record
+
+__all__ = ["Decisions", "Listening"]
+
+_FORMAT_VERSION = 1
+_KEPT_SNAPSHOTS = 2  # as many as the stores keep
+MOST_KEPT = 1_000
+"""So many commands are kept of a partition; more wait in the log until snapshots have passed."""
+_MOST_KNOWN = 1_000
+_LISTEN_AGAIN_S = 5.0
+
+
+class _Order(NamedTuple):
+    """A command and the offset from which it holds; or what is said instead of obeying it."""
+
+    since: int
+    command: Command | None
+    refusal: CommandReply | None
+
+
+class _Kept(msgspec.Struct, array_like=True):
+    """What is durable. Orders that hold from before `complete_from` were dropped."""
+
+    version: int
+    schemas: bytes | None
+    heard: int
+    complete_from: int
+    orders: list[_Order]
+    known: list[bytes]
+    snapshots: list[int]
+
+
+class Decisions:
+    """What was decided for one partition, durable with its commits.
+
+    A command waits (:meth:`hear`) for a commit, whose transaction records it (:meth:`decide`); from
+    that commit's offset on it holds, and the first record there finds it (:meth:`take`). A snapshot
+    at an offset never contains the commands that hold from there.
+
+    Parameters
+    ----------
+    partition
+        Which.
+    kept
+        What :meth:`encoded` returned when the partition was last committed.
+    inputs
+        Topics of the input: the incidents of others are nobody's.
+
+    Raises
+    ------
+    CheckpointError
+        If the bytes are no decisions.
+
+    Examples
+    --------
+    >>> from rejex_stream.types import Position
+    >>> decisions = Decisions(Partition("plant", 0), None, ("plant",))
+    >>> said = Record(Position("control", 0, 0), None, b'{"id": "c-1", "kind": "nonsense"}')
+    >>> decisions.hear(Heard([said], 1))
+    >>> decisions.decide(100)
+    >>> decisions.take(99, lambda command: None)
+    ()
+    >>> [reply.command for reply in decisions.take(100, lambda command: None)]
+    ['c-1']
+    """
+
+    def __init__(self, partition: Partition, kept: bytes | None, inputs: Iterable[str]) -> None:
+        self._partition = partition
+        self._inputs = frozenset(inputs)
+        self._kept = _Kept(_FORMAT_VERSION, None, 0, 0, [], [], []) if kept is None else _read(kept)
+        self.next_heard = self._kept.heard
+        self._waiting: list[tuple[int, Command | CommandReply]] = []
+        self._next = 0
+        self._encoded: bytes | None = None
+
+    @property
+    def schemas(self) -> bytes | None:
+        """What was decided about schemas, as it was kept."""
+        return self._kept.schemas
+
+    # ------------------------------------------------------------------------------- deciding
+    @property
+    def waiting(self) -> bool:
+        """Whether there are commands to decide, and room for them."""
+        return bool(self._waiting) and len(self._kept.orders) < MOST_KEPT
+
+    @property
+    def full(self) -> bool:
+        """Whether no more can wait: the rest stays in the log for now."""
+        return len(self._waiting) >= MOST_KEPT
+
+    def hear(self, heard: Heard) -> None:
+        """Take what stands in the control log; what is known already is passed over."""
+        if heard.begins_anew:  # what waits was read, and is gone from the log
+            self.next_heard = self._kept.heard = 0
+        for record in heard.records:
+            if record.position.offset >= self.next_heard:
+                self._hear(record)
+        self.next_heard = max(self.next_heard, heard.next_offset)
+
+    def _hear(self, record: Record) -> None:
+        try:
+            command = decode_command(record.value or b"")
+        except ConnectorError as error:
+            if self._partition.partition == 0:  # one says it for all
+                refusal = CommandReply(command=_id_of(record), accepted=False, said=str(error))
+                self._waiting.append((record.position.offset, refusal))
+            return
+        if self._is_concerned(command):
+            self._waiting.append((record.position.offset, command))
+
+    def _is_concerned(self, command: Command) -> bool:
+        """Whether the partition answers: that of the incident, or each where none is named."""
+        if command.incident is None:
+            return True
+        position = position_of(command.incident)
+        if position is None or position.topic not in self._inputs:
+            return self._partition.partition == 0
+        return position[:2] == self._partition
+
+    def decide(self, offset: int) -> None:
+        """Have what waits hold from `offset` on, where the commit stands that records it."""
+        kept, room = self._kept, MOST_KEPT - len(self._kept.orders)
+        decided, self._waiting = self._waiting[:room], self._waiting[room:]
+        if kept.orders:  # where a commit was recorded that then failed, they wait for each other
+            offset = max(offset, kept.orders[-1].since)
+        for place, said in decided:
+            kept.orders.append(self._order(offset, said))
+            kept.heard = place + 1
+        if not self._waiting:
+            kept.heard = self.next_heard
+        self._encoded = None
+
+    def _order(self, offset: int, said: Command | CommandReply) -> _Order:
+        if isinstance(said, CommandReply):
+            return _Order(offset, None, said)
+        mark = blake2b(said.id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        if mark in self._kept.known:
+            again = "it was given before, and a command is obeyed once"
+            return _Order(offset, None, CommandReply(command=said.id, accepted=False, said=again))
+        self._kept.known = [*self._kept.known, mark][-_MOST_KNOWN:]
+        return _Order(offset, said, None)
+
+    # -------------------------------------------------------------------------------- obeying
+    @property
+    def next_since(self) -> int | None:
+        """From which offset the next command holds that was not taken yet."""
+        orders = self._kept.orders
+        return orders[self._next].since if self._next < len(orders) else None
+
+    def take(
+        self, offset: int, obey: Callable[[Command], CommandReply | None]
+    ) -> tuple[CommandReply, ...]:
+        """Have the commands obeyed that hold from `offset` or before it; say what became of them.
+
+        Parameters
+        ----------
+        offset
+            Of the next record to be judged.
+        obey
+            Gives a command to the engine; ``None`` where none of its streams is meant.
+        """
+        replies: list[CommandReply] = []
+        while (since := self.next_since) is not None and since <= offset:
+            _, command, refusal = self._kept.orders[self._next]
+            self._next += 1
+            if refusal is not None:
+                replies.append(refusal)
+            elif command is not None:
+                replies.append(self._obeyed(command, obey))
+        return tuple(replies)
+
+    def _obeyed(
+        self, command: Command, obey: Callable[[Command], CommandReply | None]
+    ) -> CommandReply:
+        try:
+            reply = obey(command)
+        except RejexError as error:
+            return CommandReply(command=command.id, accepted=False, said=str(error))
+        if reply is not None:
+            return reply
+        what = "nobody who is meant"
+        if command.stream_key is not None:
+            what = f"no stream {command.stream_key!r}"
+        if command.incident is not None:
+            what = f"no incident {command.incident!r}"
+        elif command.cancels is not None:
+            what = f"no plan {command.cancels!r}"
+        where = f"{self._partition.topic}-{self._partition.partition}"
+        return CommandReply(command=command.id, accepted=False, said=f"{where} has {what}")
+
+    def begin_at(self, offset: int, *, whatever_is_lost: bool) -> None:
+        """Go on from a state as it was at `offset`: what holds from there is taken again.
+
+        Raises
+        ------
+        CheckpointError
+            If commands that hold from after `offset` are kept no more.
+        """
+        if offset < self._kept.complete_from and not whatever_is_lost:
+            raise CheckpointError(
+                f"{self._partition.topic}-{self._partition.partition} is to be replayed from "
+                f"offset {offset}, but commands that held from before {self._kept.complete_from} "
+                "were dropped once there were newer snapshots. Either bring those snapshots back, "
+                'or allow a restart without the old state (lost_state = "restart").'
+            )
+        self._next = sum(order.since < offset for order in self._kept.orders)
+
+    # -------------------------------------------------------------------------------- keeping
+    def snapshot_kept(self, offset: int) -> None:
+        """Drop what no replay needs: commands from before the oldest snapshot that is kept."""
+        kept = self._kept
+        earlier = [other for other in kept.snapshots if other < offset]
+        kept.snapshots = [*earlier, offset][-_KEPT_SNAPSHOTS:]
+        if len(kept.snapshots) < _KEPT_SNAPSHOTS:
+            return
+        oldest = kept.snapshots[0]
+        dropped = sum(order.since < oldest for order in kept.orders[: self._next])
+        if dropped:
+            del kept.orders[:dropped]
+            self._next -= dropped
+            kept.complete_from = oldest
+            self._encoded = None
+
+    def encoded(self, schemas: bytes | None) -> bytes:
+        """Return all of it, to be made durable with the commit; the same object while it is so."""
+        if self._encoded is None or schemas is not self._kept.schemas:
+            self._kept.schemas = schemas
+            self._encoded = msgspec.msgpack.encode(self._kept)
+        return self._encoded
+
+
+def _read(kept: bytes) -> _Kept:
+    try:
+        found = msgspec.msgpack.decode(kept, type=_Kept)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(
+            f"What was decided about schemas and commands cannot be read ({error}): remove it, and "
+            "the registry and the control log are asked again about what is replayed."
+        ) from None
+    if found.version != _FORMAT_VERSION:
+        raise CheckpointError(
+            f"What was decided about schemas and commands has format {found.version}, this version "
+            f"reads format {_FORMAT_VERSION}: run the version that wrote it."
+        )
+    return found
+
+
+class _OnlyId(msgspec.Struct):
+    id: str
+
+
+def _id_of(record: Record) -> str:
+    """Return the id of what is no command, if it has one; else its place in the log."""
+    try:
+        id_ = msgspec.json.decode(record.value or b"", type=_OnlyId).id
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        id_ = ""
+    return id_ if 0 < len(id_) <= 100 else str(record.position)
+
+
+class Listening:
+    """Reads the control log for all partitions of ours; a log that is away stops nothing.
+
+    Parameters
+    ----------
+    log
+        The log; ``None``: nobody is listened to.
+    tell, clock
+        Who is told when it cannot be read, and when it can again; monotonic seconds.
+    """
+
+    def __init__(
+        self, log: ControlLog | None, tell: Callable[[RunEvent], None], clock: Callable[[], float]
+    ) -> None:
+        self._log, self._tell, self._clock = log, tell, clock
+        self._why: str | None = None
+        self._again_at = 0.0
+
+    def hear(self, listeners: Sequence[Decisions]) -> None:
+        """Give each what it has not heard; O(1) while there is nothing new."""
+        wanting = [one for one in listeners if not one.full]
+        if self._log is None or not wanting:
+            return
+        if self._why is not None and self._clock() < self._again_at:
+            return
+        try:
+            heard = self._log.read(min(one.next_heard for one in wanting))
+        except ConnectorError as error:
+            self._say(str(error))
+            return
+        self._say(None)
+        for one in listeners if heard.begins_anew else wanting:
+            one.hear(heard)
+
+    def _say(self, why: str | None) -> None:
+        if why is not None:
+            self._again_at = self._clock() + _LISTEN_AGAIN_S
+        if why != self._why:
+            self._why = why
+            self._tell(ControlUnread(why))
+
+    def close(self) -> None:
+        """Let go of the log."""
+        if self._log is not None:
+            self._log.close()

@@ -1,0 +1,448 @@
+"""The loop around the engine: everything that waits, writes, fails and tries again.
+
+One turn of :func:`run`:
+
+1. **Poll** the source for raw records.
+2. **Take ownership changes**. Assigned: rebuild the partition's state as it was at its committed
+   offset (:func:`~rejex_stream.run.partition.starting_point`) and seek. Revoked: drop the state,
+   write nothing more for it. Then hear what people say in the control log
+   (:mod:`~rejex_stream.run.decided`): it waits for a commit.
+3. **Process** the records of each partition in order: decode, engine, one outcome a record.
+   Before the committed offset this is *silent replay*: state comes of it and nothing else.
+   Where the next event needs a fit that is not done, the partition keeps its records, up to a
+   bound, and the loop goes on with the others: it polls, commits, and obeys a stop.
+4. **Show** the outcomes to the observers and hold them.
+   Meanwhile, when it is time:
+5. **Commit**: write the outcomes held before this turn, then make them durable together with the
+   offsets to go on from, all or nothing.
+6. **Snapshot** the partitions that are due, each at a committed offset. Both are the work of
+   :class:`~rejex_stream.run.commit.Commits`; they end before the next poll.
+
+When the edge fails for the moment (a retriable :class:`ConnectorError` anywhere above), what was
+not committed is aborted and the source is asked what *is* durable: a commit that timed out may
+have happened. From there the run goes on; since all state is a function of the input, nothing is
+lost or doubled. A crash at any point is the same with a new process.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+from threadpoolctl import threadpool_limits
+
+from rejex_stream.decode import Decoder
+from rejex_stream.errors import ConnectorError, RejexError
+from rejex_stream.protocols import ControlLog, FitExecutor, Sink, SnapshotStore, Source
+from rejex_stream.run.commit import Commits
+from rejex_stream.run.decided import Listening
+from rejex_stream.run.doubts import UnreadableShare, UnscorableStreak
+from rejex_stream.run.executors import InlineExecutor
+from rejex_stream.run.ownership import OwnedPartition, Ownership
+from rejex_stream.run.partition import PartitionState
+from rejex_stream.run.parts import PartitionEngine, PartitionMonitor
+from rejex_stream.run.process import quick_switching, seldom_collecting
+from rejex_stream.run.progress import (
+    FitFailure,
+    NothingScorable,
+    PartitionLive,
+    Progress,
+    Retrying,
+    RunEvent,
+    RunObserver,
+    RunSummary,
+    SensorsForgotten,
+)
+from rejex_stream.run.retry import Retries
+from rejex_stream.run.review_items import ReviewItems
+from rejex_stream.run.settings import RunSettings
+from rejex_stream.types import Outcome, Partition, Record
+
+__all__ = ["RunSettings", "run"]
+
+_LONGEST_PAUSE_S = 0.05
+"""Between two looks whether an awaited fit is done; other partitions wait as long for a poll."""
+
+_log = logging.getLogger(__name__)
+
+
+def run(
+    source: Source,
+    sink: Sink,
+    store: SnapshotStore | None,
+    make_engine: Callable[[Partition, FitExecutor], PartitionEngine],
+    decoder: Decoder,
+    *,
+    settings: RunSettings | None = None,
+    make_monitor: Callable[[Partition], PartitionMonitor] | None = None,
+    control: ControlLog | None = None,
+    observers: Sequence[RunObserver] = (),
+    on_progress: Callable[[Progress], None] | None = None,
+    executor: FitExecutor | None = None,
+    stop: threading.Event | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    wait: Callable[[float], object] | None = None,
+) -> RunSummary:
+    """Read, judge and write until the input ends or `stop` is set; closes source and sink.
+
+    For as long as it runs it changes three things of its whole process, and sets them back: BLAS
+    computes in one thread (the last bit of a score may depend on their number), the garbage
+    collector is asked seldom, and threads are switched every 1 ms
+    (:mod:`~rejex_stream.run.process`).
+
+    Parameters
+    ----------
+    source, sink, store
+        The edges; without a store, state can only be rebuilt from the input's first record.
+    make_engine
+        Makes a fresh engine for a partition; its fits go to the executor it is given.
+    decoder
+        Bytes to readings.
+    settings
+        How often, how much, how long.
+    make_monitor
+        Makes a fresh monitor for a partition; its state travels with the partition.
+    control
+        Where people tell the pipeline things; closed at the end.
+    observers
+        See every outcome and event.
+    on_progress
+        Called every ``settings.progress_interval_s``, and once at the end.
+    executor
+        Where fits run; the caller closes it. Default: in the loop itself.
+    stop
+        Set it (from a signal handler, say) to finish the batch, commit, snapshot and return.
+    clock, wait
+        Monotonic seconds; how to wait for so many seconds (default: until `stop`).
+
+    Raises
+    ------
+    CheckpointError
+        If a partition's state cannot be rebuilt.
+    ConnectorError
+        If the edge fails for good, longer than ``settings.retry_for_s``, or if more of the input
+        than ``settings.invalid_limit`` cannot be read, or nothing of an input that ends can be
+        scored.
+
+    Examples
+    --------
+    >>> from rejex_stream.decode import JsonDecoder
+    >>> from rejex_stream.detectors import make_detector
+    >>> from rejex_stream.engine import Engine, EngineSpec
+    >>> from rejex_stream.features import FeatureSpec
+    >>> from rejex_stream.decode.mapping import FieldMapping
+    >>> from rejex_stream.rejection.budget import RejectionPolicy
+    >>> from rejex_stream.testing import ListSink, ListSource, MemorySnapshotStore
+    >>> spec = EngineSpec(
+    ...     make_detector("HalfSpaceTrees"), FeatureSpec(("flow",)),
+    ...     RejectionPolicy(0.1, tolerance=4), window=100)
+    >>> lines = [b'{"t": %d, "flow": %d}' % (i, i % 17) for i in range(1000)]
+    >>> sink = ListSink()
+    >>> summary = run(
+    ...     ListSource(lines), sink, MemorySnapshotStore(),
+    ...     lambda partition, fits: Engine(spec, fits),
+    ...     JsonDecoder(FieldMapping(["flow"], fixed_sensor="meter", time="t")))
+    >>> summary.n_events, len(sink.outcomes), sink.offsets
+    (1000, 1000, {Partition(topic='input', partition=0): 1000})
+    """
+    stop = stop or threading.Event()
+    loop = _Loop(
+        source=source,
+        sink=sink,
+        store=store,
+        make_engine=make_engine,
+        make_monitor=make_monitor,
+        decoder=decoder,
+        control=control,
+        settings=settings or RunSettings(),
+        observers=observers,
+        on_progress=on_progress,
+        executor=executor or InlineExecutor(),
+        stop=stop,
+        clock=clock,
+        wait=wait or stop.wait,
+    )
+    with ExitStack() as exits:
+        exits.callback(source.close)
+        exits.callback(sink.close)  # first, while the source still answers for its offsets
+        exits.callback(loop.ours.close)
+        exits.callback(loop.commits.close)
+        exits.callback(loop.listening.close)
+        # The last bit of a score may depend on the number of BLAS threads.
+        exits.enter_context(threadpool_limits(limits=1))
+        exits.enter_context(seldom_collecting())
+        exits.enter_context(quick_switching())
+        return loop.run()
+
+
+@contextmanager
+def _first(cause: BaseException) -> Iterator[None]:
+    """Log what fails while a cause is on its way: what is told is the cause."""
+    try:
+        yield
+    except RejexError as error:
+        _log.warning("after %s: %s", type(cause).__name__, error)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Loop:
+    source: Source
+    sink: Sink
+    store: SnapshotStore | None
+    make_engine: Callable[[Partition, FitExecutor], PartitionEngine]
+    make_monitor: Callable[[Partition], PartitionMonitor] | None
+    decoder: Decoder
+    control: ControlLog | None
+    settings: RunSettings
+    observers: Sequence[RunObserver]
+    on_progress: Callable[[Progress], None] | None
+    executor: FitExecutor
+    stop: threading.Event
+    clock: Callable[[], float]
+    wait: Callable[[float], object]
+
+    ours: Ownership = field(init=False)
+    commits: Commits = field(init=False)
+    listening: Listening = field(init=False)
+    summary: RunSummary = field(default_factory=RunSummary)
+    unreadable: UnreadableShare = field(init=False)
+    unscorable: UnscorableStreak = field(init=False)
+    retries: Retries = field(init=False)
+    max_records: int = 1
+    began: float = 0.0
+    progress_at: float = 0.0
+    to_rewind: bool = False
+
+    def __post_init__(self) -> None:
+        self.retries = Retries(self.settings)
+        self.unreadable = UnreadableShare(
+            self.settings.invalid_limit, self.settings.invalid_window_events
+        )
+        self.unscorable = UnscorableStreak(self.decoder)
+        self.listening = Listening(self.control, self._tell, self.clock)
+        self.ours = Ownership(
+            self.source,
+            self.store,
+            self._make_state,
+            self.executor,
+            restart_if_lost=self.settings.lost_state == "restart",
+            summary=self.summary,
+            tell=self._tell,
+            clock=self.clock,
+        )
+        self.commits = Commits(
+            self.ours,
+            self.sink,
+            self.store,
+            self.settings,
+            summary=self.summary,
+            tell=self._tell,
+            clock=self.clock,
+        )
+
+    def _make_state(self, partition: Partition, fits: FitExecutor) -> PartitionState:
+        settings = self.settings
+        return PartitionState(
+            partition,
+            decoder=self.decoder,
+            engine=self.make_engine(partition, fits),
+            context=ReviewItems(
+                self.decoder.channels,
+                points=settings.review_context_events,
+                reasons=settings.review_reasons,
+                audit=settings.audit,
+            ),
+            monitor=self.make_monitor(partition) if self.make_monitor else None,
+            accept_environment=settings.environment == "accept",
+            inputs=None if self.control is None else self.control.inputs,
+            limits=settings.limits,
+        )
+
+    # ------------------------------------------------------------------------------ the loop
+    def run(self) -> RunSummary:
+        self.began = self.progress_at = self.clock()
+        self.max_records = min(100, self.settings.max_poll_records)
+        going = True
+        while going:
+            try:
+                going = self._turn()
+            except ConnectorError as error:
+                if not error.retriable:
+                    raise
+                going = self._recover(error)
+        self.summary.seconds = self.clock() - self.began
+        self.summary.stopped = self.to_rewind or not self._at_the_end()
+        self._report()
+        return self.summary
+
+    def _turn(self) -> bool:
+        if self.to_rewind:
+            self.sink.abort()
+            self.source.rewind()
+            self.to_rewind = False
+        self.ours.hold_back(self.settings.max_poll_records)
+        waiting = self._give_fits_time()
+        try:
+            wait_s = 0.0 if waiting else self.commits.poll_wait_s()
+            records = self.source.poll(self.max_records, wait_s)
+        except ConnectorError as error:
+            if not error.retriable:  # the input broke off; what came before it counts
+                with _first(error):
+                    self._keep(everything=True)
+            raise
+        changed = self.ours.take_changes()
+        if changed:  # what was polled for them belongs to the time before
+            records = [record for record in records if record.position[:2] not in changed]
+        self.listening.hear([owned.state.decisions for owned in self.ours.owned.values()])
+        self._keep(while_judging=records)
+        ended = self._at_the_end()
+        complaint = self.unreadable.complaint(ended=ended)
+        if complaint is None and ended:
+            complaint = self.unscorable.complaint()
+        done = self.stop.is_set() or ended or complaint is not None
+        if done:
+            self._keep(everything=True)
+        now = self.clock()
+        if self.retries.is_old(now) and not self.ours.n_held():
+            self.retries.succeeded()
+            self.ours.forget_parked()
+        if now - self.progress_at >= self.settings.progress_interval_s:
+            self.progress_at = now
+            self._report()
+        if complaint is not None:
+            raise complaint
+        return not done
+
+    def _keep(self, *, while_judging: Sequence[Record] = (), everything: bool = False) -> None:
+        """Make durable what is due, while the records polled last are judged."""
+        self.commits.begin(everything=everything)
+        try:
+            self._process(while_judging)
+        except BaseException as error:
+            with _first(error):
+                self.commits.finish()
+            raise
+        if self.commits.finish():
+            self.retries.succeeded()
+            self.ours.forget_parked()
+
+    # ----------------------------------------------------------------------------- processing
+    def _process(self, records: Sequence[Record]) -> None:
+        if not records and not self.ours.waiting():
+            return
+        by_partition: dict[tuple[str, int], list[Record]] = {}
+        for record in records:
+            by_partition.setdefault(record.position[:2], []).append(record)
+        begun = self.clock()
+        for partition, owned in self.ours.owned.items():
+            batch = by_partition.get(partition, [])
+            if batch or owned.state.n_ahead:
+                self._advance(owned, batch)
+        took = self.clock() - begun
+        # Batches are cut to a length in time: a stop, a commit or a rebalance need not wait long.
+        # By batch invariance that changes no verdict.
+        if took > self.settings.batch_s:
+            self.max_records = max(1, self.max_records // 2)
+        elif took < self.settings.batch_s / 4 and len(records) >= self.max_records:
+            self.max_records = min(2 * self.max_records, self.settings.max_poll_records)
+
+    def _advance(self, owned: OwnedPartition, batch: list[Record]) -> None:
+        """Judge all that need not wait for a fit; the rest goes first in a later turn."""
+        state = owned.state
+        if owned.replaying:
+            outcomes = state.process(batch, replay_to=owned.live_from)
+            self.summary.n_replayed += len(outcomes)
+            self._show(state, outcomes, replaying=True)
+            if state.judged_next < owned.live_from:
+                self._note_wait(owned, went_on=bool(outcomes))
+                return
+            events, at = owned.replay_begun
+            self._tell(PartitionLive(state.partition, state.n_events - events, self.clock() - at))
+            batch = []
+            self.ours.decide(owned)
+            if state.decisions.waiting:  # it was said before: it holds from the first live record
+                return
+        outcomes = state.process(batch)
+        owned.held += outcomes
+        self.unreadable.see(outcomes)
+        before = self.unscorable.alarm
+        self.unscorable.see(outcomes)
+        if self.unscorable.alarm is not before:
+            self._tell(NothingScorable(state.partition, self.unscorable.alarm))
+        self._show(state, outcomes, replaying=False)
+        self._note_wait(owned, went_on=bool(outcomes))
+
+    def _show(self, state: PartitionState, outcomes: Sequence[Outcome], *, replaying: bool) -> None:
+        if outcomes:
+            for observer in self.observers:
+                observer.outcomes(state.partition, outcomes, replaying=replaying)
+        forgotten = state.take_forgotten()
+        if forgotten:
+            self._tell(SensorsForgotten(state.partition, forgotten, replaying))
+        for failed in state.take_failures():
+            self.summary.n_fit_failures += 1
+            self._tell(FitFailure(state.partition, failed))
+
+    # --------------------------------------------------------------------------------- waiting
+    def _note_wait(self, owned: OwnedPartition, *, went_on: bool) -> None:
+        """Remember since when a partition waits for a fit; count the wait when it is over."""
+        if went_on and owned.waits_since is not None:
+            waited = self.clock() - owned.waits_since
+            self.summary.fit_waits += 1
+            self.summary.fit_wait_s += waited
+            self.summary.longest_fit_wait_s = max(self.summary.longest_fit_wait_s, waited)
+            owned.waits_since = None
+        if owned.state.n_ahead and owned.waits_since is None:
+            owned.waits_since = self.clock()
+
+    def _give_fits_time(self) -> bool:
+        """Wait a little where partitions wait for a fit; returns whether any does.
+
+        A share of the time they have waited by now: so neither is a quick fit held up, nor does a
+        slow one cost the processor.
+        """
+        since = [owned.waits_since or 0.0 for owned in self.ours.waiting()]
+        if since:
+            self.wait(min(_LONGEST_PAUSE_S, (self.clock() - max(since)) / 4))
+        return bool(since)
+
+    def _at_the_end(self) -> bool:
+        """Whether a finite input was read to its end, and all of it judged."""
+        return self.source.exhausted and not self.ours.waiting()
+
+    # ------------------------------------------------------------------------------ recovery
+    def _recover(self, error: ConnectorError) -> bool:
+        """Set all we own aside, wait, and have the next turn begin from what is durable."""
+        self.summary.n_retries += 1
+        self.to_rewind = True
+        self.ours.park()
+        if self.stop.is_set():
+            _log.warning("stopping without a last commit: %s", error)
+            return False
+        delay_s = self.retries.failed(error, self.clock())
+        self._tell(Retrying(error, delay_s, self.retries.attempts))
+        self.wait(delay_s)
+        return True
+
+    # --------------------------------------------------------------------------------- telling
+    def _tell(self, event: RunEvent) -> None:
+        for observer in self.observers:
+            observer.event(event)
+
+    def _report(self) -> None:
+        if self.on_progress is None:
+            return
+        held = self.ours.held()
+        self.on_progress(
+            Progress(
+                self.summary.n_events + len(held),
+                self.summary.n_invalid + sum(outcome.invalid is not None for outcome in held),
+                self.clock() - self.began,
+                len(held),
+                self.ours.replays(),
+            )
+        )

@@ -1,0 +1,88 @@
+"""A config that reads what was understood, and judges it as it was scored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rejex_stream.config import Config, parse_config
+from rejex_stream.errors import ConfigError
+from rejex_stream.plan.suggest import Suggestion
+from rejex_stream.settings import field_at, render, toml
+
+__all__ = ["draft_config"]
+
+
+def draft_config(
+    source: Mapping[str, object],
+    choice: Suggestion,
+    *,
+    name: str,
+    detector: str,
+    comments: Sequence[str] = (),
+    kafka: Mapping[str, object] | None = None,
+) -> str:
+    """Write the config, a TOML text, under which ``run`` gives the verdicts of ``score``.
+
+    Parameters
+    ----------
+    source
+        The settings of ``[input]``; ``None`` is left out.
+    choice
+        What decides.
+    name
+        Of the pipeline; its outputs are named after it.
+    detector
+        Its name, as it was asked for.
+    comments
+        Sentences for the head of the file.
+    kafka
+        The broker, where the input is there.
+
+    Raises
+    ------
+    ConfigError
+        If the config would not be valid.
+    """
+    spec = choice.spec
+    policy = spec.policy
+    rejection: dict[str, object] = {
+        "contamination": policy.contamination,
+        "window": spec.window,
+        "tolerance": policy.tolerance,
+        "review_budget": None if policy.rate is None else {"rate": policy.rate},
+    }
+    ending = "" if kafka else ".jsonl"
+    roles = ("verdicts", "review", "deadletter", *(("labels",) if kafka else ()))
+    sections: dict[str, Mapping[str, object]] = {
+        "pipeline": {"name": name, "seed": spec.seed},
+        "input": {**source, "pooled": choice.pooled or None},
+        "detector": {"name": detector},
+        "rejection": rejection,
+        "output": {role: f"{name}.{role}{ending}" for role in roles},
+    }
+    if kafka:
+        sections |= {"state": {"topic": f"{name}.state"}, "kafka": kafka}
+    parts = ["\n".join(f"# {line}" for line in comments)] if comments else []
+    parts += [_section(title, values) for title, values in sections.items()]
+    for column in spec.features.features:
+        made: dict[str, object] = {
+            "kind": column.kind,
+            "channel": column.channel,
+            "events": column.events,
+        }
+        parts.append(_section("[features.columns]", made | {"seconds": column.seconds}))
+    text = "\n\n".join(parts) + "\n"
+    config, problems = parse_config(text)
+    if config is None:
+        raise ConfigError(render("the config of this table", problems))
+    return text
+
+
+def _section(title: str, values: Mapping[str, object]) -> str:
+    lines = [f"[{title}]"]
+    for key, value in values.items():
+        if value is not None:
+            field = field_at(Config, [title, key])
+            lines += [f"# {field.description}"] if field and field.description else []
+            lines.append(f"{key} = {toml(value)}")
+    return "\n".join(lines)

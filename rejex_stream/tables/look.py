@@ -1,0 +1,395 @@
+"""One look at a whole table: its dialect, its columns, and what is odd about its rows."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rejex_connectors.files import FileSource
+from rejex_connectors.files.bytes import END, ByteInput, ToUtf8, is_gzip
+
+from rejex_stream.config.assembly import records_of
+from rejex_stream.config.input import stem
+from rejex_stream.decode import CsvDecoder
+from rejex_stream.decode.csv import EMPTY_ROW
+from rejex_stream.decode.mapping import FieldMapping, parse_moment, printable
+from rejex_stream.decode.times import is_repeated, zone_of
+from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.plan.dialect import Marks, find_marks, is_header
+from rejex_stream.plan.guess import TableGuess, guess_table, split_rows
+from rejex_stream.plan.suggest import Suggestion, suggest
+from rejex_stream.tables.order import TimeOrder
+from rejex_stream.types import Invalid, Reading, Record
+
+__all__ = ["Asked", "Table", "open_table"]
+
+_SAMPLE_ROWS = 5_000
+_SAMPLE_BYTES = 4 << 20
+_TRUTH = {"1": True, "1.0": True, "true": True, "anomaly": True}
+_TRUTH |= {"0": False, "0.0": False, "false": False, "normal": False}
+_NO_TABLES = {b"PK\x03\x04": "an Excel workbook or a zip", b"PAR1": "a Parquet file"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What somebody knows about a table; ``None`` is guessed."""
+
+    time: str | None = None
+    sensor: str | None = None
+    label: str | None = None
+    tag: str | None = None
+    channels: Sequence[str] = ()
+    flags: Sequence[str] | None = None
+    delimiter: str | None = None
+    encoding: str | None = None
+    decimal: str | None = None
+    thousands: str | None = None
+    header: bool | None = None
+    time_format: str | None = None
+    time_zone: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A CSV file that is understood.
+
+    Attributes
+    ----------
+    path, encoding, delimiter, header, has_header
+        Where it is and how it is written; columns without a header are ``column_1``, ….
+    guess
+        What the columns were taken for.
+    time_zone
+        Where times without a zone were read off the clock; ``None`` is UTC.
+    n_rows, n_sensors
+        How many.
+    labels
+        The known truth by row, where a label says one.
+    said
+        What was guessed and found, a sentence each with what to write to change it.
+    """
+
+    path: Path
+    encoding: str | None
+    delimiter: str
+    header: tuple[str, ...]
+    has_header: bool
+    guess: TableGuess
+    time_zone: str | None
+    n_rows: int = 0
+    n_sensors: int = 1
+    labels: dict[int, bool] = field(default_factory=dict)
+    said: tuple[str, ...] = ()
+
+    def mapping(self, *, pooled: bool = False) -> FieldMapping:
+        """Return which column means what."""
+        guess = self.guess
+        return FieldMapping(
+            channels=guess.channels,
+            time=guess.time,
+            time_unit=guess.time_unit,
+            time_format=guess.time_format,
+            time_zone=self.time_zone,
+            sensor=guess.sensor,
+            fixed_sensor=None if guess.sensor else stem(str(self.path)),
+            tag=guess.tag,
+            pooled=pooled,
+            decimal=guess.marks.decimal,
+            thousands=guess.marks.thousands,
+        )
+
+    def settings(self) -> dict[str, object]:
+        """Return the settings of ``[input]`` with which a run reads the file as we do."""
+        guess = self.guess
+        return {
+            "path": str(self.path.resolve()),
+            "format": "csv",
+            "delimiter": self.delimiter,
+            "encoding": self.encoding,
+            "columns": None if self.has_header else list(self.header),
+            "channels": list(guess.channels),
+            "flags": list(guess.flags) or None,
+            **guess.time_settings(self.time_zone),
+            "sample_interval_ms": None if guess.time else 1000,
+            "sensor": guess.sensor,
+            "fixed_sensor": self.mapping().fixed_sensor,
+            "tag": guess.tag,
+            "decimal": None if guess.marks.decimal == "." else guess.marks.decimal,
+            "thousands": guess.marks.thousands,
+        }
+
+    def suggested(self, **knobs: Any) -> Suggestion:  # noqa: ANN401 - as suggest's
+        """Choose settings for the table, as :func:`~rejex_stream.plan.suggest.suggest` does.
+
+        Raises
+        ------
+        ConfigError
+            As there; and where one model would be made of quantities that have nothing in common.
+        """
+        guess = self.guess
+        choice = suggest(self.n_rows, self.n_sensors, guess.channels, flags=guess.flags, **knobs)
+        if guess.tag is not None and choice.pooled:
+            raise ConfigError(
+                f"{self.n_rows // self.n_sensors:,} rows of each {guess.tag} are too few for "
+                "a model, and different quantities cannot share one: give more rows, a smaller "
+                "--window, or a larger --contamination."
+            )
+        return choice
+
+    def decoder(self, *, pooled: bool = False) -> CsvDecoder:
+        """Return what makes readings of the rows."""
+        return CsvDecoder(self.mapping(pooled=pooled), self.header, self.delimiter)
+
+    def records(self) -> Iterator[Record]:
+        """Read the rows, as a run does; the time of a row without one is its number, in seconds."""
+        source = FileSource(
+            self.path,
+            format="csv",
+            delimiter=self.delimiter,
+            encoding=self.encoding,
+            has_header=self.has_header,
+            sample_interval_ms=None if self.guess.time else 1000,
+        )
+        return records_of(source)
+
+    def cells(self, record: Record) -> list[str]:
+        """Split a row, however broken it is."""
+        text = (record.value or b"").decode("utf-8", "replace")
+        return next(csv.reader([text], delimiter=self.delimiter), [])
+
+
+def open_table(path: str | Path, asked: Asked | None = None) -> Table:
+    """Look at a CSV file, plain or gzip, and guess how it is written and what it means. O(bytes).
+
+    Raises
+    ------
+    ConnectorError
+        If it cannot be read.
+    ConfigError
+        If it is no table, or what was asked for is not in it.
+    """
+    path, asked = Path(path), asked or Asked()
+    encoding, begun, whole = _read_through(path, asked.encoding)
+    to_utf8 = ToUtf8(encoding)
+    text = (to_utf8.feed(begun) + (to_utf8.finish() if whole else b"")).decode("utf-8", "replace")
+    text = text.removeprefix("\ufeff")
+    if not text.strip():
+        raise ConfigError(f"{path} is empty: expected a CSV table with a header.")
+    lines = [line for line in io.StringIO(text, newline=None) if line.strip()]
+    if not whole and len(lines) > 1:
+        lines.pop()
+    lines = lines[:_SAMPLE_ROWS]
+    if text.count("\0") > len(text) / 20 or ("\ufffd" in text[:2000] and encoding is None):
+        raise ConfigError(f"{path} is not UTF-8 text: expected a CSV table, or give --encoding.")
+    if text.lstrip().startswith(("{", "[")):
+        raise ConfigError(
+            f"{path} looks like JSON: score reads tables; `rejex-stream init` writes a config for "
+            "run."
+        )
+    delimiter, rows = _split(lines, asked.delimiter)
+    below = rows[1:] or rows
+    marks = Marks(asked.decimal or ".", asked.thousands)
+    if asked.decimal is None and asked.thousands is None:
+        marks = find_marks(itertools.chain.from_iterable(below[:1000]), delimiter)
+    has_header = is_header(rows, marks) if asked.header is None else asked.header
+    names = tuple(name.strip() for name in rows[0])
+    header = names if has_header else tuple(f"column_{i + 1}" for i in range(len(names)))
+    rows = [row for row in rows[int(has_header) :] if any(cell.strip() for cell in row)]
+    if not rows:
+        raise ConfigError(f"{path} has a header and no rows: there is nothing to look at.")
+    guess = guess_table(
+        header,
+        rows,
+        time=asked.time,
+        sensor=asked.sensor,
+        label=asked.label,
+        channels=asked.channels,
+        flags=asked.flags,
+        tag=asked.tag,
+        time_format=asked.time_format,
+        marks=marks,
+        named=has_header,
+    )
+    table = Table(
+        path=path,
+        encoding=encoding,
+        delimiter=delimiter,
+        header=header,
+        has_header=has_header,
+        guess=guess,
+        time_zone=asked.time_zone,
+    )
+    return _Scan(table, guess.flags if asked.flags is None else ()).result(
+        _dialect_said(table, asked)
+    )
+
+
+def _read_through(path: Path, asked: str | None) -> tuple[str | None, bytes, bool]:
+    """Return encoding, first bytes, and whether these are all; the file is read to its end."""
+    if asked is not None:
+        try:
+            "".encode(asked)
+        except LookupError:
+            raise ConfigError(
+                f"--encoding {asked!r}: expected the name of a text encoding, such as 'cp1252', "
+                "'latin-1' or 'utf-16'."
+            ) from None
+    begun, total, as_utf8 = bytearray(), 0, codecs.getincrementaldecoder("utf-8")()
+    valid, saw_utf8 = True, False
+    try:
+        source = ByteInput(str(path), compressed=is_gzip(str(path)))
+        while isinstance(chunk := source.read(1.0), bytes):
+            begun += chunk[: max(0, _SAMPLE_BYTES - len(begun))]
+            total += len(chunk)
+            if valid:
+                try:
+                    saw_utf8 |= not as_utf8.decode(chunk).isascii()
+                except UnicodeDecodeError:
+                    valid = False
+        assert chunk is END
+        source.close()
+    except ConnectorError as error:
+        why = error.__cause__
+        text = why.strerror if isinstance(why, OSError) else str(error)
+        raise ConnectorError(f"cannot read {path}: {text}.") from error
+    data, whole = bytes(begun), total <= _SAMPLE_BYTES
+    for magic, what in _NO_TABLES.items():
+        if data.startswith(magic):
+            raise ConfigError(f"{path} is {what}: save the table as CSV.")
+    if asked is not None:
+        return asked, data, whole
+    return _encoding(data, valid=valid or saw_utf8), data, whole
+
+
+def _encoding(data: bytes, *, valid: bool) -> str | None:
+    """Return the encoding that a config has to name; ``None`` where the reader finds it itself."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return None
+    half = len(data[:2000]) / 2
+    for first, name in ((1, "utf-16-le"), (0, "utf-16-be")):
+        if half and data[first:2000:2].count(0) > 0.6 * half:
+            return name
+    if valid:
+        return None
+    return "latin-1" if any(byte in data for byte in (0x81, 0x8D, 0x8F, 0x90, 0x9D)) else "cp1252"
+
+
+def _split(lines: Sequence[str], delimiter: str | None) -> tuple[str, list[list[str]]]:
+    if delimiter is None:
+        delimiter, rows = split_rows(lines)
+        return delimiter, [[cell.rstrip("\r\n") for cell in row] for row in rows]
+    if len(delimiter) != 1:
+        raise ConfigError(f"--delimiter {delimiter!r}: expected one character such as , or ;")
+    return delimiter, list(csv.reader(lines, delimiter=delimiter))
+
+
+def _dialect_said(table: Table, asked: Asked) -> list[str]:
+    guess, said = table.guess, []
+    if table.encoding is not None and asked.encoding is None:
+        said.append(f"encoding: {table.encoding}, as it is not UTF-8; --encoding changes it")
+    if table.delimiter != "," and asked.delimiter is None:
+        said.append(f"delimiter: {table.delimiter!r}; --delimiter changes it")
+    if guess.marks != Marks(".", None) and asked.decimal is None:
+        said.append(
+            f"numbers: decimal mark {guess.marks.decimal!r}, thousands "
+            f"{guess.marks.thousands or 'without a mark'!r}; --decimal and --thousands change it"
+        )
+    if not table.has_header and asked.header is None:
+        said.append(
+            f"header: none, the first row is data; columns are column_1 to "
+            f"column_{len(table.header)}; --header says otherwise"
+        )
+    if guess.time_format is not None and asked.time_format is None:
+        said.append(f"time format: {guess.time_format}; --time-format changes it")
+    if guess.time is None:
+        said.append("time: none found, rows are taken as 1 s apart; --time names its column")
+    if guess.tag is not None:
+        said.append(
+            f"long table: each {guess.tag} of a {guess.sensor} is a series of its own; "
+            "--tag and --sensor change it"
+        )
+    return said + list(guess.doubts)
+
+
+class _Scan:
+    """Goes through all rows once and counts what is odd. O(1) memory a sensor, but for labels."""
+
+    def __init__(self, table: Table, flags: Sequence[str]) -> None:
+        self._table = table
+        # Two values in a sample may be three in the table.
+        self._values: dict[str, set[float]] = {name: set() for name in flags}
+        self._decoder = table.decoder()
+        self._order = TimeOrder()
+        self._odd: Counter[str] = Counter()
+        self._labels: dict[int, bool] = {}
+        self._without_zone: str | None = None
+        self._missing: Counter[str] = Counter()
+
+    def result(self, said: list[str]) -> Table:
+        """Read all rows; return the table with what was found."""
+        table, guess = self._table, self._table.guess
+        label = None if guess.label is None else table.header.index(guess.label)
+        time = None if guess.time is None else table.header.index(guess.time)
+        naive = time is not None and (guess.time_unit == "iso8601")
+        zone = None if table.time_zone is None else zone_of(table.time_zone)
+        n_rows = 0
+        for record in table.records():
+            n_rows += 1
+            item = self._decoder.decode(record)
+            if isinstance(item, Invalid):
+                self._odd["empty" if item.reason == EMPTY_ROW else "unreadable"] += 1
+            else:
+                self._see(item)
+            if label is None and not naive:
+                continue
+            cells = table.cells(record)
+            if label is not None and label < len(cells):
+                known = _TRUTH.get(cells[label].strip().lower())
+                if known is not None:
+                    self._labels[record.position.offset] = known
+            if naive and isinstance(item, Reading) and time is not None:
+                moment = parse_moment(cells[time], guess.time_format)
+                if moment.tzinfo is None:
+                    self._without_zone = self._without_zone or cells[time]
+                    self._order.repeated += zone is not None and is_repeated(moment, zone)
+        many = [name for name, values in self._values.items() if len(values) > 2]
+        guess = replace(guess, flags=tuple(name for name in guess.flags if name not in many))
+        return Table(
+            **{name: getattr(table, name) for name in Table.__slots__}
+            | {
+                "n_rows": n_rows,
+                "n_sensors": max(1, self._order.n_sensors),
+                "guess": guess,
+                "labels": self._labels,
+                "said": (*said, *guess.flags_said, *self._said(n_rows)),
+            }
+        )
+
+    def _see(self, reading: Reading) -> None:
+        for name, value in zip(self._decoder.channels, reading.values, strict=True):
+            if value != value:  # noqa: PLR0124 - nan
+                self._missing[name] += 1
+            elif name in self._values and len(self._values[name]) <= 2:
+                self._values[name].add(value)
+        self._order.see(reading.sensor, reading.event_time_ms)
+
+    def _said(self, n_rows: int) -> Iterator[str]:
+        guess, odd = self._table.guess, self._odd
+        if self._without_zone is not None and self._table.time_zone is None:
+            yield (
+                f"time zone: none in {printable(self._without_zone)}, read as UTC; --time-zone "
+                "Europe/Berlin, say, changes it"
+            )
+        if odd["empty"]:
+            yield f"empty rows: {odd['empty']:,} hold only delimiters and are not judged"
+        yield from self._order.said(gaps=guess.time is not None)
+        for name, count in self._missing.items():
+            if count:
+                yield f"missing: {name} has no value in {count:,} of {n_rows:,} rows"

@@ -1,0 +1,104 @@
+"""Whether times go forward: duplicates, disorder, gaps, the hour that comes twice."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from statistics import median
+
+__all__ = ["TimeOrder"]
+
+_RECENT = 256
+_STEPS = 5_000
+_LONG_STEPS = 5
+
+
+class TimeOrder:
+    """Counts what is odd about the times of each sensor, in the order in which they come.
+
+    O(1) a row; memory O(1) a sensor.
+
+    Attributes
+    ----------
+    repeated
+        Times in the hour that comes twice, for whoever reads them to count.
+
+    Examples
+    --------
+    >>> order = TimeOrder()
+    >>> for now in (0, 1000, 1000, 3000, 2000):
+    ...     order.see("pump", now)
+    >>> [line.partition(":")[0] for line in order.said()]
+    ['duplicates', 'disorder']
+    """
+
+    def __init__(self) -> None:
+        self.repeated = 0
+        self._duplicates = self._back = 0
+        self._last: dict[str, int] = {}
+        self._recent: dict[str, deque[int]] = {}
+        self._steps: list[int] = []
+        self._counts: Counter[int] = Counter()
+        self._longest = (0, 0)
+
+    @property
+    def n_sensors(self) -> int:
+        """How many sensors were seen."""
+        return len(self._last)
+
+    def see(self, sensor: str, now_ms: int) -> None:
+        """Take note of the time of a row."""
+        recent = self._recent.setdefault(sensor, deque(maxlen=_RECENT))
+        last = self._last.get(sensor)
+        if last is not None and now_ms <= last:
+            again = now_ms in recent
+            self._duplicates += again
+            self._back += not again
+        else:
+            if last is not None:
+                self._step(now_ms - last, last)
+            self._last[sensor] = now_ms
+        recent.append(now_ms)
+
+    def _step(self, step: int, since: int) -> None:
+        if len(self._steps) < _STEPS:
+            self._steps.append(step)
+        if step in self._counts or len(self._counts) < _STEPS:
+            self._counts[step] += 1
+        self._longest = max(self._longest, (step, since))
+
+    def said(self, sensor: str = "--sensor", *, gaps: bool = True) -> Iterator[str]:
+        """Yield what was found, a sentence each.
+
+        Parameters
+        ----------
+        sensor
+            Where to say who measured.
+        gaps
+            Whether times are the rows' own, so that gaps are.
+        """
+        if self.repeated:
+            yield (
+                f"summer time: {self.repeated:,} rows are in the hour that comes twice, "
+                "read as its first; log in UTC to tell them apart"
+            )
+        if self._duplicates:
+            yield (
+                f"duplicates: {self._duplicates:,} rows have a time that their sensor had before; "
+                f"they are judged like all others; if they are other sensors, give {sensor}"
+            )
+        if self._back:
+            yield (
+                f"disorder: {self._back:,} rows are older than the one before; they are judged as "
+                "they come"
+            )
+        typical = median(self._steps) if self._steps else 0
+        long = sum(n for step, n in self._counts.items() if step > _LONG_STEPS * typical > 0)
+        if long and gaps:
+            step, since = self._longest
+            yield (
+                f"gaps: {long:,}, steps of more than {_LONG_STEPS} times the usual "
+                f"{typical / 1000:g} s; the longest {step / 1000:g} s after "
+                f"{datetime.fromtimestamp(since / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+            )

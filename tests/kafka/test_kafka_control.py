@@ -1,0 +1,298 @@
+"""Commands on a real broker: heard by every worker, obeyed at the same event after any kill."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka_harness import (
+    MAPPING,
+    RUN,
+    Feeder,
+    Kafka,
+    Workers,
+    make_engine,
+    next_offsets,
+    pipeline_toml,
+    stable,
+)
+from rejex_connectors.kafka import KafkaSettings
+from rejex_connectors.kafka.messages import OutcomeMessages
+from rejex_connectors.kafka.reading import KafkaControl
+from rejex_connectors.kafka.topics import create_topics, plan_topics
+from test_kafka_delivery import CLIENTS, DEFAULT_CLIENT_FIRST, finish
+from test_kafka_schemas import worker
+
+from rejex_stream.cli import main
+from rejex_stream.config import load_config
+from rejex_stream.config.assembly import kafka_settings
+from rejex_stream.decode import JsonDecoder
+from rejex_stream.encode import decode_incidents, encode_command
+from rejex_stream.errors import ConnectorError
+from rejex_stream.protocols import Heard
+from rejex_stream.run.loop import run
+from rejex_stream.testing import ListControl, ListSink, ListSource, MemorySnapshotStore
+from rejex_stream.types import (
+    Command,
+    CommandKind,
+    CommandReply,
+    Incident,
+    Partition,
+    Position,
+    Record,
+)
+from tests.obedient import as_decided
+from tests.waiting import PATIENCE_S, pass_time, until
+
+pytestmark = pytest.mark.kafka
+
+
+def say(kafka: Kafka, settings: KafkaSettings, *values: bytes) -> None:
+    kafka.fill(settings, [Record(Position(settings.topics.control, 0, 0), None, v) for v in values])
+
+
+def plan(id_: str) -> bytes:
+    return encode_command(Command(id=id_, kind=CommandKind.PLANNED, from_ms=0, until_ms=5))
+
+
+# --------------------------------------------------------------------------------- the log
+def heard(log: KafkaControl, start: int, n: int) -> tuple[list[bytes | None], Heard]:
+    """Read from there until so many records came."""
+    found: list[bytes | None] = []
+    last = Heard((), start)
+
+    def enough() -> bool:
+        nonlocal last
+        last = log.read(last.next_offset)
+        found.extend(record.value for record in last.records)
+        return len(found) >= n
+
+    until(enough, f"{n} records of the control log")
+    return found, last
+
+
+def test_the_log_is_read_from_anywhere_and_as_it_grows(kafka: Kafka) -> None:
+    settings = kafka.settings(partitions=2)
+    log = KafkaControl(settings)
+    try:
+        assert log.inputs == settings.topics.input
+        say(kafka, settings, b"one", b"two")
+        found, last = heard(log, 0, 2)
+        assert (found, last.next_offset, last.begins_anew) == ([b"one", b"two"], 2, False)
+        assert heard(log, 1, 1)[0] == [b"two"], "a partition that was somebody else's reads again"
+        say(kafka, settings, b"three")
+        assert heard(log, 2, 1)[0] == [b"three"]
+        assert log.read(3) == ([], 3, False)
+    finally:
+        log.close()
+
+
+def test_a_topic_that_is_missing_is_said_and_heard_once_it_is_there(kafka: Kafka) -> None:
+    settings = kafka.settings(partitions=1)
+    log = KafkaControl(settings)
+    try:
+        say(kafka, settings, *[b"old"] * 5)
+        assert heard(log, 0, 5)[1].next_offset == 5
+        log.close()
+        kafka.admin.delete_topics([settings.topics.control])
+        log = KafkaControl(settings)
+
+        def why() -> str:
+            try:
+                log.read(5)
+            except ConnectorError as error:
+                return str(error)
+            return ""
+
+        until(lambda: "does not exist" in why(), "it says that the topic is not there")
+        create_topics(settings, plan_topics(settings, partitions=1))
+        say(kafka, settings, b"new")
+        until(lambda: not why(), "it can be read")
+        last, found = Heard((), 5), list[Record]()
+
+        def again() -> bool:
+            nonlocal last
+            last = log.read(last.next_offset)
+            found.extend(last.records)
+            return bool(found)
+
+        until(again, "what is said anew")
+        assert [record.value for record in found] == [b"new"]
+    finally:
+        log.close()
+
+
+@pytest.mark.parametrize("client", DEFAULT_CLIENT_FIRST)
+def test_who_types_a_command_sees_the_reply(
+    kafka: Kafka, tmp_path: Path, client: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "pipeline.toml"
+    path.write_text(
+        pipeline_toml(
+            f"typed-{kafka.name}",
+            kafka.bootstrap,
+            input={"fixed_sensor": "s"},
+            detector={"name": "HalfSpaceTrees"},
+            kafka={"client": client},
+        )
+    )
+    assert main(["topics", "create", str(path), "--partitions", "1", "--with-input"]) == 0
+    settings, stop = kafka_settings(load_config(path)), threading.Event()
+    (topic,) = settings.topics.input
+
+    def feed() -> None:
+        while not stop.is_set():
+            kafka.fill(settings, [Record(Position(topic, 0, 0), b"k", b'{"flow": 1.5}')] * 20)
+
+    feeding = threading.Thread(target=feed)
+    feeding.start()
+    try:
+        with worker(path) as process:
+            until(
+                lambda: kafka.count(settings, settings.topics.verdicts) or process.poll(),
+                "the pipeline runs",
+            )
+            capsys.readouterr()
+            times = ["--from", "2024-01-01T00:00Z", "--until", "2024-01-02T00:00Z"]
+            words = [*times, "--wait", str(PATIENCE_S), "--output", "json"]
+            main(["control", "plan", str(path), *words])
+            said = json.loads(capsys.readouterr().out)
+    finally:
+        stop.set()
+        feeding.join(PATIENCE_S)
+    (reply,) = said["replies"]
+    assert reply["command"] == said["command"]["id"]
+    assert main(["control", "list", str(path), "--output", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["commands"] == [said]
+
+
+# ------------------------------------------------------------------- killed at any moment
+def readings(settings: KafkaSettings, n_events: int) -> list[Record]:
+    (topic,) = settings.topics.input
+    at: dict[int, int] = defaultdict(int)
+    found = []
+    for i in range(n_events):
+        number = i % 6
+        event = {"sensor": f"s{number}", "t": 1_000 * i, "v": i * 7919 % 1009}
+        value = b"broken" if i % 97 == 96 else json.dumps(event).encode()
+        found.append(Record(Position(topic, number % 2, at[number % 2]), b"%d" % number, value))
+        at[number % 2] += 1
+    return found
+
+
+class Person:
+    """Answers what was opened last, or plans work; now and then writes nonsense, or repeats it."""
+
+    def __init__(self, kafka: Kafka, settings: KafkaSettings, seed: int) -> None:
+        self._kafka, self._settings, self._draw = kafka, settings, random.Random(seed)
+        self._n = 0
+
+    def speak(self) -> None:
+        self._n += 1
+        opened = [item for item in told(self._kafka, self._settings) if isinstance(item, Incident)]
+        if opened and self._draw.random() < 0.8:
+            one = self._draw.choice(opened[-6:])
+            kind = self._draw.choice([CommandKind.FAULT, CommandKind.NEW_NORMAL])
+            said = encode_command(
+                Command(id=f"c{self._n}", kind=kind, incident=one.id, version=one.version)
+            )
+        else:
+            said = self._draw.choice([plan(f"p{self._n}"), b"nonsense"])
+        say(self._kafka, self._settings, *[said] * self._draw.choice([1, 1, 2]))
+
+
+def told(kafka: Kafka, settings: KafkaSettings) -> list[Incident | tuple[Position, CommandReply]]:
+    found = kafka.read(settings, settings.topics.incidents)
+    return [decode_incidents(r.value or b"") for records in found.values() for r in records]
+
+
+def undisturbed(
+    kafka: Kafka, settings: KafkaSettings, records: Sequence[Record]
+) -> Mapping[str, Mapping[int, Any]]:
+    """What a run writes that nothing disturbs, with the commands at the same offsets."""
+    scripts: dict[Partition, list[Record]] = defaultdict(list)
+    for record in records:
+        scripts[Partition(*record.position[:2])].append(record)
+    (said,) = kafka.read(settings, settings.topics.control).values()
+    answers = [item for item in told(kafka, settings) if not isinstance(item, Incident)]
+    store, sink = MemorySnapshotStore(), ListSink()
+    for partition, script in scripts.items():
+        replies = [(at.offset, reply.command) for at, reply in answers if at[:2] == partition]
+        store.decisions[partition] = as_decided(
+            partition, settings.topics.input, said, replies, len(script)
+        )
+    run(
+        ListSource(dict(scripts)),
+        sink,
+        store,
+        make_engine("obedient"),
+        JsonDecoder(MAPPING),
+        control=ListControl(settings.topics.input),
+        settings=RUN,
+    )
+    found: dict[str, dict[int, list[Any]]] = defaultdict(lambda: defaultdict(list))
+    for m in OutcomeMessages(settings, lambda _: len(scripts)).of(sink.outcomes):
+        found[m.topic][m.partition].append((m.key, m.value, stable(m.headers)))
+    return found
+
+
+def killed(
+    kafka: Kafka, tmp_path: Path, settings: KafkaSettings, *, n_events: int, kills: int
+) -> list[Record]:
+    """Two workers, of which one is killed again and again while a person speaks."""
+    draw, records = random.Random(kills), readings(settings, n_events)
+    person = Person(kafka, settings, kills)
+    options = {
+        "pause_s": 0.02,
+        "max_poll_records": 40,
+        "snapshot_every_events": 100,
+        "engine": {"kind": "obedient", "waits": 2},
+    }
+    with Workers(tmp_path) as workers, Feeder(kafka, settings, records, 2.5 * kills) as feeder:
+        running = {name: workers.start(settings, name, **options) for name in ("a", "b")}
+        for _ in range(kills):
+            pass_time(draw.uniform(0.3, 2.0), because="the moment of the kill is random")
+            for _ in range(draw.choice([1, 2, 3])):
+                person.speak()
+            name = draw.choice(sorted(running))
+            assert running[name].alive, running[name].output
+            running[name].kill()
+            running[name] = workers.start(settings, name, **options)
+        feeder.finish()
+        finish(kafka, settings, records, timeout_s=120 + n_events / 500)
+        for worker in running.values():
+            assert worker.terminate() == 0, worker.output
+    return records
+
+
+@pytest.mark.parametrize("client", DEFAULT_CLIENT_FIRST)
+def test_killed_between_answers_and_their_effect_nothing_shows(
+    kafka: Kafka, tmp_path: Path, client: str
+) -> None:
+    assert_nothing_shows(kafka, tmp_path, client, kills=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("client", CLIENTS)
+def test_killed_a_hundred_times_nothing_shows(kafka: Kafka, tmp_path: Path, client: str) -> None:
+    assert_nothing_shows(kafka, tmp_path, client, kills=100)
+
+
+def assert_nothing_shows(kafka: Kafka, tmp_path: Path, client: str, *, kills: int) -> None:
+    settings = kafka.settings(partitions=2, client=client)
+    records = killed(kafka, tmp_path, settings, n_events=1_000 * kills, kills=kills)
+    assert kafka.committed(settings) == next_offsets(records)
+    answers = [item for item in told(kafka, settings) if not isinstance(item, Incident)]
+    assert len(answers) > kills
+    assert {reply.accepted for _, reply in answers} == {True, False}
+    wanted, topics = undisturbed(kafka, settings, records), settings.topics
+    for topic in (topics.verdicts, topics.incidents, topics.deadletter):
+        for partition, found in kafka.read(settings, topic).items():
+            got = [(r.key, r.value, stable(r.headers)) for r in found]
+            assert got == wanted[topic][partition], f"{topic}-{partition}"

@@ -1,0 +1,186 @@
+"""A record that kills every process that takes it in hand becomes a dead letter in the end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka.errors import KafkaError
+from kafka_harness import Kafka, Worker, Workers
+from raw_batches import Raw, batch, produce
+from rejex_connectors.kafka import KafkaSettings
+from rejex_connectors.kafka.guards.lastresort import ENDS, FEW, LastResort, Note
+from rejex_connectors.kafka.guards.unpacking import TOO_LARGE
+from rejex_connectors.kafka.moving.deadletters import list_dead_letters
+from test_kafka_delivery import CLIENTS, CONFLUENT
+from test_kafka_raw_batches import MEMORY, WIDE, good, judged
+
+from rejex_stream.types import Partition, Position, Record, UnreadRecord
+from tests.waiting import until
+
+pytestmark = pytest.mark.kafka
+
+DEADLY = 13.0
+
+
+def event(number: int, value: float | None = None) -> bytes:
+    return json.dumps({"sensor": "s", "t": number, "v": value or 0.5}).encode()
+
+
+def note_at(kafka: Kafka, settings: KafkaSettings) -> str:
+    """The metadata of the committed offset."""
+    try:
+        found = kafka.admin.list_group_offsets(settings.group).get(settings.group, {})
+    except KafkaError:  # no coordinator yet
+        return ""
+    return "".join(place.metadata for place in found.values())
+
+
+def lives(
+    workers: Workers, kafka: Kafka, settings: KafkaSettings, end: int, **options: Any
+) -> list[Worker]:
+    """Start one worker after the other, as a supervisor does, until `end` is committed."""
+    begun: list[Worker] = []
+    where = Partition(settings.topics.input[0], 0)
+    while True:
+        worker = workers.start(settings, **options)
+        begun.append(worker)
+        assert len(begun) <= 12, worker.output
+        until(
+            lambda: not worker.alive or kafka.committed(settings).get(where) == end,  # noqa: B023
+            lambda: worker.output,  # noqa: B023
+        )
+        if worker.alive:
+            worker.kill()  # so that the next one has to replay
+            return begun
+        assert worker.process.returncode < 0, worker.output
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_record_that_kills_is_given_up_and_the_rest_is_judged(
+    kafka: Kafka, tmp_path: Path, client: str
+) -> None:
+    settings = kafka.settings(partitions=1, client=client)
+    (topic,) = settings.topics.input
+    n, at = 2 * FEW + 30, FEW + 20
+    values = [event(i, DEADLY if i == at else None) for i in range(n)]
+    records = [Record(Position(topic, 0, i), b"s", value) for i, value in enumerate(values)]
+    kafka.fill(settings, records)
+    deadly = {"kind": "chain", "deadly": DEADLY}
+    with Workers(tmp_path) as workers:
+        begun = lives(workers, kafka, settings, n, engine=dict(deadly))
+        # As they came, few at a time, one at a time; then the one that got by.
+        assert len(begun) == ENDS + 1 + ENDS + 1
+        assert f"{topic}-0-{at} is given up" in begun[-1].output
+        (letter,) = list_dead_letters(settings)
+        assert (letter.stage, letter.original.position.offset) == ("last resort", at)
+        assert letter.unread
+        assert judged(kafka, settings) == [i for i in range(n) if i != at]
+        # It stays a dead letter where state is rebuilt from before it.
+        kafka.fill(settings, [Record(Position(topic, 0, n), b"s", event(n))])
+        (last,) = lives(workers, kafka, settings, n + 1, engine=dict(deadly))
+        assert "next_offset=0," in last.output, "it replayed the record"
+    assert judged(kafka, settings) == [i for i in range(n + 1) if i != at]
+
+
+@CONFLUENT
+@pytest.mark.parametrize("codec", ["gzip", "zstd"])
+def test_librdkafka_gets_past_what_it_cannot_unpack(
+    kafka: Kafka, tmp_path: Path, codec: str
+) -> None:
+    """It refuses zstd above receive.message.max.bytes for ever, and allocates the rest blindly."""
+    settings = kafka.settings(partitions=1, client="confluent", config=WIDE)
+    (topic,) = settings.topics.input
+    bomb = Raw(b"k", bytes(400_000_000))
+    produce(kafka.bootstrap, topic, 0, batch([good(0), bomb, good(2)], codec), batch([good(3)]))
+    with Workers(tmp_path) as workers:
+        begun = lives(workers, kafka, settings, 4, memory=MEMORY)
+        assert len(begun) == (1 if codec == "zstd" else ENDS + 1)
+        assert judged(kafka, settings) == [0, 2, 3]
+        (letter,) = list_dead_letters(settings)
+        assert (letter.original.position.offset, letter.reason) == (1, TOO_LARGE)
+        kafka.fill(settings, [Record(Position(topic, 0, 4), b"s", event(4))])
+        (last,) = lives(workers, kafka, settings, 5, memory=MEMORY)
+        assert "next_offset=0," in last.output, "it replayed the record"
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_an_end_that_is_no_crash_is_not_held_against_a_record(
+    kafka: Kafka, tmp_path: Path, client: str
+) -> None:
+    settings = kafka.settings(partitions=1, client=client)
+    with Workers(tmp_path) as workers:
+        for end, known in (("terminate", ""), ("kill", '"ends"'), ("kill", '"ends"')):
+            worker = workers.start(settings)
+            until(lambda: note_at(kafka, settings), worker.output)
+            getattr(worker, end)()
+            assert (note_at(kafka, settings) == "") == (known == "")
+
+
+def never(partition: Partition, offset: int) -> Iterator[Record]:
+    """A careful reader of an input without end."""
+    while True:
+        yield Record(Position(*partition, offset), None, b"")
+        offset += 1
+
+
+def test_only_what_was_alone_in_hand_is_given_up() -> None:
+    here = Partition("in", 0)
+    note = ""
+
+    def run(committed: int, *, replays: int = 0, killed_in_replay: bool = False) -> list[Record]:
+        """One run up to its first live records; then it is killed."""
+        nonlocal note
+        resort = LastResort(never)
+        resort.take(here, note)
+        if not resort.begin(here, committed - replays, committed):
+            note = resort.note(here, committed, committed)
+            return []
+        while True:
+            found, noted = resort.next(here, 1000)
+            if found[0].position.offset < committed:
+                if killed_in_replay:
+                    return []
+                continue
+            note = note if noted is None else noted.text()
+            return found
+
+    assert [run(50) for _ in range(ENDS)] == [[], []]
+    assert len(run(50)) == FEW
+    assert len(run(50)) == 1
+    for _ in range(5):
+        run(50, replays=20, killed_in_replay=True)
+    (still,) = run(50)
+    assert not isinstance(still, UnreadRecord), "ends in a replay count for nothing"
+    (given_up,) = run(50, replays=20)
+    assert isinstance(given_up, UnreadRecord)
+    # Wherever it is read again, it stays given up.
+    resort = LastResort(never)
+    resort.take(here, note)
+    assert resort.begin(here, 40, 60)
+    found, noted = resort.next(here, 15)
+    assert [type(record) is Record for record in found] == [True] * 10 + [False] + [True] * 4
+    assert noted is None
+
+
+def test_what_others_wrote_as_metadata_is_no_note() -> None:
+    assert {Note.of(text) for text in ("", "by hand", "[1]", '{"ends": "two"}')} == {Note()}
+
+
+@CONFLUENT
+@pytest.mark.parametrize("beyond", [b"", b"\xff\xfe", b"}", b'{"by"', "\u00e9 1".encode(), b"\xc3"])
+def test_a_note_ends_where_it_ends_whatever_the_library_reads_behind_it(beyond: bytes) -> None:
+    """A storm of kills ended a worker: librdkafka's metadata are read up to a byte of zero."""
+    from rejex_connectors.kafka.confluent import note_of
+
+    note = Note(by="1f2e3d4c", in_hand=1, ends=2, left_out=(7,))
+
+    class Found:
+        @property
+        def metadata(self) -> str:
+            return (note.text().encode() + beyond).decode()
+
+    assert Note.of(note_of(Found())) == note

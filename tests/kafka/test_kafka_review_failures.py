@@ -1,0 +1,87 @@
+"""A console's disk fills up while a topic is read, and nothing of the topic is lost."""
+
+from __future__ import annotations
+
+import subprocess
+import uuid
+
+import pytest
+from kafka import KafkaProducer
+from kafka_harness import Kafka, pipeline_toml
+
+pytest.importorskip("starlette", reason="the extra `review` is not installed")
+
+from rejex_connectors.kafka.topics import create_topics, plan_topics
+
+from rejex_stream.config import load_config
+from rejex_stream.config.assembly import kafka_settings
+from rejex_stream.config.reviewing import Review
+from rejex_stream.encode import encode_review
+from rejex_stream.review.console.background import Background, Inflow
+from rejex_stream.review.queue.feeds import TopicFeed, open_feed
+from rejex_stream.review.queue.store import ReviewStore
+from tests.review.test_review_store import item
+from tests.waiting import pass_time, until
+
+pytestmark = pytest.mark.kafka
+
+POLL_INTERVAL_S = 6.0
+
+
+def send(kafka: Kafka, topic: str, first: int, last: int) -> None:
+    """Items in transactions, every other one aborted: positions in between do not exist."""
+    producer = KafkaProducer(
+        bootstrap_servers=kafka.bootstrap,
+        transactional_id=f"{topic}-{first}",
+        metrics_enabled=False,
+    )
+    producer.init_transactions()
+    for start in range(first, last, 50):
+        for kept in (False, True):
+            producer.begin_transaction()
+            for i in range(start, min(start + 50, last)):
+                producer.send(topic, encode_review(item(i)), partition=i % 2)
+            producer.commit_transaction() if kept else producer.abort_transaction()
+    producer.close()
+
+
+def stored(store: ReviewStore) -> list[int]:
+    with store.database.read() as connection:
+        rows = connection.execute("SELECT seq FROM event ORDER BY seq").fetchall()
+    return [row[0] for row in rows]
+
+
+@pytest.mark.parametrize("client", ["kafka-python", "confluent"])
+def test_a_full_disk_loses_no_review_item(bootstrap, kafka: Kafka, small_disk, tmp_path, client):
+    if client == "confluent":
+        pytest.importorskip("confluent_kafka")
+    path = tmp_path / "pipeline.toml"
+    path.write_text(
+        pipeline_toml(
+            f"full-{uuid.uuid4().hex[:8]}",
+            bootstrap,
+            input={"time": "t"},
+            kafka={"client": client, "max_poll_interval_ms": int(POLL_INTERVAL_S * 1000)},
+        )
+    )
+    config = load_config(path)
+    settings = kafka_settings(config)
+    create_topics(settings, plan_topics(settings, partitions=2, replication=1))
+    send(kafka, settings.topics.review, 0, 600)
+
+    store = ReviewStore(small_disk / "review.db", Review(settle_s=0))
+    background = Background(store, [Inflow(open_feed(config, "review"))])
+    background.start()
+    until(lambda: "make room on" in background.problems.get("feed 0", ""))
+    send(kafka, settings.topics.review, 600, 900)
+    pass_time(POLL_INTERVAL_S + 4, because="the group takes the partitions away meanwhile")
+    assert list(background.problems) == ["feed 0"]
+    assert len(stored(store)) < 600
+    subprocess.run(["mount", "-o", "remount,size=40m", str(small_disk)], check=True)
+    until(lambda: len(stored(store)) >= 900, lambda: (len(stored(store)), background.problems))
+    until(lambda: not background.problems)
+    assert background.stop(60)
+    assert stored(store) == list(range(900))
+    # Reading what is there once goes by the same law, and finds nothing that was left out.
+    assert TopicFeed(config, "review").pump(store).items == 0
+    store.close()

@@ -1,0 +1,194 @@
+"""A worker is killed, the registry changes its mind, and the replay decides as it was decided."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from kafka_harness import Kafka, pipeline_toml
+from rejex_connectors.kafka import connect
+from rejex_connectors.kafka.snapshots import KafkaSnapshots
+from rejex_connectors.kafka.source import KafkaSource
+from test_kafka_delivery import CLIENTS
+
+from rejex_stream.cli import main
+from rejex_stream.config import load_config
+from rejex_stream.config.assembly import kafka_settings
+from rejex_stream.encode import decode_verdict
+from rejex_stream.protocols import Assigned, SnapshotPiece
+from rejex_stream.types import Partition, Position, Record
+from tests.waiting import PATIENCE_S, until
+
+pytestmark = pytest.mark.kafka
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def schema(*names: str) -> str:
+    fields = [{"name": name, "type": "long"} for name in names]
+    return json.dumps({"type": "record", "name": "R", "fields": fields})
+
+
+class Fickle:
+    """A registry over HTTP that says what it was told to say last."""
+
+    def __init__(self) -> None:
+        self.says: dict[int, str] = {}
+        outer = self
+
+        class Answers(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                known = outer.says.get(int(self.path.rsplit("/", 1)[-1]))
+                unknown = {"error_code": 40403, "message": "Schema not found"}
+                body = json.dumps(unknown if known is None else {"schema": known}).encode()
+                self.send_response(404 if known is None else 200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def registry() -> Iterator[Fickle]:
+    fickle = Fickle()
+    yield fickle
+    fickle.close()
+
+
+def prepared(tmp_path: Path, kafka: Kafka, url: str, client: str, delivery: str) -> Path:
+    name = f"schemas-{uuid.uuid4().hex[:8]}"
+    path = tmp_path / "pipeline.toml"
+    path.write_text(
+        pipeline_toml(
+            name,
+            kafka.bootstrap,
+            input={"format": "avro", "fixed_sensor": "s", "channels": ["flow"]},
+            detector={"name": "HalfSpaceTrees"},
+            schema_registry={"url": url},
+            run={"invalid_limit": 1.0},
+            kafka={"client": client, "delivery": delivery},
+        )
+    )
+    assert main(["topics", "create", str(path), "--with-input", "--partitions", "1"]) == 0
+    return path
+
+
+@contextmanager
+def worker(path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker process that does not outlive a test that fails."""
+    with (
+        (path.parent / "log").open("ab") as log,
+        subprocess.Popen(
+            [sys.executable, "-m", "rejex_stream", "run", str(path)],
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            cwd=path.parent,
+            env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("client", "delivery"),
+    [
+        pytest.param(*(getattr(client, "values", [client])), delivery,
+                     marks=getattr(client, "marks", ()))
+        for client in CLIENTS
+        for delivery in ("exactly_once", "at_least_once")
+    ],
+)  # fmt: skip
+def test_killed_and_told_otherwise_a_worker_keeps_to_what_is_committed(
+    kafka: Kafka, registry: Fickle, tmp_path: Path, client: str, delivery: str
+) -> None:
+    path = prepared(tmp_path, kafka, registry.url, client, delivery)
+    settings = kafka_settings(load_config(path))
+    (topic,) = settings.topics.input
+
+    def send(*ids: int) -> None:
+        values = (bytes([0, 0, 0, 0, id_, 2, 4]) for id_ in ids)
+        kafka.fill(settings, (Record(Position(topic, 0, 0), b"k", value) for value in values))
+
+    def wait_for(verdicts: int, dead: int, process: subprocess.Popen[bytes]) -> None:
+        def there() -> bool:
+            found = kafka.count(settings, settings.topics.verdicts)
+            letters = kafka.count(settings, settings.topics.deadletter)
+            return (found, letters) == (verdicts, dead) or process.poll() is not None
+
+        until(there, f"{verdicts} verdicts and {dead} dead letters")
+        assert process.poll() is None, (tmp_path / "log").read_text()
+
+    registry.says = {1: schema("flow", "other"), 3: schema("flow", "other")}
+    send(*[1, 2, 3] * 20)
+    with worker(path) as process:
+        wait_for(40, 20, process)
+        committed = {tuple(at): offset for at, offset in kafka.committed(settings).items()}
+        process.kill()
+    assert committed == {(topic, 0): 60}
+    # It has learnt 2, forgotten 3, and reads 1 the other way round.
+    registry.says = {1: schema("other", "flow"), 2: schema("flow", "other")}
+    send(*[1, 2, 3] * 10)
+    with worker(path) as process:
+        wait_for(40 + 30, 20, process)
+        process.terminate()
+        process.wait(PATIENCE_S)
+    (records,) = kafka.read(settings, settings.topics.verdicts).values()
+    verdicts = [decode_verdict(record.value or b"") for record in records]
+    assert [verdict.seq for verdict in verdicts] == list(range(70)), "the state was the same"
+    assert {verdict.position.offset % 3 for verdict in verdicts[:40]} == {0, 2}
+
+
+def test_decisions_of_many_schemas_go_in_pieces_and_with_the_commit_alone(kafka: Kafka) -> None:
+    settings = kafka.settings(partitions=1, max_message_bytes=10_000)
+    source, sink = connect(settings)
+    try:
+        store = KafkaSnapshots(settings, sink)
+        partition = _given(source)
+        assert store.load_decisions(partition) is None
+        for step, blob in enumerate([b"a" * 40_000, b"b" * 25_000, b""], start=1):
+            store.save_decisions(partition, blob)
+            store.save(partition, SnapshotPiece(step, None, {"a": b"state %d" % step}))
+            assert store.load_decisions(partition) != blob, "nothing was committed yet"
+            sink.commit({partition: step})
+            assert store.load_decisions(partition) == blob
+            assert store.load(partition, step) == (step, {"a": b"state %d" % step})
+        store.save_decisions(partition, b"never")
+        sink.abort()
+        assert store.load_decisions(partition) == b""
+    finally:
+        sink.close()
+        source.close()
+
+
+def _given(source: KafkaSource) -> Partition:
+    given: list[Assigned] = []
+
+    def assigned() -> bool:
+        source.poll(10, 0.2)
+        given.extend(change for change in source.changes() if isinstance(change, Assigned))
+        return bool(given)
+
+    until(assigned, "the partition")
+    return given[0].partition

@@ -1,0 +1,154 @@
+"""``rejex-stream state`` on a real broker: dropped, moved to a topic or folder, gone on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+from kafka_harness import Kafka, pipeline_toml
+
+from rejex_stream.cli import main
+from rejex_stream.config import load_config
+from rejex_stream.config.assembly import kafka_settings
+from rejex_stream.encode import decode_verdict
+from rejex_stream.types import Position, Record
+from tests.waiting import PATIENCE_S, until
+
+pytestmark = pytest.mark.kafka
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+NOW_MS = int(time.time() * 1000) - 3_600_000
+
+
+@pytest.fixture
+def pipelines(bootstrap, tmp_path, monkeypatch):
+    """Configs over one input; each has a group and topics of its own."""
+    for name in [name for name in os.environ if name.startswith("REJEX_") and "__" in name]:
+        monkeypatch.delenv(name)
+    base = f"state-{uuid.uuid4().hex[:8]}"
+
+    def make(which, **state):
+        path = tmp_path / f"{which}.toml"
+        name = f"{base}-{which}"
+        source = {"time": "t", "topics": [f"{base}.in"]}
+        store = {"snapshot_every_events": 500, "topic": f"{name}.state"} | state
+        path.write_text(
+            pipeline_toml(name, bootstrap, input=source, state=store, refit={"executor": "thread"})
+        )
+        assert main(["topics", "create", str(path), "--with-input", "--partitions", "2"]) == 0
+        return path
+
+    return make
+
+
+@pytest.fixture
+def rejex(capsys):
+    def call(*arguments):
+        capsys.readouterr()
+        status = main([str(argument) for argument in arguments])
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return call
+
+
+def fill(kafka, path, start, end):
+    settings = kafka_settings(load_config(path))
+    (topic,) = settings.topics.input
+    kafka.fill(
+        settings,
+        (
+            Record(
+                Position(topic, i % 2, 0), f"pump-{i % 2}".encode(),
+                json.dumps({"t": NOW_MS + i, "flow": i * 7919 % 1009 / 100}).encode(), (), None,
+            )
+            for i in range(start, end)
+        ),
+    )  # fmt: skip
+
+
+def verdicts(kafka, path):
+    settings = kafka_settings(load_config(path))
+    found = kafka.read(settings, settings.topics.verdicts)
+    return {
+        partition: [decode_verdict(record.value) for record in records]
+        for partition, records in found.items()
+    }
+
+
+def run_until(kafka, path, n):
+    with subprocess.Popen(
+        [sys.executable, "-m", "rejex_stream", "run", str(path)], cwd=path.parent,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
+    ) as process:  # fmt: skip
+        until(lambda: sum(map(len, verdicts(kafka, path).values())) >= n)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, said
+
+
+def test_dropped_and_moved_between_topics_and_folders_no_verdict_changes(
+    pipelines, rejex, kafka: Kafka, tmp_path
+):
+    one, plain = pipelines("one"), pipelines("plain")
+    two, three = pipelines("two"), pipelines("three", folder=str(tmp_path / "three"))
+    assert "no snapshot" in rejex("state", "list", one)[1]
+    fill(kafka, one, 0, 1200)
+    run_until(kafka, one, 1200)
+    first = verdicts(kafka, one)
+
+    rows = json.loads(rejex("state", "list", one, "--output", "json")[1])["partitions"]
+    assert [(row["committed"], row["next_offset"], row["sensors"]) for row in rows] == [
+        (row["committed"], row["committed"], 1) for row in rows
+    ]
+    status, said, failed = rejex("state", "export", one, tmp_path / "moved")
+    assert status == 0, failed
+    assert said.count("exported") == 2
+    for other in (two, three):
+        status, said, failed = rejex("state", "import", other, tmp_path / "moved")
+        assert (status, said.count("imported")) == (0, 2), failed
+
+    names = [row["partition"] for row in rows]
+    status, said, failed = rejex("state", "drop", one, "--partition", names[0])
+    assert status == 0, failed
+    assert "again, silently, and goes on" in said
+    (gone, kept) = json.loads(rejex("state", "list", one, "--output", "json")[1])["partitions"]
+    assert (gone["what"], "next_offset" in gone, "next_offset" in kept) == (
+        "no snapshot",
+        False,
+        True,
+    )
+
+    fill(kafka, one, 1200, 1500)
+    run_until(kafka, one, 1500)
+    for path, n in ((plain, 1500), (two, 300), (three, 300)):
+        run_until(kafka, path, n)
+    expected = verdicts(kafka, plain)
+    assert verdicts(kafka, one) == expected
+    for other in (two, three):
+        then = verdicts(kafka, other)
+        assert {p: first[p] + then[p] for p in first} == expected
+
+
+def test_nothing_is_changed_while_a_worker_lives(pipelines, rejex, kafka: Kafka, tmp_path):
+    one = pipelines("one")
+    fill(kafka, one, 0, 20)
+    with subprocess.Popen(
+        [sys.executable, "-m", "rejex_stream", "run", str(one)], cwd=one.parent,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
+    ) as process:  # fmt: skip
+        until(lambda: sum(map(len, verdicts(kafka, one).values())) == 20)
+        for command in (["drop", one, "--all"], ["export", one, tmp_path / "x"]):
+            status, _, said = rejex("state", *command)
+            assert (status, "1 member(s): stop the workers first" in said) == (1, True), said
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=PATIENCE_S) == 0

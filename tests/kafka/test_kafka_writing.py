@@ -1,0 +1,187 @@
+"""What a producer is given arrives whole and in order, or is refused by name."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+from kafka.errors import KafkaTimeoutError
+from kafka_harness import ROOT, Kafka, assert_exactly, feed, next_offsets, run_here
+from rejex_connectors.kafka import KafkaSettings, connect
+from rejex_connectors.kafka.clients import Message
+from rejex_connectors.kafka.guards.options import OURS
+from rejex_connectors.kafka.opening import open_clients
+from rejex_connectors.kafka.settings import KafkaOptions, KafkaPythonOptions
+from test_kafka_delivery import CLIENTS
+
+from rejex_stream.errors import ConnectorError
+from tests.waiting import until
+
+HEADERS = [("ce_type", b"io.rejex.verdict.v1"), ("ce_id", b"in-0-7@1")]
+
+
+def of(topic: str, n: int, size: int = 200) -> list[Message]:
+    """`n` messages for each of two partitions, in turn."""
+    return [Message(topic, i % 2, b"k", b"%05d" % i + b"x" * size, HEADERS) for i in range(2 * n)]
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize("client", CLIENTS)
+def test_what_was_sent_is_read_in_order(kafka: Kafka, client: str, compression: str | None) -> None:
+    settings = kafka.settings(
+        partitions=2,
+        client=client,
+        batch_bytes=8_192,
+        compression=compression,
+        transaction_timeout_ms=120_000,
+        commit_timeout_ms=120_000,
+    )
+    source, sink = connect(settings)
+    sent = of(settings.topics.verdicts, 12_000)  # more than may be on their way at once
+    sent[100] = sent[100]._replace(key=None, headers=[])
+    sent[101] = sent[101]._replace(value=None)
+    sink._producer.publish(sent, {}, source.consumer)
+    sink.close()
+    source.close()
+    for partition, records in kafka.read(settings, settings.topics.verdicts).items():
+        mine = [message for message in sent if message.partition == partition]
+        assert [(r.key, r.value, list(r.headers)) for r in records] == [m[2:] for m in mine]
+        assert [r.position.offset for r in records] == list(range(len(mine)))
+        assert all(r.timestamp_ms > 1_600_000_000_000 for r in records)
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_topic_that_takes_less_than_it_should_is_named(
+    kafka: Kafka, client: str, delivery: str
+) -> None:
+    small = {"verdicts": {"max.message.bytes": "1000"}}
+    settings = kafka.settings(partitions=2, client=client, delivery=delivery, config=small)
+    source, sink = connect(settings)
+    with pytest.raises(ConnectorError, match=r"raise the topic's max\.message\.bytes") as refused:
+        sink._producer.publish(of(settings.topics.verdicts, 5, size=5_000), {}, source.consumer)
+    assert not refused.value.retriable
+    sink.close()
+    source.close()
+    if delivery == "exactly_once":
+        assert kafka.count(settings, settings.topics.verdicts) == 0
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_clock_that_the_broker_does_not_believe_is_named(kafka: Kafka, client: str) -> None:
+    # Any clock is too far behind that of this topic's broker.
+    strict = {"verdicts": {"message.timestamp.before.max.ms": "0"}}
+    settings = kafka.settings(partitions=2, client=client, config=strict)
+    source, sink = connect(settings)
+    with pytest.raises(ConnectorError, match=r"clock of this machine says 2\d{3}-.* set it right"):
+        sink._producer.publish(of(settings.topics.verdicts, 5), {}, source.consumer)
+    sink.close()
+    source.close()
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_auto_takes_confluent_where_it_is_installed_and_kafka_python_elsewhere(
+    missing: bool,
+) -> None:
+    asking = f"""
+import sys
+if {missing}:
+    sys.modules["confluent_kafka"] = None  # as where it is not installed
+from rejex_connectors.kafka import KafkaSettings
+from rejex_connectors.kafka.opening import open_clients
+def library(client):
+    open_consumer, _ = open_clients(KafkaSettings(client=client), "w")
+    return open_consumer.func.__module__
+try:
+    print(library("auto") == library("confluent"), library("auto") == library("kafka-python"))
+except Exception as error:
+    print(error, library("auto") == library("kafka-python"))
+"""
+    told = subprocess.run(
+        [sys.executable, "-c", asking], capture_output=True, text=True, check=True,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
+    ).stdout  # fmt: skip
+    if missing or importlib.util.find_spec("confluent_kafka") is None:
+        assert "pip install 'rejex-stream[confluent]' True" in told
+    else:
+        assert told == "True False\n"
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_topic_that_was_deleted_is_named(kafka: Kafka, client: str) -> None:
+    settings = kafka.settings(partitions=2, client=client, commit_timeout_ms=4_000)
+    source, sink = connect(settings)
+    gone = settings.topics.review
+    try:
+        kafka.admin.delete_topics([gone])
+        until(lambda: gone not in kafka.admin.list_topics(), "it is gone")
+
+        def told() -> str:
+            try:
+                assert sink._producer is not None
+                sink._producer.publish(of(gone, 1), {}, source.consumer)
+            except ConnectorError as error:
+                sink.abort()
+                sink._settle()
+                return str(error) if error.retriable else f"for good: {error}"
+            return ""
+
+        until(lambda: told().startswith(f"topic {gone!r} is missing"), told)
+    finally:
+        sink.close()
+        source.close()
+
+
+COMMON = {
+    "fetch_min_bytes": 1, "max_poll_records": 400, "check_crcs": True, "client_rack": "a",
+    "connections_max_idle_ms": 300_000, "receive_buffer_bytes": 65_536, "retry_backoff_ms": 50,
+    "reconnect_backoff_ms": 20, "request_timeout_ms": 20_000, "max_partition_fetch_bytes": 500_000,
+}  # fmt: skip
+COMMON_PRODUCER = {"send_buffer_bytes": 131_072, "retries": 7, "retry_backoff_ms": 50}
+COMMON_ADMIN = {"connections_max_idle_ms": 300_000, "retry_backoff_ms": 50}
+COMMON_LIBRDKAFKA: dict[str, str | int | float | bool] = {
+    "client.rack": "a", "socket.keepalive.enable": True, "broker.address.family": "v4",
+    "fetch.min.bytes": 1, "queued.min.messages": 500, "socket.timeout.ms": 9_000,
+    "metadata.max.age.ms": 60_000, "statistics.interval.ms": 0, "compression.level": 3,
+    "connections.max.idle.ms": 300_000, "receive.message.max.bytes": 120_000_000,
+}  # fmt: skip
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("client", CLIENTS)
+def test_ten_common_options_of_each_library_and_role_reach_it(kafka: Kafka, client: str) -> None:
+    roles = KafkaPythonOptions(consumer=COMMON, producer=COMMON_PRODUCER, admin=COMMON_ADMIN)
+    options = KafkaOptions(librdkafka=COMMON_LIBRDKAFKA, kafka_python=roles)
+    settings = kafka.settings(partitions=1, client=client, options=options)
+    records = feed(settings, 100, sensors=2, partitions=1)
+    kafka.fill(settings, records)
+    run_here(settings, next_offsets(records))
+    assert_exactly(kafka, settings, records)
+
+
+def test_what_we_tell_the_libraries_nobody_else_may() -> None:
+    """Whatever is said in the code that opens a client is on the list of what is refused."""
+    settings = KafkaSettings(client="kafka-python")
+    with pytest.MonkeyPatch.context() as patched:
+        told: dict[str, set[str]] = {}
+        for role, name in (("consumer", "KafkaConsumer"), ("producer", "KafkaProducer")):
+
+            def noted(role: str = role, **said: object) -> None:
+                told[role] = set(said)
+                raise KafkaTimeoutError
+
+            patched.setattr(f"rejex_connectors.kafka.python.{name}", noted)
+        for open_one in open_clients(settings, "w"):
+            with pytest.raises(ConnectorError):
+                open_one()
+    login = {"sasl_mechanism", "sasl_plain_username", "ssl_context", "ssl_check_hostname"}
+    assert told.keys() == {"consumer", "producer"}
+    for role, names in told.items():
+        assert names - login <= OURS[role], role

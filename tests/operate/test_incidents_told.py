@@ -1,0 +1,275 @@
+"""One incident is one alert: a real Alertmanager and a real server are told of what the run saw."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+
+import pytest
+
+from rejex_stream.config import parse_config
+from rejex_stream.config.assembly.running import _Watch
+from rejex_stream.monitor.alarm import AlarmKind
+from rejex_stream.operate.incidents import FLOOD_MS, FLOOD_STREAMS, Flood, OpenIncidents
+from rejex_stream.operate.notify import Alertmanager, Webhook
+from rejex_stream.operate.telling import alert_of, event_of
+from rejex_stream.run.progress import (
+    PartitionClosed,
+    PartitionOpened,
+    Progress,
+    SensorsForgotten,
+)
+from rejex_stream.types import (
+    ChannelEvidence,
+    Incident,
+    IncidentState,
+    Label,
+    Outcome,
+    Partition,
+    Position,
+    Record,
+    Verdict,
+)
+from tests.operate.alerting import Receiver, alertmanager
+from tests.waiting import PATIENCE_S, until
+
+OPEN, FAULT, RECOVERING, ADOPTING, CLOSED = IncidentState
+FARM = Partition("farm", 0)
+CONSOLE = "https://review.example.com"
+CONFIG = f"""
+[pipeline]
+name = "farm"
+[input]
+kind = "kafka"
+topics = ["farm"]
+channels = ["oil"]
+[rejection]
+contamination = 0.05
+tolerance = 8
+[alerts]
+console_url = "{CONSOLE}"
+"""
+
+
+def incident(offset=9, version=1, state=OPEN, **more):
+    told = {
+        "position": Position("farm", 0, offset + version - 1), "id": f"farm-0-{offset}",
+        "version": version, "state": state, "stream_key": f"WT-{offset}",
+        "sensors": (f"WT-{offset}",), "onset_ms": 1_700_000_000_000, "opened_ms": 1_700_000_009_000,
+        "changed_ms": 1_700_000_009_000 + 60_000 * (version - 1), "onset_seq": 0, "opened_seq": 9,
+        "changed_seq": 9, "peak_severity": 7.25, "peak_ms": 1_700_000_008_000, "n_events": 10,
+        "n_anomalies": 7, "n_rejected": 2,
+        "channels": (ChannelEvidence("oil", 3.0, None, None),),
+    }  # fmt: skip
+    return Incident(**told | more)
+
+
+def outcome(changed):
+    place = changed.position
+    said = Verdict(place, changed.stream_key, changed.sensors[0], 0, 0, Label.ANOMALY)
+    return Outcome(Record(place, None, b""), said, incident=changed)
+
+
+class _Engine:
+    """What is open in a partition that was taken over."""
+
+    def __init__(self, *found):
+        self.found = found
+
+    def __getattr__(self, _name):  # the rest of an engine is not asked
+        return None
+
+    def open_incidents(self):
+        return self.found
+
+
+@pytest.fixture
+def receiver():
+    told = Receiver()
+    yield told
+    told.close()
+
+
+def watching(alertmanager=None, webhook=None):
+    config, problems = parse_config(CONFIG)
+    assert not problems
+    return _Watch(config, lambda *_: None, lambda *_: None, alertmanager, webhook)
+
+
+def look(watch):
+    watch.progress(Progress(0, 0, 0.0, 0, {}))
+
+
+def alerts_at(url):
+    with urllib.request.urlopen(f"{url}/api/v2/alerts", timeout=PATIENCE_S) as answer:
+        return {one["labels"]["incident"]: one for one in json.load(answer)}
+
+
+def metric(watch, line):
+    return [found for found in watch.metrics.exposition().decode().splitlines() if line in found]
+
+
+# ---------------------------------------------------------------------------- Alertmanager
+@pytest.mark.prometheus
+def test_an_incident_is_one_alert_that_fires_is_updated_and_resolved(tmp_path, receiver):
+    with alertmanager(tmp_path, receiver.url) as url:
+        manager = Alertmanager(url, repeat_s=60)
+        watch = watching(manager)
+        watch.outcomes(FARM, [outcome(incident())], replaying=False)
+        look(watch)
+        until(lambda: "farm-0-9" in alerts_at(url))
+        alert = alerts_at(url)["farm-0-9"]
+        assert alert["labels"] == {
+            "alertname": "RejexIncident", "pipeline": "farm", "stream": "WT-9",
+            "incident": "farm-0-9", "severity": "critical",
+        }  # fmt: skip
+        assert alert["startsAt"].startswith("2023-11-14T22:13:29")
+        said = alert["annotations"]
+        assert said["link"] == f"{CONSOLE}/incidents/farm-0-9"
+        assert (said["channels"], said["onset"]) == ("oil", "2023-11-14T22:13:20+00:00")
+        assert said["summary"].endswith("It waits for an answer.")
+
+        watch.outcomes(FARM, [outcome(incident(version=2, state=FAULT))], replaying=False)
+        look(watch)
+        until(lambda: alerts_at(url)["farm-0-9"]["annotations"]["state"] == "fault")
+        assert list(alerts_at(url)) == ["farm-0-9"], "the same alert"
+
+        watch.outcomes(FARM, [outcome(incident(version=3, state=CLOSED))], replaying=False)
+        look(watch)
+        until(lambda: not alerts_at(url))
+        until(lambda: any(b'"resolved"' in body for _, body in receiver.got))
+        manager.close()
+
+
+@pytest.mark.prometheus
+def test_who_takes_a_partition_over_goes_on_telling_and_who_gave_it_up_resolves(tmp_path, receiver):
+    with alertmanager(tmp_path, receiver.url) as url:
+        manager = Alertmanager(url, repeat_s=60)
+        watch = watching(manager)
+        watch.engine(FARM, _Engine(incident(version=4, state=FAULT)))
+        watch.event(PartitionOpened(FARM, 5, 7, 9))
+        look(watch)
+        until(lambda: "farm-0-9" in alerts_at(url))
+        watch.event(PartitionClosed(FARM))
+        look(watch)
+        until(lambda: not alerts_at(url))
+        manager.close()
+
+
+# --------------------------------------------------------------------------------- webhook
+def test_the_webhook_gets_every_state_once_and_a_replay_repeats_its_id(receiver):
+    hook = Webhook(receiver.url)
+    watch = watching(webhook=hook)
+    changes = [incident(), incident(version=2, state=RECOVERING)]
+    for changed in [*changes, *changes]:  # seen again, after a commit that failed
+        watch.outcomes(FARM, [outcome(changed)], replaying=False)
+    again = watching(webhook=hook)  # another process, after a kill
+    for changed in changes:
+        again.outcomes(FARM, [outcome(changed)], replaying=True)
+    hook.close()
+    events = [json.loads(body) for _, body in receiver.got]
+    assert [event["data"]["version"] for event in events] == [1, 2, 1, 2]
+    assert [event["id"] for event in events[2:]] == [event["id"] for event in events[:2]]
+    assert len({event["id"] for event in events}) == 2
+    first = events[0]
+    assert first["type"] == "io.github.rejex-stream.incident.v1"
+    assert (first["subject"], first["source"]) == ("WT-9", "/rejex-stream/farm")
+    assert first["data"]["id"] == first["data"]["position"] == "farm-0-9"
+    assert first["data"]["channels"][0][0] == "oil"
+
+
+def test_two_pipelines_events_are_not_the_same():
+    assert event_of(incident(), "a").id != event_of(incident(), "b").id
+
+
+# ---------------------------------------------------------------------------------- floods
+def opened(*offsets, apart_ms=1000):
+    return [incident(i, opened_ms=apart_ms * at) for at, i in enumerate(offsets)]
+
+
+def test_more_sensors_than_ten_within_a_minute_are_one_alert_until_all_are_over():
+    seen = OpenIncidents()
+    told = [seen.changed(one) for one in opened(*range(FLOOD_STREAMS + 3))]
+    assert [type(one) for one in told] == [
+        *[Incident] * FLOOD_STREAMS, Flood, type(None), type(None)
+    ]  # fmt: skip
+    (flood,) = seen.to_tell()
+    assert flood.id == "farm-0-0"
+    assert flood.streams == tuple(f"WT-{i}" for i in range(FLOOD_STREAMS + 3))
+    alert = alert_of(flood, "farm", CONSOLE)
+    assert alert.annotations["summary"].startswith("13 sensors are not as usual at once")
+    for i in range(FLOOD_STREAMS + 2):
+        assert seen.changed(incident(i, 2, CLOSED)).state is CLOSED
+        assert alert_of(seen.to_tell()[0], "farm").labels == alert.labels, "the same alert"
+    seen.changed(incident(FLOOD_STREAMS + 2, 2, CLOSED))
+    assert seen.to_tell() == []
+    assert len(seen) == 0
+
+
+def test_ten_sensors_or_more_than_a_minute_are_no_flood():
+    seen = OpenIncidents()
+    assert all(isinstance(seen.changed(one), Incident) for one in opened(*range(FLOOD_STREAMS)))
+    assert len(seen.to_tell()) == FLOOD_STREAMS
+    late = OpenIncidents()
+    apart = FLOOD_MS // 5 + 1
+    told = [late.changed(one) for one in opened(*range(30), apart_ms=apart)]
+    assert all(isinstance(one, Incident) for one in told), "never eleven within a minute"
+
+
+def test_one_sensor_that_opens_often_is_no_flood():
+    seen = OpenIncidents()
+    for i in range(20):
+        told = seen.changed(incident(i, stream_key="WT-1", sensors=("WT-1",)))
+        assert isinstance(told, Incident)
+
+
+def test_a_sensor_that_is_forgotten_has_no_open_incident():
+    watch = watching()
+    for changed in (incident(), incident(20)):
+        watch.outcomes(FARM, [outcome(changed)], replaying=False)
+    watch.event(SensorsForgotten(Partition("farm", 1), ("WT-9",), replaying=False))
+    watch.event(SensorsForgotten(FARM, ("WT-9",), replaying=False))
+    look(watch)
+    assert metric(watch, "rejex_held_streams{")[0].endswith(" 1.0")
+
+
+# --------------------------------------------------------------------------------- metrics
+def test_metrics_say_what_is_open_and_how_long_it_took():
+    watch = watching()
+    watch.outcomes(FARM, [], replaying=False)
+    assert metric(watch, "rejex_held_streams{") == ['rejex_held_streams{pipeline="farm"} 0.0']
+    for changed in (incident(), incident(20), incident(30, state=ADOPTING)):
+        watch.outcomes(FARM, [outcome(changed)], replaying=False)
+        watch.metrics.outcomes(FARM, [outcome(changed)], replaying=False)
+    look(watch)
+    assert metric(watch, 'rejex_open_incidents{pipeline="farm",state="open"}')[0].endswith(" 2.0")
+    assert metric(watch, "rejex_held_streams{")[0].endswith(" 2.0"), "who adopts is not held"
+    over = incident(version=2, state=CLOSED)
+    watch.metrics.outcomes(FARM, [outcome(over)], replaying=True)
+    assert not metric(watch, 'rejex_incident_changes_total{pipeline="farm",sensor_group="",'
+                             'state="closed"}'), "what is replayed was counted"  # fmt: skip
+    watch.outcomes(FARM, [outcome(over)], replaying=False)
+    watch.metrics.outcomes(FARM, [outcome(over)], replaying=False)
+    look(watch)
+    assert metric(watch, 'rejex_open_incidents{pipeline="farm",state="open"}')[0].endswith(" 1.0")
+    assert metric(watch, "rejex_incident_duration_seconds_sum")[0].endswith(" 69.0")
+
+
+# ---------------------------------------------------------------------------------- wording
+@pytest.mark.parametrize("state", IncidentState)
+def test_every_state_has_words(state):
+    summary = alert_of(incident(state=state), "farm").annotations["summary"]
+    assert summary.startswith("WT-9 is not as usual since 2023-11-14T22:13:20+00:00: of 10 events")
+
+
+def test_a_group_is_named_as_one_and_its_sensors_are_listed():
+    sensors = tuple(f"WT-{i}" for i in range(25))
+    alert = alert_of(incident(stream_key="north", sensors=sensors), "farm")
+    assert alert.labels["sensor_group"] == "north"
+    assert "stream" not in alert.labels
+    assert alert.annotations["sensors"].endswith("WT-19 and 5 more")
+    assert "link" not in alert.annotations, "nobody said where the console is"
+
+
+def test_alarms_and_incidents_never_share_an_alert():
+    assert not any(kind.value == "incident" for kind in AlarmKind)

@@ -1,0 +1,305 @@
+"""What the engine should say, from the formulas: lists, ``sorted``, a fit in place; slow.
+
+Nothing of the engine is imported but the types.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from fractions import Fraction
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from rejex_stream.types import Label, Reason, Verdict
+from tests.oracle_bands import allowed, band, log_tails
+from tests.oracle_features import NaiveSensor
+from tests.oracle_hold import Hold
+
+
+def reference_verdicts(spec, readings):
+    """Return one verdict per reading; `spec` is read as data, its detector fits and scores."""
+    return reference(spec, readings, {})[0]
+
+
+def reference(spec, readings, answers):
+    """Return one verdict per reading, and what became of incidents.
+
+    `answers` has, by the number of the reading before which they hold, the kind and the id of
+    answers to what is open then.
+    """
+    streams = {reading.stream_key: _Stream(spec, reading.stream_key) for reading in readings}
+    verdicts, changes = [], []
+    for i, reading in enumerate(readings):
+        for key, kind, name in answers.get(i, ()):
+            streams[key].answer(kind, name)
+        stream = streams[reading.stream_key]
+        verdicts.append(stream.verdict(reading))
+        changes += stream.hold.changes
+        stream.hold.changes = []
+    return verdicts, changes
+
+
+def severity(ordered, score):
+    """Return -log10 of the tail probability, by exact sums."""
+    n, largest = len(ordered), ordered[-1]
+    at_or_above = sum(s >= score for s in ordered)
+    if at_or_above:
+        return math.log10((n + 1) / (at_or_above + 1))
+    k = max(math.isqrt(n), ordered.count(largest))
+    scale = sum(Fraction(s) - Fraction(ordered[n - k - 1]) for s in ordered[n - k :]) / k
+    beyond = (Fraction(score) - Fraction(largest)) / scale
+    return min(1e6, math.log10(n + 1) + min(1e9, beyond) / math.log(10))
+
+
+class Credit:
+    """What a stream remembers beside its window: what is left of a budget, in events."""
+
+    def __init__(self, policy):
+        self.policy, self.left, self.latest = policy, Fraction(policy.burst or 0), None
+        self.constant = False
+
+    def earn(self, time_ms):
+        policy, earned = self.policy, Fraction(repr(self.policy.rate))
+        if policy.per_day is not None:
+            self.latest = time_ms if self.latest is None else self.latest
+            earned = Fraction(repr(float(policy.per_day))) * max(0, time_ms - self.latest)
+            earned /= 24 * 3600 * 1000
+            self.latest = max(self.latest, time_ms)
+        self.left = min(self.left + earned, Fraction(policy.burst))
+
+
+def judge(said, policy, window, score, epoch, credit, time_ms):
+    """Rank the score among the reference scores and compare."""
+    ordered, n = sorted(window), len(window)
+    if not math.isfinite(score):
+        return said(Label.REJECTED, Reason.UNSCORABLE, window_len=n, model_epoch=epoch)
+    below, at_or_below = sum(s < score for s in window), sum(s <= score for s in window)
+    rank = (below + at_or_below) // 2 if policy.ties == "mid" else at_or_below
+    known = {"rank": rank, "ties": at_or_below - below, "window_len": n, "model_epoch": epoch}
+    said = partial(said, score=score, **known)
+    r, lower, upper, tolerance = band(policy, n)
+    if not (r and tolerance and lower > 0 and upper < n):
+        return said(Label.REJECTED, Reason.WARM_UP)
+    label, reason = (Label.ANOMALY if rank >= n - r + 1 else Label.NORMAL), None
+    constant = len(set(window)) == 1
+    if constant != credit.constant:
+        said = partial(said, status="constant_begins" if constant else "constant_ends")
+        credit.constant = constant
+    if not constant:
+        said = partial(said, severity=severity(ordered, score))
+    if policy.burst is not None:
+        own_lower, own_upper = lower, upper
+        said = partial(said, policy_lower=lower, policy_upper=upper)
+        if not constant:
+            credit.earn(time_ms)
+            lower, upper, tolerance = allowed(policy, n, credit.left)
+    if constant:
+        label, reason = Label.REJECTED, Reason.CONSTANT_WINDOW
+    elif lower <= rank <= upper:
+        label, reason = Label.REJECTED, Reason.AMBIGUOUS
+        credit.left -= 1
+    elif policy.burst is not None:
+        said = partial(said, withheld=own_lower <= rank <= own_upper)
+    p_anomaly = math.exp(log_tails(rank, n, r)[0])
+    return said(
+        label, reason, n_anomalies=r, band_lower=lower, band_upper=upper, tolerance=tolerance,
+        psi=rank / n, stability=p_anomaly, confidence=abs(2 * p_anomaly - 1),
+        threshold=ordered[n - r], score_lower=ordered[lower - 1] if lower >= 1 else None,
+        score_upper=ordered[upper] if upper < n else None,
+    )  # fmt: skip
+
+
+class Before(NamedTuple):
+    """What a stream was before an event, and whether its score entered the window."""
+
+    window: list
+    rows: int
+    entered: bool
+
+
+class _Stream:
+    def __init__(self, spec, key):
+        self.spec, self.key, self.seq, self.rows, self.window = spec, key, 0, [], []
+        self.credit = Credit(spec.policy)
+        self.fits, self.epochs, self.epoch, self.model, self.sensors = [], 0, None, None, {}
+        self.learns, self.left_out = hasattr(spec.detector, "start"), []
+        self.hold, self.waiting, self.held, self.origin = Hold(spec.hold, spec.window), [], [], 0
+        self.warm_until = getattr(spec.detector, "warm_up_events", 0)
+        self.adopting, self.began = False, 0
+        if self.learns:
+            self.epoch, self.model = 0, spec.detector.start(spec.features.names, seed=self.seed(0))
+
+    def seed(self, epoch):
+        text = f"{self.spec.seed}\x1f{self.key}\x1f{epoch}".encode()
+        return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest()) >> 1
+
+    def verdict(self, reading):
+        _, name, time_ms, values, position = reading
+        said = partial(Verdict, position, self.key, name, time_ms, self.seq)
+        self.seq += 1
+        hold = self.hold
+        at_once = hold.open and hold.open["state"] == "adopting" and not self.adopting
+        if hold.open and not at_once and hold.open.pop("untold", False):
+            hold.tell(said(Label.NORMAL), counted=True)
+        row = self.sensors.setdefault(name, NaiveSensor(self.spec.features)).row(time_ms, values)
+        if isinstance(row, Reason):
+            incident = hold.open["id"] if hold.open else None
+            return said(Label.REJECTED, row, held=hold.open is not None, incident=incident)
+        return self.weighed(said, np.array(row), time_ms)
+
+    def weighed(self, said, row, time_ms):
+        """Score, judge, and let the row and its score in, unless the reference stands still."""
+        hold, policy = self.hold, self.spec.policy
+        learns = hold.open is None or hold.open["state"] == "adopting"
+        if learns and not self.learns:
+            self.swap()
+        if learns and not self.adopting:
+            hold.look(len(self.rows), self.window)
+        if hold.open and hold.open["state"] == "adopting" and not self.adopting:
+            self.turn("closed", said(Label.NORMAL), "adopted")
+        score = self.score_of(row)
+        before = Before(self.window, len(self.rows), score is not None and math.isfinite(score))
+        still = hold.open is not None
+        said = partial(said, held=still, incident=hold.open["id"] if still else None)
+        if score is None:
+            verdict = said(Label.REJECTED, Reason.WARM_UP)
+        else:
+            args = policy, self.window, float(score), self.epoch, self.credit, time_ms
+            verdict = judge(said, *args)
+        if still and not self.adopting:
+            self.held = [*self.held, row][-self.most :]
+        else:
+            if not still and score is not None:
+                self.window = self.finite([*self.window, score])
+            self.rows.append(row)
+            self.left_out.append(False if self.adopting else self.leaves_out(score, before.window))
+            self.waiting.append(row)
+        state = None
+        if score is not None and still:
+            state = hold.watch(verdict)
+        elif score is not None and hold.suspect(before, verdict):
+            state = "open"
+        if state is not None:
+            verdict = self.turn(state, verdict)
+        elif not still or self.adopting:
+            self.request()
+        while self.learns and len(self.waiting) > len(hold.since):
+            self.model.learn_one(self.waiting.pop(0))
+        return verdict
+
+    @property
+    def most(self):
+        return self.spec.window if self.learns else self.spec.schedule.buffer_events
+
+    def turn(self, state, verdict, ended="recovered"):
+        """Do what a turn of the incident asks for."""
+        hold = self.hold
+        if hold.open is None:
+            before = hold.since[0][0]
+            self.held = self.rows[before.rows :][-self.most :]
+            self.window, self.waiting = before.window, []
+            self.rows, self.left_out = self.rows[: before.rows], self.left_out[: before.rows]
+            self.fits = [fit for fit in self.fits if fit[1] <= before.rows]
+            hold.begin(verdict)
+            return replace(verdict, held=True, incident=hold.open["id"])
+        hold.open["relapses"] += hold.open["state"] == "recovering" and state != "closed"
+        hold.open["state"] = state
+        hold.open["by_age"] |= state == "adopting"
+        by_age = ended == "adopted" and hold.open["by_age"]
+        hold.tell(verdict, ("adopted_by_age" if by_age else ended) if state == "closed" else None)
+        if state == "adopting":
+            self.adopt()
+        elif state == "closed":
+            self.held = []
+        return verdict
+
+    def answer(self, kind, name):
+        kept = self.hold.open
+        if kept is None or kept["state"] == "adopting" or (kind == "fault" and kept["fault"]):
+            return
+        kept |= {"fault": kind == "fault", "answer": name, "untold": True}
+        kept["state"] = "fault" if kind == "fault" else "adopting"
+        kept["version"] += 1
+        if kind != "fault":
+            self.adopt()
+
+    def adopt(self):
+        """Begin anew with the rows held back."""
+        rows, self.held = self.held, []
+        if self.learns:
+            scores = []
+            for row in rows:
+                scores.append(self.model.score_one(row))
+                self.model.learn_one(row)
+            warm_up = self.spec.detector.warm_up_events
+            self.rows += rows
+            self.warm_until = max(self.warm_until, len(self.rows) + max(0, warm_up - len(rows)))
+            self.window = self.finite(scores[warm_up:])
+            self.hold.renew(self.window)
+            return
+        self.fits, self.adopting, self.began = [], True, len(self.rows)
+        self.rows, self.left_out = self.rows + rows, [*self.left_out, *[False] * len(rows)]
+        self.origin = len(self.rows) - min(len(rows), self.spec.schedule.first_fit_events - 1)
+
+    def finite(self, scores):
+        return [float(s) for s in scores if math.isfinite(s)][-self.spec.window :]
+
+    def score_of(self, row):
+        """Score a row with the model that speaks for it."""
+        if self.learns:
+            return None if len(self.rows) < self.warm_until else self.model.score_one(row)
+        return None if self.model is None else self.model.score(row[None])[0]
+
+    def leaves_out(self, score, window):
+        """Tell whether a guard keeps the newest row out of training."""
+        quantile = self.spec.schedule.guard_quantile or 1.0
+        if (
+            score is None
+            or not math.isfinite(score)
+            or quantile >= 1
+            or len(window) < 1 / (1 - quantile)
+        ):
+            return False
+        rank = (sum(s < score for s in window) + sum(s <= score for s in window)) // 2
+        buffer, left_out = self.spec.schedule.buffer_events, self.left_out[self.began :]
+        too_many = sum(left_out[-buffer:]) - (len(left_out) >= buffer and left_out[-buffer])
+        return rank > quantile * len(window) and too_many < self.spec.schedule.guard_share * buffer
+
+    def request(self):
+        schedule, seen, free = self.spec.schedule, len(self.rows) - self.origin, not self.fits
+        needed = self.model is None or self.adopting
+        first, every = schedule.first_fit_events, schedule.refit_every_events
+        again = every or (first if free and needed else math.inf)  # None: one model
+        if not self.learns and seen >= first and (seen - first) % again == 0:
+            first_shadow = needed and schedule.calibration == "shadow"
+            kind = "holdout" if first_shadow else schedule.calibration
+            known = zip(self.rows[self.began :], self.left_out[self.began :], strict=True)
+            rows = np.array([row for row, out in known if not out][-schedule.buffer_events :])
+            self.fits.append((self.epochs, len(self.rows), rows, kind))
+            self.epochs += 1
+
+    def swap(self):
+        """Let a model speak: all its reference scores are its own."""
+        schedule, seen = self.spec.schedule, len(self.rows)
+        for epoch, at, rows, kind in list(self.fits):
+            wait = self.spec.window if kind == "shadow" else schedule.refit_lag_events
+            if seen != at + wait:
+                continue
+            self.fits = [fit for fit in self.fits if fit[0] != epoch]
+            cut = round(len(rows) * (1 - schedule.holdout_share)) if kind == "holdout" else None
+            try:
+                model = self.spec.detector.fit(rows[:cut], seed=self.seed(epoch))
+            except Exception:  # the old model goes on
+                continue
+            scores = [model.score(x[None])[0] for x in [*rows, *self.rows[at:]]]
+            if kind == "training":
+                own = getattr(model, "training_scores", None)
+                scores[: len(rows)] = scores[: len(rows)] if own is None else own
+            unseen = {"shadow": len(rows), "holdout": cut, "training": 0}[kind]
+            self.epoch, self.model, self.window = epoch, model, self.finite(scores[unseen:])
+            self.adopting = False
+            self.hold.renew(self.window)

@@ -1,0 +1,59 @@
+"""What the features of a reading should be: looked up in the whole history of a sensor."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+from rejex_stream.types import Reason
+
+
+class NaiveSensor:
+    def __init__(self, features):
+        self.features, self.seen, self.past = features, [], []
+
+    def row(self, time_ms, values):
+        """Return the row of features, or why there is none."""
+        self.seen.append(values)
+        carried = [self.carried(channel) for channel in range(len(values))]
+        if None in carried:
+            return Reason.UNSCORABLE
+        now = max([time_ms, *(t for t, _ in self.past)])
+        self.past.append((now, carried))
+        kinds = self.features.columns
+        parts = [self.feature(kind, now) for kind in kinds] if kinds else [carried]
+        if None in parts:
+            return Reason.WARM_UP
+        row = [number for part in parts for number in part]
+        return row if all(abs(number) <= 1e150 for number in row) else Reason.UNSCORABLE
+
+    def carried(self, channel):
+        """Return the newest value that is at most `carry_forward_events` readings old."""
+        newest = self.seen[::-1][: self.features.carry_forward_events + 1]
+        return next((v[channel] for v in newest if math.isfinite(v[channel])), None)
+
+    def feature(self, feature, now):
+        if not feature.channel:  # 1970-01-01 was a Thursday
+            days, phase = (1, 0) if feature.kind == "hour_of_day" else (7, 3)
+            angle = 2 * math.pi * ((now / 86_400_000 + phase) % days) / days
+            return [math.sin(angle), math.cos(angle)]
+        at = self.features.channels.index(feature.channel)
+        values, span = [v[at] for _, v in self.past], feature.events
+        if feature.kind == "raw":
+            return values[-1:]
+        if feature.kind in ("lag", "difference"):
+            if len(values) <= span:
+                return None
+            return [values[-1 - span] if feature.kind == "lag" else values[-1] - values[-1 - span]]
+        times = [t for t, _ in self.past]
+        if span is None:
+            span_ms = feature.seconds * 1000
+            span = sum(t > now - span_ms for t in times)
+            ready = span >= 2 and now - times[0] >= span_ms
+        else:
+            ready = len(values) >= span
+        if not ready:
+            return None
+        statistic = {"mean": statistics.mean, "std": statistics.stdev, "min": min, "max": max}
+        statistic["deviation"] = lambda window: window[-1] - statistics.mean(window)
+        return [statistic[feature.kind](values[-span:])]

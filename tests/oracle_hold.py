@@ -1,0 +1,124 @@
+"""The hold from its formulas: a copy of the stream before every event, and back to it; slow."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import pairwise
+
+ORDINARY = 0.75
+
+
+def inflation(scores):
+    """Return the larger of an AR(1) estimate and of the variances of means of blocks."""
+    n = len(scores)
+    if n < 50 or len(set(scores)) == 1:
+        return None
+    x = [math.log10((n + 1) / sum(other >= s for other in scores)) for s in scores]
+    mean = math.fsum(x) / n
+    x = [value - mean for value in x]
+    variance = math.fsum(value * value for value in x) / n
+    r = math.fsum(a * b for a, b in pairwise(x)) / n / variance
+    r = min(r + (1 + 4 * r) / n, 1 - 1 / n)
+    found = [1.0, (1 + r) / (1 - r)]
+    for blocks in (40, 20, 10):
+        size = n // blocks
+        if size > 1:
+            sums = [math.fsum(x[i * size : (i + 1) * size]) for i in range(blocks)]
+            squares = math.fsum(s * s for s in sums)
+            found.append(squares / (blocks * size * variance) * (1 + 1 / blocks))
+    return max(found)
+
+
+class Hold:
+    """What a stream knows of its incident."""
+
+    def __init__(self, hold, window):
+        self.hold, self.n, self.quarter = hold, window, max(1, window // 4)
+        self.level, self.limit, self.inflated, self.since = 0.0, math.inf, None, []
+        self.open, self.told, self.changes = None, None, []
+
+    def measure(self, window):
+        """Measure without what is under suspicion."""
+        entered = sum(before.entered for before, _ in self.since)
+        scores = window[: len(window) - entered]
+        self.inflated = inflation(scores)
+        known = self.inflated is not None and len(window) >= 10 * self.inflated
+        self.limit = 2.5 + 5 * self.inflated if known else math.inf
+        if not known:
+            self.level, self.since = 0.0, []
+
+    def renew(self, window):
+        if self.hold.enabled:
+            self.level, self.since = 0.0, []
+            self.measure(window)
+
+    def look(self, rows, window):
+        grows = len(window) < self.n
+        if self.hold.enabled and rows % ((1 if grows else 16) * self.quarter) == 0:
+            self.measure(window)
+
+    def step(self, severity):
+        return min(severity, math.log10(self.n + 1)) - ORDINARY
+
+    def suspect(self, before, verdict):
+        """Weigh an event of a quiet stream; return whether an incident opens."""
+        severity = verdict.severity
+        if not self.hold.enabled or (
+            self.level <= 0 and ((severity or 0) <= ORDINARY or self.limit == math.inf)
+        ):
+            return False
+        self.level += self.step(severity) if severity is not None else 0
+        if self.level <= 0:
+            self.level, self.since = 0.0, []
+            return False
+        self.since = [*self.since, (before, verdict)][-self.quarter :]
+        return self.level >= self.limit
+
+    def begin(self, verdict):
+        events = [event for _, event in self.since]
+        self.level, self.since = 0.0, []
+        self.open = {
+            "id": str(verdict.position), "state": "open", "version": 0, "ordinary": 0.0,
+            "relapses": 0, "held": 0, "fault": False, "onset": events[0].seq, "n": Counter(),
+            "answer": None, "by_age": False,
+        }  # fmt: skip
+        for event in events:
+            self.open["n"][event.label] += 1
+        self.tell(verdict)
+
+    def tell(self, verdict, ended=None, counted=False):
+        kept = self.open
+        kept["version"] += not counted
+        self.told = verdict.seq
+        n = kept["n"]
+        self.changes.append(
+            (verdict.position, kept["id"], kept["version"], kept["state"], kept["onset"],
+             n.total(), n["anomaly"], n["rejected"], kept["answer"], ended)
+        )  # fmt: skip
+        if kept["state"] == "closed":
+            self.open = None
+
+    @property
+    def recovery(self):
+        worth = min(10 * (self.inflated or 1.0), 2 * self.quarter)
+        return max(self.hold.recover_events, worth) * (ORDINARY - 1 / math.log(10))
+
+    def watch(self, verdict):
+        """Weigh an event of a held stream; return the state it turns to, if any."""
+        kept, age = self.open, self.hold.adopt_after_events
+        kept["n"][verdict.label] += 1
+        kept["held"] += 1
+        if verdict.severity is not None:
+            kept["ordinary"] = max(0.0, kept["ordinary"] - self.step(verdict.severity))
+        ordinary, state = kept["ordinary"], kept["state"]
+        if state == "adopting" or verdict.seq == self.told:
+            return None
+        if ordinary >= self.recovery:
+            return "closed"
+        if state == "open" and age is not None and kept["held"] >= age:
+            return "adopting"
+        if state == "recovering":
+            return ("fault" if kept["fault"] else "open") if ordinary <= 0 else None
+        looks = ordinary >= self.recovery / 2 and kept["relapses"] < 10
+        return "recovering" if looks else None

@@ -1,0 +1,244 @@
+"""What was missed at most: valid at every look, checked by who tosses the coins again."""
+
+from __future__ import annotations
+
+import json
+import math
+from contextlib import closing
+
+import msgspec
+import numpy as np
+import pytest
+
+from rejex_stream.cli.main import main
+from rejex_stream.config import load_config
+from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.rejection.misses import Stratum, fewest_missed, log_evidence, most_missed
+from rejex_stream.review.certificate import Audited, certify, differences, signed
+from rejex_stream.review.queue.decisions import Decision
+from rejex_stream.review.queue.labels import LabelFile
+from rejex_stream.review.queue.listing import Viewer
+from rejex_stream.review.queue.store import ReviewStore
+from rejex_stream.run.audit_draw import commitment
+from tests.review.test_review_store import episodes
+
+LINES = 6000
+KEY = "a secret of thirty-two characters"
+CONFIG = """
+[pipeline]
+name = "pump"
+[input]
+path = "feed.csv"
+channels = ["flow"]
+time = "t"
+time_unit = "s"
+fixed_sensor = "p"
+[detector]
+name = "HBOS"
+[rejection]
+contamination = 0.05
+tolerance = 4
+window = 200
+[output]
+audit_rate = 0.02
+audit_near_rate = 0.4
+audit_key_file = "key"
+[review]
+reviewers = ["ada"]
+settle_s = 0
+"""
+
+
+# --------------------------------------------------------------------------- the mathematics
+def quadrature(stratum, k, *, fewer):
+    """E(k) by the trapezoid rule, from its definition."""
+    found, p = stratum
+    b = (1 - p) / p
+    q = np.linspace(1e-12, p, 400_001) if fewer else np.linspace(p, 1 - 1e-9, 400_001)
+    prior = b * (1 - q) ** (b - 1)
+    with np.errstate(under="ignore"):
+        ratio = np.exp(found * np.log(q / p) + (k - found) * (np.log1p(-q) - math.log1p(-p)))
+    return np.trapezoid(prior * ratio, q) / np.trapezoid(prior, q)
+
+
+@pytest.mark.parametrize("fewer", [True, False])
+@pytest.mark.parametrize(("found", "rate", "k"), [(0, 0.01, 400), (3, 0.1, 60), (20, 0.01, 2500)])
+def test_the_evidence_is_the_mixture_it_is_said_to_be(found, rate, k, fewer):
+    stratum = Stratum(found, rate)
+    wanted = math.log(quadrature(stratum, k, fewer=fewer))
+    assert log_evidence(stratum, k, fewer=fewer) == pytest.approx(wanted, abs=2e-4)
+
+
+def test_with_equal_coins_the_bounds_are_where_the_evidence_crosses():
+    for found in (0, 1, 7, 60):
+        one = Stratum(found, 0.05)
+        most, least = most_missed([one]), fewest_missed([one])
+        assert log_evidence(one, most) < math.log(20) <= log_evidence(one, most + 1)
+        assert log_evidence(one, least, fewer=False) < math.log(20)
+        assert least == found or log_evidence(one, least - 1, fewer=False) >= math.log(20)
+        assert least <= found / 0.05 <= most
+
+
+def test_strata_together_are_bounded_by_the_best_of_all_divisions():
+    strata = [Stratum(0, 0.05), Stratum(3, 0.5)]
+    best = max(
+        k1 + k2
+        for k1 in range(200)
+        for k2 in range(3, 40)
+        if sum(map(log_evidence, strata, (k1, k2))) < math.log(20)
+    )
+    assert best <= most_missed(strata) <= best + 1
+
+
+@pytest.mark.parametrize("missed_in", ["all along", "one burst"])
+def test_a_bound_is_wrong_at_some_look_in_no_more_than_one_of_twenty_deployments(missed_in):
+    rng = np.random.default_rng(5)
+    wrong = {"upper": 0, "lower": 0}
+    deployments, rate = 150, 0.1
+    bounds = {}
+    for _ in range(deployments):
+        found = missed = 0
+        steps = np.full(60, 5) if missed_in == "all along" else rng.permutation([150] + 59 * [0])
+        failed = set()
+        for new in steps.tolist():  # a look after each
+            missed, found = missed + new, found + rng.binomial(new, rate)
+            if found not in bounds:
+                one = [Stratum(found, rate)]
+                bounds[found] = fewest_missed(one), most_missed(one)
+            failed |= {"upper"} if missed > bounds[found][1] else set()
+            failed |= {"lower"} if missed < bounds[found][0] else set()
+        for side in failed:
+            wrong[side] += 1
+    # Binomial(150, 0.05): 15 or more come once in 100 times.
+    assert max(wrong.values()) < 15, wrong
+
+
+@pytest.mark.parametrize(
+    ("strata", "alpha", "said"),
+    [
+        ([], 0.05, "no strata"),
+        ([Stratum(0, 0.1)], 1.0, "alpha is 1.0"),
+        ([Stratum(0, 1.0)], 0.05, "is no stratum"),
+        ([Stratum(-1, 0.5)], 0.05, "is no stratum"),
+    ],
+)
+def test_what_cannot_be_is_refused(strata, alpha, said):
+    for bound in (most_missed, fewest_missed):
+        with pytest.raises(ConfigError, match=said):
+            bound(strata, alpha=alpha)
+
+
+# ---------------------------------------------------------------------------- the certificate
+def test_whatever_is_not_called_normal_counts_as_missed():
+    def most(*answers):
+        seen = [Audited(i, 0.1, answer) for i, answer in enumerate(answers)]
+        return certify(seen, pipeline="p").missed_at_most
+
+    calm = ["normal"] * 50
+    assert most(*calm) < most(*calm, "unsure") == most(*calm, None) == most(*calm, "anomaly")
+    found = certify([Audited(0, 0.1, None), Audited(1, 0.1, "normal")], pipeline="p")
+    assert found.missed_at_most_if_rest_is_normal < found.missed_at_most
+    assert (found.strata[0].audited, found.strata[0].normal) == (2, 1)
+
+
+def test_reviewers_who_overlook_some_make_the_bound_wider_and_the_lower_one_stays():
+    seen = [Audited(i, 0.1, "anomaly" if i < 9 else "normal") for i in range(50)]
+    sure, unsure = (certify(seen, pipeline="p", sensitivity=s) for s in (1.0, 0.8))
+    assert 1.15 < unsure.missed_at_most / sure.missed_at_most < 1.35
+    assert unsure.missed_at_least == sure.missed_at_least > 9
+
+
+def test_what_carries_no_probability_or_comes_before_is_left_out_and_said():
+    seen = [Audited(5, 0.1, "anomaly"), Audited(15, 0.1, "normal"), Audited(20, None, "anomaly")]
+    found = certify(seen, pipeline="p", since_ms=10)
+    assert (found.strata[0].audited, found.undated, found.until_ms) == (1, 1, 15)
+    with pytest.raises(ConfigError, match=r"set output\.audit_rate"):
+        certify(seen, pipeline="p", since_ms=30)
+
+
+def test_a_signature_is_of_this_certificate_and_of_the_key_that_was_committed_to():
+    made = certify([Audited(0, 0.1, "normal")], pipeline="p")
+    told = signed(made, b"sesame")
+    assert differences(told, made, b"sesame") == {}
+    with pytest.raises(ConnectorError, match="not the one that the certificate commits to"):
+        differences(told, made, b"simsim")
+    better = msgspec.structs.replace(told, missed_at_most=1)
+    with pytest.raises(ConnectorError, match="it was changed since"):
+        differences(better, made, b"sesame")
+    other = certify([Audited(0, 0.1, "anomaly")], pipeline="p")
+    assert differences(told, other, b"sesame")["missed_at_most"][0] == made.missed_at_most
+    assert signed(made, b"").signature is None
+
+
+# ------------------------------------------------------------------------------ as a user would
+@pytest.fixture
+def judged(tmp_path, monkeypatch, capsys):
+    """A feed that was judged, and a queue that holds what was drawn."""
+    monkeypatch.chdir(tmp_path)
+    rows = (f"{1_700_000_000 + i},{i * 7919 % 1009 / 100}" for i in range(LINES))
+    (tmp_path / "feed.csv").write_text("t,flow\n" + "\n".join(rows) + "\n")
+    (tmp_path / "pump.toml").write_text(CONFIG)
+    (tmp_path / "key").write_text(KEY)
+    assert main(["run", "pump.toml"]) == 0
+    assert main(["review", "ingest", "--config", "pump.toml"]) == 0
+    capsys.readouterr()
+    return tmp_path
+
+
+def answered(folder, *, but=0):
+    """Call all that waits in the store normal, but for so many, and let the labels leave."""
+    section = load_config(folder / "pump.toml").review
+    with closing(ReviewStore(folder / "review.db", section)) as store:
+        waiting = episodes(store)
+        decision = Decision(
+            request_id="r", verdict="normal", targets=tuple(waiting[: len(waiting) - but])
+        )
+        store.decide(decision, Viewer("ada"))
+        sink = LabelFile(folder / "labels.jsonl")
+        store.relay(sink)
+        sink.close()
+    return len(waiting)
+
+
+def test_from_a_run_to_a_certificate_that_somebody_else_recomputes(judged, capsys):
+    assert answered(judged, but=2) > 50
+    assert main(["review", "certify", "--config", "pump.toml"]) == 0
+    printed = capsys.readouterr()
+    told = json.loads(printed.out)
+    assert [one["drawn"] for one in told["strata"]] == [0.02, 0.4]
+    assert sum(one["audited"] for one in told["strata"]) > 100
+    assert "of pump's accepted normals at most" in printed.err
+    (judged / "certificate.json").write_text(printed.out)
+
+    verify = [
+        "review", "verify-certificate", "certificate.json", "--config", "pump.toml",
+        "--verdicts", "verdicts.jsonl",
+    ]  # fmt: skip
+    assert main(verify) == 0
+    assert "the log says the same" in capsys.readouterr().out
+
+    fewer = (judged / "labels.jsonl").read_text().splitlines(keepends=True)
+    (judged / "labels.jsonl").write_text("".join(fewer[:-40]))
+    assert main(verify) == 1
+    assert "missed_at_most: the certificate says" in capsys.readouterr().out
+    (judged / "labels.jsonl").write_text("".join(fewer))
+
+    (judged / "key").write_text("another secret of this length it is")
+    assert main(verify) == 1
+    assert "is not the one that the certificate commits to" in capsys.readouterr().err
+    (judged / "key").write_text(KEY)
+    told["missed_at_most"] = 1
+    (judged / "certificate.json").write_text(json.dumps(told))
+    assert main(verify) == 1
+    assert "it was changed since" in capsys.readouterr().err
+
+
+def test_the_commitment_is_told_before_the_first_event(judged, capsys):
+    (judged / "verdicts.jsonl").unlink()
+    config = CONFIG.replace('name = "pump"', 'name = "again"')
+    (judged / "again.toml").write_text(config)
+    assert main(["run", "again.toml", "--dry-run"]) == 0
+    assert commitment(KEY.encode()) in capsys.readouterr().err
+    (judged / "key").write_text("short")
+    assert main(["run", "again.toml", "--dry-run"]) == 2
+    assert "The key in output.audit_key_file key has 5 bytes" in capsys.readouterr().err

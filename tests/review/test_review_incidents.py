@@ -1,0 +1,454 @@
+"""Incidents in the console: kept once, one item each, one question, and the answer in the log."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+
+import msgspec
+import pytest
+
+pytest.importorskip("starlette", reason="the extra `review` is not installed")
+pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
+
+from rejex_stream.cli import main
+from rejex_stream.config import load_config
+from rejex_stream.encode import decode_command, encode_incident, encode_review, encode_verdict
+from rejex_stream.errors import ConnectorError
+from rejex_stream.review.console.auth import Access
+from rejex_stream.review.console.background import Background, feeding
+from rejex_stream.review.console.rates import PipelineWatch
+from rejex_stream.review.incidents import kept
+from rejex_stream.review.incidents.answers import Said
+from rejex_stream.review.queue.claims import Refusal
+from rejex_stream.review.queue.listing import QueueFilter, Viewer
+from rejex_stream.review.queue.store import ReviewStore, apply_labels
+from rejex_stream.types import CommandReply
+from tests.review.console_server import running
+from tests.review.desk import sees, shot, violations
+from tests.review.incidents import Line, held, incident, tell
+from tests.review.test_review_store import ADA, LOOKER, audited, episodes, item, label
+from tests.waiting import until
+
+WHICH = "feed-0-10"
+
+
+def look(store, read=kept.kept_incident, which=WHICH):
+    with store.database.read() as connection:
+        return read(connection, which)
+
+
+def said(version=1, kind="fault", request="r1", note="bearing"):
+    return Said(request, WHICH, version, kind, note)
+
+
+# ------------------------------------------------------------------------------------ the store
+def test_the_newest_version_stands_and_every_change_is_kept_once(new_store):
+    store = new_store()
+    tell(store, incident(1), incident(3, "recovering"), incident(2, "fault"), incident(1))
+    assert look(store).incident.state == "recovering"
+    with store.database.read() as connection:
+        course = kept.timeline(connection, look(store).incident)
+    assert [change.incident.version for change in course] == [3, 2, 1]
+
+
+def test_a_course_shows_readings_and_scores_where_the_store_has_them(new_store):
+    store = new_store()
+    store.add([item(9)], [msgspec.structs.replace(item(11).verdict, score=7.5)])
+    tell(store, incident(1), incident(2, "fault"), incident(1, opened=500, stream="T99"))
+    with store.database.read() as connection:
+        now, first = kept.timeline(connection, look(store).incident)
+        (unknown,) = kept.timeline(connection, look(store, which="feed-0-500").incident)
+    assert (first.score, first.values) == (1.0, (("vib", 9.0),))
+    assert (now.score, now.label, now.values) == (7.5, "rejected", (("vib", 9.0),))
+    assert (unknown.score, unknown.values) == (None, ())
+
+
+def test_the_most_severe_stand_first_and_only_what_is_not_over_is_held(new_store):
+    store = new_store()
+    tell(store, incident(opened=10, severity=3), incident(opened=20, severity=9, stream="b"))
+    tell(store, incident(opened=30, severity=5, stream="c"))
+    tell(store, incident(2, "closed", opened=30, severity=5, stream="c", ended="recovered"))
+    with store.database.read() as connection:
+        order = [one.incident.stream_key for one in kept.standing(connection)]
+        assert order == ["b", "T07/vib", "c"]
+        assert kept.held_streams(connection) == {
+            ("", "T07/vib"): "feed-0-10",
+            ("", "b"): "feed-0-20",
+        }
+        assert kept.open_count(connection) == 2
+
+
+def test_one_incident_is_one_item_whatever_its_length_and_answers(new_store):
+    store = new_store(settle_s=0, gap_s=1, gap_events=1, max_events=3)
+    store.add([item(5)])
+    store.add([held(i) for i in (10, 11, 12, 13, 400, 9_000)])
+    assert sorted(t.n_events for t in episodes(store)) == [1, 6]
+    mine = next(t for t in episodes(store) if t.n_events == 6)
+    label(store, ADA, [mine], "anomaly")
+    store.add([held(i) for i in (9_001, 20_000)])
+    assert [t.n_events for t in episodes(store)] == [1], "nobody is asked about it again"
+    assert sorted(t.status for t in episodes(store, tab="all")) == ["done", "held", "open"]
+    store.undo("u1", ADA)
+    store.add([held(20_001)])
+    assert sorted(t.n_events for t in episodes(store)) == [1, 7]
+    store.add([held(30_000, opened=30_000), item(40_000)])
+    assert sorted(t.n_events for t in episodes(store)) == [1, 1, 1, 7]
+
+
+def test_what_was_rejected_before_the_evidence_was_in_is_part_of_the_item(new_store):
+    store = new_store(settle_s=0, gap_s=5, gap_events=5)
+    store.add([item(1), item(7), item(9), held(10), held(5_000), item(5_001)])
+    assert sorted(t.n_events for t in episodes(store)) == [1, 1, 4]
+
+
+def test_a_part_that_is_answered_leaves_the_rest_of_an_incident_open(new_store):
+    store = new_store(settle_s=0)
+    store.add([held(i) for i in (10, 11, 12)])
+    label(store, ADA, episodes(store), "normal", span_ms=(10_000, 10_000))
+    store.add([held(13)])
+    assert [t.n_events for t in episodes(store)] == [3]
+
+
+def test_a_store_made_anew_asks_nobody_again(new_store):
+    store = new_store(settle_s=0)
+    store.add([held(i) for i in (10, 11)])
+    label(store, ADA, episodes(store), "anomaly")
+    store.add([held(12)])
+    with store.database.read() as connection:
+        from rejex_stream.encode.labels import decode_label
+
+        records = [decode_label(row[0]) for row in connection.execute("SELECT record FROM label")]
+    again = new_store("again.db", settle_s=0)
+    again.add([held(i) for i in (10, 11, 12)])
+    apply_labels(again, records)
+    assert episodes(again) == []
+    assert sorted(t.status for t in episodes(again, tab="all")) == ["done", "held"]
+
+
+def test_the_queue_is_sorted_by_severity_where_there_is_one(new_store):
+    store = new_store(settle_s=0)
+    store.add([item(1000), held(10, 10, 4.0), held(11, 10, 6.5)])
+    store.add([held(2000, 2000, 5.0, sensor="b"), held(3000, 3000, 9.0, sensor="c")])
+    with store.database.read() as connection:
+        found = QueueFilter(sort="severity").rows(connection, ADA, store.now_ms())
+        assert [row["severity"] for row in found] == [9.0, 6.5, 5.0, None]
+
+
+def test_a_store_of_the_version_before_goes_on(new_store, tmp_path):
+    store = new_store("old.db", settle_s=0)
+    store.add([item(1)])
+    store.close()
+    old = sqlite3.connect(tmp_path / "old.db")
+    old.executescript(
+        "DROP TABLE incident; DROP TABLE incident_change; DROP TABLE reply; DROP TABLE answer;"
+        "DROP INDEX episode_incident; ALTER TABLE episode DROP COLUMN incident;"
+        "ALTER TABLE episode DROP COLUMN severity; ALTER TABLE event DROP COLUMN severity;"
+        "PRAGMA user_version = 1;"
+    )
+    old.close()
+    again = new_store("old.db", settle_s=0)
+    again.add([held(10)])
+    tell(again, incident())
+    assert [t.n_events for t in episodes(again)] == [2]
+    assert look(again).incident == incident()
+
+
+# ---------------------------------------------------------------------------------- the answers
+def test_an_answer_is_said_once_whatever_is_repeated(new_store):
+    store, line = new_store(), Line()
+    tell(store, incident())
+    first = store.answer(said(), ADA)
+    assert store.answer(said(), ADA) == first
+    line.away = True
+    with pytest.raises(ConnectorError):
+        store.tell("", line)
+    line.away = False
+    assert (store.tell("", line), store.tell("", line), store.tell("other", line)) == (1, 0, 0)
+    (told,) = line.said
+    assert told == first
+    assert (told.by, told.note, told.incident, told.version) == ("ada", "bearing", WHICH, 1)
+    assert (told.kind, told.stream_key) == ("fault", "T07/vib")
+    assert audited(store) == [("ada", "answer", WHICH)]
+
+
+def test_two_people_who_say_the_same_are_two_commands(new_store):
+    store, line = new_store(), Line()
+    tell(store, incident())
+    store.answer(said(), ADA)
+    store.answer(said(), Viewer("bob"))
+    store.tell("", line)
+    assert len({command.id for command in line.said}) == 2
+
+
+@pytest.mark.parametrize(
+    ("now", "kind", "words"),
+    [
+        (incident(2, "recovering"), "fault", "It is recovering now, at version 2"),
+        (incident(2, "fault"), "fault", "It is known to be a fault now"),
+        (incident(2, "adopting"), "fault", "It is being adopted as the new normal now"),
+        (incident(2, "closed", ended="recovered"), "new_normal", r"It is over \(recovered\) now"),
+    ],
+    ids=["stale", "again", "adopting", "closed"],
+)
+def test_an_answer_that_comes_too_late_is_refused_with_what_is_true(new_store, now, kind, words):
+    store, line = new_store(), Line()
+    tell(store, incident(), now)
+    with pytest.raises(Refusal, match=words):
+        store.answer(said(kind=kind), ADA)
+    assert (store.tell("", line), audited(store)) == (0, [])
+
+
+def test_who_may_only_look_answers_nothing(new_store):
+    store = new_store()
+    tell(store, incident())
+    with pytest.raises(Refusal, match="ask for the role reviewer"):
+        store.answer(said(), LOOKER)
+    with pytest.raises(Refusal, match="There is no incident"):
+        store.answer(said()._replace(incident="feed-0-1"), ADA)
+
+
+# -------------------------------------------------------------------------------------- the web
+@pytest.fixture
+def ward(wall_store):
+    """A console on one incident with its item, and the line to its pipeline."""
+    store, line = wall_store(settle_s=0), Line()
+    review = [item(2), *(held(i) for i in range(10, 14))]
+    store.take("review", map(encode_review, review), pipeline="farm")
+    watch = PipelineWatch(store, "farm")
+    verdicts = [msgspec.structs.replace(one.verdict, tolerance=32.0) for one in review]
+    watch.observe(verdicts)
+    store.take("verdicts", map(encode_verdict, verdicts), pipeline="farm")
+    tell(store, incident(), pipeline="farm")
+    background = Background(store, tells={"farm": line})
+    with running(store, watches={"farm": watch}, background=background) as console:
+        yield console, line, background
+
+
+def answer_it(console, version=1, kind="fault", request="r1", **more):
+    body = {"request_id": request, "incident": WHICH, "version": version, "kind": kind, **more}
+    return console.ask("/api/incidents/answer", body)
+
+
+def test_an_answer_and_what_became_of_it_are_on_the_page(ward):
+    console, line, background = ward
+    page = console.ask(f"/incidents/{WHICH}").text
+    assert "Fault, or new normal?" in page
+    given = answer_it(console, note="oil <b>")
+    assert given.status == 200
+    assert "on its way" in console.ask(f"/incidents/{WHICH}").text
+    background.round()
+    (command,) = line.said
+    assert command.id == given.json["command"]["id"]
+    page = console.ask(f"/incidents/{WHICH}").text
+    assert "the reply comes with the next events" in page
+    assert "oil &lt;b&gt;" in page
+    tell(console.store, CommandReply(command=command.id, accepted=False, said="It is at 4."))
+    assert "refused</span> It is at 4." in console.ask(f"/incidents/{WHICH}").text
+    tell(console.store, incident(2, "fault", answer=command.id), pipeline="farm")
+    stale = answer_it(console, request="r2", kind="new_normal")
+    assert (stale.status, stale.json["code"]) == (409, "changed")
+    assert "known to be a fault now, at version 2" in stale.json["message"]
+    found = console.ask(f"/api/incidents/{WHICH}").json
+    assert [one["incident"]["version"] for one in found["changes"]] == [2, 1]
+    assert found["answers"][0]["accepted"] is False
+    assert "bearing" not in console.ask("/audit").text
+    assert "answer" in console.ask("/audit").text
+
+
+@pytest.mark.parametrize("path", ["/queue", "/live?stream=T07/vib", "/live/streams", "/fleet"])
+def test_a_stream_that_is_held_is_marked_wherever_it_is_shown(ward, path):
+    console, _, _ = ward
+    link = f'href="/incidents/{WHICH}"'
+    assert link in console.ask(path).text
+    tell(console.store, incident(2, "closed", ended="recovered"), pipeline="farm")
+    # Its item in the queue goes on to lead there.
+    assert console.ask(path).text.count(link) == (1 if path == "/queue" else 0)
+
+
+def test_a_list_shows_what_is_open_first_and_says_when_anything_moved(ward):
+    console, _, _ = ward
+    before = console.ask("/api/summary").json
+    assert before["counts"]["incidents"] == 1
+    tell(console.store, incident(opened=90, stream="<i>"), pipeline="farm")
+    tell(console.store, incident(2, "closed", opened=90, stream="<i>", ended="adopted"))
+    after = console.ask("/api/summary").json
+    assert after["version"].split(".")[:-1] != before["version"].split(".")[:-1]
+    page = console.ask("/incidents").text
+    assert page.index(WHICH) < page.index("feed-0-90")
+    assert "&lt;i&gt;" in page
+    assert console.ask("/api/incidents").json[0]["incident"]["id"] == WHICH
+    assert console.ask("/incidents/none").status == 404
+    assert console.ask("/api/incidents/none").status == 404
+
+
+def test_a_viewer_looks_and_does_not_answer(wall_store):
+    store = wall_store()
+    tell(store, incident())
+    with running(store, access=Access(local=LOOKER)) as console:
+        page = console.ask(f"/incidents/{WHICH}").text
+        assert "ask for the role reviewer" in page
+        assert "data-kind" not in page
+        refused = answer_it(console)
+        assert (refused.status, refused.json["code"]) == (403, "forbidden")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"version": 0}, {"kind": "cancel"}, {"request_id": ""}, {"note": "x" * 4001}],
+    ids=["version", "kind", "request", "note"],
+)
+def test_nonsense_is_refused(ward, body):
+    console, line, background = ward
+    sound = {"request_id": "r", "incident": WHICH, "version": 1, "kind": "fault"}
+    assert console.ask("/api/incidents/answer", sound | body).status == 422
+    assert console.ask("/api/incidents/answer", sound, site="cross-site").status == 403
+    background.round()
+    assert line.said == []
+
+
+def test_a_config_is_all_a_console_needs_to_hear_and_to_tell(tmp_path, monkeypatch, wall_store):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pump.toml").write_text(
+        '[pipeline]\nname = "pump"\n[input]\npath = "feed.csv"\nchannels = ["flow"]\n'
+        'time = "t"\n[rejection]\ncontamination = 0.05\ntolerance = 32\n'
+    )
+    (tmp_path / "incidents.jsonl").write_bytes(encode_incident(incident()) + b"\nnonsense\n")
+    store: ReviewStore = wall_store()
+    fed = feeding(store, configs=[load_config(tmp_path / "pump.toml")])
+    background = Background(store, fed.inflows, fed.sink, tells=fed.tells)
+    background.round()
+    assert look(store).pipeline == "pump"
+    assert background.invalid["incidents"][0] == 1
+    command = store.answer(said(), ADA)
+    background.round()
+    background.round()
+    (line,) = (tmp_path / "control.jsonl").read_bytes().splitlines()
+    assert decode_command(line) == command
+    assert background.problems == {}
+    assert background.stop()
+
+
+# ---------------------------------------------------------------------------------- the browser
+@pytest.mark.browser
+def test_an_incident_is_answered_by_keyboard_and_shows_the_reply_by_itself(ward, desk):
+    console, line, background = ward
+    with desk(console) as place:
+        page = place.open("/incidents")
+        page.keyboard.press("j")
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"**/incidents/{WHICH}")
+        page.keyboard.press("i")
+        page.keyboard.type("bearing 12")
+        page.keyboard.press("Escape")
+        page.keyboard.press("1")
+        sees(page, "on its way", "#said")
+        background.round()
+        (command,) = line.said
+        assert (command.kind, command.note) == ("fault", "bearing 12")
+        tell(console.store, CommandReply(command=command.id, accepted=True, said="It is held."))
+        tell(console.store, incident(2, "fault", answer=command.id), pipeline="farm")
+        sees(page, "accepted It is held.", "#said")
+        sees(page, "fault", "#state")
+        page.wait_for_selector("[data-kind=fault]", state="detached")
+
+
+@pytest.mark.browser
+def test_a_stale_answer_is_refused_on_the_page_with_what_is_true_now(ward, desk):
+    console, line, background = ward
+    with desk(console) as place:
+        page = place.open(f"/incidents/{WHICH}")
+        page.route("**/api/summary*", lambda route: route.abort())  # it hears of nothing
+        with place.expecting("ERR_FAILED"):
+            tell(console.store, incident(2, "recovering"), pipeline="farm")
+            page.click("[data-kind=new_normal]")
+            sees(page, "It is recovering now, at version 2", "#refused")
+            sees(page, "recovering", "#state")
+            page.click("[data-kind=new_normal]")
+            sees(page, "new normal", "#said")
+            page.unroute("**/api/summary*")
+        until(lambda: background.round() or line.said)
+        assert line.said[0].version == 2
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_screens_of_incidents_are_clean_for_axe_and_fit_a_phone(ward, desk, axe, scheme):
+    console, _, _ = ward
+    answer_it(console, note="oil change")
+    tell(console.store, incident(2, "closed", opened=90, stream="b", ended="adopted"))
+    phone = {"width": 390, "height": 844, "has_touch": True, "is_mobile": True}
+    with desk(console) as place:
+        for name, size in (("wide", {}), ("phone", phone)):
+            page = place.open("/incidents", scheme=scheme, **size)
+            for path in ("/incidents", f"/incidents/{WHICH}", "/queue", "/fleet"):
+                page.goto(console.base + path)
+                shot(page, f"incidents-{path.split('/')[-1]}-{name}-{scheme}")
+                assert violations(page, axe) == [], path
+                assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), (
+                    path
+                )
+
+
+# ----------------------------------------------------------------------------- a whole pipeline
+def test_a_fault_is_held_answered_on_the_page_and_over_in_a_real_pipeline(
+    tmp_path, monkeypatch, wall_store
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pump.toml").write_text(
+        '[pipeline]\nname = "pump"\n'
+        '[input]\npath = "feed.csv"\nchannels = ["flow"]\ntime = "t"\ntime_unit = "s"\n'
+        '[detector]\nname = "HBOS"\n'
+        "[rejection]\ncontamination = 0.05\ntolerance = 4\nwindow = 200\n"
+    )
+    draw = random.Random(3)
+
+    def feed(start, stop, shift):
+        with (tmp_path / "feed.csv").open("a") as file:
+            if not start:
+                file.write("t,flow\n")
+            file.writelines(
+                f"{1_700_000_000 + i},{draw.gauss(shift, 1):.4f}\n" for i in range(start, stop)
+            )
+        assert main(["run", "pump.toml"]) == 0
+
+    feed(0, 1500, 0.0)
+    feed(1500, 1600, 20.0)
+    store = wall_store(settle_s=0)
+    fed = feeding(store, configs=[load_config(tmp_path / "pump.toml")])
+    background = Background(store, fed.inflows, fed.sink, tells=fed.tells)
+    background.round()
+    with running(store, watches=fed.watches, background=background) as console:
+        (found,) = (
+            one["incident"]
+            for one in console.ask("/api/incidents").json
+            if one["incident"]["state"] == "open"
+        )
+        which = found["id"]
+        assert which in console.ask("/live").text
+        given = console.ask(
+            "/api/incidents/answer",
+            {"request_id": "r", "incident": which, "version": found["version"], "kind": "fault"},
+        )
+        assert given.status == 200, given.text
+        background.round()
+        feed(1600, 1610, 20.0)  # heard at its commit, it holds from the next event on
+        feed(1610, 1620, 20.0)
+        background.round()
+        known = console.ask(f"/api/incidents/{which}").json
+        assert known["incident"]["state"] == "fault"
+        assert known["answers"][0]["accepted"] is True
+        assert (
+            "It is held until scores are ordinary again." in console.ask(f"/incidents/{which}").text
+        )
+        feed(1620, 1900, 0.0)
+        background.round()
+        assert console.ask(f"/api/incidents/{which}").json["incident"]["ended"] == "recovered"
+    with store.database.read() as connection:
+        items = connection.execute(
+            "SELECT incident FROM episode WHERE end_ms >= ? AND start_ms <= ?",
+            (known["incident"]["onset_ms"], known["incident"]["changed_ms"]),
+        )
+        assert [row["incident"] for row in items] == [which]
+    assert background.problems == {}
+    assert background.stop()

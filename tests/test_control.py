@@ -1,0 +1,380 @@
+"""What people tell a running pipeline holds from a place in the order, whatever fails."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rejex_stream.encode import decode_command, decode_incidents, encode_command, encode_incident
+from rejex_stream.encode.incidents import position_of
+from rejex_stream.errors import CheckpointError, ConnectorError
+from rejex_stream.protocols import Heard
+from rejex_stream.run import decided
+from rejex_stream.run.decided import Decisions
+from rejex_stream.run.progress import ControlUnread
+from rejex_stream.testing import (
+    ABORT,
+    REBALANCE,
+    RETRY,
+    Crash,
+    ListControl,
+    ListSink,
+    ListSource,
+    MemorySnapshotStore,
+)
+from rejex_stream.types import Command, CommandKind, Partition, Position, Record
+from tests.obedient import Obedient, as_decided
+from tests.test_runtime import ONE, TWO, Watching, by_partition, play
+
+FEW = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def line(i, sensor="a"):
+    return json.dumps({"id": sensor, "t": i, "x": (i * 7919) % 101}).encode()
+
+
+def lines(n, sensors="ab"):
+    return [b"not json" if i % 19 == 18 else line(i, sensors[i % len(sensors)]) for i in range(n)]
+
+
+def given_as(kind, id_, **fields):
+    return encode_command(Command(id=id_, kind=CommandKind(kind), **fields))
+
+
+def plan(id_, stream_key=None):
+    return given_as("planned", id_, stream_key=stream_key, from_ms=0, until_ms=9)
+
+
+class Speaking(ListSource):
+    """While records are polled somebody speaks: `words` by how many polls there were before."""
+
+    def __init__(self, script, control, words, **options):
+        self.control, self.words, self.polls = control, dict(words), 0
+        super().__init__(script, **options)
+
+    def poll(self, max_records, timeout_s):
+        self.control.lines += self.words.pop(self.polls, [])
+        self.polls += 1
+        return super().poll(max_records, timeout_s)
+
+
+def obedient(waits=0):
+    return lambda partition, fits: Obedient(waits)
+
+
+def lives(source, sink, store, control, waits=0, **knobs):
+    """Start a process after every crash, until the input has ended."""
+    for _ in range(200):
+        try:
+            return play(source, sink, store, engine=obedient(waits), control=control, knobs=knobs)
+        except Crash:
+            continue
+    raise AssertionError("the run never ends")
+
+
+def replies(outcomes):
+    """Which commands hold from where, as it was said."""
+    return [
+        (outcome.record.position.offset, reply) for outcome in outcomes for reply in outcome.replies
+    ]
+
+
+def undisturbed(scripts, control, sink):
+    """The same input, and the same commands at the same offsets, with nothing in between."""
+    store = MemorySnapshotStore()
+    said = [Record(Position("control", 0, n), None, word) for n, word in enumerate(control.lines)]
+    for partition, outcomes in by_partition(sink).items():
+        told = [(offset, reply.command) for offset, reply in replies(outcomes)]
+        end = sink.offsets[partition]
+        store.decisions[partition] = as_decided(partition, control.inputs, said, told, end)
+    plain = ListSink()
+    source = ListSource({p: [x for x in s if isinstance(x, bytes)] for p, s in scripts.items()})
+    play(
+        source,
+        plain,
+        store,
+        engine=obedient(),
+        control=ListControl(),
+        knobs={"max_poll_records": 1000},
+    )
+    return plain
+
+
+SAID = st.one_of(
+    st.builds(plan, st.sampled_from("pqr"), st.sampled_from([None, "a", "b", "z"])),
+    st.builds(lambda c: given_as("cancel", f"c{c}", cancels=c), st.sampled_from("pqr")),
+    st.builds(
+        lambda kind, p, offset, version: given_as(
+            kind, f"{kind}-{p}-{offset}-{version}", incident=f"input-{p}-{offset}", version=version
+        ),
+        st.sampled_from(["fault", "new_normal"]),
+        st.integers(0, 1),
+        st.sampled_from([3, 13, 23, 24, 33, 34, 44]),
+        st.integers(1, 3),
+    ),
+    st.sampled_from([b"", b"{", b'{"id": "x"}', b'{"id": "y", "kind": "fault"}', b"[1]"]),
+    st.just(given_as("fault", "far", incident="elsewhere-0-3", version=1)),
+)
+TROUBLE = st.lists(
+    st.tuples(st.integers(0, 60), st.sampled_from([ABORT, RETRY, REBALANCE])), max_size=6
+)
+
+
+@FEW
+@given(
+    TROUBLE,
+    TROUBLE,
+    st.dictionaries(st.integers(0, 60), st.lists(SAID, min_size=1, max_size=3), max_size=12),
+    st.lists(st.sampled_from(["ok", "fail", "ambiguous", "crash", "crash after"]), max_size=12),
+    st.integers(1, 9),
+    st.sampled_from([0.0, 0.05]),
+    st.sampled_from([1, 7, 1000]),
+    st.sampled_from([0, 2]),
+)
+def test_whatever_fails_it_is_as_if_nothing_had_and_the_commands_stood_in_the_input(
+    one, two, words, commits, most, interval, every, waits
+):
+    scripts = {}
+    for partition, trouble in ((ONE, one), (TWO, two)):
+        scripts[partition] = lines(60)
+        for at, what in sorted(trouble, key=lambda item: -item[0]):
+            scripts[partition].insert(at, what)
+    control, sink, store = ListControl(), ListSink(commits), MemorySnapshotStore()
+    source = Speaking(scripts, control, words, committed=sink.offsets)
+    knobs = {
+        "max_poll_records": most,
+        "commit_interval_s": interval,
+        "snapshot_every_events": every,
+        "invalid_limit": 1.0,
+    }
+    lives(source, sink, store, control, waits, **knobs)
+    plain = undisturbed(scripts, control, sink)
+    assert by_partition(sink) == by_partition(plain)
+    assert {p: len(outcomes) for p, outcomes in by_partition(sink).items()} == {ONE: 60, TWO: 60}
+
+
+def test_a_command_holds_from_the_commit_that_records_it_and_is_answered_there():
+    control, sink, store = ListControl(), ListSink(), MemorySnapshotStore()
+    words = {5: [plan("p")], 9: [given_as("cancel", "c", cancels="p")]}
+    source = Speaking(lines(60), control, words)
+    lives(source, sink, store, control, max_poll_records=5, commit_interval_s=0.0)
+    found = replies(sink.outcomes)
+    assert [(reply.command, reply.accepted) for _, reply in found] == [("p", True), ("c", True)]
+    (begin, _), (end, _) = found
+    assert 0 < begin < end < 60
+    planned = [
+        out.record.position.offset for out in sink.outcomes if out.verdict and out.verdict.planned
+    ]
+    assert planned == [i for i in range(begin, end) if i % 19 != 18]
+
+
+def answered(control, words=None, script=None, **knobs):
+    sink = ListSink()
+    source = Speaking(script or lines(200), control, words or {})
+    usual = {"max_poll_records": 5, "commit_interval_s": 0.0}
+    lives(source, sink, MemorySnapshotStore(), control, **(usual | knobs))
+    return sink, {reply.command: reply for _, reply in replies(sink.outcomes)}
+
+
+def test_an_incident_is_answered_by_its_partition_and_its_changes_are_told_once():
+    sink, found = answered(ListControl())
+    opened = [out.incident for out in sink.outcomes if out.incident]
+    assert opened
+    control = ListControl()
+    first = opened[0]
+    words = {
+        12: [given_as("fault", "f", incident=first.id, version=1)],
+        14: [
+            given_as("fault", "stale", incident=first.id, version=1),
+            given_as("new_normal", "n", incident=first.id, version=2),
+        ],
+        20: [given_as("new_normal", "late", incident=first.id, version=3)],
+    }
+    sink, found = answered(control, words)
+    assert [found[id_].accepted for id_ in ("f", "stale", "n", "late")] == [
+        True, False, True, False,
+    ]  # fmt: skip
+    assert found["stale"].said == "it is at version 2, not 1"
+    assert found["late"].said == f"input-0 has no incident {first.id!r}"
+    changes = [
+        out.incident for out in sink.outcomes if out.incident and out.incident.id == first.id
+    ]
+    assert [(change.version, change.state, change.answer) for change in changes] == [
+        (1, "open", None), (2, "fault", "f"), (3, "closed", "n"),
+    ]  # fmt: skip
+    assert all(
+        out.incident.position == out.record.position for out in sink.outcomes if out.incident
+    )
+
+
+def test_poison_unknown_and_repeated_commands_are_refused_with_a_sentence():
+    control = ListControl()
+    control.lines = [
+        b"\xff", b"", b'{"id": "half", "kind": "fault"}', b'{"id": "odd", "kind": "dance"}',
+        plan("p", "z"), plan("q"), plan("q"), given_as("cancel", "c", cancels="nothing"),
+        given_as("fault", "far", incident="elsewhere-3-3", version=1),
+        given_as("fault", "named", incident="the pump", version=1),
+        given_as("fault", "other", incident="input-1-3", version=1),
+        plan("x" * 300), plan("q" * 90, "s" * 2_000),
+        encode_command(Command(id="big", kind=CommandKind.FAULT, incident="a", version=2**60)),
+    ]  # fmt: skip
+    sink, _ = answered(control)
+    said = {}
+    for _, reply in replies(sink.outcomes):
+        said.setdefault(reply.command, []).append((reply.accepted, reply.said))
+    assert all(not accepted for id_, found in said.items() if id_ != "q" for accepted, _ in found)
+    assert [accepted for accepted, _ in said["q"]] == [True, False]
+    assert said["q"][1][1].startswith("it was given before")
+    assert said["half"] == [(False, "the command 'half' (fault) does not say incident: the id of "
+                             "the one that is answered")]  # fmt: skip
+    assert "expected a command as one JSON object" in said["control-0-0"][0][1]
+    assert said["p"] == [(False, "input-0 has no stream 'z'")]
+    assert said["c"] == [(False, "input-0 has no plan 'nothing'")]
+    assert said["far"] == [(False, "input-0 has no incident 'elsewhere-3-3'")]
+    assert said["named"] == [(False, "input-0 has no incident 'the pump'")]
+    assert "other" not in said, "that is for partition 1 to say"
+    assert len(sink.outcomes) == 200
+    assert {"odd", "big", "control-0-1"} < said.keys()
+
+
+def test_partitions_without_events_are_told_by_a_commit_of_their_own():
+    """Who sends an event an hour is not asked to send two before a word counts."""
+    control, sink, store = ListControl(), ListSink(), MemorySnapshotStore()
+
+    class Hourly(ListSource):
+        """A record, then a word, then many polls without anything, then the other record."""
+
+        polls = 0
+
+        def poll(self, max_records, timeout_s):
+            self.polls += 1
+            if 2 < self.polls < 20:
+                if self.polls == 10:
+                    assert sink.offsets[ONE] == 1, "nothing waits for the second"
+                    control.lines.append(plan("p"))
+                if self.polls == 19:
+                    kept = Decisions(ONE, store.decisions[ONE], ["input"])
+                    kept.begin_at(1, whatever_is_lost=False)
+                    assert kept.next_since == 1, "it is durable before its effect"
+                return []
+            return super().poll(1, timeout_s)
+
+    lives(Hourly(lines(2), committed=sink.offsets), sink, store, control, commit_interval_s=0.0)
+    assert [offset for offset, _ in replies(sink.outcomes)] == [1]
+
+
+class Away(ListControl):
+    """A log that cannot be read for a while."""
+
+    def __init__(self, away):
+        super().__init__()
+        self.away = away
+
+    def read(self, start):
+        self.away -= 1
+        if self.away >= 0:
+            raise ConnectorError("topic 'rejex.control' does not exist")
+        return super().read(start)
+
+
+def test_a_log_that_cannot_be_read_stops_nothing_and_is_said_once():
+    control, sink, watching = Away(2), ListSink(), Watching()
+    control.lines.append(plan("p"))
+    play(
+        ListSource(lines(9_000)), sink, MemorySnapshotStore(), engine=obedient(),
+        control=control, observers=[watching],
+        knobs={"max_poll_records": 5, "commit_interval_s": 0.0, "invalid_limit": 1.0},
+    )  # fmt: skip
+    assert watching.of(ControlUnread) == [
+        ControlUnread("topic 'rejex.control' does not exist"), ControlUnread(None)
+    ]  # fmt: skip
+    assert len(sink.outcomes) == 9_000
+    assert len(replies(sink.outcomes)) == 1
+
+
+def test_what_no_replay_needs_is_dropped_and_a_replay_that_needed_it_is_refused():
+    control, sink, store = ListControl(), ListSink(), MemorySnapshotStore(keep=100)
+    words = {n: [plan(f"p{n}")] for n in range(2, 18, 2)}
+    source = Speaking(lines(80), control, words, committed=sink.offsets)
+    knobs = {"max_poll_records": 5, "commit_interval_s": 0.0, "invalid_limit": 1.0}
+    lives(source, sink, store, control, snapshot_every_events=10, **knobs)
+    kept = Decisions(ONE, store.decisions[ONE], ["input"])._kept
+    assert 0 < len(kept.orders) < len(words)
+    assert all(order.since >= kept.complete_from > 0 for order in kept.orders)
+    assert len(replies(sink.outcomes)) == len(words)
+    before = [offset for offset in store.snapshots[ONE] if offset < kept.complete_from]
+    store.snapshots[ONE] = {before[-1]: store.snapshots[ONE][before[-1]]}
+    with pytest.raises(CheckpointError, match="were dropped once there were newer snapshots"):
+        play(ListSource(lines(110), committed=sink.offsets), sink, store, engine=obedient(),
+             control=control)  # fmt: skip
+    play(ListSource(lines(110), committed=sink.offsets), sink, store, engine=obedient(),
+         control=control, knobs={"lost_state": "restart"})  # fmt: skip
+    assert len(sink.outcomes) == 110
+
+
+def test_a_flood_waits_in_the_log_and_nothing_of_it_is_lost(monkeypatch):
+    monkeypatch.setattr(decided, "MOST_KEPT", 10)
+    control = ListControl()
+    control.lines = [plan(f"p{n}") for n in range(35)]
+    script = [line(i) for i in range(2_000)]
+    sink, found = answered(control, script=script, snapshot_every_events=50)
+    assert len(found) == 35
+    assert len({offset for offset, _ in replies(sink.outcomes)}) >= 4
+
+
+def test_commands_keep_their_order_where_a_commit_failed_that_was_recorded():
+    """A folder keeps decisions before the commit: the next commit may stand before that one."""
+
+    def heard(decisions, *words):
+        for id_ in words:
+            place = Position("control", 0, decisions.next_heard)
+            decisions.hear(Heard([Record(place, None, plan(id_))], place.offset + 1))
+
+    before = Decisions(ONE, None, [])
+    heard(before, "first")
+    before.decide(100)
+    after = Decisions(ONE, before.encoded(None), [])
+    after.begin_at(50, whatever_is_lost=False)
+    heard(after, "second")
+    after.decide(60)
+    again = Decisions(ONE, after.encoded(None), [])
+    again.begin_at(70, whatever_is_lost=False)
+    assert again.take(99, lambda command: None) == ()
+    assert [reply.command for reply in again.take(100, lambda command: None)] == [
+        "first", "second",
+    ]  # fmt: skip
+
+
+def test_decisions_that_are_none_are_refused():
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        Decisions(ONE, b"\x00", [])
+    newer = Decisions(ONE, None, []).encoded(None).replace(b"\x97\x01", b"\x97\x09", 1)
+    with pytest.raises(CheckpointError, match="has format 9"):
+        Decisions(ONE, newer, [])
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_command_or_refused(said):
+    with contextlib.suppress(ConnectorError):
+        decode_command(said)
+
+
+def test_what_was_written_of_an_incident_is_read_again():
+    sink, _ = answered(ListControl())
+    for incident in [out.incident for out in sink.outcomes if out.incident]:
+        assert decode_incidents(encode_incident(incident)) == incident
+        assert str(position_of(incident.id)) == incident.id
+
+
+@pytest.mark.parametrize("id_", ["", "a", "a-1", "-0-1", "a-x-1", "a-1-", "a-²-1", "a--1"])
+def test_what_is_no_position_names_no_partition(id_):
+    assert position_of(id_) is None
+
+
+def test_partitions_have_one_name():
+    assert position_of("a-b-12-345") == Position("a-b", 12, 345)
+    assert position_of("a-b-12-345")[:2] == Partition("a-b", 12)

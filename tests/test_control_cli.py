@@ -1,0 +1,157 @@
+"""``rejex-stream control``: what a person types, and what comes of it."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+from rejex_stream.cli import main
+from rejex_stream.config import load_config
+from rejex_stream.config.assembly import run_pipeline, running
+from tests.obedient import Obedient
+from tests.waiting import PATIENCE_S, until
+
+CONFIG = """
+[pipeline]
+name = "pump"
+[input]
+path = "feed.csv"
+channels = ["flow"]
+time = "t"
+time_unit = "s"
+sensor = "id"
+{more}
+[detector]
+name = "HBOS"
+[rejection]
+contamination = 0.05
+tolerance = 4
+window = 200
+[run]
+commit_interval_s = 0.01
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A pipeline whose engine has incidents, with a hundred events."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(running, "make_engine", lambda config: lambda partition, fits: Obedient())
+    (tmp_path / "pump.toml").write_text(CONFIG.format(more=""))
+    feed(tmp_path, 0, 100)
+    return tmp_path
+
+
+def feed(folder, start, stop):
+    with (folder / "feed.csv").open("a") as file:
+        if start == 0:
+            file.write("t,id,flow\n")
+        file.writelines(
+            f"{1_700_000_000 + i},p{i % 2},{i * 7919 % 1009}\n" for i in range(start, stop)
+        )
+
+
+def listed(capsys, *words):
+    capsys.readouterr()
+    assert main(["control", "list", "pump.toml", "--output", "json", *words]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_an_answer_holds_from_the_next_event_and_the_list_says_what_became_of_it(folder, capsys):
+    assert main(["run", "pump.toml"]) == 0
+    (first, *_) = listed(capsys)["incidents"]
+    assert first["state"] == "open"
+    answer = ["control", "fault", "pump.toml", first["id"], "--note", "bearing", "--by", "ada"]
+    assert main([*answer, "--wait", "0"]) == 0
+    assert "it holds from the next events on" in capsys.readouterr().out
+    feed(folder, 100, 110)
+    assert main(["run", "pump.toml"]) == 0
+    (command,) = listed(capsys)["commands"]
+    said = {
+        name: command["command"][name] for name in ("kind", "by", "note", "incident", "version")
+    }
+    assert said == {"kind": "fault", "by": "ada", "note": "bearing", "incident": first["id"],
+                    "version": 1}  # fmt: skip
+    assert [reply["said"] for reply in command["replies"]] == ["it is fault"]
+    assert main(["control", "list", "pump.toml"]) == 0
+    table = capsys.readouterr().out
+    assert "accepted: it is fault (bearing)" in " ".join(table.split())
+    assert main([*answer[:1], "new-normal", *answer[2:], "--wait", "0"]) == 0
+    feed(folder, 110, 120)
+    assert main(["run", "pump.toml"]) == 0
+    assert first["id"] not in {one["id"] for one in listed(capsys)["incidents"]}
+    assert first["id"] in {one["id"] for one in listed(capsys, "--closed")["incidents"]}
+    capsys.readouterr()
+    assert main(answer) == 2
+    assert "is closed; open are: " in capsys.readouterr().err
+
+
+def test_while_the_pipeline_runs_the_reply_is_waited_for(folder, capsys):
+    (folder / "pump.toml").write_text(CONFIG.format(more="follow = true"))
+    stop, n = threading.Event(), 100
+
+    def go_on():
+        nonlocal n
+        feed(folder, n, n + 1)
+        n += 1
+
+    pipeline = threading.Thread(
+        target=run_pipeline, args=(load_config(folder / "pump.toml"),), kwargs={"stop": stop}
+    )
+    pipeline.start()
+    feeding = threading.Thread(
+        target=until, args=(lambda: go_on() or stop.is_set(),), kwargs={"every_s": 0.05}
+    )
+    try:
+        until(lambda: (folder / "incidents.jsonl").exists() and listed(capsys)["incidents"])
+        feeding.start()
+        wait = ["--wait", str(PATIENCE_S)]
+        times = ["--from", "2024-01-01T00:00Z", "--until", "2024-01-02T00:00+01:00"]
+        assert main(["control", "plan", "pump.toml", *times, *wait]) == 0
+        out = capsys.readouterr().out
+        assert out.endswith(": accepted: planned is noted\n")
+        assert main(["control", "cancel", "pump.toml", out.partition(":")[0], *wait]) == 0
+        assert main(["control", "plan", "pump.toml", *times, "--stream", "p9", *wait]) == 1
+        assert "refused: feed.csv-0 has no stream 'p9'" in capsys.readouterr().out
+    finally:
+        stop.set()
+        pipeline.join(PATIENCE_S)
+        if feeding.is_alive():
+            feeding.join(PATIENCE_S)
+    assert not pipeline.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["fault", "pump.toml", "nothing"], "incident 'nothing' is not known; open are: none"),
+        (["cancel", "pump.toml", "nothing"], "there is no plan 'nothing' to take back"),
+        (["plan", "pump.toml", "--from", "soon", "--until", "later"], "expected a time such as"),
+        (["plan", "pump.toml", "--from", "2024-01-01T00:00", "--until", "2024-01-02T00:00Z"],
+         "without a zone"),
+        (["plan", "pump.toml", "--from", "2024-01-02T00:00Z", "--until", "2024-01-01T00:00Z"],
+         "the first earlier"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_refused_before_it_is_said(folder, capsys, words, complaint):
+    assert main(["control", *words]) == 2
+    assert complaint in " ".join(capsys.readouterr().err.split())
+    assert not (folder / "control.jsonl").exists()
+
+
+def test_a_pipeline_of_standard_streams_hears_nothing_unless_told_where(folder, capsys):
+    (folder / "pump.toml").write_text(CONFIG.format(more="") + '[output]\nverdicts = "-"\n')
+    assert main(["control", "list", "pump.toml"]) == 2
+    assert "hears no commands" in capsys.readouterr().err
+    (folder / "pump.toml").write_text(
+        CONFIG.format(more='control = "told.jsonl"') + '[output]\nverdicts = "-"\n'
+    )
+    assert main(["control", "list", "pump.toml"]) == 0
+
+
+def test_a_log_that_cannot_be_read_ends_no_run(folder, caplog):
+    (folder / "control.jsonl").mkdir()
+    assert main(["run", "pump.toml"]) == 0
+    assert len((folder / "verdicts.jsonl").read_bytes().splitlines()) == 100

@@ -1,0 +1,240 @@
+"""Detectors for sensors: what each of them sees, and what it must not be drowned by."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.covariance import LedoitWolf
+
+from rejex_stream.detectors import make_detector
+from rejex_stream.detectors.sensor.distance import fit_distance
+from rejex_stream.detectors.sensor.ensemble import LogTail
+from rejex_stream.engine import EngineSpec
+from rejex_stream.errors import ConfigError, DetectorError
+from rejex_stream.features import Feature, FeatureSpec
+from rejex_stream.rejection.budget import RejectionPolicy
+from tests.test_any_float import any_value
+
+POLICY = RejectionPolicy(0.05, tolerance=8)
+NAMES = ("Sensor", "SensorEnsemble", "VARResidual", "Subsequence", "SeasonalResidual")
+HOUR = 3_600_000
+
+
+def fitted(name, values, step_ms=HOUR, seed=0, **params):
+    """Return a scorer fitted on a series of shape (n, d), and what makes rows of it."""
+    names = tuple(f"c{i}" for i in range(values.shape[1]))
+    spec = EngineSpec(make_detector(name, **params), FeatureSpec(names), POLICY)
+
+    def rows(series, start=0):
+        if spec.features.is_at_once:
+            return spec.features.start_recent().extract(series.tolist())[0]
+        sensor = spec.features.start()
+        made = [sensor.extract((start + i) * step_ms, x) for i, x in enumerate(series.tolist())]
+        return np.array([row for row in made if row is not None])
+
+    return spec.detector.fit(rows(values), seed=seed), rows
+
+
+def noise(n, d=1, seed=0):
+    return np.random.default_rng(seed).normal(size=(n, d))
+
+
+def ar(n, phi, d=1, seed=0):
+    x, e = np.zeros((n, d)), noise(n, d, seed)
+    for i in range(1, n):
+        x[i] = phi * x[i - 1] + e[i]
+    return x
+
+
+# ---------------------------------------------------------------------------- the distance
+def test_the_distance_is_the_formula_with_scikit_learns_shrunk_covariance():
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(400, 3)) @ rng.normal(size=(3, 3)) * [1.0, 1e6, 1e-6] + [5.0, -1e7, 0.0]
+    Z = (X - X.mean(axis=0)) / X.std(axis=0)
+    model = LedoitWolf().fit(Z)
+    assert fit_distance(X).score(X) == pytest.approx(model.mahalanobis(Z), rel=1e-9)
+
+
+def test_a_wilder_value_scores_higher_and_no_value_is_too_wild():
+    model = fit_distance(noise(500, 2))
+    far = np.array([[10.0**k, 0.0] for k in range(150)])
+    scores = model.score(far)
+    assert scores.max() < 5000  # sixty deviations in one column, however wild
+    assert (np.diff(scores[:14]) > 0).all()
+    assert (np.diff(scores) >= 0).all()
+
+
+def test_one_wild_training_row_does_not_blind_the_distance():
+    X = noise(1000, 2)
+    X[500, 0] = 1e9
+    assert fit_distance(X).score(np.array([[0.0, 8.0]]))[0] > 30
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(any_value, any_value), min_size=4, max_size=40))
+def test_a_fit_on_any_floats_that_can_be_scored_gives_finite_scores(rows):
+    X = np.clip(np.array(rows), -1e150, 1e150)
+    scores = make_detector("Mahalanobis").fit(X, seed=0).score(X)
+    assert np.isfinite(scores).all()
+
+
+@pytest.mark.parametrize("name", [*NAMES, "Mahalanobis"])
+def test_a_constant_stream_is_scored_and_its_first_move_stands_out(name):
+    score, rows = fitted(name, np.full((300, 1), 0.1))
+    calm, moved = np.full((60, 1), 0.1), np.full((60, 1), 0.1)
+    moved[-1] = 5.0
+    assert np.isfinite(score.score(rows(calm))).all()
+    assert score.score(rows(moved))[-1] > score.score(rows(calm))[-1]
+
+
+# ---------------------------------------------------------------------------- flags apart
+@pytest.mark.parametrize("name", ["Sensor", "VARResidual", "Subsequence", "SeasonalResidual"])
+def test_a_switch_is_kept_out_of_the_distance(name):
+    sensor, switch = ar(600, 0.5), np.zeros((600, 1))
+    switch[50:53] = 1.0
+    values = np.hstack([sensor, switch])
+    still, flipped = values[-80:].copy(), values[-80:].copy()
+    flipped[-1, 1] = 1.0
+    score, rows = fitted(name, values)
+    assert score.score(rows(still))[-1] == score.score(rows(flipped))[-1]
+    score, rows = fitted(name, values, flags="in")
+    assert score.score(rows(still))[-1] < score.score(rows(flipped))[-1]
+
+
+def test_a_switch_counts_where_there_is_nothing_else():
+    values = np.zeros((300, 2))
+    values[::50, 0] = 1.0
+    score, rows = fitted("Sensor", values)
+    flipped = np.zeros((60, 2))
+    flipped[-1] = 1.0
+    assert score.score(rows(flipped))[-1] > 10 * score.score(rows(np.zeros((60, 2))))[-1]
+
+
+# --------------------------------------------------------------------- what each of them sees
+def test_the_forecast_sees_a_step_that_the_level_hides():
+    series = 30 * ar(2000, 0.999, seed=3)
+    score, rows = fitted("VARResidual", series[:1500])
+    calm = rows(series[1400:1500])
+    jump = series[1400:1500].copy()
+    jump[-1] -= 300 * np.sign(jump[-1] - series[:1500].mean())  # ten steps at once, inward
+    assert series[:1500].min() < jump[-1] < series[:1500].max()  # a level as any other
+    ordinary = np.quantile(score.score(calm), 0.99)
+    assert score.score(rows(jump))[-1] > 8 * ordinary
+
+
+def test_a_stretch_sees_a_shape_that_is_wrong_where_no_value_is():
+    t = np.arange(2000)
+    wave = np.sin(t / 3)[:, None] + 0.05 * noise(2000)
+    score, rows = fitted("Subsequence", wave[:1500])
+    flat = wave[1500:1600].copy()
+    flat[-12:] = 0.0  # in the middle of the range
+    assert score.score(rows(flat))[-1] > 3 * score.score(rows(wave[1500:1600])).max()
+
+
+@pytest.mark.parametrize("period", ["auto", "day", "week"])
+def test_a_season_sees_noon_at_midnight(period):
+    t = np.arange(24 * 40)
+    day = 10 * np.sin(2 * math.pi * t / 24)[:, None] + noise(len(t), seed=4)
+    score, rows = fitted("SeasonalResidual", day, period=period)
+    ordinary = score.score(rows(day))
+    night = rows(np.array([[10.0]]), start=24 * 50 + 18)  # the height of the day, at its depth
+    assert score.score(night)[0] > 2 * ordinary.max()
+
+
+def test_where_there_is_no_season_none_is_taken():
+    score, _ = fitted("SeasonalResidual", ar(600, 0.9, seed=5))
+    assert score.inner.harmonics == (0, 0)
+    t = np.arange(24 * 28)
+    week = (t // 24 % 7 >= 5)[:, None] * 8.0 + noise(len(t), seed=6)
+    assert fitted("SeasonalResidual", week)[0].inner.harmonics[1] > 0
+
+
+@pytest.mark.parametrize("name", ["Sensor", "SensorEnsemble"])
+def test_spikes_steps_and_broken_correlations_stand_out(name):
+    common = ar(2000, 0.9, seed=7)
+    values = np.hstack([common, common]) + 0.2 * noise(2000, 2, seed=8)
+    score, rows = fitted(name, values)
+    high = np.quantile(score.score(rows(values)), 0.995)
+    for broken in ([15.0, 15.0], [4.0, -4.0], [3.0, 0.0]):
+        tail = values[:60].copy()
+        tail[-1] = broken
+        assert score.score(rows(tail))[-1] > high, broken
+
+
+# ------------------------------------------------------------------------------- one scale
+def test_a_log_tail_happens_as_often_as_it_says():
+    rng = np.random.default_rng(9)
+    tail, fresh = LogTail.of(rng.chisquare(4, 2000)), rng.chisquare(4, 200_000)
+    # Two thousand scores hold forty of the tail: three decades are known to a factor of two.
+    for decades, factor in ((1, 1.1), (2, 1.3), (3, 2.2)):
+        often = np.mean(tail(fresh) >= decades) / 10.0**-decades
+        assert 1 / factor <= often <= factor, decades
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.floats(0, 1e6), min_size=4, max_size=60), st.lists(st.floats(0, 1e12), min_size=2)
+)
+def test_a_log_tail_keeps_the_order_and_never_ends(scores, fresh):
+    tail, fresh = LogTail.of(np.array(scores)), np.sort(fresh)
+    said = tail(fresh)
+    assert np.isfinite(said).all()
+    assert (said >= 0).all()
+    assert (np.diff(said) >= 0).all()
+
+
+def test_an_ensemble_takes_members_by_name():
+    made = make_detector("Ensemble", members=["Sensor", "KNN"])
+    assert [member.name for member in made.members] == ["rejex:Sensor", "pyod:KNN"]
+    X = noise(300, 2)
+    scores = made.fit(X, seed=0).score(np.array([[0.0, 0.0], [9.0, 9.0]]))
+    assert scores[0] < scores[1]
+    with pytest.raises(ConfigError, match="members is empty"):
+        make_detector("Ensemble", members=[])
+    with pytest.raises(ConfigError, match="HalfSpaceTrees learns one row at a time"):
+        make_detector("Ensemble", members=["HalfSpaceTrees"])
+    with pytest.raises(DetectorError, match="cannot be fitted on 7 rows: give at least 8"):
+        made.fit(X[:7], seed=0)
+
+
+# ------------------------------------------------------------------------ one word for users
+def test_a_detector_brings_its_columns_where_none_are_named():
+    channels = FeatureSpec(("a", "b"), carry_forward_events=3)
+    spec = EngineSpec(make_detector("Sensor"), channels, POLICY)
+    assert spec.features == FeatureSpec(("a", "b"), preset="sensor", carry_forward_events=3)
+    assert EngineSpec(spec.detector, channels, POLICY) == spec
+    for own in (
+        FeatureSpec(("a", "b"), (Feature("raw", "a"),)),
+        FeatureSpec(("a", "b"), preset="raw"),
+    ):
+        assert EngineSpec(make_detector("Sensor"), own, POLICY).features == own
+    assert EngineSpec(make_detector("KNN"), channels, POLICY).features == channels
+    assert EngineSpec(make_detector("SensorEnsemble"), channels, POLICY).features.preset == (
+        "sensor_lags"
+    )
+
+
+def test_rows_of_other_features_are_refused():
+    spec = EngineSpec(make_detector("Sensor"), FeatureSpec(("a", "b")), POLICY)
+    with pytest.raises(DetectorError, match="was made for 14 columns and got rows of shape"):
+        spec.detector.fit(noise(30, 2), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [
+        ({"flag": "in"}, "rejex:Sensor has no parameter 'flag'; it accepts: flags"),
+        ({"flags": "out"}, "flags = 'out' is unknown to rejex:Sensor: use one of apart, in"),
+    ],
+)
+def test_a_wrong_parameter_says_what_would_be_right(params, says):
+    with pytest.raises(ConfigError, match=says):
+        make_detector("Sensor", **params)
+    with pytest.raises(
+        ConfigError, match="period = 'year' is unknown to rejex:SeasonalResidual: use"
+    ):
+        make_detector("SeasonalResidual", period="year")

@@ -1,0 +1,131 @@
+"""Presets: rows made for a batch at once are those of the single columns, however it is cut."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rejex_stream.errors import ConfigError
+from rejex_stream.features import Feature, FeatureSpec, MissingChannelError
+from rejex_stream.features.newest import NewestRows
+from rejex_stream.features.preset import FILLING, MISSING, blocks_of
+from tests.test_any_float import any_value
+
+AT_ONCE = ("sensor", "lags", "sensor_lags")
+
+
+def names(channels):
+    return tuple(f"c{i}" for i in range(channels))
+
+
+def feed(events, channels, seed=0, missing=0.0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(events, channels)).cumsum(axis=0)
+    X[rng.random(X.shape) < missing] = math.nan
+    return [tuple(x) for x in X.tolist()]
+
+
+def rows_of(spec, readings, cuts=(), *, crash=True):
+    sensor, found, edges = spec.start_recent(), [], [0, *cuts, len(readings)]
+    for a, b in pairwise(edges):
+        if a == b:
+            continue
+        rows, which = sensor.extract(readings[a:b])
+        found += [int(w) if w < 0 else rows[w].tolist() for w in which]
+        if crash:  # between any two batches
+            sensor, kept = spec.start_recent(), sensor.snapshot()
+            sensor.restore(kept)
+    return found
+
+
+@pytest.mark.parametrize("preset", AT_ONCE)
+@pytest.mark.parametrize("channels", [1, 3, 12])
+def test_a_row_made_at_once_is_the_row_of_its_columns_one_by_one(preset, channels):
+    spec = FeatureSpec(names(channels), preset=preset, carry_forward_events=2)
+    single = FeatureSpec(spec.channels, spec.columns, carry_forward_events=2).start()
+    readings = feed(120, channels, missing=0.2)
+    for i, found in enumerate(rows_of(spec, readings)):
+        try:
+            wanted = single.extract(i, readings[i])
+        except MissingChannelError:
+            wanted = MISSING
+        if wanted is None:
+            assert found == FILLING
+        else:
+            assert found == pytest.approx(wanted, rel=1e-9, abs=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_no_cut_and_no_crash_changes_a_bit(data):
+    channels = data.draw(st.sampled_from([1, 2, 11]))
+    preset = data.draw(st.sampled_from(AT_ONCE))
+    spec = FeatureSpec(names(channels), preset=preset, carry_forward_events=1)
+    readings = feed(90, channels, seed=data.draw(st.integers(0, 99)), missing=0.05)
+    cuts = sorted(data.draw(st.lists(st.integers(0, 90), max_size=6)))
+    for crash in (True, False):
+        assert rows_of(spec, readings, cuts, crash=crash) == rows_of(spec, readings)
+        assert rows_of(spec, readings, range(1, 90), crash=crash) == rows_of(spec, readings)
+
+
+@pytest.mark.parametrize("preset", AT_ONCE)
+@pytest.mark.parametrize("channels", [1, 3, 12])
+def test_a_reading_alone_goes_without_numpy_to_the_same_bits(preset, channels):
+    spec = FeatureSpec(names(channels), preset=preset)
+    readings = feed(90, channels)
+    sensor = spec.start_recent()
+    whole, _ = spec.start_recent().extract(readings)
+    found = [sensor.extract([reading])[0].tolist() for reading in readings]
+    assert [row for rows in found for row in rows] == whole.tolist()
+    assert len(whole) > 50
+    blocks = blocks_of(preset, channels)
+    past = [list(reading) for reading in readings[: 90 - len(whole)]]
+    alone = NewestRows(blocks, past)
+    assert [alone.add(list(x)) for x in readings[90 - len(whole) :]] == whole.tolist()
+    assert alone.past() == [list(x) for x in readings[len(whole) :]]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(any_value, min_size=40, max_size=60))
+def test_any_float_leaves_no_trace_and_raises_nothing(values):
+    spec = FeatureSpec(("x",), preset="sensor")
+    after = [math.sin(i) for i in range(30)]
+    found = rows_of(spec, [(v,) for v in [*values, *after]])
+    assert found[-1] == rows_of(spec, [(v,) for v in after])[-1]
+
+
+def test_a_difference_of_two_huge_values_is_not_finite_and_not_an_error():
+    rows = rows_of(FeatureSpec(("x",), preset="sensor"), [(1e308,), (-1e308,)] * 20)
+    assert not np.isfinite(rows[-1]).all()
+
+
+@pytest.mark.parametrize(("channels", "blocks"), [(10, 7), (11, 5)])
+def test_fewer_columns_are_made_where_channels_are_many(channels, blocks):
+    assert len(blocks_of("sensor", channels)) == blocks
+    assert len(FeatureSpec(names(channels), preset="sensor").names) == blocks * channels
+
+
+def test_seasonal_rows_hold_the_phases_of_day_and_week():
+    spec = FeatureSpec(("flow",), preset="seasonal")
+    assert spec.names[0] == "flow"
+    assert spec.names[1:] == Feature("hour_of_day").names + Feature("day_of_week").names
+    assert not spec.is_at_once
+
+
+def test_a_deviation_is_what_the_value_is_away_from_its_mean():
+    sensor = FeatureSpec(("x",), (Feature("deviation", "x", events=4),)).start()
+    rows = [sensor.extract(i, (float(x),)) for i, x in enumerate([1, 2, 3, 10, 2])]
+    assert rows[:3] == [None] * 3
+    assert rows[3:] == [[6.0], [-2.25]]
+
+
+def test_a_preset_and_columns_contradict_each_other():
+    with pytest.raises(ConfigError, match="preset = 'sensor' and columns are both given"):
+        FeatureSpec(("x",), (Feature("raw", "x"),), preset="sensor")
+    with pytest.raises(ConfigError, match="preset = 'sensors' is unknown: use raw, sensor"):
+        FeatureSpec(("x",), preset="sensors")

@@ -1,0 +1,277 @@
+"""The review budget holds on any stream: against adversaries, by event time, with clocks back."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rejex_stream.detectors import make_detector
+from rejex_stream.engine import Engine
+from rejex_stream.engine.engine import Decision
+from rejex_stream.errors import ConfigError
+from rejex_stream.monitor import MonitorBank, MonitorConfig
+from rejex_stream.outcomes import is_ranked
+from rejex_stream.plan.measured import Measurement
+from rejex_stream.rejection.band import (
+    anomaly_count,
+    nested_band,
+    rejection_band,
+    stability,
+    widest_band,
+)
+from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.rejection.governor import DAY_MS, Governor, base_width
+from rejex_stream.rejection.verdict import Judge
+from rejex_stream.run.executors import InlineExecutor
+from rejex_stream.types import Position, Reading
+from tests.streams import readings, spec
+
+MANY = settings(max_examples=25, deadline=None)
+
+
+# ------------------------------------------------------------------------- the nested order
+@settings(max_examples=150, deadline=None)
+@given(
+    n=st.integers(2, 400),
+    gamma=st.sampled_from([0.005, 0.02, 0.05, 0.1, 0.29, 0.45, 0.499]),
+)
+def test_nested_bands_hold_the_ranks_that_flip_most_easily(n, gamma):
+    if anomaly_count(n, gamma) < 1:
+        return
+    at = stability(np.arange(n + 1), n, gamma)
+    flips = -np.minimum(at.log_p_anomaly, at.log_p_normal)
+    inner = nested_band(n, gamma, 0)
+    assert inner.width == 0
+    for width in range(1, n + 2):
+        band = nested_band(n, gamma, width)
+        assert band.upper - band.lower + 1 == width
+        outside = np.delete(flips, range(band.lower, band.upper + 1))
+        assert flips[band.lower : band.upper + 1].max() <= outside.min(initial=np.inf) + 1e-12
+        assert inner.width == 0 or band.lower <= inner.lower <= inner.upper <= band.upper
+        again = rejection_band(n, gamma, band.tolerance)
+        assert (again.lower, again.upper) == (band.lower, band.upper)
+        inner = band
+    widths = [nested_band(n, gamma, width) for width in range(n + 2)]
+    reachable = [band.can_accept_anomaly and band.can_accept_normal for band in widths]
+    assert widest_band(n, gamma) == max(w for w, both in enumerate(reachable) if both)
+
+
+def test_a_band_of_impossible_width_is_refused():
+    with pytest.raises(ConfigError, match="102 ranks cannot be at window n = 100: give 0 to 101"):
+        nested_band(100, 0.1, 102)
+
+
+# ------------------------------------------------------------------------------ the theorem
+def overspent(rejected, allowed):
+    """The largest excess of rejections over what is allowed, over all stretches of events.
+
+    ``allowed[i]`` is what event i adds to the budget of a stretch that holds it.
+    """
+    worst = now = Fraction(0)
+    for spent, earned in zip(rejected, allowed, strict=True):
+        now = max(now, Fraction(0)) + spent - earned
+        worst = max(worst, now)
+    return worst
+
+
+class Adversary:
+    """Sees everything, window and credit, and sends the score that hurts most, or waits.
+
+    `greed` is how full the credit has to be for it to send on the threshold; else it sends what is
+    certain, to have the budget earn.
+    """
+
+    def __init__(self, judge, greed, rng):
+        self.judge, self.greed, self.rng, self.waits = judge, greed, rng, False
+
+    def score(self):
+        window, governor = self.judge.window, self.judge._governor
+        n = len(window)
+        if n < 2:
+            return self.rng.random()
+        if governor.credit < governor.price:
+            self.waits = True
+        elif governor.credit >= self.greed * governor.most:
+            self.waits = False
+        if self.waits:
+            return self.rng.random()
+        # The rank that enters first: rejected as long as a single rank is.
+        rank = nested_band(n, self.judge._policy.contamination, 1).lower
+        return self.rng.uniform(window.order_statistic(rank), window.order_statistic(rank + 1))
+
+
+budgets = st.builds(
+    lambda gamma, rate, burst: RejectionPolicy(gamma, rate=rate, burst=burst),
+    st.sampled_from([0.08, 0.1, 0.2]),
+    st.floats(0.02, 0.08).map(lambda x: round(x, 3)),
+    st.integers(1, 30),
+)
+
+
+def play(policy, events, greed, seed, clock=lambda i: i):
+    """Return the verdicts of a judge whose scores an adversary chooses one by one."""
+    judge, rng = Judge(policy, 200), np.random.default_rng(seed)
+    judge.replace_window(rng.random(150))  # it fills on the way
+    adversary, said = Adversary(judge, greed, rng), []
+    for i in range(events):
+        reading = Reading("s", "s", clock(i), (0.0,), Position("t", 0, i))
+        verdicts = [None]
+        judge.judge([reading], [0], i, [adversary.score()], 0, verdicts)
+        said += verdicts
+    return said
+
+
+@MANY
+@given(policy=budgets, greed=st.floats(0, 1), seed=st.integers(0, 10**6))
+def test_no_stretch_of_any_stream_has_more_than_rate_times_length_plus_burst(policy, greed, seed):
+    said = [v for v in play(policy, 1_200, greed, seed) if is_ranked(v)]
+    rejected = [v.label == "rejected" for v in said]
+    assert overspent(rejected, [Fraction(repr(policy.rate))] * len(said)) <= policy.burst
+    # Not for want of trying: the adversary gets all that the theorem leaves to it.
+    assert sum(rejected) >= 0.5 * policy.rate * len(said)
+
+
+@MANY
+@given(
+    policy=budgets,
+    per_day=st.floats(10, 5000).map(lambda x: round(x, 2)),
+    seed=st.integers(0, 10**6),
+)
+def test_by_event_time_it_holds_too_and_a_clock_that_goes_back_earns_nothing(policy, per_day, seed):
+    policy = RejectionPolicy(
+        policy.contamination, rate=policy.rate, burst=policy.burst, per_day=per_day
+    )
+    steps = np.random.default_rng(seed).integers(-90_000, 120_000, size=1_000)
+    times = np.cumsum(steps).tolist()
+    said = play(policy, len(times), 0.0, seed, times.__getitem__)
+    ranked = [i for i, v in enumerate(said) if is_ranked(v)]
+    rejected, advances, latest = [], [], None
+    for i in ranked:
+        rejected.append(said[i].label == "rejected")
+        latest = times[i] if latest is None else latest
+        advances.append(Fraction(repr(per_day)) * max(0, times[i] - latest) / DAY_MS)
+        latest = max(latest, times[i])
+    assert overspent(rejected, advances) <= policy.burst
+    assert sum(rejected) >= policy.burst / 2
+
+
+def test_a_hundred_thousand_events_on_the_threshold_get_the_rate_and_not_more():
+    policy = RejectionPolicy(0.05, rate=0.05, burst=72)
+    governor, rejected = Governor(policy), 0
+    for _ in range(100_000):
+        if governor.allow(1000, 0).width:
+            governor.spend()
+            rejected += 1
+    assert 5_000 <= rejected <= 5_072
+
+
+def test_exchangeable_scores_are_rejected_at_the_rate_and_ranks_stay_uniform():
+    policy = RejectionPolicy(0.05, rate=0.05, burst=72)
+    rng = np.random.default_rng(3)
+    judge = Judge(policy, 500)
+    judge.replace_window(rng.random(500))
+    feed = [Reading("s", "s", i, (0.0,), Position("t", 0, i)) for i in range(60_000)]
+    verdicts = [None] * len(feed)
+    judge.judge(feed, range(len(feed)), 0, rng.random(len(feed)).tolist(), 0, verdicts)
+    rate = np.mean([v.label == "rejected" for v in verdicts])
+    assert rate == pytest.approx(0.05, abs=0.0015)  # ρ, to B / L
+    ranks = np.bincount([v.rank for v in verdicts], minlength=501)
+    expected = len(feed) / 501
+    assert ((ranks - expected) ** 2 / expected).sum() == pytest.approx(500, abs=150)
+    given_width = [(v.band_upper - v.band_lower + 1) / 501 for v in verdicts]
+    assert np.mean(given_width) == pytest.approx(rate, abs=0.003)  # P(reject | past) = w / (n + 1)
+
+
+def test_full_credit_doubles_the_band_and_always_leaves_both_labels():
+    for gamma, rate in ((0.02, 0.02), (0.05, 0.05), (0.1, 0.3), (0.05, 0.1)):
+        policy = RejectionPolicy(gamma, rate=rate, burst=10)
+        for n in (policy.first_window, 400, 1000):
+            width = base_width(policy, n)
+            assert width <= 2 * policy.band(n).width
+            band = nested_band(n, gamma, width)
+            if n >= policy.first_window and policy.band(n).can_accept_anomaly:
+                assert band.can_accept_anomaly
+                assert band.can_accept_normal
+                assert width >= policy.band(n).width
+
+
+# ------------------------------------------------------------------------- beside the engine
+def test_a_budget_changed_in_mid_stream_takes_the_credit_along_in_events():
+    judge = Judge(RejectionPolicy(0.1, rate=0.05, burst=10), 100)
+    judge._governor.credit = 7 * 20 + 3  # 7.15 events
+    judge.decide(RejectionPolicy(0.1, rate=0.001, burst=40))
+    assert judge._governor.credit == 7_150
+    judge.decide(RejectionPolicy(0.1, rate=0.05, burst=2))
+    assert judge._governor.credit == judge._governor.most == 40
+    judge.decide(RejectionPolicy(0.1, tolerance=4))
+    assert judge.state()["credit"] is None
+    judge.decide(RejectionPolicy(0.1, rate=0.05, burst=2))
+    assert judge._governor.credit == 40
+
+
+def test_a_constant_window_neither_earns_nor_pays():
+    judge = Judge(RejectionPolicy(0.1, rate=0.05, burst=10), 100)
+    judge.replace_window([1.0] * 100)
+    judge._governor.credit, verdicts = 77, [None] * 50
+    feed = [Reading("s", "s", i, (0.0,), Position("t", 0, i)) for i in range(50)]
+    judge.judge(feed, range(50), 0, [1.0] * 50, 0, verdicts)
+    assert {v.reason for v in verdicts} == {"constant_window"}
+    assert judge._governor.credit == 77
+
+
+def test_an_engine_restored_under_another_budget_goes_on():
+    feed = readings(400)
+    engine = Engine(spec(rate=0.15, burst=3), InlineExecutor())
+    engine.process(feed[:300])
+    other = Engine(spec(rate=0.1), InlineExecutor())
+    said = other.restore(engine.snapshot())
+    assert said.now.since(said.was) == "rate 0.15 -> 0.1, burst 3 -> None"
+    assert other.process(feed[300:])[-1].policy_lower is None
+    other.decide(Decision(RejectionPolicy(0.2, rate=0.1, burst=5), evidence=False))
+    assert other.process(feed[:1])[-1].policy_lower is not None
+
+
+def test_monitors_watch_the_policy_s_own_band_whatever_the_budget_allowed():
+    feed = readings(6_000, keys=("a",), missing=0, seed=4)
+    seen = {}
+    for burst in (None, 2):
+        engine = Engine(
+            spec(make_detector("HBOS"), rate=0.15, burst=burst, every=2000), InlineExecutor()
+        )
+        bank = MonitorBank(MonitorConfig(window=60, contamination=0.2, tolerance=3))
+        said = engine.process(feed)
+        bank.observe(said)
+        measurement = Measurement()
+        measurement.add(said)
+        measured = measurement.measured()
+        theory = (measured.expected_rate, measured.inflation, measured.flagged_rate)
+        seen[burst] = said, (bank.status(), theory), measured
+    (free, free_status, _), (held, held_status, measured) = seen[None], seen[2]
+    assert held_status == free_status
+    assert measured.withheld_rate == sum(v.withheld for v in held) / measured.ranked
+    assert measured.rejection_rate == sum(v.reason == "ambiguous" for v in held) / measured.ranked
+    assert sum(v.withheld for v in held) > 50
+    for ours, theirs in zip(held, free, strict=True):
+        assert (ours.policy_lower, ours.policy_upper) == (theirs.band_lower, theirs.band_upper)
+        assert ours.rank == theirs.rank
+        if ours.withheld:
+            assert (ours.label != "rejected", theirs.label) == (True, "rejected")
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: RejectionPolicy(0.1, tolerance=4, burst=5), "burst = 5 belongs to a budget"),
+        (lambda: RejectionPolicy(0.1, rate=0.1, burst=0), "burst = 0 cannot be used"),
+        (lambda: RejectionPolicy(0.1, rate=0.1, burst=2.5), "burst = 2.5 cannot be used"),
+        (lambda: RejectionPolicy(0.1, rate=0.1, per_day=5), "only with a burst"),
+        (lambda: RejectionPolicy(0.1, rate=0.1, burst=5, per_day=-1), "per_day = -1 cannot be"),
+    ],
+)
+def test_budgets_that_cannot_be_are_refused(call, words):
+    with pytest.raises(ConfigError, match=words):
+        call()

@@ -1,0 +1,335 @@
+"""Faults that last are held until they are over, or somebody answers; and the three laws of it."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from scipy.signal import lfilter
+
+from rejex_stream.detectors import make_detector
+from rejex_stream.encode import encode_verdict
+from rejex_stream.engine import Engine, EngineSpec
+from rejex_stream.engine.refit import RefitSchedule
+from rejex_stream.engine.spec import Decision
+from rejex_stream.features import FeatureSpec
+from rejex_stream.incidents import Hold, Plan
+from rejex_stream.rejection import RejectionPolicy
+from rejex_stream.run.executors import InlineExecutor
+from rejex_stream.types import Command, CommandKind, IncidentState, Label, Position, Reading
+from tests.streams import Distance
+
+FAULT, NEW_NORMAL = CommandKind.FAULT, CommandKind.NEW_NORMAL
+
+
+def sensors(events, at, raised, *, until=None, phi=0.95, seed=0):
+    """Three AR(phi) channels, one of them raised by so many sd from an event on."""
+    rng = np.random.default_rng(seed)
+    X = lfilter([np.sqrt(1 - phi * phi)], [1, -phi], rng.standard_normal((events, 3)), axis=0)
+    X[at:until, 0] += raised
+    return [
+        Reading("s", "s", 1000 * i, tuple(map(float, x)), Position("t", 0, i))
+        for i, x in enumerate(X)
+    ]
+
+
+def engine(detector="GMM", *, hold=None, **given):
+    features = FeatureSpec(("a", "b", "c"))
+    given = {"window": 2000, "evidence": False, "hold": hold or Hold()} | given
+    policy = RejectionPolicy(0.02, rate=0.05)
+    return Engine(EngineSpec(make_detector(detector), features, policy, **given), InlineExecutor())
+
+
+def small(**given):
+    """A pipeline that meets everything within a few hundred events."""
+    given = {"window": 400, "evidence": False, "hold": Hold(recover_events=20)} | given
+    detector = given.pop("detector", None) or Distance()
+    features = FeatureSpec(("a", "b", "c"))
+    return EngineSpec(detector, features, RejectionPolicy(0.05, tolerance=8), **given)
+
+
+def play(engine, readings, cuts=500):
+    return [
+        v for i in range(0, len(readings), cuts) for v in engine.process(readings[i : i + cuts])
+    ]
+
+
+def answer(engine, kind, incident, **given):
+    given = {"id": f"{kind}-{incident.version}", "version": incident.version} | given
+    return engine.command(
+        Command(kind=kind, stream_key=incident.stream_key, incident=incident.id, **given)
+    )
+
+
+# --------------------------------------------------------------------------- the fault that stays
+def test_a_fault_that_stays_is_not_forgotten():
+    held = engine()
+    verdicts = play(held, sensors(20_000, 12_000, 20.0))
+    (incident,) = held.take_incidents()
+    assert incident.state is IncidentState.OPEN
+    assert 11_990 <= incident.onset_seq <= 12_010 < incident.opened_seq < 12_100
+    assert incident.id == str(verdicts[incident.opened_seq].position)
+    after = verdicts[incident.opened_seq :]
+    assert all(v.held and v.incident == incident.id for v in after)
+    assert not any(v.held or v.incident for v in verdicts[: incident.opened_seq])
+    assert not [v for v in after if v.label is Label.NORMAL]
+
+
+def test_without_a_hold_it_becomes_its_own_reference():
+    free = engine(hold=Hold(enabled=False))
+    verdicts = play(free, sensors(20_000, 12_000, 20.0))
+    assert free.take_incidents() == []
+    assert sum(v.label is Label.NORMAL for v in verdicts[12_000:]) > 7_000
+
+
+def test_what_entered_since_the_onset_is_taken_out_again():
+    held = engine()
+    feed = sensors(12_400, 12_000, 20.0)
+    verdicts = play(held, feed)
+    (incident,) = held.take_incidents()
+    window = held._live["s"]._judge.window.scores()
+    scores = [v.score for v in verdicts]
+    assert len(window) == 2000  # what they had pushed out is back
+    # A model was swapped at 11,000: what is older was scored by it before it spoke.
+    assert window[-900:] == scores[incident.onset_seq - 900 : incident.onset_seq]
+
+
+def test_a_fault_that_goes_is_recovered_from_and_nothing_of_it_was_learnt():
+    held = engine()
+    verdicts = play(held, sensors(16_000, 12_000, 8.0, until=13_000))
+    states = [(i.state, i.version) for i in held.take_incidents()]
+    assert states[0][0] is IncidentState.OPEN
+    assert states[-1][0] is IncidentState.CLOSED
+    assert [version for _, version in states] == list(range(1, len(states) + 1))
+    assert not verdicts[-1].held
+    assert max(v.score for v in verdicts[12_000:13_000]) > 20
+    assert max(held._live["s"]._judge.window.scores()) < 20
+
+
+def test_one_spike_opens_nothing():
+    feed = sensors(9_000, 9_000, 0.0, phi=0.0)
+    feed[7_000] = feed[7_000]._replace(values=(1e6, 0.0, 0.0))
+    spiked = engine()
+    play(spiked, feed)
+    assert spiked.take_incidents() == []
+
+
+# --------------------------------------------------------------------------- answers
+@pytest.mark.parametrize("detector", ["GMM", "HalfSpaceTrees"])
+def test_a_new_normal_becomes_the_reference(detector):
+    spec = small(detector=make_detector(detector)) if detector != "GMM" else small()
+    at = Engine(spec, InlineExecutor())
+    feed = sensors(4_000, 2_000, 30.0, phi=0.0)
+    play(at, feed[:2_300])
+    (opened,) = at.take_incidents()
+    assert answer(at, NEW_NORMAL, opened).accepted
+    verdicts = play(at, feed[2_300:], 7)
+    changes = at.take_incidents()
+    assert changes[-1].state is IncidentState.CLOSED
+    assert changes[-1].ended == "adopted"
+    assert changes[-1].answer == "new_normal-1"
+    assert changes[-1].position.offset < 2_300 + 150
+    late = verdicts[800:]
+    assert not any(v.held for v in late)
+    assert sum(v.label is Label.NORMAL for v in late) > 0.85 * len(late)
+
+
+def test_a_fault_is_held_until_recovery_and_its_rows_stay_out():
+    at = Engine(small(), InlineExecutor())
+    feed = sensors(6_000, 2_000, 30.0, until=4_000, phi=0.0)
+    play(at, feed[:2_300])
+    (opened,) = at.take_incidents()
+    assert answer(at, FAULT, opened).accepted
+    play(at, feed[2_300:])
+    changes = at.take_incidents()
+    assert changes[0].state is IncidentState.FAULT
+    assert (changes[0].version, changes[0].position.offset) == (2, 2_300)
+    assert changes[-1].ended == "recovered"
+    assert 4_000 < changes[-1].changed_seq < 4_100
+    model = at._live["s"]._model
+    assert (model._rows.last(10_000)[:, 0] < 15).all()
+
+
+def test_nobody_answers_and_who_prefers_it_adopts():
+    at = Engine(small(hold=Hold(adopt_after_events=300)), InlineExecutor())
+    play(at, sensors(4_000, 2_000, 30.0, phi=0.0))
+    states = [(i.state, i.ended) for i in at.take_incidents()]
+    assert states == [
+        (IncidentState.OPEN, None),
+        (IncidentState.ADOPTING, None),
+        (IncidentState.CLOSED, "adopted_by_age"),
+    ]
+
+
+def test_what_cannot_be_obeyed_changes_nothing_and_says_why():
+    at = Engine(small(), InlineExecutor())
+    feed = sensors(3_000, 2_000, 30.0, phi=0.0)
+    play(at, feed[:2_300])
+    (opened,) = at.take_incidents()
+    before = at.snapshot()
+    stale = answer(at, FAULT, opened, version=7)
+    assert not stale.accepted
+    assert "is at version 1 now (open), and version 7 was answered" in stale.said
+    nameless = at.command(Command(id="x", kind=FAULT, incident=opened.id))
+    assert not nameless.accepted
+    assert "give stream_key" in nameless.said
+    assert at.command(Command(id="x", kind=FAULT, stream_key="other", incident=opened.id)) is None
+    assert at.command(Command(id="x", kind=FAULT, stream_key="s", incident="t-0-9")) is None
+    backwards = Command(id="x", kind=CommandKind.PLANNED, stream_key="s", from_ms=5, until_ms=5)
+    assert not at.command(backwards).accepted
+    nothing = Command(id="x", kind=CommandKind.CANCEL, stream_key="s", cancels="y")
+    assert not at.command(nothing).accepted
+    assert at.snapshot() == before
+    assert answer(at, FAULT, opened).accepted
+    assert answer(at, FAULT, opened).said == "It was obeyed before."
+    assert "known to be a fault" in answer(at, FAULT, opened, id="again", version=2).said
+    assert answer(at, NEW_NORMAL, opened, version=None).accepted
+    assert "being adopted" in answer(at, FAULT, opened, id="late", version=3).said
+    play(at, feed[2_300:])
+    assert "has ended (adopted)" in answer(at, FAULT, opened, id="later").said
+
+
+# --------------------------------------------------------------------------- planned work
+@pytest.mark.parametrize("said", ["config", "stream", "all"])
+def test_planned_work_teaches_nothing_and_opens_nothing(said):
+    feed = sensors(3_000, 2_000, 30.0, until=2_400, phi=0.0)
+    times = {"from_ms": 1_990_000, "until_ms": 2_410_000}
+    calendar = (Plan(**times),) if said == "config" else ()
+    at = Engine(small(calendar=calendar), InlineExecutor())
+    verdicts = play(at, feed[:1_000])
+    if said != "config":
+        key = "s" if said == "stream" else None
+        command = Command(id="p", kind=CommandKind.PLANNED, stream_key=key, **times)
+        assert at.command(command).accepted
+        blob, at = at.snapshot(), Engine(small(), InlineExecutor())
+        at.restore(blob)
+    verdicts += play(at, feed[1_000:], 77)
+    assert at.take_incidents() == []
+    assert [v.planned for v in verdicts] == [1_990 <= i < 2_410 for i in range(3_000)]
+    assert max(at._live["s"]._judge.window.scores()) < 15
+    assert verdicts[2_100].label is Label.ANOMALY  # said all the same
+
+
+def test_a_plan_is_taken_back():
+    at = Engine(small(), InlineExecutor())
+    feed = sensors(2_600, 2_000, 30.0, phi=0.0)
+    play(at, feed[:1_000])
+    at.command(Command(id="p", kind=CommandKind.PLANNED, from_ms=0, until_ms=10**9))
+    play(at, feed[1_000:1_100])
+    assert at.command(Command(id="q", kind=CommandKind.CANCEL, cancels="p")).accepted
+    play(at, feed[1_100:])
+    assert [i.state for i in at.take_incidents()] == [IncidentState.OPEN]
+
+
+# --------------------------------------------------------------------------- the laws
+def story(pipeline, feed, commands, seed):
+    """Play a feed in random cuts with evictions and restores; commands hold from their offset."""
+    rng = random.Random(seed)
+
+    def new():
+        return Engine(pipeline, InlineExecutor(), idle={}, max_live_streams=1 + seed % 2)
+
+    at, verdicts, changes, replies = new(), [], [], []
+    while len(verdicts) < len(feed):
+        done = len(verdicts)
+        for offset, make in commands.items():
+            if offset == done:
+                replies += [at.command(make(changes))]
+        size = rng.choice([1, 2, 5, 33, 120, 400])
+        until = min([offset for offset in commands if offset > done] + [done + size])
+        verdicts += at.process(feed[done:until])
+        changes += at.take_incidents()
+        if rng.random() < 0.15:
+            at.evict(at.streams()[0])
+        if rng.random() < 0.15:
+            blob, at = at.snapshot(), new()
+            at.restore(blob)
+    return [encode_verdict(v) for v in verdicts], changes, replies, at.open_incidents()
+
+
+def two_streams(seed):
+    """Two streams, faults that come and go, missing values, planned work."""
+    rng, feeds = random.Random(seed), []
+    for key in "ab":
+        feed = sensors(2_600, rng.randrange(900, 1_400), rng.choice([6.0, 30.0]), phi=0.3,
+                       until=rng.choice([1_700, None]), seed=seed)  # fmt: skip
+        feeds.append([r._replace(stream_key=key, sensor=key) for r in feed])
+    mixed = [feeds[rng.random() < 0.4].pop(0) for _ in range(2_600)]
+    return [
+        r._replace(
+            position=Position("t", 0, i),
+            values=(float("nan"), *r.values[1:]) if rng.random() < 0.02 else r.values,
+        )
+        for i, r in enumerate(mixed)
+    ]
+
+
+def command_of(kind, n):
+    def make(changes):
+        last = changes[-1] if changes else None
+        return Command(
+            id=f"c{n}", kind=kind, stream_key=last.stream_key if last else "a",
+            incident=last.id if last else "t-0-0", version=None,
+            from_ms=1_800_000, until_ms=1_850_000, cancels="c1",
+        )  # fmt: skip
+
+    return make
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", ["plain", "guarded", "learns"])
+def test_cuts_evictions_and_restores_change_nothing(kind, seed):
+    rng = random.Random(seed)
+    hold = Hold(recover_events=10, adopt_after_events=rng.choice([None, 150]))
+    guard = RefitSchedule.for_window(300, guard_quantile=0.95 if kind == "guarded" else None)
+    detector = make_detector("GaussianScorer") if kind == "learns" else Distance()
+    pipeline = small(detector=detector, window=300, hold=hold, schedule=guard)
+    feed = two_streams(seed)
+    kinds = [FAULT, NEW_NORMAL, CommandKind.PLANNED, CommandKind.CANCEL]
+    commands = {rng.randrange(1_000, 2_500): command_of(rng.choice(kinds), n) for n in range(6)}
+    wanted = story(pipeline, feed, commands, 0)
+    assert wanted[1]  # there were incidents
+    for other in range(1, 4):
+        assert story(pipeline, feed, commands, other) == wanted
+
+
+def test_a_hold_that_is_switched_off_leaves_every_byte_as_it_was():
+    feed = sensors(3_000, 2_000, 30.0, phi=0.0)
+    off = Engine(small(hold=Hold(enabled=False)), InlineExecutor())
+    verdicts = play(off, feed)
+    assert not any(v.held or v.incident for v in verdicts)
+    parts = off._live["s"].snapshot().state
+    assert b"watch" not in parts
+    assert b"origin" not in parts
+    assert b"recover_events" not in off.head()
+
+
+def test_a_decision_says_whether_it_holds_and_is_read_back():
+    decision = small(calendar=(Plan(0, 5),)).decision
+    assert Decision.of(decision.parts()) == decision
+    assert "hold" not in small(hold=Hold(enabled=False)).decision.parts()
+
+
+def test_a_snapshot_goes_on_under_another_hold():
+    feed = sensors(3_000, 2_000, 30.0, phi=0.0)
+    at = Engine(small(), InlineExecutor())
+    play(at, feed[:2_200])
+    assert at.open_incidents()
+    off = Engine(small(hold=Hold(enabled=False)), InlineExecutor())
+    restored = off.restore(at.snapshot())
+    assert restored.was.hold.enabled
+    off.decide(restored.was)  # the replay, as it was
+    assert play(off, feed[2_200:2_300]) == play(at, feed[2_200:2_300])
+    off.decide(restored.now)
+    assert not any(v.held for v in play(off, feed[2_300:]))
+
+
+def test_a_held_stream_waits_for_no_fit():
+    at = Engine(small(), InlineExecutor())
+    play(at, sensors(2_300, 2_000, 30.0, phi=0.0))
+    rows = at._live["s"]._model.rows_seen
+    more = sensors(5_000, 0, 30.0, phi=0.0, seed=1)
+    play(at, [r._replace(position=Position("t", 0, 2_300 + i)) for i, r in enumerate(more)])
+    assert at._live["s"]._model.rows_seen == rows
+    assert at.ready(more[:5]) == 5

@@ -1,0 +1,309 @@
+"""Sensors have a life: who is known, turned away or forgotten is a function of the events alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rejex_stream.decode import JsonDecoder
+from rejex_stream.decode.mapping import FieldMapping
+from rejex_stream.engine import Engine
+from rejex_stream.engine.lives import Limits, Lives
+from rejex_stream.errors import CheckpointError
+from rejex_stream.features import Feature, FeatureSpec
+from rejex_stream.monitor import MonitorBank
+from rejex_stream.run.executors import InlineExecutor
+from rejex_stream.run.loop import RunSettings
+from rejex_stream.run.monitors import PartitionMonitor
+from rejex_stream.run.partition import PartitionState
+from rejex_stream.run.progress import SensorsForgotten
+from rejex_stream.run.review_items import ReviewItems
+from rejex_stream.testing import ListSink, ListSource
+from rejex_stream.testing import MemorySnapshotStore as Store
+from rejex_stream.types import Label, Partition, Position, Reading, Reason, Record
+from tests.test_decisions import Watching
+from tests.test_runtime import play
+from tests.test_state_moves import CONFIG, SPEC
+
+ONE = Partition("input", 0)
+GROUPED = JsonDecoder(FieldMapping(["x"], sensor="id", time="t", group="g"))
+LAGS = replace(SPEC, features=FeatureSpec(("x",), (Feature("lag", "x", 3),)))
+
+
+def record(offset, time_ms, sensor, group=None, x=None):
+    body = {"id": sensor, "g": group or sensor, "t": time_ms}
+    body["x"] = (offset * 7919) % 101 if x is None else x
+    return Record(Position(*ONE, offset), None, json.dumps(body).encode())
+
+
+def feed(*told):
+    """Records of (time, sensor) or (time, sensor, group)."""
+    return [record(i, *one) for i, one in enumerate(told)]
+
+
+def state_of(pipeline=SPEC, **limits):
+    return PartitionState(
+        ONE, decoder=GROUPED, engine=Engine(pipeline, InlineExecutor()),
+        context=ReviewItems(GROUPED.channels, points=3),
+        monitor=PartitionMonitor(ONE, CONFIG, lambda *_: None), limits=Limits(**limits),
+    )  # fmt: skip
+
+
+def verdicts(outcomes):
+    return [outcome.verdict for outcome in outcomes]
+
+
+def seqs(outcomes):
+    return [outcome.verdict.seq for outcome in outcomes]
+
+
+# ------------------------------------------------------------------------------ forgetting
+def test_a_sensor_silent_for_so_long_begins_anew_and_others_go_on():
+    state = state_of(forget_after_ms=800)
+    told = [(0, "a"), *((100 * i, "bc"[i % 2]) for i in range(1, 12)), (1100, "a"), (1110, "b")]
+    outcomes = state.process(feed(*told))
+    assert (outcomes[-2].verdict.sensor, outcomes[-2].verdict.seq) == ("a", 0)
+    assert (outcomes[-1].verdict.sensor, outcomes[-1].verdict.seq) == ("b", 5)
+
+
+def test_one_clock_that_runs_ahead_forgets_nobody():
+    state = state_of(forget_after_ms=800)
+    outcomes = state.process(
+        feed((0, "a"), (1, "b"), (10**12, "c"), (2, "a"), (10**13, "c"), (3, "a"))
+    )
+    assert seqs(outcomes) == [0, 0, 0, 1, 1, 2]
+
+
+def test_a_sensor_that_brings_old_events_late_is_not_silent():
+    state = state_of(forget_after_ms=800)
+    told = [
+        (5000, "a"),
+        (5001, "b"),
+        (0, "late"),
+        (1, "late"),
+        (5100, "a"),
+        (5101, "b"),
+        (2, "late"),
+    ]
+    assert seqs(state.process(feed(*told))) == [0, 0, 0, 1, 1, 1, 2]
+
+
+def test_a_clock_that_was_ahead_and_is_mended_counts_as_heard_now():
+    state = state_of(forget_after_ms=800)
+    told = [
+        (0, "a"),
+        (0, "b"),
+        (10**9, "c"),
+        (0, "c"),
+        *((100 * i, "ab"[i % 2]) for i in range(20)),
+    ]
+    state.process(feed(*told))
+    assert set(state.take_forgotten()) == {"c"}
+
+
+def test_of_a_group_a_sensor_is_forgotten_and_the_others_keep_the_model():
+    state = state_of(LAGS, forget_after_ms=800)
+    told = [(10 * i, "ab"[i % 2], "g") for i in range(100)]
+    told += [(1000 + 10 * i, "bc"[i % 2], "g") for i in range(100)]
+    state.process(feed(*told))
+    assert state.take_forgotten() == []
+    (after, again) = state.process([record(200, 2000, "a", "g"), record(201, 2001, "b", "g")])
+    assert after.verdict.reason is Reason.WARM_UP, "its lags are gone"
+    assert after.verdict.seq == 200
+    assert again.verdict.reason is not Reason.WARM_UP
+
+
+# ---------------------------------------------------------------------------- too many
+def test_one_sensor_too_many_is_turned_away_until_one_is_forgotten():
+    state = state_of(max_keys=2, forget_after_ms=800)
+    told = [(0, "a"), (1, "b"), (2, "c"), (3, "a"), (2000, "b"), (2001, "c"), (2002, "c")]
+    found = verdicts(state.process(feed(*told)))
+    assert [v.reason is Reason.TOO_MANY_SENSORS for v in found] == [0, 0, 1, 0, 0, 0, 0]
+    assert found[2].label is Label.REJECTED
+    assert (found[2].seq, found[2].score, found[2].sensor) == (0, None, "c")
+    assert [v.seq for v in found[-2:]] == [0, 1]
+
+
+def test_a_flood_of_names_takes_no_model_from_anybody_and_leaves_nothing_behind():
+    state, alone = state_of(max_keys=2), state_of()
+    flood = [(i, f"hostile-{i}") for i in range(2, 300)]
+    told = [(0, "a"), (1, "b")]
+    for i, one in enumerate(flood):
+        told += [one, (i + 2, "ab"[i % 2])]
+    known = [
+        v for v in verdicts(state.process(feed(*told))) if v.reason is not Reason.TOO_MANY_SENSORS
+    ]
+    expected = [r for r in feed(*told) if json.loads(r.value)["id"] in "ab"]
+    assert known == verdicts(alone.process(expected))
+    assert len(state._engine.streams()) == len(state._context.sensors()) == len(state._lives) == 2
+    assert sorted(state._monitor.bank) == ["a", "b"]
+
+
+def test_a_name_in_many_groups_is_as_many_sensors():
+    state = state_of(max_keys=3)
+    found = verdicts(state.process(feed(*((i, "a", f"g{i}") for i in range(9)))))
+    assert sum(v.reason is Reason.TOO_MANY_SENSORS for v in found) == 6
+    assert len(state._engine.streams()) == 3
+
+
+# ---------------------------------------------------------------------------- the three laws
+def oracle(told, limits):
+    """The rule as it is said, slowly; an engine of its own for each life of a sensor."""
+    lives, found = {}, []
+    after, step = limits.forget_after_ms, None
+    if after is not None:
+        step = max(1, after // 8)
+    newest = {}
+    now = None
+    for i, (time_ms, sensor) in enumerate(told):
+        newest[sensor] = max(newest.get(sensor, -(10**18)), time_ms)
+        others = sorted(newest.values())[:-1]
+        was = now
+        # What a second sensor has ever reached: never earlier than it was.
+        now = max(others[-1], was) if was is not None else (others[-1] if others else None)
+        if step is not None and now is not None and (was is None or now // step > was // step):
+            lives = {who: it for who, it in lives.items() if not now - it[0] > after}
+        heard = time_ms if now is None else max(time_ms, now)
+        reading = GROUPED.decode(record(i, time_ms, sensor))
+        if sensor in lives:
+            lives[sensor][0] = heard
+        elif limits.max_keys is not None and len(lives) >= limits.max_keys:
+            found.append((sensor, 0, Label.REJECTED, Reason.TOO_MANY_SENSORS, None))
+            continue
+        else:
+            lives[sensor] = [heard, Engine(SPEC, InlineExecutor())]
+        (v,) = lives[sensor][1].process([reading])
+        found.append((v.sensor, v.seq, v.label, v.reason, v.score))
+    return found
+
+
+@st.composite
+def histories(draw):
+    time_ms, told = 0, []
+    for _ in range(draw(st.integers(1, 120))):
+        time_ms += draw(st.sampled_from([0, 1, 3, 10, 40]))
+        jump = draw(st.sampled_from([0] * 12 + [-60, 500]))
+        told.append((time_ms + jump, draw(st.sampled_from("aaabbcdef"))))
+    return told
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    histories(),
+    st.builds(
+        Limits,
+        forget_after_ms=st.sampled_from([None, 1, 16, 50, 200]),
+        max_keys=st.sampled_from([None, 1, 2, 4]),
+    ),
+    st.lists(st.integers(1, 30), min_size=1),
+    st.lists(st.booleans(), min_size=1),
+)
+def test_in_any_cut_and_restored_anywhere_it_is_the_rule(told, limits, cuts, restores):
+    def fresh():
+        return state_of(**{name: getattr(limits, name) for name in ("forget_after_ms", "max_keys")})
+
+    state, records, found, i = fresh(), feed(*told), [], 0
+    parts = {}
+    while records:
+        n = cuts[i % len(cuts)]
+        found += verdicts(state.process(records[:n]))
+        records = records[n:]
+        if restores[i % len(restores)]:
+            piece = state.snapshot().encoded()
+            state.parts.keep()
+            kept = parts if piece.base is not None else {}
+            parts = {name: b for name, b in (kept | piece.parts).items() if b is not None}
+            state = fresh()
+            state.restore(parts)
+            state.decide()
+        i += 1
+    told_now = [(v.sensor, v.seq, v.label, v.reason, v.score) for v in found]
+    assert told_now == oracle(told, limits)
+
+
+def test_what_is_replayed_is_replayed_by_the_limits_of_then():
+    then, now = state_of(max_keys=2), state_of(max_keys=3)
+    then.process(feed((0, "a"), (1, "b"), (2, "c")))
+    now.restore(then.snapshot().encoded().parts)
+    (replayed,) = now.process([record(3, 3, "c")], replay_to=4)
+    assert replayed.verdict.reason is Reason.TOO_MANY_SENSORS
+    now.decide()
+    (live,) = now.process([record(4, 4, "c")])
+    assert live.verdict.reason is Reason.WARM_UP
+
+
+def test_the_limits_come_from_the_settings_and_forgetting_is_told_once():
+    told = [(0, "a"), (1, "b"), (2, "c"), (5000, "a"), (5001, "b"), (5002, "c"), (5003, "c")]
+    values = [one.value for one in feed(*told)]
+    watching, sink, store = Watching(), ListSink(), Store()
+    knobs = {
+        "forget_after": 1,
+        "max_keys": 2,
+        "snapshot_every_events": 10**6,
+        "max_poll_records": 1,
+    }
+    play(
+        ListSource(values), sink, store, engine=lambda _, fits: Engine(SPEC, fits),
+        decoder=GROUPED, observers=[watching], knobs=knobs,
+    )  # fmt: skip
+    reasons = [outcome.verdict.reason for outcome in sink.outcomes]
+    assert [r is Reason.TOO_MANY_SENSORS for r in reasons] == [0, 0, 1, 0, 0, 1, 1]
+    (gone,) = watching.of(SensorsForgotten)
+    assert gone == SensorsForgotten(ONE, ["b"], replaying=False)
+    assert RunSettings().limits == Limits(max_keys=100_000)
+
+
+# ------------------------------------------------------------------------------- the rest
+def test_what_was_forgotten_is_gone_everywhere():
+    state = state_of(forget_after_ms=800)
+    state.process(feed((0, "a"), *((100 * i, "bc"[i % 2]) for i in range(1, 30))))
+    assert sorted(state._engine.streams()) == sorted(state._context.sensors()) == ["b", "c"]
+    assert isinstance(state._monitor.bank, MonitorBank)
+    assert sorted(state._monitor.bank) == ["b", "c"]
+
+
+def test_a_snapshot_under_way_holds_whoever_is_forgotten_before_it_is_whole():
+    limits = {"forget_after_ms": 800, "max_keys": 3}
+    told = feed(*((100 * i, "abc"[min(i, 2)] if i < 3 else "bc"[i % 2]) for i in range(30)))
+    state, still = state_of(**limits), state_of(**limits)
+    for one in (state, still):
+        one.process(told[:3])
+    wanted = still.snapshot().encoded().parts
+    state.begin_snapshot()
+    state.process(told[3:])  # a is forgotten, and nothing of it had been viewed
+    assert state.take_forgotten() == ["a"]
+    found = state.parts.next_piece(math.inf).encoded().parts
+    assert found == wanted
+
+    again = state_of(**limits)
+    again.restore(found)
+    (late,) = again.process([record(3, 250, "d")])  # a still counts there
+    assert late.verdict.reason is Reason.TOO_MANY_SENSORS
+
+
+@pytest.mark.parametrize(
+    ("head", "views"),
+    [
+        ({"limits": {}, "clock": [None, 0]}, {"a": {"a": "x"}}),
+        ({"limits": {}, "clock": "?"}, {}),
+        ({"limits": {"max_keys": 0}, "clock": []}, {}),
+        ({"limits": {}}, {}),
+        ([], {}),
+        ({"limits": {}, "clock": []}, {"a": 1}),
+    ],
+)
+def test_what_is_no_life_is_refused(head, views):
+    with pytest.raises(CheckpointError, match="known of sensors is broken"):
+        Lives().restore(head, views)
+
+
+def test_hearing_is_cheap():
+    lives = Lives(Limits(forget_after_ms=10**9, max_keys=10))
+    events = [Reading("a", "a", i, (), Position("t", 0, i)) for i in range(10)]
+    assert lives.hear(events).end == 10
+    assert len(lives) == 1

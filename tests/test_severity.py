@@ -1,0 +1,112 @@
+"""Severity: exact up to the largest reference score, a model beyond, and never falling."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rejex_stream.engine import Engine
+from rejex_stream.rejection.severity import LARGEST_SEVERITY, severity
+from rejex_stream.rejection.window import ScoreWindow
+from rejex_stream.run.executors import InlineExecutor
+from tests.streams import readings, spec
+
+any_score = st.one_of(
+    st.integers(-3, 3).map(float), st.floats(allow_nan=False, allow_infinity=False)
+)
+
+
+def of(window, score):
+    return severity(window, score, window.rank(score)[0])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(any_score, min_size=2, max_size=40), st.lists(any_score, min_size=2, max_size=8))
+def test_severity_is_finite_never_falls_and_is_the_conformal_p_value_within_the_window(
+    scores, probes
+):
+    window = ScoreWindow(50, scores)
+    if window.is_constant:
+        return
+    found = [of(window, score) for score in sorted(probes)]
+    assert found == sorted(found)
+    assert all(0 <= one <= LARGEST_SEVERITY for one in found)
+    for score in probes:
+        if score <= max(scores):
+            above = sum(s >= score for s in scores)
+            assert of(window, score) == pytest.approx(
+                math.log10((len(scores) + 1) / (above + 1)), abs=1e-12
+            )
+        else:
+            assert of(window, score) >= math.log10(len(scores) + 1)
+
+
+def test_twenty_standard_deviations_are_severer_than_five_where_ranks_are_equal():
+    window = ScoreWindow(2000, np.abs(np.random.default_rng(0).normal(size=2000)))
+    assert window.rank(5.0) == window.rank(20.0) == (2000, 2000)
+    assert of(window, 20.0) > 3 * of(window, 5.0) > 3 * math.log10(2001)
+
+
+@pytest.mark.parametrize("values", [7, 40, 10**9])
+def test_exchangeable_scores_reach_x_at_most_as_often_as_it_says_whatever_the_ties(values):
+    # Exact, not by chance: each score of a bag in turn is the new one.
+    rng = np.random.default_rng(values)
+    bag = rng.integers(0, values, size=401).astype(float).tolist()
+    found = sorted(
+        (of(ScoreWindow(400, bag[:i] + bag[i + 1 :]), score) for i, score in enumerate(bag)),
+        reverse=True,
+    )
+    for rank, one in enumerate(found, start=1):
+        if one <= math.log10(401) + 1e-12:
+            assert 10 ** -found[rank - 1] * 401 >= sum(f >= one for f in found) - 1e-6
+
+
+def frequency(draw, n, level, events=120_000):
+    """How often a severity comes, times 10^level."""
+    scores = draw(np.random.default_rng(n), events + n).tolist()
+    window, hits = ScoreWindow(n, scores[:n]), 0
+    for score in scores[n:]:
+        hits += of(window, score) >= level
+        window.push(score)
+    return hits / events * 10**level
+
+
+@pytest.mark.parametrize(
+    ("draw", "n", "low", "high"),
+    [
+        (lambda rng, m: rng.exponential(size=m), 300, 0.8, 1.6),
+        (lambda rng, m: np.abs(rng.normal(size=m)), 300, 0.7, 1.3),
+        (lambda rng, m: rng.chisquare(3, size=m), 300, 0.8, 1.6),
+        (lambda rng, m: np.abs(rng.normal(size=m)), 2000, 0.7, 1.3),
+        (lambda rng, m: np.abs(rng.standard_t(3, size=m)), 2000, 0.7, 1.3),  # within the window
+        (lambda rng, m: np.abs(rng.standard_t(3, size=m)), 300, 1.3, 4.0),  # a power: too often
+    ],
+)
+def test_a_severity_of_3_comes_about_once_in_1000_normal_events(draw, n, low, high):
+    assert low <= frequency(draw, n, 3) <= high
+
+
+def test_ties_at_the_top_leave_the_tail_a_length():
+    window = ScoreWindow(100, [0.0] * 50 + [1.0] * 50)
+    assert of(window, 1.0) == pytest.approx(math.log10(101 / 51))
+    # The mean excess of the tied half above the score before it is 1.
+    assert of(window, 3.0) == pytest.approx(math.log10(101) + 2 / math.log(10))
+
+
+def test_scores_at_the_ends_of_the_floats_have_a_severity():
+    window = ScoreWindow(4, [-1.7e308, -1.7e308, 0.0, 1.6e308])
+    assert math.isfinite(of(window, 1.7e308))
+    assert of(ScoreWindow(3, [0.0, 0.0, 5e-324]), 1.0) == LARGEST_SEVERITY
+
+
+def test_severity_is_said_where_a_label_is_judged_and_nowhere_else():
+    feed = readings(400, missing=0.1, stuck=120)
+    for verdict in Engine(spec(), InlineExecutor()).process(feed):
+        judged = verdict.reason is None or verdict.reason == "ambiguous"
+        assert (verdict.severity is not None) == judged
+        if judged:
+            assert verdict.severity >= 0

@@ -1,0 +1,259 @@
+"""A budget that streams share: the theorem for every owner, in the order of the partition."""
+
+from __future__ import annotations
+
+from collections import Counter
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rejex_stream.detectors import make_detector
+from rejex_stream.engine import Engine
+from rejex_stream.engine.checkpoint import seal
+from rejex_stream.engine.credits import SharedCredits
+from rejex_stream.engine.engine import Decision
+from rejex_stream.engine.stream import StreamSnapshot
+from rejex_stream.errors import CheckpointError, ConfigError
+from rejex_stream.outcomes import is_ranked
+from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.rejection.governor import Governor
+from rejex_stream.rejection.verdict import Judge
+from rejex_stream.run.executors import InlineExecutor
+from rejex_stream.testing import DelayedExecutor
+from rejex_stream.types import Position, Reading
+from tests.streams import readings, spec
+from tests.test_governor import Adversary, overspent
+
+KEYS = ("north/a", "north/b", "south/a", "alone")
+OWNERS = {
+    "stream": lambda key: key,
+    "group": lambda key: key.rpartition("/")[0] or key,
+    "partition": lambda key: "",
+}
+FEW = settings(max_examples=5, deadline=None)
+
+
+def engine(owner, *, burst=1, rate=0.1, live=None, **more):
+    recipe = spec(rate=rate, burst=burst, owner=owner, **more)
+    idle = None if live is None else {}
+    return Engine(recipe, InlineExecutor(), idle=idle, max_live_streams=live)
+
+
+def cut(made, feed, cuts):
+    edges = [0, *cuts, len(feed)]
+    return [verdict for a, b in pairwise(edges) for verdict in made.process(feed[a:b])]
+
+
+cuts_of = st.lists(st.integers(0, 800), max_size=8).map(sorted)
+
+
+# ------------------------------------------------------------------------------ the theorem
+@pytest.mark.parametrize("owner", OWNERS)
+@FEW
+@given(
+    rate=st.floats(0.02, 0.08).map(lambda x: round(x, 3)),
+    burst=st.integers(1, 20),
+    greed=st.floats(0, 1),
+    seed=st.integers(0, 10**6),
+)
+def test_no_stretch_of_an_owner_s_events_has_more_than_rate_times_length_plus_burst(
+    owner, rate, burst, greed, seed
+):
+    policy = RejectionPolicy(0.1, rate=rate, burst=burst, owner=owner)
+    rng, shared, players = np.random.default_rng(seed), {}, {}
+    for key in KEYS:
+        name = policy.shared_by(key)
+        if name is not None:
+            shared.setdefault(name, Governor(policy, is_shared=True))
+        judge = Judge(policy, 200, shared.get(name))
+        judge.replace_window(rng.random(150))
+        players[key] = judge, Adversary(judge, greed, rng)
+    said = {}
+    for i in range(900):
+        key = KEYS[rng.integers(len(KEYS))]
+        judge, adversary = players[key]
+        verdicts = [None]
+        reading = Reading(key, key, i, (0.0,), Position("t", 0, i))
+        judge.judge([reading], [0], i, [adversary.score()], 0, verdicts)
+        said.setdefault(OWNERS[owner](key), []).extend(filter(is_ranked, verdicts))
+    for verdicts in said.values():
+        rejected = [verdict.label == "rejected" for verdict in verdicts]
+        assert overspent(rejected, [Fraction(repr(rate))] * len(rejected)) <= burst
+        assert sum(rejected) >= 0.5 * rate * len(rejected)
+    assert len(said) == {"stream": 4, "group": 3, "partition": 1}[owner]
+
+
+# ----------------------------------------------------------------------------- the three laws
+@pytest.mark.parametrize("owner", OWNERS)
+@pytest.mark.parametrize("more", [{"guard": 0.9}, {"evidence": True}])
+@FEW
+@given(seed=st.integers(0, 99), cuts=cuts_of)
+def test_no_cut_changes_a_verdict(owner, more, seed, cuts):
+    feed = readings(800, KEYS, seed=seed, stuck=30)
+    one_by_one = cut(engine(owner, **more), feed, range(1, 800))
+    assert cut(engine(owner, **more), feed, cuts) == one_by_one
+    said = Counter(verdict.withheld for verdict in one_by_one if is_ranked(verdict))
+    assert said[True] > 0, "nothing was at stake"
+
+
+def test_the_cuts_do_not_matter_to_a_detector_that_learns_event_by_event():
+    feed = readings(800, KEYS)
+    few = {"window_size": 20, "warm_up_events": 30, "scale_events": 20}
+    trees = make_detector("HalfSpaceTrees", n_trees=2, **few)
+    said = [
+        cut(engine("partition", detector=trees, evidence=True), feed, at)
+        for at in ((), range(1, 800), (3, 77))
+    ]
+    assert said[0] == said[1] == said[2]
+    assert any(verdict.withheld for verdict in said[0])
+
+
+@pytest.mark.parametrize("owner", ["group", "partition"])
+@FEW
+@given(seed=st.integers(0, 99), at=st.integers(300, 799), live=st.sampled_from([None, 1, 2]))
+def test_a_crash_leaves_the_credit_where_it_was_whoever_is_idle(owner, seed, at, live):
+    feed = readings(800, KEYS, seed=seed)
+    whole = engine(owner, live=live)
+    before = whole.process(feed[:at])
+    blob = whole.snapshot()
+    after = whole.process(feed[at:])
+    other = engine(owner, live=live)
+    other.process(feed)  # a credit of its own, newer by its count, which is dropped
+    other.restore(blob)
+    assert other.process(feed[at:]) == after
+    assert before + after == engine(owner).process(feed)
+
+
+def test_streams_kept_at_different_times_know_the_newest_credit_together():
+    feed = readings(800, KEYS)
+    whole = engine("partition")
+    kept = {}
+    for reading in feed[:600]:  # every stream is kept when it was last heard of, and not again
+        whole.process([reading])
+        kept[reading.stream_key] = whole.snapshot_stream(reading.stream_key)
+    wanted = whole.process(feed[600:])
+    for last in KEYS:  # whichever of them comes back after the one that was heard of last
+        other = engine("partition")
+        for key in sorted(KEYS, key=lambda key: key == last):
+            other.restore_stream(key, kept[key])
+        assert other.process(feed[600:]) == wanted, last
+
+
+@pytest.mark.parametrize("last", KEYS)
+def test_whoever_wakes_first_knows_the_newest_credit(last):
+    whole = engine("partition", live=1)
+    feed = readings(400, KEYS)
+    for reading in feed:  # whoever is put away is so with the credit of that moment
+        whole.process([reading])
+    at = max(i for i, reading in enumerate(feed) if reading.stream_key == last)
+    whole.process([feed[at]._replace(position=Position("t", 0, 400))])
+    kept = {}
+    for key in sorted(KEYS, key=lambda key: key == last):  # the first of them wakes
+        view = whole.view(key)
+        kept[key] = StreamSnapshot(view.state(), view.model(), view.model_version)
+    other = engine("partition", live=1)
+    other.restore_streams(whole.head(), kept)
+    assert other._shared.of("alone").state() == whole._shared.of("alone").state()
+
+
+# --------------------------------------------------------------------------- other decisions
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ({"owner": "partition"}, {"owner": "stream"}),
+        ({"owner": "stream"}, {"owner": "group"}),
+        ({"owner": "stream", "burst": 30}, {"burst": 2}),
+        ({"owner": "partition", "burst": 30}, {"owner": "partition", "burst": 2}),
+        ({"owner": "stream"}, {"burst": None}),
+    ],
+)
+def test_a_replay_by_the_decision_that_was_finds_the_credit_that_was(was, now):
+    feed = readings(800, KEYS)
+    whole = Engine(spec(rate=0.1, **{"burst": 3} | was), InlineExecutor())
+    whole.process(feed[:400])
+    other = Engine(spec(rate=0.1, **{"burst": 3} | now), InlineExecutor())
+    said = other.restore(whole.snapshot())
+    other.decide(said.was)
+    assert other.process(feed[400:]) == whole.process(feed[400:])
+
+
+@pytest.mark.parametrize("live", [None, 1])
+def test_another_rate_takes_the_shared_credit_along_and_another_owner_begins_anew(live):
+    feed, made = readings(800, KEYS), engine("partition", live=live, burst=8)
+    made.process(feed)
+    shared = made._shared.of("alone")
+    credit = shared.credit / shared.price
+    assert 0 <= credit < 8
+    half = RejectionPolicy(0.2, rate=0.05, burst=8, owner="partition")
+    made.decide(Decision(half, evidence=False))
+    shared = made._shared.of("alone")
+    assert shared.credit / shared.price == pytest.approx(credit, abs=1 / 20)
+    made.decide(Decision(RejectionPolicy(0.2, rate=0.05, burst=4, owner="group"), evidence=False))
+    made.process(feed[-30:])
+    assert all(made._shared.of(key).asked > 0 for key in ("north/a", "south/a"))
+
+
+def test_a_decision_gives_nothing_back_of_what_a_forgotten_stream_has_spent():
+    made = engine("partition", live=1)
+    feed = readings(800, KEYS)
+    for reading in feed:
+        made.process([reading])
+    spent = made._shared.of("alone").state()
+    made.forget(feed[-1].stream_key)  # the others were put away with an older credit
+    made.decide(Decision(made.spec.policy, evidence=False))
+    assert made._shared.of("alone").state() == spent
+
+
+def test_a_fit_that_is_waited_for_comes_before_any_verdict_all_the_same():
+    feed = readings(600, KEYS)
+    made = Engine(spec(rate=0.1, burst=1, owner="partition"), DelayedExecutor(seed=5))
+    done, said = 0, []
+    while done < len(feed):
+        ready = made.ready(feed[done : done + 70])
+        said += made.process(feed[done : done + ready])
+        done += ready
+    assert said == engine("partition").process(feed)
+
+
+# ------------------------------------------------------------------------------ what is refused
+@pytest.mark.parametrize("credit", [["-1", "20", None], ["1", "0", None], [1, 2, "x", 4, 5, 6]])
+def test_a_credit_that_is_none_is_no_snapshot(credit):
+    policy = RejectionPolicy(0.1, rate=0.1, burst=3, owner="partition")
+    shared = SharedCredits(policy)
+    parts = {"key": "a", "seq": 0, "window": [], "sensors": {}, "model": {}, "model_version": 0}
+    kept = seal("stream-state", 2, parts | {"judge": {"credit": credit, "constant": False}})
+    with pytest.raises(CheckpointError, match="The credit in a snapshot is none"):
+        shared.renew(policy, {"a": StreamSnapshot(kept, b"", 0)}, asleep=True)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (
+            {"rate": 0.1, "burst": 3, "owner": "team"},
+            "owner = 'team' is unknown: use stream, group",
+        ),
+        ({"rate": 0.1, "owner": "group"}, "owner = 'group' belongs to a budget that holds"),
+        ({"tolerance": 4, "owner": "partition"}, "belongs to a budget that holds: give a burst"),
+    ],
+)
+def test_owners_that_cannot_be_are_refused(more, words):
+    with pytest.raises(ConfigError, match=words):
+        RejectionPolicy(0.1, **more)
+
+
+@pytest.mark.parametrize("gone", [("north/a", "north/b"), ("north/a",), ("north/b",)])
+@pytest.mark.parametrize("owner", ["group", "partition"])
+def test_a_budget_outlives_the_streams_that_are_forgotten(owner, gone):
+    feed = readings(2000, KEYS)
+    whole, other = engine(owner, burst=8), engine(owner, burst=8)
+    for reading in feed[:800]:
+        whole.process([reading])
+    for key in gone:
+        whole.forget(key)
+    other.restore(whole.snapshot())
+    assert other.process(feed[800:]) == whole.process(feed[800:])

@@ -1,0 +1,394 @@
+"""Tables as plants export them: read, said, judged, and read again by the config that was saved."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from rejex_stream.cli import main
+from rejex_stream.config import load_config
+from rejex_stream.config.assembly import engine_spec
+from rejex_stream.encode import decode_verdict
+from rejex_stream.errors import ConfigError
+from rejex_stream.plan.suggest import suggest
+from rejex_stream.tables import Asked, open_table
+
+BEGUN = datetime(2024, 1, 6, tzinfo=UTC)
+N = 1200
+
+
+def level(i):
+    """A number that varies, with spikes; the same every time."""
+    return (900.0 if i % 173 == 172 else 0.0) + 1500 + 40 * math.sin(i / 7) + i * 7919 % 101 / 10
+
+
+def when(i, minutes=15):
+    return BEGUN + timedelta(minutes=minutes * i)
+
+
+def comma(number):
+    return number.translate(str.maketrans(",.", ".,"))
+
+
+def german():
+    rows = ["Zeitstempel;Messstelle;Füllstand;Druck;Bemerkung;"]
+    for i in range(N):
+        values = f"{comma(f'{level(i):,.2f}')};{comma(f'{i * 31 % 17 / 10:.1f}')}"
+        rows += [f"{when(i):%d.%m.%Y %H:%M};Becken {k};{values};;" for k in "AB"]
+    return "\r\n".join([*rows, ""]).encode("latin-1")
+
+
+def american():
+    rows = ["Date/Time,Sensor ID,Flow Rate,Status"]
+    for i in range(N):
+        at = when(i)
+        hour = at.hour % 12 or 12
+        text = f"{at.month}/{at.day}/{at.year} {hour}:{at.minute:02d} {at:%p}"
+        rows += [f'{text},P-{k},"{level(i + k):,.1f}",OK' for k in (1, 2)]
+    return "\n".join([*rows, ""]).encode()
+
+
+def utf16():
+    rows = ["Timestamp\tTemp\tVibration"]
+    rows += [f"{when(i):%Y/%m/%d %H:%M:%S}\t{level(i):.3f}\t{i * 31 % 17}" for i in range(N)]
+    return "\r\n".join([*rows, ""]).encode("utf-16")
+
+
+def headerless():
+    rows = [f"{int(when(i).timestamp())},{level(i):.3f},{i * 31 % 17}" for i in range(N)]
+    return "\n".join([*rows, ""]).encode()
+
+
+def long_layout():
+    rows = ["time,asset,parameter,reading"]
+    for i in range(N):
+        at = f"{when(i):%Y-%m-%dT%H:%M:%SZ}"
+        for asset in "XY":
+            rows += [f"{at},{asset},temp,{level(i) / 20:.2f}", f"{at},{asset},speed,{level(i + 9)}"]
+    return "\n".join([*rows, ""]).encode()
+
+
+def offsets():
+    rows = ["when;level"]
+    for i in range(N):
+        local = when(i) + timedelta(hours=2)
+        rows.append(f"{local:%Y-%m-%dT%H:%M:%S}+02:00;{level(i):.2f}")
+    return "\n".join([*rows, ""]).encode()
+
+
+def excel():
+    rows = ["Datum;Pumpe;Wert"]
+    rows += [f"{when(i):%d.%m.%Y %H:%M:%S};7;{comma(f'{level(i):.2f}')}" for i in range(N)]
+    return b"\xef\xbb\xbf" + "\r\n".join([*rows, ";;", ";;", ";;", ""]).encode()
+
+
+def spaced():
+    rows = ["ts|a|b"]
+    for i in range(N):
+        value = f"{level(i) * 10:,.1f}".replace(",", "\u202f").replace(".", ",")
+        rows.append(f"{int(when(i).timestamp() * 1000)}|{value}|{i * 31 % 17}")
+    return "\n".join([*rows, ""]).encode()
+
+
+TABLES = {
+    "german.csv": (
+        german,
+        {"time": "Zeitstempel", "sensor": "Messstelle", "channels": ["Füllstand", "Druck"]},
+        ["encoding: cp1252", "delimiter: ';'", "decimal mark ','", "%d.%m.%Y %H:%M", "UTC"],
+        2 * N,
+    ),
+    "american.csv": (
+        american,
+        {"time": "Date/Time", "sensor": "Sensor ID", "channels": ["Flow Rate"]},
+        ["thousands ','", "%m/%d/%Y %I:%M %p", "time zone: none"],
+        2 * N,
+    ),
+    "utf16.txt": (
+        utf16,
+        {"time": "Timestamp", "sensor": None, "channels": ["Temp", "Vibration"]},
+        ["delimiter: '\\t'", "%Y/%m/%d %H:%M:%S"],
+        N,
+    ),
+    "headerless.csv": (
+        headerless,
+        {"time": "column_1", "sensor": None, "channels": ["column_2", "column_3"]},
+        ["header: none, the first row is data"],
+        N,
+    ),
+    "long.csv": (
+        long_layout,
+        {"time": "time", "sensor": "asset", "tag": "parameter", "channels": ["reading"]},
+        ["each parameter of a asset is a series of its own"],
+        4 * N,
+    ),
+    "offsets.csv": (
+        offsets,
+        {"time": "when", "sensor": None, "channels": ["level"]},
+        ["delimiter: ';'"],
+        N,
+    ),
+    "excel.csv": (
+        excel,
+        {"time": "Datum", "sensor": "Pumpe", "channels": ["Wert"]},
+        ["empty rows: 3 hold only delimiters", "%d.%m.%Y %H:%M:%S"],
+        N,
+    ),
+    "spaced.psv": (
+        spaced,
+        {"time": "ts", "sensor": None, "channels": ["a", "b"]},
+        ["thousands ' '", "delimiter: '|'"],
+        N,
+    ),
+}
+
+
+def judged(verdict):
+    """Everything of a verdict that a run has to repeat."""
+    v = verdict
+    return v.position, v.sensor, v.event_time_ms, v.label, v.reason, v.score, v.rank
+
+
+@pytest.mark.parametrize("name", sorted(TABLES))
+def test_a_table_of_any_dialect_is_scored_and_its_config_runs_to_the_same(
+    name, tmp_path, capsys, monkeypatch
+):
+    make, meant, said, n = TABLES[name]
+    path, saved, out = tmp_path / name, tmp_path / "my plant.toml", tmp_path / "scored.csv"
+    path.write_bytes(make())
+    verdicts = tmp_path / "score.jsonl"
+    words = ["score", str(path), "--detector", "HBOS", "--output", "json"]
+    words += ["--verdicts", str(verdicts), "--save-config", str(saved), "--out", str(out)]
+    assert main(words) == 0
+    shown, err = capsys.readouterr()
+    found = json.loads(shown)
+    guess = found["guess"]
+    assert {key: guess[key] for key in meant} == meant
+    for words in said:
+        assert words in err, err
+    assert found["measured"]["events"] == n
+    scored = [decode_verdict(line) for line in verdicts.read_bytes().splitlines()]
+    assert scored[0].event_time_ms == BEGUN.timestamp() * 1000
+    assert max(v.event_time_ms for v in scored) == when(N - 1).timestamp() * 1000
+    wild = [v for v in scored if v.rank is not None and v.rank == v.window_len]
+    assert wild
+
+    # What was saved is valid, and a run of it says the same of every row.
+    assert main(["validate", str(saved)]) == 0
+    config = load_config(saved)
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", str(saved)]) == 0
+    again = [decode_verdict(v) for v in Path(config.output.verdicts).read_bytes().splitlines()]
+    assert [judged(verdict) for verdict in again] == [judged(verdict) for verdict in scored]
+
+    # The table comes back with its own columns, and a verdict in every row.
+    capsys.readouterr()
+    table = open_table(path)
+    rows = list(csv.reader(out.read_text("utf-8").splitlines(), delimiter=table.delimiter))
+    assert rows[0] == [*table.header, "label", "severity", "rank", "reason"]
+    assert len(rows) - 1 == table.n_rows
+    assert [row[-4] for row in rows[1:] if row[-4]] == [str(v.label) for v in scored]
+    assert [row[:-4] for row in rows[1:]] == [table.cells(r) for r in table.records()]
+
+
+def test_the_saved_config_decides_as_score_does(tmp_path, capsys):
+    path, saved = tmp_path / "t.csv", tmp_path / "t.toml"
+    path.write_bytes(offsets())
+    assert main(["score", str(path), "--detector", "HBOS", "--save-config", str(saved)]) == 0
+    table = open_table(path)
+    spec = suggest(table.n_rows, 1, table.guess.channels, detector="HBOS").spec
+    found = engine_spec(load_config(saved))
+    for part in ("features", "policy", "window", "schedule", "seed"):
+        assert getattr(found, part) == getattr(spec, part), part
+    assert "delimiter: ';'" in saved.read_text()
+
+
+# ---------------------------------------------------------------------- whose row is it?
+def mixed(column, names):
+    rows = [f"time,{column},flow"]
+    rows += [f"{when(i).isoformat()},{name},{level(i)}" for i in range(400) for name in names]
+    return "\n".join(rows)
+
+
+@pytest.mark.parametrize("column", ["Sensor ID", "Messstelle", "Pumpe", "whatever", "Asset-Name"])
+def test_two_sensors_are_never_merged(tmp_path, column):
+    path = tmp_path / "t.csv"
+    path.write_text(mixed(column, ["north", "south"]))
+    table = open_table(path)
+    assert (table.guess.sensor, table.n_sensors) == (column, 2)
+
+
+def test_series_that_lie_behind_each_other_are_asked_for(tmp_path):
+    path = tmp_path / "t.csv"
+    rows = ["time,place,flow"]
+    for i in range(400):  # not in lockstep: each has times of its own
+        at = (when(i - 3 * (i % 2)) + timedelta(minutes=i % 2)).isoformat()
+        rows.append(f"{at},{'north' if i % 2 else 'south'},{level(i)}")
+    path.write_text("\n".join(rows))
+    with pytest.raises(ConfigError, match="give --sensor, one of place; or --sensor -"):
+        open_table(path)
+    assert open_table(path, Asked(sensor="place")).n_sensors == 2
+    assert open_table(path, Asked(sensor="-")).guess.sensor is None
+
+
+def test_a_column_of_texts_that_come_back_is_left_out_aloud(tmp_path):
+    path = tmp_path / "t.csv"
+    rows = [
+        "time,mode,flow",
+        *(f"{when(i)},{'on' if i % 3 else 'off'},{level(i)}" for i in range(400)),
+    ]
+    path.write_text("\n".join(rows))
+    table = open_table(path)
+    assert table.guess.sensor is None
+    assert "mode holds 2 texts that come back and is left out" in "\n".join(table.said)
+
+
+# -------------------------------------------------------------------- what is odd is said
+def test_duplicates_disorder_gaps_and_missing_values_are_counted(tmp_path):
+    lines = [f"{when(i):%Y-%m-%dT%H:%M:%SZ},{level(i)},{i % 7},5" for i in range(600)]
+    lines[100] = lines[99]
+    lines[200], lines[201] = lines[201], lines[200]
+    del lines[300:340]
+    lines[400] = lines[400].replace(lines[400].split(",")[1], "")
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["time,flow,step,same", *lines]))
+    table = open_table(path)
+    said = "\n".join(table.said)
+    assert "duplicates: 1 rows" in said
+    assert "disorder: 1 rows" in said
+    assert "gaps: 1, steps of more than 5 times the usual 900 s; the longest 36900 s" in said
+    assert "missing: flow has no value in 1 of 560 rows" in said
+    assert table.guess.aside == {"same": "never changes"}
+
+
+def test_summer_time_is_said_aloud(tmp_path):
+    begun = datetime(2024, 10, 26)
+    lines = [
+        f"{begun + timedelta(minutes=15 * i):%d.%m.%Y %H:%M};{level(i):.1f}" for i in range(400)
+    ]
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["Datum;Wert", *lines]))
+    said = "\n".join(open_table(path, Asked(time_zone="Europe/Berlin")).said)
+    assert "summer time: 4 rows are in the hour that comes twice" in said
+    assert "time zone" not in said
+
+
+def test_months_for_days_are_told_apart_by_the_order_or_doubted(tmp_path):
+    path = tmp_path / "t.csv"
+    days = [datetime(2024, 1, 1) + timedelta(hours=i) for i in range(24 * 12)]
+    rows = [f"{day:%d/%m/%Y %H:%M},{level(day.hour)}" for day in days]
+    path.write_text("\n".join(["date,v", *rows]))
+    assert open_table(path).guess.time_format == "%d/%m/%Y %H:%M"
+    path.write_text("\n".join(["date,v", *rows[:20]]))
+    table = open_table(path)
+    assert table.guess.time_format == "%m/%d/%Y %H:%M"
+    assert "give --time-format '%d/%m/%Y %H:%M'" in "\n".join(table.said)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"PK\x03\x04rest", "is an Excel workbook or a zip: save the table as CSV"),
+        (b"PAR1rest", "is a Parquet file"),
+        (b'{"a": 1}\n', "looks like JSON"),
+        (b"t;x\n1;wet\n2;dry\n3;wet\n", "--delimiter, --decimal, --thousands and --encoding"),
+    ],
+)
+def test_what_is_no_table_is_said_with_the_mend(tmp_path, content, said):
+    path = tmp_path / "t.csv"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=said):
+        open_table(path)
+
+
+# ----------------------------------------------------------------------------- the answer
+def test_score_says_which_rows_when_and_which_channels(tmp_path, capsys):
+    path = tmp_path / "t.csv"
+    path.write_bytes(utf16())
+    words = ["score", str(path), "--detector", "KNN"]
+    assert main([*words, "--output", "json"]) == 0
+    shown, err = capsys.readouterr()
+    assert f"{N:,} rows judged in" in err
+    spike = 3 * 173  # the rows are counted from 1
+    episodes = json.loads(shown)["episodes"]
+    (found,) = [e for e in episodes if e["first_row"] <= spike <= e["last_row"]]
+    assert found["severity"] > 1.5
+    assert found["channels"]["Temp"]
+    assert main(words) == 0
+    out, _ = capsys.readouterr()
+    assert "Episodes: " in out
+    line = next(line for line in out.splitlines() if f"{found['first_row']:,}" in line[40:])
+    assert f"{when(found['first_row'] - 1):%Y-%m-%d %H:%M:%S}" in line
+    assert "Temp" in line
+
+
+def test_standard_input_to_standard_output(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes(american())
+    result = subprocess.run(
+        [sys.executable, "-m", "rejex_stream", "score", "-", "--detector", "HBOS", "--out", "-"],
+        input=path.read_bytes(),
+        env={"PYTHONPATH": ":".join(sys.path), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
+    rows = list(csv.DictReader(io.StringIO(result.stdout.decode())))
+    assert len(rows) == 2 * N
+    assert list(rows[0]) == [
+        "Date/Time",
+        "Sensor ID",
+        "Flow Rate",
+        "Status",
+        "label",
+        "severity",
+        "rank",
+        "reason",
+    ]
+    assert b"Episodes" in result.stderr
+
+
+def test_quantities_never_share_a_model(tmp_path, capsys):
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"\n".join(long_layout().splitlines()[:401]))
+    assert main(["score", str(path), "--detector", "HBOS"]) == 2
+    assert "different quantities cannot share one" in capsys.readouterr().err
+
+
+def test_a_pipe_is_read_once(tmp_path, capsys):
+    path, pipe = tmp_path / "t.csv", tmp_path / "pipe"
+    path.write_bytes(offsets())
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cp", str(path), str(pipe)]):
+        assert main(["score", str(pipe), "--detector", "HBOS", "--output", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["measured"]["events"] == N
+
+
+def test_a_row_that_cannot_be_read_stays_in_the_scored_table(tmp_path, capsys):
+    lines = offsets().decode().splitlines()
+    lines[500] = "nonsense"
+    lines[0] = "when;label"
+    path, out = tmp_path / "t.csv", tmp_path / "o.csv"
+    path.write_text("\n".join(lines))
+    words = ["score", str(path), "--detector", "HBOS", "--out", str(out), "--channel", "label"]
+    assert main(words) == 0
+    rows = list(csv.reader(out.read_text().splitlines(), delimiter=";"))
+    assert rows[0] == ["when", "label", "rejex_label", "severity", "rank", "reason"]
+    assert rows[500] == ["nonsense", "", "", "", "", "expected 2 cells as in the header, got 1"]
+
+
+def test_the_report_of_a_foreign_table_is_one_file(tmp_path, capsys):
+    path, page = tmp_path / "t.csv", tmp_path / "r.html"
+    path.write_bytes(german())
+    assert main(["score", str(path), "--detector", "HBOS", "--report", str(page)]) == 0
+    assert "Becken A" in page.read_text("utf-8")
+    assert Path(page).stat().st_size > 10_000

@@ -473,6 +473,7 @@ with stopping(threading.Event()):
     assert "goes on from what is durable" in told
 
 
+@pytest.mark.thorough
 def test_a_start_without_a_broker_goes_on_trying_and_says_so(tmp_path):
     config = tmp_path / "pump.toml"
     config.write_text(

@@ -134,6 +134,7 @@ def test_the_first_hour_with_a_csv_works_from_top_to_bottom(tmp_path):
     assert {"report.html", "scored.csv", "pump.toml"} <= {p.name for p in tmp_path.iterdir()}
 
 
+@pytest.mark.thorough
 def test_the_page_about_a_detector_of_ones_own_is_right(tmp_path):
     text = DETECTOR.read_text(encoding="utf-8")
     *module, laws = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)

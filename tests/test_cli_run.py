@@ -26,36 +26,11 @@ import pytest
 from rejex_stream.cli import main
 from rejex_stream.encode import decode_verdict
 from rejex_stream.engine.checkpoint import environment as environment_of_scores
+from tests.pump import feed, pump_toml, row
 from tests.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parent.parent
-CONFIG = """
-[pipeline]
-name = "pump"
-[input]
-path = "feed.csv"
-channels = ["flow"]
-time = "t"
-time_unit = "s"
-sensor = "id"
-[detector]
-name = "HBOS"
-[rejection]
-contamination = 0.05
-tolerance = 4
-window = 200
-"""
-
-
-def row(i):
-    return f"{1_700_000_000 + i},p{i % 2},{i * 7919 % 1009 / 100}\n"
-
-
-def feed(folder, n, start=0):
-    with (folder / "feed.csv").open("a") as file:
-        if start == 0:
-            file.write("t,id,flow\n")
-        file.writelines(row(i) for i in range(start, start + n))
+CONFIG = pump_toml()
 
 
 def environment():
@@ -130,14 +105,14 @@ def change(folder, *changes):
 
 # --------------------------------------------------------------------------- to the end of it
 def test_a_run_ends_with_its_input_and_the_next_one_goes_on(pipeline, run):
-    feed(pipeline, 2000)
+    feed(pipeline, 0, 2000)
     first = run_apart(pipeline)
     assert first.returncode == 0, first.stderr
     assert "pump: done" in first.stdout
     assert len(verdicts(pipeline)) == 2000
     again = run(pipeline)
     assert "pump: nothing new" in again.stdout
-    feed(pipeline, 1000, start=2000)
+    feed(pipeline, 2000, 3000)
     more = run(pipeline, "--output", "json")
     assert json.loads(more.stdout)["events"] == 1000
     offsets = [verdict.position.offset for verdict in verdicts(pipeline)]
@@ -149,10 +124,10 @@ def test_a_run_ends_with_its_input_and_the_next_one_goes_on(pipeline, run):
 def test_a_run_in_pieces_gives_the_bytes_of_a_run_in_one(pipeline, run, tmp_path_factory):
     whole = tmp_path_factory.mktemp("whole")
     (whole / "pump.toml").write_text(CONFIG)
-    feed(whole, 3000)
+    feed(whole, 0, 3000)
     assert run(whole).returncode == 0
     for start in (0, 700, 1900):
-        feed(pipeline, {0: 700, 700: 1200, 1900: 1100}[start], start=start)
+        feed(pipeline, start, {0: 700, 700: 1900, 1900: 3000}[start])
         assert run(pipeline).returncode == 0
     for name in ("verdicts.jsonl", "review.jsonl", "deadletter.jsonl"):
         assert (pipeline / name).read_bytes() == (whole / name).read_bytes()
@@ -160,7 +135,7 @@ def test_a_run_in_pieces_gives_the_bytes_of_a_run_in_one(pipeline, run, tmp_path
 
 @pytest.mark.thorough
 def test_verdicts_on_standard_output_are_alone_there(pipeline):
-    feed(pipeline, 500)
+    feed(pipeline, 0, 500)
     change(pipeline, ("[detector]", '[output]\nverdicts = "-"\n[detector]'))
     shown = run_apart(pipeline)
     assert shown.returncode == 0, shown.stderr
@@ -210,7 +185,7 @@ def test_an_empty_feed_of_json_is_done_at_once(pipeline, run):
 
 
 def test_a_typo_in_the_config_costs_a_sentence_and_nothing_else(pipeline, run):
-    feed(pipeline, 10)
+    feed(pipeline, 0, 10)
     change(pipeline, ("tolerance", "tolerence"))
     shown = run(pipeline)
     assert shown.returncode == 2
@@ -219,7 +194,7 @@ def test_a_typo_in_the_config_costs_a_sentence_and_nothing_else(pipeline, run):
 
 
 def test_a_feed_that_cannot_be_read_stops_the_run_and_says_why(pipeline, run):
-    feed(pipeline, 10)
+    feed(pipeline, 0, 10)
     with (pipeline / "feed.csv").open("a") as file:
         file.writelines(f"{i},a,\x1b[31mhot\n" for i in range(3000))
     shown = run(pipeline)
@@ -230,7 +205,7 @@ def test_a_feed_that_cannot_be_read_stops_the_run_and_says_why(pipeline, run):
 
 # ------------------------------------------------------------------------------- the rehearsal
 def test_a_dry_run_writes_nothing_and_shows_the_mix_against_theory(pipeline, run):
-    feed(pipeline, 3000)
+    feed(pipeline, 0, 3000)
     before = sorted(path.name for path in pipeline.iterdir())
     shown = run(pipeline, "--dry-run")
     assert shown.returncode == 0, shown.stderr
@@ -248,7 +223,7 @@ def test_a_dry_run_writes_nothing_and_shows_the_mix_against_theory(pipeline, run
 @pytest.mark.thorough
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_finishes_what_is_in_hand(pipeline, run, which):
-    feed(pipeline, 1500)
+    feed(pipeline, 0, 1500)
     change(pipeline, ('path = "feed.csv"', 'path = "feed.csv"\nfollow = true'))
     with running(pipeline) as process:
         until(lambda: len(verdicts(pipeline)) >= 1000)
@@ -259,7 +234,7 @@ def test_a_signal_finishes_what_is_in_hand(pipeline, run, which):
     assert "Traceback" not in err
     done = len(verdicts(pipeline))
     change(pipeline, ("follow = true", "follow = false"))
-    feed(pipeline, 500, start=1500)
+    feed(pipeline, 1500, 2000)
     more = run(pipeline, "--output", "json")
     assert json.loads(more.stdout)["events"] == 2000 - done
     assert [v.position.offset for v in verdicts(pipeline)] == list(range(2000))
@@ -280,7 +255,7 @@ def test_a_signal_is_heard_before_the_first_line_of_a_followed_file(pipeline):
 # ------------------------------------------------------------------------------ to be watched
 @pytest.mark.thorough
 def test_a_terminal_gets_a_bar_and_no_colour_where_none_is_wanted(pipeline):
-    feed(pipeline, 4000)
+    feed(pipeline, 0, 4000)
     mine, theirs = pty.openpty()
     process = subprocess.Popen(
         command("run", "pump.toml"), cwd=pipeline, stdout=subprocess.DEVNULL, stderr=theirs,
@@ -320,7 +295,7 @@ def get(url):
 
 @pytest.mark.thorough
 def test_metrics_and_health_are_served_while_it_runs(pipeline):
-    feed(pipeline, 1000)
+    feed(pipeline, 0, 1000)
     port = free_port()
     change(pipeline, ('path = "feed.csv"', 'path = "feed.csv"\nfollow = true'))
     with running(pipeline, REJEX_METRICS__PORT=str(port)) as process:
@@ -340,7 +315,7 @@ def test_metrics_and_health_are_served_while_it_runs(pipeline):
 
 def test_alarms_are_logged_and_posted_with_a_signature(pipeline, run):
     """A sensor that sticks raises an alarm; the webhook gets it once, signed."""
-    feed(pipeline, 1500)
+    feed(pipeline, 0, 1500)
     with (pipeline / "feed.csv").open("a") as file:
         file.writelines(f"{1_700_000_000 + i},p0,5.0\n" for i in range(1500, 2500))
     received = []
@@ -387,10 +362,10 @@ def test_the_example_runs_from_the_folder_above(tmp_path, capsys, monkeypatch):
 
 # -------------------------------------------------------------- what may change between two runs
 def test_a_changed_tolerance_goes_on_and_says_from_where_it_holds(pipeline, run):
-    feed(pipeline, 1500)
+    feed(pipeline, 0, 1500)
     assert run(pipeline).returncode == 0
     before = (pipeline / "verdicts.jsonl").read_bytes()
-    feed(pipeline, 700, start=1500)
+    feed(pipeline, 1500, 2200)
     change(pipeline, ("tolerance = 4", "tolerance = 5"))
     shown = run(pipeline)
     assert shown.returncode == 0, shown.stderr
@@ -408,7 +383,7 @@ def test_a_changed_tolerance_goes_on_and_says_from_where_it_holds(pipeline, run)
 
 
 def test_a_changed_window_is_refused_by_name(pipeline, run):
-    feed(pipeline, 500)
+    feed(pipeline, 0, 500)
     assert run(pipeline).returncode == 0
     change(pipeline, ("window = 200", "window = 300"))
     shown = run(pipeline)
@@ -422,9 +397,9 @@ def test_another_kind_of_processor_is_said_and_gone_on_with_or_refused(pipeline,
     blas = environment_of_scores()["blas"]
     if "openblas" not in blas or "Nehalem" in blas:
         pytest.skip(f"{blas} has no other kernel for this processor")
-    feed(pipeline, 800)
+    feed(pipeline, 0, 800)
     assert run(pipeline).returncode == 0
-    feed(pipeline, 400, start=800)
+    feed(pipeline, 800, 1200)
     older = {"OPENBLAS_CORETYPE": "Nehalem"}
     refused = run_apart(pipeline, REJEX_STATE__ENVIRONMENT="refuse", **older)
     assert refused.returncode == 1
@@ -440,7 +415,7 @@ def test_another_kind_of_processor_is_said_and_gone_on_with_or_refused(pipeline,
 
 # ------------------------------------------------------------------------------------- the end
 def test_a_stop_while_the_program_is_still_loading_is_no_failure(pipeline):
-    feed(pipeline, 10)
+    feed(pipeline, 0, 10)
     with subprocess.Popen(
         [sys.executable, "-X", "importtime", "-m", "rejex_stream", "run", "pump.toml"],
         cwd=pipeline, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -473,6 +448,7 @@ with stopping(threading.Event()):
     assert "goes on from what is durable" in told
 
 
+@pytest.mark.thorough
 def test_a_start_without_a_broker_goes_on_trying_and_says_so(tmp_path):
     config = tmp_path / "pump.toml"
     config.write_text(

@@ -124,8 +124,9 @@ def test_normals_near_the_band_and_anomalies_are_drawn_in_shares_of_their_own():
         for offset in range(400):
             reading, verdict = event(offset)
             judged = msgspec.structs.replace(
-                verdict, label=label, rank=rank, band_lower=90, band_upper=94, withheld=withheld
-            )
+                verdict, label=label, rank=rank, window_len=100, n_anomalies=8,
+                band_lower=90, band_upper=94, withheld=withheld,
+            )  # fmt: skip
             items.append(context.observe(reading, judged))
         return [item.drawn for item in items if item is not None]
 
@@ -144,6 +145,23 @@ def test_nobody_foresees_a_draw_without_the_key():
     ]
     assert all(150 < len(draw) < 250 for draw in draws)
     assert all(len(one & other) < 40 for one in draws for other in draws if one is not other)
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "near"),
+    [(882, 987, range(776, 882)), (40, 987, range(40)), (951, 950, [950]), (951, 940, [950])],
+)
+def test_near_is_within_the_bands_own_width_below_it(lower, upper, near):
+    draw = AuditDraw(0.25, near_rate=0.5)
+    accepted = Verdict(Position("t", 0, 0), "k", "s", 0, 0, Label.NORMAL, window_len=1000,
+                       n_anomalies=50, band_lower=lower, band_upper=upper)  # fmt: skip
+    found = [
+        rank
+        for rank in range(min(lower, 951))
+        if draw.probability(msgspec.structs.replace(accepted, rank=rank)) == 0.5
+    ]
+    assert found == list(near)
+    assert draw.probability(msgspec.structs.replace(accepted, rank=0, withheld=True)) == 0.5
 
 
 def test_a_rejected_event_is_never_an_audit():

@@ -124,6 +124,7 @@ TROUBLE = st.lists(
 )
 
 
+@pytest.mark.thorough
 @FEW
 @given(
     TROUBLE,

@@ -11,27 +11,15 @@ from rejex_stream.cli import main
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly import run_pipeline, running
 from tests.obedient import Obedient
+from tests.pump import feed, pump_toml
 from tests.waiting import PATIENCE_S, until
 
-CONFIG = """
-[pipeline]
-name = "pump"
-[input]
-path = "feed.csv"
-channels = ["flow"]
-time = "t"
-time_unit = "s"
-sensor = "id"
-{more}
-[detector]
-name = "HBOS"
-[rejection]
-contamination = 0.05
-tolerance = 4
-window = 200
-[run]
-commit_interval_s = 0.01
-"""
+QUICK = "[run]\ncommit_interval_s = 0.01\n"
+
+
+def level(i):
+    """Of two pumps; one that ends in 7 opens an incident."""
+    return i * 7919 % 1009
 
 
 @pytest.fixture(autouse=True)
@@ -39,18 +27,9 @@ def folder(tmp_path, monkeypatch):
     """A pipeline whose engine has incidents, with a hundred events."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(running, "make_engine", lambda config: lambda partition, fits: Obedient())
-    (tmp_path / "pump.toml").write_text(CONFIG.format(more=""))
-    feed(tmp_path, 0, 100)
+    (tmp_path / "pump.toml").write_text(pump_toml(more=QUICK))
+    feed(tmp_path, 0, 100, level)
     return tmp_path
-
-
-def feed(folder, start, stop):
-    with (folder / "feed.csv").open("a") as file:
-        if start == 0:
-            file.write("t,id,flow\n")
-        file.writelines(
-            f"{1_700_000_000 + i},p{i % 2},{i * 7919 % 1009}\n" for i in range(start, stop)
-        )
 
 
 def listed(capsys, *words):
@@ -66,7 +45,7 @@ def test_an_answer_holds_from_the_next_event_and_the_list_says_what_became_of_it
     answer = ["control", "fault", "pump.toml", first["id"], "--note", "bearing", "--by", "ada"]
     assert main([*answer, "--wait", "0"]) == 0
     assert "it holds from the next events on" in capsys.readouterr().out
-    feed(folder, 100, 110)
+    feed(folder, 100, 110, level)
     assert main(["run", "pump.toml"]) == 0
     (command,) = listed(capsys)["commands"]
     said = {
@@ -79,7 +58,7 @@ def test_an_answer_holds_from_the_next_event_and_the_list_says_what_became_of_it
     table = capsys.readouterr().out
     assert "accepted: it is fault (bearing)" in " ".join(table.split())
     assert main([*answer[:1], "new-normal", *answer[2:], "--wait", "0"]) == 0
-    feed(folder, 110, 120)
+    feed(folder, 110, 120, level)
     assert main(["run", "pump.toml"]) == 0
     assert first["id"] not in {one["id"] for one in listed(capsys)["incidents"]}
     assert first["id"] in {one["id"] for one in listed(capsys, "--closed")["incidents"]}
@@ -89,12 +68,12 @@ def test_an_answer_holds_from_the_next_event_and_the_list_says_what_became_of_it
 
 
 def test_while_the_pipeline_runs_the_reply_is_waited_for(folder, capsys):
-    (folder / "pump.toml").write_text(CONFIG.format(more="follow = true"))
+    (folder / "pump.toml").write_text(pump_toml(source='sensor = "id"\nfollow = true', more=QUICK))
     stop, n = threading.Event(), 100
 
     def go_on():
         nonlocal n
-        feed(folder, n, n + 1)
+        feed(folder, n, n + 1, level)
         n += 1
 
     pipeline = threading.Thread(
@@ -142,11 +121,14 @@ def test_what_cannot_be_meant_is_refused_before_it_is_said(folder, capsys, words
 
 
 def test_a_pipeline_of_standard_streams_hears_nothing_unless_told_where(folder, capsys):
-    (folder / "pump.toml").write_text(CONFIG.format(more="") + '[output]\nverdicts = "-"\n')
+    (folder / "pump.toml").write_text(pump_toml(more=QUICK + '[output]\nverdicts = "-"\n'))
     assert main(["control", "list", "pump.toml"]) == 2
     assert "hears no commands" in capsys.readouterr().err
     (folder / "pump.toml").write_text(
-        CONFIG.format(more='control = "told.jsonl"') + '[output]\nverdicts = "-"\n'
+        pump_toml(
+            source='sensor = "id"\ncontrol = "told.jsonl"',
+            more=QUICK + '[output]\nverdicts = "-"\n',
+        )
     )
     assert main(["control", "list", "pump.toml"]) == 0
 

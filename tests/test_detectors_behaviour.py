@@ -35,6 +35,7 @@ def farm(n, seed=0):
 
 
 # ------------------------------------------------------------------------------------ the laws
+@pytest.mark.thorough
 def test_boosting_keeps_the_laws():
     # A model a target takes its time: of a table without names all columns but one explain.
     names = [f"c{i}" for i in range(40)]

@@ -355,6 +355,7 @@ def mutations(count, seed, seconds):
     return {what: int(found) for found, what in lines}
 
 
+@pytest.mark.thorough
 def test_a_mutated_snapshot_is_refused_or_goes_on():
     became = mutations(300, 20, 6)  # how many, seed, seconds of processor
     assert became["refused"] > 50

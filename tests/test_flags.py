@@ -273,6 +273,7 @@ def test_a_label_that_is_named_a_flag_is_one():
     assert (guess.label, guess.flags) == (None, ("label",))
 
 
+@pytest.mark.thorough
 def test_a_history_and_a_sample_without_a_flag_are_whole(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     rows = table(600, open_=lambda i: "" if i % 3 == 0 else i // 40 % 2)

@@ -44,19 +44,19 @@ def test_nested_bands_hold_the_ranks_that_flip_most_easily(n, gamma):
         return
     at = stability(np.arange(n + 1), n, gamma)
     flips = -np.minimum(at.log_p_anomaly, at.log_p_normal)
-    inner = nested_band(n, gamma, 0)
+    bands = [nested_band(n, gamma, width) for width in range(n + 2)]
+    inner = bands[0]
     assert inner.width == 0
-    for width in range(1, n + 2):
-        band = nested_band(n, gamma, width)
+    for width, band in enumerate(bands[1:], 1):
         assert band.upper - band.lower + 1 == width
-        outside = np.delete(flips, range(band.lower, band.upper + 1))
-        assert flips[band.lower : band.upper + 1].max() <= outside.min(initial=np.inf) + 1e-12
+        outside = min(flips[: band.lower].min(initial=np.inf),
+                      flips[band.upper + 1 :].min(initial=np.inf))  # fmt: skip
+        assert flips[band.lower : band.upper + 1].max() <= outside + 1e-12
         assert inner.width == 0 or band.lower <= inner.lower <= inner.upper <= band.upper
         again = rejection_band(n, gamma, band.tolerance)
         assert (again.lower, again.upper) == (band.lower, band.upper)
         inner = band
-    widths = [nested_band(n, gamma, width) for width in range(n + 2)]
-    reachable = [band.can_accept_anomaly and band.can_accept_normal for band in widths]
+    reachable = [band.can_accept_anomaly and band.can_accept_normal for band in bands]
     assert widest_band(n, gamma) == max(w for w, both in enumerate(reachable) if both)
 
 

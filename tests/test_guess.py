@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 
 import pytest
 
+from rejex_stream.decode.mapping import parse_moment
 from rejex_stream.errors import ConfigError
+from rejex_stream.plan import dialect
+from rejex_stream.plan.dialect import find_times
 from rejex_stream.plan.guess import guess_table, split_rows
 from rejex_stream.plan.rehearsal import replay
 from rejex_stream.plan.suggest import suggest
@@ -121,3 +125,22 @@ def test_a_real_water_meter_keeps_to_the_predicted_rate(evaluation_data):
     assert measured.lower <= measured.expected_rate <= measured.upper
     assert json.dumps(measured.reasons)
     assert measured.days == pytest.approx(57.4, rel=0.01)  # with gaps
+
+
+# ------------------------------------------------------------------ what a format is asked for
+@pytest.mark.parametrize("zone", ["+0000", "-09:30", "Z"])
+def test_no_format_is_passed_over_for_a_time_that_is_written_in_it(zone):
+    for moment in (datetime(2031, 11, 23, 13, 45, 56, 7000), datetime(2001, 2, 3)):
+        for written in dialect._FORMATS:
+            text = moment.strftime(written.replace("%z", "")) + zone * ("%z" in written)
+            assert dialect._may_be(text, written), (text, written)
+            assert dialect._may_be(text.upper(), written), (text, written)
+
+
+def test_few_formats_are_asked_for_a_time(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        dialect, "parse_moment", lambda text, form: asked.append(form) or parse_moment(text, form)
+    )
+    assert find_times(["06.01.2014 00:00"] * 3).format == "%d.%m.%Y %H:%M"
+    assert len(set(asked)) < len(dialect._FORMATS) / 8

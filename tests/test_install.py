@@ -85,6 +85,7 @@ def test_two_detectors_need_what_a_lean_install_leaves_out():
 
 
 # ---------------------------------------------------------------------------- completion
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
@@ -158,6 +159,7 @@ def test_every_setting_is_explained_to_the_editor():
 
 
 # -------------------------------------------------------------------------------- systemd
+@pytest.mark.thorough
 def test_systemd_accepts_the_unit_and_the_program_its_commands(tmp_path):
     text = UNIT.read_text(encoding="utf-8")
     for command in re.findall(r"^Exec\w+=/opt/rejex-stream/bin/rejex-stream (\w+)", text, re.M):

@@ -203,6 +203,11 @@ def troubled(n, sensors):
     return st.lists(trouble, max_size=3).map(mixed)
 
 
+@pytest.fixture(scope="module")
+def quiet():
+    return undisturbed({ONE: lines(500, "ab"), TWO: lines(300, "cba")})
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     troubled(500, "ab"),
@@ -213,9 +218,8 @@ def troubled(n, sensors):
     st.sampled_from([20, 150, 10_000]),
 )
 def test_verdicts_do_not_depend_on_how_long_a_fit_takes(
-    one, two, commits, seed, max_poll, snapshot_every
+    quiet, one, two, commits, seed, max_poll, snapshot_every
 ):
-    quiet = undisturbed({ONE: lines(500, "ab"), TWO: lines(300, "cba")})
     sink, store = ListSink(commits), MemorySnapshotStore()
     source = ListSource({ONE: one, TWO: two}, committed=sink.offsets)
     knobs = {"max_poll_records": max_poll, "snapshot_every_events": snapshot_every}

@@ -192,6 +192,7 @@ def histories(draw):
     return told
 
 
+@pytest.mark.thorough
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     histories(),

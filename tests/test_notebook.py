@@ -115,6 +115,7 @@ def test_held_out_rows_are_judged_by_their_held_out_scores(table):
 
 
 # ------------------------------------------------------------- objects taken as they are
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "detector",
     [
@@ -202,6 +203,7 @@ class Near:
         return abs(X - self.centre).max(axis=1, initial=0.0)
 
 
+@pytest.mark.thorough
 def test_a_detector_of_ones_own_needs_no_more_than_the_message_says(table):
     model = RejectingDetector(Far(), 0.1, 8).fit(table)
     assert model.predict([[0.0, 0.0, 0.0], [30.0, 0.0, 0.0]]).tolist() == [0, 1]

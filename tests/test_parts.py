@@ -117,6 +117,7 @@ STEP = st.tuples(
 )
 
 
+@pytest.mark.thorough
 @settings(max_examples=600, deadline=None)
 @given(st.lists(STEP, min_size=1, max_size=12))
 def test_cut_off_between_any_two_writes_a_whole_set_of_one_offset_is_left(steps):

@@ -244,6 +244,7 @@ def test_a_team_that_cannot_be_is_an_error(fields):
 
 
 # ---------------------------------------------------------------------------------- episodes
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("rate", "rule"),
     [

@@ -79,6 +79,7 @@ class Fickle:
 SCRIPT = st.lists(st.sampled_from([*IDS, *IDS, ABORT, RETRY, REBALANCE]), min_size=5, max_size=60)
 
 
+@pytest.mark.thorough
 @FEW
 @given(
     SCRIPT,

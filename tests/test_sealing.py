@@ -10,7 +10,7 @@ from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.protocols import SnapshotPiece
 from rejex_stream.testing import MemorySnapshotStore
 from rejex_stream.types import Partition
-from tests.test_cli_run import CONFIG
+from tests.pump import pump_toml
 
 ONE, TWO = Partition("water", 0), Partition("water", 1)
 KEY = b"k" * 16
@@ -108,7 +108,7 @@ def test_a_pipeline_keeps_its_snapshots_under_the_key(tmp_path, monkeypatch, cap
         feed = "".join(f"{i},p{i % 2},{i * 7919 % 1009}\n" for i in range(n))
         (tmp_path / "feed.csv").write_text("t,id,flow\n" + feed)
         (tmp_path / "key").write_bytes(key or b"")
-        config = CONFIG + ('[state]\nseal_key_file = "key"\n' if key else "")
+        config = pump_toml() + ('[state]\nseal_key_file = "key"\n' if key else "")
         (tmp_path / "pump.toml").write_text(config)
         status = main(["run", "pump.toml"])
         printed = capsys.readouterr()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import importlib.util
 import inspect
@@ -40,18 +41,25 @@ make(Path(sys.argv[1]))
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def site(tmp_path_factory):
+    """The site, built once for all workers of a test run."""
     if importlib.util.find_spec("mkdocs") is None:
         if os.environ.get("REJEX_REQUIRE_DOCS"):
             pytest.fail("REJEX_REQUIRE_DOCS is set and mkdocs is not installed (extra `docs`)")
         pytest.skip("the extra `docs` is not installed")
-    folder = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", ALONE, folder], cwd=ROOT,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder, built = base / "site", base / "site-built"
+    with (base / "site-lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not built.exists():
+            done = subprocess.run(
+                [sys.executable, "-W", "ignore", "-c", ALONE, folder], cwd=ROOT,
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            built.write_text("" if done.returncode == 0 else done.stdout + done.stderr)
+    assert not built.read_text()
     return folder
 
 
@@ -134,6 +142,7 @@ def test_the_first_hour_with_a_csv_works_from_top_to_bottom(tmp_path):
     assert {"report.html", "scored.csv", "pump.toml"} <= {p.name for p in tmp_path.iterdir()}
 
 
+@pytest.mark.thorough
 def test_the_page_about_a_detector_of_ones_own_is_right(tmp_path):
     text = DETECTOR.read_text(encoding="utf-8")
     *module, laws = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)

@@ -15,35 +15,22 @@ from rejex_connectors.snapshots import FolderSnapshotStore
 from rejex_stream.cli import main
 from rejex_stream.run.decided import Decisions
 from rejex_stream.types import Partition
+from tests.pump import feed, pump_toml
 
 ONE = Partition("feed.csv", 0)
-CONFIG = """
-[pipeline]
-name = "pump"
-[input]
-path = "feed.csv"
-channels = ["flow"]
-time = "t"
-time_unit = "s"
-sensor = "id"
-[detector]
-name = "HBOS"
-[rejection]
-contamination = 0.05
-tolerance = 4
-window = 100
-[state]
-folder = "{folder}"
-[output]
-verdicts = "{folder}-verdicts.jsonl"
-"""
+
+
+def config(folder):
+    """A pipeline with the state and the verdicts of this name."""
+    places = f'[state]\nfolder = "{folder}"\n[output]\nverdicts = "{folder}-verdicts.jsonl"\n'
+    return pump_toml(window=100, more=places)
 
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for folder in ("one", "two"):
-        (tmp_path / f"{folder}.toml").write_text(CONFIG.format(folder=folder))
+        (tmp_path / f"{folder}.toml").write_text(config(folder))
     return tmp_path
 
 
@@ -57,15 +44,6 @@ def rejex(capsys):
     return call
 
 
-def feed(folder, n, start=0):
-    with (folder / "feed.csv").open("a") as file:
-        if start == 0:
-            file.write("t,id,flow\n")
-        file.writelines(
-            f"{1_700_000_000 + i},p{i % 2},{i * 7919 % 1009 / 100}\n" for i in range(start, n)
-        )
-
-
 def verdicts(folder, name):
     return (folder / f"{name}-verdicts.jsonl").read_bytes()
 
@@ -73,13 +51,13 @@ def verdicts(folder, name):
 def undisturbed(here, rejex, n):
     """The verdicts of a run that nothing happened to."""
     shutil.rmtree(here / "plain", ignore_errors=True)
-    (here / "plain.toml").write_text(CONFIG.format(folder="plain"))
+    (here / "plain.toml").write_text(config("plain"))
     assert rejex("run", "plain.toml")[0] == 0
     return verdicts(here, "plain")
 
 
 def half_way(here, rejex):
-    feed(here, 400)
+    feed(here, 0, 400)
     assert rejex("run", "one.toml")[0] == 0
 
 
@@ -143,7 +121,7 @@ def test_dropped_it_is_rebuilt_from_the_input_and_no_verdict_changes(here, rejex
     assert (status, said.startswith("feed.csv-0: dropped")) == (0, True)
     assert FolderSnapshotStore(here / "one").load(ONE, 400) is None
     assert FolderSnapshotStore(here / "one").load_decisions(ONE) == DECIDED
-    feed(here, 600, 400)
+    feed(here, 400, 600)
     assert rejex("run", "one.toml")[0] == 0
     assert verdicts(here, "one") == undisturbed(here, rejex, 600)
     rejex("state", "drop", "one.toml", "--all", "--schemas")
@@ -174,7 +152,7 @@ def test_a_damaged_snapshot_is_listed_refused_with_the_command_and_dropped_by_it
     content[:100] = b"x" * 100
     db.write_bytes(content)
     assert "damaged" in rejex("state", "list", "one.toml")[1]
-    feed(here, 500, 400)
+    feed(here, 400, 500)
     status, _, said = rejex("run", "one.toml")
     assert (status, "`rejex-stream state drop`" in said) == (1, True)
     assert rejex("state", "drop", "one.toml", "--all")[0] == 0
@@ -192,7 +170,7 @@ def test_moved_to_another_folder_it_goes_on_without_a_different_verdict(here, re
     status, said, _ = rejex("state", "import", "two.toml", "moved.state")
     assert (status, "imported at offset 400" in said) == (0, True)
     before = verdicts(here, "one")
-    feed(here, 700, 400)
+    feed(here, 400, 700)
     assert rejex("run", "two.toml")[0] == 0
     assert before + verdicts(here, "two") == undisturbed(here, rejex, 700)
 
@@ -203,14 +181,14 @@ def test_a_snapshot_behind_what_is_committed_is_moved_with_both_offsets(here, re
     (here / "then").mkdir()
     for path in (here / "one").glob("*-snapshots.db"):
         shutil.copy(path, here / "then" / path.name)
-    feed(here, 500, 400)
+    feed(here, 400, 500)
     assert rejex("run", "one.toml")[0] == 0
     for path in (here / "then").iterdir():
         shutil.copy(path, here / "one" / path.name)
     said = rejex("state", "export", "one.toml", "moved.state")[1]
     assert "exported at offset 400, committed up to 500" in said
     rejex("state", "import", "two.toml", "moved.state")
-    feed(here, 700, 500)
+    feed(here, 500, 700)
     assert rejex("run", "two.toml")[0] == 0
     assert verdicts(here, "one") + verdicts(here, "two") == undisturbed(here, rejex, 700)
 
@@ -218,7 +196,7 @@ def test_a_snapshot_behind_what_is_committed_is_moved_with_both_offsets(here, re
 def test_a_lost_snapshot_is_brought_back_and_one_from_the_future_is_not(here, rejex):
     half_way(here, rejex)
     rejex("state", "export", "one.toml", "at400")
-    feed(here, 500, 400)
+    feed(here, 400, 500)
     assert rejex("run", "one.toml")[0] == 0
     rejex("state", "drop", "one.toml", "--all")
     status, said, _ = rejex("state", "import", "one.toml", "at400")
@@ -230,7 +208,7 @@ def test_a_lost_snapshot_is_brought_back_and_one_from_the_future_is_not(here, re
     (here / "two" / "commit.json").write_text(json.dumps(commit))
     status, _, said = rejex("state", "import", "two.toml", "at400")
     assert (status, "committed up to offset 300, before the 400" in said) == (1, True)
-    feed(here, 600, 500)
+    feed(here, 500, 600)
     assert rejex("run", "one.toml")[0] == 0
     assert verdicts(here, "one") == undisturbed(here, rejex, 600)
 
@@ -240,7 +218,7 @@ def test_outputs_that_are_there_are_gone_on_with(here, rejex):
     rejex("state", "export", "one.toml", "moved")
     (here / "two-verdicts.jsonl").write_bytes(verdicts(here, "one"))
     rejex("state", "import", "two.toml", "moved")
-    feed(here, 500, 400)
+    feed(here, 400, 500)
     assert rejex("run", "two.toml")[0] == 0
     assert verdicts(here, "two") == undisturbed(here, rejex, 500)
 
@@ -284,7 +262,7 @@ def test_under_a_key_the_file_is_sealed_with_it(here, rejex):
         ONE, 400
     )
     assert found is not None
-    feed(here, 450, 400)
+    feed(here, 400, 450)
     assert rejex("run", "two.toml")[0] == 0
 
 

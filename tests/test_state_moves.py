@@ -254,6 +254,7 @@ def troubled(draw):
     return plain, script
 
 
+@pytest.mark.thorough
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     troubled(),

@@ -82,6 +82,7 @@ def tenths(ranks):
     return np.histogram(ranks, bins=np.linspace(0, 1, 11))[0] / len(ranks) * 10
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("calibration", ["shadow", "holdout"])
 def test_out_of_sample_scores_keep_the_rate_and_uniform_ranks_from_the_first_event(calibration):
     # 36,000 events, 60 to a window: over eight seeds the ratio had a standard deviation of .022 and
@@ -91,6 +92,7 @@ def test_out_of_sample_scores_keep_the_rate_and_uniform_ranks_from_the_first_eve
     assert np.abs(tenths(ranks) - 1).max() <= 0.06
 
 
+@pytest.mark.thorough
 def test_in_sample_scores_reject_and_flag_too_many():
     ratio, ranks = after_swaps("training", 300)
     assert 1.2 <= ratio <= 1.5

@@ -29,7 +29,10 @@ class Cell(NamedTuple):
 
 def run(path: Path) -> Iterator[Cell]:
     """Run a notebook from top to bottom; what a cell raises ends it."""
+    from matplotlib import pyplot
+
     mpl.use("agg")
+    pyplot.close("all")  # what others left open is no figure of ours
     names: dict[str, Any] = {"__name__": "__main__"}
     for number, cell in enumerate(json.loads(path.read_text(encoding="utf-8"))["cells"], 1):
         source = "".join(cell["source"])

@@ -1,35 +1,29 @@
-"""What somebody may know about a table or a feed: options that several commands have."""
+"""Options that several commands have, one by one and in groups."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
 from rejex_stream.tables import Asked
 
 __all__ = [
-    "Channel",
+    "ConfigFile",
     "Contamination",
-    "Decimal",
-    "Delimiter",
     "Detector",
-    "Encoding",
-    "Flag",
-    "Header",
-    "KnownLabel",
     "Rate",
-    "Sensor",
-    "Tag",
-    "Thousands",
-    "Time",
-    "TimeFormat",
-    "TimeZone",
     "Tolerance",
     "Window",
-    "asked_of",
+    "gathering",
+    "of_a_table",
 ]
 
+ConfigFile = Annotated[Path, typer.Argument(help="The config, a TOML file.")]
 Contamination = Annotated[
     float, typer.Option("--contamination", "-c", help="γ, the expected share of anomalies.")
 ]
@@ -41,44 +35,114 @@ Rate = Annotated[
 ]
 Window = Annotated[int | None, typer.Option("--window", "-n", help="n.  [default: by the length]")]
 Detector = Annotated[str, typer.Option(help="Name of the detector.")]
-Time = Annotated[str | None, typer.Option(help="Column of the time.  [default: guessed]")]
-Sensor = Annotated[
-    str | None, typer.Option(help="Column of the sensor; - for none.  [default: guessed]")
-]
-Tag = Annotated[
-    str | None,
-    typer.Option(help="Column of the quantity, where a row has one value.  [default: guessed]"),
-]
-Channel = Annotated[
-    list[str] | None, typer.Option(help="A channel; several times.  [default: guessed]")
-]
-Flag = Annotated[
-    list[str] | None,
-    typer.Option(help="A channel to keep out of the score; several times.  [default: guessed]"),
-]
-KnownLabel = Annotated[
-    str | None, typer.Option(help="Column of the known truth.  [default: guessed]")
-]
-Delimiter = Annotated[str | None, typer.Option(help="Between the columns.  [default: guessed]")]
-Encoding = Annotated[str | None, typer.Option(help="Such as cp1252 or utf-16.  [default: guessed]")]
-Decimal = Annotated[str | None, typer.Option(help="Decimal mark, . or ,  [default: guessed]")]
-Thousands = Annotated[
-    str | None, typer.Option(help="Mark between three digits.  [default: guessed]")
-]
-Header = Annotated[
-    bool | None,
-    typer.Option("--header/--no-header", help="Does the first row name the columns?"),
-]
-TimeFormat = Annotated[
-    str | None, typer.Option(help="Such as '%d.%m.%Y %H:%M'.  [default: guessed]")
-]
-TimeZone = Annotated[
-    str | None, typer.Option(help="Of times without one: Europe/Berlin.  [default: UTC]")
-]
+
+Command: TypeAlias = Callable[..., None]
 
 
-def asked_of(given: dict[str, object]) -> Asked:
-    """Return what was asked of a table, from a command's parameters by name."""
-    known = {name: given[name] for name in Asked.__slots__ if name in given}
-    listed = {"channels": given.get("channel") or (), "flags": given.get("flag")}
-    return Asked(**known, **listed)  # type: ignore[arg-type]
+def of_a_table(
+    *,
+    time: Annotated[
+        str | None, typer.Option(help="Column of the time.  [default: guessed]")
+    ] = None,
+    sensor: Annotated[
+        str | None, typer.Option(help="Column of the sensor; - for none.  [default: guessed]")
+    ] = None,
+    tag: Annotated[
+        str | None,
+        typer.Option(help="Column of the quantity, where a row has one value.  [default: guessed]"),
+    ] = None,
+    channel: Annotated[
+        list[str] | None, typer.Option(help="A channel; several times.  [default: guessed]")
+    ] = None,
+    flag: Annotated[
+        list[str] | None,
+        typer.Option(help="A channel to keep out of the score; several times.  [default: guessed]"),
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option(help="Column of the known truth.  [default: guessed]")
+    ] = None,
+    delimiter: Annotated[
+        str | None, typer.Option(help="Between the columns.  [default: guessed]")
+    ] = None,
+    encoding: Annotated[
+        str | None, typer.Option(help="Such as cp1252 or utf-16.  [default: guessed]")
+    ] = None,
+    decimal: Annotated[
+        str | None, typer.Option(help="Decimal mark, . or ,  [default: guessed]")
+    ] = None,
+    thousands: Annotated[
+        str | None, typer.Option(help="Mark between three digits.  [default: guessed]")
+    ] = None,
+    header: Annotated[
+        bool | None,
+        typer.Option("--header/--no-header", help="Does the first row name the columns?"),
+    ] = None,
+    time_format: Annotated[
+        str | None, typer.Option(help="Such as '%d.%m.%Y %H:%M'.  [default: guessed]")
+    ] = None,
+    time_zone: Annotated[
+        str | None, typer.Option(help="Of times without one: Europe/Berlin.  [default: UTC]")
+    ] = None,
+) -> Asked:
+    """Return what somebody knows about a table or a feed, as the options say it."""
+    return Asked(
+        time=time,
+        sensor=sensor,
+        label=label,
+        tag=tag,
+        channels=channel or (),
+        flags=flag,
+        delimiter=delimiter,
+        encoding=encoding,
+        decimal=decimal,
+        thousands=thousands,
+        header=header,
+        time_format=time_format,
+        time_zone=time_zone,
+    )
+
+
+def gathering(**groups: Callable[..., object]) -> Callable[[Command], Command]:
+    """Let a command have groups of options: each stands in the place of one of its parameters.
+
+    Parameters
+    ----------
+    groups
+        By the name of the parameter: what makes its value, called with the options that are its
+        own parameters.
+
+    Examples
+    --------
+    >>> def window(*, n: int = 500) -> range:
+    ...     return range(n)
+    >>> @gathering(window=window)
+    ... def show(config: str, *, window: range) -> None:
+    ...     print(config, len(window))
+    >>> show(config="pump.toml", n=200)
+    pump.toml 200
+    """
+    options = {
+        name: inspect.signature(make, eval_str=True).parameters for name, make in groups.items()
+    }
+
+    def gathered(command: Command) -> Command:
+        signature = inspect.signature(command, eval_str=True)
+
+        @functools.wraps(command)
+        def called(**given: Any) -> None:  # noqa: ANN401 - of whatever options
+            for name, make in groups.items():
+                given[name] = make(
+                    **{option: given.pop(option) for option in options[name] if option in given}
+                )
+            command(**given)
+
+        flat = [
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for name, one in signature.parameters.items()
+            for parameter in (options[name].values() if name in options else (one,))
+        ]
+        called.__signature__ = signature.replace(parameters=flat)  # type: ignore[attr-defined]
+        called.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
+        return called
+
+    return gathered

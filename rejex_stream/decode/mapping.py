@@ -331,9 +331,8 @@ def to_epoch_ms(
     (1709208000500, 1709208000500)
     """
     if format is not None or unit == "iso8601":
-        wanted = "an ISO 8601 text" if format is None else f"a text such as {_now_as(format)}"
         if not isinstance(value, str):
-            raise Unreadable(f"time: expected {wanted}, got {printable(value)}")
+            raise _no_time(value, format)
         try:
             moment = parse_moment(value, format)
             if moment.tzinfo is None:
@@ -345,7 +344,7 @@ def to_epoch_ms(
                 "if this clock knows no summer time, give an offset such as +01:00 as time_zone"
             ) from None
         except (ValueError, OverflowError):
-            raise Unreadable(f"time: expected {wanted}, got {printable(value)}") from None
+            raise _no_time(value, format) from None
     number = _number(value) if isinstance(value, str) else value
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise Unreadable(f"time: expected a number of {unit}, got {printable(value)}")
@@ -385,8 +384,12 @@ def _require_format(format: str) -> None:
         )
 
 
-def _now_as(format: str) -> str:
-    return printable(datetime(2031, 11, 23, 13, 45, 56, tzinfo=UTC).strftime(format))
+def _no_time(value: object, format: str | None) -> Unreadable:
+    wanted = "an ISO 8601 text"
+    if format is not None:
+        now = datetime(2031, 11, 23, 13, 45, 56, tzinfo=UTC).strftime(format)
+        wanted = f"a text such as {printable(now)}"
+    return Unreadable(f"time: expected {wanted}, got {printable(value)}")
 
 
 def printable(value: object, limit: int = 80) -> str:

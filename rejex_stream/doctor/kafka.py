@@ -129,8 +129,8 @@ class _Broker:
         if self._unreachable():
             yield Finding("skipped", "the broker does not answer")
             return
-        from rejex_connectors.kafka.clients import grant
         from rejex_connectors.kafka.reading import admin
+        from rejex_connectors.kafka.refusals import grant
         from rejex_connectors.kafka.topics import missing_rights
 
         client = admin(self._settings)

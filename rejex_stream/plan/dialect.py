@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
@@ -30,6 +31,8 @@ _FORMATS = tuple(
     for zone in ("", " %z", "%z")
     if between or not clock or (date == "%Y%m%d" and ":" not in clock and "." not in clock)
 )
+_MARKS = {format: frozenset(re.sub("%.| ", "", format).casefold()) for format in _FORMATS}
+"""What stands between the numbers of a format."""
 
 
 class Marks(NamedTuple):
@@ -91,8 +94,8 @@ def find_times(cells: Sequence[str]) -> Written | None:
         return Written(next((unit for limit, unit in units if largest < limit), "ns"))
     if len(numbers) < len(given) / 2 and _readable(given, None) > _ENOUGH:
         return Written("iso8601")
-    first, middle = given[0], given[len(given) // 2]
-    fits = [f for f in _FORMATS if _moment(first, f) or _moment(middle, f)]
+    some = (given[0], given[len(given) // 2])
+    fits = [f for f in _FORMATS if any(_may_be(cell, f) and _moment(cell, f) for cell in some)]
     fits = [f for f in fits if _readable(given[:1000], f) > _ENOUGH]
     fits = sorted(
         (f for f in fits if _readable(given, f) > _ENOUGH), key=lambda f: _steps(given, f)
@@ -152,6 +155,12 @@ def _moment(text: str, format: str | None) -> datetime | None:
         return parse_moment(text, format)
     except (ValueError, OverflowError):
         return None
+
+
+def _may_be(text: str, format: str) -> bool:
+    """Whether a text has the marks of a format: to ask strptime makes a pattern, milliseconds."""
+    marks = set(text.casefold())
+    return _MARKS[format] <= marks and ("%z" not in format or not marks.isdisjoint("+-z"))
 
 
 def _readable(cells: Sequence[str], format: str | None) -> float:

@@ -11,6 +11,7 @@ import hashlib
 from dataclasses import dataclass, field
 
 from rejex_stream.errors import ConfigError
+from rejex_stream.rejection.band import label_of, rank_edges
 from rejex_stream.types import Label, Position, Verdict
 
 __all__ = ["AuditDraw", "commitment"]
@@ -97,4 +98,7 @@ def _is_near(verdict: Verdict) -> bool:
     rank, lower, upper = verdict.rank, verdict.band_lower, verdict.band_upper
     if rank is None or lower is None or upper is None:
         return False
-    return verdict.withheld or rank >= lower - max(1, upper - lower + 1)
+    upper = max(upper, lower - 1)  # where the band is empty, it is so at its place
+    below = max(1, upper - lower + 1)
+    wider = rank_edges(verdict.window_len, verdict.n_anomalies, lower - below, upper)
+    return verdict.withheld or label_of(rank, wider) is not Label.NORMAL

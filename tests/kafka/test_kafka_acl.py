@@ -22,7 +22,7 @@ from kafka.admin import (
 )
 from kafka_harness import Kafka, pipeline_toml
 from rejex_connectors.kafka import KafkaSecurity, KafkaSettings
-from rejex_connectors.kafka.clients import Right, grant, transactional_right
+from rejex_connectors.kafka.refusals import Right, grant, transactional_right
 from rejex_connectors.kafka.topics import describe, missing_rights, worker_rights
 from test_kafka_delivery import CLIENTS
 

@@ -14,9 +14,7 @@ import pytest
 from kafka_harness import (
     MAPPING,
     RUN,
-    Feeder,
     Kafka,
-    Workers,
     make_engine,
     next_offsets,
     pipeline_toml,
@@ -26,7 +24,7 @@ from rejex_connectors.kafka import KafkaSettings
 from rejex_connectors.kafka.messages import OutcomeMessages
 from rejex_connectors.kafka.reading import KafkaControl
 from rejex_connectors.kafka.topics import create_topics, plan_topics
-from test_kafka_delivery import CLIENTS, DEFAULT_CLIENT_FIRST, finish
+from test_kafka_delivery import CLIENTS, DEFAULT_CLIENT_FIRST, chaos
 from test_kafka_schemas import worker
 
 from rejex_stream.cli import main
@@ -48,7 +46,7 @@ from rejex_stream.types import (
     Record,
 )
 from tests.obedient import as_decided
-from tests.waiting import PATIENCE_S, pass_time, until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.kafka
 
@@ -248,26 +246,15 @@ def killed(
     """Two workers, of which one is killed again and again while a person speaks."""
     draw, records = random.Random(kills), readings(settings, n_events)
     person = Person(kafka, settings, kills)
-    options = {
-        "pause_s": 0.02,
-        "max_poll_records": 40,
-        "snapshot_every_events": 100,
-        "engine": {"kind": "obedient", "waits": 2},
-    }
-    with Workers(tmp_path) as workers, Feeder(kafka, settings, records, 2.5 * kills) as feeder:
-        running = {name: workers.start(settings, name, **options) for name in ("a", "b")}
-        for _ in range(kills):
-            pass_time(draw.uniform(0.3, 2.0), because="the moment of the kill is random")
-            for _ in range(draw.choice([1, 2, 3])):
-                person.speak()
-            name = draw.choice(sorted(running))
-            assert running[name].alive, running[name].output
-            running[name].kill()
-            running[name] = workers.start(settings, name, **options)
-        feeder.finish()
-        finish(kafka, settings, records, timeout_s=120 + n_events / 500)
-        for worker in running.values():
-            assert worker.terminate() == 0, worker.output
+
+    def speak() -> None:
+        for _ in range(draw.choice([1, 2, 3])):
+            person.speak()
+
+    chaos(
+        kafka, settings, tmp_path, records, draw, kills=kills, feed_s=2.5 * kills, before=speak,
+        max_poll_records=40, snapshot_every_events=100, engine={"kind": "obedient", "waits": 2},
+    )  # fmt: skip
     return records
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,40 +67,41 @@ def chaos(
     kafka: Kafka,
     settings: KafkaSettings,
     tmp_path: Path,
+    records: Sequence[Record],
+    draw: random.Random,
     *,
-    n_events: int,
     kills: int,
-    sensors: int,
-    seed: int,
-    engine: dict[str, Any] | None = None,
     feed_s: float = 5.0,
+    before: Callable[[], None] = lambda: None,
+    after: Callable[[], None] = lambda: None,
     **options: Any,
-) -> Sequence[Record]:
+) -> None:
     """Let two workers work through a feed; kill one of them at random, again and again."""
-    draw = random.Random(seed)
-    records = feed(settings, n_events, sensors=sensors, seed=seed)
-    options = {
-        "pause_s": 0.02,
-        "max_poll_records": 100,
-        "snapshot_every_events": 200,
-        "engine": engine or {"kind": "chain"},
-        **options,
-    }
+    options = {"pause_s": 0.02, **options}
     with Workers(tmp_path) as workers, Feeder(kafka, settings, records, feed_s) as feeder:
         running = {name: workers.start(settings, name, **options) for name in ("a", "b")}
         for _ in range(kills):
             pass_time(draw.uniform(0.3, 2.0), because="the moment of the kill is random")
+            before()
             name = draw.choice(sorted(running))
             assert running[name].alive, running[name].output
             running[name].kill()
-            if draw.random() < 0.3:
-                pass_time(draw.uniform(0, 4), because="sometimes it loses its seat")
+            after()
             running[name] = workers.start(settings, name, **options)
         feeder.finish()
-        finish(kafka, settings, records, timeout_s=120 + n_events / 500)
+        finish(kafka, settings, records, timeout_s=120 + len(records) / 500)
         for worker in running.values():
             assert worker.terminate() == 0, worker.output
-    return records
+
+
+def losing_seats(draw: random.Random) -> Callable[[], None]:
+    """Between a worker's end and its next start: sometimes it is away for long."""
+
+    def away() -> None:
+        if draw.random() < 0.3:
+            pass_time(draw.uniform(0, 4), because="sometimes it loses its seat")
+
+    return away
 
 
 @pytest.mark.parametrize("client", DEFAULT_CLIENT_FIRST)
@@ -108,7 +109,11 @@ def test_random_kills_lose_nothing_and_double_nothing(
     kafka: Kafka, tmp_path: Path, client: str
 ) -> None:
     settings = kafka.settings(partitions=4, client=client)
-    records = chaos(kafka, settings, tmp_path, n_events=8_000, kills=5, sensors=20, seed=1)
+    records, draw = feed(settings, 8_000, sensors=20, seed=1), random.Random(1)
+    chaos(
+        kafka, settings, tmp_path, records, draw, kills=5, after=losing_seats(draw),
+        max_poll_records=100, snapshot_every_events=200, engine={"kind": "chain"},
+    )  # fmt: skip
     assert_exactly(kafka, settings, records)
 
 
@@ -119,18 +124,10 @@ def test_a_hundred_kills_over_200_000_events_with_refits(
 ) -> None:
     """The long proof: real engine, 50 sensors, refits, a kill about every two seconds."""
     settings = kafka.settings(partitions=4, client=client)
-    records = chaos(
-        kafka,
-        settings,
-        tmp_path,
-        n_events=200_000,
-        kills=100,
-        sensors=50,
-        seed=2,
-        engine={"kind": "HBOS"},
-        feed_s=250.0,
-        pause_s=0.0,
-        max_poll_records=2_000,
-        snapshot_every_events=2_000,
-    )
+    records, draw = feed(settings, 200_000, sensors=50, seed=2), random.Random(2)
+    chaos(
+        kafka, settings, tmp_path, records, draw, kills=100, feed_s=250.0,
+        after=losing_seats(draw), pause_s=0.0, max_poll_records=2_000,
+        snapshot_every_events=2_000, engine={"kind": "HBOS"},
+    )  # fmt: skip
     assert_exactly(kafka, settings, records, kind="HBOS")

@@ -16,11 +16,12 @@ from kafka.admin import MemberToRemove
 from kafka.errors import NoError
 from kafka_harness import Kafka, Workers, assert_exactly, feed
 from rejex_connectors.kafka import connect
-from rejex_connectors.kafka.clients import Gained, seat_taken
+from rejex_connectors.kafka.clients import Gained
 from rejex_connectors.kafka.mends import Assignor, ask_again
 from rejex_connectors.kafka.opening import open_clients
 from rejex_connectors.kafka.python import PythonConsumer
 from rejex_connectors.kafka.reading import admin, ownerless
+from rejex_connectors.kafka.refusals import seat_taken
 from rejex_connectors.kafka.settings import KafkaSettings
 from test_kafka_delivery import CLIENTS, CONFLUENT, finish
 

@@ -8,6 +8,7 @@ from kafka import KafkaProducer, TopicPartition
 from kafka_harness import Kafka, assert_exactly, feed, next_offsets, run_here
 from rejex_connectors.kafka import KafkaSettings, connect
 from rejex_connectors.kafka.snapshots import KafkaSnapshots
+from rejex_connectors.kafka.source import KafkaSource
 
 from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError
 from rejex_stream.protocols import Assigned, SnapshotPiece
@@ -29,6 +30,13 @@ def half_way(kafka: Kafka, settings: KafkaSettings) -> tuple[list[Record], list[
     kafka.fill(settings, records[:600])
     run_here(settings, next_offsets(records[:600]))
     return records, records[600:]
+
+
+def owns(source: KafkaSource, partition: Partition) -> bool:
+    """Poll once: the group's dealing, and a rewind, take polls to come through."""
+    source.poll(10, 0.05)
+    source.changes()
+    return partition in source.owned
 
 
 def lose_snapshots(kafka: Kafka, settings: KafkaSettings) -> None:
@@ -206,13 +214,8 @@ def test_a_snapshot_of_an_earlier_version_is_read_once_and_converted(
     source, sink = connect(settings)
     partition = Partition(topic, 0)
 
-    def settled() -> bool:
-        source.poll(10, 0.05)
-        source.changes()
-        return partition in source.owned
-
     try:
-        until(settled, "the partition")
+        until(lambda: owns(source, partition), "the partition")
         store = KafkaSnapshots(settings, sink)
         assert store.load(partition, 4) == (3, {"": b"old 3"})
         assert store.load(partition, 99) == (5, {"": b"old 5"})
@@ -249,13 +252,8 @@ def test_a_snapshot_that_could_not_be_written_leaves_the_one_before_alone(
     partition = Partition(settings.topics.input[0], 0)
     kafka.fill(settings, feed(settings, 40, partitions=1))
 
-    def settled() -> bool:
-        source.poll(10, 0.05)
-        source.changes()
-        return partition in source.owned
-
     try:
-        until(settled, "the partition")
+        until(lambda: owns(source, partition), "the partition")
         store = KafkaSnapshots(settings, sink)
         store.save(partition, SnapshotPiece(0, None, {"a": b"at 0"}))
         sink.commit({partition: 10})
@@ -265,7 +263,7 @@ def test_a_snapshot_that_could_not_be_written_leaves_the_one_before_alone(
         with pytest.raises(ConnectorError):
             store.save(partition, SnapshotPiece(20, 10, {"a": b"at 20"}))
         source.rewind()
-        until(lambda: settled() and source.owned[partition] == 20, "the partition")
+        until(lambda: owns(source, partition) and source.owned[partition] == 20, "the partition")
         store.save(partition, SnapshotPiece(20, 10, {"a": b"at 20"}))
         assert store.load(partition, 20) == (20, {"a": b"at 20"})
         assert store.load(partition, 19) == (10, {"a": b"at 10"})

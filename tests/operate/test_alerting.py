@@ -16,48 +16,29 @@ from pathlib import Path
 import pytest
 
 from tests.operate.alerting import Receiver, active_alerts, alertmanager
+from tests.pump import feed, flow, pump_toml
 from tests.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-CONFIG = """
-[pipeline]
-name = "pump"
-[input]
-path = "{feed}"
-follow = true
-channels = ["flow"]
-time = "t"
-time_unit = "s"
-sensor = "id"
-[detector]
-name = "HBOS"
-[rejection]
-contamination = 0.05
-tolerance = 4
-window = 200
-[monitor]
-stuck_events = 50
-"""
 SECRET = "sesame"
 STUCK = ("RejexStuck", "p1")
 
 
-def append(folder, numbers, *, stuck=False):
-    """Rows of two sensors; the second repeats a value of its own where it is stuck."""
-    path = folder / "feed.csv"
-    fresh = not path.exists()
-    with path.open("a") as file:
-        if fresh:
-            file.write("t,id,flow\n")
-        for i in numbers:
-            flow = 3.25 if stuck and i % 2 else i * 7919 % 1009 / 100
-            file.write(f"{1_700_000_000 + i},p{i % 2},{flow}\n")
+def stuck(i):
+    """The second of two sensors repeats a value of its own."""
+    return 3.25 if i % 2 else flow(i)
 
 
 @contextmanager
-def running(folder, alerts, feed="feed.csv"):
+def running(folder, alerts, path="feed.csv"):
     """The program over a feed that goes on; yields its process, and stops it in the end."""
-    (folder / "pump.toml").write_text(CONFIG.format(feed=feed) + "[alerts]\n" + alerts)
+    (folder / "pump.toml").write_text(
+        pump_toml(
+            path=path,
+            source='sensor = "id"\nfollow = true',
+            more=f"[monitor]\nstuck_events = 50\n[alerts]\n{alerts}",
+        )
+    )
     clean = {name: value for name, value in os.environ.items() if not name.startswith("REJEX_")}
     with (
         (folder / "log").open("wb") as log,
@@ -78,12 +59,12 @@ def running(folder, alerts, feed="feed.csv"):
 @pytest.mark.prometheus
 def test_alertmanager_sees_the_alarm_while_it_lasts_and_no_longer(tmp_path):
     told = Receiver()
-    append(tmp_path, range(1000))
+    feed(tmp_path, 0, 1000)
     with (
         alertmanager(tmp_path, told.url) as url,
         running(tmp_path, f'alertmanager_url = "{url}"\nalertmanager_repeat_s = 5\n') as process,
     ):
-        append(tmp_path, range(1000, 1300), stuck=True)
+        feed(tmp_path, 1000, 1300, stuck)
         until(lambda: STUCK in active_alerts(url))
         first = active_alerts(url)[STUCK]
         assert first["labels"] == {
@@ -96,7 +77,7 @@ def test_alertmanager_sees_the_alarm_while_it_lasts_and_no_longer(tmp_path):
         until(lambda: active_alerts(url)[STUCK]["endsAt"] > first["endsAt"], "it is posted again")
         assert active_alerts(url)[STUCK]["startsAt"] == first["startsAt"]
         assert ("RejexStuck", "p0") not in active_alerts(url)
-        append(tmp_path, range(1300, 1400))
+        feed(tmp_path, 1300, 1400)
         ends = []
 
         def gone():
@@ -120,8 +101,8 @@ def test_alertmanager_sees_the_alarm_while_it_lasts_and_no_longer(tmp_path):
 @pytest.mark.prometheus
 def test_an_alertmanager_that_comes_late_is_told_then(tmp_path):
     told = Receiver()
-    append(tmp_path, range(1000))
-    append(tmp_path, range(1000, 1300), stuck=True)
+    feed(tmp_path, 0, 1000)
+    feed(tmp_path, 1000, 1300, stuck)
     (tmp_path / "later").mkdir()
     with alertmanager(tmp_path / "later", told.url) as url:
         pass  # its address, and nobody there
@@ -136,10 +117,10 @@ def test_an_alertmanager_that_comes_late_is_told_then(tmp_path):
 @pytest.mark.thorough
 def test_the_webhook_gets_it_signed_and_again_until_it_takes_it(tmp_path):
     told = Receiver([503, 503])
-    append(tmp_path, range(1000))
+    feed(tmp_path, 0, 1000)
     alerts = f'webhook_url = "{told.url}"\nwebhook_secret = "{SECRET}"\n'
     with running(tmp_path, alerts + 'webhook_deadletter = "lost.jsonl"\n'):
-        append(tmp_path, range(1000, 1300), stuck=True)
+        feed(tmp_path, 1000, 1300, stuck)
         until(lambda: len(told.got) >= 3)
     told.close()
     for headers, body in told.got:
@@ -157,10 +138,10 @@ def test_the_webhook_gets_it_signed_and_again_until_it_takes_it(tmp_path):
 @pytest.mark.thorough
 def test_what_the_webhook_did_not_take_before_the_end_is_kept(tmp_path):
     told = Receiver([503] * 1000)
-    append(tmp_path, range(1000))
+    feed(tmp_path, 0, 1000)
     alerts = f'webhook_url = "{told.url}"\nwebhook_deadletter = "lost.jsonl"\n'
     with running(tmp_path, alerts) as process:
-        append(tmp_path, range(1000, 1300), stuck=True)
+        feed(tmp_path, 1000, 1300, stuck)
         until(lambda: told.got)
     assert process.returncode == 0
     told.close()
@@ -191,7 +172,7 @@ def test_a_channel_that_is_renamed_is_an_alarm_until_it_has_its_name_again(tmp_p
         return [a for a in alerted() if datetime.fromisoformat(a["endsAt"]) <= datetime.now(UTC)]
 
     jsonl(range(150), "Flow")
-    with running(tmp_path, alerts, feed=feed.name):
+    with running(tmp_path, alerts, path=feed.name):
         until(alerted, "the alert")
         (raised,) = {alert["annotations"]["summary"] for alert in alerted()}
         assert "did you mean 'Flow'?" in raised

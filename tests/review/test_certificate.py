@@ -20,25 +20,14 @@ from rejex_stream.review.queue.labels import LabelFile
 from rejex_stream.review.queue.listing import Viewer
 from rejex_stream.review.queue.store import ReviewStore
 from rejex_stream.run.audit_draw import commitment
+from tests.pump import pump_toml
 from tests.review.test_review_store import episodes
 
 LINES = 6000
 KEY = "a secret of thirty-two characters"
-CONFIG = """
-[pipeline]
-name = "pump"
-[input]
-path = "feed.csv"
-channels = ["flow"]
-time = "t"
-time_unit = "s"
-fixed_sensor = "p"
-[detector]
-name = "HBOS"
-[rejection]
-contamination = 0.05
-tolerance = 4
-window = 200
+CONFIG = pump_toml(
+    source='fixed_sensor = "p"',
+    more="""
 [output]
 audit_rate = 0.02
 audit_near_rate = 0.4
@@ -46,7 +35,8 @@ audit_key_file = "key"
 [review]
 reviewers = ["ada"]
 settle_s = 0
-"""
+""",
+)
 
 
 # --------------------------------------------------------------------------- the mathematics

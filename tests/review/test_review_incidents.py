@@ -24,6 +24,7 @@ from rejex_stream.review.queue.claims import Refusal
 from rejex_stream.review.queue.listing import QueueFilter, Viewer
 from rejex_stream.review.queue.store import ReviewStore, apply_labels
 from rejex_stream.types import CommandReply
+from tests.pump import pump_toml
 from tests.review.console_server import running
 from tests.review.desk import sees, shot, violations
 from tests.review.incidents import Line, held, incident, tell
@@ -395,12 +396,7 @@ def test_a_fault_is_held_answered_on_the_page_and_over_in_a_real_pipeline(
     tmp_path, monkeypatch, wall_store
 ):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "pump.toml").write_text(
-        '[pipeline]\nname = "pump"\n'
-        '[input]\npath = "feed.csv"\nchannels = ["flow"]\ntime = "t"\ntime_unit = "s"\n'
-        '[detector]\nname = "HBOS"\n'
-        "[rejection]\ncontamination = 0.05\ntolerance = 4\nwindow = 200\n"
-    )
+    (tmp_path / "pump.toml").write_text(pump_toml(source=""))
     draw = random.Random(3)
 
     def feed(start, stop, shift):

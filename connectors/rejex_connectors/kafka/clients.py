@@ -9,11 +9,10 @@ there; what crosses is a :class:`~rejex_stream.types.Record`, a :class:`Message`
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition, Record
 
 if TYPE_CHECKING:
@@ -27,29 +26,12 @@ __all__ = [
     "Message",
     "Place",
     "Producer",
-    "Right",
-    "SeatTakenError",
-    "deleted_topics",
-    "fenced",
-    "grant",
-    "missing_topic",
-    "no_member",
-    "not_allowed",
-    "seat_taken",
-    "took_too_long",
     "transactional_id",
-    "transactional_right",
-    "unread_input",
     "within",
-    "wrong_clock",
 ]
 
 T = TypeVar("T")
 Edge: TypeAlias = Literal["earliest", "latest"]
-
-
-class SeatTakenError(ConnectorError):
-    """The group holds another member under our instance id: a rival, or a ghost of ourselves."""
 
 
 class Message(NamedTuple):
@@ -172,72 +154,6 @@ def transactional_id(settings: KafkaSettings, worker: str) -> str:
     return f"{settings.group}-{worker}"
 
 
-class Right(NamedTuple):
-    """One thing that a broker with ACLs must allow us.
-
-    Attributes
-    ----------
-    kind, name
-        ``topic``, ``group`` or ``transactional id``, and which.
-    operation
-        By Kafka's name: ``READ``, ``WRITE``, ``DESCRIBE``, ...
-    """
-
-    kind: str
-    name: str
-    operation: str
-
-    def __str__(self) -> str:
-        """Return it in words."""
-        return f"{self.operation} on {self.kind} {self.name}"
-
-
-def transactional_right(settings: KafkaSettings) -> Right:
-    """Return what a worker needs for its transactions.
-
-    Without an `instance_id` every start draws a new name, all with the group in front.
-    """
-    return Right(
-        "transactional id", transactional_id(settings, settings.instance_id or ""), "WRITE"
-    )
-
-
-def grant(right: Right, settings: KafkaSettings) -> str:
-    """Return the command that gives a right.
-
-    Examples
-    --------
-    >>> from rejex_connectors.kafka.settings import KafkaSettings
-    >>> grant(Right("group", "pumps", "READ"), KafkaSettings())
-    'kafka-acls.sh --bootstrap-server localhost:9092 --add --allow-principal User:NAME \
---operation Read --group pumps'
-    """
-    prefix = right == transactional_right(settings) and settings.instance_id is None
-    operation = right.operation.title().replace("_", "")
-    return (
-        f"kafka-acls.sh --bootstrap-server {settings.bootstrap_servers} --add --allow-principal "
-        f"User:{settings.security.username or 'NAME'} --operation {operation} "
-        f"--{right.kind.replace(' ', '-')} {right.name}"
-        f"{' --resource-pattern-type prefixed' if prefix else ''}"
-    )
-
-
-def not_allowed(settings: KafkaSettings, rights: Sequence[Right]) -> ConnectorError:
-    """Say which rights the broker denies us, and what an administrator types to grant them."""
-    who = settings.security.username or "this client"
-    return ConnectorError(
-        f"Kafka at {settings.bootstrap_servers} does not allow {who} to "
-        f"{', '.join(map(str, rights))}: "
-        f"`{'; '.join(grant(right, settings) for right in rights)}` grants it"
-    )
-
-
-def unread_input(settings: KafkaSettings, offsets: Iterable[Partition]) -> ConnectorError:
-    """Say that the offsets may not be committed: that takes the right to read their topics."""
-    topics = sorted({partition.topic for partition in offsets})
-    return not_allowed(settings, [Right("topic", topic, "READ") for topic in topics])
-
-
 def within(timeout_s: float, doing: str, call: Callable[..., T], *arguments: object) -> T:
     """Run a library call that has no deadline of its own; costs one thread.
 
@@ -263,63 +179,3 @@ def within(timeout_s: float, doing: str, call: Callable[..., T], *arguments: obj
     if not result:
         raise ConnectorError(f"Kafka did not answer in {timeout_s:.1f} s: {doing}", retriable=True)
     return result[0]
-
-
-def fenced(settings: KafkaSettings) -> ConnectorError:
-    """Say that another worker goes by our name."""
-    return ConnectorError(
-        f"another worker has taken the name {settings.instance_id!r} in group {settings.group!r}; "
-        "this one wrote nothing since and stops. Give every live worker its own "
-        "kafka.instance_id, or leave it unset."
-    )
-
-
-def seat_taken(settings: KafkaSettings) -> SeatTakenError:
-    """Say the same of our seat in the group; the caller finds out whether it is a ghost."""
-    return SeatTakenError(str(fenced(settings)))
-
-
-def no_member(settings: KafkaSettings) -> ConnectorError:
-    """Say that the group went on without us."""
-    return ConnectorError(
-        f"this worker is no longer a member of group {settings.group!r} (it was silent for more "
-        f"than session_timeout_ms = {settings.session_timeout_ms}, or did not poll for "
-        f"max_poll_interval_ms = {settings.max_poll_interval_ms}); nothing was committed",
-        retriable=True,
-    )
-
-
-def missing_topic(settings: KafkaSettings, topic: str) -> ConfigError:
-    """Say that an output topic is not there, and how to make it."""
-    return ConfigError(
-        f"topic {topic!r} does not exist on {settings.bootstrap_servers}: run "
-        "`rejex-stream topics create`"
-    )
-
-
-def deleted_topics(settings: KafkaSettings, topics: Iterable[str]) -> ConnectorError:
-    """Say that topics were there and are not any more; somebody may make them again."""
-    named = ", ".join(map(repr, sorted(topics)))
-    return ConnectorError(
-        f"topic {named} is missing on {settings.bootstrap_servers}: run `rejex-stream topics "
-        "create`; nothing was committed since",
-        retriable=True,
-    )
-
-
-def wrong_clock() -> str:
-    """Say why the broker may refuse the time of a record."""
-    return (
-        "the broker refuses the times of what we write: the clock of this machine says "
-        f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, which is ahead of the broker's or behind it "
-        "by more than the topic accepts; set it right"
-    )
-
-
-def took_too_long(settings: KafkaSettings, elapsed_s: float) -> ConnectorError:
-    """Say that the broker gave up on our transaction."""
-    return ConnectorError(
-        f"a transaction took {elapsed_s:.1f} s, longer than transaction_timeout_ms = "
-        f"{settings.transaction_timeout_ms}: the broker aborted it",
-        retriable=True,
-    )

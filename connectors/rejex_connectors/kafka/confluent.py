@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
 
+from rejex_connectors.kafka import refusals
 from rejex_connectors.kafka.clients import (
     Consumer,
     Edge,
@@ -23,16 +24,7 @@ from rejex_connectors.kafka.clients import (
     Lost,
     Message,
     Place,
-    Right,
-    deleted_topics,
-    fenced,
-    missing_topic,
-    no_member,
-    not_allowed,
-    seat_taken,
-    took_too_long,
     transactional_id,
-    unread_input,
     within,
 )
 from rejex_connectors.kafka.guards.faults import REFUSED, RIVAL, UNREADABLE, WAITED_IN_VAIN, explain
@@ -207,9 +199,9 @@ class FastConsumer:
         """Raise what needs the caller; the library retries the rest by itself."""
         code = error.code()
         if "static consumer fenced" in error.str().lower():  # the code is that of any fatal error
-            raise seat_taken(self._settings)
+            raise refusals.seat_taken(self._settings)
         if code == ck.KafkaError._MAX_POLL_EXCEEDED:
-            _log.warning("%s", no_member(self._settings))
+            _log.warning("%s", refusals.no_member(self._settings))
             return  # on_lost tells the rest
         if code in UNREADABLE:
             partition = Partition(message.topic() or "", message.partition() or 0)
@@ -296,7 +288,7 @@ class FastConsumer:
         metadata = self._consumer.consumer_group_metadata()
         member = self._consumer.memberid()
         if not member or member != self._member:
-            raise no_member(self._settings)
+            raise refusals.no_member(self._settings)
         return metadata
 
     def commit(self, offsets: Mapping[Partition, Place], timeout_s: float) -> None:
@@ -440,7 +432,7 @@ class FastProducer:
             if refused is not None and refused.code() in REFUSED:
                 doing = f"looking for topic {topic!r}"
                 raise explain(refused, self._settings, doing, topic=topic, operation="WRITE")
-            raise missing_topic(self._settings, topic)
+            raise refusals.missing_topic(self._settings, topic)
         return self._partitions[topic]
 
     def _topics(self, wanted: str, asked: str | None) -> dict[str, Any]:
@@ -485,12 +477,12 @@ class FastProducer:
             if error.args[0].code() == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 topics = {message.topic for message in messages}
                 if topics and (unwritable := self._unwritable(topics)):
-                    raise not_allowed(self._settings, unwritable) from error
-                raise unread_input(self._settings, offsets) from error
+                    raise refusals.not_allowed(self._settings, unwritable) from error
+                raise refusals.unread_input(self._settings, offsets) from error
             if error.args[0].code() in WAITED_IN_VAIN and (
                 missing := self._missing({message.topic for message in messages})
             ):
-                raise deleted_topics(self._settings, missing) from error
+                raise refusals.deleted_topics(self._settings, missing) from error
             raise self._explain(error.args[0], time.monotonic() - began) from error
 
     def _missing(self, topics: set[str]) -> set[str]:
@@ -500,7 +492,7 @@ class FastProducer:
             return topics - client.list_topics(timeout=ASK_S).topics.keys()
         return set()
 
-    def _unwritable(self, topics: Iterable[str]) -> list[Right]:
+    def _unwritable(self, topics: Iterable[str]) -> list[refusals.Right]:
         """Ask which of `topics` we may not write: a transaction that was refused does not say."""
         client = AdminClient(client_options(self._settings))  # answers end with it
         asked: dict[str, Future[Any]] = client.describe_topics(
@@ -516,7 +508,7 @@ class FastProducer:
             except ck.KafkaException as error:
                 allowed = error.args[0].code() not in REFUSED
             if not allowed:
-                unwritable.append(Right("topic", name, "WRITE"))
+                unwritable.append(refusals.Right("topic", name, "WRITE"))
         return unwritable
 
     def _send(self, messages: Sequence[Message], deadline: float) -> None:
@@ -551,8 +543,7 @@ class FastProducer:
         if self._failed and not error.fatal() and error.code() != ck.KafkaError.INVALID_TIMESTAMP:
             error, topic = self._failed[0]  # the reason, where this is only the consequence
         if error.code() in RIVAL:
-            late = elapsed_s * 1000 >= self._settings.transaction_timeout_ms
-            return took_too_long(self._settings, elapsed_s) if late else fenced(self._settings)
+            return refusals.fenced(self._settings, elapsed_s)
         return explain(error, self._settings, "writing outcomes", topic=topic, operation="WRITE")
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from kafka import (
 from kafka import errors as ke
 from kafka.structs import MemberState
 
+from rejex_connectors.kafka import refusals
 from rejex_connectors.kafka.clients import (
     Consumer,
     Edge,
@@ -26,16 +27,7 @@ from rejex_connectors.kafka.clients import (
     Lost,
     Message,
     Place,
-    Right,
-    deleted_topics,
-    fenced,
-    missing_topic,
-    no_member,
-    not_allowed,
-    seat_taken,
-    took_too_long,
     transactional_id,
-    unread_input,
     within,
 )
 from rejex_connectors.kafka.mends import (
@@ -143,7 +135,7 @@ class PythonConsumer:
     def poll(self, max_records: int, timeout_s: float) -> list[Record]:
         """Return records of running partitions."""
         if is_fenced(self._consumer):
-            raise seat_taken(self._settings)
+            raise refusals.seat_taken(self._settings)
         if not self._is_member:
             timeout_s = max(timeout_s, JOINING_S)
         try:
@@ -151,7 +143,9 @@ class PythonConsumer:
         except ke.KafkaError as error:
             raise explain(error, self._settings, "reading") from error
         if not batch and (refused := refused_topics(self._consumer)):
-            raise not_allowed(self._settings, [Right("topic", name, "READ") for name in refused])
+            raise refusals.not_allowed(
+                self._settings, [refusals.Right("topic", name, "READ") for name in refused]
+            )
         if self._to_ask_again:
             self._to_ask_again = not ask_again(self._consumer)
         records: list[Record] = []
@@ -274,9 +268,9 @@ class PythonConsumer:
         """
         metadata = self._consumer.group_metadata()
         if metadata.generation_id < 0 or self._seat is None:
-            raise no_member(self._settings)
+            raise refusals.no_member(self._settings)
         if metadata.member_id != self._seat.member_id:
-            raise no_member(self._settings)
+            raise refusals.no_member(self._settings)
         return metadata
 
     def commit(self, offsets: Mapping[Partition, Place], timeout_s: float) -> None:
@@ -331,7 +325,7 @@ class PythonProducer:
         except ke.KafkaError as error:
             # It waits as long for a broker that is away as for a topic that is not there.
             if isinstance(error, ke.KafkaTimeoutError) and self._missing({topic}):
-                raise missing_topic(self._settings, topic) from None
+                raise refusals.missing_topic(self._settings, topic) from None
             raise explain(
                 error, self._settings, f"looking for topic {topic!r}", operation="WRITE"
             ) from error
@@ -352,11 +346,11 @@ class PythonProducer:
                     consumer.commit(offsets, deadline - time.monotonic())
         except ke.KafkaError as error:
             if is_refused_offset(error):
-                raise unread_input(self._settings, offsets) from error
+                raise refusals.unread_input(self._settings, offsets) from error
             if isinstance(root_cause(error), ke.KafkaTimeoutError) and (
                 missing := self._missing({message.topic for message in messages})
             ):
-                raise deleted_topics(self._settings, missing) from error
+                raise refusals.deleted_topics(self._settings, missing) from error
             raise self._explain(error, time.monotonic() - began) from error
 
     def _missing(self, topics: set[str]) -> set[str]:
@@ -416,10 +410,8 @@ class PythonProducer:
     def _explain(self, error: Exception, elapsed_s: float) -> ConnectorError:
         """Tell a rival with our name from a transaction that simply took too long."""
         root = root_cause(error)
-        taken = isinstance(root, ke.ProducerFencedError | ke.InvalidProducerEpochError)
-        if taken:
-            late = elapsed_s * 1000 >= self._settings.transaction_timeout_ms
-            return took_too_long(self._settings, elapsed_s) if late else fenced(self._settings)
+        if isinstance(root, ke.ProducerFencedError | ke.InvalidProducerEpochError):
+            return refusals.fenced(self._settings, elapsed_s)
         return explain(error, self._settings, "writing outcomes", operation="WRITE")
 
     def close(self) -> None:

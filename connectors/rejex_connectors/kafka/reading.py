@@ -19,7 +19,9 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka import errors as ke
 
 import rejex_connectors.kafka.mends  # noqa: F401 - mends leaks on import
-from rejex_connectors.kafka.clients import (
+from rejex_connectors.kafka.guards.redaction import guard_logs
+from rejex_connectors.kafka.guards.unpacking import Unread
+from rejex_connectors.kafka.refusals import (
     Right,
     grant,
     missing_topic,
@@ -29,8 +31,6 @@ from rejex_connectors.kafka.clients import (
     transactional_right,
     wrong_clock,
 )
-from rejex_connectors.kafka.guards.redaction import guard_logs
-from rejex_connectors.kafka.guards.unpacking import Unread
 from rejex_connectors.kafka.security import kafka_python_options
 from rejex_stream.errors import ConnectorError
 from rejex_stream.protocols import Heard

@@ -8,8 +8,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 
-from rejex_connectors.kafka.clients import Message, Producer, SeatTakenError
+from rejex_connectors.kafka.clients import Message, Producer
 from rejex_connectors.kafka.messages import OutcomeMessages
+from rejex_connectors.kafka.refusals import SeatTakenError
 from rejex_connectors.kafka.source import KafkaSource
 from rejex_stream.errors import ConnectorError, RejexError
 from rejex_stream.types import Outcome, Partition

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from kafka import KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka import errors as ke
 
-from rejex_connectors.kafka.clients import Message, missing_topic
+from rejex_connectors.kafka.clients import Message
 from rejex_connectors.kafka.reading import (
     asking,
     client_options,
@@ -24,6 +24,7 @@ from rejex_connectors.kafka.reading import (
     partitions_of,
     read_partition,
 )
+from rejex_connectors.kafka.refusals import missing_topic
 from rejex_connectors.parts import PartSets
 from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError
 from rejex_stream.protocols import SnapshotPiece

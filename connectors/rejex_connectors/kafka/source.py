@@ -7,9 +7,10 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from rejex_connectors.kafka.clients import Consumer, Edge, Gained, Place, SeatTakenError
+from rejex_connectors.kafka.clients import Consumer, Edge, Gained, Place
 from rejex_connectors.kafka.guards.lastresort import LastResort
 from rejex_connectors.kafka.reading import read_partition
+from rejex_connectors.kafka.refusals import SeatTakenError
 from rejex_connectors.kafka.settings import KafkaSettings
 from rejex_stream.errors import ConnectorError
 from rejex_stream.protocols import Assigned, Revoked

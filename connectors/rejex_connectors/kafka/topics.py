@@ -11,7 +11,6 @@ from kafka import errors as ke
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from rejex_connectors.cloudevents import pipeline_of
-from rejex_connectors.kafka.clients import Right, transactional_right
 from rejex_connectors.kafka.reading import (
     asking,
     bounds_of,
@@ -19,6 +18,7 @@ from rejex_connectors.kafka.reading import (
     partitions_of,
     read_partition,
 )
+from rejex_connectors.kafka.refusals import Right, transactional_right
 from rejex_stream.errors import ConfigError, ConnectorError
 
 if TYPE_CHECKING:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import getpass
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from rejex_stream.cli.options import ConfigFile, gathering
 from rejex_stream.cli.show import As, AsOption, print_json, print_table
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly.control import ControlLine, make_command
@@ -20,72 +22,72 @@ __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-ConfigFile = Annotated[Path, typer.Argument(help="The config, a TOML file.")]
 IncidentId = Annotated[str, typer.Argument(help="The incident's id, as `control list` shows it.")]
-Note = Annotated[str, typer.Option(help="Why, for people.")]
-By = Annotated[str | None, typer.Option(help="Who says it; by default the name of this login.")]
-Wait = Annotated[float, typer.Option(min=0, help="Wait so many seconds for a reply.")]
 Moment = Annotated[str, typer.Option(help="A time of the events, e.g. 2024-05-01T06:00+02:00.")]
 
 _LOOK_EVERY_S = 0.5
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saying:
+    """Who says it and why, and how the answer is waited for and shown."""
+
+    note: Annotated[str, typer.Option(help="Why, for people.")] = ""
+    by: Annotated[
+        str | None, typer.Option(help="Who says it; by default the name of this login.")
+    ] = None
+    wait: Annotated[float, typer.Option(min=0, help="Wait so many seconds for a reply.")] = 10.0
+    output: AsOption = As.TABLE
+
+
 @app.command()
+@gathering(saying=Saying)
 def fault(
     config: ConfigFile,
     incident: IncidentId,
     *,
-    note: Note = "",
-    by: By = None,
-    wait: Wait = 10.0,
-    output: AsOption = As.TABLE,
+    saying: Saying,
 ) -> None:
     """Say that an incident is a fault: what it held back stays out of every reference for good."""
-    _answer(CommandKind.FAULT, config, incident, note=note, by=by, wait=wait, output=output)
+    _answer(CommandKind.FAULT, config, incident, saying)
 
 
 @app.command("new-normal")
+@gathering(saying=Saying)
 def new_normal(
     config: ConfigFile,
     incident: IncidentId,
     *,
-    note: Note = "",
-    by: By = None,
-    wait: Wait = 10.0,
-    output: AsOption = As.TABLE,
+    saying: Saying,
 ) -> None:
     """Say that this is how it is from now on: the reference is made anew of what was held back."""
-    _answer(CommandKind.NEW_NORMAL, config, incident, note=note, by=by, wait=wait, output=output)
+    _answer(CommandKind.NEW_NORMAL, config, incident, saying)
 
 
 @app.command()
+@gathering(saying=Saying)
 def plan(
     config: ConfigFile,
     begin: Annotated[str, typer.Option("--from", help="A time of the events, with its zone.")],
     until: Moment,
     *,
     stream: Annotated[str | None, typer.Option(help="Whose; by default of all streams.")] = None,
-    note: Note = "",
-    by: By = None,
-    wait: Wait = 10.0,
-    output: AsOption = As.TABLE,
+    saying: Saying,
 ) -> None:
     """Say that work is planned: verdicts go on, nothing is learnt and nobody is told."""
     line = ControlLine(load_config(config))
     times = {"from_ms": _ms("--from", begin), "until_ms": _ms("--until", until)}
-    command = _say(CommandKind.PLANNED, note, by, stream_key=stream, **times)
-    _give(line, command, wait, output)
+    command = _say(CommandKind.PLANNED, saying, stream_key=stream, **times)
+    _give(line, command, saying)
 
 
 @app.command()
+@gathering(saying=Saying)
 def cancel(
     config: ConfigFile,
     planned: Annotated[str, typer.Argument(help="Id of the plan, as `control list` shows it.")],
     *,
-    note: Note = "",
-    by: By = None,
-    wait: Wait = 10.0,
-    output: AsOption = As.TABLE,
+    saying: Saying,
 ) -> None:
     """Take a plan back."""
     line = ControlLine(load_config(config))
@@ -94,8 +96,8 @@ def cancel(
         known = ", ".join(sorted(plans)) or "none"
         raise ConfigError(f"there is no plan {planned!r} to take back; given were: {known}.")
     of = plans[planned].stream_key
-    command = _say(CommandKind.CANCEL, note, by, cancels=planned, stream_key=of)
-    _give(line, command, wait, output)
+    command = _say(CommandKind.CANCEL, saying, cancels=planned, stream_key=of)
+    _give(line, command, saying)
 
 
 @app.command("list")
@@ -143,21 +145,13 @@ def list_all(
 
 
 # ------------------------------------------------------------------------------ what is said
-def _say(kind: CommandKind, note: str, by: str | None, **fields: Any) -> Command:  # noqa: ANN401
-    said_by = getpass.getuser() if by is None else by
-    return make_command(kind, by=said_by, note=note, given_ms=time.time_ns() // 1_000_000, **fields)
+def _say(kind: CommandKind, saying: Saying, **fields: Any) -> Command:  # noqa: ANN401
+    by = getpass.getuser() if saying.by is None else saying.by
+    now = time.time_ns() // 1_000_000
+    return make_command(kind, by=by, note=saying.note, given_ms=now, **fields)
 
 
-def _answer(
-    kind: CommandKind,
-    config: Path,
-    id_: str,
-    *,
-    note: str,
-    by: str | None,
-    wait: float,
-    output: As,
-) -> None:
+def _answer(kind: CommandKind, config: Path, id_: str, saying: Saying) -> None:
     line = ControlLine(load_config(config))
     known = line.incidents()
     incident = known.get(id_)
@@ -166,18 +160,18 @@ def _answer(
         what = "is closed" if incident is not None else "is not known"
         raise ConfigError(f"incident {id_!r} {what}; open are: {', '.join(still) or 'none'}.")
     about = {"stream_key": incident.stream_key, "version": incident.version}
-    _give(line, _say(kind, note, by, incident=id_, **about), wait, output)
+    _give(line, _say(kind, saying, incident=id_, **about), saying)
 
 
-def _give(line: ControlLine, command: Command, wait: float, output: As) -> None:
+def _give(line: ControlLine, command: Command, saying: Saying) -> None:
     since = line.mark()
     line.say(command)
     replies: list[CommandReply] = []
-    until = time.monotonic() + wait
+    until = time.monotonic() + saying.wait
     while not replies and time.monotonic() < until:
         time.sleep(min(_LOOK_EVERY_S, max(0.0, until - time.monotonic())))
         replies = line.replies(since).get(command.id, [])
-    if output is As.JSON:
+    if saying.output is As.JSON:
         print_json({"command": command, "replies": replies})
     else:
         print(f"{command.id}: {_said(replies, '')}")

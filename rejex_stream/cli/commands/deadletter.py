@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from rejex_stream.cli.commands.topics import ConfigFile, kafka_config
+from rejex_stream.cli.commands.topics import kafka_config
+from rejex_stream.cli.options import ConfigFile
 from rejex_stream.cli.show import As, AsOption, print_json, print_table
 from rejex_stream.config import Config, load_config
 from rejex_stream.config.assembly import file_places

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from rejex_stream.cli.options import ConfigFile
 from rejex_stream.cli.show import As, AsOption, console, print_json
 from rejex_stream.doctor import Check, examine
 from rejex_stream.operate.logs import escaped
@@ -18,7 +18,7 @@ _STYLES = {"ok": "green", "warning": "yellow", "error": "bold red", "skipped": "
 
 
 def doctor(
-    config: Annotated[Path, typer.Argument(help="The config, a TOML file.")],
+    config: ConfigFile,
     sample: Annotated[int, typer.Option(min=1, help="How many records to read.")] = 20,
     output: AsOption = As.TABLE,
 ) -> None:

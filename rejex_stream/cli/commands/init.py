@@ -28,6 +28,7 @@ __all__ = ["init"]
 _SAMPLE = 2_000
 
 
+@options.gathering(asked=options.of_a_table)
 def init(  # noqa: PLR0917 - one parameter an option
     file: Annotated[
         Path | None, typer.Argument(help="A CSV table or JSON Lines, plain or gzip.")
@@ -48,19 +49,8 @@ def init(  # noqa: PLR0917 - one parameter an option
     rate: options.Rate = None,
     window: options.Window = None,
     detector: options.Detector = DEFAULT,
-    time: options.Time = None,
-    sensor: options.Sensor = None,
-    tag: options.Tag = None,
-    channel: options.Channel = None,
-    flag: options.Flag = None,
-    label: options.KnownLabel = None,
-    delimiter: options.Delimiter = None,
-    encoding: options.Encoding = None,
-    decimal: options.Decimal = None,
-    thousands: options.Thousands = None,
-    header: options.Header = None,
-    time_format: options.TimeFormat = None,
-    time_zone: options.TimeZone = None,
+    *,
+    asked: Asked,
 ) -> None:
     """Look at records, guess what they are, and write the config that reads them.
 
@@ -68,7 +58,6 @@ def init(  # noqa: PLR0917 - one parameter an option
     that changes it; what cannot be seen is asked on a terminal. A broker that wants a login takes
     it from the environment: REJEX_KAFKA__SECURITY__PROTOCOL and so on.
     """
-    asked = options.asked_of(dict(locals()))
     if (file is None) == (kafka is None):
         raise ConfigError("give one of FILE and --kafka SERVERS TOPIC: what should be read?")
     where = to or Path(name_of(file.name if file else f"{kafka[1]}.x") + ".toml")  # type: ignore[index]

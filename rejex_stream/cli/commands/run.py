@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
@@ -20,6 +19,7 @@ import typer
 
 from rejex_stream.cli.commands.score import print_measured
 from rejex_stream.cli.commands.validate import promised
+from rejex_stream.cli.options import ConfigFile
 from rejex_stream.cli.progress import following
 from rejex_stream.cli.show import As, AsOption, number, print_facts, print_json, share
 from rejex_stream.config import Config, load_config
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 def run(
-    config: Annotated[Path, typer.Argument(help="The config, a TOML file.")],
+    config: ConfigFile,
     dry_run: Annotated[
         bool, typer.Option(help="Judge and write nothing, then show the mix against theory.")
     ] = False,

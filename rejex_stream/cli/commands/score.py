@@ -39,7 +39,7 @@ from rejex_stream.plan.measured import Measured
 from rejex_stream.plan.promises import Plan, plan
 from rejex_stream.plan.rehearsal import Replayed, replay
 from rejex_stream.plan.suggest import Suggestion
-from rejex_stream.tables import Table, draft_config, open_table
+from rejex_stream.tables import Asked, Table, draft_config, open_table
 from rejex_stream.tables.episodes import Episodes
 from rejex_stream.tables.scored import ScoredCsv
 from rejex_stream.types import Invalid, Label, Reading, Record, Verdict
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["score"]
 
 
+@options.gathering(asked=options.of_a_table)
 def score(  # noqa: PLR0917 - one parameter an option
     file: Annotated[Path, typer.Argument(help="A CSV table, plain or gzip; - is standard input.")],
     contamination: options.Contamination = 0.05,
@@ -57,19 +58,8 @@ def score(  # noqa: PLR0917 - one parameter an option
     rate: options.Rate = None,
     window: options.Window = None,
     detector: options.Detector = DEFAULT,
-    time: options.Time = None,
-    sensor: options.Sensor = None,
-    tag: options.Tag = None,
-    channel: options.Channel = None,
-    flag: options.Flag = None,
-    label: options.KnownLabel = None,
-    delimiter: options.Delimiter = None,
-    encoding: options.Encoding = None,
-    decimal: options.Decimal = None,
-    thousands: options.Thousands = None,
-    header: options.Header = None,
-    time_format: options.TimeFormat = None,
-    time_zone: options.TimeZone = None,
+    *,
+    asked: Asked,
     out: Annotated[
         Path | None, typer.Option(help="Where to write the table with its verdicts; - for stdout.")
     ] = None,
@@ -90,7 +80,6 @@ def score(  # noqa: PLR0917 - one parameter an option
     """
     if "-" == str(out) == str(verdicts):
         raise ConfigError("--out and --verdicts are both -: standard output takes one of them.")
-    asked = options.asked_of(dict(locals()))
     with ExitStack() as exits:
         table = open_table(_at_hand(file, exits), asked)
         print_said(table)

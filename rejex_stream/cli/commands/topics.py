@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rejex_connectors.kafka.settings import KafkaSettings
 
+from rejex_stream.cli.options import ConfigFile
 from rejex_stream.cli.progress import counting
 from rejex_stream.cli.show import As, AsOption, print_json, print_table
 from rejex_stream.config import Config, load_config
@@ -26,7 +27,6 @@ _PARTITIONS = 8
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-ConfigFile = Annotated[Path, typer.Argument(help="The config, a TOML file.")]
 Partitions = Annotated[
     int | None,
     typer.Option(min=1, help="Partitions of every topic.  [default: those of the input]"),

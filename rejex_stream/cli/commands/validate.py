@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
+from rejex_stream.cli.options import ConfigFile
 from rejex_stream.cli.show import (
     As,
     AsOption,
@@ -25,7 +23,7 @@ __all__ = ["settings", "validate"]
 
 
 def validate(
-    config: Annotated[Path, typer.Argument(help="The config, a TOML file.")],
+    config: ConfigFile,
     output: AsOption = As.TABLE,
 ) -> None:
     """Check a config and say what it promises; nothing is read or written but the file.

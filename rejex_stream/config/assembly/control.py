@@ -162,8 +162,8 @@ class ControlLine:
             except OSError as error:
                 raise ConnectorError(f"cannot read {path}: {error.strerror}.") from error
             return
-        from rejex_connectors.kafka.clients import missing_topic
         from rejex_connectors.kafka.reading import partitions_of, read_partition
+        from rejex_connectors.kafka.refusals import missing_topic
 
         topic = getattr(self._kafka.topics, role)
         partitions = partitions_of(self._kafka, topic)

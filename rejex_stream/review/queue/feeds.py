@@ -375,8 +375,8 @@ def _labels_in(settings: KafkaSettings, partition: Partition) -> Iterator[LabelR
 
 
 def _partitions(settings: KafkaSettings, topic: str) -> list[Partition]:
-    from rejex_connectors.kafka.clients import missing_topic
     from rejex_connectors.kafka.reading import partitions_of
+    from rejex_connectors.kafka.refusals import missing_topic
 
     found = partitions_of(settings, topic)
     if not found:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import confluent_kafka as ck
 
-from rejex_connectors.kafka.clients import (
+from rejex_connectors.kafka.refusals import (
     Right,
     no_member,
     not_allowed,

@@ -60,7 +60,7 @@ def check_kafka_python(role: str, options: Mapping[str, object]) -> None:
 
     of = {"consumer": KafkaConsumer, "producer": KafkaProducer, "admin": KafkaAdminClient}[role]
     where = f"kafka.options.kafka_python.{role}"
-    _refuse_ours(where, [name for name in options if name in OURS[role] or _logs_in(name, "_")])
+    _refuse_ours(where, options, OURS[role], "_")
     known = sorted(set(of.DEFAULT_CONFIG) - OURS[role])
     for name in options:
         if name not in known:
@@ -81,8 +81,7 @@ def check_librdkafka(options: Mapping[str, object]) -> None:
     if not options:
         return
     where = "kafka.options.librdkafka"
-    ours = OURS_LIBRDKAFKA
-    _refuse_ours(where, [name for name in options if name in ours or _logs_in(name, ".")])
+    _refuse_ours(where, options, OURS_LIBRDKAFKA, ".")
     try:
         import confluent_kafka
     except ImportError:  # it is not installed, so nobody is told
@@ -97,14 +96,11 @@ def check_librdkafka(options: Mapping[str, object]) -> None:
             raise ConfigError(f"{where}.{name!r}: {reason}") from None
 
 
-def _logs_in(name: str, separator: str) -> bool:
-    """Whether it belongs into kafka.security."""
-    return name.startswith(f"sasl{separator}") or name.startswith("ssl_")
-
-
-def _refuse_ours(where: str, ours: Iterable[str]) -> None:
-    for name in ours:
-        raise ConfigError(
-            f"{where}.{name!r} is set by rejex-stream itself, from a setting of [kafka] or "
-            "[kafka.security] or so that every event is decided exactly once: leave it out"
-        )
+def _refuse_ours(where: str, given: Iterable[str], ours: set[str], separator: str) -> None:
+    logins = (f"sasl{separator}", "ssl_")  # those belong into kafka.security
+    for name in given:
+        if name in ours or name.startswith(logins):
+            raise ConfigError(
+                f"{where}.{name!r} is set by rejex-stream itself, from a setting of [kafka] or "
+                "[kafka.security] or so that every event is decided exactly once: leave it out"
+            )

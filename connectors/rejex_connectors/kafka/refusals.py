@@ -1,0 +1,164 @@
+"""What a worker may not do or cannot go on with, as an error in one sentence with its mend.
+
+The same sentence for both client libraries, so what they raise is theirs to recognise, and what it
+means for us stands here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from rejex_connectors.kafka.clients import transactional_id
+from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.types import Partition
+
+if TYPE_CHECKING:
+    from rejex_connectors.kafka.settings import KafkaSettings
+
+__all__ = [
+    "Right",
+    "SeatTakenError",
+    "deleted_topics",
+    "fenced",
+    "grant",
+    "missing_topic",
+    "no_member",
+    "not_allowed",
+    "seat_taken",
+    "transactional_right",
+    "unread_input",
+    "wrong_clock",
+]
+
+
+class SeatTakenError(ConnectorError):
+    """The group holds another member under our instance id: a rival, or a ghost of ourselves."""
+
+
+class Right(NamedTuple):
+    """One thing that a broker with ACLs must allow us.
+
+    Attributes
+    ----------
+    kind, name
+        ``topic``, ``group`` or ``transactional id``, and which.
+    operation
+        By Kafka's name: ``READ``, ``WRITE``, ``DESCRIBE``, ...
+    """
+
+    kind: str
+    name: str
+    operation: str
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        return f"{self.operation} on {self.kind} {self.name}"
+
+
+def transactional_right(settings: KafkaSettings) -> Right:
+    """Return what a worker needs for its transactions.
+
+    Without an `instance_id` every start draws a new name, all with the group in front.
+    """
+    return Right(
+        "transactional id", transactional_id(settings, settings.instance_id or ""), "WRITE"
+    )
+
+
+def grant(right: Right, settings: KafkaSettings) -> str:
+    """Return the command that gives a right.
+
+    Examples
+    --------
+    >>> from rejex_connectors.kafka.settings import KafkaSettings
+    >>> grant(Right("group", "pumps", "READ"), KafkaSettings())
+    'kafka-acls.sh --bootstrap-server localhost:9092 --add --allow-principal User:NAME \
+--operation Read --group pumps'
+    """
+    prefix = right == transactional_right(settings) and settings.instance_id is None
+    operation = right.operation.title().replace("_", "")
+    return (
+        f"kafka-acls.sh --bootstrap-server {settings.bootstrap_servers} --add --allow-principal "
+        f"User:{settings.security.username or 'NAME'} --operation {operation} "
+        f"--{right.kind.replace(' ', '-')} {right.name}"
+        f"{' --resource-pattern-type prefixed' if prefix else ''}"
+    )
+
+
+def not_allowed(settings: KafkaSettings, rights: Sequence[Right]) -> ConnectorError:
+    """Say which rights the broker denies us, and what an administrator types to grant them."""
+    who = settings.security.username or "this client"
+    return ConnectorError(
+        f"Kafka at {settings.bootstrap_servers} does not allow {who} to "
+        f"{', '.join(map(str, rights))}: "
+        f"`{'; '.join(grant(right, settings) for right in rights)}` grants it"
+    )
+
+
+def unread_input(settings: KafkaSettings, offsets: Iterable[Partition]) -> ConnectorError:
+    """Say that the offsets may not be committed: that takes the right to read their topics."""
+    topics = sorted({partition.topic for partition in offsets})
+    return not_allowed(settings, [Right("topic", topic, "READ") for topic in topics])
+
+
+def fenced(settings: KafkaSettings, elapsed_s: float) -> ConnectorError:
+    """Say why our transaction was fenced: it took too long, or another goes by our name."""
+    if elapsed_s * 1000 < settings.transaction_timeout_ms:
+        return ConnectorError(_name_taken(settings))
+    return ConnectorError(
+        f"a transaction took {elapsed_s:.1f} s, longer than transaction_timeout_ms = "
+        f"{settings.transaction_timeout_ms}: the broker aborted it",
+        retriable=True,
+    )
+
+
+def seat_taken(settings: KafkaSettings) -> SeatTakenError:
+    """Say that our seat in the group is taken; the caller finds out whether by a ghost of us."""
+    return SeatTakenError(_name_taken(settings))
+
+
+def _name_taken(settings: KafkaSettings) -> str:
+    return (
+        f"another worker has taken the name {settings.instance_id!r} in group {settings.group!r}; "
+        "this one wrote nothing since and stops. Give every live worker its own "
+        "kafka.instance_id, or leave it unset."
+    )
+
+
+def no_member(settings: KafkaSettings) -> ConnectorError:
+    """Say that the group went on without us."""
+    return ConnectorError(
+        f"this worker is no longer a member of group {settings.group!r} (it was silent for more "
+        f"than session_timeout_ms = {settings.session_timeout_ms}, or did not poll for "
+        f"max_poll_interval_ms = {settings.max_poll_interval_ms}); nothing was committed",
+        retriable=True,
+    )
+
+
+def missing_topic(settings: KafkaSettings, topic: str) -> ConfigError:
+    """Say that an output topic is not there, and how to make it."""
+    return ConfigError(
+        f"topic {topic!r} does not exist on {settings.bootstrap_servers}: run "
+        "`rejex-stream topics create`"
+    )
+
+
+def deleted_topics(settings: KafkaSettings, topics: Iterable[str]) -> ConnectorError:
+    """Say that topics were there and are not any more; somebody may make them again."""
+    named = ", ".join(map(repr, sorted(topics)))
+    return ConnectorError(
+        f"topic {named} is missing on {settings.bootstrap_servers}: run `rejex-stream topics "
+        "create`; nothing was committed since",
+        retriable=True,
+    )
+
+
+def wrong_clock() -> str:
+    """Say why the broker may refuse the time of a record."""
+    return (
+        "the broker refuses the times of what we write: the clock of this machine says "
+        f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, which is ahead of the broker's or behind it "
+        "by more than the topic accepts; set it right"
+    )

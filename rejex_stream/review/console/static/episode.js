@@ -55,7 +55,10 @@ async function load() {
 function paint() {
   if (!latest) return;
   const lines = [];
-  const channels = latest.channels.map((line, i) => ({ ...line, index: i })).filter((line) => line.t.length);
+  for (const kind of ["unknown", "silent"]) $(`#legend-${kind}`).hidden = !latest.holes.some((hole) => hole[2] === kind);
+  $("#legend-missing").hidden = !latest.channels.some((line) => line.missing.length);
+  stack.holes = latest.holes;
+  const channels = latest.channels.map((line, i) => ({ ...line, index: i })).filter((line) => line.t.length || line.missing.length);
   channels.sort((a, b) => (b.index === data.main_channel) - (a.index === data.main_channel));
   const narrow = stack.width < 520;
   channels.forEach((line, i) => {
@@ -63,7 +66,7 @@ function paint() {
       note: latest.resolution_ms ? "extremes per minute" : "" });
   });
   for (const other of siblings.values()) {
-    if (other) for (const line of other.channels.slice(0, 1)) lines.push({ ...line, name: `${other.sensor} ${line.name}`, title: `${other.sensor}, ${line.name}`, height: 64, color: "--plot-2" });
+    if (other) for (const line of other.channels.slice(0, 1)) lines.push({ ...line, name: `${other.sensor} ${line.name}`, title: `${other.sensor}, ${line.name}`, height: 64, color: "--plot-2", other: true });
   }
   if (latest.score && latest.score.t.length) {
     const band = [data.score_lower, data.score_upper];

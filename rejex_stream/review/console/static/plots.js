@@ -17,7 +17,7 @@ const MARKS = { 1: ["▲", "--anomaly"], 2: ["◆", "--rejected"] };
 export class PlotStack {
   // `onBrush(from, to)` is called when a range was dragged, `onMove(t, values)` with the cursor.
   constructor(box, { episode, onBrush, onMove }) {
-    Object.assign(this, { box, episode, onBrush, onMove, charts: [], brush: null, sync: uPlot.sync(`stack-${Math.random()}`) });
+    Object.assign(this, { box, episode, onBrush, onMove, charts: [], brush: null, holes: [], sync: uPlot.sync(`stack-${Math.random()}`) });
     box.charts = this.charts;
     new ResizeObserver(() => this.resize()).observe(box);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
@@ -65,7 +65,7 @@ export class PlotStack {
     const chart = { line, element };
     const stroke = () => colour(line.color || "--plot-1");
     const axis = { stroke: () => colour("--muted"), grid: { stroke: () => colour("--plot-grid"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
-    const series = [{}, { stroke, width: 1.4, points: { size: 4 }, spanGaps: false }];
+    const series = [{}, { stroke, width: 1.4, points: { size: 4, filter: alone }, spanGaps: false }];
     chart.plot = new uPlot({
       width: this.width, height: line.height + (last ? 36 : 4), ms: 1,
       tzDate: (ms) => (pageData.clock === "local" ? new Date(ms) : uPlot.tzDate(new Date(ms), "Etc/UTC")),
@@ -109,12 +109,40 @@ export class PlotStack {
       ctx.fillRect(a - 1, bbox.top, Math.max(3, b - a + 2), bbox.height);
       ctx.globalAlpha = 1;
     }
+    if (!chart.line.other) for (const [from, to, kind] of this.holes) this.hole(u, at(from), at(to), kind);
     const { band } = chart.line;
     if (band) {
       const [a, b] = band.map((v) => u.valToPos(v, "y", true));
       ctx.fillStyle = colour("--band");
       ctx.fillRect(bbox.left, b, bbox.width, a - b);
     }
+    ctx.restore();
+  }
+
+  // What is not known is hatched, silence is a dotted line at the foot: neither looks like a reading.
+  hole({ ctx, bbox }, left, right, kind) {
+    [left, right] = [Math.max(left, bbox.left), Math.min(right, bbox.left + bbox.width)];
+    if (right - left < 1) return;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(left, bbox.top, right - left, bbox.height);
+    ctx.clip();
+    ctx.strokeStyle = colour("--muted");
+    ctx.lineWidth = devicePixelRatio;
+    ctx.beginPath();
+    if (kind === "silent") {
+      ctx.setLineDash([2 * devicePixelRatio, 4 * devicePixelRatio]);
+      ctx.moveTo(left, bbox.top + bbox.height - 3 * devicePixelRatio);
+      ctx.lineTo(right, bbox.top + bbox.height - 3 * devicePixelRatio);
+    } else {
+      ctx.globalAlpha = 0.45;
+      const step = 8 * devicePixelRatio;
+      for (let x = left - bbox.height - (left - bbox.height) % step; x < right; x += step) {
+        ctx.moveTo(x, bbox.top + bbox.height);
+        ctx.lineTo(x + bbox.height, bbox.top);
+      }
+    }
+    ctx.stroke();
     ctx.restore();
   }
 
@@ -143,6 +171,8 @@ export class PlotStack {
     ctx.textAlign = "center";
     ctx.textBaseline = "middle";
     ctx.font = `${10 * devicePixelRatio}px system-ui, "DejaVu Sans", sans-serif`;
+    ctx.fillStyle = colour("--muted");
+    for (const t of chart.line.missing || []) ctx.fillText("×", u.valToPos(t, "x", true), bbox.top + bbox.height - 5 * devicePixelRatio);
     for (const [t, v, code] of marked || []) {
       const [sign, name] = MARKS[code] || MARKS[2];
       ctx.fillStyle = colour(name);
@@ -185,6 +215,15 @@ export function clockTicks(_u, ticks, _axis, _space, step) {
     day = date;
     return named;
   });
+}
+
+// Where points are not drawn anyway: those that no line goes through.
+function alone(u, i, shown) {
+  if (shown) return null;
+  const v = u.data[i];
+  const found = [];
+  for (let k = 0; k < v.length; k += 1) if (v[k] !== null && (v[k - 1] ?? null) === null && (v[k + 1] ?? null) === null) found.push(k);
+  return found;
 }
 
 const dataOf = (line) => [line.t, line.v];

@@ -191,9 +191,7 @@ def test_a_sensor_is_silent_while_its_pipeline_speaks(new_store):
     assert found.holes == ((39_000, 90_000, "silent"), (90_000, 100_000, "unknown"))
 
 
-@given(
-    st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=60)
-)
+@given(st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=60))
 def test_a_line_connects_neighbouring_events_alone(steps):
     t = np.cumsum([step for step, _ in steps]).astype(float)
     v = np.where([there for _, there in steps], np.arange(len(t), dtype=float), math.nan)

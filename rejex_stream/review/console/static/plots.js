@@ -16,8 +16,8 @@ const MARKS = { 1: ["▲", "--anomaly"], 2: ["◆", "--rejected"] };
 
 export class PlotStack {
   // `onBrush(from, to)` is called when a range was dragged, `onMove(t, values)` with the cursor.
-  constructor(box, { episode, onBrush, onMove }) {
-    Object.assign(this, { box, episode, onBrush, onMove, charts: [], brush: null, holes: [], sync: uPlot.sync(`stack-${Math.random()}`) });
+  constructor(box, { episode, onBrush, onMove, onPin }) {
+    Object.assign(this, { box, episode, onBrush, onMove, onPin, charts: [], brush: null, holes: [], sync: uPlot.sync(`stack-${Math.random()}`) });
     box.charts = this.charts;
     new ResizeObserver(() => this.resize()).observe(box);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
@@ -27,7 +27,7 @@ export class PlotStack {
 
   // `lines`: [{name, t, v, height, color}], the last one may carry bands and marks.
   draw(lines, from, to) {
-    const same = this.charts.length === lines.length && lines.every((line, i) => line.name === this.charts[i].line.name);
+    const same = this.charts.length === lines.length && lines.every((line, i) => line.name === this.charts[i].line.name && line.pinned === this.charts[i].line.pinned);
     if (!same) {
       for (const chart of this.charts) { chart.plot.destroy(); chart.element.remove(); }
       this.charts.length = 0;
@@ -59,7 +59,16 @@ export class PlotStack {
     const unit = document.createElement("span");
     unit.className = "soft";
     unit.textContent = line.note || "";
+    if (line.unit) name.append(` (${line.unit})`);
     title.append(name, unit);
+    if (line.pinned !== undefined) {
+      const pin = document.createElement("button");
+      pin.className = "link";
+      pin.textContent = line.pinned ? "unpin" : "pin";
+      pin.setAttribute("aria-label", `${pin.textContent} ${line.title || line.name}`);
+      pin.addEventListener("click", () => this.onPin(line.name));
+      title.append(pin);
+    }
     element.append(title);
     this.box.append(element);
     const chart = { line, element };
@@ -149,11 +158,23 @@ export class PlotStack {
   // On top of it: the threshold, and a mark for every event that was not normal.
   over(u, chart) {
     const { ctx, bbox } = u;
-    const { threshold, marked } = chart.line;
+    const { threshold, marked, limits } = chart.line;
     ctx.save();
     ctx.beginPath();
     ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
     ctx.clip();
+    for (const limit of limits || []) {
+      if (limit === undefined || limit === null) continue;
+      const y = u.valToPos(limit, "y", true);
+      ctx.strokeStyle = colour("--muted");
+      ctx.lineWidth = devicePixelRatio;
+      ctx.setLineDash([2 * devicePixelRatio, 2 * devicePixelRatio]);
+      ctx.beginPath();
+      ctx.moveTo(bbox.left, y);
+      ctx.lineTo(bbox.left + bbox.width, y);
+      ctx.stroke();
+      ctx.setLineDash([]);
+    }
     if (threshold !== undefined && threshold !== null) {
       const y = u.valToPos(threshold, "y", true);
       ctx.strokeStyle = colour("--anomaly");
@@ -198,7 +219,7 @@ export class PlotStack {
     const { left } = u.cursor;
     if (left === undefined || left < 0) { this.onMove(null); return; }
     const t = u.posToVal(left, "x");
-    this.onMove(t, this.charts.map(({ line }) => [line.title || line.name, near(line, t)]));
+    this.onMove(t, this.charts.map(({ line }) => [line.title || line.name, near(line, t), line.unit]));
   }
 
   redraw() { for (const { plot } of this.charts) plot.redraw(false); }
@@ -248,4 +269,4 @@ function near(line, t) {
   return Math.abs(line.t[a] - t) < Math.abs(line.t[b] - t) ? line.v[a] : line.v[b];
 }
 
-export const readout = (t, values) => `${showTime(t, "day")}   ${values.map(([name, v]) => `${name} ${short(v)}`).join("   ")}`;
+export const readout = (t, values) => `${showTime(t, "day")}   ${values.map(([name, v, unit]) => `${name} ${short(v)}${unit && v !== null ? `\u202f${unit}` : ""}`).join("   ")}`;

@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, get_args
+from typing import Annotated, Any, ClassVar, Self, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -377,13 +377,18 @@ def field_at(root: type[BaseModel], path: Sequence[str]) -> FieldInfo | None:
     """Return the declaration of a setting by its path."""
     model: type[BaseModel] | None = root
     field: FieldInfo | None = None
+    named = False  # the next part is a name of the user's
     for part in path:
+        if named:
+            named = False
+            continue
         if model is None:
             return field if part.isdigit() else None
         field = model.model_fields.get(part, field if part.isdigit() else None)
         if field is None:
             return None
         model = section_of(field.annotation)
+        named = model is not None and get_origin(field.annotation) is dict
     return field
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "ContextPoint",
     "Evidence",
     "FloatArray",
+    "FollowUp",
     "Incident",
     "IncidentState",
     "Invalid",
@@ -473,11 +474,42 @@ class ReviewItem(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: int = 1
 
 
+class FollowUp(msgspec.Struct, frozen=True, kw_only=True):
+    """What came after a review item: the next events of its sensor.
+
+    Attributes
+    ----------
+    position
+        Of the event that made it due, the last one of `points`.
+    of
+        Of the review item's event: the sensor's latest.
+    stream_key, sensor, channels
+        As in the item.
+    points
+        Events since the item, or since the follow-up before, oldest first: each comes once.
+    n_since
+        How many events of the sensor came since the item, with these.
+    last
+        Whether the item gets no more of them.
+    """
+
+    position: Position
+    of: Position
+    stream_key: str
+    sensor: str
+    channels: tuple[str, ...]
+    points: tuple[ContextPoint, ...]
+    n_since: int
+    last: bool = False
+    schema_version: int = 1
+
+
 class Outcome(NamedTuple):
     """One record and what became of it: exactly one of `verdict` and `invalid` is set.
 
     `incident` is set where this event changed one: opened it, moved it on, closed it. `replies`
-    say what became of the commands that hold from this event on.
+    say what became of the commands that hold from this event on. `follow_up` tells what came after
+    a review item, up to this event.
     """
 
     record: Record
@@ -486,3 +518,4 @@ class Outcome(NamedTuple):
     review: ReviewItem | None = None
     incident: Incident | None = None
     replies: tuple[CommandReply, ...] = ()
+    follow_up: FollowUp | None = None

@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.run.audit_draw import AuditDraw
 from rejex_stream.run.review_items import REVIEW_REASONS, ReviewItems
-from rejex_stream.types import ContextPoint, Label, Position, Reading, Reason, Status, Verdict
+from rejex_stream.types import (
+    ContextPoint,
+    FollowUp,
+    Label,
+    Position,
+    Reading,
+    Reason,
+    ReviewItem,
+    Status,
+    Verdict,
+)
 
 
 def event(
@@ -215,16 +225,82 @@ def views(context):
     return {sensor: context.view(sensor) for sensor in context.sensors()}
 
 
+def shown(context, reading, verdict):
+    """What one event makes: an item, or what is due to the item before it."""
+    return context.observe(reading, verdict) or context.follow_up(verdict)
+
+
+def test_what_came_after_an_item_follows_early_and_each_event_once():
+    context = ReviewItems(["x"], points=6)
+    assert shown(context, *event(0)) is None
+    assert shown(context, *event(1, reason=Reason.AMBIGUOUS)).why == "rejected"
+    told = {at: shown(context, *event(at, values=(float(at),))) for at in range(2, 12)}
+    told = {at: one for at, one in told.items() if one is not None}
+    found = {at: ([p.values[0] for p in one.points], one.n_since) for at, one in told.items()}
+    assert found == {2: ([2], 1), 3: ([3], 2), 5: ([4, 5], 4), 7: ([6, 7], 6)}
+    assert [one.last for one in told.values()] == [False, False, False, True]
+    assert {(one.of.offset, one.channels) for one in told.values()} == {(1, ("x",))}
+    assert [one.position.offset for one in told.values()] == list(told)
+
+
+def test_a_new_item_ends_what_follows_the_one_before():
+    context = ReviewItems(["x"], points=6)
+    for at, reason in enumerate([Reason.AMBIGUOUS, None, None, None, Reason.AMBIGUOUS]):
+        last = shown(context, *event(at, reason=reason))
+    assert times(last) == [0, 1, 2, 3], "what was not told yet is in its context"
+    follows = [shown(context, *event(at)) for at in range(5, 7)]
+    assert [(one.of.offset, one.n_since) for one in follows] == [(4, 1), (4, 2)]
+
+
+def test_without_a_context_and_of_other_sensors_nothing_follows():
+    context = ReviewItems(["x"], points=0)
+    shown(context, *event(0, reason=Reason.AMBIGUOUS))
+    assert shown(context, *event(1)) is None
+    context = ReviewItems(["x"], points=4)
+    shown(context, *event(0, reason=Reason.AMBIGUOUS))
+    assert shown(context, *event(1, sensor="b")) is None
+    context.forget("a")
+    assert shown(context, *event(2)) is None
+
+
+@given(events, st.integers(1, 9))
+def test_no_event_near_an_item_is_unknown_and_none_follows_twice(feed, points):
+    context, heard = ReviewItems(["x", "y"], points=points), {}
+    for at, (reading, verdict) in enumerate(feed):
+        made = shown(
+            context,
+            reading._replace(event_time_ms=at),
+            msgspec.structs.replace(verdict, event_time_ms=at, position=Position("t", 0, at)),
+        )
+        heard.setdefault(reading.sensor, []).append((at, made))
+    for mine in heard.values():
+        known, followed = set(), []
+        for at, made in mine:
+            if isinstance(made, FollowUp):
+                followed += [point.event_time_ms for point in made.points]
+            elif made is not None:
+                known |= {at, *(point.event_time_ms for point in made.context)}
+        assert len(followed) == len(set(followed))
+        items = [i for i, (_, made) in enumerate(mine) if isinstance(made, ReviewItem)]
+        for i, following in zip(items, [*items, len(mine)][1:], strict=True):
+            later = following - i - 1
+            told = later  # up to the next item, whose context has them
+            if following == len(mine) and later < points:  # some wait for the next power of two
+                told = 1 << later.bit_length() >> 1
+            due = [at for at, _ in mine[i + 1 : i + 1 + min(told, points)]]
+            assert set(due) <= known | set(followed)
+
+
 @given(events, st.integers(0, 40), st.integers(0, 5))
 def test_restored_anywhere_it_makes_the_same_items_and_the_same_snapshot(feed, cut, points):
     def fresh():
         return ReviewItems(["x", "y"], points=points, audit=AuditDraw(0.3))
 
     whole, before, after = fresh(), fresh(), fresh()
-    expected = [whole.observe(*item) for item in feed]
-    found = [before.observe(*item) for item in feed[:cut]]
+    expected = [shown(whole, *item) for item in feed]
+    found = [shown(before, *item) for item in feed[:cut]]
     after.restore(views(before))
-    assert found + [after.observe(*item) for item in feed[cut:]] == expected
+    assert found + [shown(after, *item) for item in feed[cut:]] == expected
     assert views(after) == views(whole)
 
 

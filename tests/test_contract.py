@@ -12,6 +12,7 @@ import pytest
 from rejex_stream.encode import (
     encode_command,
     encode_dead_letter,
+    encode_follow_up,
     encode_incident,
     encode_reply,
     encode_review,
@@ -26,6 +27,7 @@ from rejex_stream.types import (
     CommandReply,
     ContextPoint,
     Evidence,
+    FollowUp,
     Incident,
     IncidentState,
     Invalid,
@@ -97,6 +99,10 @@ INCIDENT = Incident(
     channels=(ChannelEvidence("flow", 0.5, 0.1, Label.NORMAL),),
     n_events=3,
 )
+FOLLOW_UP = FollowUp(
+    position=POSITION._replace(offset=6), of=POSITION, stream_key="m", sensor="m",
+    channels=("flow",), points=(ContextPoint(5, (None,), 0.5, Label.NORMAL),), n_since=1,
+)  # fmt: skip
 REPLY = CommandReply(command="c-1", accepted=False, said="it is closed")
 COMMAND = Command(id="c-1", kind=CommandKind.FAULT, incident="water-0-5", version=2, by="ada")
 WRITTEN = {
@@ -105,6 +111,7 @@ WRITTEN = {
     "command": encode_command(COMMAND),
     "verdict": encode_verdict(VERDICT),
     "review": encode_review(REVIEW),
+    "follow-up": encode_follow_up(FOLLOW_UP),
     "label": encode_label(LABEL),
     "deadletter": encode_dead_letter(
         Record(POSITION, b"k", b"\xff", (("h", None),), 5), Invalid(POSITION, "decode", "no")

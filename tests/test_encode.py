@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rejex_stream.encode import (
     decode_dead_letter,
     decode_review,
+    decode_reviewed,
     decode_verdict,
     encode_dead_letter,
     encode_review,
@@ -131,7 +132,9 @@ def test_nan_and_infinity_become_null():
 
 
 @pytest.mark.parametrize("line", [b"", b"{}", b"[]", b"\xff", b'{"id": 5}', b"[" * 100_000])
-@pytest.mark.parametrize("read", [decode_verdict, decode_review, decode_dead_letter])
+@pytest.mark.parametrize(
+    "read", [decode_verdict, decode_review, decode_reviewed, decode_dead_letter]
+)
 def test_a_line_that_is_something_else_is_refused_in_one_sentence(read, line):
     with pytest.raises(ConnectorError, match=r"expected a .* as one JSON object"):
         read(line)

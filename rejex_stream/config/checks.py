@@ -15,9 +15,10 @@ from pydantic import BaseModel
 
 from rejex_stream.config.input import REGISTRY_FORMATS
 from rejex_stream.config.model import Config
-from rejex_stream.errors import RejexError
+from rejex_stream.config.reviewing import Channel
+from rejex_stream.errors import ConfigError, RejexError
 from rejex_stream.features import FeatureSpec
-from rejex_stream.settings import Problem
+from rejex_stream.settings import Problem, nearest
 
 __all__ = ["cross_check"]
 
@@ -27,6 +28,10 @@ def cross_check(merged: Mapping[str, Any], broken: frozenset[str]) -> list[Probl
     sections: dict[str, Any] = {}
     for name, field in Config.model_fields.items():
         section = field.annotation
+        if name == "channels" and name not in broken:
+            sections[name] = {
+                one: Channel.model_validate(told) for one, told in merged.get(name, {}).items()
+            }
         if name in broken or not isinstance(section, type) or not issubclass(section, BaseModel):
             continue
         sections[name] = section.model_validate(merged.get(name, {}))
@@ -194,6 +199,20 @@ def _monitor(config: Any) -> None:  # noqa: ANN401
     monitor_config(config).require(schedule.refit_every_events)
 
 
+def _channels(config: Any) -> None:  # noqa: ANN401
+    known = config.input.mapping().channel_names
+    for name, told in config.channels.items():
+        if name not in known:
+            raise ConfigError(
+                f"channels.{name}: the input has no such channel; did you mean "
+                f"{nearest(name, known)}?"
+            )
+        if told.low is not None and told.high is not None and told.low >= told.high:
+            raise ConfigError(
+                f"channels.{name}: low = {told.low} is not below high = {told.high}: swap them."
+            )
+
+
 def _kafka(config: Any) -> None:  # noqa: ANN401
     if config.input.kind == "kafka" and config.input.topics:
         from rejex_stream.config.assembly import kafka_settings
@@ -216,6 +235,7 @@ _CHECKS = (
     _Check("detector", ("detector",), _detector),
     _Check("monitor", ("monitor", "rejection", "refit"), _monitor, after=("rejection", "refit")),
     _Check("alerts", ("alerts",), lambda config: config.alerts.check()),
+    _Check("channels", ("channels", "input"), _channels, after=("input",)),
     _Check("review", ("review",), lambda config: config.review.check()),
     _Check("kafka", ("kafka", "input", "output", "state", "pipeline"), _kafka),
 )

@@ -10,7 +10,7 @@ from rejex_connectors.kafka.settings import Kafka, RegistrySettings
 from rejex_stream.config.deciding import Calendar, Detector, Features, Pipeline, Refit, Rejection
 from rejex_stream.config.input import Input
 from rejex_stream.config.operating import Alerts, Logging, Metrics
-from rejex_stream.config.reviewing import Review
+from rejex_stream.config.reviewing import Channel, Review, Sensor
 from rejex_stream.incidents import Hold
 from rejex_stream.monitor.config import Monitor
 from rejex_stream.run.settings import Output, Run, State
@@ -45,6 +45,8 @@ class Config(BaseSettings):
     output: Output = setting(Output, says="Where outcomes go.")
     state: State = setting(State, says="What survives a restart.")
     review: Review = setting(Review, says="The queue of rejected events, and its console.")
+    channels: dict[str, Channel] = setting({}, says="How people are shown a channel.")
+    sensors: dict[str, Sensor] = setting({}, says="What people are told of a sensor.")
     run: Run = setting(Run, says="The loop.")
     kafka: Kafka = setting(Kafka, says="The broker.")
     schema_registry: RegistrySettings = setting(RegistrySettings, says="The schema registry.")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias
+from urllib.parse import quote
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.settings import Section, setting
@@ -13,10 +16,13 @@ __all__ = [
     "ROLES",
     "SYSTEM",
     "AuthMode",
+    "Channel",
     "Fallback",
     "Network",
     "Review",
     "Role",
+    "Sensor",
+    "Shown",
     "check_bind",
     "is_loopback",
     "named_reviewer",
@@ -119,6 +125,54 @@ auth = 'none' would let anybody in: set auth to token or proxy, or bind to 127.0
             f"host = {host!r} can be reached from other machines, and auth = 'none' would let "
             "anybody in: set auth to token or proxy, or bind to 127.0.0.1."
         )
+
+
+class Channel(Section):
+    """How people are shown a channel, `[channels.NAME]`; of no consequence for any verdict."""
+
+    unit: str = setting("", says="Of its values.", example="°C", max_length=40)
+    label: str = setting(
+        "", says="What people call it.", otherwise="its name", example="Gearbox", max_length=100
+    )
+    low: float | None = setting(
+        None, says="Its lower limit, drawn as a line.", otherwise="none", example=5.0
+    )
+    high: float | None = setting(
+        None, says="Its upper limit, drawn as a line.", otherwise="none", example=80.0
+    )
+
+
+class Sensor(Section):
+    """What people are told of the sensors of a pattern, `[sensors."T*"]`; the first that fits."""
+
+    link: str = setting(
+        "",
+        says="Where to read on about it: a runbook, the asset; {sensor} stands for its name.",
+        pattern=r"^(https?://\S+)?$",
+        example="https://wiki.example/assets/{sensor}",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """How the channels and sensors of a pipeline are shown.
+
+    Examples
+    --------
+    >>> shown = Shown(sensors={"T*": Sensor(link="https://wiki.example/{sensor}")})
+    >>> shown.link("T07/vib"), shown.link("P1")
+    ('https://wiki.example/T07%2Fvib', '')
+    """
+
+    channels: Mapping[str, Channel] = field(default_factory=dict)
+    sensors: Mapping[str, Sensor] = field(default_factory=dict)
+
+    def link(self, sensor: str) -> str:
+        """Return where to read on about a sensor; empty without."""
+        for pattern, told in self.sensors.items():
+            if fnmatchcase(sensor, pattern):
+                return told.link.replace("{sensor}", quote(sensor, safe=""))
+        return ""
 
 
 class Review(Section):

@@ -27,6 +27,14 @@ This page is made from the program: `rejex-stream settings > docs/settings.md`.
 """
 
 
+_TITLES = {
+    "features.columns": "[[features.columns]]",
+    "calendar": "[[calendar]]",
+    "channels": "[channels.NAME]",
+    "sensors": '[sensors."PATTERN"]',
+}
+
+
 class SettingRow(NamedTuple):
     """One setting, for people."""
 
@@ -52,7 +60,7 @@ def settings_markdown() -> str:
     for row in settings():
         rows.setdefault(row.key.rpartition(".")[0], []).append(row)
     for section, entries in rows.items():
-        title = f"[[{section}]]" if section in {"features.columns", "calendar"} else f"[{section}]"
+        title = _TITLES.get(section, f"[{section}]")
         parts.append(f"\n## `{title}`\n\n| setting | type | unit | default | what it decides |")
         parts.append("|---|---|---|---|---|")
         for row in entries:

@@ -15,18 +15,22 @@ from rejex_stream.encode.incidents import (
 )
 from rejex_stream.encode.records import (
     DeadLetterRecord,
+    FollowUpRecord,
     ReviewRecord,
     VerdictRecord,
     decode_dead_letter,
     decode_review,
+    decode_reviewed,
     decode_verdict,
     encode_dead_letter,
+    encode_follow_up,
     encode_review,
     encode_verdict,
 )
 
 __all__ = [
     "DeadLetterRecord",
+    "FollowUpRecord",
     "IncidentRecord",
     "ReplyRecord",
     "ReviewRecord",
@@ -35,9 +39,11 @@ __all__ = [
     "decode_dead_letter",
     "decode_incidents",
     "decode_review",
+    "decode_reviewed",
     "decode_verdict",
     "encode_command",
     "encode_dead_letter",
+    "encode_follow_up",
     "encode_incident",
     "encode_reply",
     "encode_review",

@@ -6,6 +6,7 @@ same in parts. Field order is stable. NaN and infinity do not exist in JSON: the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from rejex_stream.decode.mapping import printable
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import (
     ContextPoint,
+    FollowUp,
     Invalid,
     Label,
     Position,
@@ -25,12 +27,15 @@ from rejex_stream.types import (
 
 __all__ = [
     "DeadLetterRecord",
+    "FollowUpRecord",
     "ReviewRecord",
     "VerdictRecord",
     "decode_dead_letter",
     "decode_review",
+    "decode_reviewed",
     "decode_verdict",
     "encode_dead_letter",
+    "encode_follow_up",
     "encode_review",
     "encode_verdict",
 ]
@@ -65,7 +70,7 @@ VerdictRecord: type[msgspec.Struct] = msgspec.defstruct(
 
 
 class ContextRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One earlier event of the same sensor, on the wire."""
+    """One earlier or later event of the same sensor, on the wire."""
 
     event_time_ms: int
     values: tuple[float | None, ...]
@@ -96,6 +101,38 @@ class ReviewRecord(msgspec.Struct, frozen=True, kw_only=True):
     verdict: VerdictRecord  # type: ignore[valid-type]
     context: tuple[ContextRecord, ...] = ()
     drawn: float | None = None
+
+
+class FollowUpRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What came after a review item, on the wire; stands where the items do.
+
+    Attributes
+    ----------
+    id, topic, partition, offset
+        Of the event that made it due.
+    schema_version
+        Readers refuse a version above their own.
+    follows
+        The item's ``id``.
+    follows_offset
+        Its offset, in the same partition.
+    stream_key, sensor, channels, points, n_since, last
+        As in :class:`~rejex_stream.types.FollowUp`.
+    """
+
+    id: str
+    topic: str
+    partition: int
+    offset: int
+    schema_version: int
+    follows: str
+    follows_offset: int
+    stream_key: str
+    sensor: str
+    channels: tuple[str, ...]
+    points: tuple[ContextRecord, ...]
+    n_since: int
+    last: bool = False
 
 
 class DeadLetterRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,10 +211,7 @@ def encode_review(item: ReviewItem) -> bytes:
             "channels": item.channels,
             "values": item.values,
             "verdict": msgspec.Raw(encode_verdict(item.verdict)),
-            "context": [
-                ContextRecord(event_time_ms=time_ms, values=values, score=score, label=label)
-                for time_ms, values, score, label in item.context
-            ],
+            "context": _context_records(item.context),
             "drawn": item.drawn,
         }
     )
@@ -192,23 +226,98 @@ def decode_review(line: bytes) -> ReviewItem:
         If `line` is not a review item, or one of a newer version.
     """
     record = _parse(line, ReviewRecord, "a review item")
-    newest = ReviewItem.__struct_defaults__[-1]
-    if not 1 <= record.schema_version <= newest:
-        raise ConnectorError(
-            f"the review item {printable(record.id)} has schema_version {record.schema_version}, "
-            f"this program reads up to {newest}: update it"
-        )
+    _require_known(record, ReviewItem, "review item")
     return ReviewItem(
         verdict=_verdict(record.verdict),
         channels=record.channels,
         values=record.values,
-        context=tuple(
-            ContextPoint(point.event_time_ms, point.values, point.score, point.label)
-            for point in record.context
-        ),
+        context=_context_points(record.context),
         why=record.why,
         drawn=record.drawn,
         schema_version=record.schema_version,
+    )
+
+
+def encode_follow_up(follow_up: FollowUp) -> bytes:
+    """Encode what came after a review item as one line of JSON, without the newline."""
+    topic, partition, offset = follow_up.position
+    return _encode(
+        FollowUpRecord(
+            id=str(follow_up.position),
+            topic=topic,
+            partition=partition,
+            offset=offset,
+            schema_version=follow_up.schema_version,
+            follows=str(follow_up.of),
+            follows_offset=follow_up.of.offset,
+            stream_key=follow_up.stream_key,
+            sensor=follow_up.sensor,
+            channels=follow_up.channels,
+            points=_context_records(follow_up.points),
+            n_since=follow_up.n_since,
+            last=follow_up.last,
+        )
+    )
+
+
+def decode_reviewed(line: bytes) -> ReviewItem | FollowUp:
+    """Decode a line of the reviewers' file or topic; unknown fields are ignored.
+
+    Raises
+    ------
+    ConnectorError
+        If it is neither a review item nor what came after one, or of a newer version.
+
+    Examples
+    --------
+    >>> follow_up = FollowUp(position=Position("water", 0, 8), of=Position("water", 0, 7),
+    ...     stream_key="m", sensor="m", channels=("flow",), n_since=1,
+    ...     points=(ContextPoint(5, (0.5,), 0.1, Label.NORMAL),))
+    >>> decode_reviewed(encode_follow_up(follow_up)) == follow_up
+    True
+    """
+    if _parse(line, _Followed, "a review item or what came after one").follows is None:
+        return decode_review(line)
+    record = _parse(line, FollowUpRecord, "what came after a review item")
+    _require_known(record, FollowUp, "follow-up")
+    return FollowUp(
+        position=Position(record.topic, record.partition, record.offset),
+        of=Position(record.topic, record.partition, record.follows_offset),
+        stream_key=record.stream_key,
+        sensor=record.sensor,
+        channels=record.channels,
+        points=_context_points(record.points),
+        n_since=record.n_since,
+        last=record.last,
+        schema_version=record.schema_version,
+    )
+
+
+class _Followed(msgspec.Struct):
+    follows: str | None = None
+
+
+def _require_known(
+    record: ReviewRecord | FollowUpRecord, kind: type[ReviewItem | FollowUp], what: str
+) -> None:
+    newest = kind.__struct_defaults__[-1]
+    if not 1 <= record.schema_version <= newest:
+        raise ConnectorError(
+            f"the {what} {printable(record.id)} has schema_version {record.schema_version}, "
+            f"this program reads up to {newest}: update it"
+        )
+
+
+def _context_records(points: Sequence[ContextPoint]) -> tuple[ContextRecord, ...]:
+    return tuple(
+        ContextRecord(event_time_ms=time_ms, values=values, score=score, label=label)
+        for time_ms, values, score, label in points
+    )
+
+
+def _context_points(records: Sequence[ContextRecord]) -> tuple[ContextPoint, ...]:
+    return tuple(
+        ContextPoint(one.event_time_ms, one.values, one.score, one.label) for one in records
     )
 
 

@@ -14,13 +14,20 @@ import msgspec
 
 from rejex_stream.encode.incidents import IncidentRecord, ReplyRecord
 from rejex_stream.encode.labels import LabelRecord
-from rejex_stream.encode.records import ContextRecord, DeadLetterRecord, ReviewRecord, VerdictRecord
+from rejex_stream.encode.records import (
+    ContextRecord,
+    DeadLetterRecord,
+    FollowUpRecord,
+    ReviewRecord,
+    VerdictRecord,
+)
 from rejex_stream.types import (
     ChannelEvidence,
     Command,
     CommandReply,
     ContextPoint,
     Evidence,
+    FollowUp,
     Incident,
     ReviewItem,
     Verdict,
@@ -29,6 +36,7 @@ from rejex_stream.types import (
 __all__ = [
     "COMMAND_TYPE",
     "CONNECT_PREFIX",
+    "FOLLOW_UP_TYPE",
     "INCIDENT_TYPE",
     "LABEL_TYPE",
     "PIPELINE",
@@ -44,6 +52,7 @@ __all__ = [
 
 VERDICT_TYPE: Final = "io.rejex.verdict.v1"
 REVIEW_TYPE: Final = "io.rejex.review.v1"
+FOLLOW_UP_TYPE: Final = "io.rejex.follow-up.v1"
 LABEL_TYPE: Final = "io.rejex.label.v1"
 INCIDENT_TYPE: Final = "io.rejex.incident.v1"
 REPLY_TYPE: Final = "io.rejex.reply.v1"
@@ -69,6 +78,7 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _TYPES: dict[str, type] = {
     "verdict": VerdictRecord,
     "review": ReviewRecord,
+    "follow-up": FollowUpRecord,
     "label": LabelRecord,
     "deadletter": DeadLetterRecord,
     "incident": IncidentRecord,
@@ -83,6 +93,7 @@ letter is the original record, with the reason in headers."""
 _EXPLAINED_BY: dict[str, tuple[type, ...]] = {
     "VerdictRecord": (VerdictRecord, Verdict),
     "ReviewRecord": (ReviewRecord, ReviewItem),
+    "FollowUpRecord": (FollowUp, FollowUpRecord),
     "ContextRecord": (ContextRecord, ContextPoint),
     "LabelRecord": (LabelRecord,),
     "DeadLetterRecord": (DeadLetterRecord,),
@@ -95,6 +106,7 @@ _EXPLAINED_BY: dict[str, tuple[type, ...]] = {
 _PLAIN_NAMES = {
     "VerdictRecord": "Verdict",
     "ReviewRecord": "ReviewItem",
+    "FollowUpRecord": "Follow-up of a review item",
     "ContextRecord": "ContextPoint",
     "LabelRecord": "Label record",
     "DeadLetterRecord": "Dead letter",
@@ -149,7 +161,8 @@ def asyncapi(
     """
     names = {role: name for role, name in TOPICS.items() if role not in ("input", "state")}
     names |= dict(topics or {})
-    kinds = [VerdictRecord, ReviewRecord, LabelRecord, IncidentRecord, ReplyRecord, Command]
+    kinds = [VerdictRecord, ReviewRecord, FollowUpRecord, LabelRecord]
+    kinds += [IncidentRecord, ReplyRecord, Command]
     _, components = msgspec.json.schema_components(
         kinds, ref_template="#/components/schemas/{name}"
     )
@@ -174,6 +187,9 @@ def asyncapi(
             "messages": {
                 "verdicts": _message("VerdictRecord", VERDICT_TYPE, "A verdict."),
                 "review": _message("ReviewRecord", REVIEW_TYPE, "An event for a person."),
+                "follow_ups": _message(
+                    "FollowUpRecord", FOLLOW_UP_TYPE, "What came after an event for a person."
+                ),
                 "labels": {
                     "summary": "What a person decided.",
                     "contentType": "application/json",
@@ -209,12 +225,14 @@ def asyncapi(
     return document
 
 
+_ALSO = {"review": ("follow_ups",), "incidents": ("replies",)}
+
+
 def _channel(role: str, address: str) -> dict[str, Any]:
     return {
         "address": address,
         "messages": {
-            kind: {"$ref": f"#/components/messages/{kind}"}
-            for kind in ((role, "replies") if role == "incidents" else (role,))
+            kind: {"$ref": f"#/components/messages/{kind}"} for kind in (role, *_ALSO.get(role, ()))
         },
         "bindings": {"kafka": {"topic": address, "bindingVersion": "0.5.0"}},
     }
@@ -247,7 +265,8 @@ def _cloud_event_headers() -> dict[str, Any]:
         "ce_id": "topic-partition-offset@pipeline version, of a reply the command's id before it: "
         "equal for every repeat.",
         "ce_source": "/rejex-stream/<pipeline>.",
-        "ce_type": f"{VERDICT_TYPE}, {REVIEW_TYPE}, {INCIDENT_TYPE} or {REPLY_TYPE}: switch on it.",
+        "ce_type": f"{VERDICT_TYPE}, {REVIEW_TYPE}, {FOLLOW_UP_TYPE}, "
+        f"{INCIDENT_TYPE} or {REPLY_TYPE}: switch on it.",
         "ce_subject": "The sensor; of an incident the stream, of a reply the command.",
         "content-type": "application/json",
     }

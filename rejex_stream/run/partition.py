@@ -190,7 +190,7 @@ class PartitionState:
         self.parts.moved(readings)
         verdicts = self._engine.process(readings) if readings else ()
         answers = zip(readings, verdicts, strict=True)
-        observe = self._context.observe
+        observe, follow_up = self._context.observe, self._context.follow_up
         new = tuple.__new__  # nearly twice as fast as calling a named tuple's class
         outcomes = []
         for i, (record, item) in enumerate(taken):
@@ -202,9 +202,9 @@ class PartitionState:
                 outcomes.append(Outcome(record, verdict, None, review))
             else:
                 reading, verdict = next(answers)
-                outcomes.append(
-                    new(Outcome, (record, verdict, None, observe(reading, verdict), None, ()))
-                )
+                review = observe(reading, verdict)
+                after = follow_up(verdict) if review is None else None
+                outcomes.append(new(Outcome, (record, verdict, None, review, None, (), after)))
         changed = {incident.position: incident for incident in self._engine.take_incidents()}
         if changed:
             outcomes = [o._replace(incident=changed.get(o.record.position)) for o in outcomes]

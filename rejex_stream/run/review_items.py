@@ -1,4 +1,4 @@
-"""The last few points of each sensor, so that a reviewer sees where an event came from."""
+"""The points of a sensor around a review item: a reviewer sees where it came from and what came."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ import msgspec
 
 from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.run.audit_draw import AuditDraw
-from rejex_stream.types import ContextPoint, Label, Reading, Reason, ReviewItem, Verdict
+from rejex_stream.types import (
+    ContextPoint,
+    FollowUp,
+    Label,
+    Position,
+    Reading,
+    Reason,
+    ReviewItem,
+    Verdict,
+)
 
 __all__ = ["REVIEW_REASONS", "ReviewItems"]
 
@@ -26,18 +35,28 @@ an item of its own says so.
 _Point: TypeAlias = tuple[int, tuple[float, ...], float | None, Label]
 
 
-class ReviewItems:
-    """Remembers the last `points` events of every sensor and makes review items.
+class _Followed(msgspec.Struct):
+    """What is remembered of a sensor while events are owed to its latest review item."""
 
-    What it makes depends on the events alone, so a replay makes the same items; its state travels
-    in the snapshot of its partition.
+    recent: list[_Point]
+    of: Position
+    n_since: int
+
+
+class ReviewItems:
+    """Remembers the last `points` events of every sensor; makes review items and what follows them.
+
+    What comes after an item is told when 1, 2, 4, 8, ... events came, up to `points`: early, and
+    each event once. A new item ends it: its own context holds what was not told. What it makes
+    depends on the events alone, so a replay makes the same items; its state travels in the
+    snapshot of its partition.
 
     Parameters
     ----------
     channels
         Names of the channels, in the order of ``Reading.values``.
     points
-        How many earlier events a review item carries (0 for none).
+        How many earlier events a review item carries, and how many later ones follow (0: none).
     reasons
         Rejected for one of these, an event goes to review; without any, nothing does but audits.
     audit
@@ -80,6 +99,7 @@ class ReviewItems:
         self._reasons = frozenset(reasons)
         self._audit, self._audits = audit, audit != NO_AUDIT
         self._recent: dict[str, deque[_Point]] = {}
+        self._followed: dict[str, tuple[Position, int]] = {}  # the item, and events since
 
     def observe(self, reading: Reading, verdict: Verdict) -> ReviewItem | None:
         """Remember one event; returns its review item if it is due for review. O(points)."""
@@ -95,7 +115,38 @@ class ReviewItems:
         if item is None and verdict.status is not None and self._reasons:
             item = self._item(reading, verdict, recent, "status")
         recent.append((reading.event_time_ms, reading.values, verdict.score, verdict.label))
+        if item is not None and self._points:
+            self._followed[reading.sensor] = verdict.position, 0
         return item
+
+    def follow_up(self, verdict: Verdict) -> FollowUp | None:
+        """Count an event that was observed and is no item; returns what is due now. O(points).
+
+        To be called once for each such event: what is due is part of the state.
+        """
+        followed = self._followed.get(verdict.sensor)
+        if followed is None:
+            return None
+        of, n_since = followed[0], followed[1] + 1
+        last = n_since >= self._points
+        if last:
+            del self._followed[verdict.sensor]
+        else:
+            self._followed[verdict.sensor] = of, n_since
+            if n_since & (n_since - 1):
+                return None
+        told = 1 << (n_since - 1).bit_length() >> 1  # the power of two before, 0 of 1
+        recent = self._recent[verdict.sensor]
+        return FollowUp(
+            position=verdict.position,
+            of=of,
+            stream_key=verdict.stream_key,
+            sensor=verdict.sensor,
+            channels=self._channels,
+            points=_points(list(recent)[told - n_since :]),
+            n_since=n_since,
+            last=last,
+        )
 
     def turned_away(self, reading: Reading, verdict: Verdict) -> ReviewItem | None:
         """Return the review item of an event that nothing is remembered of, if it is due."""
@@ -116,10 +167,7 @@ class ReviewItems:
             verdict=verdict,
             channels=self._channels,
             values=_without_nan(reading.values),
-            context=tuple(
-                ContextPoint(time_ms, _without_nan(values), score, label)
-                for time_ms, values, score, label in recent
-            ),
+            context=_points(recent),
             why=why,
             drawn=drawn,
         )
@@ -127,6 +175,7 @@ class ReviewItems:
     def forget(self, sensor: str) -> None:
         """Forget a sensor."""
         self._recent.pop(sensor, None)
+        self._followed.pop(sensor, None)
 
     def sensors(self) -> Collection[str]:
         """Return the sensors that are remembered."""
@@ -138,7 +187,8 @@ class ReviewItems:
 
     def view(self, sensor: str) -> bytes:
         """Encode what is remembered of one sensor. O(points)."""
-        return msgspec.msgpack.encode(list(self._recent[sensor]))
+        recent, followed = list(self._recent[sensor]), self._followed.get(sensor)
+        return msgspec.msgpack.encode(recent if followed is None else _Followed(recent, *followed))
 
     def restore(self, views: Mapping[str, bytes]) -> None:
         """Take over what :meth:`view` encoded; a smaller `points` keeps the newest.
@@ -150,14 +200,17 @@ class ReviewItems:
         """
         try:
             found = {
-                sensor: msgspec.msgpack.decode(view, type=list[_Point])
+                sensor: msgspec.msgpack.decode(view, type=list[_Point] | _Followed)
                 for sensor, view in views.items()
             }
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise CheckpointError(f"the review context cannot be read: {error}") from None
-        self._recent = {
-            sensor: deque(recent, maxlen=self._points) for sensor, recent in found.items()
-        }
+        self._recent, self._followed = {}, {}
+        for sensor, kept in found.items():
+            recent = kept.recent if isinstance(kept, _Followed) else kept
+            self._recent[sensor] = deque(recent, maxlen=self._points)
+            if isinstance(kept, _Followed) and kept.n_since < self._points:
+                self._followed[sensor] = kept.of, kept.n_since
 
     def restore_whole(self, blob: bytes) -> None:
         """Take over what an earlier version encoded as a whole.
@@ -172,6 +225,14 @@ class ReviewItems:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise CheckpointError(f"the review context cannot be read: {error}") from None
         self._recent = {sensor: deque(recent, maxlen=self._points) for sensor, recent in remembered}
+        self._followed = {}
+
+
+def _points(recent: Iterable[_Point]) -> tuple[ContextPoint, ...]:
+    return tuple(
+        ContextPoint(time_ms, _without_nan(values), score, label)
+        for time_ms, values, score, label in recent
+    )
 
 
 def _without_nan(values: tuple[float, ...]) -> tuple[float | None, ...]:

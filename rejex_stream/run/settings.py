@@ -59,7 +59,7 @@ class Output(Section):
     context_events: int = setting(
         32,
         unit="events",
-        says="Earlier events of the same sensor that travel with a review item.",
+        says="Events of its sensor that travel with a review item, and so many that follow it.",
         ge=0,
         le=10_000,
     )

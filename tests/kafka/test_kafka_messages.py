@@ -12,10 +12,11 @@ from rejex_connectors.kafka import KafkaSettings
 from rejex_connectors.kafka.messages import OutcomeMessages, _size, split_headers
 from rejex_connectors.kafka.moving.deadletters import _letter
 
-from rejex_stream.encode import decode_incidents, decode_review, decode_verdict
+from rejex_stream.encode import decode_incidents, decode_review, decode_reviewed, decode_verdict
 from rejex_stream.types import (
     CommandReply,
     ContextPoint,
+    FollowUp,
     Incident,
     IncidentState,
     Invalid,
@@ -74,6 +75,25 @@ def test_a_rejected_event_goes_to_review_as_well():
     first, second = MESSAGES.of([Outcome(record(), rejected, None, item)])
     assert (first.topic, second.topic) == ("rejex.verdicts", "rejex.review")
     assert decode_review(second.value) == item
+
+
+def test_what_came_after_goes_where_the_item_went_and_fits():
+    point = ContextPoint(5, (1.0,), 0.5, Label.NORMAL)
+    after = FollowUp(
+        position=POSITION, of=POSITION._replace(offset=3), stream_key="line 1", sensor="line 1",
+        channels=("v",), points=(point,) * 4, n_since=4,
+    )  # fmt: skip
+    _, second = MESSAGES.of([Outcome(record(), verdict(), follow_up=after)])
+    assert (second.topic, second.key) == ("rejex.review", record().key)
+    assert dict(second.headers)["ce_type"] == b"io.rejex.follow-up.v1"
+    assert decode_reviewed(second.value) == after
+    large = msgspec.structs.replace(
+        after, points=tuple(point._replace(event_time_ms=at) for at in range(10_000))
+    )
+    _, message = MESSAGES.of([Outcome(record(), verdict(), follow_up=large)])
+    kept = decode_reviewed(message.value).points
+    assert 0 < len(kept) < 10_000
+    assert kept[-1].event_time_ms == 9_999
 
 
 INCIDENT = Incident(

@@ -18,7 +18,9 @@ from rejex_stream.cli.commands.review import load_pipelines, overridden
 from rejex_stream.cli.main import main
 from rejex_stream.config import load_config, parse_config
 from rejex_stream.errors import ConfigError
+from rejex_stream.review.console.background import feeding
 from rejex_stream.review.queue.labels import read_labels
+from rejex_stream.review.queue.store import ReviewStore
 from tests.review.test_review_cli import serving
 from tests.waiting import PATIENCE_S, until
 
@@ -108,6 +110,31 @@ def test_a_section_that_cannot_work_is_refused_in_a_sentence(section, sentence):
     config, problems = parse_config(f"{PIPELINE}\n[review]\n{section}\n")
     assert config is None
     assert sentence in " ".join(str(problem) for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[channels.tmp]\nunit = 'C'", "channels.tmp: the input has no such channel; did you mean"),
+        ("[channels.temp]\nunti = 'C'", "channels.temp.unti: unknown key; did you mean 'unit'?"),
+        ("[channels.temp]\nlow = 3\nhigh = 2", "low = 3.0 is not below high = 2.0"),
+        ("[sensors.'T*']\nlink = 'javascript:alert(1)'", "sensors.T*.link"),
+    ],
+)
+def test_what_is_told_of_channels_and_sensors_is_refused_in_a_sentence(text, sentence):
+    config, problems = parse_config(f"{PIPELINE}\n{text}\n")
+    assert config is None
+    assert sentence in " ".join(str(problem) for problem in problems)
+
+
+def test_what_is_told_of_channels_and_sensors_reaches_the_console(folder):
+    text = "[channels.temp]\nunit = '°C'\n[sensors.'T*']\nlink = 'https://w/{sensor}'\n"
+    (folder / "told.toml").write_text(PIPELINE + text, encoding="utf-8")
+    store = ReviewStore(folder / "r.db")
+    (shown,) = feeding(store, configs=[load_config("told.toml")], follow=False).shown.values()
+    store.close()
+    assert shown.channels["temp"].unit == "°C"
+    assert (shown.link("T7"), shown.link("P7")) == ("https://w/T7", "")
 
 
 def test_one_queue_has_one_section(tmp_path):

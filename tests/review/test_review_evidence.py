@@ -8,7 +8,10 @@ import re
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from rejex_stream.encode import encode_follow_up
 from rejex_stream.rejection import rejection_band
 from rejex_stream.rejection.exceed import stability
 from rejex_stream.review.queue import series
@@ -17,8 +20,11 @@ from rejex_stream.review.queue.listing import in_short
 from rejex_stream.review.queue.series import Point, SeriesBatch
 from rejex_stream.types import (
     ChannelEvidence,
+    ContextPoint,
     Evidence,
+    FollowUp,
     Label,
+    Position,
     Reason,
     ReviewItem,
 )
@@ -132,6 +138,92 @@ def test_a_hole_in_the_readings_is_a_hole_in_the_line(new_store):
     t, v = found.values[0]
     assert np.isnan(v).sum() == 1
     assert 99_000 < t[np.isnan(v)][0] < 300_000
+
+
+def series_of(store, points, heard=(), low=0, high=100_000):
+    """What is drawn of a sensor: readings, and events of which only the verdict is known."""
+    store.add_readings("s", "s", ("v", "w"), [(t, v) for t, v in points if v is not None])
+    verdicts = [
+        msgspec.structs.replace(
+            item(t // 1000).verdict, stream_key="s", sensor="s", event_time_ms=t,
+            label=Label.NORMAL, reason=None,
+        )
+        for t in heard
+    ]  # fmt: skip
+    store.add([], verdicts)
+    with store.database.read() as connection:
+        return series.read(connection, 1, ("v", "w"), low, high)
+
+
+def test_unknown_missing_and_silent_are_three_things_and_no_line_goes_over_any(new_store):
+    events = [1000 * i for i in (*range(40), *range(60, 101))]  # nothing came for 20 s
+    unknown = set(range(10_000, 15_000, 1000))
+    points = [(t, None if t in unknown else (1.0, None if t == 80_000 else 2.0)) for t in events]
+    found = series_of(new_store(), points, heard=events)
+    assert found.holes == ((9_000, 15_000, "unknown"), (39_000, 60_000, "silent"))
+    assert found.missing == ((), (80_000,))
+    (v_t, v), (_, w) = found.values
+    assert np.isnan(v).sum() == 2
+    assert 9_000 < v_t[np.isnan(v)][0] < 15_000, "five events were there, and no line goes on"
+    assert np.isnan(w).sum() == 3
+    assert np.isnan(found.score[1]).sum() == 1, "the score is known throughout, but in the silence"
+
+
+def test_without_the_verdicts_of_a_time_nobody_is_called_silent(new_store):
+    points = [(1000 * i, (1.0, 1.0)) for i in (*range(40), *range(60, 80))]
+    found = series_of(new_store(), points)
+    assert found.holes == ((39_000, 60_000, "unknown"), (79_000, 100_000, "unknown"))
+    found = series_of(new_store(), points, heard=range(70_000, 80_000, 1000))
+    assert found.holes[0] == (39_000, 60_000, "unknown"), "verdicts are here from 70 s on"
+    assert found.holes[-1] == (79_000, 100_000, "unknown"), "nobody has heard of anything since"
+
+
+def test_a_sensor_is_silent_while_its_pipeline_speaks(new_store):
+    store = new_store()
+    points = [(1000 * i, (1.0, 1.0)) for i in range(40)]
+    series_of(store, points, heard=[t for t, _ in points])
+    other = msgspec.structs.replace(
+        item(90).verdict, stream_key="o", sensor="o", event_time_ms=90_000
+    )
+    store.add([], [other])
+    with store.database.read() as connection:
+        found = series.read(connection, 1, ("v", "w"), 0, 100_000)
+    assert found.holes == ((39_000, 90_000, "silent"), (90_000, 100_000, "unknown"))
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=60))
+def test_a_line_connects_neighbouring_events_alone(steps):
+    t = np.cumsum([step for step, _ in steps]).astype(float)
+    v = np.where([there for _, there in steps], np.arange(len(t), dtype=float), math.nan)
+    for most in (2_000, 8):
+        line_t, line_v = series._line(t, v, most)
+        assert (np.diff(line_t) > 0).all()
+        finite = np.isfinite(line_v)
+        assert set(line_v[finite]) <= set(v[np.isfinite(v)])
+        for i in np.flatnonzero(finite[:-1] & finite[1:]):
+            a, b = (int(line_v[j]) for j in (i, i + 1))
+            assert np.isfinite(v[a : b + 1]).all()
+            assert not series._pauses(t)[a:b].any()
+
+
+def test_readings_that_follow_an_item_are_stored_once(new_store):
+    store = new_store(settle_s=0)
+    store.add([item(0)])
+    after = FollowUp(
+        position=Position("t", 0, 2), of=Position("t", 0, 0), stream_key="s", sensor="s",
+        channels=("v",), n_since=2,
+        points=(ContextPoint(1_000, (5.0,), 0.1, Label.NORMAL),
+                ContextPoint(2_000, (None,), 0.2, Label.NORMAL)),
+    )  # fmt: skip
+    for _ in range(2):
+        counts = store.take("review", [encode_follow_up(after)])
+        assert (counts.invalid, counts.items) == (0, 0)
+    with store.database.read() as connection:
+        (sensor,) = connection.execute("SELECT sensor_id FROM sensor WHERE sensor = 's'").fetchone()
+        found = series.read(connection, sensor, ("v",), 500, 3_000)
+    assert found.values[0][1].tolist() == [5.0]
+    assert found.missing == ((2_000,),)
+    assert found.score[1].tolist() == [0.1, 0.2]
 
 
 def test_writing_points_again_changes_nothing_and_fills_what_was_missing(new_store):

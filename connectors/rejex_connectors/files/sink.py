@@ -12,6 +12,7 @@ from rejex_connectors.durable import sync_folder
 from rejex_connectors.files.state import CommitState, lock_folder, read_commit
 from rejex_stream.encode import (
     encode_dead_letter,
+    encode_follow_up,
     encode_incident,
     encode_reply,
     encode_review,
@@ -105,7 +106,7 @@ class FileSink:
         """Encode and keep. O(outcomes)."""
         verdicts, dead = self._pending["verdicts"], self._pending["deadletter"]
         incidents = self._pending["incidents"]
-        for record, verdict, invalid, review, incident, replies in outcomes:
+        for record, verdict, invalid, review, incident, replies, after in outcomes:
             if replies:
                 incidents += [encode_reply(record.position, reply) for reply in replies]
             if verdict is not None:
@@ -114,6 +115,8 @@ class FileSink:
                 dead.append(encode_dead_letter(record, invalid))
             if review is not None and self._review:
                 self._pending["review"].append(encode_review(review))
+            elif after is not None and self._review:
+                self._pending["review"].append(encode_follow_up(after))
             if incident is not None:
                 incidents.append(encode_incident(incident))
 

@@ -15,9 +15,16 @@ import msgspec
 
 from rejex_connectors.cloudevents import EventHeaders
 from rejex_connectors.kafka.clients import Message
-from rejex_stream.encode import encode_incident, encode_reply, encode_review, encode_verdict
+from rejex_stream.encode import (
+    encode_follow_up,
+    encode_incident,
+    encode_reply,
+    encode_review,
+    encode_verdict,
+)
 from rejex_stream.encode.schemas import (
     CONNECT_PREFIX,
+    FOLLOW_UP_TYPE,
     INCIDENT_TYPE,
     REPLY_TYPE,
     REVIEW_TYPE,
@@ -25,6 +32,7 @@ from rejex_stream.encode.schemas import (
 )
 from rejex_stream.types import (
     CommandReply,
+    FollowUp,
     Incident,
     Invalid,
     Outcome,
@@ -81,6 +89,7 @@ class OutcomeMessages:
         self._pipeline, self._worker = settings.pipeline, settings.instance_id or ""
         self._verdict_headers = EventHeaders(VERDICT_TYPE, settings.pipeline, version)
         self._review_headers = EventHeaders(REVIEW_TYPE, settings.pipeline, version)
+        self._follow_up_headers = EventHeaders(FOLLOW_UP_TYPE, settings.pipeline, version)
         self._incident_headers = EventHeaders(INCIDENT_TYPE, settings.pipeline, version)
         self._reply_headers = EventHeaders(REPLY_TYPE, settings.pipeline, version)
 
@@ -89,7 +98,7 @@ class OutcomeMessages:
         limit = self._limit - _RECORD_OVERHEAD
         headers_of, topic, n = self._verdict_headers.of, self._verdicts, self._n_verdicts
         new = tuple.__new__  # nearly twice as fast as calling a named tuple's class
-        for record, verdict, invalid, review, incident, replies in outcomes:
+        for record, verdict, invalid, review, incident, replies, after in outcomes:
             for reply in replies:
                 yield self._replied(record.position, reply, limit)
             if verdict is None:
@@ -107,6 +116,8 @@ class OutcomeMessages:
                 yield message
                 if review is not None:
                     yield self._reviewed(record, verdict, review, limit)
+                elif after is not None:
+                    yield self._followed(record, after, limit)
             if incident is not None:
                 yield self._changed(record, incident, limit)
 
@@ -161,6 +172,25 @@ class OutcomeMessages:
                 return self._dead(record, _unsendable(position, "review record", _size(message)))
             half = len(review.context) - len(review.context) // 2
             review = msgspec.structs.replace(review, context=review.context[half:])
+
+    def _followed(self, record: Record, after: FollowUp, limit: int) -> Message:
+        """Return what came after a review item; where it is too large, its oldest goes first."""
+        position = record.position
+        headers = self._follow_up_headers.of(
+            position,
+            after.sensor,
+            after.points[-1].event_time_ms,
+            record.headers,
+        )
+        partition = position.partition % self._n_review
+        while True:
+            message = Message(self._review, partition, record.key, encode_follow_up(after), headers)
+            if _size(message) <= limit:
+                return message
+            if not after.points:
+                return self._dead(record, _unsendable(position, "follow-up", _size(message)))
+            half = len(after.points) - len(after.points) // 2
+            after = msgspec.structs.replace(after, points=after.points[half:])
 
     def _dead(self, record: Record, invalid: Invalid) -> Message:
         """Return the original with the reason in headers, cut where it cannot be sent whole."""

@@ -352,12 +352,13 @@ def series_json(found: Series, *, with_score: bool) -> dict[str, Any]:
     """Return a series as the plots want it."""
     return {
         "channels": [
-            {"name": name, **_line(*line)}
-            for name, line in zip(found.channels, found.values, strict=True)
+            {"name": name, **_line(*line), "missing": missing}
+            for name, line, missing in zip(found.channels, found.values, found.missing, strict=True)
         ],
         "score": _line(*found.score) if with_score else None,
         "marked": found.marked if with_score else [],
         "resolution_ms": found.resolution_ms,
+        "holes": found.holes,
     }
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rejex_stream.config.assembly.control import ControlLine
+from rejex_stream.config.reviewing import Shown
 from rejex_stream.encode.labels import LabelRecord
 from rejex_stream.errors import ConfigError, RejexError
 from rejex_stream.review.console.rates import PipelineWatch
@@ -207,12 +208,13 @@ class Background:
 
 @dataclass(slots=True)
 class Feeding:
-    """Where a store is fed from, and where its labels and answers go."""
+    """Where a store is fed from, where its labels and answers go, and how pipelines are shown."""
 
     inflows: list[Inflow] = field(default_factory=list)
     watches: dict[str, PipelineWatch] = field(default_factory=dict)
     sink: LabelSink | None = None
     tells: dict[str, Tells] = field(default_factory=dict)
+    shown: dict[str, Shown] = field(default_factory=dict)
     title: str = "review"
 
 
@@ -343,6 +345,7 @@ def _add_pipeline(store: ReviewStore, found: Feeding, config: Config, *, follow:
     name = config.pipeline.name
     watch = PipelineWatch(store, name, monitor_config(config))
     found.watches[name] = watch
+    found.shown[name] = Shown(config.channels, config.sensors)
     review: Feed
     verdicts: Feed
     incidents: Feed | None = None

@@ -11,6 +11,7 @@ from typing import ParamSpec, TypeVar
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
+from rejex_stream.config.reviewing import Shown
 from rejex_stream.review.console.auth import Access, Sessions, Throttle
 from rejex_stream.review.console.background import Background
 from rejex_stream.review.console.rates import PipelineWatch
@@ -31,6 +32,8 @@ class Console:
     ----------
     watches
         Monitors by name of pipeline.
+    shown
+        How channels and sensors are shown, by name of pipeline.
     stop
         Set when the server is told to end: streams end at once.
     watching
@@ -45,6 +48,7 @@ class Console:
     access: Access
     watches: dict[str, PipelineWatch] = field(default_factory=dict)
     background: Background | None = None
+    shown: dict[str, Shown] = field(default_factory=dict)
     title: str = "rejex-stream"
     delta: float = 0.05
     tick_s: float = 0.5

@@ -189,12 +189,15 @@ def spark_svg(  # noqa: PLR0917
                 return _HEIGHT / 2
             return _HEIGHT - _PAD - (value - low) / height * (_HEIGHT - 2 * _PAD)
 
-        points = " ".join(
-            f"{x(at):.1f},{y(value):.1f}"
-            for at, value in zip(t, v, strict=True)
-            if math.isfinite(value)
-        )
-        parts.append(f'<polyline class="spark-line" points="{points}"/>')
+        # A line for each part: none over what is not known; one reading alone is a dot.
+        part: list[str] = []
+        for at, value in [*zip(t, v, strict=True), (0.0, math.nan)]:
+            if math.isfinite(value):
+                part.append(f"{x(at):.1f},{y(value):.1f}")
+            elif part:
+                points = " ".join(part if len(part) > 1 else part * 2)
+                parts.append(f'<polyline class="spark-line" points="{points}"/>')
+                part = []
     parts.append("</svg>")
     return Markup("".join(parts))
 

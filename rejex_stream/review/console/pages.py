@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from rejex_stream import __version__
+from rejex_stream.config.reviewing import Shown
 from rejex_stream.encode.labels import HumanVerdict
 from rejex_stream.review.console.console import Console, console_of, filter_of, off_loop, viewer_of
 from rejex_stream.review.console.formatting import CELL_STATES, FILTERS, seen, spark_svg
@@ -205,7 +206,15 @@ def _episode(console: Console, connection: Connection, viewer: Viewer, request: 
     ids = [row[0] for row in view.ids(connection, viewer, now)]
     at = ids.index(detail.row.episode_id) if detail.row.episode_id in ids else -1
     row, main = detail.row, detail.row.main
+    shown = console.shown.get(row.pipeline, Shown())
+    # Those that speak first: what the model reacts to, then what is far from its past.
+    ranked = [detail.main_channel]
+    ranked += [
+        row.channels.index(bar.channel) for bar in detail.bars if bar.channel in row.channels
+    ]
+    ranked += [*(one.column for one in detail.deviations), *range(len(row.channels))]
     return {
+        "link": shown.link(row.sensor),
         "detail": detail,
         "row": row,
         "view": view,
@@ -222,7 +231,13 @@ def _episode(console: Console, connection: Connection, viewer: Viewer, request: 
             "to_ms": detail.to_ms,
             "blind": row.blind,
             "channels": row.channels,
-            "main_channel": detail.main_channel,
+            "ranked": list(dict.fromkeys(ranked)),
+            "shown": {
+                name: told.model_dump()
+                for name, told in shown.channels.items()
+                if name in row.channels
+            },
+            "sensor": row.sensor,
             "event_times": [line.item.verdict.event_time_ms for line in detail.events],
             "threshold": None if row.blind else main.threshold,
             "score_lower": None if row.blind else main.score_lower,

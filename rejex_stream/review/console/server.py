@@ -213,7 +213,9 @@ def serve(
     else:
         shown = f"[{host}]" if ":" in host else host
     address = f"{scheme}://{shown}:{listener.getsockname()[1]}/"
-    console = Console(store, access, fed.watches, background, title=fed.title, delta=delta)
+    console = Console(
+        store, access, fed.watches, background, fed.shown, title=fed.title, delta=delta
+    )
 
     def ready() -> None:
         links = [

@@ -7,7 +7,6 @@ import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from sqlite3 import Connection, Row
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import decode_review
 from rejex_stream.encode.labels import LabelRecord, active_labels
 from rejex_stream.rejection.exceed import Stability, stability
-from rejex_stream.review.queue import audit
+from rejex_stream.review.queue import audit, series
 from rejex_stream.review.queue.claims import Refusal
 from rejex_stream.review.queue.labels import records_of
 from rejex_stream.review.queue.listing import (
@@ -265,6 +264,8 @@ class Detail:
         The stretch of time the plots begin with.
     main_channel
         Index of the channel shown first.
+    holes
+        Stretches of that time without readings.
     """
 
     row: EpisodeRow
@@ -280,7 +281,7 @@ class Detail:
     from_ms: int
     to_ms: int
     main_channel: int
-    gaps: int
+    holes: tuple[series.Hole, ...]
 
 
 def episode_detail(
@@ -341,7 +342,7 @@ def episode_detail(
         from_ms=low,
         to_ms=high,
         main_channel=main,
-        gaps=_gaps(connection, row, low, high),
+        holes=series.read(connection, row.sensor_id, row.channels, low, high, most=10).holes,
     )
 
 
@@ -439,21 +440,6 @@ def _history(connection: Connection, row: EpisodeRow, viewer: Viewer) -> list[au
         told = {"label", "undo", "adjudicate", "expire"}
         lines = [line for line in lines if line.action not in told or line.actor == viewer.reviewer]
     return sorted(lines, key=lambda line: -line.seq)
-
-
-def _gaps(connection: Connection, row: EpisodeRow, low: int, high: int) -> int:
-    """Return how often the readings pause for more than eight usual steps."""
-    times = [
-        found[0]
-        for found in connection.execute(
-            "SELECT t_ms FROM point WHERE sensor_id = ? AND t_ms BETWEEN ? AND ? ORDER BY t_ms "
-            "LIMIT 5000",
-            (row.sensor_id, low, high),
-        )
-    ]
-    steps = sorted(b - a for a, b in pairwise(times))
-    usual = steps[len(steps) // 2] if steps else 0
-    return sum(step > 8 * usual for step in steps) if usual else 0
 
 
 def raw_record(connection: Connection, event_id: int) -> tuple[str, bytes]:

@@ -24,6 +24,8 @@ from rejex_stream.review.queue import episodes
 from rejex_stream.review.queue.series import MINUTE_MS, Point, SeriesBatch
 from rejex_stream.types import (
     CommandReply,
+    ContextPoint,
+    FollowUp,
     Incident,
     Label,
     Partition,
@@ -250,14 +252,23 @@ class Intake:
             ),
         )
         width = len(item.channels)
-        for past in item.context:
-            values = past.values if len(past.values) == width else None
-            self._series.add(sensor_id, Point(past.event_time_ms, values, past.score, past.label))
+        self._remember(sensor_id, width, item.context)
         values = item.values if width and len(item.values) == width else None
         self._series.add(
             sensor_id, Point(verdict.event_time_ms, values, verdict.score, verdict.label)
         )
         self.counts.items += 1
+
+    def follow_up(self, after: FollowUp) -> None:
+        """Add what came after an item to its sensor's series; told again it changes nothing."""
+        sensor_id = self.sensor_id(after.stream_key, after.sensor, after.channels)
+        self._remember(sensor_id, len(after.channels), after.points)
+
+    def _remember(self, sensor_id: int, width: int, points: Iterable[ContextPoint]) -> None:
+        for point in points:
+            values = point.values if len(point.values) == width else None
+            known = Point(point.event_time_ms, values, point.score, point.label)
+            self._series.add(sensor_id, known)
 
     # ----------------------------------------------------------------------------- verdicts
     def verdict(self, verdict: Verdict) -> None:

@@ -1,9 +1,10 @@
 """The series around an event: a ring at full resolution, and minutes with exact extremes.
 
 Reviewers need what came before *and after*. Readings come from the context that review items carry
-(and from the input, where it is at hand), scores and labels from the verdicts. Whatever is drawn
-has at most a few points per pixel, and keeps every extreme: a spike of one sample in a week is
-still there.
+and from what follows them, scores and labels from the verdicts. Whatever is drawn has at most a few
+points per pixel, and keeps every extreme: a spike of one sample in a week is still there. No line
+goes on over what is not known: an event whose reading the store does not have, a channel that is
+missing in a reading, and a sensor that is silent are three things, and told apart.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from sqlite3 import Connection
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from rejex_stream.types import FloatArray, Label
 
 __all__ = [
     "LABEL_CODES",
     "MINUTE_MS",
+    "Hole",
     "Point",
     "Series",
     "SeriesBatch",
@@ -34,6 +38,8 @@ __all__ = [
 LABEL_CODES = {Label.NORMAL: 0, Label.ANOMALY: 1, Label.REJECTED: 2}
 MINUTE_MS = 60_000
 _MOST_RAW_POINTS = 60_000
+_MOST_HOLES = 500
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +162,14 @@ def forget(connection: Connection, keep: int) -> None:
             )
 
 
+class Hole(NamedTuple):
+    """A stretch without readings, and why: they are ``unknown`` here, or the sensor ``silent``."""
+
+    from_ms: int
+    to_ms: int
+    kind: Literal["unknown", "silent"]
+
+
 @dataclass(frozen=True, slots=True)
 class Series:
     """One sensor over one stretch of time, ready to draw.
@@ -170,6 +184,11 @@ class Series:
         (t_ms, score, label code) of events that are not normal.
     resolution_ms
         0 for single readings, else the width of the minutes whose extremes are shown.
+    holes
+        Stretches without readings, in order: ``unknown`` to the store, though there may be some,
+        or ``silent``: every verdict of that time is here, and the sensor has none.
+    missing
+        For each channel, times of readings that lack it.
     """
 
     channels: tuple[str, ...]
@@ -177,6 +196,8 @@ class Series:
     score: tuple[FloatArray, FloatArray]
     marked: tuple[tuple[int, float, int], ...]
     resolution_ms: int
+    holes: tuple[Hole, ...] = ()
+    missing: tuple[tuple[int, ...], ...] = ()
 
 
 def decimate(t: FloatArray, v: FloatArray, most: int) -> tuple[FloatArray, FloatArray]:
@@ -194,8 +215,13 @@ def decimate(t: FloatArray, v: FloatArray, most: int) -> tuple[FloatArray, Float
     """
     finite = np.isfinite(v)
     t, v = t[finite], v[finite]
+    index = _extreme(t, v, most)
+    return t[index], v[index]
+
+
+def _extreme(t: FloatArray, v: FloatArray, most: int) -> npt.NDArray[np.intp]:
     if len(t) <= most or most < 2:
-        return t, v
+        return np.arange(len(t))
     edges = np.linspace(t[0], t[-1], most // 2 + 1)
     starts = np.unique(np.searchsorted(t, edges[:-1], side="left"))
     bounds = np.append(starts, len(t))
@@ -204,18 +230,75 @@ def decimate(t: FloatArray, v: FloatArray, most: int) -> tuple[FloatArray, Float
         part = v[left:right]
         kept.add(int(left + part.argmin()))
         kept.add(int(left + part.argmax()))
-    index = np.array(sorted(kept))
-    return t[index], v[index]
+    return np.array(sorted(kept))
 
 
-def _with_gaps(t: FloatArray, v: FloatArray, spacing_ms: float) -> tuple[FloatArray, FloatArray]:
-    """Put a nan where readings are missing, so that no line bridges the hole."""
-    if len(t) < 3 or spacing_ms <= 0:
-        return t, v
-    holes = np.flatnonzero(np.diff(t) > 8 * spacing_ms)
-    if not len(holes):
-        return t, v
-    return np.insert(t, holes + 1, t[holes] + spacing_ms), np.insert(v, holes + 1, math.nan)
+def _pauses(t: FloatArray) -> BoolArray:
+    """Say between which events a sensor was silent: far longer than it mostly is. Shape (n - 1,).
+
+    One in ten steps may be longer than usual, or what is sampled at random would look silent.
+    """
+    steps = np.diff(t)
+    if len(steps) < 2:
+        return np.zeros(len(steps), dtype=bool)
+    return steps > 1.5 * max(float(np.median(steps)), float(np.quantile(steps, 0.9)))
+
+
+def _holes(
+    t: FloatArray, known: BoolArray, span: tuple[int, int], heard: tuple[int, int]
+) -> tuple[Hole, ...]:
+    """Return the stretches of `span` without readings; within `heard` every event is in `t`."""
+    found: list[Hole] = []
+    least = (span[1] - span[0]) / _MOST_HOLES
+
+    def add(begin: float, end: float, kind: Literal["unknown", "silent"]) -> None:
+        if end <= begin:
+            return
+        if found and found[-1].kind == kind and begin - found[-1].to_ms < least:
+            begin = found.pop().from_ms
+        found.append(Hole(int(begin), int(end), kind))
+
+    def nothing(begin: float, end: float) -> None:
+        """Between two events, or where none are: silent as far as it was heard, else unknown."""
+        low, high = max(begin, heard[0]), min(end, heard[1])
+        if low >= high:
+            return add(begin, end, "unknown")
+        add(begin, low, "unknown")
+        add(low, high, "silent")
+        return add(high, end, "unknown")
+
+    if not len(t):
+        nothing(*span)
+        return tuple(found)
+    pauses = _pauses(t)
+    usual = float(np.median(np.diff(t))) if len(t) > 1 else 0.0
+    if t[0] - span[0] > 2 * usual:
+        nothing(span[0], t[0])
+    for i in np.flatnonzero(pauses | ~known[:-1] | ~known[1:]):
+        if pauses[i]:
+            nothing(t[i], t[i + 1])
+        else:
+            add(t[i], t[i + 1], "unknown")
+    if len(t) == 1 and not known[0]:
+        add(t[0] - 1, t[0] + 1, "unknown")
+    if span[1] - t[-1] > 2 * usual:
+        nothing(t[-1], span[1])
+    return tuple(found)
+
+
+def _heard(connection: Connection, sensor_id: int) -> tuple[int, int]:
+    """Return the stretch of which every verdict of a sensor is here; an empty one without any."""
+    first = connection.execute(
+        "SELECT min(t_ms) FROM minute WHERE sensor_id = ? AND normal + anomaly + rejected > 0",
+        (sensor_id,),
+    ).fetchone()[0]
+    # Its pipeline is read in the order of the input: others' events say that time has gone by.
+    last = connection.execute(
+        "SELECT max(last_ms) FROM sensor WHERE pipeline = "
+        "(SELECT pipeline FROM sensor WHERE sensor_id = ?)",
+        (sensor_id,),
+    ).fetchone()[0]
+    return (0, -1) if first is None or last is None else (first, last)
 
 
 def values_of(blob: bytes | None) -> list[float]:
@@ -261,36 +344,43 @@ def read(
         f"SELECT t_ms, channel_values, score, label FROM point WHERE {between} ORDER BY t_ms", span
     ).fetchall()
     width = len(channels)
-    timed, table, score_t, score_v = [], [], [], []
-    marked = []
-    for t_ms, blob, score, label in rows:
-        if blob is not None and len(blob) == 8 * width:
-            timed.append(t_ms)
-            table.append(blob)
-        if score is not None:
-            score_t.append(t_ms)
-            score_v.append(score)
-            if label:
-                marked.append((t_ms, score, label))
-    t = np.array(timed, dtype=np.float64)
-    values = np.frombuffer(b"".join(table), dtype="<f8").reshape(len(table), width)
-    lines = []
-    for column in range(width):
-        lines.append(_line(t, values[:, column], most))
+    t = np.array([row[0] for row in rows], dtype=np.float64)
+    known = np.array([row[1] is not None and len(row[1]) == 8 * width for row in rows], dtype=bool)
+    values = np.full((len(rows), width), math.nan)
+    if known.any():
+        table = b"".join(row[1] for row, one in zip(rows, known, strict=True) if one)
+        values[known] = np.frombuffer(table, dtype="<f8").reshape(-1, width)
+    scores = np.array([math.nan if row[2] is None else row[2] for row in rows], dtype=np.float64)
+    marked = [(row[0], row[2], row[3]) for row in rows if row[2] is not None and row[3]]
+    holes = _holes(t, known, (from_ms, to_ms), _heard(connection, sensor_id)) if width else ()
     return Series(
         tuple(channels),
-        tuple(lines),
-        _line(np.array(score_t, dtype=np.float64), np.array(score_v, dtype=np.float64), most),
+        tuple(_line(t, values[:, column], most) for column in range(width)),
+        _line(t, scores, most),
         tuple(marked[:: max(1, len(marked) // 4000)]),
         0,
+        holes,
+        tuple(_missing(t[known & ~np.isfinite(values[:, column])]) for column in range(width)),
     )
 
 
+def _missing(t: FloatArray) -> tuple[int, ...]:
+    return tuple(int(one) for one in t[:: max(1, len(t) // _MOST_HOLES)])
+
+
 def _line(t: FloatArray, v: FloatArray, most: int) -> tuple[FloatArray, FloatArray]:
-    spacing = float(np.median(np.diff(t))) if len(t) > 2 else 0.0
-    kept_t, kept_v = decimate(t, v, most)
-    stretch = float(kept_t[-1] - kept_t[0]) / max(1, len(kept_t)) if len(kept_t) > 1 else 0.0
-    return _with_gaps(kept_t, kept_v, max(spacing, stretch))
+    """Return a line through the finite values: a nan wherever it would go over anything else."""
+    finite = np.flatnonzero(np.isfinite(v))
+    if not len(finite):
+        return t[:0], v[:0]
+    pauses = np.concatenate([[0], np.cumsum(_pauses(t))])
+    ends = (np.diff(finite) > 1) | (np.diff(pauses[finite]) > 0)
+    part = np.concatenate([[0], np.cumsum(ends)])
+    kept = _extreme(t[finite], v[finite], most)
+    kept_t, kept_v = t[finite][kept], v[finite][kept]
+    cuts = np.flatnonzero(np.diff(part[kept])) + 1
+    between = (kept_t[cuts - 1] + kept_t[cuts]) / 2
+    return np.insert(kept_t, cuts, between), np.insert(kept_v, cuts, math.nan)
 
 
 def _read_minutes(
@@ -306,33 +396,36 @@ def _read_minutes(
         (sensor_id, span_ms[0] - MINUTE_MS + 1, span_ms[1]),
     ).fetchall()
     width = len(channels)
-    valued = [row for row in rows if row["lows"] is not None and len(row["lows"]) == 8 * width]
-    scored = [row for row in rows if row["score_low"] is not None]
+    t = np.array([row["t_ms"] for row in rows], dtype=np.float64)
+    known = np.array(
+        [row["lows"] is not None and len(row["lows"]) == 8 * width for row in rows], dtype=bool
+    )
+    bounds = np.full((2, len(rows), width), math.nan)
+    for i in np.flatnonzero(known):
+        bounds[:, i] = _array(rows[i]["lows"]), _array(rows[i]["highs"])
+    scores = np.array(
+        [(row["score_low"], row["score_high"]) for row in rows], dtype=np.float64
+    ).reshape(len(rows), 2)
 
-    def both(times: list[int], low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def both(low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
         # Low and high share a minute: half a minute apart, the line shows both.
-        t = np.repeat(np.array(times, dtype=np.float64), 2)
-        t[1::2] += MINUTE_MS / 2
-        return _line(t, np.column_stack([low, high]).ravel(), most)
+        twice = np.repeat(t, 2)
+        twice[1::2] += MINUTE_MS / 2
+        return _line(twice, np.column_stack([low, high]).ravel(), most)
 
-    times = [row["t_ms"] for row in valued]
-    lows = np.array([_array(row["lows"]) for row in valued]).reshape(len(valued), width)
-    highs = np.array([_array(row["highs"]) for row in valued]).reshape(len(valued), width)
     marked = tuple(
         (row["t_ms"], row["score_high"], 2 if row["rejected"] else 1)
-        for row in scored
-        if row["rejected"] or row["anomaly"]
+        for row in rows
+        if row["score_low"] is not None and (row["rejected"] or row["anomaly"])
     )
     return Series(
         tuple(channels),
-        tuple(both(times, lows[:, i], highs[:, i]) for i in range(width)),
-        both(
-            [row["t_ms"] for row in scored],
-            np.array([row["score_low"] for row in scored], dtype=np.float64),
-            np.array([row["score_high"] for row in scored], dtype=np.float64),
-        ),
+        tuple(both(bounds[0, :, i], bounds[1, :, i]) for i in range(width)),
+        both(scores[:, 0], scores[:, 1]),
         marked[:: max(1, len(marked) // 4000)],
         MINUTE_MS,
+        _holes(t, known, span_ms, _heard(connection, sensor_id)) if width else (),
+        tuple(_missing(t[known & ~np.isfinite(bounds[0, :, i])]) for i in range(width)),
     )
 
 
@@ -351,16 +444,17 @@ def spark(
         "AND t_ms BETWEEN ? AND ? ORDER BY t_ms LIMIT 4000",
         (sensor_id, from_ms, to_ms),
     ).fetchall()
-    valued = [(row[0], row[1]) for row in rows if row[1] is not None]
-    if valued and len(valued[0][1]) >= 8 * (channel + 1):
-        width = len(valued[0][1]) // 8
-        valued = [(t, blob) for t, blob in valued if len(blob) == 8 * width]
-        t = np.array([t for t, _ in valued], dtype=np.float64)
-        table = np.frombuffer(b"".join(blob for _, blob in valued), dtype="<f8")
-        v = table.reshape(-1, width)[:, channel]
+    t = np.array([row[0] for row in rows], dtype=np.float64)
+    width = max((len(row[1]) // 8 for row in rows if row[1] is not None), default=0)
+    if channel < width:
+        v = np.array(
+            [
+                math.nan if row[1] is None or len(row[1]) != 8 * width else _array(row[1])[channel]
+                for row in rows
+            ],
+            dtype=np.float64,
+        )
     else:
-        scored = [(row[0], row[2]) for row in rows if row[2] is not None]
-        t = np.array([t for t, _ in scored], dtype=np.float64)
-        v = np.array([score for _, score in scored], dtype=np.float64)
-    kept_t, kept_v = decimate(t, v, most)
+        v = np.array([math.nan if row[2] is None else row[2] for row in rows], dtype=np.float64)
+    kept_t, kept_v = _line(t, v, most)
     return kept_t.tolist(), kept_v.tolist()

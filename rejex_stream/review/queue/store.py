@@ -17,7 +17,7 @@ from sqlite3 import Connection
 from typing import Any, Literal, NamedTuple
 
 from rejex_stream.config.reviewing import SYSTEM, Review
-from rejex_stream.encode import decode_incidents, decode_review, decode_verdict
+from rejex_stream.encode import decode_incidents, decode_reviewed, decode_verdict
 from rejex_stream.encode.labels import LabelRecord, active_labels, resolve
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.review.incidents import answers
@@ -33,7 +33,7 @@ from rejex_stream.review.queue.decisions import Decision
 from rejex_stream.review.queue.ingest import Intake, IntakeCounts, Span
 from rejex_stream.review.queue.labels import LabelCache, publish, refresh_status
 from rejex_stream.review.queue.listing import QueueFilter, Viewer
-from rejex_stream.types import Command, Partition, ReviewItem, Verdict
+from rejex_stream.types import Command, FollowUp, Partition, ReviewItem, Verdict
 
 __all__ = [
     "EventState",
@@ -49,7 +49,7 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 _DECODERS: dict[str, Callable[[bytes], Any]] = {
-    "review": decode_review,
+    "review": decode_reviewed,
     "verdicts": decode_verdict,
     "incidents": decode_incidents,
 }
@@ -137,6 +137,8 @@ class ReviewStore:
             for one, line in read:
                 if isinstance(one, ReviewItem):
                     intake.item(one, line)
+                elif isinstance(one, FollowUp):
+                    intake.follow_up(one)
                 elif isinstance(one, Verdict):
                     intake.verdict(one)
                 else:

@@ -1,6 +1,6 @@
 // One episode: plots, the claim, a verdict, and on to the next.
 
-import { $, $$, asking, call, every, newId, onKeys, plural, readData, showCounts, showKeys, showTime, takeToast, toast, toastNext, pageData } from "./shell.js";
+import { $, $$, asking, call, every, newId, onKeys, plural, readData, showCounts, showKeys, showRange, takeToast, toast, toastNext, pageData } from "./shell.js";
 import { PlotStack, readout } from "./plots.js";
 
 const data = readData("episode-data");
@@ -23,8 +23,21 @@ let siblings = new Map();
 let brush = null;
 let asked = 0;
 
+// With many channels those that speak are shown; a pinned one comes first, for this sensor.
+const MOST_CHANNELS = 6;
+const pinsKey = `rejex.pins.${data.sensor}`;
+const pinned = new Set(JSON.parse(localStorage.getItem(pinsKey) || "[]"));
+let everyChannel = false;
+function pin(name) {
+  if (!pinned.delete(name)) pinned.add(name);
+  localStorage.setItem(pinsKey, JSON.stringify([...pinned]));
+  paint();
+  for (const chart of stack.charts) if (chart.line.name === name) chart.element.querySelector("button")?.focus();
+}
+
 const stack = new PlotStack($("#plots"), {
   episode: data,
+  onPin: pin,
   onBrush: (range) => markRange(range),
   onMove: (t, values) => { $("#readout").textContent = t === null ? "" : readout(t, values); },
 });
@@ -55,15 +68,27 @@ async function load() {
 function paint() {
   if (!latest) return;
   const lines = [];
-  const channels = latest.channels.map((line, i) => ({ ...line, index: i })).filter((line) => line.t.length);
-  channels.sort((a, b) => (b.index === data.main_channel) - (a.index === data.main_channel));
+  for (const kind of ["unknown", "silent"]) $(`#legend-${kind}`).hidden = !latest.holes.some((hole) => hole[2] === kind);
+  $("#legend-missing").hidden = !latest.channels.some((line) => line.missing.length);
+  stack.holes = latest.holes;
+  const channels = latest.channels.map((line, i) => ({ ...line, index: i })).filter((line) => line.t.length || line.missing.length);
+  const place = (line) => (pinned.has(line.name) ? -1 : data.ranked.indexOf(line.index));
+  channels.sort((a, b) => place(a) - place(b));
+  const many = channels.length > MOST_CHANNELS;
+  const first = many && !everyChannel ? channels.slice(0, Math.max(MOST_CHANNELS, pinned.size)) : channels;
+  const rest = $("#rest");
+  rest.hidden = !many;
+  rest.setAttribute("aria-expanded", String(everyChannel));
+  rest.textContent = everyChannel ? `Only the ${MOST_CHANNELS} channels that speak most` : `Show the other ${channels.length - first.length} channels`;
+  $("#plots").classList.toggle("many", many);
   const narrow = stack.width < 520;
-  channels.forEach((line, i) => {
-    lines.push({ ...line, title: line.name, height: i === 0 ? (narrow ? 120 : 150) : channels.length > 3 ? 58 : 78,
-      note: latest.resolution_ms ? "extremes per minute" : "" });
+  first.forEach((line, i) => {
+    const told = data.shown[line.name] || {};
+    lines.push({ ...line, title: told.label || line.name, unit: told.unit || "", limits: [told.low, told.high], height: i === 0 ? (narrow ? 120 : 150) : channels.length > 3 ? 58 : 78,
+      pinned: many ? pinned.has(line.name) : undefined, note: latest.resolution_ms ? "extremes per minute" : "" });
   });
   for (const other of siblings.values()) {
-    if (other) for (const line of other.channels.slice(0, 1)) lines.push({ ...line, name: `${other.sensor} ${line.name}`, title: `${other.sensor}, ${line.name}`, height: 64, color: "--plot-2" });
+    if (other) for (const line of other.channels.slice(0, 1)) lines.push({ ...line, name: `${other.sensor} ${line.name}`, title: `${other.sensor}, ${line.name}`, height: 64, color: "--plot-2", other: true });
   }
   if (latest.score && latest.score.t.length) {
     const band = [data.score_lower, data.score_upper];
@@ -111,7 +136,7 @@ function markRange(range) {
   scope.classList.toggle("part", Boolean(brush));
   scope.textContent = !brush
     ? `Whole episode: ${plural(data.n_events, "event")}`
-    : count ? `Marked part: ${count} of ${plural(data.n_events, "event")}, ${showTime(inside()[0])} – ${showTime(inside()[count - 1])}`
+    : count ? `Marked part: ${count} of ${plural(data.n_events, "event")}, ${showRange(inside()[0], inside()[count - 1])}`
       : "Marked part: it holds no event of the episode";
 }
 function shrink(fromStart) {
@@ -233,6 +258,7 @@ for (const button of $$("[data-sensor]")) {
     await load();
   });
 }
+$("#rest").addEventListener("click", () => { everyChannel = !everyChannel; paint(); });
 $("#copy-link")?.addEventListener("click", async () => {
   const link = `${location.origin}/episode/${data.id}`;
   try { await navigator.clipboard.writeText(link); toast("Link copied."); } catch { toast(link); }

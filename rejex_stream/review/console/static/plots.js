@@ -16,8 +16,8 @@ const MARKS = { 1: ["▲", "--anomaly"], 2: ["◆", "--rejected"] };
 
 export class PlotStack {
   // `onBrush(from, to)` is called when a range was dragged, `onMove(t, values)` with the cursor.
-  constructor(box, { episode, onBrush, onMove }) {
-    Object.assign(this, { box, episode, onBrush, onMove, charts: [], brush: null, sync: uPlot.sync(`stack-${Math.random()}`) });
+  constructor(box, { episode, onBrush, onMove, onPin }) {
+    Object.assign(this, { box, episode, onBrush, onMove, onPin, charts: [], brush: null, holes: [], sync: uPlot.sync(`stack-${Math.random()}`) });
     box.charts = this.charts;
     new ResizeObserver(() => this.resize()).observe(box);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
@@ -27,7 +27,7 @@ export class PlotStack {
 
   // `lines`: [{name, t, v, height, color}], the last one may carry bands and marks.
   draw(lines, from, to) {
-    const same = this.charts.length === lines.length && lines.every((line, i) => line.name === this.charts[i].line.name);
+    const same = this.charts.length === lines.length && lines.every((line, i) => line.name === this.charts[i].line.name && line.pinned === this.charts[i].line.pinned);
     if (!same) {
       for (const chart of this.charts) { chart.plot.destroy(); chart.element.remove(); }
       this.charts.length = 0;
@@ -59,13 +59,22 @@ export class PlotStack {
     const unit = document.createElement("span");
     unit.className = "soft";
     unit.textContent = line.note || "";
+    if (line.unit) name.append(` (${line.unit})`);
     title.append(name, unit);
+    if (line.pinned !== undefined) {
+      const pin = document.createElement("button");
+      pin.className = "link";
+      pin.textContent = line.pinned ? "unpin" : "pin";
+      pin.setAttribute("aria-label", `${pin.textContent} ${line.title || line.name}`);
+      pin.addEventListener("click", () => this.onPin(line.name));
+      title.append(pin);
+    }
     element.append(title);
     this.box.append(element);
     const chart = { line, element };
     const stroke = () => colour(line.color || "--plot-1");
     const axis = { stroke: () => colour("--muted"), grid: { stroke: () => colour("--plot-grid"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
-    const series = [{}, { stroke, width: 1.4, points: { size: 4 }, spanGaps: false }];
+    const series = [{}, { stroke, width: 1.4, points: { size: 4, filter: alone }, spanGaps: false }];
     chart.plot = new uPlot({
       width: this.width, height: line.height + (last ? 36 : 4), ms: 1,
       tzDate: (ms) => (pageData.clock === "local" ? new Date(ms) : uPlot.tzDate(new Date(ms), "Etc/UTC")),
@@ -109,6 +118,7 @@ export class PlotStack {
       ctx.fillRect(a - 1, bbox.top, Math.max(3, b - a + 2), bbox.height);
       ctx.globalAlpha = 1;
     }
+    if (!chart.line.other) for (const [from, to, kind] of this.holes) this.hole(u, at(from), at(to), kind);
     const { band } = chart.line;
     if (band) {
       const [a, b] = band.map((v) => u.valToPos(v, "y", true));
@@ -118,14 +128,53 @@ export class PlotStack {
     ctx.restore();
   }
 
+  // What is not known is hatched, silence is a dotted line at the foot: neither looks like a reading.
+  hole({ ctx, bbox }, left, right, kind) {
+    [left, right] = [Math.max(left, bbox.left), Math.min(right, bbox.left + bbox.width)];
+    if (right - left < 1) return;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(left, bbox.top, right - left, bbox.height);
+    ctx.clip();
+    ctx.strokeStyle = colour("--muted");
+    ctx.lineWidth = devicePixelRatio;
+    ctx.beginPath();
+    if (kind === "silent") {
+      ctx.setLineDash([2 * devicePixelRatio, 4 * devicePixelRatio]);
+      ctx.moveTo(left, bbox.top + bbox.height - 3 * devicePixelRatio);
+      ctx.lineTo(right, bbox.top + bbox.height - 3 * devicePixelRatio);
+    } else {
+      ctx.globalAlpha = 0.45;
+      const step = 8 * devicePixelRatio;
+      for (let x = left - bbox.height - (left - bbox.height) % step; x < right; x += step) {
+        ctx.moveTo(x, bbox.top + bbox.height);
+        ctx.lineTo(x + bbox.height, bbox.top);
+      }
+    }
+    ctx.stroke();
+    ctx.restore();
+  }
+
   // On top of it: the threshold, and a mark for every event that was not normal.
   over(u, chart) {
     const { ctx, bbox } = u;
-    const { threshold, marked } = chart.line;
+    const { threshold, marked, limits } = chart.line;
     ctx.save();
     ctx.beginPath();
     ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
     ctx.clip();
+    for (const limit of limits || []) {
+      if (limit === undefined || limit === null) continue;
+      const y = u.valToPos(limit, "y", true);
+      ctx.strokeStyle = colour("--muted");
+      ctx.lineWidth = devicePixelRatio;
+      ctx.setLineDash([2 * devicePixelRatio, 2 * devicePixelRatio]);
+      ctx.beginPath();
+      ctx.moveTo(bbox.left, y);
+      ctx.lineTo(bbox.left + bbox.width, y);
+      ctx.stroke();
+      ctx.setLineDash([]);
+    }
     if (threshold !== undefined && threshold !== null) {
       const y = u.valToPos(threshold, "y", true);
       ctx.strokeStyle = colour("--anomaly");
@@ -143,6 +192,8 @@ export class PlotStack {
     ctx.textAlign = "center";
     ctx.textBaseline = "middle";
     ctx.font = `${10 * devicePixelRatio}px system-ui, "DejaVu Sans", sans-serif`;
+    ctx.fillStyle = colour("--muted");
+    for (const t of chart.line.missing || []) ctx.fillText("×", u.valToPos(t, "x", true), bbox.top + bbox.height - 5 * devicePixelRatio);
     for (const [t, v, code] of marked || []) {
       const [sign, name] = MARKS[code] || MARKS[2];
       ctx.fillStyle = colour(name);
@@ -168,7 +219,7 @@ export class PlotStack {
     const { left } = u.cursor;
     if (left === undefined || left < 0) { this.onMove(null); return; }
     const t = u.posToVal(left, "x");
-    this.onMove(t, this.charts.map(({ line }) => [line.title || line.name, near(line, t)]));
+    this.onMove(t, this.charts.map(({ line }) => [line.title || line.name, near(line, t), line.unit]));
   }
 
   redraw() { for (const { plot } of this.charts) plot.redraw(false); }
@@ -185,6 +236,15 @@ export function clockTicks(_u, ticks, _axis, _space, step) {
     day = date;
     return named;
   });
+}
+
+// Where points are not drawn anyway: those that no line goes through.
+function alone(u, i, shown) {
+  if (shown) return null;
+  const v = u.data[i];
+  const found = [];
+  for (let k = 0; k < v.length; k += 1) if (v[k] !== null && (v[k - 1] ?? null) === null && (v[k + 1] ?? null) === null) found.push(k);
+  return found;
 }
 
 const dataOf = (line) => [line.t, line.v];
@@ -209,4 +269,4 @@ function near(line, t) {
   return Math.abs(line.t[a] - t) < Math.abs(line.t[b] - t) ? line.v[a] : line.v[b];
 }
 
-export const readout = (t, values) => `${showTime(t, "day")}   ${values.map(([name, v]) => `${name} ${short(v)}`).join("   ")}`;
+export const readout = (t, values) => `${showTime(t, "day")}   ${values.map(([name, v, unit]) => `${name} ${short(v)}${unit && v !== null ? `\u202f${unit}` : ""}`).join("   ")}`;

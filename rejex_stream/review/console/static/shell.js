@@ -153,10 +153,20 @@ export function showTime(ms, form = "clock") {
   if (form === "short") return `${two(mo)}-${two(d)}`;
   return form === "minute" ? time.slice(0, 5) : time;
 }
+// A stretch of time: the date of its end too, where that is another one.
+export function showRange(from, to, dated = false) {
+  const [a, b] = [showTime(from, "day"), showTime(to, "day")];
+  return a.slice(0, 10) === b.slice(0, 10) && !dated ? `${a.slice(11)} – ${b.slice(11)}` : `${a} – ${b}`;
+}
+const sameDay = (from, to) => showTime(from, "day").slice(0, 10) === showTime(to, "day").slice(0, 10);
+const zone = () => `local time, ${Intl.DateTimeFormat().resolvedOptions().timeZone}`;
 export function showTimes(within = document) {
   if (pageData.clock !== "local") return;
-  for (const element of $$("time[data-ms]", within)) element.textContent = showTime(+element.dataset.ms, element.dataset.form);
-  for (const element of $$("[data-clock-name]", within)) element.textContent = "local time";
+  for (const element of $$("time[data-ms]", within)) {
+    const { ms, form, since } = element.dataset;
+    element.textContent = showTime(+ms, since === undefined ? form : sameDay(+since, +ms) ? "clock" : "day");
+  }
+  for (const element of $$("[data-clock-name]", within)) element.textContent = zone();
 }
 export const shortAge = (ms) => {
   const minutes = ms / 60000;

@@ -1,0 +1,127 @@
+"""What a reviewer sees of readings, in a real browser: holes, units, limits, and many channels."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra `review` is not installed")
+pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
+
+from rejex_stream.config.reviewing import Channel, Sensor, Shown
+from rejex_stream.types import ContextPoint, Label, Position, Reason, ReviewItem, Verdict
+from tests.review.console_server import running
+from tests.review.desk import counts, sees, shot, violations
+from tests.review.test_review_store import episodes
+
+pytestmark = pytest.mark.browser
+
+CHANNELS = tuple(f"c{i}" for i in range(9))
+SHOWN = Shown(
+    {"c7": Channel(unit="°C", label="Gearbox", low=0.0, high=30.0)},
+    {"pump*": Sensor(link="https://wiki.example/{sensor}")},
+)
+MIDNIGHT = 1_763_856_000_000
+DRAWN = "[...document.querySelectorAll('#plots figure b')].map(b => b.textContent)"
+
+
+def reading(t_s: int, *, far: float = 0.0, gone: bool = False) -> tuple[float | None, ...]:
+    return tuple(
+        None if gone and i == 7 else 10.0 + (t_s // 60) % 3 + (far if i == 7 else 0.0)
+        for i in range(9)
+    )
+
+
+def filled(store):
+    """A pump whose channel c7 goes astray at midnight, with a hole of each kind before it."""
+    past = [t for t in range(-3600, -120, 60) if not -1800 < t < -1200]  # it was silent
+    context = tuple(
+        ContextPoint(MIDNIGHT + 1000 * t, reading(t, gone=t == -600), 0.1, Label.NORMAL)
+        for t in past
+        if not -3000 <= t < -2700
+    )
+    items, verdicts = [], []
+    for t in (*past, -60, 0, 60):
+        place = Position("feed", 0, 1000 + t // 60)
+        away = t >= -60
+        verdict = Verdict(
+            position=place, stream_key="pump 1", sensor="pump 1", seq=100 + t // 60,
+            event_time_ms=MIDNIGHT + 1000 * t, score=0.9 if away else 0.1,
+            label=Label.REJECTED if away else Label.NORMAL,
+            reason=Reason.AMBIGUOUS if away else None,
+        )  # fmt: skip
+        verdicts.append(verdict)
+        if away:
+            items.append(
+                ReviewItem(
+                    verdict=verdict, channels=CHANNELS, values=reading(t, far=9.0), context=context
+                )
+            )
+    store.add(items, verdicts)
+    (target,) = episodes(store)
+    return f"/episode/{target.episode_id}"
+
+
+def test_unknown_missing_and_silent_are_drawn_apart_with_units_limits_and_dates(wall_store, desk):
+    store = wall_store(settle_s=0)
+    address = filled(store)
+    with running(store) as console, desk(console) as place:
+        console.console.shown[""] = SHOWN
+        page = place.open(address)
+        page.wait_for_selector("#plots canvas")
+        for words in ("readings not known here", "sensor silent", "channel missing"):
+            sees(page, words, ".legend")
+        holes = page.evaluate(
+            "document.getElementById('plots').charts.map(c => c.plot.data[1].includes(null))"
+        )
+        assert all(holes[:-1]), "no line goes over a hole"
+        sees(page, "Gearbox (°C)", "#plots")
+        assert page.get_attribute("text=about this sensor", "href").endswith("/pump%201")
+        sees(page, "2025-11-22 23:59:00 – 2025-11-23 00:01:00", ".sub")
+        page.keyboard.press("[")
+        sees(page, "2 of 3 events, 00:00:00 – 00:01:00", "#scope")
+        page.keyboard.press("Escape")
+        page.keyboard.press("]")
+        sees(page, "2025-11-22 23:59:00 – 2025-11-23 00:00:00", "#scope")
+        page.click("text=The same as a table")
+        sees(page, "the sensor was silent", ".holes")
+        sees(page, "which the console does not have", ".holes")
+        assert place.complaints == []
+
+
+def test_of_many_channels_those_that_speak_are_shown_and_others_can_be_pinned(
+    wall_store, desk, axe
+):
+    store = wall_store(settle_s=0)
+    address = filled(store)
+    with running(store) as console, desk(console) as place:
+        for scheme, width in (("light", 1280), ("dark", 390)):
+            page = place.open(address, scheme=scheme, width=width)
+            page.wait_for_selector("#plots canvas")
+            drawn = page.evaluate(DRAWN)
+            assert (drawn[0], drawn[-1], len(drawn)) == ("c7", "score", 7)
+            assert violations(page, axe) == []
+            shot(page, f"channels-{scheme}")
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        page.focus("#rest")
+        page.keyboard.press("Enter")
+        counts(page, "#plots figure", 10)
+        page.focus("button[aria-label='pin c8']")
+        page.keyboard.press("Enter")
+        sees(page, "unpin", "#plots figure:first-child")
+        assert page.evaluate(DRAWN)[:2] == ["c8", "c7"]
+        assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "unpin c8"
+        page.focus("#rest")
+        page.keyboard.press("Enter")
+        counts(page, "#plots figure", 7)
+        page.reload()
+        page.wait_for_selector("#plots canvas")
+        assert page.evaluate(DRAWN)[0] == "c8", "for this sensor it stays"
+        assert json.loads(page.evaluate("localStorage.getItem('rejex.pins.pump 1')")) == ["c8"]
+        page.evaluate("scrollTo(0, 0)")
+        assert page.evaluate(
+            "document.querySelector('#plots figure:last-child').getBoundingClientRect().bottom"
+            " <= innerHeight"
+        ), "the score is in sight"
+        assert place.complaints == []

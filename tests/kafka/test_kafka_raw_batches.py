@@ -105,9 +105,10 @@ def test_a_poll_of_many_records_that_unpack_to_much_is_bounded_in_bytes(
         worker = workers.start(settings, memory=MEMORY)
         until(lambda: kafka.committed(settings) == {Partition(topic, 0): 32}, lambda: worker.output)
         assert worker.terminate() == 0
-    assert judged(kafka, settings) == [0, 31], [
-        letter.reason for letter in list_dead_letters(settings)
-    ]
+    assert judged(kafka, settings) == [0, 31], "; ".join(
+        f"{letter.original.position.offset}: {letter.reason}"
+        for letter in list_dead_letters(settings)
+    )
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "raw snappy", "lz4", "zstd"])

@@ -2,7 +2,7 @@
 #
 #   make demo         the main job on a real water-flow sensor and simulated turbines, no broker needed
 #   make test         everything; a real Kafka broker included where Java 17+ and Maven are present
-#   make test-quick   what a change needs first: no broker, no browser, three minutes on two cores
+#   make test-quick   what a change needs first: no broker, no browser, under two minutes on two cores
 #   make check        ruff and mypy
 #   make format       put the code into shape, mend what ruff can
 #   make bench        benchmarks of the core, into benchmarks/results/

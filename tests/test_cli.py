@@ -341,6 +341,7 @@ def test_score_guesses_says_so_and_writes_verdicts(capsys, table, tmp_path):
     assert all(verdict.label != "normal" for verdict in wild)
 
 
+@pytest.mark.thorough
 def test_score_gives_data_on_standard_output_alone(table):
     shown = program("score", table, "--detector", "HBOS", "--verdicts", "-")
     assert shown.returncode == 0

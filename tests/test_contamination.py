@@ -150,6 +150,7 @@ def test_the_interval_has_equal_tails_and_another_start_another_seed(monkeypatch
     assert len(set(asked)) == 4
 
 
+@pytest.mark.thorough
 def test_of_more_rows_evenly_many_are_taken():
     X = apart()[np.random.default_rng(1).permutation(200)]
     assert contamination(X, most_rows=100, detectors=("KNN", "HBOS")) == contamination(

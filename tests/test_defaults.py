@@ -19,6 +19,7 @@ from rejex_stream.config import assembly as build
 from rejex_stream.config import parse_config
 from rejex_stream.config.model import Config
 from rejex_stream.config.reviewing import Review
+from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import EngineSpec
 from rejex_stream.engine.refit import FitJob, RefitSchedule
@@ -116,6 +117,7 @@ def test_the_probability_that_a_bound_fails_has_one_default():
         (MonitorConfig, build.monitor_config, set()),
         (RefitSchedule, lambda c: c.refit.schedule(2000), set()),
         (KafkaSettings, build.kafka_settings, set()),
+        (FieldMapping, lambda c: c.input.mapping(), {"channels", "time", "fixed_sensor"}),
     ],
 )
 def test_what_a_config_leaves_out_is_the_default_of_its_concept(concept, told, other):

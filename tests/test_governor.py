@@ -34,6 +34,7 @@ MANY = settings(max_examples=25, deadline=None)
 
 
 # ------------------------------------------------------------------------- the nested order
+@pytest.mark.thorough
 @settings(max_examples=150, deadline=None)
 @given(
     n=st.integers(2, 400),

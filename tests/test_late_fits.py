@@ -208,6 +208,7 @@ def quiet():
     return undisturbed({ONE: lines(500, "ab"), TWO: lines(300, "cba")})
 
 
+@pytest.mark.thorough
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     troubled(500, "ab"),

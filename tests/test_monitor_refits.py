@@ -22,6 +22,7 @@ from rejex_stream.rejection.budget import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Position, Reading
 from tests.monitor_streams import CONFIG, N, observe_all, scores, stream
+from tests.test_defaults import LEAST
 
 EVERY = 2 * N  # the refit interval that the engine ships with
 
@@ -345,19 +346,14 @@ def test_settings_at_the_limit_start():
 
 
 def test_validate_refuses_refits_that_come_before_a_scale():
-    text = """
-    [input]
-    path = "water.csv"
-    channels = ["flow"]
-    time = "t"
-    [rejection]
-    contamination = 0.05
-    tolerance = 8
-    window = 1000
-    [refit]
-    calibration = "holdout"
-    refit_every_events = 500
-    """
+    text = (
+        LEAST
+        + """window = 1000
+[refit]
+calibration = "holdout"
+refit_every_events = 500
+"""
+    )
     config, problems = parse_config(text)
     assert config is None
     assert "refit_every_events = 500 is below the window of 1000" in str(problems[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Literal
 
@@ -180,24 +181,10 @@ class Input(Section):
                 from_key = True
             else:
                 fixed = stem(self.path)
-        return FieldMapping(
-            channels=self.channels,
-            time=self.time,
-            time_unit=self.time_unit,
-            sensor=self.sensor,
-            fixed_sensor=fixed,
-            sensor_from_key=from_key,
-            group=self.group,
-            groups=self.groups,
-            pooled=self.pooled,
-            max_value_bytes=self.max_value_bytes,
-            time_format=self.time_format,
-            time_zone=self.time_zone,
-            tag=self.tag,
-            numbers=self.numbers,
-            decimal=self.decimal,
-            thousands=self.thousands,
-        )
+        # The same names twice, and no more: a mapping is made of guessed tables too, stands below
+        # the config, and is whole, where a file may leave out who measured.
+        said = {field.name: getattr(self, field.name) for field in fields(FieldMapping)}
+        return FieldMapping(**said | {"fixed_sensor": fixed, "sensor_from_key": from_key})
 
 
 def stem(path: str | None) -> str:

@@ -37,9 +37,8 @@ def every_law():
             needs = NEEDS_TORCH if name == "AE" else []
             for law in laws:
                 full = f"{package}:{name}"
-                # Another process is started for each; one of a kind will do between two edits.
-                rare = law == "check_recipe_has_an_identity" and name not in QUICK
-                marks = [*needs, pytest.mark.thorough] if rare else needs
+                # One of a kind will do between two edits.
+                marks = needs if name in QUICK else [*needs, pytest.mark.thorough]
                 yield pytest.param(full, law, id=f"{full}:{law}", marks=marks)
 
 

@@ -48,7 +48,7 @@ _PARTS = (
     _Part("plan", "plan", "What a choice of γ, n and T promises.", "plan"),
     _Part("validate", "validate", "Check a config.", "validate"),
     _Part("doctor", "doctor", "Check a config against the world.", "doctor"),
-    _Part("score", "score", "Have a quick look at any CSV.", "score"),
+    _Part("score", "score", "Have a quick look at any table.", "score"),
     _Part("report", "report", "Show what a pipeline has judged.", "report"),
     _Part("settings", "validate", "Print all settings.", "settings"),
     _Part("topics", "topics", "Create or check the Kafka topics."),

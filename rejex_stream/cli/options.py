@@ -20,6 +20,8 @@ __all__ = [
     "KnownLabel",
     "Rate",
     "Sensor",
+    "Sheet",
+    "SkipRows",
     "Tag",
     "Thousands",
     "Time",
@@ -69,6 +71,10 @@ Header = Annotated[
     bool | None,
     typer.Option("--header/--no-header", help="Does the first row name the columns?"),
 ]
+SkipRows = Annotated[
+    int | None, typer.Option(min=0, help="Rows above the table.  [default: guessed]")
+]
+Sheet = Annotated[str | None, typer.Option(help="Of an Excel workbook.  [default: the first]")]
 TimeFormat = Annotated[
     str | None, typer.Option(help="Such as '%d.%m.%Y %H:%M'.  [default: guessed]")
 ]

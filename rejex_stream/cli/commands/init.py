@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rejex_connectors.files import FileSource
 from rejex_connectors.files.bytes import ByteInput, is_gzip
+from rejex_connectors.files.workbooks import workbook_of
 
 from rejex_stream.cli import options
 from rejex_stream.cli.show import print_facts
@@ -30,7 +31,7 @@ _SAMPLE = 2_000
 
 def init(  # noqa: PLR0917 - one parameter an option
     file: Annotated[
-        Path | None, typer.Argument(help="A CSV table or JSON Lines, plain or gzip.")
+        Path | None, typer.Argument(help="A table or JSON Lines, plain or gzip.")
     ] = None,
     kafka: Annotated[
         tuple[str, str] | None,
@@ -59,6 +60,8 @@ def init(  # noqa: PLR0917 - one parameter an option
     decimal: options.Decimal = None,
     thousands: options.Thousands = None,
     header: options.Header = None,
+    skip_rows: options.SkipRows = None,
+    sheet: options.Sheet = None,
     time_format: options.TimeFormat = None,
     time_zone: options.TimeZone = None,
 ) -> None:
@@ -123,7 +126,7 @@ def _asked_for(question: str, default: float) -> float:
 
 
 def _of_file(file: Path, asked: Asked) -> tuple[Table | Feed, dict[str, object]]:
-    if not _is_json(file):
+    if workbook_of(str(file)) or not _is_json(file):
         table = open_table(file, asked)
         return table, table.settings()
     records = list(records_of(FileSource(file, format="jsonl", encoding=asked.encoding)))

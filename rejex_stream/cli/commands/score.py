@@ -51,7 +51,9 @@ __all__ = ["score"]
 
 
 def score(  # noqa: PLR0917 - one parameter an option
-    file: Annotated[Path, typer.Argument(help="A CSV table, plain or gzip; - is standard input.")],
+    file: Annotated[
+        Path, typer.Argument(help="CSV, plain or gzip, Excel or Parquet; - is standard input.")
+    ],
     contamination: options.Contamination = 0.05,
     tolerance: options.Tolerance = None,
     rate: options.Rate = None,
@@ -68,6 +70,8 @@ def score(  # noqa: PLR0917 - one parameter an option
     decimal: options.Decimal = None,
     thousands: options.Thousands = None,
     header: options.Header = None,
+    skip_rows: options.SkipRows = None,
+    sheet: options.Sheet = None,
     time_format: options.TimeFormat = None,
     time_zone: options.TimeZone = None,
     out: Annotated[
@@ -84,7 +88,7 @@ def score(  # noqa: PLR0917 - one parameter an option
     ] = None,
     output: AsOption = As.TABLE,
 ) -> None:
-    """Judge any CSV: guess how it is written, judge every row, say which ones are anomalous.
+    """Judge any table: guess how it is written, judge every row, say which ones are anomalous.
 
     What was guessed is said, with the option that changes it; for anything lasting, --save-config.
     """

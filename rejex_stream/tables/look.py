@@ -231,8 +231,11 @@ def open_table(path: str | Path, asked: Asked | None = None) -> Table:
     names = tuple(name.strip() for name in rows[0])
     header = names if has_header else tuple(f"column_{i + 1}" for i in range(len(names)))
     rows = [row for row in rows[int(has_header) :] if any(cell.strip() for cell in row)]
-    if not rows:
-        raise ConfigError(f"{path} has a header and no rows: there is nothing to look at.")
+    if len(rows) < 2:
+        said = "one row: there is nothing to compare it with" if rows else (
+            "a header and no rows: there is nothing to look at"
+        )  # fmt: skip
+        raise ConfigError(f"{path} has {said}.")
     guess = guess_table(
         header,
         rows,

@@ -14,11 +14,12 @@ from rejex_connectors.files.bytes import ByteInput, is_gzip
 from rejex_connectors.files.workbooks import workbook_of
 
 from rejex_stream.cli import options
+from rejex_stream.cli.drafts import save_draft
 from rejex_stream.cli.show import print_facts
 from rejex_stream.config import name_of, parse_config
 from rejex_stream.config.assembly import kafka_settings, records_of
 from rejex_stream.detectors import DEFAULT
-from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import escaped
 from rejex_stream.rejection.budget import CONTAMINATION
 from rejex_stream.tables import Asked, Feed, Table, draft_config, open_feed, open_table
@@ -111,10 +112,7 @@ def init(  # noqa: PLR0917 - one parameter an option
         comments=[f"Written by rejex-stream init {shlex.join(words)}.", *map(escaped, notes)],
         kafka=None if kafka is None else {"bootstrap_servers": kafka[0]},
     )
-    try:
-        where.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConnectorError(f"cannot write {where}: {error.strerror}.") from error
+    save_draft(where, text)
     _say(where, found, source, choice.notes, rekey_from)
 
 

@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 import typer
 
 from rejex_stream.cli import options
+from rejex_stream.cli.drafts import save_draft
 from rejex_stream.cli.progress import counting
 from rejex_stream.cli.show import (
     As,
@@ -95,6 +96,8 @@ def score(  # noqa: PLR0917 - one parameter an option
     if "-" == str(out) == str(verdicts):
         raise ConfigError("--out and --verdicts are both -: standard output takes one of them.")
     asked = options.asked_of(dict(locals()))
+    if report is not None and not report.parent.is_dir():  # not only after all rows
+        raise ConnectorError(f"cannot write {report}: there is no folder {report.parent}.")
     with ExitStack() as exits:
         table = open_table(_at_hand(file, exits), asked)
         print_said(table)
@@ -191,10 +194,7 @@ def _save_config(
         detector=detector,
         comments=[f"Written by rejex-stream score {file.name}.", *map(escaped, table.said)],
     )
-    try:
-        where.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConnectorError(f"cannot write {where}: {error.strerror}.") from error
+    save_draft(where, text)
 
 
 def _print_episodes(episodes: Episodes, *, stderr: bool) -> None:

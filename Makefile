@@ -89,7 +89,7 @@ test-wheel: .venv/dev.stamp
 constraints: .venv/dev.stamp
 	$(BIN)/uv pip compile pyproject.toml --output-file constraints.txt --quiet \
 	  --universal --python-version 3.11 --no-annotate --custom-compile-command "make constraints" \
-	  --extra review --extra confluent --extra registry --extra parquet $(UV_ARGS)
+	  --extra review --extra confluent --extra registry --extra parquet --extra excel $(UV_ARGS)
 
 sbom: .venv/dev.stamp
 	@mkdir -p dist

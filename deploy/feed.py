@@ -62,11 +62,15 @@ def main() -> None:
     parser.add_argument("--bootstrap", default="localhost:29092")
     parser.add_argument("--per-second", type=float, default=200.0)
     parser.add_argument("--events", type=int, default=None)
+    parser.add_argument("--topic", choices=("turbine.readings", "leak.readings"), default=None,
+                        help="only this one")  # fmt: skip
     asked = parser.parse_args()
     start_ms = int(time.time() * 1000)
     feeds = (turbines(start_ms), leaks(start_ms))
     producer = KafkaProducer(bootstrap_servers=asked.bootstrap, linger_ms=20)
     mixed = (next(feed) for feed in itertools.cycle((feeds[0],) * 4 + (feeds[1],)))
+    if asked.topic is not None:
+        mixed = (message for message in mixed if message[0] == asked.topic)
     began = time.monotonic()
     for sent, (topic, key, value) in enumerate(itertools.islice(mixed, asked.events)):
         producer.send(topic, key=key.encode(), value=json.dumps(value).encode())

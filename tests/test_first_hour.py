@@ -194,6 +194,36 @@ def changed(before, after, text=CONFIG):
     return text.replace(before, after)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("score", "one.csv"), "one.csv has one row: there is nothing to compare it with."),
+        (("score", "feed.csv", "--report", "no/r.html"), "cannot write no/r.html: there is no"),
+        (("init", "feed.csv", "--to", "no/p.toml"), "cannot write no/p.toml: No such file"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_it_is_begun(words, said, place, capsys):
+    pump(place)
+    (place / "one.csv").write_text("t,flow,other\n1,2,3\n")
+    status, out, err = run(capsys, *words)
+    assert status in (1, 2)
+    assert said in err
+    assert "judged" not in err
+    assert out == ""
+
+
+def test_ctrl_c_is_answered_with_a_word(place, capsys, monkeypatch):
+    pump(place)
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rejex_stream.cli.commands.score.replay", interrupted)
+    status, _, err = run(capsys, "score", "feed.csv")
+    assert status == 130
+    assert err.endswith("rejex-stream: interrupted.")
+
+
 # name: (config, command, exit status, what is said)
 MISTAKES = {
     "key typo": (

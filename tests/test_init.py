@@ -8,6 +8,7 @@ import json
 import os
 import tomllib
 
+import jsonschema
 import pytest
 
 from rejex_stream.cli import main
@@ -73,7 +74,9 @@ def test_a_table_gets_a_config_that_validate_doctor_and_run_pass(place, capsys):
     assert "rejex-stream doctor pump-house.toml" in out
     assert "topics" not in out
     text = (place / "pump-house.toml").read_text()
-    assert text.startswith("# Written by rejex-stream init 'pump house.csv'.\n")
+    first, written, _ = text.split("\n", 2)
+    assert (place / first.removeprefix("#:schema ")).exists()
+    assert written == "# Written by rejex-stream init 'pump house.csv'."
     assert "# γ, the expected share of anomalies.\ncontamination = 0.05\n" in text
     config = load_config(place / "pump-house.toml")
     assert (config.input.sensor, config.input.time_unit) == ("Sensor ID", "s")
@@ -104,6 +107,37 @@ def test_lines_of_nested_json_with_numbers_as_texts(place, capsys, packed):
     assert {verdict.sensor for verdict in verdicts} == {"pump-1", "pump-2"}
     assert verdicts[-1].event_time_ms == (T0 + 1199) * 1000
     assert sum(verdict.rank is not None for verdict in verdicts) > 1200
+
+
+def test_an_editor_finds_the_schema_that_the_first_line_names(place, capsys):
+    (place / "plant").mkdir()
+    (place / "a.csv").write_text(table())
+    ask = ("init", "a.csv", "--detector", "HBOS", "--to", "plant/a.toml", "--force")
+    assert run(capsys, *ask)[0] == 0
+    beside = place / "plant" / "rejex.schema.json"
+    text = (place / "plant" / "a.toml").read_text()
+    assert text.splitlines()[0] == "#:schema rejex.schema.json"
+    schema = json.loads(beside.read_text())
+    found = jsonschema.Draft202012Validator(schema).iter_errors(tomllib.loads(text))
+    assert [error.message for error in found] == []
+    # One of an earlier version is renewed; what is somebody's own stays.
+    beside.write_text('{"title": "rejex-stream"}')
+    assert run(capsys, *ask)[0] == 0
+    assert json.loads(beside.read_text()) == schema
+    beside.write_text("[mine]")
+    assert run(capsys, *ask)[0] == 0
+    assert beside.read_text() == "[mine]"
+
+
+def test_two_configs_in_one_folder_share_no_output(place, capsys):
+    for name in "ab":
+        (place / f"{name}.csv").write_text(table())
+        assert run(capsys, "init", f"{name}.csv", "--detector", "HBOS")[0] == 0
+        assert run(capsys, "run", f"{name}.toml")[0] == 0
+    a, b = (tomllib.loads((place / f"{name}.toml").read_text()) for name in "ab")
+    assert set(a["output"]) >= {"verdicts", "review", "incidents", "deadletter"}
+    assert not set(a["output"].values()) & set(b["output"].values())
+    assert a["input"]["control"] != b["input"]["control"]
 
 
 def test_a_config_that_is_there_is_not_written_over(place, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import math
@@ -18,7 +19,7 @@ from rejex_stream.cli import main
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly import engine_spec
 from rejex_stream.encode import decode_verdict
-from rejex_stream.errors import ConfigError
+from rejex_stream.errors import ConfigError, RejexError
 from rejex_stream.plan.suggest import suggest
 from rejex_stream.tables import Asked, open_table
 
@@ -99,7 +100,105 @@ def spaced():
     return "\n".join([*rows, ""]).encode()
 
 
+def swiss():
+    rows = ["Datum;Zähler;Wert;Druck"]
+    for i in range(N):
+        value = f"{level(i):,.2f}".replace(",", "'")
+        rows += [f"{when(i):%d.%m.%Y %H:%M:%S};Z{k};{value};{i * 31 % 17}" for k in (1, 2)]
+    return "\n".join([*rows, ""]).encode()
+
+
+def french():
+    rows = ["Horodatage;Débit (m³/h);Pression"]
+    for i in range(N):
+        value = f"{level(i):,.2f}".translate(str.maketrans(",.", "\xa0,"))
+        rows.append(f"{when(i):%d/%m/%Y %H:%M};{value};{i * 31 % 17}")
+    return "\r\n".join([*rows, ""]).encode("cp1252")
+
+
+def titled():
+    rows = ["sep=;", "# logger 7, serial 123", "", "time;flow;pressure"]
+    rows += [f"{when(i).isoformat()};{level(i):.2f};{i * 31 % 17}" for i in range(N)]
+    return "\n".join([*rows, ""]).encode()
+
+
+def statistics():
+    rows = ["obs\tt\tflow"]
+    rows += [f"{i}\t{when(i):%d%b%Y %H:%M:%S}\t{level(i):.6e}" for i in range(N)]
+    return gzip.compress("\n".join([*rows, ""]).encode())
+
+
+def workbook():
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    sheet = book.active
+    sheet.title = "Daten"
+    for row in (["Plant report"], [], ["Zeit", "Pumpe", "Fluss", "Druck", "Läuft", "Notiz"]):
+        sheet.append(row)
+    for i in range(N):
+        at, odd = when(i).replace(tzinfo=None), {5: "#N/A", 7: None}
+        values = [at, level(i), odd.get(i, i * 31 % 17 / 10), i % 3 == 0]
+        sheet.append([at, "P-1", *values[1:], None if i % 50 else 'a "note",\nof two lines'])
+    sheet.cell(N + 40, 9).font = openpyxl.styles.Font(bold=True)  # formatted, and empty
+    book.create_sheet("Zweites")
+    book.save(file := io.BytesIO())
+    return file.getvalue()
+
+
+def parquet():
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = {
+        "ts": pa.array([when(i) for i in range(N)], pa.timestamp("ns", "UTC")),
+        "pump": pa.array(["a"] * N).dictionary_encode(),
+        "flow": pa.array([level(i) for i in range(N)], pa.float32()),
+        "bar": pa.array([None if i == 7 else i * 31 % 17 for i in range(N)], pa.int16()),
+    }
+    pq.write_table(pa.table(columns), file := io.BytesIO())
+    return file.getvalue()
+
+
 TABLES = {
+    "swiss.csv": (
+        swiss,
+        {"time": "Datum", "sensor": "Zähler", "channels": ["Wert", "Druck"]},
+        ['thousands "\'"', "%d.%m.%Y %H:%M:%S"],
+        2 * N,
+    ),
+    "french.csv": (
+        french,
+        {"time": "Horodatage", "sensor": None, "channels": ["Débit (m³/h)", "Pression"]},
+        ["encoding: cp1252", "decimal mark ','", "thousands ' '", "%d/%m/%Y %H:%M"],
+        N,
+    ),
+    "titled.csv": (
+        titled,
+        {"time": "time", "sensor": None, "channels": ["flow", "pressure"]},
+        ["above the table: 2 rows, from 'sep=;'; --skip-rows says how many"],
+        N,
+    ),
+    "statistics.tsv.gz": (
+        statistics,
+        {"time": "t", "sensor": None, "channels": ["flow"]},
+        ["%d%b%Y %H:%M:%S"],
+        N,
+    ),
+    "plant.xlsx": (
+        workbook,
+        {"time": "Zeit", "sensor": "Pumpe", "channels": ["Fluss", "Druck", "Läuft"]},
+        [
+            "sheet: 'Daten', the first of 2",
+            "above the table: 2 rows, from 'Plant report'",
+            "flags: Läuft",
+            "Druck has no value in 2 of 1,200 rows",
+        ],
+        N,
+    ),
+    "historian.bin": (
+        parquet,
+        {"time": "ts", "sensor": "pump", "channels": ["flow", "bar"]},
+        ["bar has no value in 1 of 1,200 rows"],
+        N,
+    ),
     "german.csv": (
         german,
         {"time": "Zeitstempel", "sensor": "Messstelle", "channels": ["Füllstand", "Druck"]},
@@ -192,7 +291,7 @@ def test_a_table_of_any_dialect_is_scored_and_its_config_runs_to_the_same(
     # The table comes back with its own columns, and a verdict in every row.
     capsys.readouterr()
     table = open_table(path)
-    rows = list(csv.reader(out.read_text("utf-8").splitlines(), delimiter=table.delimiter))
+    rows = list(csv.reader(io.StringIO(out.read_text("utf-8")), delimiter=table.delimiter))
     assert rows[0] == [*table.header, "label", "severity", "rank", "reason"]
     assert len(rows) - 1 == table.n_rows
     assert [row[-4] for row in rows[1:] if row[-4]] == [str(v.label) for v in scored]
@@ -296,8 +395,14 @@ def test_months_for_days_are_told_apart_by_the_order_or_doubted(tmp_path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"PK\x03\x04rest", "is an Excel workbook or a zip: save the table as CSV"),
-        (b"PAR1rest", "is a Parquet file"),
+        (b"PK\x03\x04rest", "is a zip and no Excel workbook: unpack it"),
+        (b"\xd0\xcf\x11\xe0rest", "an old Excel workbook: save it as .xlsx or CSV"),
+        (b"PAR1rest", "t.csv cannot be read: "),
+        (
+            b"Date,Time,v\n"
+            + b"".join(b"2024-01-06,00:%02d:00,%d\n" % (i, i * i % 7) for i in range(30)),
+            "the day stands in 'Date', the time of day in 'Time'.* join the two",
+        ),
         (b'{"a": 1}\n', "looks like JSON"),
         (b"t;x\n1;wet\n2;dry\n3;wet\n", "--delimiter, --decimal, --thousands and --encoding"),
     ],
@@ -305,7 +410,7 @@ def test_months_for_days_are_told_apart_by_the_order_or_doubted(tmp_path):
 def test_what_is_no_table_is_said_with_the_mend(tmp_path, content, said):
     path = tmp_path / "t.csv"
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(RejexError, match=said):
         open_table(path)
 
 

@@ -41,6 +41,7 @@ class _Part(NamedTuple):
     """Name of the command's function, or of the group."""
 
 
+_INTERRUPTED = 130
 _COMMANDS = "rejex_stream.cli.commands"
 _PARTS = (
     _Part("init", "init", "Write a config for a file or a topic.", "init"),
@@ -48,7 +49,7 @@ _PARTS = (
     _Part("plan", "plan", "What a choice of γ, n and T promises.", "plan"),
     _Part("validate", "validate", "Check a config.", "validate"),
     _Part("doctor", "doctor", "Check a config against the world.", "doctor"),
-    _Part("score", "score", "Have a quick look at any CSV.", "score"),
+    _Part("score", "score", "Have a quick look at any table.", "score"),
     _Part("report", "report", "Show what a pipeline has judged.", "report"),
     _Part("settings", "validate", "Print all settings.", "settings"),
     _Part("topics", "topics", "Create or check the Kafka topics."),
@@ -96,6 +97,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         app(arguments, prog_name="rejex-stream")
     except SystemExit as end:
+        if end.code == _INTERRUPTED:
+            print("rejex-stream: interrupted.", file=sys.stderr)
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except ConfigError as error:
         return _fail(error, 2)

@@ -77,6 +77,12 @@ def of_a_table(
         bool | None,
         typer.Option("--header/--no-header", help="Does the first row name the columns?"),
     ] = None,
+    skip_rows: Annotated[
+        int | None, typer.Option(min=0, help="Rows above the table.  [default: guessed]")
+    ] = None,
+    sheet: Annotated[
+        str | None, typer.Option(help="Of an Excel workbook.  [default: the first]")
+    ] = None,
     time_format: Annotated[
         str | None, typer.Option(help="Such as '%d.%m.%Y %H:%M'.  [default: guessed]")
     ] = None,
@@ -97,6 +103,8 @@ def of_a_table(
         decimal=decimal,
         thousands=thousands,
         header=header,
+        skip_rows=skip_rows,
+        sheet=sheet,
         time_format=time_format,
         time_zone=time_zone,
     )

@@ -84,7 +84,10 @@ def _places(config: Any) -> None:  # noqa: ANN401 - the sections that stand
         raise _Misfit("topics is missing: name at least one topic to read.")
     if not config.state.resume:
         raise _Misfit("state.resume = false is for files: Kafka's offsets are the group's.")
-    only_files = ("path", "follow", "delimiter", "sample_interval_ms", "encoding", "columns")
+    only_files = (
+        "path", "follow", "delimiter", "sample_interval_ms", "encoding", "columns", "sheet",
+        "skip_rows",
+    )  # fmt: skip
     for name in only_files:
         given = getattr(source, name)
         if given:
@@ -106,16 +109,28 @@ def _format(config: Any) -> None:  # noqa: ANN401
     if source.encoding is not None:
         _require_encoding(source.encoding)
     if source.kind == "kafka":
-        if source.format == "csv":
+        if source.format in ("csv", "excel", "parquet"):
             raise _Misfit(
-                "csv is for kind = 'file': leave it out for JSON, or give avro, protobuf."
+                f"{source.format} is for kind = 'file': leave it out for JSON, or give avro, "
+                "protobuf."
             )
     elif source.format in REGISTRY_FORMATS:
-        raise _Misfit(f"{source.format} is for kind = 'kafka': a file is csv or jsonl.")
+        raise _Misfit(
+            f"{source.format} is for kind = 'kafka': a file is csv, jsonl, excel or parquet."
+        )
     elif source.path is not None:
         from rejex_stream.config.assembly import file_format
 
-        file_format(config)
+        kind, _ = file_format(config)
+        if kind not in ("excel", "parquet"):
+            if source.sheet is not None:
+                raise _Misfit("sheet is for Excel workbooks: drop it, or give format = 'excel'.")
+            return
+        if source.path == "-":
+            raise _Misfit(f"{kind} is no text that could be read from a pipe: name a file.")
+        for name in ("follow", "delimiter", "encoding"):
+            if getattr(source, name):
+                raise _Misfit(f"{name} is for files of text, but the format is {kind!r}: drop it.")
 
 
 def _columns(config: Any) -> None:  # noqa: ANN401
@@ -126,8 +141,8 @@ def _columns(config: Any) -> None:  # noqa: ANN401
     from rejex_stream.decode import CsvDecoder
 
     kind, delimiter = file_format(config)
-    if kind != "csv":
-        raise _Misfit("columns is for CSV: lines of JSON name their fields themselves.")
+    if kind in ("jsonl", "parquet"):
+        raise _Misfit("columns is for tables without a header: this format names its fields.")
     CsvDecoder(source.mapping(), source.columns, delimiter)
 
 

@@ -28,10 +28,24 @@ class Input(Section):
         otherwise="none",
         example="readings.csv",
     )
-    format: Literal["auto", "csv", "jsonl", "avro", "protobuf"] = setting(
+    format: Literal["auto", "csv", "jsonl", "excel", "parquet", "avro", "protobuf"] = setting(
         "auto",
-        says="A file is CSV with a header or JSON Lines; auto goes by its name. A topic is JSON "
-        "(auto or jsonl), or Avro or Protobuf with schema_registry (extra `registry`).",
+        says="A file is CSV with a header, JSON Lines, Excel (.xlsx, extra `excel`) or Parquet "
+        "(extra `parquet`); auto goes by its name. A topic is JSON (auto or jsonl), or Avro or "
+        "Protobuf with schema_registry (extra `registry`).",
+    )
+    sheet: str | None = setting(
+        None,
+        says="The sheet of an Excel workbook.",
+        otherwise="the first",
+        min_length=1,
+        example="Readings",
+    )
+    skip_rows: int = setting(
+        0,
+        says="How many rows of a file stand above the table, a title or remarks; empty lines do "
+        "not count.",
+        ge=0,
     )
     delimiter: str | None = setting(
         None,
@@ -49,7 +63,7 @@ class Input(Section):
     )
     columns: tuple[str, ...] = setting(
         (),
-        says="Names of all columns of a CSV file whose first row is no header, but data.",
+        says="Names of all columns of a table whose first row is no header, but data.",
         otherwise="those of the header",
         example=["time", "flow", "pressure"],
     )

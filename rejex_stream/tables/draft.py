@@ -52,10 +52,10 @@ def draft_config(
         "review_budget": None if policy.rate is None else {"rate": policy.rate},
     }
     ending = "" if kafka else ".jsonl"
-    roles = ("verdicts", "review", "deadletter", *(("labels",) if kafka else ()))
+    roles = ("verdicts", "review", "incidents", "deadletter", *(("labels",) if kafka else ()))
     sections: dict[str, Mapping[str, object]] = {
         "pipeline": {"name": name, "seed": spec.seed},
-        "input": {**source, "pooled": choice.pooled or None},
+        "input": {**source, "control": f"{name}.control{ending}", "pooled": choice.pooled or None},
         "detector": {"name": detector},
         "rejection": rejection,
         "output": {role: f"{name}.{role}{ending}" for role in roles},

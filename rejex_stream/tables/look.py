@@ -6,14 +6,16 @@ import codecs
 import csv
 import io
 import itertools
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rejex_connectors.files import FileSource
 from rejex_connectors.files.bytes import END, ByteInput, ToUtf8, is_gzip
+from rejex_connectors.files.workbooks import TableInput, Workbook, sheets_of, workbook_of
 
 from rejex_stream.config.assembly import records_of
 from rejex_stream.config.input import stem
@@ -34,7 +36,13 @@ _SAMPLE_ROWS = 5_000
 _SAMPLE_BYTES = 4 << 20
 _TRUTH = {"1": True, "1.0": True, "true": True, "anomaly": True}
 _TRUTH |= {"0": False, "0.0": False, "false": False, "normal": False}
-_NO_TABLES = {b"PK\x03\x04": "an Excel workbook or a zip", b"PAR1": "a Parquet file"}
+_NO_TABLES = {
+    b"PK\x03\x04": "a zip and no Excel workbook: unpack it",
+    b"\xd0\xcf\x11\xe0": "an old Excel workbook: save it as .xlsx or CSV",
+}
+_CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[AaPp][Mm])?")
+_ABOVE = 20
+"""How many rows above a table are looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,18 +60,22 @@ class Asked:
     decimal: str | None = None
     thousands: str | None = None
     header: bool | None = None
+    skip_rows: int | None = None
+    sheet: str | None = None
     time_format: str | None = None
     time_zone: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A CSV file that is understood.
+    """A table that is understood.
 
     Attributes
     ----------
     path, encoding, delimiter, header, has_header
         Where it is and how it is written; columns without a header are ``column_1``, ….
+    format, sheet, skip_rows
+        What kind of file, which sheet of a workbook, how many rows stand above the table.
     guess
         What the columns were taken for.
     time_zone
@@ -83,6 +95,9 @@ class Table:
     has_header: bool
     guess: TableGuess
     time_zone: str | None
+    format: Literal["csv", "excel", "parquet"] = "csv"
+    sheet: str | None = None
+    skip_rows: int = 0
     n_rows: int = 0
     n_sensors: int = 1
     labels: dict[int, bool] = field(default_factory=dict)
@@ -110,8 +125,10 @@ class Table:
         guess = self.guess
         return {
             "path": str(self.path.resolve()),
-            "format": "csv",
-            "delimiter": self.delimiter,
+            "format": self.format,
+            "sheet": self.sheet,
+            "skip_rows": self.skip_rows or None,
+            "delimiter": self.delimiter if self.format == "csv" else None,
             "encoding": self.encoding,
             "columns": None if self.has_header else list(self.header),
             "channels": list(guess.channels),
@@ -151,10 +168,12 @@ class Table:
         """Read the rows, as a run does; the time of a row without one is its number, in seconds."""
         source = FileSource(
             self.path,
-            format="csv",
+            format=self.format,
             delimiter=self.delimiter,
             encoding=self.encoding,
             has_header=self.has_header,
+            skip_rows=self.skip_rows,
+            sheet=self.sheet,
             sample_interval_ms=None if self.guess.time else 1000,
         )
         return records_of(source)
@@ -166,7 +185,7 @@ class Table:
 
 
 def open_table(path: str | Path, asked: Asked | None = None) -> Table:
-    """Look at a CSV file, plain or gzip, and guess how it is written and what it means. O(bytes).
+    """Look at a CSV, Excel or Parquet file; guess how it is written and what it means. O(bytes).
 
     Raises
     ------
@@ -176,7 +195,8 @@ def open_table(path: str | Path, asked: Asked | None = None) -> Table:
         If it is no table, or what was asked for is not in it.
     """
     path, asked = Path(path), asked or Asked()
-    encoding, begun, whole = _read_through(path, asked.encoding)
+    workbook = workbook_of(str(path))
+    encoding, begun, whole = _read_through(path, asked, workbook)
     to_utf8 = ToUtf8(encoding)
     text = (to_utf8.feed(begun) + (to_utf8.finish() if whole else b"")).decode("utf-8", "replace")
     text = text.removeprefix("\ufeff")
@@ -188,12 +208,21 @@ def open_table(path: str | Path, asked: Asked | None = None) -> Table:
     lines = lines[:_SAMPLE_ROWS]
     if text.count("\0") > len(text) / 20 or ("\ufffd" in text[:2000] and encoding is None):
         raise ConfigError(f"{path} is not UTF-8 text: expected a CSV table, or give --encoding.")
-    if text.lstrip().startswith(("{", "[")):
+    if workbook is None and text.lstrip().startswith(("{", "[")):
         raise ConfigError(
             f"{path} looks like JSON: score reads tables; `rejex-stream init` writes a config for "
             "run."
         )
-    delimiter, rows = _split(lines, asked.delimiter)
+    given = "," if workbook else asked.delimiter
+    delimiter, rows = _split(lines, given)
+    above = _above(lines, rows, given) if asked.skip_rows is None else asked.skip_rows
+    over = rows[0] if above else []
+    if above:
+        delimiter, rows = _split(lines[above:], given)
+    if not rows:
+        raise ConfigError(f"{path}: --skip-rows {above} leaves no row of the table.")
+    if workbook:
+        rows = [[*row, *[""] * (len(rows[0]) - len(row))] for row in rows]
     below = rows[1:] or rows
     marks = Marks(asked.decimal or ".", asked.thousands)
     if asked.decimal is None and asked.thousands is None:
@@ -202,8 +231,11 @@ def open_table(path: str | Path, asked: Asked | None = None) -> Table:
     names = tuple(name.strip() for name in rows[0])
     header = names if has_header else tuple(f"column_{i + 1}" for i in range(len(names)))
     rows = [row for row in rows[int(has_header) :] if any(cell.strip() for cell in row)]
-    if not rows:
-        raise ConfigError(f"{path} has a header and no rows: there is nothing to look at.")
+    if len(rows) < 2:
+        said = "one row: there is nothing to compare it with" if rows else (
+            "a header and no rows: there is nothing to look at"
+        )  # fmt: skip
+        raise ConfigError(f"{path} has {said}.")
     guess = guess_table(
         header,
         rows,
@@ -217,6 +249,8 @@ def open_table(path: str | Path, asked: Asked | None = None) -> Table:
         marks=marks,
         named=has_header,
     )
+    if asked.time is None and guess.time is not None:
+        _require_whole_times(path, header, rows, guess.time)
     table = Table(
         path=path,
         encoding=encoding,
@@ -225,26 +259,36 @@ def open_table(path: str | Path, asked: Asked | None = None) -> Table:
         has_header=has_header,
         guess=guess,
         time_zone=asked.time_zone,
+        format=workbook or "csv",
+        sheet=asked.sheet,
+        skip_rows=above,
     )
     return _Scan(table, guess.flags if asked.flags is None else ()).result(
-        _dialect_said(table, asked)
+        [*_place_said(table, asked, over), *_dialect_said(table, asked)]
     )
 
 
-def _read_through(path: Path, asked: str | None) -> tuple[str | None, bytes, bool]:
+def _read_through(
+    path: Path, asked: Asked, workbook: Workbook | None
+) -> tuple[str | None, bytes, bool]:
     """Return encoding, first bytes, and whether these are all; the file is read to its end."""
-    if asked is not None:
+    named = None if workbook else asked.encoding
+    if named is not None:
         try:
-            "".encode(asked)
+            "".encode(named)
         except LookupError:
             raise ConfigError(
-                f"--encoding {asked!r}: expected the name of a text encoding, such as 'cp1252', "
+                f"--encoding {named!r}: expected the name of a text encoding, such as 'cp1252', "
                 "'latin-1' or 'utf-16'."
             ) from None
     begun, total, as_utf8 = bytearray(), 0, codecs.getincrementaldecoder("utf-8")()
     valid, saw_utf8 = True, False
     try:
-        source = ByteInput(str(path), compressed=is_gzip(str(path)))
+        source = (
+            ByteInput(str(path), compressed=is_gzip(str(path)))
+            if workbook is None
+            else TableInput(str(path), workbook, asked.sheet, asked.skip_rows or 0)
+        )
         while isinstance(chunk := source.read(1.0), bytes):
             begun += chunk[: max(0, _SAMPLE_BYTES - len(begun))]
             total += len(chunk)
@@ -257,14 +301,17 @@ def _read_through(path: Path, asked: str | None) -> tuple[str | None, bytes, boo
         source.close()
     except ConnectorError as error:
         why = error.__cause__
-        text = why.strerror if isinstance(why, OSError) else str(error)
-        raise ConnectorError(f"cannot read {path}: {text}.") from error
+        if not isinstance(why, OSError) or why.strerror is None:
+            raise
+        raise ConnectorError(f"cannot read {path}: {why.strerror}.") from error
     data, whole = bytes(begun), total <= _SAMPLE_BYTES
     for magic, what in _NO_TABLES.items():
         if data.startswith(magic):
-            raise ConfigError(f"{path} is {what}: save the table as CSV.")
-    if asked is not None:
-        return asked, data, whole
+            raise ConfigError(f"{path} is {what}.")
+    if workbook is not None:
+        return None, data, whole
+    if named is not None:
+        return named, data, whole
     return _encoding(data, valid=valid or saw_utf8), data, whole
 
 
@@ -288,6 +335,48 @@ def _split(lines: Sequence[str], delimiter: str | None) -> tuple[str, list[list[
     if len(delimiter) != 1:
         raise ConfigError(f"--delimiter {delimiter!r}: expected one character such as , or ;")
     return delimiter, list(csv.reader(lines, delimiter=delimiter))
+
+
+def _require_whole_times(
+    path: Path, header: Sequence[str], rows: Sequence[Sequence[str]], time: str
+) -> None:
+    """Refuse a day and a time of day in two columns: by the day alone all rows would be at once."""
+    columns = dict(zip(header, zip(*(r for r in rows if len(r) == len(header)), strict=True)))  # noqa: B905
+    days = columns.get(time, ())
+    if not days or sum(":" in cell for cell in days) or len(set(days)) == len(days):
+        return
+    for name, cells in columns.items():
+        clocks = sum(_CLOCK.fullmatch(cell.strip()) is not None for cell in cells)
+        if clocks > 0.9 * len(cells):
+            raise ConfigError(
+                f"{path}: the day stands in {printable(time)}, the time of day in "
+                f"{printable(name)}, and a time is read from one column: join the two, or give "
+                f"--time {printable(time)} if the day is enough."
+            )
+
+
+def _above(lines: Sequence[str], rows: Sequence[Sequence[str]], delimiter: str | None) -> int:
+    """Count the rows above a table, titles and remarks: they have fewer cells than it does."""
+    width = len(rows[0])
+    if width > 1 and sum(len(row) == width for row in rows) > 0.9 * len(rows):
+        return 0
+    for count in range(1, min(_ABOVE, len(lines) - 2) + 1):
+        _, below = _split(lines[count : count + 200], delimiter)
+        usual = Counter(map(len, below)).most_common(1)[0][0]
+        if len(below[0]) >= usual > width and below[0][-1].strip():
+            return count
+    return 0
+
+
+def _place_said(table: Table, asked: Asked, above: Sequence[str]) -> Iterator[str]:
+    """Say where in its file the table was found."""
+    if table.format == "excel" and asked.sheet is None:
+        sheets = sheets_of(str(table.path))
+        if len(sheets) > 1:
+            yield f"sheet: {sheets[0]!r}, the first of {len(sheets)}; --sheet names another"
+    if above and asked.skip_rows is None:
+        first = printable(table.delimiter.join(above))
+        yield f"above the table: {table.skip_rows} rows, from {first}; --skip-rows says how many"
 
 
 def _dialect_said(table: Table, asked: Asked) -> list[str]:

@@ -386,3 +386,46 @@ def test_init_says_what_is_wrong_with_a_topic(settings, bootstrap, capsys, kafka
     wrong = topic.replace("plant", "plnat")
     _, _, err = run(capsys, "init", "--kafka", bootstrap, wrong)
     assert f"'{wrong}' does not exist, but '{topic}' does" in err
+
+
+# ----------------------------------------------------------------------------------- the tutorial
+@pytest.mark.thorough
+def test_the_first_hour_with_a_topic_works_from_top_to_bottom(
+    place, settings, bootstrap, kafka: Kafka
+):
+    """Every command of the page as it stands, but for the address and for fewer events."""
+    text = (ROOT / "docs" / "tutorials" / "topic.md").read_text(encoding="utf-8")
+    fewer = {
+        "localhost:9092": bootstrap,
+        "--events 20000": "--events 3000",
+        "--limit 10000": "--limit 2000",
+        "deploy/feed.py": str(ROOT / "deploy" / "feed.py"),
+    }
+    for before, after in fewer.items():
+        assert before in text, before
+        text = text.replace(before, after)
+    (toml,) = re.findall(r"^```toml\n(.*?)^```", text, re.M | re.S)
+    (place / "first-hour.toml").write_text(toml, encoding="utf-8")
+    lines = re.findall(r"^\$ (.+)$", text, re.M)
+    assert lines[0] == "make broker"  # runs already, on another port
+    assert lines[-1] == "rejex-stream run first-hour.toml"
+    programs = {"python": [sys.executable], "rejex-stream": [sys.executable, "-m", "rejex_stream"]}
+    path = {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"}
+
+    def begin(line):
+        program, *words = line.split()
+        return subprocess.Popen(
+            [*programs[program], *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, cwd=place, env=os.environ | path,
+        )  # fmt: skip
+
+    for line in lines[1:-1]:
+        with begin(line) as process:
+            said, _ = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, (line, said)
+    assert len(lines) >= 6
+    with begin(lines[-1]) as process:
+        until(lambda: kafka.count(settings, "rejex.verdicts") == 3000)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, said

@@ -34,9 +34,13 @@ from rejex_connectors.kafka.guards.redaction import guard_logs, hide
 from rejex_connectors.kafka.opening import open_clients
 from rejex_connectors.kafka.reading import admin
 from rejex_connectors.kafka.security import distrust
+from rejex_connectors.kafka.topics import TopicPlan, create_topics
 from test_kafka_delivery import CLIENTS, CONFLUENT, DEFAULT_CLIENT_FIRST
 
+from rejex_stream.cli import main
 from rejex_stream.errors import ConnectorError
+from rejex_stream.types import Position, Record
+from tests.operate.alerting import Receiver
 from tests.waiting import PATIENCE_S, until
 from tools.kafka import broker
 
@@ -377,6 +381,57 @@ def test_the_command_line_reads_its_password_from_a_file_or_the_environment(
     assert "Traceback" not in said[-1]
     for text in said:
         assert "horse" not in text
+
+
+def test_what_init_wrote_for_a_topic_behind_a_login_runs_and_tells_people(
+    kafka: Kafka, secured: tuple[broker.Cluster, Path], tmp_path: Path, monkeypatch: Any
+) -> None:
+    cluster, folder = secured
+    topic, told = f"plant-{uuid.uuid4().hex[:8]}", Receiver()
+    settings = KafkaSettings(bootstrap_servers=cluster.bootstrap)
+    create_topics(settings, [TopicPlan(name=topic, role="input", partitions=1, replication=1)])
+
+    def reading(i: int, **data: float) -> Record:
+        value = {"meta": {"pump": "P-1"}, "data": data, "ts": 1_700_000_000 + i}
+        return Record(Position(topic, 0, 0), b"P-1", json.dumps(value).encode(), (), None)
+
+    def temp(i: int) -> float:
+        return (25.0 if 900 <= i < 1000 else 0.0) + 20 + i * 7919 % 1009 / 100
+
+    kafka.fill(settings, (reading(i, temp=temp(i), vib=i * 31 % 17 / 10) for i in range(1100)))
+    # The login is the environment's, for init as for whatever reads what it wrote.
+    login = {"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "username": "ada",
+             "password": PASSWORD, "ca_file": f"{folder}/ca.pem"}  # fmt: skip
+    for name, value in login.items():
+        monkeypatch.setenv(f"REJEX_KAFKA__SECURITY__{name.upper()}", value)
+    monkeypatch.setenv("REJEX_ALERTS__WEBHOOK_URL", told.url)
+    monkeypatch.chdir(tmp_path)
+    server = f"localhost:{cluster.listeners['SASL_SSL']}"
+    assert main(["init", "--kafka", server, topic, "--window", "200"]) == 0
+    assert PASSWORD not in (tmp_path / f"{topic}.toml").read_text()
+    for command in (["topics", "create"], ["doctor"]):
+        assert main([*command, f"{topic}.toml"]) == 0, command
+
+    def kinds() -> set[str]:
+        events = [json.loads(body) for _, body in told.got]
+        return {event["data"].get("kind", event["type"]) for event in events}
+
+    with subprocess.Popen(
+        [sys.executable, "-m", "rejex_stream", "run", f"{topic}.toml"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
+    ) as process:  # fmt: skip
+        until(lambda: kafka.count(settings, f"{topic}.verdicts") == 1100, "all verdicts")
+        until(lambda: any("incident" in kind for kind in kinds()), "the incident is told")
+        kafka.fill(settings, (reading(i, Temp=20.0, vib=1.0) for i in range(1100, 1250)))
+        until(lambda: "nothing_scorable" in kinds(), "people are told of what cannot be scored")
+        process.terminate()
+        said, _ = process.communicate(timeout=PATIENCE_S)
+    told.close()
+    assert process.returncode == 0, said
+    assert "did you mean" in said
+    assert PASSWORD not in said
+    assert kafka.count(settings, f"{topic}.incidents") > 0
 
 
 @pytest.mark.slow

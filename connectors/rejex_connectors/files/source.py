@@ -10,6 +10,7 @@ from typing import Literal
 from rejex_connectors.files.bytes import END, NEW_FILE, ByteInput, Mark, ToUtf8, is_gzip
 from rejex_connectors.files.rows import MAX_ROW_BYTES, CsvRows, LineRows
 from rejex_connectors.files.state import InputState, read_commit, read_input
+from rejex_connectors.files.workbooks import WORKBOOKS, TableInput, Workbook
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.protocols import Assigned, Revoked
 from rejex_stream.types import Partition, Position, Record
@@ -28,7 +29,8 @@ class FileSource:
     path
         A file, plain or gzip, or ``-`` for standard input.
     format
-        ``jsonl`` or ``csv``; by default after the name's ending.
+        ``jsonl``, ``csv``, ``excel`` or ``parquet``; by default after the name's ending. Records of
+        the last two are rows of CSV with commas.
     delimiter
         Between CSV cells; by default a comma, in ``.tsv`` a tab.
     topic
@@ -46,7 +48,11 @@ class FileSource:
         Of the text; by default UTF-8, or UTF-16 where its byte order mark says so. Records are
         UTF-8 in any case.
     has_header
-        Whether the first row of CSV names the columns; if not, it is a record.
+        Whether the first row of a table names the columns; if not, it is a record.
+    skip_rows
+        How many rows of a table stand above that, a title or a remark; blank lines are no rows.
+    sheet
+        Of a workbook; by default the first.
 
     Raises
     ------
@@ -73,7 +79,7 @@ class FileSource:
         self,
         path: str | Path,
         *,
-        format: Literal["jsonl", "csv"] | None = None,
+        format: Literal["jsonl", "csv", "excel", "parquet"] | None = None,
         delimiter: str | None = None,
         topic: str | None = None,
         follow: bool = False,
@@ -82,31 +88,44 @@ class FileSource:
         max_row_bytes: int = MAX_ROW_BYTES,
         encoding: str | None = None,
         has_header: bool = True,
+        skip_rows: int = 0,
+        sheet: str | None = None,
     ) -> None:
         self._path = str(path)
         name = Path(self._path).name
-        self._compressed = is_gzip(self._path)
         suffix = Path(name.removesuffix(".gz")).suffix.lower()
-        self._format = format or _FORMATS.get(suffix)
-        if self._format not in ("jsonl", "csv"):
+        self._format = format or _FORMATS.get(suffix) or WORKBOOKS.get(suffix)
+        if self._format not in ("jsonl", "csv", "excel", "parquet"):
             raise ConfigError(
                 f"the format of {self._path} is {self._format!r}: say format = 'jsonl' or 'csv'"
             )
-        if follow and self._compressed:
-            raise ConfigError(f"{self._path} is compressed and cannot be followed: unpack it first")
+        workbook: Workbook | None = (
+            "excel" if self._format == "excel" else "parquet" if self._format == "parquet" else None
+        )
+        compressed = workbook is None and is_gzip(self._path)
+        if follow and (compressed or workbook):
+            what = "compressed" if compressed else "no text that grows"
+            raise ConfigError(f"{self._path} is {what} and cannot be followed: write it as CSV")
         self._delimiter = delimiter or ("\t" if suffix == ".tsv" else ",")
+        if workbook is not None:
+            self._delimiter, encoding = ",", "utf-8"
         self._follow = follow
         self._state_dir = None if state_dir is None else Path(state_dir)
         self._interval_ms = sample_interval_ms
         self._max_row_bytes = max_row_bytes
         self._encoding = encoding
-        self._has_header = has_header and self._format == "csv"
+        self._has_header = has_header and self._format != "jsonl"
+        self._skip_rows = 0 if self._format == "jsonl" else skip_rows
         self.partition = Partition(topic or ("stdin" if self._path == "-" else name), 0)
         self._header: bytes | None = None
         self._announce = True
         self._reading = False
         self._failed: ConnectorError | None = None
-        self._input = ByteInput(self._path, follow=follow, compressed=self._compressed)
+        self._input: ByteInput | TableInput = (
+            ByteInput(self._path, follow=follow, compressed=compressed)
+            if workbook is None
+            else TableInput(self._path, workbook, sheet, skip_rows)
+        )
         self._begin(self._known_first_offset())
 
     # ----------------------------------------------------------------------------- the contract
@@ -237,6 +256,8 @@ class FileSource:
         )
         self._to_utf8 = ToUtf8(self._encoding)
         self._n_file_rows = 0
+        self._begun = False
+        self._above = self._skip_rows
 
     def _fill(self, wanted: int, timeout_s: float) -> bool:
         """Read until there are `wanted` rows, or nothing more at once; whether there are any."""
@@ -264,14 +285,19 @@ class FileSource:
             self._start_file()
 
     def _add(self, rows: list[bytes]) -> None:
+        if rows and not self._begun:
+            self._begun = True
+            rows[0] = rows[0].removeprefix(_BYTE_ORDER_MARK)
+        if self._above:
+            above = min(self._above, len(rows))
+            self._above -= above
+            rows = rows[above:]
         if not rows:
             return
         first_of_file = self._n_file_rows
         self._n_file_rows += len(rows)
-        if first_of_file == 0:
-            rows[0] = rows[0].removeprefix(_BYTE_ORDER_MARK)
-            if self._has_header:
-                self._take_header(rows.pop(0))
+        if first_of_file == 0 and self._has_header:
+            self._take_header(rows.pop(0))
         n_header = int(self._has_header)
         if first_of_file <= n_header and rows:
             self._recognise(rows[0])

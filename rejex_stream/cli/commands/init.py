@@ -11,13 +11,15 @@ from typing import Annotated
 import typer
 from rejex_connectors.files import FileSource
 from rejex_connectors.files.bytes import ByteInput, is_gzip
+from rejex_connectors.files.workbooks import workbook_of
 
 from rejex_stream.cli import options
+from rejex_stream.cli.drafts import save_draft
 from rejex_stream.cli.show import print_facts
 from rejex_stream.config import name_of, parse_config
 from rejex_stream.config.assembly import kafka_settings, records_of
 from rejex_stream.detectors import DEFAULT
-from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import escaped
 from rejex_stream.rejection.budget import CONTAMINATION
 from rejex_stream.tables import Asked, Feed, Table, draft_config, open_feed, open_table
@@ -31,7 +33,7 @@ _SAMPLE = 2_000
 @options.gathering(asked=options.of_a_table)
 def init(  # noqa: PLR0917 - one parameter an option
     file: Annotated[
-        Path | None, typer.Argument(help="A CSV table or JSON Lines, plain or gzip.")
+        Path | None, typer.Argument(help="A table or JSON Lines, plain or gzip.")
     ] = None,
     kafka: Annotated[
         tuple[str, str] | None,
@@ -97,10 +99,7 @@ def init(  # noqa: PLR0917 - one parameter an option
         comments=[f"Written by rejex-stream init {shlex.join(words)}.", *map(escaped, notes)],
         kafka=None if kafka is None else {"bootstrap_servers": kafka[0]},
     )
-    try:
-        where.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConnectorError(f"cannot write {where}: {error.strerror}.") from error
+    save_draft(where, text)
     _say(where, found, source, choice.notes, rekey_from)
 
 
@@ -112,7 +111,7 @@ def _asked_for(question: str, default: float) -> float:
 
 
 def _of_file(file: Path, asked: Asked) -> tuple[Table | Feed, dict[str, object]]:
-    if not _is_json(file):
+    if workbook_of(str(file)) or not _is_json(file):
         table = open_table(file, asked)
         return table, table.settings()
     records = list(records_of(FileSource(file, format="jsonl", encoding=asked.encoding)))

@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 import typer
 
 from rejex_stream.cli import options
+from rejex_stream.cli.drafts import save_draft
 from rejex_stream.cli.progress import counting
 from rejex_stream.cli.show import (
     As,
@@ -52,7 +53,9 @@ __all__ = ["score"]
 
 @options.gathering(asked=options.of_a_table)
 def score(  # noqa: PLR0917 - one parameter an option
-    file: Annotated[Path, typer.Argument(help="A CSV table, plain or gzip; - is standard input.")],
+    file: Annotated[
+        Path, typer.Argument(help="CSV, plain or gzip, Excel or Parquet; - is standard input.")
+    ],
     contamination: options.Contamination = 0.05,
     tolerance: options.Tolerance = None,
     rate: options.Rate = None,
@@ -74,12 +77,14 @@ def score(  # noqa: PLR0917 - one parameter an option
     ] = None,
     output: AsOption = As.TABLE,
 ) -> None:
-    """Judge any CSV: guess how it is written, judge every row, say which ones are anomalous.
+    """Judge any table: guess how it is written, judge every row, say which ones are anomalous.
 
     What was guessed is said, with the option that changes it; for anything lasting, --save-config.
     """
     if "-" == str(out) == str(verdicts):
         raise ConfigError("--out and --verdicts are both -: standard output takes one of them.")
+    if report is not None and not report.parent.is_dir():  # not only after all rows
+        raise ConnectorError(f"cannot write {report}: there is no folder {report.parent}.")
     with ExitStack() as exits:
         table = open_table(_at_hand(file, exits), asked)
         print_said(table)
@@ -176,10 +181,7 @@ def _save_config(
         detector=detector,
         comments=[f"Written by rejex-stream score {file.name}.", *map(escaped, table.said)],
     )
-    try:
-        where.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConnectorError(f"cannot write {where}: {error.strerror}.") from error
+    save_draft(where, text)
 
 
 def _print_episodes(episodes: Episodes, *, stderr: bool) -> None:

@@ -15,6 +15,7 @@ from rejex_stream.cli.show import (
     share,
 )
 from rejex_stream.config import Config, check_config, settings_markdown
+from rejex_stream.config.assembly import require_extras
 from rejex_stream.errors import ConfigError
 from rejex_stream.plan.promises import Plan, plan, plan_doubts
 from rejex_stream.settings import render
@@ -28,7 +29,8 @@ def validate(
 ) -> None:
     """Check a config and say what it promises; nothing is read or written but the file.
 
-    All problems are shown at once. Exit status 2 if there is one.
+    All problems are shown at once. Exit status 2 if there is one, or if an extra that the config
+    needs is not installed here.
     """
     found, problems = check_config(config)
     if found is None:
@@ -36,6 +38,7 @@ def validate(
             print_json({"valid": False, "problems": problems})
             raise typer.Exit(2)
         raise ConfigError(render(str(config), problems))
+    require_extras(found)
     promise = promised(found)
     if output is As.JSON:
         print_json({"valid": True, "plan": promise, "config": found.redacted()})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -40,6 +40,7 @@ __all__ = [
     "open_registry",
     "open_source",
     "records_of",
+    "require_extras",
     "require_own_places",
     "require_own_topics",
     "sealing",
@@ -185,7 +186,7 @@ def require_own_places(config: Config) -> None:
                 )
 
 
-def file_format(config: Config) -> tuple[Literal["csv", "jsonl"], str]:
+def file_format(config: Config) -> tuple[Literal["csv", "jsonl", "excel", "parquet"], str]:
     """Return the format of the input file and the delimiter of its columns.
 
     Raises
@@ -193,19 +194,25 @@ def file_format(config: Config) -> tuple[Literal["csv", "jsonl"], str]:
     ConfigError
         If the format is not given and the file's name does not tell.
     """
+    from rejex_connectors.files.workbooks import WORKBOOKS
+
     source = config.input
     suffixes = [suffix.lower() for suffix in Path(source.path or "").suffixes]
     ending = next((suffix for suffix in reversed(suffixes) if suffix != ".gz"), "")
     delimiter = source.delimiter or ("\t" if ending == ".tsv" else ",")
     if source.format in ("csv", "jsonl"):
         return source.format, delimiter
+    if source.format in ("excel", "parquet"):
+        return source.format, ","
+    if ending in WORKBOOKS:
+        return WORKBOOKS[ending], ","
     if ending in (".csv", ".tsv", ".txt"):
         return "csv", delimiter
     if ending in (".jsonl", ".ndjson", ".json"):
         return "jsonl", delimiter
     raise ConfigError(
-        f"the name {printable(source.path)} does not tell its format: give input.format, csv or "
-        "jsonl."
+        f"the name {printable(source.path)} does not tell its format: give input.format, csv, "
+        "jsonl, excel or parquet."
     )
 
 
@@ -231,6 +238,8 @@ def open_source(config: Config, state: Path | None = None) -> FileSource:
         sample_interval_ms=source.sample_interval_ms,
         encoding=source.encoding,
         has_header=not source.columns,
+        skip_rows=source.skip_rows,
+        sheet=source.sheet,
     )
 
 
@@ -374,15 +383,41 @@ def kafka_decoder(config: Config) -> Decoder:
     return RegistryDecoder(mapping, open_registry(config), kind.upper(), compile_schema)
 
 
+def require_extras(config: Config) -> None:
+    """Make sure that what the config asks for is installed here.
+
+    Raises
+    ------
+    ConfigError
+        If an extra is missing: which.
+    """
+    from rejex_connectors.files.workbooks import require_reader
+
+    source = config.input
+    if source.kind == "kafka":
+        if config.kafka.client == "confluent":
+            _require(("confluent_kafka",), "kafka.client = 'confluent'", "confluent")
+        if source.format in REGISTRY_FORMATS:
+            _require_extra(source.format)
+        return
+    kind, _ = file_format(config)
+    if kind in ("excel", "parquet"):
+        require_reader(kind)
+
+
 def _require_extra(kind: str) -> None:
     needed = ("fastavro",) if kind == "avro" else ("google.protobuf", "grpc_tools")
+    _require(needed, f"input.format = {kind!r}", "registry")
+
+
+def _require(modules: Sequence[str], what: str, extra: str) -> None:
     try:
-        for name in needed:
+        for name in modules:
             import_module(name)
     except ImportError as error:
         raise ConfigError(
-            f"input.format = {kind!r} needs {error.name}: install the extra with "
-            "pip install 'rejex-stream[registry]'."
+            f"{what} needs {error.name}: install the extra with pip install "
+            f"'rejex-stream[{extra}]'."
         ) from None
 
 

@@ -243,6 +243,13 @@ class Review(Section):
         says="Kept for plots at full resolution; of older ones the extremes of each minute.",
         ge=1,
     )
+    minutes_days: float = setting(
+        31.0,
+        unit="days",
+        says="So long (event time) counts and extremes of each minute are kept; of older ones the "
+        "counts of each hour.",
+        ge=1,
+    )
     host: str = setting("127.0.0.1", says="Address the console listens on.", min_length=1)
     port: int = setting(8321, says="Its port; 0 takes any free one.", ge=0, le=65535)
     auth: AuthMode = setting(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import html
 import json
 import os
 import re
@@ -602,10 +603,10 @@ def test_missing_data_in_the_fleet_is_a_sign_and_never_zero_percent(farm_console
     assert empty
     assert all("no data" in title and sign == "×" for title, sign in empty)
     signs = dict(re.findall(r'class="cell cell-(\w+)" aria-hidden="true">(.)<', text))
-    assert len(set(signs.values())) == len(signs) == 6
+    assert len(set(signs.values())) == len(signs) == 7
 
 
-def test_two_hundred_sensors_are_on_one_page(wall_store):
+def test_two_hundred_sensors_are_on_four_pages(wall_store):
     store = wall_store()
     with store.database.write() as connection:
         for sensor in range(200):
@@ -615,13 +616,20 @@ def test_two_hundred_sensors_are_on_one_page(wall_store):
                 (sensor + 1, f"s{sensor}", f"s{sensor}", f"g{sensor % 8}", 86_400_000 * 20),
             )
             connection.executemany(
-                "INSERT INTO minute (sensor_id, t_ms, normal, rejected, banded, ambiguous, "
-                "expected) VALUES (?,?,50,5,55,5,5.5)",
-                [(sensor + 1, 86_400_000 * 20 - 60_000 * m) for m in range(0, 1440, 6)],
+                "INSERT INTO hour (sensor_id, t_ms, normal, rejected, banded, ambiguous, "
+                "expected) VALUES (?,?,500,50,550,50,55.0)",
+                [(sensor + 1, 86_400_000 * 20 - 3_600_000 * h) for h in range(24)],
             )
     with running(store) as console:
-        page = console.ask("/fleet").text
-    assert page.count('class="fleet-row"') == 200
+        address, shown = "/fleet", []
+        while address:
+            page = console.ask(address).text
+            shown += re.findall(r'class="fleet-name"[^>]*><bdi>(s\d+)</bdi>', page)
+            found = re.search(r'rel="next" href="([^"]*)"', page)
+            address = found and html.unescape(found[1])
+            assert "as planned <b>200</b>" in page
+        assert "silent" not in console.ask("/fleet?state=ok&hours=24").text.split("</nav>")[1]
+    assert len(shown) == len(set(shown)) == 200
 
 
 @contextlib.contextmanager

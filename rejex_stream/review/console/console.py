@@ -18,7 +18,7 @@ from rejex_stream.review.console.rates import PipelineWatch
 from rejex_stream.review.queue.listing import SORTS, TABS, QueueFilter, Tab, Viewer
 from rejex_stream.review.queue.store import ReviewStore
 
-__all__ = ["Console", "console_of", "filter_of", "off_loop", "viewer_of"]
+__all__ = ["Console", "console_of", "filter_of", "off_loop", "viewer_of", "whole_number"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -85,6 +85,11 @@ def filter_of(request: Request) -> QueueFilter:
         sort if sort in SORTS else "",
         int(since) if since.isdecimal() and len(since) < 16 else None,
     )
+
+
+def whole_number(text: str) -> int:
+    """Return a whole number of an address; 0 of anything else."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else 0
 
 
 def off_loop(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:

@@ -15,6 +15,7 @@ from rejex_stream.review.console.fleet import FleetRow
 __all__ = [
     "CELL_STATES",
     "FILTERS",
+    "FLEET_STATES",
     "age",
     "clock",
     "day",
@@ -234,9 +235,24 @@ CELL_STATES = {
     "over": ("+", "more than 1.5 × planned"),
     "bound": ("#", "above the exact bound"),
     "under": ("−", "under ¼ of planned"),
-    "few": ("·", "too few events"),
+    "stuck": ("!", "stuck, or nothing to be ranked"),
+    "few": ("?", "cannot say"),
     "none": ("×", "no data"),
 }
+
+
+FLEET_STATES = {
+    "stuck": "stuck, or nothing to be ranked",
+    "silent": "silent",
+    "held": "held",
+    "bound": "above the exact bound",
+    "over": "above plan",
+    "under": "under ¼ of planned",
+    "few": "cannot say",
+    "none": "no data",
+    "ok": "as planned",
+}
+"""Of a sensor over all that is shown, the most urgent first."""
 
 
 def fleet_cells(row: FleetRow, width_ms: int) -> Markup:

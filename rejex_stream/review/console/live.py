@@ -19,14 +19,22 @@ from rejex_stream.monitor import MonitorStatus
 from rejex_stream.review.console import rates
 from rejex_stream.review.console.api import answer, json_api
 from rejex_stream.review.console.auth import COOKIE
-from rejex_stream.review.console.console import Console, console_of, off_loop, viewer_of
+from rejex_stream.review.console.console import (
+    Console,
+    console_of,
+    off_loop,
+    viewer_of,
+    whole_number,
+)
 from rejex_stream.review.console.pages import Context, page
 from rejex_stream.review.console.rates import PipelineWatch, RateSample, samples, samples_after
 from rejex_stream.review.queue.listing import Viewer
+from rejex_stream.review.queue.series import HOUR_MS, MINUTE_MS
 
 __all__ = ["routes"]
 
 _ENOUGH_SAMPLES = 40
+_LINES = 50
 _HOURS = {"1": 1, "6": 6, "24": 24, "168": 168, "all": 24 * 366 * 10}
 _BEAT_S = 15.0
 # A browser opens six at most over HTTP/1.1; each costs the process about 2 MB and a read a tick.
@@ -61,8 +69,9 @@ def _since(connection: Connection, watch: PipelineWatch, hours: str) -> int:
     last = rates.last_event_ms(connection, watch.pipeline)
     if last is None:
         return 0
-    start = last - _HOURS[hours] * 3_600_000
-    return start - start % 60_000
+    start = last - _HOURS[hours] * HOUR_MS
+    # By the hour there are counts that are quickly added up.
+    return start - start % (MINUTE_MS if hours in ("1", "6") else HOUR_MS)
 
 
 def status_json(status: MonitorStatus | None) -> dict[str, Any] | None:
@@ -100,6 +109,14 @@ def _picture(
         "hours": hours,
         "seq": newest,
         "samples": samples(connection, watch.pipeline, stream, since),
+        "mix": msgspec.to_builtins(rates.mix(connection, watch.pipeline, since, stream_key=stream)),
+        **_said(connection, watch, stream, since),
+    }
+
+
+def _said(connection: Connection, watch: PipelineWatch, stream: str, since: int) -> dict[str, Any]:
+    """Return status and marks: what an open page has not heard of otherwise."""
+    return {
         "marks": [
             {"t_ms": row["t_ms"], "kind": row["kind"], "text": row["text"]}
             for row in connection.execute(
@@ -109,8 +126,29 @@ def _picture(
             )
         ],
         "status": status_json(watch.status(stream)),
-        "mix": msgspec.to_builtins(rates.mix(connection, watch.pipeline, since, stream_key=stream)),
     }
+
+
+def _lines(
+    console: Console, connection: Connection, viewer: Viewer, request: Request, hours: str
+) -> Context:
+    watch, _ = _chosen(console, request)
+    if watch is None:
+        return {"watch": None, "lines": [], "streams_in_all": 0, "first_line": 0}
+    begin = whole_number(request.query_params.get("from", ""))
+    since = _since(connection, watch, hours)
+    lines, in_all = rates.stream_lines(
+        connection, watch, viewer, since, console.store.now_ms(), limit=_LINES, offset=begin
+    )
+    return {"lines": lines, "streams_in_all": in_all, "first_line": begin, "lines_a_page": _LINES}
+
+
+def _streams(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
+    """Return the list alone, as an open page asks for it every few seconds."""
+    watch, stream = _chosen(console, request)
+    hours = "24" if watch is None else _hours(connection, watch, stream, request)
+    found = _lines(console, connection, viewer, request, hours)
+    return {"watch": watch, "stream": stream, "hours": hours, **found}
 
 
 def _live(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
@@ -118,7 +156,8 @@ def _live(console: Console, connection: Connection, viewer: Viewer, request: Req
     if watch is None:
         return {"watch": None, "watches": {}, "live_data": {}}
     hours = _hours(connection, watch, stream, request)
-    since = _since(connection, watch, hours)
+    picture = _picture(connection, watch, stream, hours)
+    found = _lines(console, connection, viewer, request, hours)
     return {
         "watch": watch,
         "watches": console.watches,
@@ -131,15 +170,15 @@ def _live(console: Console, connection: Connection, viewer: Viewer, request: Req
             ("168", "7 days"),
             ("all", "everything"),
         ),
-        "picture": _picture(connection, watch, stream, hours),
-        "lines": rates.stream_lines(connection, watch, viewer, since, console.store.now_ms()),
-        "live_data": msgspec.to_builtins(_picture(connection, watch, stream, hours)),
+        "picture": picture,
+        **found,
+        "live_data": msgspec.to_builtins(picture) | {"first_line": found["first_line"]},
     }
 
 
 @json_api
 async def get_live(request: Request) -> Response:
-    """Return the picture of one stream, or of the pipeline."""
+    """Return the picture of one stream, or of the pipeline; ``parts=said``: what was said alone."""
     console = console_of(request)
 
     def work() -> dict[str, Any]:
@@ -148,6 +187,9 @@ async def get_live(request: Request) -> Response:
             return {}
         with console.store.database.read() as connection:
             hours = _hours(connection, watch, stream, request)
+            if request.query_params.get("parts") == "said":
+                since = _since(connection, watch, hours)
+                return _said(connection, watch, stream, since)
             return _picture(connection, watch, stream, hours)
 
     return answer(await off_loop(work))
@@ -237,7 +279,7 @@ def _news(
 
 routes = [
     Route("/live", page("live.html", _live)),
-    Route("/live/streams", page("_streams.html", _live)),
+    Route("/live/streams", page("_streams.html", _streams)),
     Route("/api/live", get_live),
     Route("/api/live/stream", get_stream),
 ]

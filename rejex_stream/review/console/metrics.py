@@ -151,7 +151,7 @@ def _missed(store: ReviewStore) -> Iterator[GaugeMetricFamily]:
             known = tuple(version), dict(_bounds(connection))
             _certified[store] = known
         accepted = connection.execute(
-            "SELECT pipeline, sum(normal) FROM minute JOIN sensor USING (sensor_id) GROUP BY 1"
+            "SELECT pipeline, sum(normal) FROM hour JOIN sensor USING (sensor_id) GROUP BY 1"
         ).fetchall()
     for pipeline, normal in accepted:
         if pipeline in known[1]:

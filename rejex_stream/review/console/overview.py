@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from sqlite3 import Connection
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from sqlite3 import Connection, Row
 from typing import Any
 
 import msgspec
@@ -18,8 +20,10 @@ from rejex_stream.plan.team import CapacityPlan, Team, plan_for_team
 from rejex_stream.rejection.bounds import DELTA
 from rejex_stream.rejection.budget import CONTAMINATION
 from rejex_stream.review.console import fleet, rates
-from rejex_stream.review.console.console import Console
+from rejex_stream.review.console.console import Console, whole_number
+from rejex_stream.review.console.formatting import FLEET_STATES
 from rejex_stream.review.console.pages import Context, page
+from rejex_stream.review.incidents.kept import held_streams
 from rejex_stream.review.queue import audit, report
 from rejex_stream.review.queue.claims import Refusal
 from rejex_stream.review.queue.listing import QueueFilter, Viewer, unblinded
@@ -33,63 +37,79 @@ _BUCKETS = {
     "168": (7 * 3_600_000, 24),
     "720": (30 * 3_600_000, 24),
 }
+_FLEET_ROWS = 60
 
 
 # ---------------------------------------------------------------------------------------- fleet
 def _fleet(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
-    asked = request.query_params.get("hours", "")
-    names = report.pipelines_of(connection)
-    inflation = _inflation(connection, console)
-    delta = console.delta
+    asked, state = (request.query_params.get(name, "") for name in ("hours", "state"))
+    first = whole_number(request.query_params.get("from", ""))
+    sensors = connection.execute(
+        "SELECT * FROM sensor WHERE last_ms IS NOT NULL ORDER BY pipeline, grp, sensor"
+    ).fetchall()
+    briefs = {
+        (name, key): brief
+        for name, watch in console.watches.items()
+        for key, brief in watch.briefs().items()
+    }
+    known = fleet.Known(
+        console.delta,
+        {key: brief.inflation for key, brief in briefs.items()},
+        stuck={key for key, brief in briefs.items() if brief.state == "stuck"},
+        held=held_streams(connection).keys(),
+    )
     # A cell of a slow feed holds too few events to say anything: then a longer stretch is shown.
     for hours in (asked,) if asked in _BUCKETS else ("24", "168", "720"):
-        found = _rows(connection, names, _BUCKETS[hours], delta, inflation)
-        states = [cell.state for _, rows in found.values() for row in rows for cell in row.cells]
-        known = [state for state in states if state != "none"]
-        if 2 * known.count("few") <= len(known):
+        width, buckets = _BUCKETS[hours]
+        stretches, states = dict[str, fleet.Stretch](), dict[int, str]()
+        for name, own in _by_pipeline(sensors).items():
+            last = max(row["last_ms"] for row in own)  # each ends where its own events do
+            begin = last - last % width - (buckets - 1) * width
+            stretches[name] = fleet.Stretch(begin, width, buckets)
+            states |= fleet.states(connection, own, stretches[name], known)
+        chosen = [row for row in sensors if state in ("", states[row["sensor_id"]])]
+        shown = _by_pipeline(chosen[first : first + _FLEET_ROWS])
+        found = {
+            name: fleet.fleet(connection, own, stretches[name], known)
+            for name, own in shown.items()
+        }
+        cells = [cell.state for rows in found.values() for row in rows for cell in row.cells]
+        told = [one for one in cells if one != "none"]
+        if 2 * told.count("few") <= len(told):
             break
-    width, buckets = _BUCKETS[hours]
+    counts = Counter(states.values())
+    waiting = QueueFilter().waiting(connection, viewer, console.store.now_ms())
     return {
         "hours": hours,
         "bucket_ms": width,
-        "sensors": sum(len(rows) for _, rows in found.values()),
+        "sensors": len(sensors),
+        "chosen": len(chosen),
+        "state": state,
+        "first": first,
+        "width": _FLEET_ROWS,
+        "states": [(one, words, counts[one]) for one, words in FLEET_STATES.items() if counts[one]],
+        "state_of": states,
+        "state_words": FLEET_STATES,
         "panels": [
             {
                 "line": _pipeline_line(connection, name),
-                "start_ms": start,
-                "end_ms": start + buckets * width,
-                "axis": [start + i * width for i in range(buckets)],
-                "groups": _groups(connection, viewer, rows, console.store.now_ms()),
+                "axis": [stretches[name].from_ms + i * width for i in range(buckets)],
+                "groups": _groups(rows, waiting),
             }
-            for name, (start, rows) in found.items()
+            for name, rows in found.items()
         ],
     }
 
 
-def _rows(
-    connection: Connection,
-    names: list[str],
-    bucket: tuple[int, int],
-    delta: float,
-    inflation: dict[tuple[str, str], float],
-) -> dict[str, tuple[int, list[fleet.FleetRow]]]:
-    """Return (start, rows) by pipeline: each ends where its own events do."""
-    width, buckets = bucket
-    read: dict[int, list[fleet.FleetRow]] = {}
-    found = {}
-    for name in names:
-        last = rates.last_event_ms(connection, name) or 0
-        start = last - last % width - (buckets - 1) * width
-        if start not in read:
-            read[start] = fleet.fleet(
-                connection, start, width, buckets, delta=delta, inflation=inflation
-            )
-        found[name] = start, [row for row in read[start] if row.pipeline == name]
+def _by_pipeline(sensors: Sequence[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in sensors:
+        found.setdefault(row["pipeline"], []).append(row)
     return found
 
 
 def _groups(
-    connection: Connection, viewer: Viewer, rows: list[fleet.FleetRow], now_ms: int
+    rows: list[fleet.FleetRow], waiting: Mapping[tuple[str, str], int]
 ) -> list[tuple[str, list[fleet.FleetRow], str, int]]:
     """Return (group, its sensors, address of its queue, episodes there)."""
     groups: dict[str, list[fleet.FleetRow]] = {}
@@ -98,17 +118,7 @@ def _groups(
     found = []
     for group, sensors in groups.items():
         view = QueueFilter(words=shlex.quote(f"group:{group}"))
-        found.append((group, sensors, view.address(), view.count(connection, viewer, now_ms)))
-    return found
-
-
-def _inflation(connection: Connection, console: Console) -> dict[tuple[str, str], float]:
-    found: dict[tuple[str, str], float] = {}
-    for row in connection.execute("SELECT DISTINCT pipeline, stream_key FROM sensor"):
-        watch = console.watches.get(row["pipeline"])
-        status = watch.status(row["stream_key"]) if watch is not None else None
-        if status is not None and status.inflation is not None:
-            found[row["pipeline"], row["stream_key"]] = max(1.0, status.inflation)
+        found.append((group, sensors, view.address(), waiting["group", group]))
     return found
 
 

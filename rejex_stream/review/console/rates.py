@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import shlex
 import threading
-from collections.abc import Iterable, Sequence
-from sqlite3 import Connection
+from collections.abc import Iterable, Mapping, Sequence
+from sqlite3 import Connection, Row
 from typing import Any
 
 import msgspec
@@ -21,11 +21,12 @@ from rejex_stream.monitor import Alarm, MonitorBank, MonitorConfig, MonitorStatu
 from rejex_stream.rejection.band import nested_band
 from rejex_stream.review.queue.detail import count_as_contamination
 from rejex_stream.review.queue.listing import QueueFilter, Viewer
-from rejex_stream.review.queue.series import MINUTE_MS
+from rejex_stream.review.queue.series import HOUR_MS, MINUTE_MS
 from rejex_stream.review.queue.store import ReviewStore
 from rejex_stream.types import Verdict
 
 __all__ = [
+    "Brief",
     "Mix",
     "PipelineWatch",
     "RateSample",
@@ -114,6 +115,39 @@ def _sample(status: MonitorStatus, t_ms: int) -> RateSample | None:
     )
 
 
+class Brief(msgspec.Struct, frozen=True, kw_only=True):
+    """What the monitors said of a stream when it was sampled last.
+
+    Attributes
+    ----------
+    state
+        See :func:`state_word`.
+    events
+        In the rolling window.
+    inflation
+        Of the rate's variance; 1 where it is not known.
+    """
+
+    state: str
+    events: int
+    inflation: float
+    rate: float | None
+    expected: float | None
+    frozen_bound: float | None
+    lower: float | None
+    upper: float | None
+
+
+def _brief(status: MonitorStatus) -> Brief:
+    known = figures(status)
+    return Brief(
+        state=state_word(status),
+        events=status.rolling_events,
+        inflation=max(1.0, status.inflation or 1.0),
+        **{name: known[name] for name in ("rate", "expected", "frozen_bound", "lower", "upper")},
+    )
+
+
 class PipelineWatch:
     """The monitors of one pipeline inside the console.
 
@@ -137,6 +171,7 @@ class PipelineWatch:
         self._config = config
         self._bank: MonitorBank | None = None
         self._sampled: dict[str, tuple[int, int]] = {}
+        self._briefs: dict[str, Brief] = {}
         self._latest_ms = 0
         with store.database.read() as connection:
             row = connection.execute(
@@ -183,7 +218,10 @@ class PipelineWatch:
                 bank = self._bank if self._bank is not None else self._begin(part)
                 if bank is None:
                     continue
-                alarms += bank.observe(part)
+                raised = bank.observe(part)
+                alarms += raised
+                for key in {alarm.stream_key for alarm in raised if alarm.stream_key}:
+                    self._briefs.pop(key, None)
                 self._latest_ms = max(self._latest_ms, *(v.event_time_ms for v in part))
                 found += self._due(bank, part)
         if found or alarms:
@@ -215,6 +253,8 @@ class PipelineWatch:
             if t_ms - last_ms < MINUTE_MS or since < _EVENTS_BETWEEN_SAMPLES:
                 continue
             status = bank.stream(key).status() if key else bank.status()
+            if key:
+                self._briefs[key] = _brief(status)
             sample = _sample(status, t_ms)
             if sample is not None:
                 found.append((key, sample))
@@ -257,6 +297,19 @@ class PipelineWatch:
             if not stream_key:
                 return self._bank.status()
             return self._bank.stream(stream_key).status() if stream_key in self._bank else None
+
+    def briefs(self) -> dict[str, Brief]:
+        """Return what is known of every stream, as of about a minute of event time ago at most.
+
+        O(streams), and O(monitor) only for those that were never sampled or have a new alarm.
+        """
+        with self._lock:
+            if self._bank is None:
+                return {}
+            for key in self._bank:
+                if key not in self._briefs:
+                    self._briefs[key] = _brief(self._bank.stream(key).status())
+            return dict(self._briefs)
 
     def save(self) -> None:
         """Keep the monitors' state, and drop samples older than two weeks of event time."""
@@ -343,12 +396,12 @@ class StreamLine(msgspec.Struct, frozen=True, kw_only=True):
     stream_key: str
     sensors: int
     state: str
-    rate: float | None
-    expected: float | None
-    frozen_bound: float | None
-    lower: float | None
-    upper: float | None
-    events: int
+    rate: float | None = None
+    expected: float | None = None
+    frozen_bound: float | None = None
+    lower: float | None = None
+    upper: float | None = None
+    events: int = 0
     last_ms: int
     trace: list[tuple[int, float]]
     open_episodes: int
@@ -399,7 +452,12 @@ def mix(
     stream_key: str = "",
     sensor_id: int | None = None,
 ) -> Mix:
-    """Count the verdicts from one minute of event time to another (not included)."""
+    """Count the verdicts from one minute of event time to another (not included).
+
+    O(sensors · hours) between full hours, O(sensors · minutes) between others.
+    """
+    full = from_ms % HOUR_MS == 0 and (to_ms is None or to_ms % HOUR_MS == 0)
+    table = "hour" if full else "minute"
     where, values = ["s.pipeline = ?", "m.t_ms >= ?"], list[Any]([pipeline, from_ms])
     if to_ms is not None:
         where.append("m.t_ms < ?")
@@ -413,7 +471,7 @@ def mix(
     row = connection.execute(
         "SELECT coalesce(sum(normal), 0), coalesce(sum(anomaly), 0), coalesce(sum(rejected), 0), "
         "coalesce(sum(banded), 0), coalesce(sum(ambiguous), 0), coalesce(sum(expected), 0.0) "
-        f"FROM minute m JOIN sensor s USING (sensor_id) WHERE {' AND '.join(where)}",
+        f"FROM {table} m JOIN sensor s USING (sensor_id) WHERE {' AND '.join(where)}",
         values,
     ).fetchone()
     return Mix(
@@ -426,7 +484,7 @@ def mix(
     )
 
 
-_LISTED = ("rate", "expected", "frozen_bound", "lower", "upper")
+_CALM = frozenset({"as planned", "calibrating", "no verdicts yet"})
 
 
 def stream_lines(
@@ -435,42 +493,64 @@ def stream_lines(
     viewer: Viewer,
     from_ms: int,
     now_ms: int,
-) -> list[StreamLine]:
-    """Return every stream of a pipeline, those farthest from plan first."""
-    found = []
+    *,
+    limit: int,
+    offset: int = 0,
+) -> tuple[list[StreamLine], int]:
+    """Return a page of a pipeline's streams, farthest from plan first, and how many there are.
+
+    O(streams · log streams + open episodes + limit · samples).
+    """
     rows = connection.execute(
         "SELECT stream_key, count(*) AS sensors, max(last_ms) AS last_ms, "
         "min(sensor) AS sensor, min(grp) AS grp "
         "FROM sensor WHERE pipeline = ? AND last_ms IS NOT NULL GROUP BY stream_key",
         (watch.pipeline,),
     ).fetchall()
-    for row in rows:
-        key = row["stream_key"]
-        status = watch.status(key)
-        known = {} if status is None else figures(status)
-        one = row["sensors"] == 1
-        view = QueueFilter(
-            words=shlex.quote(f"sensor:{row['sensor']}" if one else f"group:{row['grp']}")
+    briefs = watch.briefs()
+    states = {row["stream_key"]: _state(row, briefs) for row in rows}
+    rows.sort(
+        key=lambda row: (
+            *_worst_first(briefs.get(row["stream_key"]), states[row["stream_key"]]),
+            row["stream_key"],
         )
+    )
+    waiting = QueueFilter().waiting(connection, viewer, now_ms)
+    found = []
+    for row in rows[offset : offset + limit]:
+        key, brief = row["stream_key"], briefs.get(row["stream_key"])
+        one = row["sensors"] == 1
+        name = ("sensor", row["sensor"]) if one else ("group", row["grp"])
         trace = samples(connection, watch.pipeline, key, from_ms, most=60)
         found.append(
             StreamLine(
                 stream_key=key,
                 sensors=row["sensors"],
-                state=state_word(status),
-                **{name: known.get(name) for name in _LISTED},
-                events=0 if status is None else status.rolling_events,
+                state=states[key],
+                **(
+                    {}
+                    if brief is None
+                    else {
+                        one: getattr(brief, one)
+                        for one in StreamLine.__struct_fields__
+                        if one in Brief.__struct_fields__ and one != "state"
+                    }
+                ),
                 last_ms=row["last_ms"],
                 trace=[(sample.t_ms, sample.rate) for sample in trace if sample.lower is not None],
-                open_episodes=view.count(connection, viewer, now_ms),
-                address=view.address(),
+                open_episodes=waiting[name],
+                address=QueueFilter(words=shlex.quote(":".join(name))).address(),
             )
         )
-    calm = {"as planned", "calibrating", "no verdicts yet"}
-    return sorted(found, key=lambda line: (line.state in calm, -_distance(line), line.stream_key))
+    return found, len(rows)
 
 
-def _distance(line: StreamLine) -> float:
-    if line.rate is None or not line.expected:
-        return 0.0
-    return abs(line.rate / line.expected - 1)
+def _state(row: Row, briefs: Mapping[str, Brief]) -> str:
+    brief = briefs.get(row["stream_key"])
+    return "no verdicts yet" if brief is None else brief.state
+
+
+def _worst_first(brief: Brief | None, state: str) -> tuple[bool, float]:
+    if brief is None or brief.rate is None or not brief.expected:
+        return state in _CALM, 0.0
+    return state in _CALM, -abs(brief.rate / brief.expected - 1)

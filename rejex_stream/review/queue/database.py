@@ -10,7 +10,7 @@ import os
 import queue
 import shutil
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -23,12 +23,10 @@ __all__ = [
     "StoreError",
     "filesystem_of",
     "owner_only",
-    "remove_file",
     "require_replaceable",
-    "take_place",
 ]
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 # What version 1 lacks, besides whole tables.
 _ADDED = (("episode", "incident TEXT"), ("episode", "severity REAL"), ("event", "severity REAL"))
@@ -165,7 +163,16 @@ CREATE TABLE IF NOT EXISTS point (     -- the series around events, full resolut
   PRIMARY KEY (sensor_id, t_ms)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE IF NOT EXISTS minute (    -- exact counts and extremes per minute, kept long
+CREATE TABLE IF NOT EXISTS hour (      -- exact counts per hour, kept for good
+  sensor_id INTEGER NOT NULL REFERENCES sensor, t_ms INTEGER NOT NULL,
+  normal INTEGER NOT NULL DEFAULT 0, anomaly INTEGER NOT NULL DEFAULT 0,
+  rejected INTEGER NOT NULL DEFAULT 0,
+  banded INTEGER NOT NULL DEFAULT 0, ambiguous INTEGER NOT NULL DEFAULT 0,
+  expected REAL NOT NULL DEFAULT 0,
+  PRIMARY KEY (sensor_id, t_ms)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS minute (    -- exact counts and extremes per minute, kept for weeks
   sensor_id INTEGER NOT NULL REFERENCES sensor,
   t_ms INTEGER NOT NULL,
   normal INTEGER NOT NULL DEFAULT 0, anomaly INTEGER NOT NULL DEFAULT 0,
@@ -241,6 +248,13 @@ BEGIN SELECT RAISE(ABORT, '{table} rows are never changed'); END;"""
     for table in _APPEND_ONLY
     for verb in ("update", "delete")
 )
+
+# What versions 1 and 2 counted by the minute alone; nothing in a new store.
+_HOURS_OF_MINUTES = """
+INSERT OR IGNORE INTO hour SELECT sensor_id, t_ms - ((t_ms % 3600000) + 3600000) % 3600000,
+  sum(normal), sum(anomaly), sum(rejected), sum(banded), sum(ambiguous), sum(expected)
+FROM minute WHERE normal + anomaly + rejected > 0 GROUP BY 1, 2;
+"""
 
 SCHEMA = f"{_TABLES}\n{_TRIGGERS}"
 
@@ -442,7 +456,8 @@ class Database:
                 connection.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
         connection.execute("COMMIT")
         connection.executescript(
-            f"BEGIN IMMEDIATE;{SCHEMA}PRAGMA user_version = {SCHEMA_VERSION};COMMIT;"
+            f"BEGIN IMMEDIATE;{SCHEMA}{_HOURS_OF_MINUTES}"
+            f"PRAGMA user_version = {SCHEMA_VERSION};COMMIT;"
         )
 
     def _require_there(self) -> None:
@@ -583,18 +598,3 @@ def require_replaceable(path: Path) -> None:
         # Damaged: that is what a rebuild is for.
     finally:
         connection.close()
-
-
-_LOGS = ("-wal", "-shm")
-
-
-def remove_file(path: Path, suffixes: Sequence[str] = ("", *_LOGS)) -> None:
-    """Remove a closed store with its logs."""
-    for suffix in suffixes:
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
-
-
-def take_place(fresh: Path, path: Path) -> None:
-    """Put a closed, settled store in the place of another, whole or not at all."""
-    remove_file(path, _LOGS)  # first: beside another database, SQLite would play them into that
-    os.replace(fresh, path)

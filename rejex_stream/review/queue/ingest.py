@@ -21,7 +21,7 @@ from rejex_stream.errors import ConnectorError
 from rejex_stream.outcomes import policy_band
 from rejex_stream.review.incidents import kept
 from rejex_stream.review.queue import episodes
-from rejex_stream.review.queue.series import MINUTE_MS, Point, SeriesBatch
+from rejex_stream.review.queue.series import HOUR_MS, MINUTE_MS, Point, SeriesBatch
 from rejex_stream.types import (
     CommandReply,
     ContextPoint,
@@ -140,6 +140,10 @@ class _Minute:
     banded: int = 0
     ambiguous: int = 0
     expected: float = 0.0
+
+    def add(self, other: _Minute) -> None:
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class Intake:
@@ -353,20 +357,25 @@ class Intake:
         """
         connection = self._connection
         self._series.write(connection)
-        connection.executemany(
-            "INSERT INTO minute (sensor_id, t_ms, normal, anomaly, rejected, banded, ambiguous, "
-            "expected) VALUES (?,?,?,?,?,?,?,?) ON CONFLICT (sensor_id, t_ms) DO UPDATE SET "
-            "normal = minute.normal + excluded.normal, "
-            "anomaly = minute.anomaly + excluded.anomaly, "
-            "rejected = minute.rejected + excluded.rejected, "
-            "banded = minute.banded + excluded.banded, "
-            "ambiguous = minute.ambiguous + excluded.ambiguous, "
-            "expected = minute.expected + excluded.expected",
-            [
-                (*key, m.normal, m.anomaly, m.rejected, m.banded, m.ambiguous, m.expected)
-                for key, m in self._minutes.items()
-            ],
-        )
+        hours: dict[tuple[int, int], _Minute] = {}
+        for (sensor_id, t_ms), m in self._minutes.items():
+            hours.setdefault((sensor_id, t_ms - t_ms % HOUR_MS), _Minute()).add(m)
+        for table, counted in (("minute", self._minutes), ("hour", hours)):
+            connection.executemany(
+                f"INSERT INTO {table} (sensor_id, t_ms, normal, anomaly, rejected, banded, "
+                "ambiguous, expected) VALUES (?,?,?,?,?,?,?,?) "
+                "ON CONFLICT (sensor_id, t_ms) DO UPDATE SET "
+                f"normal = {table}.normal + excluded.normal, "
+                f"anomaly = {table}.anomaly + excluded.anomaly, "
+                f"rejected = {table}.rejected + excluded.rejected, "
+                f"banded = {table}.banded + excluded.banded, "
+                f"ambiguous = {table}.ambiguous + excluded.ambiguous, "
+                f"expected = {table}.expected + excluded.expected",
+                [
+                    (*key, m.normal, m.anomaly, m.rejected, m.banded, m.ambiguous, m.expected)
+                    for key, m in counted.items()
+                ],
+            )
         for sensor_id, verdict in self._latest.items():
             lower, upper = policy_band(verdict)
             connection.execute(

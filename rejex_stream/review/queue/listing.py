@@ -10,6 +10,7 @@ import json
 import math
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from sqlite3 import Connection, Row
@@ -157,6 +158,19 @@ class QueueFilter:
         query = self.sql(viewer, now_ms)
         found = connection.execute(f"SELECT count(*) {query.source}", query.values).fetchone()[0]
         return int(found)
+
+    def waiting(
+        self, connection: Connection, viewer: Viewer, now_ms: int
+    ) -> Counter[tuple[str, str]]:
+        """Count the episodes of this view by ("sensor", name) and by ("group", name), in one go."""
+        query, found = self.sql(viewer, now_ms), Counter[tuple[str, str]]()
+        for sensor, group, count in connection.execute(
+            f"SELECT s.sensor, s.grp, count(*) {query.source} GROUP BY s.sensor, s.grp",
+            query.values,
+        ):
+            found["sensor", sensor] += count
+            found["group", group] += count
+        return found
 
     def ids(
         self, connection: Connection, viewer: Viewer, now_ms: int, limit: int = 10_000

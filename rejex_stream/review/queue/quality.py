@@ -40,7 +40,7 @@ from rejex_stream.encode import decode_review
 from rejex_stream.encode.labels import LabelRecord, active_labels, resolve
 from rejex_stream.plan.promises import Costs
 from rejex_stream.review.queue.labels import records_of
-from rejex_stream.review.queue.series import MINUTE_MS
+from rejex_stream.review.queue.series import HOUR_MS
 from rejex_stream.types import FloatArray, Label
 
 __all__ = [
@@ -290,11 +290,11 @@ def quality(
     pipeline: str | None = None,
 ) -> Quality:
     """Return the estimates from all verdicts from an event time on, and labels of the same."""
-    since_ms -= since_ms % MINUTE_MS
+    since_ms -= since_ms % HOUR_MS
     asked = {"pipeline": pipeline, "since": since_ms}
     accepted = connection.execute(
         "SELECT coalesce(sum(anomaly), 0), coalesce(sum(normal), 0) "
-        "FROM minute JOIN sensor USING (sensor_id) "
+        "FROM hour JOIN sensor USING (sensor_id) "
         "WHERE pipeline = coalesce(:pipeline, pipeline) AND t_ms >= :since",
         asked,
     ).fetchone()

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from rejex_stream.types import FloatArray, Label
 
 __all__ = [
+    "HOUR_MS",
     "LABEL_CODES",
     "MINUTE_MS",
     "Hole",
@@ -37,6 +38,7 @@ __all__ = [
 
 LABEL_CODES = {Label.NORMAL: 0, Label.ANOMALY: 1, Label.REJECTED: 2}
 MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
 _MOST_RAW_POINTS = 60_000
 _MOST_HOLES = 500
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
@@ -149,8 +151,14 @@ def _merge_minute(
     )
 
 
-def forget(connection: Connection, keep: int) -> None:
-    """Drop each sensor's oldest full-resolution points beyond `keep`; the minutes stay."""
+def forget(connection: Connection, keep: int, keep_ms: int) -> None:
+    """Drop each sensor's oldest full-resolution points beyond `keep`, and minutes older than that.
+
+    The minutes count from the newest one, in event time; the hours stay.
+    """
+    newest = connection.execute("SELECT max(t_ms) FROM minute").fetchone()[0]
+    if newest is not None:
+        connection.execute("DELETE FROM minute WHERE t_ms < ?", (newest - keep_ms,))
     for (sensor_id,) in connection.execute("SELECT sensor_id FROM sensor").fetchall():
         oldest = connection.execute(
             "SELECT t_ms FROM point WHERE sensor_id = ? ORDER BY t_ms DESC LIMIT 1 OFFSET ?",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,9 +26,7 @@ from rejex_stream.review.queue import audit, claims, decisions, episodes, ingest
 from rejex_stream.review.queue.claims import Done, Lease
 from rejex_stream.review.queue.database import (
     Database,
-    remove_file,
     require_replaceable,
-    take_place,
 )
 from rejex_stream.review.queue.decisions import Decision
 from rejex_stream.review.queue.ingest import Intake, IntakeCounts, Span
@@ -289,9 +288,13 @@ class ReviewStore:
         return labels.relay(self.database, sink, self.now_ms(), unnoted=self._unnoted)
 
     def forget_old_points(self) -> None:
-        """Drop full-resolution points beyond what a sensor keeps."""
+        """Drop points and minutes beyond what is kept."""
         with self.database.write() as connection:
-            series.forget(connection, self.settings.points_per_sensor)
+            series.forget(
+                connection,
+                self.settings.points_per_sensor,
+                round(self.settings.minutes_days * 24 * series.HOUR_MS),
+            )
 
     def close(self) -> None:
         """Close the database."""
@@ -430,7 +433,7 @@ def rebuild(
             )
         require_replaceable(path)
     fresh = path.with_name(path.name + ".rebuild")
-    remove_file(fresh)
+    _remove_file(fresh)
     store = ReviewStore(fresh, settings)
     try:
         feed(store)
@@ -453,5 +456,20 @@ def rebuild(
         store.close()
     if path.exists():
         require_replaceable(path)
-    take_place(fresh, path)
+    _take_place(fresh, path)
     return Rebuilt(events, new, unknown, found)
+
+
+_LOGS = ("-wal", "-shm")
+
+
+def _remove_file(path: Path, suffixes: Sequence[str] = ("", *_LOGS)) -> None:
+    """Remove a closed store with its logs."""
+    for suffix in suffixes:
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def _take_place(fresh: Path, path: Path) -> None:
+    """Put a closed, settled store in the place of another, whole or not at all."""
+    _remove_file(path, _LOGS)  # first: beside another database, SQLite would play them into that
+    os.replace(fresh, path)

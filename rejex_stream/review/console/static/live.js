@@ -214,12 +214,13 @@ if (box) {
   connect();
   every(5000, async () => {
     const parts = new URLSearchParams({ pipeline: data.pipeline, stream: data.stream, hours: data.hours });
+    if (data.first_line) parts.set("from", data.first_line);
     const response = await fetch(`/live/streams?${parts}`).catch(() => null);
     if (!response || !response.ok) return;
     const text = await response.text();
     const body = $("#streams");
     if (!body.contains(document.activeElement)) body.innerHTML = text;
-    const found = await call(`/api/live?${parts}`).catch(() => null);
+    const found = await call(`/api/live?${parts}&parts=said`).catch(() => null);
     if (found) { showMarks(found.marks); show(found.status); plot.redraw(false); }
   });
   onKeys({ pan_left: () => pan(-0.25), pan_right: () => pan(0.25), zoom_in: () => magnify(0.5), zoom_out: () => magnify(2), reset });

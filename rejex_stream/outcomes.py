@@ -94,7 +94,7 @@ class OutcomeCounts:
         self.add_verdicts(verdicts)
         self.n_invalid += len(outcomes) - len(verdicts)
         self.n_reviews += sum(outcome.review is not None for outcome in outcomes)
-        changes = [outcome.incident for outcome in outcomes if outcome.incident is not None]
+        changes = [change for outcome in outcomes for change in outcome.incidents]
         self.n_incidents += sum(incident.version == 1 for incident in changes)
 
     def add_verdicts(self, verdicts: Iterable[Verdict]) -> None:

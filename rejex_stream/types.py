@@ -222,8 +222,9 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     version
         From 1, one more with every change; a command names the version that it answers.
     state, ended
-        Where it stands; why it is over (``recovered``, ``adopted``, ``adopted_by_age``), for
-        ``closed`` ones.
+        Where it stands; why it is over, for ``closed`` ones: ``recovered``, ``adopted``,
+        ``adopted_by_age``, ``hold_off`` (``hold.enabled`` is off now), ``forgotten`` (the stream
+        was silent for ``state.forget_after``; counts are those told last).
     stream_key, sensors
         Whose it is.
     onset_ms, opened_ms, changed_ms
@@ -507,15 +508,15 @@ class FollowUp(msgspec.Struct, frozen=True, kw_only=True):
 class Outcome(NamedTuple):
     """One record and what became of it: exactly one of `verdict` and `invalid` is set.
 
-    `incident` is set where this event changed one: opened it, moved it on, closed it. `replies`
-    say what became of the commands that hold from this event on. `follow_up` tells what came after
-    a review item, up to this event.
+    `incidents` are those that this event changed: opened, moved on, closed; its own stream's last,
+    after those of streams that are forgotten with it. `replies` say what became of the commands
+    that hold from this event on. `follow_up` tells what came after a review item, up to this event.
     """
 
     record: Record
     verdict: Verdict | None = None
     invalid: Invalid | None = None
     review: ReviewItem | None = None
-    incident: Incident | None = None
+    incidents: tuple[Incident, ...] = ()
     replies: tuple[CommandReply, ...] = ()
     follow_up: FollowUp | None = None

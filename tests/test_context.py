@@ -147,6 +147,15 @@ def test_normals_near_the_band_and_anomalies_are_drawn_in_shares_of_their_own():
     assert drawn(Label.ANOMALY, 99) == [1.0] * 400
 
 
+@pytest.mark.parametrize("where", ["held", "planned"])
+@pytest.mark.parametrize("label", [Label.NORMAL, Label.ANOMALY])
+def test_what_is_held_or_planned_is_never_an_audit(where, label):
+    context = ReviewItems(["x"], points=0, audit=AuditDraw(1.0, 1.0, 1.0))
+    reading, verdict = event(0)
+    judged = msgspec.structs.replace(verdict, label=label, **{where: True})
+    assert context.observe(reading, judged) is None
+
+
 def test_nobody_foresees_a_draw_without_the_key():
     places = [Position("t", 0, offset) for offset in range(4000)]
     draws = [

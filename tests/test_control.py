@@ -183,7 +183,7 @@ def answered(control, words=None, script=None, **knobs):
 
 def test_an_incident_is_answered_by_its_partition_and_its_changes_are_told_once():
     sink, found = answered(ListControl())
-    opened = [out.incident for out in sink.outcomes if out.incident]
+    opened = [change for out in sink.outcomes for change in out.incidents]
     assert opened
     control = ListControl()
     first = opened[0]
@@ -201,14 +201,12 @@ def test_an_incident_is_answered_by_its_partition_and_its_changes_are_told_once(
     ]  # fmt: skip
     assert found["stale"].said == "it is at version 2, not 1"
     assert found["late"].said == f"input-0 has no incident {first.id!r}"
-    changes = [
-        out.incident for out in sink.outcomes if out.incident and out.incident.id == first.id
-    ]
+    changes = [change for out in sink.outcomes for change in out.incidents if change.id == first.id]
     assert [(change.version, change.state, change.answer) for change in changes] == [
         (1, "open", None), (2, "fault", "f"), (3, "closed", "n"),
     ]  # fmt: skip
     assert all(
-        out.incident.position == out.record.position for out in sink.outcomes if out.incident
+        change.position == out.record.position for out in sink.outcomes for change in out.incidents
     )
 
 
@@ -366,7 +364,7 @@ def test_any_bytes_are_a_command_or_refused(said):
 
 def test_what_was_written_of_an_incident_is_read_again():
     sink, _ = answered(ListControl())
-    for incident in [out.incident for out in sink.outcomes if out.incident]:
+    for incident in [change for out in sink.outcomes for change in out.incidents]:
         assert decode_incidents(encode_incident(incident)) == incident
         assert str(position_of(incident.id)) == incident.id
 

@@ -325,6 +325,21 @@ def test_a_snapshot_goes_on_under_another_hold():
     assert not any(v.held for v in play(off, feed[2_300:]))
 
 
+def test_a_hold_that_is_turned_off_ends_what_is_open_with_the_next_event():
+    feed = sensors(3_000, 2_000, 30.0, phi=0.0)
+    at = Engine(small(), InlineExecutor())
+    play(at, feed[:2_200])
+    (opened,) = at.take_incidents()
+    at.decide(small(hold=Hold(enabled=False)).decision)
+    play(at, feed[2_200:2_300], 7)
+    (closed,) = at.take_incidents()
+    assert (closed.id, closed.version, closed.state) == (opened.id, 2, IncidentState.CLOSED)
+    assert (closed.ended, closed.position) == ("hold_off", feed[2_200].position)
+    assert closed.n_events == 2_200 - closed.onset_seq
+    assert at.open_incidents() == []
+    assert "has ended (hold_off)" in answer(at, FAULT, opened).said
+
+
 def test_a_held_stream_waits_for_no_fit():
     at = Engine(small(), InlineExecutor())
     play(at, sensors(2_300, 2_000, 30.0, phi=0.0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -12,11 +13,13 @@ from hypothesis import strategies as st
 
 from rejex_stream.decode import JsonDecoder
 from rejex_stream.decode.mapping import FieldMapping
-from rejex_stream.engine import Engine
+from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.lives import Limits, Lives
+from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.errors import CheckpointError
 from rejex_stream.features import Feature, FeatureSpec
 from rejex_stream.monitor import MonitorBank
+from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.loop import RunSettings
 from rejex_stream.run.monitors import PartitionMonitor
@@ -25,7 +28,8 @@ from rejex_stream.run.progress import SensorsForgotten
 from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.testing import ListSink, ListSource
 from rejex_stream.testing import MemorySnapshotStore as Store
-from rejex_stream.types import Label, Partition, Position, Reading, Reason, Record
+from rejex_stream.types import IncidentState, Label, Partition, Position, Reading, Reason, Record
+from tests.streams import Distance
 from tests.test_decisions import Watching
 from tests.test_runtime import play
 from tests.test_state_moves import CONFIG, SPEC
@@ -236,6 +240,43 @@ def test_what_is_replayed_is_replayed_by_the_limits_of_then():
     now.decide()
     (live,) = now.process([record(4, 4, "c")])
     assert live.verdict.reason is Reason.WARM_UP
+
+
+HOLDING = EngineSpec(
+    Distance(), FeatureSpec(("x",)), RejectionPolicy(0.1, tolerance=4), window=100, evidence=False,
+    schedule=RefitSchedule(first_fit_events=100, refit_lag_events=10),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_incidents_of_streams_that_are_forgotten_end_with_the_event_that_forgets_them(seed):
+    told = [
+        record(i, i, "ab"[i % 2], x=(i * 7919) % 101 + (900 if i > 700 else 0)) for i in range(900)
+    ]
+    told += [record(900 + i, 900 + 100 * i, "cd"[i % 2]) for i in range(30)]
+    rng = random.Random(seed)
+    state, changes, events, parts = state_of(HOLDING, forget_after_ms=800), [], told, {}
+    while events:
+        outcomes = state.process(events[: (size := rng.choice([1, 5, 60]))])
+        changes += [(o.record.position, i) for o in outcomes for i in o.incidents]
+        events = events[size:]
+        if rng.random() < 0.2:
+            piece = state.snapshot().encoded()
+            parts = {k: v for k, v in (parts | piece.parts).items() if v is not None}
+            state = state_of(HOLDING, forget_after_ms=800)
+            state.restore(parts)
+            state.decide()
+    opened = {i.id: i for _, i in changes if i.version == 1}
+    ended = [(at, i) for at, i in changes if i.state is IncidentState.CLOSED]
+    assert (
+        sorted(i.stream_key for _, i in ended)
+        == sorted(i.stream_key for i in opened.values())
+        == ["a", "b"]
+    )
+    for at, incident in ended:
+        assert (incident.ended, incident.position, incident.version) == ("forgotten", at, 2)
+    assert len({at for at, _ in ended}) == 1
+    assert state._engine.open_incidents() == []
 
 
 def test_the_limits_come_from_the_settings_and_forgetting_is_told_once():

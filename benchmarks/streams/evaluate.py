@@ -50,6 +50,7 @@ def evaluate(stream: Stream, said: dict[str, Array]) -> dict[str, Any]:
         "rejection_rate": float(rejected.mean()),
         "ambiguous_rate": float(ambiguous.mean()),
         "constant_rate": float(constant.mean()),
+        "held_rate": float((part["held"] == 1).mean()),
         "policies": {
             "as shipped": verdict_numbers(shipped, y),
             "NoReject": verdict_numbers(hard, y),
@@ -65,7 +66,7 @@ def evaluate(stream: Stream, said: dict[str, Array]) -> dict[str, Any]:
         for numbers in row["policies"].values():
             prices = costs(case, CONTAMINATION)
             numbers.setdefault("cost", {})[case] = cost(Counts(*numbers["counts"]), prices)
-    ranked &= ~constant
+    ranked &= ~constant & (part["held"] == 0)  # a reference that stands still follows another law
     normal = ranked & (y == 0)
     width = _widths(part["window"][ranked])
     row["rate"] = {

@@ -19,7 +19,6 @@ from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.features import Feature, FeatureSpec
-from rejex_stream.incidents import Hold
 from rejex_stream.rejection.budget import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Position, Reading
@@ -57,7 +56,6 @@ def spec_for(stream: Stream, detector: str) -> EngineSpec:
         RejectionPolicy(CONTAMINATION, rate=RATE),
         window=window_for(stream),
         evidence=False,
-        hold=Hold(enabled=False),  # segments that are labelled are known to end
         schedule=RefitSchedule(
             first_fit_events=min(2000, stream.warm_up - lag - _LONGEST),
             refit_every_events=4000,
@@ -112,6 +110,7 @@ def said(stream: Stream, detector: str, cache: Path) -> dict[str, npt.NDArray[np
             "label",
             "warm_up",
             "constant",
+            "held",
             "epoch",
         )
     }
@@ -132,6 +131,7 @@ def said(stream: Stream, detector: str, cache: Path) -> dict[str, npt.NDArray[np
             result["label"][i] = code[str(verdict.label)]
             result["warm_up"][i] = str(verdict.reason) == "warm_up"
             result["constant"][i] = str(verdict.reason) == "constant_window"
+            result["held"][i] = verdict.held
             result["window"][i] = verdict.window_len
             if verdict.model_epoch is not None:
                 result["epoch"][i] = verdict.model_epoch

@@ -324,7 +324,7 @@ def _ranking(rows: list[Row], others: list[Row]) -> Section:
         "`max |z|` are over the streams that a score has seen; *sources won* are those whose mean "
         "VUS-PR is above its. Recall is that of labelled segments where runs of false alarms are "
         "one in 1,000 events. *Raw* orders a detector by its score under the model that speaks, "
-        "instead of the severity that a sliding window gives it.\n"
+        "instead of the severity that its window gives it, which slides where nothing is held.\n"
     )
     yield _summary(rows, others)
     for metric, title in (("vus_pr", "VUS-PR"), ("recall", "Recall"), ("auc_pr", "AUC-PR")):
@@ -454,7 +454,7 @@ def _rate(rows: list[Row]) -> Section:
         "rate",
         ["autocorrelation of normal ranks", "runs", "expected", "measured",
          "measured, normal events", "95 % over runs", "mean absolute gap",
-         "within a factor 2", "flagged, normal (γ = .05)", "in constant windows"],
+         "within a factor 2", "flagged, normal (γ = .05)", "in constant windows", "held"],
     )  # fmt: skip
     for name, members in by_class(rows):
         group = [row for row in members if row["rate"]["measured_normal"] is not None]
@@ -470,11 +470,12 @@ def _rate(rows: list[Row]) -> Section:
             f"{np.mean((measured >= expected / 2) & (measured <= 2 * expected)):.0%}",
             _mean(group, lambda row: row["rate"]["flagged_normal"]),
             _mean(group, lambda row: row["constant_rate"]),
+            _mean(group, lambda row: row["held_rate"]),
         )  # fmt: skip
     yield (
         "The expectation w / (n + 1) is exact for exchangeable scores. Streams are not: they "
         "drift, and their normal events follow one another. Per run of a detector on a stream, "
-        "ranked events only; a window of one repeated score is a state of the sensor, and its "
-        "events are counted apart (last column, share of all events).\n"
+        "ranked events only, and none that is held; a window of one repeated score is a state of "
+        "the sensor. Both are counted apart (last columns, shares of all events).\n"
     )
     yield table

@@ -134,7 +134,7 @@ def _digest() -> str:
     """Return what tells one state of the code from another: a hash of all that decides a row."""
     root = Path(__file__).parents[2]
     digest = hashlib.sha256()
-    for folder in ("types.py", "features", "detectors", "rejection", "engine"):
+    for folder in ("types.py", "features", "detectors", "rejection", "incidents", "engine"):
         place = root / "rejex_stream" / folder
         for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
             digest.update(path.read_bytes())

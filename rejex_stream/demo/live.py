@@ -73,8 +73,8 @@ class Board:
         """Take note of a batch."""
         for outcome in outcomes:
             self.done += 1
-            if outcome.incident is not None:
-                self.incidents[outcome.incident.id] = outcome.incident
+            for incident in outcome.incidents:
+                self.incidents[incident.id] = incident
             if outcome.verdict is None:
                 self.unreadable += 1
             else:

@@ -262,8 +262,8 @@ def _message(
 def _cloud_event_headers() -> dict[str, Any]:
     says = {
         "ce_specversion": "1.0",
-        "ce_id": "topic-partition-offset@pipeline version, of a reply the command's id before it: "
-        "equal for every repeat.",
+        "ce_id": "topic-partition-offset@pipeline version, of a reply the command's id before it, "
+        "of a forgotten stream's incident that incident's: equal for every repeat.",
         "ce_source": "/rejex-stream/<pipeline>.",
         "ce_type": f"{VERDICT_TYPE}, {REVIEW_TYPE}, {FOLLOW_UP_TYPE}, "
         f"{INCIDENT_TYPE} or {REPLY_TYPE}: switch on it.",

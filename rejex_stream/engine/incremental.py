@@ -58,6 +58,9 @@ class IncrementalModel:
         self._scorer: IncrementalScorer = detector.start(feature_names, seed=seed)
         self._warm_until = detector.warm_up_events
         self._known = RowBuffer(_KNOWN_ROWS, len(feature_names))
+        self._learnt: list[
+            FloatArray
+        ] = []  # and not among those known yet: many at once are cheaper
         self._watch = watch
         self._waiting: deque[FloatArray] = deque()
         self._held = RowBuffer(window, len(feature_names))
@@ -83,6 +86,7 @@ class IncrementalModel:
             scores.append(score_one(x))
             learn_one(x)
         if len(X):
+            self._newest()
             self._known.extend(X)  # so that explaining may begin with any row
         dropped = min(len(X), max(0, self._warm_until - self.rows_seen))
         self.rows_seen += len(X)
@@ -118,7 +122,16 @@ class IncrementalModel:
 
     def _learn(self, x: FloatArray) -> None:
         self._scorer.learn_one(x)
-        self._known.extend(x[None])
+        self._learnt.append(x)
+        if len(self._learnt) == _KNOWN_ROWS:
+            self._newest()
+
+    def _newest(self) -> FloatArray:
+        """Return the last rows learnt, as many as are remembered."""
+        if self._learnt:
+            self._known.extend(np.array(self._learnt))
+            self._learnt.clear()
+        return self._known.last(_KNOWN_ROWS)
 
     def _make(self, turn: Turn, judge: Judge) -> None:
         """Do with the rows what a turn of the last event asks for."""
@@ -162,7 +175,7 @@ class IncrementalModel:
 
     def medians(self) -> FloatArray:
         """Return the medians of the last rows learnt, shape (d,)."""
-        return np.median(self._known.last(_KNOWN_ROWS), axis=0)
+        return np.median(self._newest(), axis=0)
 
     def age_events(self) -> int:
         """Return how many rows have been learnt."""
@@ -174,7 +187,7 @@ class IncrementalModel:
     def state(self) -> Callable[[], dict[str, Any]]:
         """Take what changes with every row as it is now; the model's own part is encoded here."""
         rows_seen, model = self.rows_seen, self._scorer.state()
-        known = self._known.last(_KNOWN_ROWS)
+        known = self._newest()
         waiting = np.array(self._waiting).reshape(len(self._waiting), len(self._names))
         held, warm_until = self._held.last(len(self._held)), self._warm_until
         # As it was written before there were incidents, where there were none.

@@ -165,7 +165,7 @@ class BatchModel:
             stop = len(rows)
             if not (held or planned):
                 self._settle(judge)
-                stop = min(stop, start + self._until_boundary())
+                stop = min(stop, start + self._until_boundary(judge))
             X = np.array(rows[start:stop], dtype=np.float64)
             if self._serving is None:
                 segment = Segment(start, stop, None, -1, None)
@@ -307,12 +307,12 @@ class BatchModel:
         needed = self._serving is None or self.is_adopting
         return refits or (needed and self._pending is None)
 
-    def _until_boundary(self) -> int:
+    def _until_boundary(self, judge: Judge) -> int:
         """Rows until something happens."""
         seen = self.rows_seen - self._origin
         boundaries = [self._schedule.next_request(seen) + self._origin]
         if self._watch.active:
-            boundaries.append(self._watch.next_look(self.rows_seen))
+            boundaries.append(self._watch.next_look(self.rows_seen, judge.window))
         if self._pending is not None:
             boundaries.append(self._pending.requested_at + self._schedule.refit_lag_events)
         if self._shadow is not None:

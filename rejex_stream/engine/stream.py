@@ -169,7 +169,7 @@ class StreamState:
         A turn is all that one model scores; where the stream shares its credit, a single event, so
         that its turn can wait for those of other streams.
         """
-        if not self._watch.active and self._watch.forget():
+        if not self._watch.active and self._watch.forget(readings[0], self.seq):
             self._model.forget_held()
         plans = (*self._calendar, *self._plans.all)
         if not plans:

@@ -201,12 +201,17 @@ class Watch:
         elif self._kept_level:
             self.level, self._kept_level = self._kept_level, 0.0
 
-    def forget(self) -> bool:
-        """Forget, where it does not watch, what it knew; return whether there was anything."""
+    def forget(self, reading: Reading, seq: int) -> bool:
+        """Forget, where it does not watch, what it knew; return whether there was anything.
+
+        What is open ends with this event.
+        """
         known = bool(self.since) or self._open is not None or self._measured > 0
+        if self._open is not None:
+            self._end(reading, seq, "hold_off")
         if known:
             self.since.clear()
-            self._open, self._inflation, self._measured = None, None, 0
+            self._inflation, self._measured = None, 0
             self.limit, self._kept_level = math.inf, 0.0
         return known
 
@@ -274,9 +279,10 @@ class Watch:
             self._calm()
             self.measure(window)
 
-    def next_look(self, rows: int) -> int:
+    def next_look(self, rows: int, window: ScoreWindow) -> int:
         """Return the first row count above `rows` at which :meth:`look` has something to do."""
-        return (rows // self._quarter + 1) * self._quarter
+        step = self._quarter * (_OLD if len(window) == window.capacity else 1)
+        return (rows // step + 1) * step
 
     def look(self, rows: int, window: ScoreWindow) -> None:
         """Measure anew where it is due: as a window fills, and every four windows from then on."""

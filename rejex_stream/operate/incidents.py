@@ -6,7 +6,7 @@ must be called once: such incidents are one alert, for as long as one of them is
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from rejex_stream.types import Incident, IncidentState, Partition
@@ -87,12 +87,6 @@ class OpenIncidents:
         """Drop those of a partition that is no longer ours; who owns it now tells of them."""
         for name, incident in list(self._open.items()):
             if incident.position[:2] == partition:
-                self._closed(name)
-
-    def forget_streams(self, partition: Partition, streams: Collection[str]) -> None:
-        """Drop those of streams that were silent for so long that they are forgotten."""
-        for name, incident in list(self._open.items()):
-            if incident.position[:2] == partition and incident.stream_key in streams:
                 self._closed(name)
 
     def to_tell(self) -> Sequence[Incident | Flood]:

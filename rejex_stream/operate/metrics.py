@@ -316,8 +316,8 @@ class RunMetrics:
             if outcome.verdict is not None:
                 group = self._groups.of(outcome.verdict.stream_key)
                 grouped.setdefault(group, []).append(outcome)
-                if outcome.incident is not None:
-                    self._incidents.count(outcome.incident, group)
+                for incident in outcome.incidents:
+                    self._incidents.count(incident, self._groups.of(incident.stream_key))
             elif outcome.invalid is not None:
                 self._invalid.labels(self._pipeline, outcome.invalid.stage).inc()
                 self._dead_letters.labels(self._pipeline).inc()

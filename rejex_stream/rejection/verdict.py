@@ -204,9 +204,10 @@ class Judge:
         )
         still = held or planned
         level, least, ordinary, most, since = 0.0, math.inf, 0.0, 0.0, None
+        limit = math.inf
         if watcher is not None and not still:
             level, least, ordinary = watcher.level, watcher.least, watcher.ordinary
-            most, since = watcher.most, watcher.since
+            most, since, limit = watcher.most, watcher.since, watcher.limit
         policy, window, judged_by = self._policy, self.window, self._decide
         rank_of, push, by_mid_rank = window.rank, window.push, policy.ties == "mid"
         first, capacity, n = policy.first_window, window.capacity, len(window)
@@ -314,15 +315,15 @@ class Judge:
             # Only a window whose other scores all equal the newcomer can have become constant.
             self._constant = ties >= n - 1 and window.is_constant
             if level or rare > least:
-                assert watcher is not None  # or nothing would be above `least`
-                assert since is not None
+                assert since is not None  # or nothing would be above `least`
                 level += (rare if rare < most else most) - ordinary
                 if level <= 0.0:
                     level = 0.0
                     since.clear()
                 else:
                     since.append((verdict, evicted))
-                    if level >= watcher.limit:
+                    if level >= limit:
+                        assert watcher is not None  # nor would there be a limit
                         watcher.level = level
                         watcher.stop()
                         return which.index(i) + 1

@@ -75,7 +75,13 @@ class AuditDraw:
             )
 
     def probability(self, verdict: Verdict) -> float:
-        """Return how probable it is that an accepted event is audited. O(1)."""
+        """Return how probable it is that an accepted event is audited. O(1).
+
+        None that is held or planned is: an incident asks one question, not one an event, and such
+        events are in no rate that an audit is about.
+        """
+        if verdict.held or verdict.planned:
+            return 0.0
         if verdict.label is Label.ANOMALY:
             return self.rate if self.anomaly_rate is None else self.anomaly_rate
         if self.near_rate is None or not _is_near(verdict):

@@ -7,6 +7,8 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from rejex_stream.decode import DecidingDecoder, Decoder
 from rejex_stream.engine.checkpoint import seal, split_parts, unseal
 from rejex_stream.engine.engine import Origin, Restored, origin
@@ -26,6 +28,8 @@ from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.types import (
     Command,
     CommandReply,
+    Incident,
+    IncidentState,
     Invalid,
     Outcome,
     Partition,
@@ -167,11 +171,15 @@ class PartitionState:
         self, taken: Sequence[tuple[Record, Reading | Invalid]], *, replaying: bool
     ) -> list[Outcome]:
         items, outcomes, at = [item for _, item in taken], list[Outcome](), 0
+        ended: tuple[Incident, ...] = ()
         self.parts.before([item for item in items if isinstance(item, Reading)])
         while at < len(taken):
             heard = self._lives.hear(items, at)
             away = {i - at for i in heard.turned_away}
-            outcomes += self._judge_heard(taken[at : heard.end], away, replaying=replaying)
+            judged = self._judge_heard(taken[at : heard.end], away, ended, replaying=replaying)
+            outcomes += judged
+            if heard.end < len(taken):  # the next event is the one that makes the time pass
+                ended = self._ended(heard.gone, items[heard.end])
             self._forget(heard.gone)
             at = heard.end
         return outcomes
@@ -180,10 +188,14 @@ class PartitionState:
         self,
         taken: Sequence[tuple[Record, Reading | Invalid]],
         away: Collection[int],
+        ended: tuple[Incident, ...],
         *,
         replaying: bool,
     ) -> list[Outcome]:
-        """Give an outcome for each; those at `away` are of sensors that nobody knows."""
+        """Give an outcome for each; those at `away` are of sensors that nobody knows.
+
+        The first of them has `ended` incidents of streams that are forgotten.
+        """
         readings = [
             item for i, (_, item) in enumerate(taken) if isinstance(item, Reading) and i not in away
         ]
@@ -204,10 +216,12 @@ class PartitionState:
                 reading, verdict = next(answers)
                 review = observe(reading, verdict)
                 after = follow_up(verdict) if review is None else None
-                outcomes.append(new(Outcome, (record, verdict, None, review, None, (), after)))
-        changed = {incident.position: incident for incident in self._engine.take_incidents()}
+                outcomes.append(new(Outcome, (record, verdict, None, review, (), (), after)))
+        changed = {incident.position: (incident,) for incident in self._engine.take_incidents()}
         if changed:
-            outcomes = [o._replace(incident=changed.get(o.record.position)) for o in outcomes]
+            outcomes = [o._replace(incidents=changed.get(o.record.position, ())) for o in outcomes]
+        if ended:
+            outcomes[0] = outcomes[0]._replace(incidents=(*ended, *outcomes[0].incidents))
         if self._replies and outcomes:
             outcomes[0] = outcomes[0]._replace(replies=self._replies)
             self._replies = ()
@@ -220,6 +234,20 @@ class PartitionState:
             self.next_offset = taken[-1][0].position.offset + 1
             self.n_events += len(taken)
         return outcomes
+
+    def _ended(self, gone: Gone, item: object) -> tuple[Incident, ...]:
+        """Return the end of each incident of the streams that an event has forgotten."""
+        if not gone.streams:
+            return ()
+        assert isinstance(item, Reading)  # nothing else has a time
+        return tuple(
+            replace(
+                incident, position=item.position, version=incident.version + 1,
+                state=IncidentState.CLOSED, ended="forgotten", changed_ms=item.event_time_ms,
+            )
+            for incident in self._engine.open_incidents()
+            if incident.stream_key in gone.streams
+        )  # fmt: skip
 
     def _forget(self, gone: Gone) -> None:
         self.parts.before_forgetting(gone)

@@ -106,7 +106,7 @@ INCIDENT = Incident(
 def test_a_change_of_an_incident_stands_behind_its_verdict_and_a_reply_before_it():
     reply = CommandReply(command="c-1", accepted=True, said="it is a fault")
     told = Outcome(
-        record(headers=(("traceparent", b"00-1"),)), verdict(), None, None, INCIDENT, (reply,)
+        record(headers=(("traceparent", b"00-1"),)), verdict(), None, None, (INCIDENT,), (reply,)
     )
     first, second, third = MESSAGES.of([told])
     assert [m.topic for m in (first, second, third)] == [
@@ -131,6 +131,17 @@ def test_a_change_of_an_incident_stands_behind_its_verdict_and_a_reply_before_it
     assert headers["traceparent"] == b"00-1"
 
 
+def test_incidents_of_streams_that_one_event_forgets_are_told_apart():
+    gone = [
+        msgspec.structs.replace(INCIDENT, id=f"in-5-{i}", stream_key=f"line {i}", ended="forgotten")
+        for i in range(2)
+    ]
+    _, first, second = MESSAGES.of([Outcome(record(), verdict(), None, None, tuple(gone))])
+    assert [dict(m.headers)["ce_id"] for m in (first, second)] == [
+        b"in-5-0-in-5-42@3", b"in-5-1-in-5-42@3",
+    ]  # fmt: skip
+
+
 def test_what_people_said_of_an_unreadable_record_s_place_is_answered_there_too():
     broken = Invalid(POSITION, "decode", "not JSON")
     reply = CommandReply(command="c-1", accepted=False, said="no")
@@ -141,14 +152,14 @@ def test_what_people_said_of_an_unreadable_record_s_place_is_answered_there_too(
 def test_an_incident_that_is_too_large_loses_names_and_a_reply_its_words():
     many = msgspec.structs.replace(INCIDENT, sensors=tuple(f"sensor {i}" for i in range(5_000)))
     reply = CommandReply(command="c" * 100, accepted=False, said="\x01" * 9_000)
-    first, _, third = MESSAGES.of([Outcome(record(), verdict(), None, None, many, (reply,))])
+    first, _, third = MESSAGES.of([Outcome(record(), verdict(), None, None, (many,), (reply,))])
     assert max(_size(first), _size(third)) < LIMIT
     assert not decode_incidents(first.value)[1].accepted
     kept = decode_incidents(third.value)
     assert kept.sensors == many.sensors[: len(kept.sensors)]
     assert 0 < len(kept.sensors) < 5_000
     nameless = msgspec.structs.replace(INCIDENT, stream_key="x" * 9_000, sensors=())
-    _, third = MESSAGES.of([Outcome(record(), verdict(), None, None, nameless)])
+    _, third = MESSAGES.of([Outcome(record(), verdict(), None, None, (nameless,))])
     assert third.topic == "rejex.deadletter"
 
 

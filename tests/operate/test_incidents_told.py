@@ -17,7 +17,6 @@ from rejex_stream.run.progress import (
     PartitionClosed,
     PartitionOpened,
     Progress,
-    SensorsForgotten,
 )
 from rejex_stream.types import (
     ChannelEvidence,
@@ -67,7 +66,7 @@ def incident(offset=9, version=1, state=OPEN, **more):
 def outcome(changed):
     place = changed.position
     said = Verdict(place, changed.stream_key, changed.sensors[0], 0, 0, Label.ANOMALY)
-    return Outcome(Record(place, None, b""), said, incident=changed)
+    return Outcome(Record(place, None, b""), said, incidents=(changed,))
 
 
 class _Engine:
@@ -221,16 +220,6 @@ def test_one_sensor_that_opens_often_is_no_flood():
     for i in range(20):
         told = seen.changed(incident(i, stream_key="WT-1", sensors=("WT-1",)))
         assert isinstance(told, Incident)
-
-
-def test_a_sensor_that_is_forgotten_has_no_open_incident():
-    watch = watching()
-    for changed in (incident(), incident(20)):
-        watch.outcomes(FARM, [outcome(changed)], replaying=False)
-    watch.event(SensorsForgotten(Partition("farm", 1), ("WT-9",), replaying=False))
-    watch.event(SensorsForgotten(FARM, ("WT-9",), replaying=False))
-    look(watch)
-    assert metric(watch, "rejex_held_streams{")[0].endswith(" 1.0")
 
 
 # --------------------------------------------------------------------------------- metrics

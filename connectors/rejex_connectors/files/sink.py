@@ -106,7 +106,7 @@ class FileSink:
         """Encode and keep. O(outcomes)."""
         verdicts, dead = self._pending["verdicts"], self._pending["deadletter"]
         incidents = self._pending["incidents"]
-        for record, verdict, invalid, review, incident, replies, after in outcomes:
+        for record, verdict, invalid, review, changes, replies, after in outcomes:
             if replies:
                 incidents += [encode_reply(record.position, reply) for reply in replies]
             if verdict is not None:
@@ -117,8 +117,8 @@ class FileSink:
                 self._pending["review"].append(encode_review(review))
             elif after is not None and self._review:
                 self._pending["review"].append(encode_follow_up(after))
-            if incident is not None:
-                incidents.append(encode_incident(incident))
+            if changes:
+                incidents += map(encode_incident, changes)
 
     def commit(self, next_offsets: Mapping[Partition, int]) -> None:
         """Append what was written, and make it durable together with the offsets.

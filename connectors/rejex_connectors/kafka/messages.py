@@ -98,7 +98,7 @@ class OutcomeMessages:
         limit = self._limit - _RECORD_OVERHEAD
         headers_of, topic, n = self._verdict_headers.of, self._verdicts, self._n_verdicts
         new = tuple.__new__  # nearly twice as fast as calling a named tuple's class
-        for record, verdict, invalid, review, incident, replies, after in outcomes:
+        for record, verdict, invalid, review, incidents, replies, after in outcomes:
             for reply in replies:
                 yield self._replied(record.position, reply, limit)
             if verdict is None:
@@ -118,7 +118,7 @@ class OutcomeMessages:
                     yield self._reviewed(record, verdict, review, limit)
                 elif after is not None:
                     yield self._followed(record, after, limit)
-            if incident is not None:
+            for incident in incidents:
                 yield self._changed(record, incident, limit)
 
     def _replied(self, position: Position, reply: CommandReply, limit: int) -> Message:
@@ -140,6 +140,10 @@ class OutcomeMessages:
         headers = self._incident_headers.of(
             position, incident.stream_key, incident.changed_ms, record.headers
         )
+        if incident.ended == "forgotten":  # one event may forget many streams
+            of_event = dict(headers)
+            at = f"{incident.id}-".encode("utf-8", "replace") + of_event["ce_id"]
+            headers = list((of_event | {"ce_id": at}).items())
         to = position.partition % self._n_incidents
         while True:
             value = encode_incident(incident)

@@ -37,7 +37,6 @@ from rejex_stream.run.progress import (
     RunEvent,
     RunObserver,
     RunSummary,
-    SensorsForgotten,
 )
 from rejex_stream.run.retry import Retries
 from rejex_stream.run.settings import RunSettings
@@ -362,12 +361,12 @@ class _Watch:
     ) -> None:
         """Tell of the incidents that changed; what is replayed may not have been told before."""
         for outcome in outcomes:
-            if outcome.incident is not None:
-                told = self._incidents.changed(outcome.incident)
+            for incident in outcome.incidents:
+                told = self._incidents.changed(incident)
                 if told is not None:
                     self._tell(told)
                 if not replaying:
-                    self._on_incident(outcome.incident)
+                    self._on_incident(incident)
 
     def event(self, event: RunEvent) -> None:
         """Learn what is open in a partition that is ours now; let go of one that is not.
@@ -377,8 +376,6 @@ class _Watch:
         if isinstance(event, PartitionOpened):
             for incident in self._engines[event.partition].open_incidents():
                 self._incidents.changed(incident)
-        if isinstance(event, SensorsForgotten):
-            self._incidents.forget_streams(event.partition, event.streams)
         if isinstance(event, PartitionClosed):
             self._monitors.pop(event.partition, None)
             self._engines.pop(event.partition, None)

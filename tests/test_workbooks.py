@@ -49,6 +49,8 @@ def test_every_cell_has_one_text_and_the_sheet_ends_with_its_last(book):
     ]
     assert values(source) == expected
     assert workbook_of(str(book)) == "excel"
+    named = book.rename(book.with_name("export"))  # standard input has no ending either
+    assert values(FileSource(named, format="excel")) == expected
 
 
 def test_another_sheet_below_its_title(book):

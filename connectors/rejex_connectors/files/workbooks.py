@@ -13,6 +13,7 @@ import json
 import os
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import date, datetime
 from importlib import import_module
 from typing import Any, Final, Literal
@@ -75,9 +76,8 @@ def sheets_of(path: str) -> list[str]:
     ConnectorError
         If it cannot be read.
     """
-    book = _open_excel(path)
-    names: list[str] = book.sheetnames
-    book.close()
+    with _opened(path) as book:
+        names: list[str] = book.sheetnames
     return names
 
 
@@ -162,21 +162,25 @@ def _damaged(path: str, error: Exception) -> ConnectorError:
     return ConnectorError(f"{path} cannot be read: {str(error) or type(error).__name__}")
 
 
-def _open_excel(path: str) -> Any:  # noqa: ANN401
-    require_reader("excel")
+@contextmanager
+def _opened(path: str) -> Iterator[Any]:
     import openpyxl
 
     try:
-        return openpyxl.load_workbook(path, read_only=True, data_only=True)
+        file = open(path, "rb")  # noqa: SIM115 - closed below
     except OSError as error:
-        raise ConnectorError(f"{path} cannot be opened: {error.strerror or error}") from error
-    except Exception as error:  # see read
-        raise _damaged(path, error) from error
+        raise ConnectorError(f"{path} cannot be opened: {error.strerror}") from error
+    with file:
+        try:  # by its bytes: of a path, openpyxl looks at the ending
+            book = openpyxl.load_workbook(file, read_only=True, data_only=True)
+        except Exception as error:  # see read
+            raise _damaged(path, error) from error
+        yield book
+        book.close()
 
 
 def _excel(path: str, name: str | None) -> Iterator[Sequence[object]]:
-    book = _open_excel(path)
-    try:
+    with _opened(path) as book:
         if name is not None and name not in book.sheetnames:
             raise ConfigError(
                 f"{path} has no sheet {name!r}: it has {', '.join(map(repr, book.sheetnames))}."
@@ -186,8 +190,6 @@ def _excel(path: str, name: str | None) -> Iterator[Sequence[object]]:
             raise ConfigError(f"{path}: the sheet {sheet.title!r} is a chart, no table.")
         sheet.reset_dimensions()  # what programs write there is not always so
         yield from sheet.iter_rows(values_only=True)
-    finally:
-        book.close()
 
 
 def _parquet(path: str) -> Iterator[Sequence[object]]:

@@ -150,8 +150,8 @@ def main() -> None:
                 rows,
             )
         ],
-        note="Bytes before compression. An open queue asks for its counts, and for its rows only where "
-        "something changed: that costs what the first load does.",
+        note="Bytes before compression. An open queue asks for its counts, and for its rows where "
+        "something changed alone: that costs what the first load does.",
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 import sqlite3
 
 import msgspec
@@ -14,6 +16,7 @@ from rejex_stream.review.console.fleet import Known, Stretch
 from rejex_stream.review.console.rates import PipelineWatch
 from rejex_stream.review.queue.series import HOUR_MS
 from rejex_stream.types import Label, Position, Reason
+from tests.review.console_server import running
 from tests.review.test_review_store import ADA, item
 
 DAY = Stretch(480 * HOUR_MS, HOUR_MS, 24)
@@ -166,3 +169,18 @@ def test_streams_come_by_the_page_the_worst_first_and_with_what_waits(new_store)
     assert lines[0].stream_key == "s4"
     assert {line.stream_key: line.open_episodes for line in lines}["s6"] == 1
     assert sum(line.open_episodes for line in lines) == 1
+
+
+def test_a_long_queue_comes_by_the_page(new_store):
+    store = new_store(settle_s=0, gap_s=0, gap_events=0)
+    store.add([item(k, t_s=100 * k) for k in range(430)])
+    shown, address, pages = [], "/queue", 0
+    with running(store) as console:
+        while address:
+            text, pages = console.ask(address).text, pages + 1
+            shown += re.findall(r'<tr[^>]* data-id="([^"]*)"', text)
+            found = re.search(r'rel="next" href="([^"]*)"', text)
+            address = found and html.unescape(found[1])
+        rows = console.ask("/queue/rows?from=400").text
+    assert (len(shown), len(set(shown)), pages) == (430, 430, 3)
+    assert rows.count("data-id=") == 30

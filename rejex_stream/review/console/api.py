@@ -26,7 +26,6 @@ from rejex_stream.review.queue.listing import (
     QueueFilter,
     Tab,
     Viewer,
-    around,
     is_blind,
     summary,
 )
@@ -391,7 +390,7 @@ async def get_series(request: Request) -> Response:
             found = series.read(
                 connection, row["sensor_id"], json.loads(row["channels"]), low, high, most=most
             )
-            stretch = around(connection, row["sensor_id"], row["start_ms"], row["end_ms"])
+            stretch = series.around(connection, row["sensor_id"], row["start_ms"], row["end_ms"])
         return {"around": stretch} | series_json(
             found, with_score=not is_blind(console.store.settings, row, viewer)
         )

@@ -16,7 +16,14 @@ from starlette.routing import Route
 from rejex_stream import __version__
 from rejex_stream.config.reviewing import Shown
 from rejex_stream.encode.labels import HumanVerdict
-from rejex_stream.review.console.console import Console, console_of, filter_of, off_loop, viewer_of
+from rejex_stream.review.console.console import (
+    Console,
+    console_of,
+    filter_of,
+    off_loop,
+    viewer_of,
+    whole_number,
+)
 from rejex_stream.review.console.formatting import CELL_STATES, FILTERS, seen, spark_svg
 from rejex_stream.review.incidents.kept import held_streams
 from rejex_stream.review.queue.claims import Refusal
@@ -180,7 +187,9 @@ def _tabs(view: QueueFilter, since_ms: int) -> list[tuple[Tab, str, QueueFilter]
 
 def _queue(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
     view, now = filter_of(request), console.store.now_ms()
-    rows = list(queue_rows(connection, view, console.store.settings, viewer, now, limit=_PAGE_ROWS))
+    first = whole_number(request.query_params.get("from", ""))
+    settings = console.store.settings
+    rows = list(queue_rows(connection, view, settings, viewer, now, limit=_PAGE_ROWS, offset=first))
     found = summary(connection, console.store.settings, viewer, now, view.words)
     total = view.count(connection, viewer, now)
     any_episode = connection.execute("SELECT 1 FROM episode LIMIT 1").fetchone() is not None
@@ -189,6 +198,7 @@ def _queue(console: Console, connection: Connection, viewer: Viewer, request: Re
         "rows": _with_sparks(connection, rows),
         "total": total,
         "most_rows": _PAGE_ROWS,
+        "first": first,
         "counts": found.counts,
         "tabs": [
             (tab, label, address.address(), found.counts[tab])

@@ -22,7 +22,6 @@ from rejex_stream.review.queue.labels import records_of
 from rejex_stream.review.queue.listing import (
     EpisodeRow,
     Viewer,
-    around,
     model_leaning,
     row_of,
     share,
@@ -313,7 +312,7 @@ def episode_detail(
         if bars and bars[0].channel in row.channels
         else (apart[0].column if apart else 0)
     )
-    low, high = around(connection, row.sensor_id, row.start_ms, row.end_ms)
+    low, high = series.around(connection, row.sensor_id, row.start_ms, row.end_ms)
     return Detail(
         row=row,
         explanation=explain(row.main, row.why, blind=row.blind),

@@ -13,6 +13,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from datetime import UTC, datetime
 from sqlite3 import Connection, Row
 from typing import Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlencode
@@ -34,7 +35,6 @@ __all__ = [
     "Summary",
     "Tab",
     "Viewer",
-    "around",
     "in_short",
     "is_blind",
     "model_leaning",
@@ -82,8 +82,8 @@ def parse_words(text: str) -> tuple[tuple[str, str], ...]:
 
     Examples
     --------
-    >>> parse_words('gear group:T07 age:>1h sensor:"T 7/vib"')
-    (('', 'gear'), ('group', 'T07'), ('age', '>1h'), ('sensor', 'T 7/vib'))
+    >>> parse_words('gear -group:T07 age:>1h sensor:"T 7/vib" 2026-11-10')
+    (('', 'gear'), ('-group', 'T07'), ('age', '>1h'), ('sensor', 'T 7/vib'), ('date', '2026-11-10'))
     """
     try:
         words = shlex.split(text)
@@ -91,9 +91,14 @@ def parse_words(text: str) -> tuple[tuple[str, str], ...]:
         words = text.replace('"', " ").replace("'", " ").split()
     pairs = []
     for word in filter(None, words):
-        name, colon, value = word.partition(":")
-        known = name in {"group", "sensor", "age", "events", "reason", "why", "verdict", "by"}
-        pairs.append((name, value) if colon and known else ("", word))
+        no, rest = ("-", word[1:]) if word.startswith("-") and len(word) > 1 else ("", word)
+        name, colon, value = rest.partition(":")
+        if colon and name in _FIELDS:
+            pairs.append((no + name, value))
+        elif re.fullmatch(r"\d{4}-\d\d-\d\d", rest):
+            pairs.append((no + "date", rest))
+        else:
+            pairs.append((no, rest))
     return tuple(pairs)
 
 
@@ -108,7 +113,8 @@ class QueueFilter:
         others), ``waiting`` (snoozed or settling), ``disputed``, ``done``, ``all``.
     words
         A filter as typed: bare words look in the sensor's name; ``group:``, ``sensor:``,
-        ``age:>1h``, ``events:>10``, ``reason:``, ``why:audit``, ``verdict:``, ``by:``.
+        ``age:>1h``, ``events:>10``, ``reason:``, ``why:audit``, ``verdict:``, ``by:``, ``note:``,
+        ``tag:``, ``date:>=2026-11-10`` (UTC; a bare date too); ``-`` before a word: without.
     sort
         A key of ``SORTS``.
     since_ms
@@ -144,9 +150,11 @@ class QueueFilter:
         if self.tab == "done" and self.since_ms is not None:
             where += " AND e.decided_ms >= :since"
         for number, (field, word) in enumerate(parse_words(self.words)):
-            clause, value = _word_clause(field, word)
+            clause, value = _word_clause(field.removeprefix("-"), word)
             if clause:
-                where += f" AND {clause.replace('?', f':word{number}')}"
+                sign = "AND NOT" if field.startswith("-") else "AND"
+                # What is not there, such as a verdict, is not what was asked for either.
+                where += f" {sign} coalesce({clause.replace('?', f':word{number}')}, 0)"
                 values[f"word{number}"] = value
         default = "decided" if self.tab == "done" else "oldest"
         order = SORTS.get(self.sort, SORTS[default])
@@ -225,10 +233,20 @@ _TAB_CLAUSES: dict[Tab, str] = {
 }
 
 
-def _comparison(value: str) -> tuple[str, str]:
+def _comparison(value: str, otherwise: str = ">=") -> tuple[str, str]:
     match = re.match(r"(<=|>=|<|>|=)?(.*)", value)
     assert match is not None
-    return match.group(1) or ">=", match.group(2).strip()
+    return match.group(1) or otherwise, match.group(2).strip()
+
+
+def _labelled(what: str) -> str:
+    """Return the clause of labels that stand: one's own, and others' once it is decided."""
+    return (
+        "EXISTS (SELECT 1 FROM label l WHERE l.episode_id = e.episode_id AND l.kind = 'label' "
+        "AND (l.reviewer = :me OR e.status IN ('done', 'expired')) AND NOT EXISTS "
+        "(SELECT 1 FROM label r WHERE r.kind = 'retract' AND r.target = l.label_id) "
+        f"AND {what})"
+    )
 
 
 _WORD_CLAUSES = {
@@ -240,6 +258,18 @@ _WORD_CLAUSES = {
     "verdict": "e.verdict = ?",
     "reason": "EXISTS (SELECT 1 FROM event v WHERE v.episode_id = e.episode_id AND v.reason = ?)",
     "by": "EXISTS (SELECT 1 FROM label l WHERE l.episode_id = e.episode_id AND l.reviewer = ?)",
+    "note": _labelled("instr(lower(json_extract(CAST(l.record AS TEXT), '$.note')), lower(?))"),
+    "tag": _labelled(
+        "EXISTS (SELECT 1 FROM json_each(CAST(l.record AS TEXT), '$.tags') t WHERE t.value = ?)"
+    ),
+}
+_FIELDS = frozenset({*_WORD_CLAUSES, "age", "events", "date"}) - {""}
+_DATES = {  # by the day on which an episode begins, UTC
+    "=": "e.start_ms >= ? AND e.start_ms < ? + 86400000",
+    ">": "e.start_ms >= ? + 86400000",
+    ">=": "e.start_ms >= ?",
+    "<": "e.start_ms < ?",
+    "<=": "e.start_ms < ? + 86400000",
 }
 
 
@@ -247,6 +277,13 @@ def _word_clause(field: str, value: str) -> tuple[str, Any]:
     """Return the clause of one filter word with its value; none for what cannot be read."""
     if field in _WORD_CLAUSES:
         return _WORD_CLAUSES[field], value
+    if field == "date":
+        sign, text = _comparison(value, "=")
+        try:
+            day = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+        except ValueError:
+            return "", None
+        return f"({_DATES[sign]})", round(day.timestamp() * 1000)
     sign, text = _comparison(value)
     if field == "events" and text.isdecimal():
         return f"e.n_events {sign} ?", min(int(text), _MOST)
@@ -474,38 +511,11 @@ def queue_rows(
         yield row_of(connection, row, settings, viewer, now_ms)
 
 
-def around(
-    connection: Connection,
-    sensor_id: int,
-    start_ms: int,
-    end_ms: int,
-    *,
-    before: int = 120,
-    after: int = 80,
-) -> tuple[int, int]:
-    """Return a stretch of time around an episode: so many readings before it and after it.
-
-    Counted in readings, so that a meter read once an hour and a sensor at 100 Hz both look right.
-    """
-    first = connection.execute(
-        "SELECT min(t_ms) FROM (SELECT t_ms FROM point WHERE sensor_id = ? AND t_ms < ? "
-        "ORDER BY t_ms DESC LIMIT ?) AS near",
-        (sensor_id, start_ms, before),
-    ).fetchone()[0]
-    last = connection.execute(
-        "SELECT max(t_ms) FROM (SELECT t_ms FROM point WHERE sensor_id = ? AND t_ms > ? "
-        "ORDER BY t_ms LIMIT ?) AS near",
-        (sensor_id, end_ms, after),
-    ).fetchone()[0]
-    low = start_ms if first is None else first
-    high = end_ms if last is None else last
-    pad = 30_000 if low == high else 0
-    return low - pad, high + pad
-
-
 def row_spark(connection: Connection, row: EpisodeRow) -> tuple[list[float], list[float], int, int]:
     """Return a small line around an episode (t, v), and the times it covers."""
-    low, high = around(connection, row.sensor_id, row.start_ms, row.end_ms, before=40, after=25)
+    low, high = series.around(
+        connection, row.sensor_id, row.start_ms, row.end_ms, before=40, after=25
+    )
     channel = _speaking_channel(row)
     t, v = series.spark(connection, row.sensor_id, channel, low, high)
     return t, v, low, high

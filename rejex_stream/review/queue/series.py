@@ -29,6 +29,7 @@ __all__ = [
     "Point",
     "Series",
     "SeriesBatch",
+    "around",
     "decimate",
     "forget",
     "read",
@@ -307,6 +308,35 @@ def _heard(connection: Connection, sensor_id: int) -> tuple[int, int]:
         (sensor_id,),
     ).fetchone()[0]
     return (0, -1) if first is None or last is None else (first, last)
+
+
+def around(
+    connection: Connection,
+    sensor_id: int,
+    start_ms: int,
+    end_ms: int,
+    *,
+    before: int = 120,
+    after: int = 80,
+) -> tuple[int, int]:
+    """Return a stretch of time around an episode: so many readings before it and after it.
+
+    Counted in readings, so that a meter read once an hour and a sensor at 100 Hz both look right.
+    """
+    first = connection.execute(
+        "SELECT min(t_ms) FROM (SELECT t_ms FROM point WHERE sensor_id = ? AND t_ms < ? "
+        "ORDER BY t_ms DESC LIMIT ?) AS near",
+        (sensor_id, start_ms, before),
+    ).fetchone()[0]
+    last = connection.execute(
+        "SELECT max(t_ms) FROM (SELECT t_ms FROM point WHERE sensor_id = ? AND t_ms > ? "
+        "ORDER BY t_ms LIMIT ?) AS near",
+        (sensor_id, end_ms, after),
+    ).fetchone()[0]
+    low = start_ms if first is None else first
+    high = end_ms if last is None else last
+    pad = 30_000 if low == high else 0
+    return low - pad, high + pad
 
 
 def values_of(blob: bytes | None) -> list[float]:

@@ -9,6 +9,7 @@ const query = () => {
   if (data.view.q) parts.set("q", data.view.q);
   if (data.view.sort) parts.set("sort", data.view.sort);
   if (data.view.since) parts.set("since", data.view.since);
+  if (data.first) parts.set("from", data.first);
   return `?${parts}`;
 };
 let version = data.version;

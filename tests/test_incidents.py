@@ -14,7 +14,7 @@ from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.engine.spec import Decision
 from rejex_stream.features import FeatureSpec
-from rejex_stream.incidents import Hold, Plan
+from rejex_stream.incidents import Hold, Plan, Plans
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Command, CommandKind, IncidentState, Label, Position, Reading
@@ -190,6 +190,22 @@ def test_what_cannot_be_obeyed_changes_nothing_and_says_why():
     assert "has ended (adopted)" in answer(at, FAULT, opened, id="later").said
 
 
+def test_one_event_tells_one_change():
+    feed = sensors(2_600, 2_000, 30.0, until=2_300, phi=0.0)
+    at = Engine(small(), InlineExecutor())
+    play(at, feed)
+    recovering = at.take_incidents()[1]
+    assert recovering.state is IncidentState.RECOVERING
+    told = recovering.position.offset
+    at = Engine(small(), InlineExecutor())
+    play(at, feed[:told])
+    (opened,) = at.take_incidents()
+    assert answer(at, FAULT, opened).accepted
+    play(at, feed[told : told + 2])
+    changes = [(change.state, change.position.offset) for change in at.take_incidents()]
+    assert changes == [(IncidentState.FAULT, told), (IncidentState.RECOVERING, told + 1)]
+
+
 # --------------------------------------------------------------------------- planned work
 @pytest.mark.parametrize("said", ["config", "stream", "all"])
 def test_planned_work_teaches_nothing_and_opens_nothing(said):
@@ -220,6 +236,24 @@ def test_a_plan_is_taken_back():
     assert at.command(Command(id="q", kind=CommandKind.CANCEL, cancels="p")).accepted
     play(at, feed[1_100:])
     assert [i.state for i in at.take_incidents()] == [IncidentState.OPEN]
+
+
+def test_plans_come_once_hold_from_their_first_time_and_the_newest_are_remembered():
+    plans = Plans()
+
+    def said(i):
+        command = Command(id=f"p{i}", kind=CommandKind.PLANNED, from_ms=i, until_ms=i + 1)
+        return plans.command(command).said
+
+    assert "are planned" in said(0)
+    assert said(0) == "It was obeyed before."
+    assert len(plans.all) == 1
+    for i in range(1, 201):
+        said(i)
+    assert (len(plans.all), plans.all[0].id, plans.all[-1].id) == (200, "p1", "p200")
+    nightly = Plan(from_ms=1_000, until_ms=1_500, every_ms=10_000)
+    assert [nightly.holds("s", at) for at in (-8_700, 1_300, 11_300)] == [False, True, True]
+    assert not Plan(0, 9, streams=("other",)).holds("s", 5)
 
 
 # --------------------------------------------------------------------------- the laws

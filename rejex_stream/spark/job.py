@@ -8,8 +8,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rejex_stream.config import Config
@@ -21,7 +19,7 @@ from rejex_stream.config.assembly import (
     require_own_places,
     require_own_topics,
 )
-from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError
+from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError, RejexError
 from rejex_stream.spark.frames import refused, verdicts
 from rejex_stream.types import Partition
 
@@ -107,6 +105,7 @@ def session(job: SparkJob, name: str) -> Iterator[SparkSession]:
         f"{state}.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.streaming.minBatchesToRetain": "10",
         "spark.sql.shuffle.partitions": str(job.shuffle_partitions),
+        "spark.sql.files.maxPartitionBytes": "1m",  # so that pieces of a chunk are tasks
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -125,7 +124,7 @@ def session(job: SparkJob, name: str) -> Iterator[SparkSession]:
 def _run_files(config: Config, job: SparkJob, stop: threading.Event) -> dict[str, int]:
     from rejex_connectors.files import FileSink
     from rejex_connectors.spark.sink import FileBatches
-    from rejex_connectors.spark.source import file_records
+    from rejex_connectors.spark.source import COLUMNS, Chunks
 
     places = file_places(config)
     if places.state is None:
@@ -134,40 +133,38 @@ def _run_files(config: Config, job: SparkJob, stop: threading.Event) -> dict[str
             "name output.verdicts a file, and leave state.resume."
         )
     require_own_places(config)
+    checkpoint = job.checkpoint or str(places.state / "spark")
     with ExitStack() as exits:
         sink = FileSink(**places.outputs, state_dir=places.state)
         exits.callback(sink.close)
         (places.state / "pipeline").write_text(config.pipeline.name + "\n", "utf-8")
-        header = b""
-        if file_format(config)[0] == "csv" and not config.input.columns:
-            with _closing(config, places.state) as source:
-                header = source.header
+        source = open_source(config, places.state)
+        exits.callback(source.close)
+        is_csv = file_format(config)[0] == "csv" and not config.input.columns
+        header = source.header if is_csv else b""
         spark = exits.enter_context(session(job, config.pipeline.name))
-        spark.dataSource.register(
-            file_records(partial(_from_the_start, config, places.state), job.batch_events)
+        chunks = Chunks(places.state / "spark-input", job.batch_events)
+        if not _begun(spark, checkpoint):
+            chunks.forget()
+        records = (
+            spark.readStream.format("parquet")
+            .schema(COLUMNS)
+            .option("maxFilesPerTrigger", "1")
+            .option("maxFileAge", "36500d")
+            .load(str(chunks.folder.absolute()))
         )
-        records = spark.readStream.format("rejex_file").load()
-        write = FileBatches(sink)
-        checkpoint = job.checkpoint or str(places.state / "spark")
         out = verdicts(records, config, header=header)
+        write = FileBatches(sink)
         query = out.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint).start()
-        _until_done(query, query.processAllAvailable, stop)
+
+        def all_of_it() -> None:
+            chunks.lay(source, stop)
+            query.processAllAvailable()
+
+        _until_done(query, all_of_it, stop)
+        if not stop.is_set():
+            chunks.done()
     return write.counts
-
-
-@contextmanager
-def _closing(config: Config, state: Path) -> Iterator[Any]:
-    source = open_source(config, state)
-    try:
-        yield source
-    finally:
-        source.close()
-
-
-def _from_the_start(config: Config, state: Path) -> Any:  # noqa: ANN401 - a FileSource
-    source = open_source(config, state)
-    source.changes()
-    return source
 
 
 def _run_topics(config: Config, job: SparkJob, stop: threading.Event) -> dict[str, int]:
@@ -251,12 +248,18 @@ def _require_whole_history(settings: KafkaSettings, inputs: Sequence[Partition])
 
 def _until_done(query: Any, wait: Callable[[], object], stop: threading.Event) -> None:  # noqa: ANN401 - Spark's
     """Let the query run until `wait` returns; what fails is said in one sentence."""
-    done = threading.Event()
+    from pyspark.errors import PySparkException
+
+    done, failed = threading.Event(), list[RejexError]()
 
     def until() -> None:
-        with suppress(Exception):  # what it is, the query says itself
-            wait()
-        done.set()
+        try:
+            with suppress(PySparkException):  # what it is, the query says itself
+                wait()
+        except RejexError as error:
+            failed.append(error)
+        finally:
+            done.set()
 
     threading.Thread(target=until, daemon=True, name="rejex-spark").start()
     try:
@@ -264,6 +267,8 @@ def _until_done(query: Any, wait: Callable[[], object], stop: threading.Event) -
             pass
     finally:
         query.stop()
+    if failed:
+        raise failed[0]
     error = query.exception()
     if error is not None:
         raise ConnectorError(f"Spark: {_cause(str(error))}") from error

@@ -14,7 +14,7 @@ import pytest
 
 from tests.waiting import until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(2400)]
 
 OUTPUTS = ("verdicts.jsonl", "review.jsonl", "deadletter.jsonl", "incidents.jsonl")
 CONFIG = """
@@ -96,6 +96,8 @@ def batches(folder: Path) -> int:
 
 def kill_all(process: subprocess.Popen[bytes]) -> None:
     """Kill a driver and all that it started, at once."""
+    if process.poll() is not None:
+        return
     for one in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
         try:
             one.send_signal(signal.SIGKILL)
@@ -109,9 +111,11 @@ def test_a_job_that_is_killed_and_goes_on_writes_what_run_writes(tmp_path):
     subprocess.run(program("run", config(tmp_path / "run", source)), check=True)
     path = config(tmp_path / "spark", source)
     first = subprocess.Popen(on_spark(path))
-    until(lambda: first.poll() is not None or batches(tmp_path / "spark") >= 2, timeout_s=400)
-    assert first.poll() is None, "it was done before it could be killed"
-    kill_all(first)
+    try:
+        until(lambda: first.poll() is not None or batches(tmp_path / "spark") >= 2, timeout_s=900)
+        assert first.poll() is None, "it was done before it could be killed"
+    finally:
+        kill_all(first)
     done = batches(tmp_path / "spark")
     assert 2 <= done < 8
     # What is written and not noted by Spark is repeated: the worst moment for a kill.

@@ -10,6 +10,7 @@
 #   make soak         the long proofs (100 SIGKILLs, outages); tens of minutes
 #   make test-bounds  core tests at both ends of every bound, on each Python that is here
 #   make test-deep    the PyTorch detector, in a virtual environment of its own
+#   make test-spark   the same bytes from Spark, in a virtual environment of its own; minutes
 #   make test-wheel   what packaging can break, against the built wheel
 #   make constraints  the exact versions that the image installs (UV_ARGS=--upgrade: the newest ones)
 #   make sbom         the bill of materials of what the image installs, CycloneDX, into dist/
@@ -23,7 +24,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick check format bench broker soak test-bounds test-deep test-wheel constraints sbom docs clean
+.PHONY: help demo test test-quick check format bench broker soak test-bounds test-deep test-spark test-wheel constraints sbom docs clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -79,6 +80,16 @@ test-deep: .venv-deep/deep.stamp
 	.venv-deep/bin/python -m pip install --quiet --editable '.[dev,deep]'
 	@touch $@
 
+# Each test has its limit; all of them have an hour.
+test-spark: .venv-spark/spark.stamp
+	REJEX_REQUIRE_SPARK=1 timeout 3600 .venv-spark/bin/python -m pytest -m spark tests/spark $(PYTEST_ARGS)
+
+.venv-spark/spark.stamp: pyproject.toml
+	$(PYTHON) -m venv .venv-spark
+	.venv-spark/bin/python -m pip install --quiet --upgrade pip
+	.venv-spark/bin/python -m pip install --quiet --editable '.[dev,spark]'
+	@touch $@
+
 test-bounds: .venv/dev.stamp
 	$(BIN)/python tools/test-bounds
 
@@ -100,4 +111,4 @@ docs: .venv/dev.stamp
 	$(BIN)/python -m tools.site site
 
 clean:
-	rm -rf .venv .venv-deep build dist site *.egg-info artifacts demo-output
+	rm -rf .venv .venv-deep .venv-spark build dist site *.egg-info artifacts demo-output

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from rejex_stream.cli import main
-from rejex_stream.cli.commands.history import ask_history
+from rejex_stream.cli.commands.planning.history import ask_history
 from rejex_stream.config import load_config, parse_config
 from rejex_stream.config.assembly import engine_spec
 from rejex_stream.detectors import make_detector

@@ -18,8 +18,8 @@ CONNECTORS = Path(find_spec("rejex_connectors").origin).parent
 ROOMS = (
     "types", "outcomes", "errors", "addresses", "settings", "protocols", "testing",
     "decode", "features", "detectors", "checks", "rejection", "incidents", "engine", "facade",
-    "monitor", "encode", "run", "plan", "connectors", "operate", "config", "tables", "report",
-    "doctor", "review", "demo", "cli", "__main__",
+    "monitor", "encode", "run", "plan", "connectors", "operate", "config", "spark", "tables",
+    "report", "doctor", "review", "demo", "cli", "__main__",
 )  # fmt: skip
 CORE = ("types", "outcomes", "errors", "protocols", "features", "detectors", "rejection",
         "incidents", "engine", "facade", "monitor", "run.review_items")  # fmt: skip

@@ -180,7 +180,7 @@ def test_plan_asks_the_newest_records_of_topics_for_gamma(pipeline, run, kafka: 
     found = json.loads(asked.stdout)["asked"]
     assert (found["history"], found["rows"], found["configured"]) == (input_topic, 90, 0.05)
     assert found["contamination"]["refusal"].startswith("cannot tell: 90 rows are fewer")
-    monkeypatch.setattr("rejex_stream.cli.commands.history._MOST_RECORDS", 20)
+    monkeypatch.setattr("rejex_stream.cli.commands.planning.history._MOST_RECORDS", 20)
     asked = run("plan", "--config", pipeline, "--history", "--output", "json")
     assert json.loads(asked.stdout)["asked"]["rows"] == 20
     assert kafka.committed(settings) == {}

@@ -117,6 +117,19 @@ def test_random_kills_lose_nothing_and_double_nothing(
     assert_exactly(kafka, settings, records)
 
 
+@CONFLUENT
+def test_random_kills_where_the_broker_deals_the_partitions(kafka: Kafka, tmp_path: Path) -> None:
+    settings = kafka.settings(partitions=4, client="confluent", group_protocol="consumer")
+    records = chaos(kafka, settings, tmp_path, n_events=4_000, kills=3, sensors=20, seed=3)
+    assert_exactly(kafka, settings, records)
+    import confluent_kafka as ck
+    from confluent_kafka.admin import AdminClient
+
+    client = AdminClient({"bootstrap.servers": kafka.bootstrap})  # answers end with it
+    asked = client.list_consumer_groups(types={ck.ConsumerGroupType.CONSUMER})
+    assert settings.group in {group.group_id for group in asked.result().valid}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_hundred_kills_over_200_000_events_with_refits(

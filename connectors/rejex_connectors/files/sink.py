@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rejex_connectors.durable import sync_folder
@@ -21,7 +21,7 @@ from rejex_stream.encode import (
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.types import Outcome, Partition
 
-__all__ = ["FileSink"]
+__all__ = ["FileSink", "lines_of"]
 
 
 class FileSink:
@@ -99,26 +99,22 @@ class FileSink:
         except BaseException:
             self.close()
             raise
-        self._review = "review" in paths
         self._pending: dict[str, list[bytes]] = {role: [] for role in wanted}
 
     def write(self, outcomes: Sequence[Outcome]) -> None:
         """Encode and keep. O(outcomes)."""
-        verdicts, dead = self._pending["verdicts"], self._pending["deadletter"]
-        incidents = self._pending["incidents"]
-        for record, verdict, invalid, review, changes, replies, after in outcomes:
-            if replies:
-                incidents += [encode_reply(record.position, reply) for reply in replies]
-            if verdict is not None:
-                verdicts.append(encode_verdict(verdict))
-            elif invalid is not None:
-                dead.append(encode_dead_letter(record, invalid))
-            if review is not None and self._review:
-                self._pending["review"].append(encode_review(review))
-            elif after is not None and self._review:
-                self._pending["review"].append(encode_follow_up(after))
-            if changes:
-                incidents += map(encode_incident, changes)
+        self.keep(lines_of(outcomes))
+
+    def keep(self, lines: Iterable[tuple[str, bytes]]) -> None:
+        """Keep what :func:`lines_of` has made, here or on another machine."""
+        pending = self._pending
+        for role, line in lines:
+            if role in self._outputs:
+                pending[role].append(line)
+
+    def committed(self, partition: Partition) -> int:
+        """Return the offset before which every outcome of a partition is in the files."""
+        return self._next_offsets.get(partition, 0)
 
     def commit(self, next_offsets: Mapping[Partition, int]) -> None:
         """Append what was written, and make it durable together with the offsets.
@@ -154,6 +150,23 @@ class FileSink:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def lines_of(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, bytes]]:
+    """Yield what outcomes become, in order: an output by its role, and the line that goes there."""
+    for record, verdict, invalid, review, incidents, replies, after in outcomes:
+        for reply in replies:
+            yield "incidents", encode_reply(record.position, reply)
+        if verdict is not None:
+            yield "verdicts", encode_verdict(verdict)
+        elif invalid is not None:
+            yield "deadletter", encode_dead_letter(record, invalid)
+        if review is not None:
+            yield "review", encode_review(review)
+        elif after is not None:
+            yield "review", encode_follow_up(after)
+        for incident in incidents:
+            yield "incidents", encode_incident(incident)
 
 
 class _Output:

@@ -95,6 +95,17 @@ def note_of(found: ck.TopicPartition) -> str:
     return text[:end]
 
 
+def _membership(settings: KafkaSettings) -> dict[str, Any]:
+    """Return how a member is known to be alive, and who deals partitions."""
+    if settings.group_protocol == "consumer":  # the broker says how often to be heard of
+        return {"group.protocol": "consumer"}
+    return {
+        "session.timeout.ms": settings.session_timeout_ms,
+        "heartbeat.interval.ms": max(100, settings.session_timeout_ms // 5),
+        "partition.assignment.strategy": "cooperative-sticky",
+    }
+
+
 class FastConsumer:
     """A consumer group member. A partition joins the assignment of the library when it starts."""
 
@@ -115,13 +126,11 @@ class FastConsumer:
                     "enable.auto.commit": False,
                     "enable.auto.offset.store": False,
                     "auto.offset.reset": "error",  # a gap must be an error, never a silent jump
-                    "session.timeout.ms": settings.session_timeout_ms,
-                    "heartbeat.interval.ms": max(100, settings.session_timeout_ms // 5),
+                    **_membership(settings),
                     "max.poll.interval.ms": settings.max_poll_interval_ms,
                     "fetch.max.bytes": settings.fetch_max_bytes,
                     "queued.max.messages.kbytes": max(1024, settings.fetch_max_bytes // 1024),
                     "fetch.wait.max.ms": 100,
-                    "partition.assignment.strategy": "cooperative-sticky",
                 }
             )
         except ck.KafkaException as error:
@@ -139,7 +148,8 @@ class FastConsumer:
     def _on_assign(self, consumer: ck.Consumer, given: list[ck.TopicPartition]) -> None:
         """Note what was given; with nothing assigned in the library, nothing is fetched yet."""
         consumer.incremental_assign([])
-        if self._member is None and self._settings.instance_id is not None:
+        dealt = self._settings.group_protocol == "classic"  # by a worker, who may forget one
+        if dealt and self._member is None and self._settings.instance_id is not None:
             self._ownerless = Ownerless(self._settings)
         self._member = consumer.memberid()
         self._noted += [Gained(Partition(tp.topic, tp.partition)) for tp in given]

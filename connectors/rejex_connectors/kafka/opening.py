@@ -64,9 +64,11 @@ def open_clients(
         try:
             from rejex_connectors.kafka.confluent import FastConsumer, FastProducer
         except ImportError:
-            if settings.client == "confluent":
+            told = {"client": "confluent", "group_protocol": "consumer"}
+            asked = [name for name, value in told.items() if getattr(settings, name) == value]
+            if asked:
                 raise ConnectorError(
-                    "kafka.client = 'confluent' needs the extra: pip install "
+                    f"kafka.{asked[0]} = {told[asked[0]]!r} needs the extra: pip install "
                     "'rejex-stream[confluent]'"
                 ) from None
         else:

@@ -1,190 +1,224 @@
-"""``plan --replay``: what was promised beside what a file of one's own gives."""
+"""``replay``: a history judged anew, with one config or with two, and what differs."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime
+from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Annotated
 
-from rejex_stream.cli.commands.score import print_measured, print_said
-from rejex_stream.cli.progress import counting
-from rejex_stream.cli.show import As, number, print_facts, print_json
+import typer
+from threadpoolctl import threadpool_limits
+
+from rejex_stream.cli.show import As, AsOption, print_facts, print_json, print_table, share
 from rejex_stream.config import Config, load_config
-from rejex_stream.config.assembly import engine_spec, file_decoder, open_source, records_of
+from rejex_stream.config.assembly import (
+    Judging,
+    by_partition,
+    file_decoder,
+    kafka_decoder,
+    kafka_settings,
+    open_source,
+    records_of,
+)
+from rejex_stream.config.input import REGISTRY_FORMATS
 from rejex_stream.decode import Decoder
-from rejex_stream.engine import EngineSpec
 from rejex_stream.errors import ConfigError
-from rejex_stream.plan.measured import Measured
-from rejex_stream.plan.promises import EpisodeRule, Plan, episodes_per_day, plan
-from rejex_stream.plan.rehearsal import replay
-from rejex_stream.plan.team import reviews_needed
-from rejex_stream.rejection.budget import CONTAMINATION, RejectionPolicy
-from rejex_stream.tables import open_table
-from rejex_stream.types import Record
+from rejex_stream.plan.differences import Differences, compare
+from rejex_stream.run.process import seldom_collecting
+from rejex_stream.types import Invalid, Partition, Reading, Record
 
-__all__ = ["print_replay"]
+__all__ = ["replay"]
 
-_BAD_DAYS = 0.01
+_BATCH = 5_000
 
 
-def print_replay(
-    file: Path,
-    config: Path | None,
-    *,
-    contamination: float | None,
-    window: int | None,
-    tolerance: float | None,
-    rate: float | None,
-    burst: int | None,
-    delta: float,
-    rule: EpisodeRule,
-    output: As,
+def replay(
+    config: Annotated[Path, typer.Argument(help="The config of the history, a TOML file.")],
+    new: Annotated[
+        Path | None, typer.Option("--config", help="Another config to judge by; its input is that.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(help="Compare from this event time on, ISO 8601; UTC if it says none."),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that share the streams.")] = 1,
+    output: AsOption = As.TABLE,
 ) -> None:
-    """Judge a file and print predicted beside measured.
+    """Judge a history anew, by a config and by another one, and show what would be different.
 
-    With a config, its mapping, features and detector are used, and what is asked of γ, n and T on
-    the command line where it is; without one, all is guessed.
+    Reads the whole file, or all that topics hold; writes nothing. Both judge all of it, as verdicts
+    depend on what went before; what is compared begins with --since. Without --config the config is
+    compared with itself: no difference.
     """
-    if tolerance is not None and rate is not None:
-        raise ConfigError("--tolerance and --rate are both given: keep one.")
-    if config is None:
-        table = open_table(file)
-        print_said(table)
-        choice = table.suggested(
-            contamination=CONTAMINATION if contamination is None else contamination,
-            tolerance=tolerance,
-            rate=rate,
-            window=window,
-        )
-        spec, notes = choice.spec, choice.notes
-        decoder: Decoder = table.decoder(pooled=choice.pooled)
-        records: Iterable[Record] = table.records()
-        total: int | None = table.n_rows
-    else:
-        found = _over_file(load_config(config), file)
-        spec = _with(engine_spec(found), contamination, window, tolerance, rate, found)
-        notes = (f"config: {config}", f"detector: {spec.detector.name}")
-        source = open_source(found)
-        decoder = file_decoder(found, source)
-        records, total = records_of(source), None
-    if burst is not None:
-        held = dataclasses.replace(spec.policy, burst=burst)
-        spec = dataclasses.replace(spec, policy=held)
-    with counting(total, "records") as progress:
-        replayed = replay(spec, decoder, records, rule=rule, on_progress=progress)
-    measured = replayed.measured
-    promise = plan(
-        spec.policy.contamination,
-        spec.window,
-        spec.policy.tolerance,
-        rate=spec.policy.rate,
-        burst=spec.policy.burst,
-        per_day=spec.policy.per_day,
-        delta=delta,
-        events_per_day=measured.events_per_day,
+    one = load_config(config)
+    other = one if new is None else _reading_the_same(load_config(new), one)
+    for each in (one, other):
+        if each.input.format in REGISTRY_FORMATS:
+            raise ConfigError(
+                f"input.format = {each.input.format!r} is not replayed yet: expected json or csv."
+            )
+    since_ms = None if since is None else _time(since)
+    shared = (
+        by_partition(one) or by_partition(other) or one.input.mapping() != other.input.mapping()
     )
+    if workers > 1 and shared:
+        raise ConfigError(
+            f"--workers {workers}: the streams of these configs share something (a budget, a time "
+            "to forget, groups), or their keys differ: leave it out."
+        )
+    found = _judged(one, other, since_ms, workers)
     if output is As.JSON:
-        print_json({"plan": promise, "measured": measured, "notes": notes})
+        print_json(_as_plain(found))
+    else:
+        _print(found, one, other, changed=new is not None)
+
+
+def _time(given: str) -> int:
+    try:
+        at = datetime.fromisoformat(given)
+    except ValueError:
+        raise ConfigError(
+            f"--since {given!r}: expected a time in ISO 8601, e.g. 2026-01-31T00:00."
+        ) from None
+    return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _reading_the_same(new: Config, old: Config) -> Config:
+    """Let a new config read the history of the old one, and see in it what it says itself."""
+    place = ("kind", "path", "topics", "format", "delimiter", "columns", "encoding", "follow")
+    update = {name: getattr(old.input, name) for name in place}
+    return new.model_copy(update={"input": new.input.model_copy(update=update), "kafka": old.kafka})
+
+
+def _judged(one: Config, other: Config, since_ms: int | None, workers: int) -> Differences:
+    if workers == 1:
+        return _judge_share(one, other, since_ms, 0, 1)
+    found = Differences()
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        for part in pool.map(
+            _judge_share,
+            *zip(*[(one, other, since_ms, i, workers) for i in range(workers)], strict=True),
+        ):
+            found.join(part)
+    return found
+
+
+def _judge_share(
+    one: Config, other: Config, since_ms: int | None, which: int, of: int
+) -> Differences:
+    """Judge the streams that fall to one of several processes; each reads everything."""
+    found = Differences()
+    makes = Judging(one), Judging(other)
+    with threadpool_limits(limits=1), seldom_collecting():
+        for partition, decoders, records in _histories(one, other):
+            pair = [_Read(decoder) for decoder in decoders]
+            alike = one.input == other.input
+            first, second = (m.state(partition, read) for m, read in zip(makes, pair, strict=True))
+            while batch := list(islice(records, _BATCH)):
+                ours = []
+                for record in batch:
+                    item = pair[0].read(record)
+                    if of > 1 and _share_of(item, of) != which:
+                        continue
+                    ours.append(record)
+                    pair[0].items[record.position.offset] = item
+                    pair[1].items[record.position.offset] = item if alike else pair[1].read(record)
+                compare(ours, first, second, since_ms, found)
+                for read in pair:
+                    read.items.clear()
+    return found
+
+
+def _share_of(item: Reading | Invalid, of: int) -> int:
+    return zlib.crc32(item.stream_key.encode()) % of if isinstance(item, Reading) else 0
+
+
+class _Read:
+    """A decoder that has decoded beforehand, to know whose a record is."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.channels, self.read = decoder.channels, decoder.decode
+        self.items: dict[int, Reading | Invalid] = {}
+
+    def decode(self, record: Record) -> Reading | Invalid:
+        return self.items[record.position.offset]
+
+
+def _histories(
+    one: Config, other: Config
+) -> Iterator[tuple[Partition, tuple[Decoder, Decoder], Iterator[Record]]]:
+    """Yield the partitions of the history, how each config reads it, and its records in order."""
+    if one.input.kind == "file":
+        whole = one.model_copy(update={"input": one.input.model_copy(update={"follow": False})})
+        source = open_source(whole)
+        decoders = file_decoder(whole, source), file_decoder(other, source)
+        yield source.partition, decoders, records_of(source)
         return
-    print_facts(
-        [(name, said) for name, _, said in (note.partition(": ") for note in notes)],
-        title=f"{file.name}: {measured.events + measured.invalid:,} records",
-    )
-    print_measured(measured, promise)
-    _print_days(measured, promise, rule)
+    from rejex_connectors.kafka.reading import partitions_of, read_partition
+
+    settings = kafka_settings(one)
+    for topic in settings.topics.input:
+        for partition in partitions_of(settings, topic):
+            decoders = kafka_decoder(one), kafka_decoder(other)
+            yield partition, decoders, read_partition(settings, partition)
 
 
-def _over_file(config: Config, file: Path) -> Config:
-    """Return a config that reads `file`, whatever it reads otherwise."""
-    source = config.input
-    timeless = source.time is None and source.sample_interval_ms is None
-    changed = source.model_copy(
-        update={
-            "kind": "file",
-            "path": str(file),
-            "topics": (),
-            "follow": False,
-            "format": source.format if source.kind == "file" else "auto",
-            "sensor_from_key": False,
-            "sample_interval_ms": 1000 if timeless else source.sample_interval_ms,
-        }
-    )
-    return config.model_copy(update={"input": changed})
-
-
-def _with(  # noqa: PLR0917
-    spec: EngineSpec,
-    contamination: float | None,
-    window: int | None,
-    tolerance: float | None,
-    rate: float | None,
-    config: Config,
-) -> EngineSpec:
-    """Return the engine of a config with what was asked for on the command line."""
-    policy = spec.policy
-    if tolerance is None and rate is None:
-        tolerance, rate = policy.tolerance, policy.rate
-    gamma = policy.contamination if contamination is None else contamination
-    n = spec.window if window is None else window
-    return dataclasses.replace(
-        spec,
-        policy=RejectionPolicy(
-            gamma,
-            tolerance=tolerance,
-            rate=rate,
-            ties=policy.ties,
-            burst=None if rate is None else policy.burst,
-            per_day=None if rate is None else policy.per_day,
-        ),
-        window=n,
-        schedule=config.refit.schedule(n),
-    )
-
-
-def _print_days(measured: Measured, promise: Plan, rule: EpisodeRule) -> None:
-    known = promise.promise
-    if measured.days is None or measured.events_per_day is None or known is None:
-        return
-    independent = episodes_per_day(
-        known.expected_rate, measured.events_per_day, measured.sensors, rule
-    )
-    print_facts(
-        [
-            ("events a day", number(measured.events_per_day)),
-            (
-                "rejected events a day",
-                f"{number(known.rejected_per_day)} predicted, "
-                f"{number(measured.rejected_per_day)} measured",
-            ),
-            *_bad_day(measured, promise),
-            (
-                "episodes a day",
-                f"{number(independent)} if rejections were independent, "
-                f"{number(measured.episodes_per_day)} measured",
-            ),
-        ],
-        title="A day",
-    )
-
-
-def _bad_day(measured: Measured, promise: Plan) -> list[tuple[str, str]]:
-    """Return how many a bad day brings: independent events beside the autocorrelation measured."""
-    known = promise.promise
-    assert known is not None
-    events = measured.events_per_day
-    if known.held is not None:
-        said = "a budget that holds: see above" if known.held.per_day is None else "by event time"
-        return [("more than the budget and its burst", f"never ({said})")]
-    if events is None or measured.inflation is None or not known.expected_rate:
-        return []
-    independent = reviews_needed(events, known.expected_rate, _BAD_DAYS)
-    # So many fewer events that tell as much: each of them stands for `inflation` of the real ones.
-    inflation = measured.inflation
-    correlated = inflation * reviews_needed(events / inflation, known.expected_rate, _BAD_DAYS)
-    return [
-        (
-            f"exceeded on {_BAD_DAYS:.0%} of the days",
-            f"{number(independent)} if events were independent, {number(correlated)} at the "
-            "measured inflation",
-        )
+def _print(found: Differences, one: Config, other: Config, *, changed: bool) -> None:
+    first, second = found.of(0), found.of(1)
+    total = max(1, found.records)
+    names = sorted(first | second)
+    rows = [(name, f"{first[name]:,}", f"{second[name]:,}") for name in names]
+    rows += [
+        ("rejected, share", share(first["rejected"] / total), share(second["rejected"] / total)),
+        ("for review", f"{found.reviews[0]:,}", f"{found.reviews[1]:,}"),
+        ("incidents opened", f"{found.incidents[0]:,}", f"{found.incidents[1]:,}"),
     ]
+    title = f"{found.records:,} records judged twice"
+    print_table(
+        ["", one.pipeline.name, other.pipeline.name if changed else "again"], rows, title=title
+    )
+    facts = [
+        (f"{was} → {is_}", f"{count:,}")
+        for (was, is_), count in sorted(found.labels.items())
+        if was != is_
+    ]
+    facts += [
+        ("same label, other figures", f"{found.figures:,}"),
+        ("records that differ in anything", f"{found.other:,}"),
+    ]
+    if found.sensors:
+        most = ", ".join(f"{name} {count:,}" for name, count in found.sensors.most_common(5))
+        facts.append(("sensors with most changes", most))
+    facts += [
+        (f"e.g. {at.topic}-{at.partition}-{at.offset}", f"{was} → {is_}")
+        for at, was, is_ in found.examples
+    ]
+    print_facts(facts, title=f"Changed labels: {found.changed:,}")
+
+
+def _as_plain(found: Differences) -> dict[str, object]:
+    return {
+        "records": found.records,
+        "changed": found.changed,
+        "labels": {f"{was} > {is_}": count for (was, is_), count in sorted(found.labels.items())},
+        "other_figures": found.figures,
+        "differ": found.other,
+        "reviews": found.reviews,
+        "incidents": found.incidents,
+        "sensors": dict(found.sensors.most_common(100)),
+        "examples": [
+            {
+                "topic": at.topic,
+                "partition": at.partition,
+                "offset": at.offset,
+                "was": was,
+                "is": is_,
+            }
+            for at, was, is_ in found.examples
+        ],
+    }

@@ -22,6 +22,7 @@ from rejex_stream.config.assembly.edges import (
     require_own_topics,
     sealing,
 )
+from rejex_stream.config.assembly.judging import Judging, by_partition
 from rejex_stream.config.assembly.running import (
     engine_spec,
     make_engine,
@@ -35,7 +36,9 @@ from rejex_stream.config.assembly.stored import Stored, stored
 __all__ = [
     "Edges",
     "FilePlaces",
+    "Judging",
     "Stored",
+    "by_partition",
     "engine_spec",
     "file_decoder",
     "file_format",

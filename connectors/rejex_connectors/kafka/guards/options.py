@@ -37,6 +37,7 @@ OURS_LIBRDKAFKA = {
     "isolation.level", "enable.auto.commit", "enable.auto.offset.store", "auto.offset.reset",
     "session.timeout.ms", "heartbeat.interval.ms", "max.poll.interval.ms", "fetch.max.bytes",
     "queued.max.messages.kbytes", "fetch.wait.max.ms", "partition.assignment.strategy",
+    "group.protocol", "group.remote.assignor",
     "transactional.id", "transaction.timeout.ms", "acks", "request.required.acks",
     "enable.idempotence", "linger.ms", "queue.buffering.max.ms", "batch.size", "compression.type",
     "compression.codec", "message.max.bytes", "delivery.timeout.ms", "message.timeout.ms",

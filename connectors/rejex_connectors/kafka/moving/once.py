@@ -25,9 +25,11 @@ class OnceWriter:
     Parameters
     ----------
     group
-        Where the offsets are committed, and the name of the transactions.
+        Where the offsets are committed.
     doing
         What it is about, for errors.
+    name
+        Of the transactions, where it is another than the group's.
 
     Raises
     ------
@@ -35,12 +37,15 @@ class OnceWriter:
         If the broker cannot be reached or refuses.
     """
 
-    def __init__(self, settings: KafkaSettings, group: str, doing: str) -> None:
+    def __init__(
+        self, settings: KafkaSettings, group: str, doing: str, name: str | None = None
+    ) -> None:
         self._settings, self._group, self._doing = settings, group, doing
+        self._name = name or group
         with connecting(settings):
             self._producer = KafkaProducer(
                 **client_options(settings, "producer"),
-                transactional_id=group,
+                transactional_id=self._name,
                 transaction_timeout_ms=settings.transaction_timeout_ms,
                 max_request_size=_LARGEST,
                 metrics_enabled=False,
@@ -86,7 +91,7 @@ class OnceWriter:
             raise self._explained(error) from error
 
     def _explained(self, error: ke.KafkaError) -> Exception:
-        named = self._settings.replace(instance_id=self._group)  # names the transactional id, too
+        named = self._settings.replace(instance_id=self._name)  # names the transactional id, too
         return explain(error, named, self._doing, operation="WRITE")
 
     def close(self) -> None:

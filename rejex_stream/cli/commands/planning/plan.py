@@ -31,7 +31,7 @@ from rejex_stream.rejection.bounds import DELTA
 from rejex_stream.rejection.budget import CONTAMINATION, LEAST_BURST
 
 if TYPE_CHECKING:
-    from rejex_stream.cli.commands.history import Asked
+    from rejex_stream.cli.commands.planning.history import Asked
 
 __all__ = ["costs_of", "plan"]
 
@@ -117,7 +117,7 @@ def plan(  # noqa: PLR0917 - one parameter an option
     if burst is not None and not rate and config is None and sensors is None:
         raise ConfigError("--burst goes with --rate, or with --sensors: a tolerance is fixed.")
     if replay is not None and table is None and not history:
-        from rejex_stream.cli.commands.replay import print_replay
+        from rejex_stream.cli.commands.planning.promised import print_replay
 
         print_replay(
             replay,
@@ -206,7 +206,7 @@ def _ask(
         raise ConfigError(
             "--from and --history ask for γ: leave --contamination out, and --replay for later."
         )
-    from rejex_stream.cli.commands.history import ask_history, print_found
+    from rejex_stream.cli.commands.planning.history import ask_history, print_found
 
     asked = ask_history(table, config)
     if output is As.TABLE:

@@ -1,0 +1,66 @@
+"""From a config to what judges records outside the loop: on Spark, or over a history."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rejex_stream.config.assembly.running import engine_spec, run_settings
+from rejex_stream.config.model import Config
+from rejex_stream.decode import Decoder
+from rejex_stream.engine import Engine, EngineSpec
+from rejex_stream.run.executors import InlineExecutor
+from rejex_stream.run.partition import PartitionState
+from rejex_stream.run.review_items import ReviewItems
+from rejex_stream.run.settings import RunSettings
+from rejex_stream.types import Partition
+
+__all__ = ["Judging", "by_partition"]
+
+
+class Judging:
+    """Makes states that judge as a worker's do, without its threads: fits run where they are due.
+
+    Parameters
+    ----------
+    config
+        What decides.
+
+    Raises
+    ------
+    ConfigError, DetectorError
+        As :func:`~rejex_stream.config.assembly.engine_spec`.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.spec: EngineSpec = engine_spec(config)
+        self.settings: RunSettings = run_settings(config)
+        self.channels: Sequence[str] = config.input.mapping().channel_names
+
+    def state(self, partition: Partition, decoder: Decoder) -> PartitionState:
+        """Make an empty state, of a whole partition or of some of its streams."""
+        settings = self.settings
+        return PartitionState(
+            partition,
+            decoder=decoder,
+            engine=Engine(self.spec, InlineExecutor()),
+            context=ReviewItems(
+                self.channels,
+                points=settings.review_context_events,
+                reasons=settings.review_reasons,
+                audit=settings.audit,
+            ),
+            accept_environment=settings.environment == "accept",
+            limits=settings.limits,
+        )
+
+
+def by_partition(config: Config) -> bool:
+    """Whether streams of a partition share anything, so that they must be judged together.
+
+    Beyond ``state.max_keys``: that many are judged wherever each stream is on its own.
+    """
+    return (
+        config.rejection.policy().owner != "stream"
+        or config.state.forget_after is not None
+        or config.input.group is not None  # a sensor may speak in two groups, with one history
+    )

@@ -1,0 +1,168 @@
+"""From a DataFrame of records to a DataFrame of outcomes: decode, shuffle by stream, judge."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rejex_stream.config import Config
+from rejex_stream.config.assembly import by_partition, file_decoder
+from rejex_stream.config.input import REGISTRY_FORMATS
+from rejex_stream.decode import Decoder
+from rejex_stream.decode.json import JsonDecoder
+from rejex_stream.errors import ConfigError
+from rejex_stream.spark.keyed import KeyedStates, Recipe, Taken
+from rejex_stream.types import Position, Reading, Record
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["NO_TIME", "OUTCOMES", "decoded", "refused", "verdicts"]
+
+OUTCOMES = (
+    "topic string, partition int, offset long, place int, output string, to int, key binary, "
+    "value binary, headers binary"
+)
+_DECODED = "topic string, partition int, offset long, stream string, taken binary"
+_HEADERS = "array<struct<key:string,value:binary>>"
+NO_TIME = -(2**63) + 1
+
+
+def verdicts(
+    records: DataFrame,
+    config: Config,
+    *,
+    header: bytes = b"",
+    partitions: Mapping[str, int] | None = None,
+) -> DataFrame:
+    """Judge a stream of records as a worker with the same config does; the same bytes come out.
+
+    Parameters
+    ----------
+    records
+        A streaming DataFrame with columns ``topic``, ``partition``, ``offset``, ``key`` and
+        ``value``, and where there are any ``timestamp`` and ``headers``: what Spark's Kafka source
+        gives. A record's position is its place in the order, so it is needed for other sources,
+        too. Offsets of a partition go up from one micro-batch to the next.
+    config
+        What decides; where it says to read and write is not looked at.
+    header
+        The header row where values are CSV with one.
+    partitions
+        How many partitions each output topic has, for messages to Kafka; without it, values are
+        those of files.
+
+    Returns
+    -------
+    DataFrame
+        One row a message: the position it is about (``topic``, ``partition``, ``offset``), its
+        ``place`` among those of that record, the ``output`` it is for (``verdicts``, ``review``,
+        ``deadletter``, ``incidents``), and the message: ``to`` (partition), ``key``, ``value``
+        (JSON) and ``headers`` (MessagePack).
+
+    Raises
+    ------
+    ConfigError
+        If the config asks for what cannot be had on Spark.
+
+    Notes
+    -----
+    The session needs the RocksDB state store. Streams are shuffled one by one, unless they share
+    something of their partition (a budget, a time to forget, sensors in several groups): then whole
+    partitions are. What people say (`control`) is not heard.
+    """
+    refused(config)
+    recipe = Recipe(uuid.uuid4().hex, config, dict(partitions) if partitions else None)
+    whole = by_partition(config)
+
+    def decode(batches: Iterator[Any]) -> Iterator[Any]:
+        return decoded(batches, config, header, whole=whole)
+
+    there = set(records.columns)
+    taken = records.selectExpr(
+        "topic", "partition", "offset", "key", "value",
+        f"coalesce({_time(there)}, {NO_TIME}L) as timestamp_ms",
+        "headers" if "headers" in there else f"cast(null as {_HEADERS}) as headers",
+    ).mapInArrow(decode, _DECODED)  # fmt: skip
+    return taken.groupBy("topic", "partition", "stream").transformWithStateInPandas(
+        KeyedStates(recipe), OUTCOMES, "Append", "None"
+    )
+
+
+def _time(columns: set[str]) -> str:
+    if "timestamp_ms" in columns:
+        return "timestamp_ms"
+    return "unix_millis(timestamp)" if "timestamp" in columns else "cast(null as long)"
+
+
+def refused(config: Config) -> None:
+    """Refuse what a job on Spark cannot do.
+
+    Raises
+    ------
+    ConfigError
+        Naming the setting.
+    """
+    if config.input.format in REGISTRY_FORMATS:
+        raise ConfigError(
+            f"input.format = {config.input.format!r} is not read on Spark yet: expected json or "
+            "csv; `rejex-stream run` reads it."
+        )
+    if config.state.seal_key_file is not None:
+        raise ConfigError(
+            "state.seal_key_file puts snapshots under a key, and on Spark state lies in Spark's "
+            "checkpoint, which has none: leave it out, and guard that folder."
+        )
+    if config.input.follow:
+        raise ConfigError(
+            "input.follow = true is not read on Spark yet: give topics, or a whole file."
+        )
+
+
+def decoded(batches: Iterator[Any], config: Config, header: bytes, *, whole: bool) -> Iterator[Any]:
+    """Decode Arrow batches of records; what is read travels with the record. O(records)."""
+    import pyarrow as pa
+
+    decode = _decoder(config, header).decode
+    encode = msgspec.msgpack.Encoder().encode
+    for batch in batches:
+        streams: list[str] = []
+        taken: list[bytes] = []
+        columns = [column.to_pylist() for column in batch.columns]
+        for topic, partition, offset, key, value, time_ms, headers in zip(*columns, strict=True):
+            record = Record(
+                Position(topic, partition, offset),
+                key,
+                value,
+                tuple((h["key"], h["value"]) for h in headers or ()),
+                None if time_ms == NO_TIME else time_ms,
+            )
+            item = decode(record)
+            if isinstance(item, Reading):
+                streams.append("" if whole else item.stream_key)
+                taken.append(encode(Taken(record, item, None)))
+            else:
+                streams.append("")
+                taken.append(encode(Taken(record, None, item)))
+        names = ["topic", "partition", "offset", "stream", "taken"]
+        yield pa.RecordBatch.from_arrays(
+            [*batch.columns[:3], pa.array(streams, pa.string()), pa.array(taken, pa.binary())],
+            names,
+        )
+
+
+class _Header:
+    """Stands for the source where a decoder asks it for the header."""
+
+    def __init__(self, header: bytes) -> None:
+        self.header = header
+
+
+def _decoder(config: Config, header: bytes) -> Decoder:
+    if config.input.kind == "kafka":
+        return JsonDecoder(config.input.mapping())
+    source: Any = _Header(header)
+    return file_decoder(config, source)

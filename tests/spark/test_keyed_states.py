@@ -1,0 +1,164 @@
+"""Streams judged apart, in any cut and order, on any machine, are what one state says."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from types import SimpleNamespace
+
+import pytest
+from rejex_connectors.files.sink import lines_of
+
+from rejex_stream.config import parse_config
+from rejex_stream.config.assembly import Judging, by_partition
+from rejex_stream.decode import JsonDecoder
+from rejex_stream.errors import ConfigError
+from rejex_stream.spark import keyed
+from rejex_stream.spark.frames import NO_TIME, decoded, refused
+from rejex_stream.spark.keyed import KeyedStates, Recipe
+from rejex_stream.types import Partition, Position, Record
+
+pytestmark = pytest.mark.spark
+
+CONFIG = """
+[pipeline]
+name = "pumps"
+[input]
+path = "feed.jsonl"
+time = "t"
+sensor = "id"
+channels = ["flow"]
+{grouped}
+[detector]
+name = "HBOS"
+[rejection]
+contamination = 0.05
+window = 150
+{budget}
+[refit]
+refit_every_events = 150
+{state}
+"""
+HELD = 'review_budget = { rate = 0.05, burst = 10, owner = "partition" }'
+WAYS = {
+    "apart": {},
+    "shared budget": {"budget": HELD},
+    "groups by a field": {"grouped": 'group = "g"'},
+    "forgetting": {"state": "[state]\nforget_after = 40"},
+}
+
+
+@pytest.fixture(autouse=True)
+def frames_are_here():
+    try:
+        import pandas  # noqa: F401
+        import pyarrow  # noqa: F401
+    except ImportError:
+        if os.environ.get("REJEX_REQUIRE_SPARK"):
+            raise
+        pytest.skip("pandas is not installed (extra `spark`); `make test-spark` runs this")
+
+
+class Kept:
+    """Spark's state of one key, as its handle shows it: values go in and come out as tuples."""
+
+    def __init__(self):
+        self.mark, self.parts = [], {}
+
+    def getValueState(self, name, schema):  # noqa: N802
+        def update(value):
+            self.mark = [value]
+
+        return SimpleNamespace(get=lambda: self.mark[0] if self.mark else None, update=update)
+
+    def getMapState(self, name, key, value):  # noqa: N802
+        return SimpleNamespace(
+            iterator=lambda: iter(list(self.parts.items())),
+            updateValue=self.parts.__setitem__,
+            containsKey=self.parts.__contains__,
+            removeKey=self.parts.__delitem__,
+        )
+
+
+def config_of(**way):
+    filled = {"grouped": "", "budget": "tolerance = 5", "state": ""} | way
+    config, problems = parse_config(CONFIG.format(**filled))
+    assert config is not None, problems
+    return config
+
+
+def feed(n=2_400):
+    rng = random.Random(11)
+    for i in range(n):
+        body = {"t": 1000 * i, "id": f"s{i % 5}", "g": f"g{i % 2}", "flow": rng.gauss(10, 1)}
+        if i > 0.7 * n and i % 5 == 0:
+            body["flow"] += 9
+        if 600 < i < 1_300 and i % 5 == 1:
+            body["id"] = "s2"  # one that is silent for long
+        value = b"?" if i % 301 == 9 else json.dumps(body).encode()
+        yield Record(Position("feed.jsonl", 0, i), None, value)
+
+
+def by_one_state(config, records):
+    state = Judging(config).state(Partition("feed.jsonl", 0), JsonDecoder(config.input.mapping()))
+    return list(lines_of(state.process(records)))
+
+
+def by_keys(config, records, rng):
+    """Judge as Spark would: shuffled, in micro-batches, by two processes that take turns."""
+    import pandas as pd
+    import pyarrow as pa
+
+    recipe, kept, out, at = Recipe(f"{rng.random()}", config, None), {}, [], 0
+    benches = [{}, {}]
+    while at < len(records):
+        batch, at = records[at : (end := at + rng.randrange(1, 400))], end
+        columns = [
+            pa.array([r.position.topic for r in batch]),
+            pa.array([0] * len(batch), pa.int32()),
+            pa.array([r.position.offset for r in batch], pa.int64()),
+            pa.array([r.key for r in batch], pa.binary()),
+            pa.array([r.value for r in batch], pa.binary()),
+            pa.array([r.timestamp_ms for r in batch], pa.int64()).fill_null(NO_TIME),
+            pa.array([None] * len(batch), pa.null()),
+        ]
+        arrow = pa.RecordBatch.from_arrays(columns, list("abcdefg"))
+        (taken,) = decoded(iter([arrow]), config, b"", whole=by_partition(config))
+        rows = taken.to_pandas().sample(frac=1, random_state=rng.randrange(10**6))
+        for key, of_key in rows.groupby(["topic", "partition", "stream"]):
+            keyed._benches = rng.choice(benches)
+            processor = KeyedStates(recipe)
+            processor.init(kept.setdefault(key, Kept()))
+            half = len(of_key) // 2
+            chunks = iter([of_key[:half], of_key[half:]])
+            out += [frame for frame in processor.handleInputRows(key, chunks, None) if len(frame)]
+    found = pd.concat(out).sort_values(["offset", "place"], kind="stable")
+    return list(zip(found["output"], map(bytes, found["value"]), strict=True))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_any_cut_and_order_on_any_machine_gives_the_same_lines(way, monkeypatch):
+    monkeypatch.setattr(keyed, "_benches", {})
+    config, records = config_of(**WAYS[way]), list(feed())
+    expected = by_one_state(config, records)
+    assert {"verdicts", "review", "deadletter"} <= {role for role, _ in expected}
+    assert by_partition(config) == (way != "apart")
+    for seed in (1, 2):
+        assert by_keys(config, records, random.Random(seed)) == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        ('[state]\nseal_key_file = "key"', "state.seal_key_file puts snapshots under a key"),
+        ("", "input.follow = true is not read on Spark yet"),
+    ],
+)
+def test_what_cannot_be_had_is_refused(state, told):
+    config = config_of(state=state)
+    if not state:
+        changed = config.input.model_copy(update={"follow": True})
+        config = config.model_copy(update={"input": changed})
+    with pytest.raises(ConfigError, match=told):
+        refused(config)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from rejex_stream.detectors import make_detector
 from rejex_stream.detectors.rowwise import affine, count_below, row_sum
 
 
@@ -45,3 +46,27 @@ def test_edges_are_counted_the_same_either_way(m, b):
 def test_padding_with_infinity_counts_nothing():
     edges = np.array([[0.0, 1.0, np.inf, np.inf]])
     assert count_below(edges, np.array([[0.5], [1e308]])).tolist() == [[1], [2]]
+
+
+@pytest.mark.parametrize("covariance", ["full", "tied", "diag", "spherical"])
+@pytest.mark.parametrize("d", [1, 2, 8, 40])
+def test_a_gaussian_mixture_scores_a_row_alone_as_among_others(d, covariance):
+    for K in (1, 3):
+        _assert_alone_as_among("GMM", d, covariance_type=covariance, n_components=K)
+
+
+@pytest.mark.parametrize("bins", [1, 6, 300, "auto"])
+@pytest.mark.parametrize("d", [1, 2, 8, 40])
+def test_histograms_score_a_row_alone_as_among_others(d, bins):
+    _assert_alone_as_among("HBOS", d, n_bins=bins)
+
+
+def _assert_alone_as_among(name, d, **params):
+    rng = np.random.default_rng(d)
+    X = rng.normal(size=(400, d)) @ rng.normal(size=(d, d))
+    X[:, 0] = np.round(X[:, 0])  # on edges of bins
+    scorer = make_detector(name, **params).fit(X, seed=0)
+    bins = np.histogram_bin_edges(X[:, 0], 6)[:, None] * np.ones(d)
+    probes = np.concatenate([X, bins, 10.0 ** rng.uniform(-9, 150, size=(100, d)), 0 * X[:2], -X])
+    alone = np.concatenate([scorer.score(probe[None]) for probe in probes])
+    assert alone.tobytes() == scorer.score(probes).tobytes()

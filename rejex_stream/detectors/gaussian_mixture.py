@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import add, mul, sub
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,9 @@ from rejex_stream.detectors.rowwise import affine, row_sum
 from rejex_stream.types import FloatArray
 
 __all__ = ["GaussianMixture", "fit_gmm"]
+
+
+_MOST_PRODUCTS = 400  # of plain floats; more are cheaper in numpy, whatever its calls cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,17 @@ class GaussianMixture:
     precisions_root: FloatArray
     log_constants: FloatArray
     training_scores: FloatArray
+    _plain: tuple[float, list[float], list[array[float]]] | None = field(
+        init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        root = self.precisions_root[0]
+        few = len(self.means) == 1 and np.count_nonzero(root) <= _MOST_PRODUCTS
+        # What is behind the last number that is not 0 adds nothing.
+        columns = [array("d", np.trim_zeros(column, "b")) for column in root.T]
+        plain = (float(self.log_constants[0]), self.means[0].tolist(), columns) if few else None
+        object.__setattr__(self, "_plain", plain)
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score rows X of shape (m, d); O(K d²) a row."""
@@ -44,6 +61,18 @@ class GaussianMixture:
             return -log_terms[:, 0]
         top: FloatArray = log_terms.max(axis=1)
         return -(top + np.log(row_sum(np.exp(log_terms - top[:, None]))))
+
+    def score_row(self, row: Sequence[float]) -> float:
+        """Score one finite row as :meth:`score` does, bit for bit."""
+        if self._plain is None:
+            return float(self.score(np.array([row]))[0])
+        constant, mean, columns = self._plain
+        centred = [*map(sub, row, mean)]
+        total = 0.0
+        for column in columns:
+            white = reduce(add, map(mul, centred, column), 0.0)
+            total += white * white
+        return -(constant - 0.5 * total)
 
 
 def fit_gmm(make: Callable[[], Any], X: FloatArray) -> GaussianMixture:

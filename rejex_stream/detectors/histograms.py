@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -37,6 +41,14 @@ class ColumnHistograms:
     log_heights: FloatArray
     rarest: FloatArray
     training_scores: FloatArray
+    _columns: list[tuple[float, float, float, array[float], array[float]]] = field(
+        init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        plain = (*self.reach.tolist(), self.rarest.tolist())
+        arrays = ([array("d", row) for row in each] for each in (self.edges, self.log_heights))
+        object.__setattr__(self, "_columns", [*zip(*plain, *arrays, strict=True)])
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score rows X of shape (m, d); O(d log b) a row."""
@@ -45,6 +57,14 @@ class ColumnHistograms:
         lowest, highest = self.reach
         outside = np.less(X, lowest) | np.greater(X, highest)
         return -row_sum(np.where(outside, self.rarest, heights))
+
+    def score_row(self, row: Sequence[float]) -> float:
+        """Score one finite row as :meth:`score` does, bit for bit."""
+        found = [
+            heights[bisect_left(edges, x)] if lowest <= x <= highest else rarest
+            for x, (lowest, highest, rarest, edges, heights) in zip(row, self._columns, strict=True)
+        ]
+        return -reduce(add, found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,17 +169,18 @@ class Engine:
         verdicts: list[Verdict] = [None] * len(readings)  # type: ignore[list-item] # filled below
         if self._decision.policy.owner != "stream":
             return self._judge_in_turns(readings, totals, by_key)
+        changes: list[Incident] = []
         for key, at in by_key.items():
-            judged = self._stream(key).advance([readings[i] for i in at], [totals[i] for i in at])
+            state = self._stream(key)
+            judged = state.advance([readings[i] for i in at], [totals[i] for i in at])
             for i, verdict in zip(at, judged, strict=True):
                 verdicts[i] = verdict
-        self._hear(by_key, verdicts)
+            changes += state.take_incidents()
+        self._hear(changes, verdicts)
         return verdicts
 
-    def _hear(self, keys: Iterable[str], verdicts: Sequence[Verdict]) -> None:
-        """Take from streams what has changed of incidents, in the order of the events."""
-        states = [self._live[key] for key in keys]
-        changes = [change for state in states for change in state.take_incidents()]
+    def _hear(self, changes: Sequence[Incident], verdicts: Sequence[Verdict]) -> None:
+        """Take note of what has changed of incidents, in the order of the events."""
         if changes:
             place = {verdict.position: i for i, verdict in enumerate(verdicts)}
             self._told(sorted(changes, key=lambda change: place[change.position]))
@@ -200,16 +201,19 @@ class Engine:
         Rows are made, and scored, key by key all the same.
         """
         streams: list[tuple[list[int], list[Verdict | None], Iterator[int]]] = []
+        states = []
         for key, at in by_key.items():
             own: list[Verdict | None] = [None] * len(at)
-            turns = self._stream(key).turns([readings[i] for i in at], [totals[i] for i in at], own)
+            state = self._stream(key)
+            turns = state.turns([readings[i] for i in at], [totals[i] for i in at], own)
             streams.append((at, own, turns))
+            states.append(state)
         in_order([(at, turns) for at, _, turns in streams])
         verdicts: list[Verdict] = [None] * len(readings)  # type: ignore[list-item] # filled below
         for at, own, _ in streams:
             for i, verdict in zip(at, own, strict=True):
                 verdicts[i] = verdict  # type: ignore[assignment] # every turn was taken
-        self._hear(by_key, verdicts)
+        self._hear([change for state in states for change in state.take_incidents()], verdicts)
         return verdicts
 
     def ready(self, readings: Sequence[Reading]) -> int:

@@ -165,7 +165,8 @@ class BatchModel:
             stop = len(rows)
             if not (held or planned):
                 self._settle(judge)
-                stop = min(stop, start + self._until_boundary(judge))
+                until = start + self._until_boundary(judge)
+                stop = until if until < stop else stop
             X = np.array(rows[start:stop], dtype=np.float64)
             if self._serving is None:
                 segment = Segment(start, stop, None, -1, None)
@@ -309,17 +310,17 @@ class BatchModel:
 
     def _until_boundary(self, judge: Judge) -> int:
         """Rows until something happens."""
-        seen = self.rows_seen - self._origin
-        boundaries = [self._schedule.next_request(seen) + self._origin]
+        seen, origin = self.rows_seen, self._origin
+        boundary = self._schedule.next_request(seen - origin) + origin
         if self._watch.active:
-            boundaries.append(self._watch.next_look(self.rows_seen, judge.window))
+            boundary = min(boundary, self._watch.next_look(seen, judge.window))
         if self._pending is not None:
-            boundaries.append(self._pending.requested_at + self._schedule.refit_lag_events)
+            needed = self._pending.requested_at + self._schedule.refit_lag_events
+            boundary = needed if seen < needed < boundary else boundary
         if self._shadow is not None:
-            boundaries.append(self._shadow.requested_at + self._window)
-        return min(boundary for boundary in boundaries if boundary > self.rows_seen) - (
-            self.rows_seen
-        )
+            full = self._shadow.requested_at + self._window
+            boundary = full if seen < full < boundary else boundary
+        return boundary - seen
 
     def _settle(self, judge: Judge) -> None:
         """Do what is due before the next row: swap a full shadow, install a fit that is needed."""

@@ -81,6 +81,10 @@ class RowBuffer:
 
     def extend(self, rows: FloatArray) -> None:
         """Take rows in; the oldest ones leave where there is no room."""
+        if len(rows) == 1 and self._size == self._capacity:
+            self._ring[self._next] = rows[0]
+            self._next = (self._next + 1) % self._size
+            return
         rows = rows[-self._capacity :]
         while self._size + len(rows) > len(self._ring) < self._capacity:
             grown = np.empty((min(self._capacity, 2 * len(self._ring)), self._ring.shape[1]))

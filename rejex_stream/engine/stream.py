@@ -173,8 +173,17 @@ class StreamState:
             self._model.forget_held()
         plans = (*self._calendar, *self._plans.all)
         if not plans:
-            yield from self._turns(readings, totals, verdicts, planned=False)
-            return
+            return self._turns(readings, totals, verdicts, planned=False)
+        return self._turns_among(plans, readings, totals, verdicts)
+
+    def _turns_among(
+        self,
+        plans: Sequence[Plan],
+        readings: Sequence[Reading],
+        totals: Sequence[float],
+        verdicts: list[Verdict | None],
+    ) -> Iterator[int]:
+        """Judge readings some of which are planned."""
         for start, stop, planned in runs(plans, readings):
             part: list[Verdict | None] = [None] * (stop - start)
             turns = self._turns(readings[start:stop], totals[start:stop], part, planned=planned)

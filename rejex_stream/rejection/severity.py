@@ -19,10 +19,11 @@ References
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from rejex_stream.rejection.window import ScoreWindow
 
-__all__ = ["LARGEST_SEVERITY", "severity"]
+__all__ = ["LARGEST_SEVERITY", "severity", "severity_table"]
 
 LARGEST_SEVERITY = 1e6
 """Where severities end; beyond it lie scores that have left the scale of the window altogether."""
@@ -62,12 +63,22 @@ def severity(window: ScoreWindow, score: float, below: int) -> float:
     """
     n = len(window)
     if below < n:
-        return math.log10((n + 1) / (n - below + 1))
+        return _of_rank(below, n)
     largest = window.order_statistic(n)
     beyond, scale = score - largest, _LN_10 * _mean_excess(window, n, largest)
     if scale == 0.0:  # lost: a few of the smallest floats lie apart
         return LARGEST_SEVERITY
     return min(math.log10(n + 1) + beyond / scale, LARGEST_SEVERITY)
+
+
+@lru_cache(maxsize=64)
+def severity_table(n: int) -> tuple[float, ...]:
+    """Return the severity for every number of smaller scores, 0..n - 1. O(n) once per n."""
+    return tuple(_of_rank(below, n) for below in range(n))
+
+
+def _of_rank(below: int, n: int) -> float:
+    return math.log10((n + 1) / (n - below + 1))
 
 
 def _mean_excess(window: ScoreWindow, n: int, largest: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
@@ -12,13 +12,13 @@ from rejex_stream.rejection.band import RejectionBand
 from rejex_stream.rejection.budget import RejectionPolicy
 from rejex_stream.rejection.exceed import stability_at, stability_table
 from rejex_stream.rejection.governor import Governor
-from rejex_stream.rejection.severity import severity
+from rejex_stream.rejection.severity import severity, severity_table
 from rejex_stream.rejection.window import ScoreWindow, mid_rank
 from rejex_stream.types import Label, Reading, Reason, Status, Verdict
 
 __all__ = ["Judge", "Watcher", "rejected"]
 
-_REJECTED = Label.REJECTED  # look-up is not free
+_REJECTED, _AMBIGUOUS = Label.REJECTED, Reason.AMBIGUOUS  # look-up is not free
 
 
 def rejected(
@@ -36,6 +36,15 @@ def rejected(
         window_len=window_len,
         model_epoch=epoch,
     )
+
+
+class _Full(NamedTuple):
+    """What ranks in a full window mean: the policy's band, and by rank how sure, how rare."""
+
+    band: RejectionBand
+    p_anomalies: tuple[float, ...]
+    confidences: tuple[float, ...]
+    severities: tuple[float, ...]
 
 
 class Watcher(Protocol):
@@ -99,14 +108,15 @@ class Judge:
     Notes
     -----
     O(log n) per event. Nothing of scipy runs per event once the window is full: bands are cached
-    integers, stability is a table by rank, and the order statistics shown with a verdict are
-    looked up again only when a push or an eviction could have moved them.
+    integers, stability and severity are tables by rank, and the order statistics shown with a
+    verdict are looked up again only when a push or an eviction could have moved them.
     """
 
     __slots__ = (
         "_constant",
         "_edges",
         "_edges_of",
+        "_full",
         "_governor",
         "_policy",
         "_said_constant",
@@ -126,6 +136,7 @@ class Judge:
         self._constant = False
         self._edges: tuple[float, float | None, float | None] | None = None
         self._edges_of: RejectionBand | None = None
+        self._full: _Full | None = None
         self._governor = governor or _own(policy)
         self._said_constant = False
 
@@ -138,7 +149,7 @@ class Judge:
         """Judge by another policy from the next score on; the window stays, and so does credit."""
         state = self.state()
         self._policy = policy
-        self._edges = None
+        self._full = self._edges = None
         self._governor = governor or _own(policy)
         self.restore(state)
 
@@ -208,11 +219,10 @@ class Judge:
         if watcher is not None and not still:
             level, least, ordinary = watcher.level, watcher.least, watcher.ordinary
             most, since, limit = watcher.most, watcher.since, watcher.limit
-        policy, window, judged_by = self._policy, self.window, self._decide
+        policy, window, governed = self._policy, self.window, self._governor is not None
         rank_of, push, by_mid_rank = window.rank, window.push, policy.ties == "mid"
-        first, capacity, n = policy.first_window, window.capacity, len(window)
-        table: tuple[tuple[float, ...], tuple[float, ...]] | None = None
-        band = policy.band(capacity)
+        capacity, n = window.capacity, len(window)
+        full = self._full
         for i, score in zip(which, scores, strict=True):
             key, sensor, time_ms, _, position = reading = readings[i]
             if score - score != 0.0:
@@ -227,15 +237,8 @@ class Judge:
                 continue
             below, at_or_below = rank_of(score)
             ties = at_or_below - below
-            rank = mid_rank(below, at_or_below) if by_mid_rank else at_or_below
-            if n < capacity:
-                # Windows of some lengths above the first cannot say one of the labels again.
-                speaks = n >= first and (band := policy.band(n)).can_accept_both
-            else:
-                speaks = True
-                if table is None:
-                    band, table = policy.band(n), stability_table(n, policy.contamination)
-            if not speaks:
+            rank = mid_rank(below, at_or_below) if ties and by_mid_rank else at_or_below
+            if n < capacity and not self._speaks(n):
                 rare = ordinary
                 verdicts[i] = verdict = Verdict(
                     position,
@@ -255,17 +258,29 @@ class Judge:
                     incident=incident,
                 )
             else:
-                if table is not None:
-                    p_anomaly, confidence = table[0][rank], table[1][rank]
+                if n == capacity:
+                    if full is None:
+                        full = self._look_up()
+                    band, p_anomalies, confidences, severities = full
+                    p_anomaly, confidence = p_anomalies[rank], confidences[rank]
                 else:
+                    band = policy.band(n)
                     p_anomaly, confidence = stability_at(rank, n, band.n_anomalies)
-                judged, label, reason, withheld, status = judged_by(band, rank, time_ms)
+                if governed or self._constant or self._said_constant:
+                    judged, label, reason, withheld, status = self._decide(band, rank, time_ms)
+                else:
+                    judged, withheld, status, label = band, False, None, band.label(rank)
+                    reason = _AMBIGUOUS if label is _REJECTED else None
                 edges = self._edges
                 if edges is None or judged is not self._edges_of:
                     edges = self._edges = self._order_statistics(judged)
                     self._edges_of = judged
-                governed = self._governor is not None
-                rare = ordinary if self._constant else severity(window, score, below)
+                if self._constant:
+                    rare = ordinary
+                elif below < n == capacity:
+                    rare = severities[below]
+                else:
+                    rare = severity(window, score, below)
                 verdicts[i] = verdict = Verdict(
                     position,
                     key,
@@ -347,12 +362,12 @@ class Judge:
         governor = self._governor
         if governor is None:
             label = band.label(rank)
-            return band, label, Reason.AMBIGUOUS if label is _REJECTED else None, False, status
+            return band, label, _AMBIGUOUS if label is _REJECTED else None, False, status
         allowed = governor.allow(band.n, time_ms)
         label = allowed.label(rank)
         if label is _REJECTED:
             governor.spend()
-            return allowed, label, Reason.AMBIGUOUS, False, status
+            return allowed, label, _AMBIGUOUS, False, status
         return allowed, label, None, band.label(rank) is _REJECTED, status
 
     def beyond(
@@ -386,6 +401,19 @@ class Judge:
         at, n = self.window.order_statistic, band.n
         lower, flagged, above = band.edges
         return at(flagged), at(lower) if lower >= 1 else None, at(above) if above <= n else None
+
+    def _speaks(self, n: int) -> bool:
+        """Whether a window that is still filling can say both labels.
+
+        Some lengths above the first that can cannot again.
+        """
+        return n >= self._policy.first_window and self._policy.band(n).can_accept_both
+
+    def _look_up(self) -> _Full:
+        """Look up, once for a policy, what a full window's ranks mean."""
+        n, gamma = self.window.capacity, self._policy.contamination
+        self._full = _Full(self._policy.band(n), *stability_table(n, gamma), severity_table(n))
+        return self._full
 
 
 def _own(policy: RejectionPolicy) -> Governor | None:

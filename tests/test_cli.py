@@ -373,7 +373,7 @@ def test_score_reads_what_people_have(capsys, table, tmp_path):
         (b"time,flow\n0,1.5\n1,1.6\n", 2, "too few"),
         (b"name,word\na,b\nc,d\n", 2, "no column holds numbers"),
         (b"\xff\xfe\x00\x01\n", 2, "no rows"),  # UTF-16 with one line
-        (b"\x1f\x8bnonsense", 1, "cannot read"),
+        (b"\x1f\x8bnonsense", 1, "is damaged, or not gzip"),
     ],
 )
 def test_score_refuses_what_is_no_table_in_a_sentence(capsys, tmp_path, content, status, said):

@@ -270,7 +270,7 @@ def test_an_episode_is_planned_as_it_is_queued():
 def rows():
     section = None
     for line in PAGE.read_text(encoding="utf-8").splitlines():
-        if found := re.match(r"## `\[+([a-z_.]+)\]+`", line):
+        if found := re.match(r"## `\[+([a-z_.]+?)(?:\.(?:NAME|\"PATTERN\"))?\]+`", line):
             section = found[1]
         elif found := re.match(r"\| `(\w+)` \|(?:[^|]*\|){2} ([^|]*) \|", line):
             yield section, found[1], found[2]

@@ -15,7 +15,7 @@ from rejex_stream.config import load_config, parse_config
 from rejex_stream.config.assembly import engine_spec
 from rejex_stream.detectors import make_detector
 from rejex_stream.doctor.findings import sample_findings
-from rejex_stream.encode import decode_review, decode_verdict
+from rejex_stream.encode import decode_reviewed, decode_verdict
 from rejex_stream.engine import Engine
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import Feature, FeatureSpec
@@ -23,7 +23,7 @@ from rejex_stream.plan.gamma import rows_of
 from rejex_stream.plan.guess import guess_table
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.tables import Asked, open_feed, open_table
-from rejex_stream.types import Position, Reading, Record
+from rejex_stream.types import Position, Reading, Record, ReviewItem
 from tests.streams import Distance, readings, spec
 
 FEED = readings()
@@ -217,8 +217,8 @@ def test_the_config_names_what_was_guessed_and_the_reviewer_sees_it(
     explained = [v for v in verdicts if v.evidence is not None]
     assert explained
     assert all([c.channel for c in v.evidence.channels] == ["flow"] for v in explained)
-    items = [decode_review(line)
-             for line in (tmp_path / config.output.review).read_bytes().splitlines()]  # fmt: skip
+    lines = (tmp_path / config.output.review).read_bytes().splitlines()
+    items = [item for item in map(decode_reviewed, lines) if isinstance(item, ReviewItem)]
     assert items
     for item in items:
         assert item.channels == ("flow", "open", "mode")

@@ -131,8 +131,8 @@ class Channel(Section):
     """How people are shown a channel, `[channels.NAME]`; of no consequence for any verdict."""
 
     unit: str = setting("", says="Of its values.", example="°C", max_length=40)
-    label: str = setting(
-        "", says="What people call it.", otherwise="its name", example="Gearbox", max_length=100
+    label: str | None = setting(
+        None, says="What people call it.", otherwise="its name", example="Gearbox", max_length=100
     )
     low: float | None = setting(
         None, says="Its lower limit, drawn as a line.", otherwise="none", example=5.0

@@ -104,8 +104,9 @@ class FileSource:
         )
         compressed = workbook is None and is_gzip(self._path)
         if follow and (compressed or workbook):
-            what = "compressed" if compressed else "no text that grows"
-            raise ConfigError(f"{self._path} is {what} and cannot be followed: write it as CSV")
+            why = "compressed" if compressed else "no text that grows"
+            mend = "unpack it" if compressed else "write it as CSV"
+            raise ConfigError(f"{self._path} is {why} and cannot be followed: {mend}")
         self._delimiter = delimiter or ("\t" if suffix == ".tsv" else ",")
         if workbook is not None:
             self._delimiter, encoding = ",", "utf-8"

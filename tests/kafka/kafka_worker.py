@@ -49,6 +49,7 @@ def main(path: str) -> int:
     settings = KafkaSettings(**config["settings"])
     memory = config["options"].pop("memory", None)
     if memory is not None:  # what it may hold beside what it holds now
+        threading.stack_size(512 * 1024)  # 8 MB a thread count, whether it uses them or not
         held = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_DATA, (held + memory, held + memory))
     pause_s = config["options"].pop("pause_s", 0.0)

@@ -124,3 +124,14 @@ def test_what_cannot_be_unpacked_costs_its_own_batch_only(codec: str) -> None:
         assert isinstance(first[-1].headers, Unread)
         assert "cannot be unpacked from here on" in first[-1].headers.reason
         assert [record.value for record in second] == [good(7).value]
+
+
+def test_a_machine_that_is_short_of_memory_condemns_no_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def short(*_: object) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setattr("gzip.GzipFile.read", short)
+    with pytest.raises(MemoryError):
+        list(MemoryRecords(batch([good(0)], "gzip")).next_batch())

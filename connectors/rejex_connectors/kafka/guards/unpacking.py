@@ -151,6 +151,8 @@ def unpack(batch: Any, buffer: bytearray, begin: int) -> Iterator[DefaultRecord]
             yield record
             following = record.offset + 1
             left -= 1
+    except MemoryError:  # the machine's fault, and another day's batch is the same
+        raise
     except Exception as error:  # whatever a codec may raise
         reason = f"its batch cannot be unpacked from here on: {type(error).__name__}: {error}"
         for offset in range(following, batch.last_offset + 1)[:left]:

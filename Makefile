@@ -50,7 +50,7 @@ test: .venv/dev.stamp
 
 test-quick: .venv/dev.stamp
 	$(BIN)/python -m pytest -n 2 tests --ignore tests/benchmarks \
-	  -m "not slow and not thorough and not kafka and not browser and not prometheus and not deep" \
+	  -m "not slow and not thorough and not kafka and not browser and not prometheus and not deep and not spark" \
 	  $(PYTEST_ARGS)
 
 check: .venv/dev.stamp

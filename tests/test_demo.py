@@ -20,9 +20,9 @@ from rich.console import Console
 from rejex_stream.cli import main
 from rejex_stream.demo.feeds import prepare, write_turbines, write_water
 from rejex_stream.demo.live import Board, picture, play
-from rejex_stream.encode import decode_review, decode_verdict
+from rejex_stream.encode import decode_reviewed, decode_verdict
 from rejex_stream.report import find, write_report
-from rejex_stream.types import Label, Position, Reason
+from rejex_stream.types import Label, Position, Reason, ReviewItem
 from tests.pages import Page, data_of
 
 pytestmark = pytest.mark.thorough
@@ -210,7 +210,8 @@ def test_the_files_hold_the_same_verdicts_whoever_runs_the_pipelines(played, typ
 
 def test_every_rejected_event_after_the_warm_up_is_a_review_item(played):
     for feed in played["feeds"]:
-        items = [decode_review(line) for line in lines_of(feed, "review.jsonl")]
+        reviewed = [decode_reviewed(line) for line in lines_of(feed, "review.jsonl")]
+        items = [one for one in reviewed if isinstance(one, ReviewItem)]
         wanted = [
             verdict.position
             for verdict in verdicts_of(feed)
@@ -326,7 +327,8 @@ def test_the_numbers_on_the_page_are_those_of_the_files(played, page):
         assert f"{100 * findings.counts.rejection_rate:.1f} %" in text
         assert f"{100 * findings.theory.frozen_bound:.1f} %" in text
         assert f"{100 * findings.theory.paper_bound:.1f} %" in text
-        items = len(lines_of(feed, "review.jsonl"))
+        reviewed = map(decode_reviewed, lines_of(feed, "review.jsonl"))
+        items = sum(isinstance(one, ReviewItem) for one in reviewed)
         assert f"{items:,} review items" in text
         for fault in feed.faults:
             assert fault.title in text

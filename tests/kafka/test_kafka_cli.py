@@ -20,8 +20,8 @@ from rejex_connectors.kafka.topics import create_topics, plan_topics
 from rejex_stream.cli import main
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly import kafka_settings
-from rejex_stream.encode import decode_review, decode_verdict
-from rejex_stream.types import Position, Record
+from rejex_stream.encode import decode_reviewed, decode_verdict
+from rejex_stream.types import Position, Record, ReviewItem
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.kafka
@@ -129,9 +129,10 @@ def test_from_nothing_to_verdicts_with_the_commands_of_the_readme(pipeline, run,
     assert (summary["events"], summary["invalid"], summary["stopped"]) == (1501, 1, True)
     assert summary["labels"] == {name: measured[name] for name in ("normal", "anomaly", "rejected")}
     reviews = [
-        decode_review(record.value)
+        item
         for records in kafka.read(settings, topics.review).values()
         for record in records
+        if isinstance(item := decode_reviewed(record.value), ReviewItem)
     ]
     assert len(reviews) == summary["reviews"] > 0
     kafka.fill(settings, events(input_topic, 500, start=1500))

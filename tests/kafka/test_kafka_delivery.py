@@ -120,7 +120,11 @@ def test_random_kills_lose_nothing_and_double_nothing(
 @CONFLUENT
 def test_random_kills_where_the_broker_deals_the_partitions(kafka: Kafka, tmp_path: Path) -> None:
     settings = kafka.settings(partitions=4, client="confluent", group_protocol="consumer")
-    records = chaos(kafka, settings, tmp_path, n_events=4_000, kills=3, sensors=20, seed=3)
+    records, draw = feed(settings, 4_000, sensors=20, seed=3), random.Random(3)
+    chaos(
+        kafka, settings, tmp_path, records, draw, kills=3,
+        max_poll_records=100, snapshot_every_events=200, engine={"kind": "chain"},
+    )  # fmt: skip
     assert_exactly(kafka, settings, records)
     import confluent_kafka as ck
     from confluent_kafka.admin import AdminClient

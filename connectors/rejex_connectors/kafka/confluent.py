@@ -96,10 +96,13 @@ def note_of(found: ck.TopicPartition) -> str:
 
 
 def _membership(settings: KafkaSettings) -> dict[str, Any]:
-    """Return how a member is known to be alive, and who deals partitions."""
-    if settings.group_protocol == "consumer":  # the broker says how often to be heard of
+    """Return how a member is known, known to be alive, and who deals partitions."""
+    if settings.group_protocol == "consumer":
+        # The broker says how often to be heard of. No name: it refuses one that comes back before
+        # the session of its dead owner has ended, and the library then waits for good.
         return {"group.protocol": "consumer"}
     return {
+        **({"group.instance.id": settings.instance_id} if settings.instance_id else {}),
         "session.timeout.ms": settings.session_timeout_ms,
         "heartbeat.interval.ms": max(100, settings.session_timeout_ms // 5),
         "partition.assignment.strategy": "cooperative-sticky",
@@ -121,7 +124,6 @@ class FastConsumer:
                 {
                     **client_options(settings),
                     "group.id": settings.group,
-                    **({"group.instance.id": settings.instance_id} if settings.instance_id else {}),
                     "isolation.level": "read_committed",
                     "enable.auto.commit": False,
                     "enable.auto.offset.store": False,

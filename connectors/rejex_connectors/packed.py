@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import weakref
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
@@ -45,6 +46,7 @@ class Packed(MutableMapping[str, T], Generic[T]):
         self._make = make
         # The loop asks, and at the end of a run the thread that commits, while the loop waits.
         self._file = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        weakref.finalize(self, self._file.close)  # it lives as long as this
         self._run("PRAGMA journal_mode = OFF")
         self._run("PRAGMA synchronous = OFF")
         self._run("CREATE TABLE packed (name BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID")

@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 from kafka.admin import (
     ACL,
+    ACLFilter,
     ACLOperation,
     ACLPermissionType,
     ACLResourcePatternType,
     ResourcePattern,
+    ResourcePatternFilter,
     ResourceType,
 )
 from kafka_harness import Kafka, pipeline_toml
@@ -68,6 +70,7 @@ class Pipeline:
 
     def __init__(self, kafka: Kafka, port: int, client: str, folder: Path) -> None:
         self.kafka, self.user = kafka, USERS.pop()
+        self.granted: set[Right] = set()
         name = f"acl-{uuid.uuid4().hex[:8]}"
         self.path = folder / "pipeline.toml"
         self.path.write_text(
@@ -107,6 +110,7 @@ class Pipeline:
         self.needed = worker_rights(self.settings)
 
     def allow(self, *rights: Right) -> None:
+        """Grant rights, and wait until the broker that is asked for them has heard of it."""
         self.kafka.admin.create_acls(
             [
                 ACL(
@@ -123,6 +127,21 @@ class Pipeline:
                 for right in rights
             ]
         )
+        self.granted.update(rights)
+        until(lambda: self._n_known() == len(self.granted), lambda: f"{self._n_known()} known")
+
+    def _n_known(self) -> int:
+        mine = ACLFilter(
+            principal=f"User:{self.user}",
+            host=None,
+            operation=ACLOperation.ANY,
+            permission_type=ACLPermissionType.ANY,
+            resource_pattern=ResourcePatternFilter(
+                ResourceType.ANY, None, ACLResourcePatternType.ANY
+            ),
+        )
+        known, _ = self.kafka.admin.describe_acls(mine)
+        return len(known)
 
     def allow_all_but(self, *kept_back: Right) -> None:
         self.allow(*(right for right in self.needed if right not in kept_back))

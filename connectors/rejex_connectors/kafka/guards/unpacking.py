@@ -114,6 +114,12 @@ class _Stream:
             self.buffer += piece
         return True
 
+    def let_go(self) -> None:
+        """Free what was taken, where that is much: a large record would be held twice."""
+        if self._source is not None and self.at > PIECE:
+            del self.buffer[: self.at]
+            self.at = 0
+
     def skip(self, n: int) -> None:
         """Let `n` bytes go by."""
         while n and self.has(1):
@@ -179,6 +185,7 @@ def _next(batch: Any, stream: _Stream) -> DefaultRecord:  # noqa: ANN401
     end = stream.at + n_head + length
     key, value, headers = _fields(stream.buffer, stream.at + ahead, end)
     stream.at = end
+    stream.let_go()
     if length > LARGEST_RECORD and len(key or b"") + len(value or b"") > LARGEST_RECORD:
         return _unread(batch, offset, timestamp, TOO_LARGE)
     return DefaultRecord(length, offset, timestamp, batch.timestamp_type, key, value, headers)
@@ -207,7 +214,10 @@ def _fields(
 
 def _bytes(buffer: bytearray, at: int) -> tuple[bytes | None, int]:
     n, at = decode_varint(buffer, at)
-    return (None, at) if n < 0 else (bytes(buffer[at : at + n]), at + n)
+    if n < 0:
+        return None, at
+    with memoryview(buffer) as view:  # a slice of the buffer itself would be a second copy
+        return bytes(view[at : at + n]), at + n
 
 
 def _unread(batch: Any, offset: int, timestamp: int, reason: str) -> DefaultRecord:  # noqa: ANN401

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +13,7 @@ from rejex_connectors.files.sink import lines_of
 from threadpoolctl import threadpool_limits
 
 from rejex_stream.config import Config
-from rejex_stream.config.assembly import Judging, kafka_settings
+from rejex_stream.config.assembly import DecodedBefore, Judging, kafka_settings
 from rejex_stream.run.partition import PartitionState
 from rejex_stream.types import Invalid, Outcome, Partition, Reading, Record
 
@@ -55,23 +55,12 @@ class Recipe:
     partitions: Mapping[str, int] | None
 
 
-class _Read:
-    """A decoder of records that were decoded before they were shuffled."""
-
-    def __init__(self, channels: Sequence[str]) -> None:
-        self.channels = tuple(channels)
-        self.items: dict[int, Reading | Invalid] = {}
-
-    def decode(self, record: Record) -> Reading | Invalid:
-        return self.items[record.position.offset]
-
-
 class _Live(NamedTuple):
     """A state that is at hand, and the mark under which it was kept."""
 
     mark: bytes
     state: PartitionState
-    read: _Read
+    read: DecodedBefore
 
 
 class _Bench:
@@ -82,8 +71,8 @@ class _Bench:
         self.live: OrderedDict[tuple[str, int, str], _Live] = OrderedDict()
         self.messages = _messages(recipe)
 
-    def fresh(self, partition: Partition) -> tuple[PartitionState, _Read]:
-        read = _Read(self.judging.channels)
+    def fresh(self, partition: Partition) -> tuple[PartitionState, DecodedBefore]:
+        read = DecodedBefore(self.judging.channels)
         return self.judging.state(partition, read), read
 
 

@@ -103,7 +103,7 @@ class FileSink:
 
     def write(self, outcomes: Sequence[Outcome]) -> None:
         """Encode and keep. O(outcomes)."""
-        self.keep(lines_of(outcomes))
+        self.keep(lines_of(outcomes, review="review" in self._outputs))
 
     def keep(self, lines: Iterable[tuple[str, bytes]]) -> None:
         """Keep what :func:`lines_of` has made, here or on another machine."""
@@ -152,18 +152,21 @@ class FileSink:
             self._lock = None
 
 
-def lines_of(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, bytes]]:
-    """Yield what outcomes become, in order: an output by its role, and the line that goes there."""
-    for record, verdict, invalid, review, incidents, replies, after in outcomes:
+def lines_of(outcomes: Sequence[Outcome], *, review: bool = True) -> Iterator[tuple[str, bytes]]:
+    """Yield what outcomes become, in order: an output by its role, and the line that goes there.
+
+    Without `review` nothing is encoded for reviewers, whose items are the longest lines.
+    """
+    for record, verdict, invalid, item, incidents, replies, after in outcomes:
         for reply in replies:
             yield "incidents", encode_reply(record.position, reply)
         if verdict is not None:
             yield "verdicts", encode_verdict(verdict)
         elif invalid is not None:
             yield "deadletter", encode_dead_letter(record, invalid)
-        if review is not None:
-            yield "review", encode_review(review)
-        elif after is not None:
+        if item is not None and review:
+            yield "review", encode_review(item)
+        elif after is not None and review:
             yield "review", encode_follow_up(after)
         for incident in incidents:
             yield "incidents", encode_incident(incident)

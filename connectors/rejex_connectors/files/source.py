@@ -97,7 +97,8 @@ class FileSource:
         self._format = format or _FORMATS.get(suffix) or WORKBOOKS.get(suffix)
         if self._format not in ("jsonl", "csv", "excel", "parquet"):
             raise ConfigError(
-                f"the format of {self._path} is {self._format!r}: say format = 'jsonl' or 'csv'"
+                f"the format of {self._path} is {self._format!r}: say format = 'jsonl', 'csv', "
+                "'excel' or 'parquet'"
             )
         workbook: Workbook | None = (
             "excel" if self._format == "excel" else "parquet" if self._format == "parquet" else None

@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_limits
 from rejex_stream.cli.show import As, AsOption, print_facts, print_json, print_table, share
 from rejex_stream.config import Config, load_config
 from rejex_stream.config.assembly import (
+    DecodedBefore,
     Judging,
     by_partition,
     file_decoder,
@@ -116,37 +117,27 @@ def _judge_share(
     makes = Judging(one), Judging(other)
     with threadpool_limits(limits=1), seldom_collecting():
         for partition, decoders, records in _histories(one, other):
-            pair = [_Read(decoder) for decoder in decoders]
+            pair = [DecodedBefore(decoder.channels) for decoder in decoders]
+            read, read_other = (decoder.decode for decoder in decoders)
             alike = one.input == other.input
-            first, second = (m.state(partition, read) for m, read in zip(makes, pair, strict=True))
+            first, second = (m.state(partition, d) for m, d in zip(makes, pair, strict=True))
             while batch := list(islice(records, _BATCH)):
                 ours = []
                 for record in batch:
-                    item = pair[0].read(record)
+                    item = read(record)
                     if of > 1 and _share_of(item, of) != which:
                         continue
                     ours.append(record)
                     pair[0].items[record.position.offset] = item
-                    pair[1].items[record.position.offset] = item if alike else pair[1].read(record)
+                    pair[1].items[record.position.offset] = item if alike else read_other(record)
                 compare(ours, first, second, since_ms, found)
-                for read in pair:
-                    read.items.clear()
+                for decoded in pair:
+                    decoded.items.clear()
     return found
 
 
 def _share_of(item: Reading | Invalid, of: int) -> int:
     return zlib.crc32(item.stream_key.encode()) % of if isinstance(item, Reading) else 0
-
-
-class _Read:
-    """A decoder that has decoded beforehand, to know whose a record is."""
-
-    def __init__(self, decoder: Decoder) -> None:
-        self.channels, self.read = decoder.channels, decoder.decode
-        self.items: dict[int, Reading | Invalid] = {}
-
-    def decode(self, record: Record) -> Reading | Invalid:
-        return self.items[record.position.offset]
 
 
 def _histories(

@@ -22,7 +22,7 @@ from rejex_stream.config.assembly.edges import (
     require_own_topics,
     sealing,
 )
-from rejex_stream.config.assembly.judging import Judging, by_partition
+from rejex_stream.config.assembly.judging import DecodedBefore, Judging, by_partition
 from rejex_stream.config.assembly.running import (
     engine_spec,
     make_engine,
@@ -34,6 +34,7 @@ from rejex_stream.config.assembly.running import (
 from rejex_stream.config.assembly.stored import Stored, stored
 
 __all__ = [
+    "DecodedBefore",
     "Edges",
     "FilePlaces",
     "Judging",

@@ -23,7 +23,13 @@ from rejex_connectors.files.rows import MAX_OPEN_BYTES, CsvRows, LineRows
 
 from rejex_stream.decode import CsvDecoder, JsonDecoder, parse_csv_header
 from rejex_stream.decode.mapping import FieldMapping
-from rejex_stream.encode import decode_dead_letter, decode_review, decode_verdict
+from rejex_stream.encode import (
+    decode_dead_letter,
+    decode_review,
+    decode_verdict,
+    encode_follow_up,
+    encode_incident,
+)
 from rejex_stream.engine import Engine
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.protocols import Assigned
@@ -40,6 +46,7 @@ from rejex_stream.types import (
     Verdict,
 )
 from tests.streams import spec
+from tests.test_contract import FOLLOW_UP, INCIDENT
 from tests.waiting import pass_time, until
 
 ROOT = Path(__file__).parents[1]
@@ -529,6 +536,17 @@ def test_each_outcome_goes_where_it_belongs(tmp_path):
     assert [decode_dead_letter(line) for line in dead] == [
         (outcomes[2].record, outcomes[2].invalid)
     ]
+
+
+def test_what_follows_an_item_and_every_incident_of_an_event_are_lines_too(tmp_path):
+    later = outcome(1)._replace(follow_up=FOLLOW_UP, incidents=(INCIDENT, INCIDENT))
+    for review in (tmp_path / "r.jsonl", None):
+        sink = FileSink(verdicts=tmp_path / "v", review=review, incidents=tmp_path / "i.jsonl")
+        sink.write([later])
+        sink.commit({HERE: 2})
+        sink.close()
+        assert (tmp_path / "i.jsonl").read_bytes().splitlines() == [encode_incident(INCIDENT)] * 2
+    assert (tmp_path / "r.jsonl").read_bytes().splitlines() == [encode_follow_up(FOLLOW_UP)]
 
 
 def test_without_a_state_folder_outputs_begin_empty(tmp_path):

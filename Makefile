@@ -12,7 +12,7 @@
 #   make test-deep    the PyTorch detector, in a virtual environment of its own
 #   make test-spark   the same bytes from Spark, in a virtual environment of its own; minutes
 #   make test-wheel   what packaging can break, against the built wheel
-#   make constraints  the exact versions that the image installs (UV_ARGS=--upgrade: the newest ones)
+#   make constraints  exact versions: the image's, and a lean install's (UV_ARGS=--upgrade: the newest)
 #   make sbom         the bill of materials of what the image installs, CycloneDX, into dist/
 #   make docs         the documentation as a site, into site/; fails on a dead link
 #   make clean        remove what the others made
@@ -84,10 +84,11 @@ test-deep: .venv-deep/deep.stamp
 test-spark: .venv-spark/spark.stamp
 	REJEX_REQUIRE_SPARK=1 timeout 3600 .venv-spark/bin/python -m pytest -m spark tests/spark $(PYTEST_ARGS)
 
+# The version of Spark is that of the connector in tools/spark/cluster.py.
 .venv-spark/spark.stamp: pyproject.toml
 	$(PYTHON) -m venv .venv-spark
 	.venv-spark/bin/python -m pip install --quiet --upgrade pip
-	.venv-spark/bin/python -m pip install --quiet --editable '.[dev,spark]'
+	.venv-spark/bin/python -m pip install --quiet --editable '.[dev,spark]' pyspark==4.2.0
 	@touch $@
 
 test-bounds: .venv/dev.stamp
@@ -101,6 +102,10 @@ constraints: .venv/dev.stamp
 	$(BIN)/uv pip compile pyproject.toml --output-file constraints.txt --quiet \
 	  --universal --python-version 3.11 --no-annotate --custom-compile-command "make constraints" \
 	  --extra review --extra confluent --extra registry --extra parquet --extra excel $(UV_ARGS)
+	$(BIN)/uv pip compile pyproject.toml --output-file deploy/lean.txt --quiet \
+	  --universal --python-version 3.11 --no-annotate --custom-compile-command "make constraints" \
+	  --override deploy/lean-without.txt --constraint constraints.txt
+	@sed -i "/sys_platform == 'never'/d" deploy/lean.txt
 
 sbom: .venv/dev.stamp
 	@mkdir -p dist

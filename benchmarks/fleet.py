@@ -4,6 +4,8 @@ python -m benchmarks.fleet
 
 Every sensor has a week of hourly counts, minutes of its own, a monitor, and ten open episodes.
 First loads are of a console that was just started, refreshes what an open page asks for again.
+Ten viewers ask what ten open pages ask, as often as those do, and one of them gives a verdict every
+ten seconds, upon which every open queue fetches its rows again.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import http.client
 import statistics
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -106,6 +109,110 @@ def ask(port: int, server: psutil.Process, path: str) -> tuple[float, float, int
     return 1000 * (after.user + after.system - before.user - before.system), wall, size
 
 
+WATCHED_S, CORE = 60, 0.25
+OPEN = ("queue", "queue", "queue", "queue", "episode", "episode", "live", "live", "fleet",
+        "incidents")  # fmt: skip
+EVERY_S = {"queue": 4, "episode": 4, "live": 5, "fleet": 10, "incidents": 2}
+
+
+class Viewer(threading.Thread):
+    """One open page: asks again and again what its script asks, until it is told to stop."""
+
+    def __init__(self, port: int, page: str, episode: str, over: threading.Event) -> None:
+        super().__init__(daemon=True)
+        self.port, self.page, self.episode, self.over = port, page, episode, over
+        self.asked = self.n_bytes = 0
+        self.etag, self.version = "", ""
+
+    def get(self, path: str, *, body: bytes | None = None) -> bytes:
+        """Ask as the page does."""
+        headers = {"sec-fetch-site": "same-origin", "if-none-match": self.etag}
+        if body is not None:
+            headers["content-type"] = "application/json"
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        connection.request("GET" if body is None else "POST", path, body, headers)
+        response = connection.getresponse()
+        data = response.read()
+        assert response.status in (200, 304), (path, response.status, data[:200])
+        if path.startswith("/api/summary"):
+            self.etag = response.headers.get("etag", self.etag)
+        connection.close()
+        self.asked, self.n_bytes = self.asked + 1, self.n_bytes + len(data)
+        return data
+
+    def changed(self) -> bool:
+        """Ask for the counts; says whether there is anything new."""
+        found = self.get("/api/summary")
+        version = msgspec.json.decode(found)["version"] if found else self.version
+        new, self.version = version != self.version, version
+        return new
+
+    def run(self) -> None:
+        """Ask until the end."""
+        stream = None
+        if self.page == "live":
+            stream = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+            stream.request("GET", "/api/live/stream", headers={"sec-fetch-site": "same-origin"})
+            stream.getresponse()
+        turn = 0
+        while not self.over.wait(EVERY_S[self.page]):
+            turn += 1
+            if self.page == "queue":
+                if self.changed():
+                    self.get("/queue/rows")
+            elif self.page == "episode":
+                self.get(f"/api/episodes/{self.episode}/series?from=0&to=0&px=10")
+                self.get(f"/api/episodes/{self.episode}/series?from=0&to=90000000&px=800")
+            elif self.page == "live":
+                self.get("/live/streams")
+                if turn % 2 == 0:
+                    self.changed()
+            elif self.changed() and self.page == "incidents":
+                self.get("/incidents")
+        if stream is not None:
+            stream.close()
+
+
+def watched(path: Path, episode: str) -> list[object]:
+    """Return what ten viewers cost: share of a core, requests a second, kB a second."""
+    store = ReviewStore(path)
+    with store.database.read() as connection:
+        targets = connection.execute(
+            "SELECT episode_id, n_events FROM episode WHERE episode_id <> ? LIMIT 100", (episode,)
+        ).fetchall()
+    store.close()
+    over = threading.Event()
+    with console(path) as base:
+        port = int(base.rpartition(":")[2])
+        (server,) = psutil.Process().children()
+        viewers = [Viewer(port, page, episode, over) for page in OPEN]
+        viewers[0].get("/queue")  # templates and modules are no part of it
+        for viewer in viewers:
+            viewer.start()
+        before, began = server.cpu_times(), time.monotonic()
+        while time.monotonic() - began < WATCHED_S:
+            over.wait(10)
+            number = len(targets) - 1
+            row = targets.pop()
+            target = {"id": row[0], "n_events": row[1], "status": "open"}
+            wanted = {"request_id": f"b{number}", "verdict": "normal", "targets": [target]}
+            viewers[-1].get("/api/labels", body=msgspec.json.encode(wanted))
+        after, lasted = server.cpu_times(), time.monotonic() - began
+        over.set()
+        for viewer in viewers:
+            viewer.join(30)
+    cpu = after.user + after.system - before.user - before.system
+    asked, n_bytes = sum(one.asked for one in viewers), sum(one.n_bytes for one in viewers)
+    share = cpu / lasted
+    return [
+        len(OPEN),
+        round(share, 3),
+        round(asked / lasted, 1),
+        round(n_bytes / 1000 / lasted, 1),
+        "yes" if share <= CORE else "no",
+    ]
+
+
 def main() -> None:
     """Measure and write."""
     rows: list[list[object]] = []
@@ -138,6 +245,7 @@ def main() -> None:
                         "yes" if held else "no",
                     ]
                 )
+        team = watched(path, one)
     write(
         "fleet",
         "A thousand sensors on the review console",
@@ -148,7 +256,12 @@ def main() -> None:
                 f"{MOST_KB} kB.",
                 ["page", "first load", "kB", f"refresh, mean of {REPEATS}", "kB", "held"],
                 rows,
-            )
+            ),
+            (
+                f"Viewers: {', '.join(OPEN)}; {WATCHED_S} s, bound {CORE} of a core.",
+                ["viewers", "of a core", "requests a second", "kB a second", "held"],
+                [team],
+            ),
         ],
         note="Bytes before compression. An open queue asks for its counts, and for its rows only "
         "where something changed: that costs what the first load does.",

@@ -25,7 +25,13 @@ from rejex_stream.types import Position, Reading
 N, CHANNELS = 2000, 4
 
 
-def measure(detector: str, keys: int, buffer: int, answers: mp.Queue) -> None:  # type: ignore[type-arg]
+def measure(
+    detector: str,
+    keys: int,
+    buffer: int,
+    digits: int | None,
+    answers: mp.Queue,  # type: ignore[type-arg]
+) -> None:
     """Fill every key's window and report how the process grew."""
     warnings.simplefilter("ignore")
     spec = EngineSpec(
@@ -44,7 +50,8 @@ def measure(detector: str, keys: int, buffer: int, answers: mp.Queue) -> None:  
     events = buffer + N
 
     def fill(key: str) -> None:
-        values = rng.normal(size=(events, CHANNELS)).tolist()
+        drawn = rng.normal(10, 1, size=(events, CHANNELS))
+        values = (drawn if digits is None else drawn.round(digits)).tolist()
         engine.process(
             [Reading(key, key, i, tuple(row), Position("t", 0, i)) for i, row in enumerate(values)]
         )
@@ -58,7 +65,8 @@ def measure(detector: str, keys: int, buffer: int, answers: mp.Queue) -> None:  
     gc.collect()
     per_key = (process.memory_info().rss - before) / keys
     snapshot = sum(map(len, engine.snapshot_stream("sensor-0")[:2]))
-    answers.put([detector, keys, N, buffer, per_key, per_key * 10_000 / 2**30, snapshot])
+    written = "doubles" if digits is None else f"{digits} decimals"
+    answers.put([detector, written, keys, N, buffer, per_key, per_key * 10_000 / 2**30, snapshot])
 
 
 def main() -> None:
@@ -67,10 +75,17 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=1000)
     keys = parser.parse_args().keys
     rows = []
-    for detector, buffer in (("HBOS", 1000), ("HBOS", 2000), ("GMM", 1000), ("KNN", 1000)):
+    for detector, buffer, digits in (
+        ("HBOS", 1000, None),
+        ("HBOS", 1000, 3),
+        ("HBOS", 1000, 5),
+        ("HBOS", 2000, 3),
+        ("GMM", 1000, 3),
+        ("KNN", 1000, 3),
+    ):
         answers: mp.Queue = mp.get_context("spawn").Queue()  # type: ignore[type-arg]
         child = mp.get_context("spawn").Process(
-            target=measure, args=(detector, keys, buffer, answers)
+            target=measure, args=(detector, keys, buffer, digits, answers)
         )
         child.start()
         rows.append(answers.get())
@@ -83,7 +98,7 @@ def main() -> None:
                 f"Growth of the process per key with a full window of n = {N:,} scores and "
                 f"{CHANNELS} channels; the buffer holds the rows a refit sees, and the training "
                 "rows of the serving model are kept as its recipe.",
-                ["detector", "keys measured", "n", "buffer rows", "bytes per key",
+                ["detector", "values", "keys measured", "n", "buffer rows", "bytes per key",
                  "GiB for 10,000 keys", "snapshot bytes"],
                 rows,
             )

@@ -137,12 +137,14 @@ class Assigned(NamedTuple):
     """The source now owns a partition.
 
     `committed` is the next offset whose outcome is not yet durable (``None``: nothing was ever
-    committed); `earliest` is the first offset that can still be read.
+    committed); `earliest` is the first offset that can still be read; `end`, where nothing was ever
+    committed, the one after the last now (``None``: the source does not say).
     """
 
     partition: Partition
     committed: int | None
     earliest: int
+    end: int | None = None
 
 
 class Revoked(NamedTuple):
@@ -268,6 +270,10 @@ class SnapshotStore(Protocol):
 
     def load_decisions(self, partition: Partition) -> bytes | None:
         """Return what was decided when `partition` was last committed."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what is open; called by the thread that used it, and more than once."""
         ...
 
 

@@ -300,6 +300,9 @@ class MemorySnapshotStore:
         """Return what was kept last."""
         return self.decisions.get(partition)
 
+    def close(self) -> None:
+        """Nothing is held open."""
+
 
 class ListControl:
     """A control log in memory.

@@ -8,38 +8,21 @@ could not be read.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 __all__ = [
-    "ChannelEvidence",
-    "Command",
-    "CommandKind",
-    "CommandReply",
-    "ContextPoint",
-    "Evidence",
-    "FloatArray",
-    "FollowUp",
-    "Incident",
-    "IncidentState",
-    "Invalid",
-    "Label",
-    "Outcome",
-    "Partition",
-    "Position",
-    "Reading",
-    "Reason",
-    "Record",
-    "ReviewItem",
-    "Status",
-    "UnreadRecord",
-    "Verdict",
-]
+    "MODE_MARK", "ChannelEvidence", "Command", "CommandKind", "CommandReply", "ContextPoint",
+    "EventAnswer", "Evidence", "FloatArray", "FollowUp", "Incident", "IncidentState", "Invalid",
+    "JudgeName", "Label", "Learned", "Outcome", "Partition", "Position", "Reading", "Reason",
+    "Record", "ReviewItem", "Status", "UnreadRecord", "Verdict", "in_mode", "of_mode", "spoken",
+]  # fmt: skip
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
+JudgeName: TypeAlias = Literal["champion", "challenger"]
 
 
 class Label(StrEnum):
@@ -63,7 +46,8 @@ class Reason(StrEnum):
     CONSTANT_WINDOW = "constant_window"
     """Every reference score is the same number (a stuck sensor): ranks hold no information."""
     TOO_MANY_SENSORS = "too_many_sensors"
-    """Its partition knows ``state.max_keys`` sensors already, and this is none of them."""
+    """Its partition knows ``state.max_keys`` sensors already, and this is none of them; one with
+    modes counts once for each."""
 
 
 class Status(StrEnum):
@@ -73,6 +57,8 @@ class Status(StrEnum):
     """Every reference score has become the same number: the sensor is stuck, or switched off."""
     CONSTANT_ENDS = "constant_ends"
     """The reference scores differ again: ranks hold information."""
+    WARM_UP_MIXED = "warm_up_mixed"
+    """The rows that the first model learnt from are of two kinds: a fault may lie among them."""
 
 
 class Partition(NamedTuple):
@@ -133,9 +119,10 @@ class Reading(NamedTuple):
     Attributes
     ----------
     stream_key
-        Events of one key share a model, a window and an order (sensor, group or ``global``).
+        Events of one key share a model, a window and an order (sensor, group or ``global``; each
+        with its operating mode, where there is one: :func:`in_mode`).
     sensor
-        Who measured; equals `stream_key` unless sensors are pooled. Untrusted text.
+        Who measured; equals `stream_key` unless sensors are pooled or have modes. Untrusted text.
     event_time_ms
         UTC milliseconds since 1970, from the record, never from the wall clock.
     values
@@ -149,6 +136,34 @@ class Reading(NamedTuple):
     event_time_ms: int
     values: tuple[float, ...]
     position: Position
+
+
+MODE_MARK = "\x1f"
+"""Stands between a stream and its mode in a key; no sensor, group or mode has it in its name."""
+
+
+def in_mode(stream_key: str, mode: str | None) -> str:
+    r"""Return the key of a stream in an operating mode: what has a reference of its own.
+
+    Examples
+    --------
+    >>> in_mode("WT-03", "idle"), in_mode("WT-03", None), of_mode(in_mode("WT-03", "idle"))
+    ('WT-03\x1fidle', 'WT-03', ('WT-03', 'idle'))
+    """
+    return stream_key if mode is None else f"{stream_key}{MODE_MARK}{mode}"
+
+
+def of_mode(key: str) -> tuple[str, str | None]:
+    """Return the stream and the mode of a key that has one, else the key and ``None``."""
+    stream_key, mark, mode = key.rpartition(MODE_MARK)
+    return (stream_key, mode) if mark else (key, None)
+
+
+def spoken(stream_key: str | None, mode: str | None) -> str:
+    """Return how people call a stream in a mode, e.g. ``WT-03 (idle)``; else the pipeline."""
+    if stream_key is None:
+        return "the pipeline"
+    return stream_key if mode is None else f"{stream_key} ({mode})"
 
 
 class ChannelEvidence(NamedTuple):
@@ -239,6 +254,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         Of the events since the onset.
     answer
         Id of the command that was obeyed last, if any.
+    mode
+        The operating mode whose reference is held; the stream's other modes go on.
     """
 
     position: Position
@@ -261,6 +278,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     n_rejected: int = 0
     answer: str | None = None
     ended: str | None = None
+    mode: str | None = None
 
 
 class CommandKind(StrEnum):
@@ -274,6 +292,17 @@ class CommandKind(StrEnum):
     """Of a stream, or of all: work is planned in a time; nothing is learnt, nobody is told."""
     CANCEL = "cancel"
     """Of an earlier ``planned``: it does not hold any more."""
+    ANSWERS = "answers"
+    """Of events that were asked about: what people say of them."""
+    JUDGE = "judge"
+    """Of a stream where answers teach: who gives the verdicts from now on."""
+
+
+class EventAnswer(NamedTuple):
+    """What people say of an event."""
+
+    position: Position
+    verdict: Literal["anomaly", "normal", "unsure"]
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
@@ -293,6 +322,10 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
         Event times of what is planned; `until_ms` excluded.
     cancels
         Id of the command that is taken back.
+    answers
+        What people say of events of the stream, all of one partition.
+    judge
+        Who is to give the verdicts.
     by, note, given_ms
         Who said it, why, and when by the wall clock: for people, never for a decision.
     """
@@ -305,6 +338,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     from_ms: int | None = None
     until_ms: int | None = None
     cancels: str | None = None
+    answers: tuple[EventAnswer, ...] = ()
+    judge: JudgeName | None = None
     by: str = ""
     note: str = ""
     given_ms: int | None = None
@@ -328,15 +363,34 @@ class CommandReply(msgspec.Struct, frozen=True, kw_only=True):
     said: str
 
 
+class Learned(msgspec.Struct, frozen=True):
+    """Who gave a verdict, where answers teach a challenger of the detector.
+
+    Attributes
+    ----------
+    judge
+        ``champion``: the detector itself; ``challenger``: the layer that answers correct.
+    other
+        What the other one would have said; ``None`` while the challenger cannot judge yet.
+    asked
+        What an answer to this event is for: ``teach`` or ``measure``, never both.
+    """
+
+    judge: JudgeName
+    other: Label | None = None
+    asked: Literal["teach", "measure"] | None = None
+
+
 class Verdict(msgspec.Struct, frozen=True, gc=False):
     """The answer for one event, with every number an operator needs to trust or doubt it.
 
     Attributes
     ----------
     position, stream_key, sensor, event_time_ms
-        Copied from the reading.
+        Copied from the reading; `stream_key` without the mode.
     seq
         Ordinal of this event within its stream key, from 0; 0 too for one of too many sensors.
+        Each mode counts for itself.
     label, reason
         `reason` is set if and only if `label` is ``rejected``.
     score
@@ -383,6 +437,11 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
         taught nothing, and the theory does not speak of it.
     incident
         Id of the incident that this event opened, or that was open when it came.
+    mode
+        The operating mode that the event was measured in, where modes are told apart.
+    learning
+        Who judged, where answers teach; elsewhere, and where the detector alone can say something,
+        it is unset and not written. Ranks, band and severity are the detector's all the same.
     """
 
     position: Position
@@ -416,6 +475,8 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     held: bool = False
     planned: bool = False
     incident: str | None = None
+    mode: str | None = None
+    learning: Learned | msgspec.UnsetType = msgspec.UNSET
 
 
 class Invalid(NamedTuple):

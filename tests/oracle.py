@@ -55,6 +55,19 @@ def severity(ordered, score):
     return min(1e6, math.log10(n + 1) + min(1e9, beyond) / math.log(10))
 
 
+def reach(span):
+    """Return how many rows before its own a mean looks back at: older ones weigh below .01."""
+    return next(rows for rows in range(1, 10_000) if (1 - 2 / (span + 1)) ** rows < 0.01) - 1
+
+
+def mean_of_last(scores, span):
+    """Return the exponentially weighted mean that ends at the last of some finite scores."""
+    last = scores[-1 - reach(span) :]
+    return float(
+        np.average(last, weights=[(1 - 2 / (span + 1)) ** k for k in range(len(last))][::-1])
+    )
+
+
 class Credit:
     """What a stream remembers beside its window: what is left of a budget, in events."""
 
@@ -72,7 +85,7 @@ class Credit:
         self.left = min(self.left + earned, Fraction(policy.burst))
 
 
-def judge(said, policy, window, score, epoch, credit, time_ms):
+def judge(said, policy, window, tail, score, epoch, credit, time_ms):
     """Rank the score among the reference scores and compare."""
     ordered, n = sorted(window), len(window)
     if not math.isfinite(score):
@@ -90,7 +103,7 @@ def judge(said, policy, window, score, epoch, credit, time_ms):
         said = partial(said, status="constant_begins" if constant else "constant_ends")
         credit.constant = constant
     if not constant:
-        said = partial(said, severity=severity(ordered, score))
+        said = partial(said, severity=severity(tail or ordered, score))
     if policy.burst is not None:
         own_lower, own_upper = lower, upper
         said = partial(said, policy_lower=lower, policy_upper=upper)
@@ -129,7 +142,8 @@ class _Stream:
         self.learns, self.left_out = hasattr(spec.detector, "start"), []
         self.hold, self.waiting, self.held, self.origin = Hold(spec.hold, spec.window), [], [], 0
         self.warm_until = getattr(spec.detector, "warm_up_events", 0)
-        self.adopting, self.began = False, 0
+        self.adopting, self.began, self.tail = False, 0, None
+        self.span, self.past = getattr(spec.detector, "ewma_events", 1), []
         if self.learns:
             self.epoch, self.model = 0, spec.detector.start(spec.features.names, seed=self.seed(0))
 
@@ -168,8 +182,11 @@ class _Stream:
         if score is None:
             verdict = said(Label.REJECTED, Reason.WARM_UP)
         else:
-            args = policy, self.window, float(score), self.epoch, self.credit, time_ms
+            args = policy, self.window, self.tail, float(score), self.epoch, self.credit, time_ms
             verdict = judge(said, *args)
+        rare = None  # by the window, which is not what the verdict's severity goes by
+        if score is not None and verdict.severity is not None:
+            rare = severity(sorted(before.window), float(score))
         if still and not self.adopting:
             self.held = [*self.held, row][-self.most :]
         else:
@@ -180,8 +197,8 @@ class _Stream:
             self.waiting.append(row)
         state = None
         if score is not None and still:
-            state = hold.watch(verdict)
-        elif score is not None and hold.suspect(before, verdict):
+            state = hold.watch(verdict, rare)
+        elif score is not None and hold.suspect(before, verdict, rare):
             state = "open"
         if state is not None:
             verdict = self.turn(state, verdict)
@@ -252,7 +269,13 @@ class _Stream:
         """Score a row with the model that speaks for it."""
         if self.learns:
             return None if len(self.rows) < self.warm_until else self.model.score_one(row)
-        return None if self.model is None else self.model.score(row[None])[0]
+        if self.model is None:
+            return None
+        own = float(self.model.score(row[None])[0])
+        if self.span == 1 or not math.isfinite(own):
+            return own
+        self.past.append(own)
+        return mean_of_last(self.past, self.span)
 
     def leaves_out(self, score, window):
         """Tell whether a guard keeps the newest row out of training."""
@@ -286,7 +309,8 @@ class _Stream:
         """Let a model speak: all its reference scores are its own."""
         schedule, seen = self.spec.schedule, len(self.rows)
         for epoch, at, rows, kind in list(self.fits):
-            wait = self.spec.window if kind == "shadow" else schedule.refit_lag_events
+            before = reach(self.span)
+            wait = self.spec.window + before if kind == "shadow" else schedule.refit_lag_events
             if seen != at + wait:
                 continue
             self.fits = [fit for fit in self.fits if fit[0] != epoch]
@@ -300,6 +324,12 @@ class _Stream:
                 own = getattr(model, "training_scores", None)
                 scores[: len(rows)] = scores[: len(rows)] if own is None else own
             unseen = {"shadow": len(rows), "holdout": cut, "training": 0}[kind]
-            self.epoch, self.model, self.window = epoch, model, self.finite(scores[unseen:])
+            own = [float(s) for s in scores[unseen:] if math.isfinite(s)]
+            if self.span > 1:
+                means = [mean_of_last(own[:i], self.span) for i in range(before + 1, len(own) + 1)]
+            else:
+                means = own
+            self.epoch, self.model, self.window, self.past = epoch, model, self.finite(means), own
             self.adopting = False
+            self.tail = sorted(self.window) if len(set(self.window)) > 1 else None
             self.hold.renew(self.window)

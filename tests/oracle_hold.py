@@ -36,13 +36,20 @@ class Hold:
     def __init__(self, hold, window):
         self.hold, self.n, self.quarter = hold, window, max(1, window // 4)
         self.level, self.limit, self.inflated, self.since = 0.0, math.inf, None, []
+        self.usual, self.looked, self.measured = [], -1, 0
         self.open, self.told, self.changes = None, None, []
 
     def measure(self, window):
-        """Measure without what is under suspicion."""
+        """Measure without what is under suspicion; a single measurement is a guess."""
         entered = sum(before.entered for before, _ in self.since)
-        scores = window[: len(window) - entered]
-        self.inflated = inflation(scores)
+        seen = self.usual or len(window) == self.n
+        self.measured = len(window) if seen else 0
+        self.inflated = inflation(window[: len(window) - entered]) if seen else None
+        if self.inflated is not None:
+            if len(window) == self.n:
+                mean, k = self.usual[-1] if self.usual else 0.0, min(len(self.usual) + 1, 16)
+                self.usual.append(mean + (self.inflated - mean) / k)
+            self.inflated = max(self.inflated, self.usual[-1])
         known = self.inflated is not None and len(window) >= 10 * self.inflated
         self.limit = 2.5 + 5 * self.inflated if known else math.inf
         if not known:
@@ -54,16 +61,16 @@ class Hold:
             self.measure(window)
 
     def look(self, rows, window):
-        grows = len(window) < self.n
-        if self.hold.enabled and rows % ((1 if grows else 16) * self.quarter) == 0:
+        due = rows % ((16 if self.measured == self.n else 1) * self.quarter) == 0
+        if self.hold.enabled and due and rows != self.looked:
+            self.looked = rows
             self.measure(window)
 
     def step(self, severity):
         return min(severity, math.log10(self.n + 1)) - ORDINARY
 
-    def suspect(self, before, verdict):
+    def suspect(self, before, verdict, severity):
         """Weigh an event of a quiet stream; return whether an incident opens."""
-        severity = verdict.severity
         if not self.hold.enabled or (
             self.level <= 0 and ((severity or 0) <= ORDINARY or self.limit == math.inf)
         ):
@@ -104,13 +111,13 @@ class Hold:
         worth = min(10 * (self.inflated or 1.0), 2 * self.quarter)
         return max(self.hold.recover_events, worth) * (ORDINARY - 1 / math.log(10))
 
-    def watch(self, verdict):
+    def watch(self, verdict, severity):
         """Weigh an event of a held stream; return the state it turns to, if any."""
         kept, age = self.open, self.hold.adopt_after_events
         kept["n"][verdict.label] += 1
         kept["held"] += 1
-        if verdict.severity is not None:
-            kept["ordinary"] = max(0.0, kept["ordinary"] - self.step(verdict.severity))
+        if severity is not None:
+            kept["ordinary"] = max(0.0, kept["ordinary"] - self.step(severity))
         ordinary, state = kept["ordinary"], kept["state"]
         if state == "adopting" or verdict.seq == self.told:
             return None

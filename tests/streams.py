@@ -37,6 +37,13 @@ class Distance:
 
 
 @dataclass(frozen=True)
+class Smoothed(Distance):
+    """The same, its scores smoothed over the rows before."""
+
+    ewma_events: int = 10
+
+
+@dataclass(frozen=True)
 class FailsOn:
     """Fails for the epochs it is told, by their seeds."""
 
@@ -57,6 +64,13 @@ class Holes:
 
     def fit(self, X, *, seed):
         return HoleScorer(DistanceScorer(X.mean(axis=0), 0.0))
+
+
+@dataclass(frozen=True)
+class SmoothedHoles(Holes):
+    """The same, smoothed over the finite ones."""
+
+    ewma_events: int = 4
 
 
 @dataclass(frozen=True)
@@ -104,6 +118,7 @@ def spec(
     guard=None,
     guard_share=0.5,
     hold=None,
+    modes=False,
     **policy,
 ):
     """A pipeline small enough to meet every boundary within a few hundred events."""
@@ -124,6 +139,7 @@ def spec(
         seed=3,
         evidence=evidence,
         hold=hold or Hold(),
+        modes=modes,
     )
 
 

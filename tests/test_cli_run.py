@@ -23,9 +23,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rejex_stream.cli import main
+from rejex_stream.cli import main, progress
+from rejex_stream.cli.progress import RunDisplay
 from rejex_stream.encode import decode_verdict
 from rejex_stream.engine.checkpoint import environment as environment_of_scores
+from rejex_stream.run.progress import Progress, Replay
+from rejex_stream.types import Partition
 from tests.pump import feed, pump_toml, row
 from tests.waiting import PATIENCE_S, until
 
@@ -413,6 +416,19 @@ def test_another_kind_of_processor_is_said_and_gone_on_with_or_refused(pipeline,
     assert "Nehalem" not in run_apart(pipeline, **older).stderr, "it is the snapshot's own now"
 
 
+@pytest.mark.parametrize("name", ['flow "north"', "fl\\ow", "{flow}", "flow'"])
+def test_a_channel_may_be_called_anything(pipeline, run, name):
+    """A double quote in it ended the run with "unexpected ValueError"."""
+    change(pipeline, ('channels = ["flow"]', f"channels = [{json.dumps(name)}]"))
+    feed(pipeline, 0, 600)
+    text = (pipeline / "feed.csv").read_text()
+    cell = '"' + name.replace('"', '""') + '"'
+    (pipeline / "feed.csv").write_text(text.replace("flow", cell, 1))
+    shown = run(pipeline)
+    assert shown.returncode == 0, shown.stderr
+    assert len(verdicts(pipeline)) == 600
+
+
 # ------------------------------------------------------------------------------------- the end
 def test_a_stop_while_the_program_is_still_loading_is_no_failure(pipeline):
     feed(pipeline, 0, 10)
@@ -484,3 +500,19 @@ commit_timeout_ms = 2000
     shown = run_apart(tmp_path)
     assert shown.returncode == 1
     assert "gave up after 1 attempts" in shown.stderr
+
+
+def test_a_replay_tells_of_itself_now_and_then_in_one_line(caplog, monkeypatch):
+    """Of each partition a line came twice a second."""
+    caplog.set_level("INFO")
+    display = RunDisplay(lambda done, fraction=None: None)
+    replays = {Partition("in", n): Replay(10, 30, 110) for n in range(4)}
+    seen = Progress(0, 0, 1.0, 0, replays)
+    for _ in range(100):
+        display.progress(seen)
+    assert not caplog.messages
+    monkeypatch.setattr(progress, "_QUIET_S", 0.0)
+    display.progress(seen)
+    assert caplog.messages == ["replaying in 4 partition(s): 80 of 400"]
+    display.progress(seen._replace(replays={}))
+    assert len(caplog.messages) == 1

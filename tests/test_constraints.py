@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,28 @@ def test_every_dependency_is_pinned_within_its_bounds(python):
         assert pin is not None, f"{requirement.name} is not pinned: call `make constraints`"
         ((version,)) = {part.version for part in pin.specifier}
         assert requirement.specifier.contains(version), f"{pin} against {requirement}"
+
+
+def test_a_lean_install_has_the_same_versions_and_all_but_what_only_pyod_asks_for():
+    lines = (ROOT / "deploy" / "lean.txt").read_text(encoding="utf-8").splitlines()
+    lean = [line for line in lines if line and not line.startswith("#")]
+    assert set(lean) <= set(LINES)
+    names = {canonicalize_name(Requirement(line).name) for line in lean}
+    without = (ROOT / "deploy" / "lean-without.txt").read_text(encoding="utf-8")
+    gone = set(re.findall(r'^(\w+); sys_platform == "never"$', without, re.M))
+    assert gone == {"numba", "matplotlib"}
+    assert not names & {*gone, "llvmlite", "pillow", "fonttools"}
+    # Whatever a package of it requires is in it: pip is told not to look.
+    for name in names:
+        try:
+            wanted = [Requirement(text) for text in distribution(name).requires or ()]
+        except PackageNotFoundError:  # of another platform
+            continue
+        for one in wanted:
+            if one.marker is None or one.marker.evaluate({"extra": ""}):
+                assert canonicalize_name(one.name) in names | gone, f"{name} needs {one}"
+    direct = {canonicalize_name(Requirement(text).name) for text in PROJECT["dependencies"]}
+    assert direct <= names
 
 
 def test_each_line_is_one_exact_version_and_names_no_place():

@@ -14,6 +14,7 @@ from rejex_stream.encode import (
     encode_dead_letter,
     encode_follow_up,
     encode_incident,
+    encode_lean_verdict,
     encode_reply,
     encode_review,
     encode_verdict,
@@ -110,6 +111,7 @@ WRITTEN = {
     "reply": encode_reply(POSITION, REPLY),
     "command": encode_command(COMMAND),
     "verdict": encode_verdict(VERDICT),
+    "lean-verdict": encode_lean_verdict(VERDICT),
     "review": encode_review(REVIEW),
     "follow-up": encode_follow_up(FOLLOW_UP),
     "label": encode_label(LABEL),
@@ -145,7 +147,7 @@ def test_what_lacks_a_required_field_does_not_fit(name):
         jsonschema.validate(broken, schema)
 
 
-@pytest.mark.parametrize("name", ["command", "incident", "reply", "verdict"])
+@pytest.mark.parametrize("name", ["command", "incident", "lean-verdict", "reply", "verdict"])
 def test_every_field_is_explained(name):
     properties = json_schema(name)["properties"]
     unexplained = {name for name, field in properties.items() if "description" not in field}
@@ -155,6 +157,7 @@ def test_every_field_is_explained(name):
 def test_a_name_has_one_message_for_each_kind_of_record_and_commands_come_in():
     document = asyncapi()
     assert set(document["channels"]["incidents"]["messages"]) == {"incidents", "replies"}
+    assert set(document["channels"]["verdicts"]["messages"]) == {"verdicts", "lean_verdicts"}
     assert document["operations"]["receive_control"]["action"] == "receive"
     assert "send_control" not in document["operations"]
 

@@ -130,7 +130,7 @@ def test_what_a_config_leaves_out_is_the_default_of_its_concept(concept, told, o
 # A concept's name for a setting of the page, where it is another.
 RENAMED = {"lost_state": "lost", "review_context_events": "context_events"}
 # Facts of one pipeline, which a config resolves: no default of the page can stand for them.
-RESOLVED = {"group", "topics", "window", "contamination", "tolerance", "delta", "ties"}
+RESOLVED = {"group", "topics", "form", "window", "contamination", "tolerance", "delta", "ties"}
 
 
 @pytest.mark.parametrize(

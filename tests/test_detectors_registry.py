@@ -239,9 +239,10 @@ def test_a_recipe_equals_another_with_the_same_parameters():
     assert pickle.loads(pickle.dumps(make_detector("GMM"))) == make_detector("GMM")
 
 
-def test_asking_for_names_imports_neither_pyod_nor_river():
+def test_asking_for_names_or_one_with_its_defaults_imports_neither_pyod_nor_river():
     code = (
         "import sys; import rejex_stream.detectors as d; list(d.PYOD), list(d.RIVER); "
+        "d.make_detector('HBOS'), d.make_detector('KNN'); "
         "print([m for m in ('pyod', 'river', 'sklearn', 'torch') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

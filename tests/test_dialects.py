@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 import tomllib
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rejex_connectors.files.rows import CsvRows
 
 from rejex_stream.config import parse_config
 from rejex_stream.config.assembly import file_decoder, open_source, records_of
-from rejex_stream.decode import CsvDecoder, JsonDecoder
+from rejex_stream.decode import CsvDecoder, JsonDecoder, parse_csv_header
+from rejex_stream.decode.avro import avro_reader
 from rejex_stream.decode.mapping import FieldMapping, Unreadable, to_epoch_ms
 from rejex_stream.decode.numbers import number_reader
+from rejex_stream.decode.protobuf import protobuf_reader
+from rejex_stream.decode.registry import RegistryDecoder
 from rejex_stream.decode.times import is_repeated, zone_of
 from rejex_stream.errors import ConfigError
+from rejex_stream.protocols import RegisteredSchema
 from rejex_stream.settings import toml
-from rejex_stream.types import Invalid, Position, Record
+from rejex_stream.types import Invalid, Position, Reading, Record
 
 
 def record(value):
@@ -154,6 +161,92 @@ def test_json_and_csv_read_the_same_times(json_time):
     else:
         found = CsvDecoder(mapping, ("t", "v")).decode(record("06.01.2014 01:00,1"))
     assert found.event_time_ms == 1388966400000
+
+
+@pytest.mark.parametrize(
+    ("time", "said"),
+    [(("t", "v"), "several fields make a text: give time_format"), ((), "time is an empty list")],
+)
+def test_fields_that_make_no_time_are_refused(time, said):
+    with pytest.raises(ConfigError, match=said):
+        FieldMapping(["v"], fixed_sensor="s", time=time)
+
+
+PARTS = {"time": ("day", "at"), "time_format": "%d.%m.%Y %H:%M", "time_zone": "+01:00"}
+
+
+def test_a_time_in_two_fields_is_one_in_every_format():
+    mapping = FieldMapping(["v"], fixed_sensor="s", **PARTS)
+    table = CsvDecoder(mapping, ("day", "at", "v"))
+    assert table.decode(record("06.01.2014,01:00,1")).event_time_ms == 1388966400000
+    assert table.decode(record("06.01.2014 00:00:00,1:00,1")).event_time_ms == 1388966400000
+    for row in ("06.01.2014,,1", ",01:00,1"):
+        assert "a text such as '23.11.2031 13:45', got nothing" in table.decode(record(row)).reason
+    lines = JsonDecoder(mapping)
+    good = lines.decode(record('{"day": "06.01.2014", "at": "01:00", "v": 1}'))
+    assert good.event_time_ms == 1388966400000
+    assert "got nothing" in lines.decode(record('{"day": "06.01.2014", "v": 1}')).reason
+    parts = replace(mapping, time=["y", "m", "d"], time_format="%Y %m %d")
+    found = JsonDecoder(parts).decode(record('{"y": 2014, "m": 1, "d": 6, "v": 1}'))
+    assert found.event_time_ms == 1388962800000
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "reader", "body"),
+    [
+        ("AVRO", json.dumps({"type": "record", "name": "R", "fields": [
+            {"name": "day", "type": "string"}, {"name": "at", "type": "string"},
+            {"name": "v", "type": "double"}]}), avro_reader,
+         b"\x1406.01.2014\x0a01:00" + struct.pack("<d", 2.5)),
+        ("PROTOBUF",
+         'syntax = "proto3"; message R { string day = 1; string at = 2; double v = 3; }',
+         protobuf_reader,
+         b"\x00\x0a\x0a06.01.2014\x12\x0501:00\x19" + struct.pack("<d", 2.5)),
+    ],
+)  # fmt: skip
+def test_schemas_have_a_time_in_two_fields_too(kind, text, reader, body):
+    class Registry:
+        def schema(self, schema_id):
+            return RegisteredSchema(kind, text, {})
+
+    mapping = FieldMapping(["v"], fixed_sensor="s", **PARTS)
+    decoder = RegistryDecoder(mapping, Registry(), kind, reader)
+    found = decoder.decode(Record(Position("t", 0, 7), None, b"\x00\x00\x00\x00\x05" + body))
+    assert found[2:4] == (1388966400000, (2.5,))
+
+
+def test_quotes_after_a_space_blanks_and_delimiters_at_the_end_are_read():
+    mapping = FieldMapping(["v"], sensor="who", time="t", thousands=",")
+    header = parse_csv_header(b'"t", "who", "v"')
+    assert header == ("t", "who", "v")
+    decoder = CsvDecoder(mapping, header)
+    found = decoder.decode(record('5, "P, 1", "2,000"'))
+    assert (found.sensor, found.values) == ("P, 1", (2000.0,))
+    assert decoder.decode(record("5, P1 ,7,, ")).sensor == "P1"
+    assert "expected 3 cells as in the header, got 5" in decoder.decode(record("5,P1,7,,x")).reason
+    assert "got 2" in decoder.decode(record("5,P1")).reason
+    blanks = CsvDecoder(mapping, parse_csv_header(b" t   who  v ", " "), " ")
+    assert blanks.decode(record("  5  P1      7 "))[1:4] == ("P1", 5, (7.0,))
+
+
+def test_a_line_break_in_quotes_after_a_space_belongs_to_its_row():
+    assert CsvRows(",").feed(b'a, "one\ntwo"\nb,3\n') == [b'a, "one\ntwo"', b"b,3"]
+
+
+@pytest.mark.parametrize("numbers", ["typed", "text"])
+def test_texts_in_the_place_of_a_value_are_missing_where_they_are_named(numbers):
+    mapping = FieldMapping(
+        ["a", "b"], fixed_sensor="s", time="t", missing=["---", "Bad"], numbers=numbers
+    )
+    for found in (
+        CsvDecoder(mapping, ("t", "a", "b")).decode(record("5, --- ,bad")),
+        JsonDecoder(mapping).decode(record('{"t": 5, "a": "---", "b": "BAD"}')),
+    ):
+        assert all(math.isnan(value) for value in found.values)
+    odd = JsonDecoder(mapping).decode(record('{"t": 5, "a": "worse", "b": 1}'))
+    assert "expected a number, got 'worse'" in odd.reason
+    text = JsonDecoder(mapping).decode(record('{"t": 5, "a": "1.5", "b": 1}'))
+    assert isinstance(text, Reading) is (numbers == "text")
 
 
 # ---------------------------------------------------------------------------- long layout

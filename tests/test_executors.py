@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rejex_stream.config import Config
+from rejex_stream.config.assembly.running import make_executor
 from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.run.executors import (
     InlineExecutor,
@@ -276,6 +278,49 @@ def test_closing_ends_the_workers_with_their_running_fits(tmp_path):
     until((tmp_path / "begun").exists)
     executor.close()
     worker.wait(timeout=PATIENCE_S / 2)  # the fit itself gives up later
+
+
+def note_pid(file):
+    file.write_text(str(os.getpid()))
+
+
+def is_loaded(module):
+    return module in sys.modules
+
+
+def test_a_process_is_prepared_before_anybody_asks_for_a_fit(tmp_path):
+    executor = ProcessFitExecutor(prepare=partial(note_pid, tmp_path / "pid"))
+    try:
+        until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+        executor.submit("a", os.getpid)
+        assert executor.result("a") == int((tmp_path / "pid").read_text())
+    finally:
+        executor.close()
+
+
+def test_what_preparing_raises_keeps_no_fit_from_running():
+    executor = ProcessFitExecutor(prepare=partial(sys.exit, "nothing"))
+    try:
+        executor.submit("a", partial(double, 21))
+        assert executor.result("a") == 42
+    finally:
+        executor.close()
+
+
+def test_the_processes_of_a_pipeline_load_its_detector_as_they_begin():
+    config = Config(
+        pipeline={"name": "p"},
+        input={"kind": "file", "path": "x.csv", "channels": ["a"], "fixed_sensor": "s"},
+        detector={"name": "HBOS"},
+        rejection={"contamination": 0.02, "window": 100, "tolerance": 2},
+        refit={"executor": "process"},
+    )
+    executor = make_executor(config)
+    try:
+        executor.submit("a", partial(is_loaded, "pyod.models.hbos"))
+        assert executor.result("a")
+    finally:
+        executor.close()
 
 
 def test_workers_end_when_their_program_is_killed(tmp_path):

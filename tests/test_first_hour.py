@@ -322,6 +322,15 @@ MISTAKES = {
         changed("feed.csv", "german.csv").replace('"t"', '"t"\ndelimiter = ";"'), "doctor", 1,
         ["expected a number, got '1,5'", 'input.decimal = ","'],
     ),
+    "a text for no value": (
+        changed("feed.csv", "gaps.csv"), "doctor", 1,
+        ["expected a number, got 'Bad'", 'input.missing = ["Bad"]'],
+    ),
+    "a time in two columns": (
+        changed('time = "t"\ntime_unit = "s"', 'time = ["day", "at"]').replace(
+            "feed.csv", "parts.csv"), "validate", 2,
+        ["several fields make a text", "give time_format"],
+    ),
     "dd.mm.yyyy": (
         changed("feed.csv", "dates.csv"),
         "doctor", 1, ["06.01.2014 00:00", 'input.time_format = "%d.%m.%Y %H:%M"']
@@ -349,6 +358,8 @@ def feeds(place):
     ]
     (place / "feed.csv").write_text("\n".join(extended) + "\n")
     (place / "german.csv").write_text("t;flow\n" + "1700000000;1,5\n" * 30)
+    (place / "gaps.csv").write_text("t,flow\n" + "1700000000,Bad\n" * 30)
+    (place / "parts.csv").write_text("day,at,flow\n" + "06.01.2014,00:00,1\n" * 30)
     (place / "dates.csv").write_text("t,flow\n" + "06.01.2014 00:00,1\n" * 30)
     (place / "latin.csv").write_bytes("t,größe\n".encode("latin-1") + b"1700000000,1\n" * 30)
     return place

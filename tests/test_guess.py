@@ -61,7 +61,7 @@ def test_constants_counters_texts_and_empty_columns_are_left_out_with_the_reason
     assert guess.aside == {
         "index": "not a measurement, by its name",
         "same": "never changes",
-        "words": "not numbers",
+        "words": "not numbers, such as 'a'",
         "nothing": "empty",
         "row_count": "counts the rows",
     }

@@ -17,12 +17,12 @@ CONNECTORS = Path(find_spec("rejex_connectors").origin).parent
 # The house from the ground up: a room imports from rooms before it, never from one behind it.
 ROOMS = (
     "types", "outcomes", "errors", "addresses", "settings", "protocols", "testing",
-    "decode", "features", "detectors", "checks", "rejection", "incidents", "engine", "facade",
-    "monitor", "encode", "run", "plan", "connectors", "operate", "config", "spark", "tables",
-    "report", "doctor", "review", "demo", "cli", "__main__",
+    "decode", "features", "detectors", "checks", "rejection", "learning", "incidents", "engine",
+    "facade", "monitor", "encode", "run", "plan", "connectors", "operate", "config", "spark",
+    "tables", "report", "doctor", "review", "demo", "cli", "__main__",
 )  # fmt: skip
 CORE = ("types", "outcomes", "errors", "protocols", "features", "detectors", "rejection",
-        "incidents", "engine", "facade", "monitor", "run.review_items")  # fmt: skip
+        "learning", "incidents", "engine", "facade", "monitor", "run.review_items")  # fmt: skip
 EFFECTS = {
     "asyncio", "concurrent", "datetime", "http", "kafka", "logging", "multiprocessing", "os",
     "pathlib", "random", "select", "signal", "socket", "sqlite3", "subprocess", "tempfile",

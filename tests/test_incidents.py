@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import numpy as np
@@ -14,8 +15,9 @@ from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.engine.spec import Decision
 from rejex_stream.features import FeatureSpec
-from rejex_stream.incidents import Hold, Plan, Plans
+from rejex_stream.incidents import Hold, Plan, Plans, Watch
 from rejex_stream.rejection import RejectionPolicy
+from rejex_stream.rejection.window import ScoreWindow
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Command, CommandKind, IncidentState, Label, Position, Reading
 from tests.streams import Distance
@@ -63,6 +65,23 @@ def answer(engine, kind, incident, **given):
 
 
 # --------------------------------------------------------------------------- the fault that stays
+def test_rows_from_before_a_long_suspicion_are_there_again_for_any_cut():
+    schedule = RefitSchedule(first_fit_events=500, refit_every_events=1000, buffer_events=1000)
+    feed = sensors(6_500, 5_600, 5.0)
+    snapshots = []
+    for cuts in (1, 37, 500):
+        whole = engine(window=1000, schedule=schedule)
+        verdicts = play(whole, feed, cuts)
+        (opened,) = whole.take_incidents()
+        assert opened.opened_seq - opened.onset_seq > 64  # more than there is room for anyway
+        snapshots.append(whole.snapshot())
+        again = engine(window=1000, schedule=schedule)
+        again.restore(snapshots[-1])
+        assert again.snapshot() == snapshots[-1]
+    assert snapshots[0] == snapshots[1] == snapshots[2]
+    assert verdicts[-1].held
+
+
 def test_a_fault_that_stays_is_not_forgotten():
     held = engine()
     verdicts = play(held, sensors(20_000, 12_000, 20.0))
@@ -81,6 +100,17 @@ def test_without_a_hold_it_becomes_its_own_reference():
     verdicts = play(free, sensors(20_000, 12_000, 20.0))
     assert free.take_incidents() == []
     assert sum(v.label is Label.NORMAL for v in verdicts[12_000:]) > 7_000
+
+
+def test_until_an_incident_opens_verdicts_are_those_without_a_hold():
+    feed = sensors(2_300, 2_000, 30.0, phi=0.0)
+    held = Engine(small(), InlineExecutor())
+    verdicts = play(held, feed)
+    free = play(Engine(small(hold=Hold(enabled=False)), InlineExecutor()), feed)
+    (incident,) = held.take_incidents()
+    assert incident.opened_seq > 2_000
+    assert verdicts[: incident.opened_seq] == free[: incident.opened_seq]  # nothing is seen later
+    assert verdicts[-100:] != free[-100:]
 
 
 def test_what_entered_since_the_onset_is_taken_out_again():
@@ -382,3 +412,33 @@ def test_a_held_stream_waits_for_no_fit():
     play(at, [r._replace(position=Position("t", 0, 2_300 + i)) for i, r in enumerate(more)])
     assert at._live["s"]._model.rows_seen == rows
     assert at.ready(more[:5]) == 5
+
+
+# --------------------------------------------------------------------------- nothing wrong
+def test_nothing_is_held_until_a_window_was_full_once():
+    def opened(at):
+        told = Engine(small(window=1_000), InlineExecutor())
+        play(told, sensors(at + 300, at, 30.0, phi=0.0))
+        return [i.state for i in told.take_incidents()]
+
+    first = small(window=1_000).schedule.first_fit_events
+    assert opened(first + 300) == []
+    assert opened(first + 1_500) == [IncidentState.OPEN]
+
+
+def test_a_measurement_that_is_small_by_chance_is_no_less_than_usual():
+    watch = Watch(Hold(), "s", 500)
+    rng = np.random.default_rng(0)
+    slow = lfilter([1], [1, -0.9], rng.standard_normal(500)).tolist()
+    watch.look(125, ScoreWindow(500, slow[:100]))
+    assert watch.limit == math.inf  # it was never full
+    watch.renew(ScoreWindow(500, slow))
+    usual = watch.limit
+    watch.renew(ScoreWindow(500, rng.standard_normal(500).tolist()))
+    assert 2.5 + 5 * 1.0 < (usual + 7.5) / 2 - 5 < watch.limit < usual
+    known = watch.limit
+    watch.renew(ScoreWindow(500, rng.standard_normal(200).tolist()))
+    assert 15 < watch.limit <= known  # no longer full, and judged by what is usual
+    again = Watch(Hold(), "s", 500)
+    again.restore(watch.state())
+    assert again.state() == watch.state()

@@ -234,3 +234,22 @@ def test_a_short_feed_is_planned_as_if_it_went_on():
     assert not feed.suggested().pooled
     long = open_feed(records(*(nested(i, i % 2) for i in range(60))), total=4000)
     assert long.suggested().spec.window == 500
+
+
+def test_a_day_and_a_time_of_day_in_two_fields_are_joined(place, capsys):
+    rows = [
+        {"at": {"date": f"2024-01-{1 + i // 96:02}", "time": f"{i // 4 % 24}:{i % 4 * 15:02}"},
+         "flow": "Bad" if i % 40 == 7 else str(i * 7919 % 1009 / 10)}
+        for i in range(1200)
+    ]  # fmt: skip
+    (place / "plant.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    status, _, err = run(capsys, "init", "plant.jsonl", "--detector", "HBOS")
+    assert status == 0, err
+    assert "the time is made of 'date' and 'time'; --time says otherwise" in err
+    assert "'Bad' is taken for no value" in err
+    source = load_config(place / "plant.toml").input
+    assert (source.time, source.missing) == (("at.date", "at.time"), ("Bad",))
+    assert run(capsys, "run", "plant.toml")[0] == 0
+    verdicts = [decode_verdict(v) for v in (place / "plant.verdicts.jsonl").read_bytes().split()]
+    assert len(verdicts) == 1200
+    assert verdicts[-1].event_time_ms - verdicts[0].event_time_ms == 1199 * 900_000

@@ -53,6 +53,7 @@ ELSEWHERE = {
             "rejex-stream control plan pipeline.toml --from 2024-05-01T06:00+02:00 "
             "--until 2024-05-01T14:00+02:00",
             "rejex-stream control cancel pipeline.toml c-0123456789ab",
+            "rejex-stream control judge pipeline.toml T07 champion",
             "rejex-stream control list pipeline.toml",
         ),
         "tests/test_control_cli.py: needs a pipeline with incidents",

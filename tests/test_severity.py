@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rejex_stream.engine import Engine
-from rejex_stream.rejection.severity import LARGEST_SEVERITY, severity
+from rejex_stream.incidents import Hold
+from rejex_stream.rejection.severity import LARGEST_SEVERITY, Tail, severity
 from rejex_stream.rejection.window import ScoreWindow
 from rejex_stream.run.executors import InlineExecutor
 from tests.streams import readings, spec
@@ -110,3 +111,23 @@ def test_severity_is_said_where_a_label_is_judged_and_nowhere_else():
         assert (verdict.severity is not None) == judged
         if judged:
             assert verdict.severity >= 0
+
+
+def test_a_fault_that_fills_the_window_is_no_less_severe_for_it():
+    feed = readings(900)
+    feed[500:] = [r._replace(values=tuple(v + 30.0 for v in r.values)) for r in feed[500:]]
+    free = spec(hold=Hold(enabled=False), every=None)
+    verdicts = Engine(free, InlineExecutor()).process(feed)
+    late = [v for v in verdicts[800:] if v.severity is not None]
+    assert sum(v.label == "normal" for v in late) > len(late) / 2  # by rank it is forgotten
+    assert all(v.severity > 3 for v in late)
+
+
+def test_a_tail_is_the_severity_among_scores_that_stand_still():
+    scores = np.random.default_rng(1).exponential(size=200).round(2).tolist()
+    window, tail = ScoreWindow(200, scores), Tail.of(scores)
+    assert tail is not None
+    for score in (-1.0, 0.5, max(scores), max(scores) + 1e-9, 50.0, 1e300):
+        assert tail(score) == of(window, score)
+    assert Tail.of([1.0, 1.0]) is None
+    assert Tail.of([1.0]) is None

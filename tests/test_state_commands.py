@@ -13,8 +13,12 @@ from rejex_connectors.sealing import SealedStore
 from rejex_connectors.snapshots import FolderSnapshotStore
 
 from rejex_stream.cli import main
+from rejex_stream.config import load_config
+from rejex_stream.errors import CheckpointError, ConfigError
+from rejex_stream.protocols import Heard
 from rejex_stream.run.decided import Decisions
-from rejex_stream.types import Partition
+from rejex_stream.spark.moved import of_worker
+from rejex_stream.types import Partition, Position, Record
 from tests.pump import feed, pump_toml
 
 ONE = Partition("feed.csv", 0)
@@ -291,3 +295,46 @@ def test_a_lost_state_names_the_command_that_brings_it_back(here, rejex):
     said = rejex("state", "drop", "one.toml", "--all")[1]
     assert "records before 3 are gone" in said
     assert 'state.lost = "restart"' in said
+
+
+# ------------------------------------------------------------------------- what a job begins with
+def test_a_job_begins_with_what_is_stored_and_without_monitors(here, rejex):
+    assert of_worker(load_config(here / "one.toml"), obeys=False) == {}
+    half_way(here, rejex)
+    begins = of_worker(load_config(here / "one.toml"), obeys=False)
+    assert begins.keys() == {ONE}
+    assert begins[ONE].next_offset == 400
+    _, stored = FolderSnapshotStore(here / "one").load(ONE, 400)
+    assert {name for name in stored if name[0] == "w"}, "the monitors of a worker"
+    assert begins[ONE].parts.keys() == {name for name in stored if name[0] != "w"}
+    assert all(begins[ONE].parts[name] == stored[name] for name in stored if name[0] in "sm")
+
+
+def test_a_job_begins_with_no_snapshot_that_is_behind_and_decides_otherwise(here, rejex):
+    half_way(here, rejex)
+    text = (here / "one.toml").read_text()
+    (here / "one.toml").write_text(text.replace("contamination = 0.05", "contamination = 0.06"))
+    assert of_worker(load_config(here / "one.toml"), obeys=False)[ONE].next_offset == 400
+    commit = json.loads((here / "one" / "commit.json").read_text())
+    commit["next_offsets"][0][2] = 401
+    (here / "one" / "commit.json").write_text(json.dumps(commit))
+    with pytest.raises(CheckpointError, match="snapshot at 400 decides otherwise"):
+        of_worker(load_config(here / "one.toml"), obeys=False)
+    (here / "one.toml").write_text(text)
+    assert of_worker(load_config(here / "one.toml"), obeys=False)[ONE].next_offset == 400
+
+
+@pytest.mark.parametrize(("since", "refused"), [(399, False), (400, True)])
+def test_a_job_that_obeys_nobody_begins_where_nothing_is_to_be_obeyed(here, rejex, since, refused):
+    half_way(here, rejex)
+    decisions = Decisions(ONE, None, ["feed.csv"])
+    said = b'{"id": "c-1", "kind": "planned", "by": "ada", "from_ms": 1, "until_ms": 2}'
+    decisions.hear(Heard([Record(Position("control", 0, 0), None, said)], 1))
+    decisions.decide(since)
+    FolderSnapshotStore(here / "one").save_decisions(ONE, decisions.encoded(None))
+    assert of_worker(load_config(here / "one.toml"), obeys=True)[ONE].next_offset == 400
+    if refused:
+        with pytest.raises(ConfigError, match="a command of people from offset 400 on"):
+            of_worker(load_config(here / "one.toml"), obeys=False)
+    else:
+        assert of_worker(load_config(here / "one.toml"), obeys=False)[ONE].next_offset == 400

@@ -11,7 +11,7 @@ from benchmarks.streams.prequential import DETECTORS
 
 __all__ = ["draw"]
 
-_COLOURS = ("#D55E00", "#000000", "#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#0072B2")
+_COLOURS = ("#D55E00", "#000000", "#999999", "#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#0072B2")
 
 
 def draw(rows: list[dict[str, Any]], folder: Path) -> list[str]:

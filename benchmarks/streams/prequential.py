@@ -35,13 +35,14 @@ _BATCH = 512
 DETECTORS: Final = {
     "Sensor": ("Sensor", {}),
     "SensorEnsemble": ("SensorEnsemble", {}),
+    "SensorEnsemble, EWMA": ("SensorEnsemble", {"ewma_events": 10}),
     "HBOS": ("pyod:HBOS", {}),
     "GMM": ("pyod:GMM", {"scale": "standard"}),
     "KNN": ("pyod:KNN", {"scale": "standard"}),
     "IForest": ("pyod:IForest", {}),
     "HalfSpaceTrees": ("river:HalfSpaceTrees", {}),
 }
-"""The two made for sensors, four that are refitted and one that learns event by event."""
+"""Those made for sensors, four that are refitted and one that learns event by event."""
 
 
 def spec_for(stream: Stream, detector: str) -> EngineSpec:

@@ -324,7 +324,7 @@ def _ranking(rows: list[Row], others: list[Row]) -> Section:
         "`max |z|` are over the streams that a score has seen; *sources won* are those whose mean "
         "VUS-PR is above its. Recall is that of labelled segments where runs of false alarms are "
         "one in 1,000 events. *Raw* orders a detector by its score under the model that speaks, "
-        "instead of the severity that its window gives it, which slides where nothing is held.\n"
+        "instead of the severity that its calibration gives it.\n"
     )
     yield _summary(rows, others)
     for metric, title in (("vus_pr", "VUS-PR"), ("recall", "Recall"), ("auc_pr", "AUC-PR")):

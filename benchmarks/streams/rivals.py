@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from benchmarks.streams.sources import Stream
 
-__all__ = ["NAMES", "able", "filled", "score_of", "versions"]
+__all__ = ["NAMES", "able", "filled", "pace_of_aws", "score_of", "versions"]
 
 Array = npt.NDArray[np.float64]
 HERE = Path(__file__).parent / "rcf"
@@ -84,6 +84,15 @@ def krcf(stream: Stream) -> dict[str, Array]:
     return {"krcf": scores}
 
 
+def pace_of_aws(X: Array, warm: int, *, thresholded: bool) -> float:
+    """Return µs of processor time an event of AWS's forest, shingle 1, after `warm` rows of X."""
+    n, d = X.shape
+    command = ["java", "-XX:+UseSerialGC", "-cp", f"{_jars()}/*:{_jars()}", "Pace"]
+    command += [str(n), str(d), str(warm), "thresholded" if thresholded else "plain"]
+    done = subprocess.run(command, input=X.astype(">f8").tobytes(), capture_output=True, check=True)
+    return float(done.stdout)
+
+
 _MADE_BY: Final[dict[str, Callable[[Stream], dict[str, Array]]]] = {
     "krcf": krcf,
     "AWS RCF": aws,
@@ -139,7 +148,8 @@ def _jars() -> Path:
             tail = (done.stdout + done.stderr)[-800:]
             raise RuntimeError(f"Maven could not fetch random cut forest {RCF_VERSION}:\n{tail}")
         (folder / ".complete").touch()
-    if not (folder / "Score.class").exists():
-        command = ["javac", "-cp", f"{folder}/*", "-d", str(folder), str(HERE / "Score.java")]
-        subprocess.run(command, check=True)
+    for program in ("Score", "Pace"):
+        if not (folder / f"{program}.class").exists():
+            source = str(HERE / f"{program}.java")
+            subprocess.run(["javac", "-cp", f"{folder}/*", "-d", str(folder), source], check=True)
     return folder

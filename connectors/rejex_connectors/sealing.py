@@ -136,6 +136,10 @@ drop`) to start from the input alone.
         what = f"What was decided for {partition.topic}-{partition.partition}"
         return self._opened(partition, b"decisions", "", found, what)
 
+    def close(self) -> None:
+        """Close the store below."""
+        self._store.close()
+
     def _sealed(self, partition: Partition, kind: bytes, name: str, body: bytes) -> bytes:
         assert self._key is not None
         fields = (

@@ -186,6 +186,9 @@ class FolderSnapshotStore:
             )
         return decisions
 
+    def close(self) -> None:
+        """Nothing stays open between two calls."""
+
     def _decisions(self, partition: Partition) -> Path:
         return self._folder / f"{self._stem(partition)}decisions"
 

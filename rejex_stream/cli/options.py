@@ -42,7 +42,8 @@ Command: TypeAlias = Callable[..., None]
 def of_a_table(
     *,
     time: Annotated[
-        str | None, typer.Option(help="Column of the time.  [default: guessed]")
+        list[str] | None,
+        typer.Option(help="Column of the time; twice for day and hour.  [default: guessed]"),
     ] = None,
     sensor: Annotated[
         str | None, typer.Option(help="Column of the sensor; - for none.  [default: guessed]")
@@ -50,6 +51,10 @@ def of_a_table(
     tag: Annotated[
         str | None,
         typer.Option(help="Column of the quantity, where a row has one value.  [default: guessed]"),
+    ] = None,
+    mode: Annotated[
+        str | None,
+        typer.Option(help="Column of the operating mode: each is judged apart.  [default: none]"),
     ] = None,
     channel: Annotated[
         list[str] | None, typer.Option(help="A channel; several times.  [default: guessed]")
@@ -73,6 +78,10 @@ def of_a_table(
     thousands: Annotated[
         str | None, typer.Option(help="Mark between three digits.  [default: guessed]")
     ] = None,
+    missing: Annotated[
+        list[str] | None,
+        typer.Option(help="A text where a value is missing; several times.  [default: guessed]"),
+    ] = None,
     header: Annotated[
         bool | None,
         typer.Option("--header/--no-header", help="Does the first row name the columns?"),
@@ -92,16 +101,18 @@ def of_a_table(
 ) -> Asked:
     """Return what somebody knows about a table or a feed, as the options say it."""
     return Asked(
-        time=time,
+        time=time or (),
         sensor=sensor,
         label=label,
         tag=tag,
+        mode=mode,
         channels=channel or (),
         flags=flag,
         delimiter=delimiter,
         encoding=encoding,
         decimal=decimal,
         thousands=thousands,
+        missing=missing,
         header=header,
         skip_rows=skip_rows,
         sheet=sheet,

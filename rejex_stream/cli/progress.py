@@ -93,6 +93,7 @@ class RunDisplay:
     def __init__(self, tell: _Teller) -> None:
         self._tell = tell
         self._edges: Edges | None = None
+        self._said = time.monotonic()
         self._warned: set[tuple[str, ...]] = set()
 
     def opened(self, edges: Edges) -> None:
@@ -101,12 +102,14 @@ class RunDisplay:
 
     def progress(self, progress: Progress) -> None:
         """Take a look at the run."""
-        for partition, replay in progress.replays.items():
+        replays, now = progress.replays.values(), time.monotonic()
+        if replays and now - self._said >= _QUIET_S:  # one that is quick says when it is over
+            self._said = now
             _log.info(
-                "%s-%d: replaying, %s of %s",
-                *partition,
-                f"{replay.next_offset - replay.begun_at:,}",
-                f"{replay.live_from - replay.begun_at:,}",
+                "replaying in %d partition(s): %s of %s",
+                len(replays),
+                f"{sum(replay.next_offset - replay.begun_at for replay in replays):,}",
+                f"{sum(replay.live_from - replay.begun_at for replay in replays):,}",
             )
         self._tell(progress.n_events, None if self._edges is None else self._edges.fraction)
 

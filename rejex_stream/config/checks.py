@@ -185,8 +185,26 @@ def _costs(config: Any) -> None:  # noqa: ANN401
         cost_bound(band, costs.c_fp, costs.c_fn, costs.c_r)
 
 
+def _learning(config: Any) -> None:  # noqa: ANN401
+    from rejex_stream.rejection.coin import Coin
+
+    rejection = config.rejection
+    learning = config.learning.spec(rejection.costs, rejection.contamination, Coin())
+    if learning is not None:
+        learning.require(rejection.policy(), rejection.window)
+
+
 def _schedule(config: Any) -> None:  # noqa: ANN401
     config.refit.schedule(config.rejection.window).require(config.rejection.window)
+
+
+def _smoothed(config: Any) -> None:  # noqa: ANN401
+    from rejex_stream.detectors import make_detector
+    from rejex_stream.detectors.smoothing import reach_of
+
+    detector = make_detector(config.detector.name, **config.detector.params)
+    window = config.rejection.window
+    config.refit.schedule(window).require(window, reach_of(detector))
 
 
 def _flags(config: Any) -> None:  # noqa: ANN401
@@ -244,10 +262,12 @@ _CHECKS = (
     _Check("input.columns", ("input",), _columns, after=("input", "input.format")),
     _Check("rejection", ("rejection",), _reachable),
     _Check("rejection.costs", ("rejection",), _costs, after=("rejection",)),
+    _Check("learning", ("learning", "rejection"), _learning, after=("rejection",)),
     _Check("refit", ("refit", "rejection"), _schedule),
     _Check("input.flags", ("input",), _flags),
     _Check("features", ("features", "input"), _features, after=("input.flags",)),
     _Check("detector", ("detector",), _detector),
+    _Check("refit", ("refit", "rejection", "detector"), _smoothed, after=("refit", "detector")),
     _Check("monitor", ("monitor", "rejection", "refit"), _monitor, after=("rejection", "refit")),
     _Check("alerts", ("alerts",), lambda config: config.alerts.check()),
     _Check("channels", ("channels", "input"), _channels, after=("input",)),

@@ -12,11 +12,16 @@ from rejex_stream.engine.refit import GUARD_SHARE, HOLDOUT_SHARE, Calibration, R
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import Feature, FeatureKind, FeatureSpec, PresetName
 from rejex_stream.incidents import Plan
+from rejex_stream.learning import LearningSpec
 from rejex_stream.rejection.bounds import DELTA
 from rejex_stream.rejection.budget import LEAST_BURST, WINDOW, BudgetOwner, RejectionPolicy
+from rejex_stream.rejection.coin import Coin
 from rejex_stream.settings import Section, setting
 
-__all__ = ["Calendar", "Column", "Costs", "Detector", "Features", "Pipeline", "Refit", "Rejection"]
+__all__ = [
+    "Calendar", "Column", "Costs", "Detector", "Features", "Learning", "Pipeline", "Refit",
+    "Rejection",
+]  # fmt: skip
 
 
 class Pipeline(Section):
@@ -355,6 +360,54 @@ class Refit(Section):
         if self.refit_every_events == 0:
             given["refit_every_events"] = None
         return RefitSchedule.for_window(window, **given)
+
+
+class Learning(Section):
+    """A challenger that answers teach, beside the detector."""
+
+    enabled: bool = setting(
+        False,
+        says="Whether answers to rejected events teach a challenger, which gives the verdicts once "
+        "audited answers prove that it costs less by rejection.costs, and for as long as they do.",
+    )
+    measure_rate: float = setting(
+        0.2,
+        unit="share of events",
+        says="Share of the events on which detector and challenger differ that go to review to "
+        "measure; drawn as audits are, by output.audit_key_file.",
+        gt=0,
+        le=1,
+    )
+    alpha: float = setting(
+        0.05,
+        unit="probability",
+        says="With which the challenger ever takes over while it has not cost less.",
+        gt=0,
+        lt=1,
+    )
+    patience_events: int = setting(
+        2_000,
+        unit="events",
+        says="Judged events of a stream after which an answer comes too late: it teaches nothing, "
+        "and counts as the worst for whom the evidence is gathered.",
+        ge=1,
+        example=10_000,
+    )
+
+    def spec(self, costs: Costs, contamination: float, coin: Coin) -> LearningSpec | None:
+        """Return what the core is told; ``None`` where nothing is learnt."""
+        if not self.enabled:
+            return None
+        most = min((1 - contamination) * costs.c_fp, contamination * costs.c_fn)
+        return LearningSpec(
+            self.measure_rate,
+            self.alpha,
+            self.patience_events,
+            costs.c_fp,
+            costs.c_fn,
+            most if costs.c_r is None else costs.c_r,
+            coin,
+        )
 
 
 _EVERY_MS = {"day": 86_400_000, "week": 7 * 86_400_000}

@@ -49,7 +49,7 @@ class Input(Section):
     )
     delimiter: str | None = setting(
         None,
-        says="What separates CSV columns.",
+        says="What separates CSV columns; a space stands for any number of them.",
         otherwise="a comma, in .tsv a tab",
         min_length=1,
         max_length=1,
@@ -101,9 +101,10 @@ class Input(Section):
         otherwise="none",
         example=["valve_open"],
     )
-    time: str | None = setting(
+    time: str | tuple[str, ...] | None = setting(
         None,
-        says="The field with the event time.",
+        says="The field with the event time, or several that make it: a day and a time of day, "
+        "read with a space between.",
         otherwise="the record's own time (Kafka only)",
         example="time",
     )
@@ -136,6 +137,13 @@ class Input(Section):
         says="Mark between groups of three digits, in numbers that are texts.",
         otherwise="none",
         example=",",
+    )
+    missing: tuple[str, ...] = setting(
+        (),
+        says="Texts that stand where a value is missing, in any case; empty, nan, na, n/a, null "
+        "and none do anyway.",
+        otherwise="no others",
+        example=["---", "Bad"],
     )
     sample_interval_ms: int | None = setting(
         None,
@@ -181,6 +189,14 @@ class Input(Section):
         says="A table from sensor to group, instead.",
         otherwise="every sensor has its own",
         example={"pump-1": "pumps"},
+    )
+    mode: str | None = setting(
+        None,
+        says="The field with the operating mode (off, start-up, idle, load): each has a window, a "
+        "model and an incident of its own, and begins with a warm-up. A name, a whole number or a "
+        "boolean.",
+        otherwise="modes are not told apart",
+        example="mode",
     )
     pooled: bool = setting(False, says="All sensors share one model and window.")
     max_value_bytes: int = setting(

@@ -33,6 +33,7 @@ Role: TypeAlias = Literal["viewer", "reviewer", "lead", "admin"]
 ROLES: tuple[Role, ...] = ("viewer", "reviewer", "lead", "admin")
 Blind: TypeAlias = Literal["off", "second", "always"]
 Fallback: TypeAlias = Literal["none", "model", "anomaly"]
+Notice: TypeAlias = Literal["claim", "sla", "full"]
 AuthMode: TypeAlias = Literal["none", "token", "proxy"]
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 SYSTEM = "system"
@@ -237,6 +238,20 @@ class Review(Section):
         says="Prefixes of sensors that come first and do not wait to settle.",
         example=["T07/"],
     )
+    notify: tuple[Notice, ...] = setting(
+        ("sla", "full"),
+        says="What alerts.webhook_url is told of the queue: claims and assignments, episodes that "
+        "waited for three quarters of sla_hours, a queue that is full.",
+        example=["claim", "sla", "full"],
+    )
+    full_at: int | None = setting(
+        None,
+        unit="episodes",
+        says="So many waiting episodes are a full queue.",
+        otherwise="it is never full",
+        ge=1,
+        example=500,
+    )
     points_per_sensor: int = setting(
         100_000,
         unit="readings",
@@ -248,6 +263,12 @@ class Review(Section):
         unit="days",
         says="So long (event time) counts and extremes of each minute are kept; of older ones the "
         "counts of each hour.",
+        ge=1,
+    )
+    hours_days: float = setting(
+        400.0,
+        unit="days",
+        says="So long (event time) counts of each hour are kept; of older ones their sum.",
         ge=1,
     )
     host: str = setting("127.0.0.1", says="Address the console listens on.", min_length=1)

@@ -56,12 +56,13 @@ def avro_reader(schema: RegisteredSchema, mapping: FieldMapping) -> PayloadReade
     parsed, named = _parsed(schema)
     paths = {field: field_path(field) for field in mapping.fields}
     refuse_nested(paths)
-    if mapping.time is not None:
+    if isinstance(mapping.time, str):
         unit = _unit(parsed, named, paths[mapping.time])
         mapping = mapping if unit is None else replace(mapping, time_unit=unit, time_format=None)
-    find_time, find_sensor, find_group = (
+    find_time = mapping.time_getter(lambda field: _finder(paths[field]))
+    find_sensor, find_group, find_mode = (
         _finder(None if field is None else paths[field])
-        for field in (mapping.time, mapping.sensor, mapping.group)
+        for field in (mapping.sensor, mapping.group, mapping.mode)
     )
     channels = [paths[field] for field in mapping.channel_fields]
     fetch = _fetcher(channels, parsed)
@@ -82,7 +83,7 @@ def avro_reader(schema: RegisteredSchema, mapping: FieldMapping) -> PayloadReade
         left = len(record.value) - payload.tell()
         if left:
             raise MisfitError(f"{left} byte(s) are left over")
-        named = (find_time(tree), find_sensor(tree), find_group(tree))
+        named = (find_time(tree), find_sensor(tree), find_group(tree), find_mode(tree))
         return reading_of(mapping, record, named, fetch(tree))
 
     return read

@@ -13,10 +13,39 @@ from rejex_stream.decode.numbers import number_reader
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import Invalid, Reading, Record
 
-__all__ = ["CsvDecoder", "parse_csv_header"]
+__all__ = ["CsvDecoder", "parse_csv_header", "split_row"]
 
 _COMMA = number_reader(",", ".")
 EMPTY_ROW = "the row holds no value, only delimiters"
+
+
+def split_row(
+    text: str, delimiter: str, width: int | None = None, *, strict: bool = True
+) -> list[str]:
+    """Split a row into cells; empty ones beyond `width` are left out. O(bytes).
+
+    Quotes may stand after a space; the delimiter ``" "`` is any number of them, without quotes.
+
+    Raises
+    ------
+    csv.Error
+        If the quotes are broken; with ``strict=False`` they are taken as they are.
+
+    Examples
+    --------
+    >>> split_row('1, "2,000",', ",", 2), split_row(" 1   2 ", " ")
+    (['1', '2,000'], ['1', '2'])
+    """
+    if delimiter == " ":
+        cells = text.split()
+    elif '"' in text:
+        rows = csv.reader([text], delimiter=delimiter, skipinitialspace=True, strict=strict)
+        cells = next(rows, [])
+    else:
+        cells = text.split(delimiter)
+    if width is not None and len(cells) > width and not "".join(cells[width:]).strip():
+        del cells[width:]
+    return cells
 
 
 def parse_csv_header(row: bytes, delimiter: str = ",") -> tuple[str, ...]:
@@ -34,7 +63,7 @@ def parse_csv_header(row: bytes, delimiter: str = ",") -> tuple[str, ...]:
     """
     try:
         text = row.decode("utf-8-sig")
-        (names,) = csv.reader([text], delimiter=delimiter, strict=True)
+        names = split_row(text, delimiter)
     except UnicodeDecodeError:
         raise ConfigError(
             f"the CSV header {printable(row)} is not UTF-8: give input.encoding, such as cp1252"
@@ -56,7 +85,7 @@ class CsvDecoder:
     header
         The column names (:func:`parse_csv_header`).
     delimiter
-        One character.
+        One character; a space stands for any number of them.
 
     Raises
     ------
@@ -80,11 +109,12 @@ class CsvDecoder:
         self._width = len(header)
         self._delimiter = delimiter
         self._fetch = _cells([columns[field] for field in mapping.channel_fields])
-        self._time = columns[mapping.time] if mapping.time is not None else None
+        self._time = mapping.time_getter(lambda field: itemgetter(columns[field]))
         self._sensor = columns[mapping.sensor] if mapping.sensor is not None else None
         self._group = columns[mapping.group] if mapping.group is not None else None
+        self._mode = columns[mapping.mode] if mapping.mode is not None else None
         self._tag = columns[mapping.tag] if mapping.tag is not None else None
-        self._number = number_reader(mapping.decimal, mapping.thousands)
+        self._number = number_reader(mapping.decimal, mapping.thousands, mapping.missing)
         self._plain = mapping.decimal == "." and mapping.thousands is None
 
     @property
@@ -114,23 +144,20 @@ class CsvDecoder:
 
     def _reading(self, record: Record, value: bytes) -> Reading | Invalid:
         text = value.decode()
-        if '"' in text:
-            (cells,) = csv.reader([text], delimiter=self._delimiter, strict=True)
-        else:
-            cells = text.split(self._delimiter)
+        cells = split_row(text, self._delimiter, self._width)
         if len(cells) != self._width:
             if not text.strip(f" \t\r{self._delimiter}"):
                 return Invalid(record.position, "decode", EMPTY_ROW)
             reason = f"expected {self._width} cells as in the header, got {len(cells)}"
             return Invalid(record.position, "decode", reason)
         mapping = self._mapping
-        if self._time is not None and not any(cells):
+        if mapping.time is not None and not any(cells):
             return Invalid(record.position, "decode", EMPTY_ROW)
         sensor = mapping.sensor_of(record, _at(cells, self._sensor), _at(cells, self._tag))
         return Reading(
-            mapping.key_of(sensor, _at(cells, self._group)),
+            mapping.key_of(sensor, _at(cells, self._group), _at(cells, self._mode)),
             sensor,
-            mapping.time_of(record, _at(cells, self._time)),
+            mapping.time_of(record, self._time(cells)),
             self._values(cells),
             record.position,
         )
@@ -169,7 +196,7 @@ def _cells(indices: list[int]) -> Callable[[list[str]], tuple[str, ...]]:
 
 
 def _at(cells: list[str], index: int | None) -> str | None:
-    return None if index is None else cells[index]
+    return None if index is None else cells[index].strip()
 
 
 def _column(field: str, header: Sequence[str]) -> int:

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -20,7 +21,7 @@ from rejex_stream.decode.mapping import (
     printable,
 )
 from rejex_stream.decode.paths import field_path, refuse_nested
-from rejex_stream.types import Invalid, Reading, Record
+from rejex_stream.types import MODE_MARK, Invalid, Reading, Record
 
 __all__ = ["JsonDecoder", "flat"]
 
@@ -62,7 +63,9 @@ class JsonDecoder:
         self._mapping = mapping
         self._paths = {field: field_path(field) for field in mapping.fields}
         refuse_nested(self._paths)
-        self._quick = None if mapping.tag is not None else _quick_json(mapping, self._paths)
+        self._time = mapping.time_getter(lambda field: partial(self._find, field=field))
+        plain = mapping.tag is None and mapping.mode is None and len(mapping.time_fields) < 2
+        self._quick = _quick_json(mapping, self._paths) if plain else None
         self._max_bytes = mapping.max_value_bytes
 
     @property
@@ -113,10 +116,11 @@ class JsonDecoder:
         try:
             return mapping.reading(
                 record,
-                time=self._find(tree, mapping.time),
+                time=self._time(tree),
                 sensor=self._find(tree, mapping.sensor),
                 group=self._find(tree, mapping.group),
                 tag=self._find(tree, mapping.tag),
+                mode=self._find(tree, mapping.mode),
                 values=[self._find(tree, field) for field in mapping.channel_fields],
             )
         except Unreadable as error:
@@ -149,16 +153,19 @@ def _quick_json(
     named = [field for field in (mapping.sensor, mapping.group) if field is not None]
     n_fields = len(named) + len(roles) + (mapping.time is not None)
     names = "".join(name for path in paths.values() for name in path)
-    if len({*named, mapping.time, *roles} - {None}) < n_fields or _ESCAPED.search(names):
+    if len({*named, *mapping.time_fields, *roles}) < n_fields or _ESCAPED.search(names):
         return None
     roles |= dict.fromkeys(named, str)
-    if mapping.time is not None:
-        roles[mapping.time] = str if mapping.time_is_text else int | float
+    for field in mapping.time_fields:
+        roles[field] = str if mapping.time_is_text else int | float
 
     struct, attributes = _typed_tree({paths[field]: kind for field, kind in roles.items()})
     parse = msgspec.json.Decoder(struct).decode
     fetch = _fetcher([attributes[paths[field]] for field in mapping.channel_fields])
-    fetch_time = attrgetter(attributes[paths[mapping.time]]) if mapping.time else None
+    timed = mapping.time is not None
+    fetch_time: Callable[[Any], Any] = mapping.time_getter(
+        lambda field: attrgetter(attributes[paths[field]])
+    )
     fetch_sensor = attrgetter(attributes[paths[mapping.sensor]]) if mapping.sensor else None
     fetch_group = attrgetter(attributes[paths[mapping.group]]) if mapping.group else None
     in_ms = mapping.time_unit == "ms" and not mapping.time_is_text
@@ -170,17 +177,17 @@ def _quick_json(
             tree = parse(value)
             values = fetch(tree)
             sensor = fetch_sensor(tree) if fetch_sensor else mapping.sensor_of(record, None)
-            if not 0 < len(sensor) <= MAX_SENSOR_CHARS:
+            if not 0 < len(sensor) <= MAX_SENSOR_CHARS or MODE_MARK in sensor:
                 return None
             if single_key:
                 key = sensor
             elif fetch_group:
                 key = fetch_group(tree)
-                if not 0 < len(key) <= MAX_SENSOR_CHARS:
+                if not 0 < len(key) <= MAX_SENSOR_CHARS or MODE_MARK in key:
                     return None
             else:
                 key = mapping.key_of(sensor, None)
-            if fetch_time is None:
+            if not timed:
                 time = mapping.time_of(record, None)
             else:
                 time = fetch_time(tree)

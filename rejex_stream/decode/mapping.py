@@ -20,16 +20,16 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from rejex_stream.decode.numbers import number_reader
-from rejex_stream.decode.times import Skipped, in_zone, zone_of
+from rejex_stream.decode.times import Skipped, in_zone, joined, zone_of
 from rejex_stream.errors import ConfigError
-from rejex_stream.types import Invalid, Reading, Record
+from rejex_stream.types import MODE_MARK, Invalid, Reading, Record, in_mode
 
 __all__ = [
     "GLOBAL_KEY",
@@ -52,6 +52,7 @@ MAX_SENSOR_CHARS = 256
 MAX_VALUE_BYTES = 1 << 20
 MIN_EPOCH_MS = -62_135_596_800_000  # 0001-01-01T00:00:00Z
 MAX_EPOCH_MS = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z
+_MARKED = "the character U+001F in it, which no name may have: it stands before an operating mode"
 _SHOWN = 12  # channels or fields in a sentence
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -69,7 +70,8 @@ class FieldMapping:
         its field. A field of nested JSON is written with dots (``motor.temp``), a dot that
         belongs to a name as ``\.``; CSV columns are taken by their exact name.
     time, time_unit
-        The field with the event time. Without one, the record's own timestamp is used.
+        The field with the event time, or several whose texts make one, a day and a time of day.
+        Without one, the record's own timestamp is used.
     time_format
         How a time is written as text, in the signs of ``strptime`` (``%d.%m.%Y %H:%M``); it takes
         the place of `time_unit`.
@@ -81,11 +83,16 @@ class FieldMapping:
     group, groups, pooled
         At most one of: the field with the group's name; a table sensor → group; or one global key.
         Events of a group share a model. Without any, every sensor has its own.
+    mode
+        The field with the operating mode: each mode of a sensor or group has a reference of its
+        own. A name, a whole number or a boolean.
     tag
         In a table with one value a row: the field that says which quantity it is. Each quantity
         of a sensor is a series of its own, ``sensor/tag``.
     numbers, decimal, thousands
         Whether texts that are numbers are numbers too (``text``), and the marks in them.
+    missing
+        Texts in the place of a value that is not there, such as ``---`` or ``Bad``.
     max_value_bytes
         Larger records are invalid before anybody parses them.
 
@@ -104,7 +111,7 @@ class FieldMapping:
     """
 
     channels: Sequence[str] | Mapping[str, str]
-    time: str | None = None
+    time: str | Sequence[str] | None = None
     time_unit: TimeUnit = "ms"
     sensor: str | None = None
     fixed_sensor: str | None = None
@@ -115,10 +122,12 @@ class FieldMapping:
     max_value_bytes: int = MAX_VALUE_BYTES
     time_format: str | None = None
     time_zone: str | None = None
+    mode: str | None = None
     tag: str | None = None
     numbers: Numbers = "typed"
     decimal: str = "."
     thousands: str | None = None
+    missing: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         names = self.channel_names
@@ -128,10 +137,7 @@ class FieldMapping:
             )
         if len(set(names)) != len(names):
             raise ConfigError(f"channels {names!r} name one channel twice: keep each name once")
-        if self.time_unit not in get_args(TimeUnit):
-            raise ConfigError(
-                f"time_unit is {self.time_unit!r}: expected one of {', '.join(get_args(TimeUnit))}"
-            )
+        self._check_time()
         if sum((self.sensor is not None, self.fixed_sensor is not None, self.sensor_from_key)) != 1:
             raise ConfigError(
                 "say where the sensor's name comes from by exactly one of `sensor` (a field), "
@@ -142,6 +148,11 @@ class FieldMapping:
                 f"fixed_sensor is {printable(self.fixed_sensor)}: "
                 f"expected 1 to {MAX_SENSOR_CHARS} characters"
             )
+        if MODE_MARK in (self.fixed_sensor or ""):
+            raise ConfigError(f"fixed_sensor is {printable(self.fixed_sensor)}: it has {_MARKED}")
+        for group in (self.groups or {}).values():
+            if MODE_MARK in group:
+                raise ConfigError(f"groups has the group {printable(group)}: it has {_MARKED}")
         if sum((self.group is not None, self.groups is not None, self.pooled)) > 1:
             raise ConfigError("choose at most one of `group`, `groups` and `pooled`")
         if self.tag is not None and self.sensor is None:
@@ -150,11 +161,24 @@ class FieldMapping:
             )
         if self.max_value_bytes < 1:
             raise ConfigError(f"max_value_bytes is {self.max_value_bytes}: expected at least 1")
+        number_reader(self.decimal, self.thousands)
+
+    def _check_time(self) -> None:
+        if self.time_unit not in get_args(TimeUnit):
+            raise ConfigError(
+                f"time_unit is {self.time_unit!r}: expected one of {', '.join(get_args(TimeUnit))}"
+            )
+        if self.time is not None and not self.time_fields:
+            raise ConfigError("time is an empty list: expected a field, or leave it out")
+        if len(self.time_fields) > 1 and not self.time_is_text:
+            raise ConfigError(
+                f"time is {list(self.time_fields)!r}, and several fields make a text: give "
+                "time_format for them with a space between, or time_unit = 'iso8601'"
+            )
         if self.time_zone is not None:
             zone_of(self.time_zone)
         if self.time_format is not None:
             _require_format(self.time_format)
-        number_reader(self.decimal, self.thousands)
 
     @property
     def channel_names(self) -> tuple[str, ...]:
@@ -171,8 +195,31 @@ class FieldMapping:
     @property
     def fields(self) -> tuple[str, ...]:
         """Every field that is looked up in a record, once."""
-        wanted = (self.time, self.sensor, self.tag, self.group, *self.channel_fields)
+        alone = (self.sensor, self.tag, self.group, self.mode)
+        wanted = (*self.time_fields, *alone, *self.channel_fields)
         return tuple(dict.fromkeys(field for field in wanted if field is not None))
+
+    @property
+    def time_fields(self) -> tuple[str, ...]:
+        """The fields that make the event time, if any."""
+        if self.time is None:
+            return ()
+        return (self.time,) if isinstance(self.time, str) else tuple(self.time)
+
+    def time_getter(
+        self, getter: Callable[[str], Callable[[Any], object]]
+    ) -> Callable[[Any], object]:
+        """Make what fetches the time of a record, as :meth:`time_of` wants it.
+
+        Parameters
+        ----------
+        getter
+            Makes what fetches a field.
+        """
+        if isinstance(self.time, str):
+            return getter(self.time)
+        getters = [getter(field) for field in self.time_fields]
+        return lambda record: [get(record) for get in getters]
 
     @property
     def time_is_text(self) -> bool:
@@ -239,11 +286,12 @@ mean 'motor.Temp'?"
         group: object,
         values: Sequence[object],
         tag: object = None,
+        mode: object = None,
     ) -> Reading:
         """Make a reading of raw field values, each checked; the slow and thorough way.
 
-        `time`, `sensor`, `tag` and `group` are ignored where the mapping has no field for them;
-        `None` stands for absent.
+        `time`, `sensor`, `tag`, `group` and `mode` are ignored where the mapping has no field for
+        them; `None` stands for absent.
 
         Raises
         ------
@@ -251,10 +299,10 @@ mean 'motor.Temp'?"
             With a sentence that names the field and quotes the value.
         """
         name = self.sensor_of(record, sensor, tag)
-        if self.numbers == "text":
+        if self.numbers == "text" or self.missing:
             values = self._numbers(values)
         return Reading(
-            self.key_of(name, group),
+            self.key_of(name, group, mode),
             name,
             self.time_of(record, time),
             tuple(map(_channel_value, self.channel_names, values)),
@@ -263,8 +311,10 @@ mean 'motor.Temp'?"
 
     def _numbers(self, values: Sequence[object]) -> list[object]:
         """Read those that are texts; what is no number stays, and is refused as a channel."""
-        read = number_reader(self.decimal, self.thousands)
+        read = number_reader(self.decimal, self.thousands, self.missing)
         texts = [read(value) if isinstance(value, str) else None for value in values]
+        if self.numbers == "typed":
+            texts = [text if text is not None and math.isnan(text) else None for text in texts]
         return [value if text is None else text for value, text in zip(values, texts, strict=True)]
 
     def sensor_of(self, record: Record, found: object, tag: object = None) -> str:
@@ -279,8 +329,16 @@ mean 'motor.Temp'?"
         name = _name("sensor", found)
         return name if self.tag is None else _name("sensor", f"{name}/{_name('tag', tag)}")
 
-    def key_of(self, sensor: str, group: object) -> str:
-        """Say which stream an event belongs to."""
+    def key_of(self, sensor: str, group: object, mode: object = None) -> str:
+        """Say which stream an event belongs to, and in which mode."""
+        if self.mode is None:
+            return self._stream_of(sensor, group)
+        if isinstance(mode, bool):
+            mode = "true" if mode else "false"
+        named = _name("mode", mode.strip() if isinstance(mode, str) else mode)
+        return in_mode(self._stream_of(sensor, group), named)
+
+    def _stream_of(self, sensor: str, group: object) -> str:
         if self.pooled:
             return GLOBAL_KEY
         if self.groups is not None:
@@ -297,7 +355,7 @@ mean 'motor.Temp'?"
     def time_of(self, record: Record, found: object) -> int:
         """Say when it was measured, in UTC milliseconds since 1970."""
         if self.time is not None:
-            return self.epoch_ms(found)
+            return self.epoch_ms(found if isinstance(self.time, str) else joined(found))
         if record.timestamp_ms is None:
             raise Unreadable("time: the record carries no timestamp, and no time field is mapped")
         return _in_range(record.timestamp_ms, record.timestamp_ms)
@@ -424,6 +482,8 @@ def _name(what: str, found: object) -> str:
             f"{what}: expected 1 to {MAX_SENSOR_CHARS} characters, got {len(found)}"
             + (f" ({printable(found, 40)})" if found else "")
         )
+    if MODE_MARK in found:
+        raise Unreadable(f"{what}: {printable(found)} has {_MARKED}")
     if not found.isascii():
         try:
             found.encode()

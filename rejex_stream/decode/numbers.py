@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from rejex_stream.errors import ConfigError
 
@@ -21,7 +21,7 @@ _LOOKALIKES = {" ": " \u00a0\u2009\u202f", "'": "'’"}
 
 
 def number_reader(
-    decimal: str = ".", thousands: str | None = None
+    decimal: str = ".", thousands: str | None = None, missing: Iterable[str] = ()
 ) -> Callable[[str], float | None]:
     """Make what reads a text as a number, strictly: ``None`` where it is none.
 
@@ -34,6 +34,8 @@ def number_reader(
         ``.`` or ``,``.
     thousands
         ``,``, ``.``, a space (also the narrow ones), ``'``, or ``None`` for no mark.
+    missing
+        Other texts that are nan, in any case: ``---``, ``Bad``.
 
     Raises
     ------
@@ -64,13 +66,15 @@ def number_reader(
     fits = re.compile(shape, re.ASCII).fullmatch
     plain = str.maketrans({**dict.fromkeys(marks), decimal: "."})
 
+    absent = MISSING_TEXTS.union(text.strip().lower() for text in missing)
+
     def read(text: str) -> float | None:
         text = text.strip()
         if fits(text):
             value = float(text.translate(plain))
             return value if math.isfinite(value) else math.nan
         lower = text.lower()
-        if lower in MISSING_TEXTS or lower.lstrip("+-") in ("inf", "infinity", "nan"):
+        if lower in absent or lower.lstrip("+-") in ("inf", "infinity", "nan"):
             return math.nan
         return None
 

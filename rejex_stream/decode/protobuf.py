@@ -48,6 +48,7 @@ class _Message(NamedTuple):
     time: Getter
     sensor: Getter
     group: Getter
+    mode: Getter
     values: list[Getter]
 
 
@@ -87,7 +88,7 @@ def protobuf_reader(schema: RegisteredSchema, mapping: FieldMapping) -> PayloadR
             tree = message.parse(value[begin:])
         except Exception:  # whatever a parser says of bytes that mean nothing
             raise MisfitError("it is broken, or of another message") from None
-        named = (message.time(tree), message.sensor(tree), message.group(tree))
+        named = (message.time(tree), message.sensor(tree), message.group(tree), message.mode(tree))
         values = tuple([get(tree) for get in message.values])
         return reading_of(message.mapping, record, named, values)
 
@@ -216,15 +217,16 @@ def _message(
 ) -> _Message:
     from google.protobuf import message_factory
 
-    time, sensor, group = (
+    time = mapping.time_getter(lambda field: _getter(descriptor, paths[field]))
+    sensor, group, mode = (
         _absent if field is None else _getter(descriptor, paths[field])
-        for field in (mapping.time, mapping.sensor, mapping.group)
+        for field in (mapping.sensor, mapping.group, mapping.mode)
     )
     values = [_getter(descriptor, paths[field]) for field in mapping.channel_fields]
-    if mapping.time is not None and _is_timestamp(descriptor, paths[mapping.time]):
+    if isinstance(mapping.time, str) and _is_timestamp(descriptor, paths[mapping.time]):
         mapping = replace(mapping, time_unit="ns", time_format=None)
     parse = message_factory.GetMessageClass(descriptor).FromString
-    return _Message(parse, mapping, time, sensor, group, values)
+    return _Message(parse, mapping, time, sensor, group, mode, values)
 
 
 def _getter(descriptor: Any, path: tuple[str, ...]) -> Getter:  # noqa: ANN401

@@ -333,10 +333,10 @@ class _Schemas:
 def reading_of(
     mapping: FieldMapping,
     record: Record,
-    named: tuple[object, object, object],
+    named: tuple[object, object, object, object],
     values: tuple[object, ...],
 ) -> Reading:
-    """Make a reading of decoded fields: `named` are time, sensor and group.
+    """Make a reading of decoded fields: `named` are time, sensor, group and mode.
 
     ``None`` stands for what is absent or not mapped.
 
@@ -345,18 +345,18 @@ def reading_of(
     Unreadable
         With a sentence that names the field and quotes the value.
     """
-    time, sensor, group = named
+    time, sensor, group, mode = named
     # Plain finite floats, as nearly always, need no second look.
     if {*map(type, values)} == {float} and math.isfinite(sum(values)):  # type: ignore[arg-type]
         name = mapping.sensor_of(record, sensor)
         return Reading(
-            mapping.key_of(name, group),
+            mapping.key_of(name, group, mode),
             name,
             mapping.time_of(record, time),
             values,  # type: ignore[arg-type]
             record.position,
         )
-    return mapping.reading(record, time=time, sensor=sensor, group=group, values=values)
+    return mapping.reading(record, time=time, sensor=sensor, group=group, values=values, mode=mode)
 
 
 def _no_header(header: bytes) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from rejex_stream.errors import ConfigError
 
-__all__ = ["Skipped", "in_zone", "is_repeated", "zone_of"]
+__all__ = ["Skipped", "in_zone", "is_repeated", "joined", "zone_of"]
 
+_MIDNIGHT = re.compile(r"[T ]00:00(:00(\.0+)?)?$")
 _OFFSET = re.compile(r"(?:UTC)?([+-])(\d{1,2}):?([0-5]\d)?")
 
 
@@ -83,3 +85,19 @@ def is_repeated(moment: datetime, zone: tzinfo) -> bool:
     """
     first, second = (moment.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1))
     return first is not None and second is not None and first > second
+
+
+def joined(parts: object) -> str | None:
+    """Join the texts of a day and a time of day with a space; ``None`` where one is not there.
+
+    Spreadsheets write a day as its midnight, which is left out.
+
+    Examples
+    --------
+    >>> joined(["06.01.2024 00:00", "8:15"]), joined([2024, 1, 6]), joined(["06.01.2024", ""])
+    ('06.01.2024 8:15', '2024 1 6', None)
+    """
+    assert isinstance(parts, Sequence)
+    texts = ["" if part is None else str(part).strip() for part in parts]
+    texts[0] = _MIDNIGHT.sub("", texts[0])
+    return " ".join(texts) if all(texts) else None

@@ -43,6 +43,8 @@ class Feed:
         What is known to be wrong.
     config_path, config
         The TOML file beside the records, and what it says (with overrides from the environment).
+    answer_after
+        So many records come before somebody looks at what is held, and says that it is a fault.
     """
 
     title: str
@@ -52,6 +54,7 @@ class Feed:
     faults: tuple[Fault, ...]
     config_path: Path
     config: Config
+    answer_after: int | None = None
 
     def run(self) -> Run:
         """Read back what a run of this feed wrote."""
@@ -101,8 +104,9 @@ def prepare(out: Path, *, seed: int = 0, detector: str | None = None) -> tuple[F
         ),
         Feed(
             "Wind farm",
-            "Simulated: four turbines, one weather, ten-minute averages over four weeks. Six "
-            "faults, a cut-off line and a clock that steps back were put in.",
+            "Simulated: four turbines, one weather, ten-minute averages over five weeks. Seven "
+            "faults, a cut-off line and a clock that steps back were put in. What is held on the "
+            "day on which the bearing is replaced is answered: it is a fault.",
             (
                 Channel("Gearbox", "°C"),
                 Channel("Vibration", "mm/s"),
@@ -112,6 +116,7 @@ def prepare(out: Path, *, seed: int = 0, detector: str | None = None) -> tuple[F
             n_turbines,
             turbine_faults,
             *_configure(turbines, detector),
+            answer_after=_REPAIRED * len(turbine.TURBINES),
         ),
     )
 
@@ -142,17 +147,19 @@ def write_water(path: Path) -> tuple[int, tuple[Fault, ...]]:
     return written, water_faults()
 
 
+_DAYS = 35
+_REPAIRED = 21 * 144  # the bearing of WT-02
 _CUT_OFF = ("WT-02", 12 * 144 + 31)
 _CLOCK_BACK = ("WT-01", 13 * 144 + 77, timedelta(minutes=42))
 
 
 def write_turbines(path: Path, seed: int = 0) -> tuple[int, tuple[Fault, ...]]:
-    """Write four weeks of the simulated wind farm as JSON Lines, the turbines interleaved.
+    """Write five weeks of the simulated wind farm as JSON Lines, the turbines interleaved.
 
     Besides the faults of the simulation the file holds what files hold: a missing channel is
     absent, one line is cut off in the middle, and one clock steps back.
     """
-    run = turbine.simulate(seed=seed)
+    run = turbine.simulate(_DAYS, seed, (*turbine.FAULTS, turbine.LEAK))
     steps = len(run.values[turbine.TURBINES[0]])
     with path.open("w", encoding="utf-8") as file:
         for step in range(steps):

@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -15,12 +16,23 @@ from rich.table import Table
 from rich.text import Text
 
 from rejex_stream.config.assembly import monitor_config, run_pipeline
+from rejex_stream.config.assembly.control import ControlLine, make_command
 from rejex_stream.demo.feeds import Feed
 from rejex_stream.monitor import Alarm, Theory
 from rejex_stream.report.findings import theory_at
 from rejex_stream.report.words import in_words, percent
 from rejex_stream.run.progress import RunEvent, RunSummary
-from rejex_stream.types import Incident, Label, Outcome, Partition, Reason, Verdict
+from rejex_stream.types import (
+    Command,
+    CommandKind,
+    Incident,
+    IncidentState,
+    Label,
+    Outcome,
+    Partition,
+    Reason,
+    Verdict,
+)
 
 __all__ = ["Board", "picture", "play", "watched"]
 
@@ -71,7 +83,7 @@ class Board:
         self, partition: Partition, outcomes: Sequence[Outcome], *, replaying: bool
     ) -> None:
         """Take note of a batch."""
-        for outcome in outcomes:
+        for outcome in () if replaying else outcomes:
             self.done += 1
             for incident in outcome.incidents:
                 self.incidents[incident.id] = incident
@@ -125,6 +137,34 @@ def play(board: Board, *, seconds: float = 0.0) -> RunSummary:
     seconds
         How long it should take, so that people can watch; 0 for full speed. Changes no verdict.
     """
+    feed = board.feed
+    if feed.answer_after is None:
+        return _run(board, seconds)
+    path = Path(str(feed.config.input.path))
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[: feed.answer_after]))
+    first = _run(board, seconds)
+    for incident in board.incidents.values():
+        if incident.state is not IncidentState.CLOSED:
+            ControlLine(feed.config).say(_answer(incident))
+    with path.open("ab") as file:
+        file.writelines(lines[feed.answer_after :])
+    summary = _run(board, seconds)
+    summary.labels.update(first.labels)
+    summary.reasons.update(first.reasons)
+    return summary
+
+
+def _answer(incident: Incident) -> Command:
+    """Say what the people at the turbine would."""
+    return make_command(
+        CommandKind.FAULT, id_=f"demo-{incident.id}", by="demo", given_ms=incident.changed_ms,
+        note="The bearing was worn, and is replaced.", stream_key=incident.stream_key,
+        incident=incident.id, version=incident.version,
+    )  # fmt: skip
+
+
+def _run(board: Board, seconds: float) -> RunSummary:
     return run_pipeline(
         board.feed.config,
         observers=[_Unhurried(board, board.feed.n_records / seconds) if seconds > 0 else board],

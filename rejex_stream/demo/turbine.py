@@ -23,7 +23,17 @@ from scipy.special import ndtr
 
 from rejex_stream.types import FloatArray
 
-__all__ = ["CHANNELS", "STEP_S", "TURBINES", "Fault", "FaultKind", "Run", "simulate"]
+__all__ = [
+    "CHANNELS",
+    "FAULTS",
+    "LEAK",
+    "STEP_S",
+    "TURBINES",
+    "Fault",
+    "FaultKind",
+    "Run",
+    "simulate",
+]
 
 CHANNELS = ("gearbox_temp_c", "vibration_mm_s", "power_kw", "rotor_rpm")
 STEP_S = 600
@@ -34,7 +44,7 @@ _RATED_KW = 2_000.0
 _CUT_IN_MS, _RATED_MS, _CUT_OUT_MS = 3.5, 12.5, 25.0
 
 FaultKind: TypeAlias = Literal[
-    "overheating", "bearing", "friction", "stuck", "derating", "trip", "dropout"
+    "overheating", "bearing", "friction", "stuck", "derating", "trip", "dropout", "leak"
 ]
 
 
@@ -52,7 +62,8 @@ class Fault:
         at the end it gives off 8 K more at full load, and nothing where there is none. ``stuck``:
         the temperature sensor repeats one number. ``derating``: power is held at 40 % while the
         rotor turns as the wind wants. ``trip``: the generator is off the grid, the rotor still
-        turns. ``dropout``: vibration is missing.
+        turns. ``dropout``: vibration is missing. ``leak``: the oil of the gearbox runs low, and it
+        is 14 K too warm from one day to the next.
     first, last
         Steps, both inclusive.
     title
@@ -74,6 +85,8 @@ FAULTS = (
     Fault("WT-04", "dropout", 18 * _DAY + 60, 18 * _DAY + 77, "vibration channel missing"),
     Fault("WT-04", "trip", 24 * _DAY + 50, 24 * _DAY + 61, "generator off the grid"),
 )
+LEAK = Fault("WT-01", "leak", 30 * _DAY, 35 * _DAY - 1, "gearbox loses oil")
+"""Of a farm that runs for 35 days: it stays until somebody says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +162,8 @@ def _turbine(
         progress = np.linspace(0.0, 1.0, fault.last - fault.first + 1)
         if fault.kind == "overheating":
             extra_heat[at] = 24.0 * progress
+        elif fault.kind == "leak":
+            extra_heat[at] = 14.0
         elif fault.kind == "friction":
             extra_heat[at] = 8.0 * progress * power[at] / _RATED_KW
         elif fault.kind == "bearing":

@@ -6,8 +6,8 @@ scores a row that comes alone on plain floats, by the same additions in the same
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
 
 import numpy as np
 
@@ -46,11 +46,6 @@ class TableScorer:
             )
         if len(X) == 0:
             return np.empty(0)
-        score_row = getattr(self.inner, "score_row", None)
-        if len(X) == 1 and score_row is not None and self.scale is None:
-            row = X.tolist()[0]
-            if all(map(isfinite, row)):
-                return np.array([score_row(row)])
         with np.errstate(all="ignore"):
             if self.scale is not None:
                 X = self.scale.apply(X)
@@ -62,6 +57,14 @@ class TableScorer:
             if readable.any():
                 scores[readable] = self.inner.score(np.ascontiguousarray(X[readable]))
             return scores
+
+    def score_row(self, row: Sequence[float]) -> float:
+        """Score one finite row as :meth:`score` does, bit for bit."""
+        score_row = getattr(self.inner, "score_row", None)
+        if score_row is None or self.scale is not None or len(row) != self.n_columns:
+            return float(self.score(np.array([row]))[0])
+        scored: float = score_row(row)
+        return scored
 
 
 def training_table(name: str, X: FloatArray) -> FloatArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 
 from rejex_stream.config import Config
@@ -31,20 +32,20 @@ def stored_environments(
 
     Where something is known to have been `written`, to find nothing whole is an error.
     """
-    store = sealing(config)(store)
-    for partition in partitions:
-        try:
-            kept = store.load(partition, _NEWEST)
-            if kept is None and written:
-                yield (
-                    partition,
-                    "what is stored is altered or cut short: no snapshot in it is whole",
-                )
-            found = None if kept is None else described(kept[1])
-            if found is not None:
-                yield partition, found.origin.environment
-        except CheckpointError as error:
-            yield partition, str(error)
+    with closing(sealing(config)(store)) as opened:
+        for partition in partitions:
+            try:
+                kept = opened.load(partition, _NEWEST)
+                if kept is None and written:
+                    yield (
+                        partition,
+                        "what is stored is altered or cut short: no snapshot in it is whole",
+                    )
+                found = None if kept is None else described(kept[1])
+                if found is not None:
+                    yield partition, found.origin.environment
+            except CheckpointError as error:
+                yield partition, str(error)
 
 
 def environment_findings(

@@ -15,6 +15,7 @@ import msgspec
 from rejex_stream.decode import Decoder
 from rejex_stream.decode.numbers import number_reader
 from rejex_stream.plan.dialect import find_marks, find_times
+from rejex_stream.settings import toml
 from rejex_stream.types import Invalid, Reading, Record
 
 __all__ = [
@@ -160,6 +161,8 @@ def _mend_of(reason: str) -> str:
         marked = [f'input.thousands = "{marks.thousands}"'] if marks.thousands else []
         marked += [f'input.decimal = "{marks.decimal}"'] if marks.decimal != "." else []
         return "give " + ", ".join(marked or ['input.numbers = "text"'])
+    if "expected a number" in reason and text and not any(map(str.isdigit, text)):
+        return f"if it stands for no value, give input.missing = [{toml(text)}]"
     return "compare [input] with the records; `rejex-stream init` guesses it"
 
 

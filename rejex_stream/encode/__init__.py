@@ -16,6 +16,8 @@ from rejex_stream.encode.incidents import (
 from rejex_stream.encode.records import (
     DeadLetterRecord,
     FollowUpRecord,
+    Form,
+    LeanVerdictRecord,
     ReviewRecord,
     VerdictRecord,
     decode_dead_letter,
@@ -24,14 +26,18 @@ from rejex_stream.encode.records import (
     decode_verdict,
     encode_dead_letter,
     encode_follow_up,
+    encode_lean_verdict,
     encode_review,
     encode_verdict,
+    verdict_encoder,
 )
 
 __all__ = [
     "DeadLetterRecord",
     "FollowUpRecord",
+    "Form",
     "IncidentRecord",
+    "LeanVerdictRecord",
     "ReplyRecord",
     "ReviewRecord",
     "VerdictRecord",
@@ -45,7 +51,9 @@ __all__ = [
     "encode_dead_letter",
     "encode_follow_up",
     "encode_incident",
+    "encode_lean_verdict",
     "encode_reply",
     "encode_review",
     "encode_verdict",
+    "verdict_encoder",
 ]

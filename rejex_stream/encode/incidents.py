@@ -16,6 +16,7 @@ from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Command, CommandKind, CommandReply, Incident, Position
 
 __all__ = [
+    "MOST_ANSWERS",
     "IncidentRecord",
     "ReplyRecord",
     "decode_command",
@@ -30,6 +31,8 @@ __all__ = [
 _encode = msgspec.json.Encoder().encode
 _MOST_TEXT = {"id": 100, "stream_key": 1_000, "incident": 1_000, "cancels": 100, "by": 200}
 _MOST_NOTE = 4_000
+MOST_ANSWERS = 200
+"""So many answers go into one command."""
 _LARGEST = 2**53  # what every reader of JSON keeps whole
 
 _IDENTITY: list[tuple[str, Any]] = [
@@ -202,12 +205,29 @@ def require_sound(command: Command) -> None:
         raise ConnectorError(f"{what} does not say incident: the id of the one that is answered")
     if command.kind is CommandKind.CANCEL and not command.cancels:
         raise ConnectorError(f"{what} does not say cancels: the id of the plan that is taken back")
+    if command.kind in (CommandKind.ANSWERS, CommandKind.JUDGE):
+        _require_lesson(command, what)
     if command.kind is CommandKind.PLANNED:
         begin, end = command.from_ms, command.until_ms
         if begin is None or end is None or begin >= end:
             raise ConnectorError(
                 f"{what} is from_ms = {begin} until_ms = {end}: expected both, the first earlier"
             )
+
+
+def _require_lesson(command: Command, what: str) -> None:
+    if command.stream_key is None:
+        raise ConnectorError(f"{what} does not say stream_key: whose")
+    if command.kind is CommandKind.JUDGE:
+        if command.judge is None:
+            raise ConnectorError(f"{what} does not say judge: champion or challenger")
+        return
+    places = {answer.position[:2] for answer in command.answers}
+    if len(places) != 1 or len(command.answers) > MOST_ANSWERS:
+        raise ConnectorError(
+            f"{what} has {len(command.answers)} answers of {len(places)} partitions: expected 1 to "
+            f"{MOST_ANSWERS} of one"
+        )
 
 
 def position_of(incident: str) -> Position | None:

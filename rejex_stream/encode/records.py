@@ -6,9 +6,9 @@ same in parts. Field order is stable. NaN and infinity do not exist in JSON: the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -20,6 +20,7 @@ from rejex_stream.types import (
     Invalid,
     Label,
     Position,
+    Reason,
     Record,
     ReviewItem,
     Verdict,
@@ -28,6 +29,8 @@ from rejex_stream.types import (
 __all__ = [
     "DeadLetterRecord",
     "FollowUpRecord",
+    "Form",
+    "LeanVerdictRecord",
     "ReviewRecord",
     "VerdictRecord",
     "decode_dead_letter",
@@ -36,9 +39,14 @@ __all__ = [
     "decode_verdict",
     "encode_dead_letter",
     "encode_follow_up",
+    "encode_lean_verdict",
     "encode_review",
     "encode_verdict",
+    "verdict_encoder",
 ]
+
+Form: TypeAlias = Literal["full", "lean"]
+"""How much of a verdict is written."""
 
 _encode = msgspec.json.Encoder().encode
 _T = TypeVar("_T")
@@ -67,6 +75,27 @@ VerdictRecord: type[msgspec.Struct] = msgspec.defstruct(
     frozen=True,
     kw_only=True,
 )
+
+
+class LeanVerdictRecord(msgspec.Struct, frozen=True, gc=False):
+    """A verdict on the wire for those who only act on it: what it says, of whom, and when.
+
+    Attributes
+    ----------
+    id
+        ``topic-partition-offset``.
+    stream_key, sensor, mode, event_time_ms, label, reason, severity
+        As in :class:`~rejex_stream.types.Verdict`.
+    """
+
+    id: str
+    stream_key: str
+    sensor: str
+    mode: str | None
+    event_time_ms: int
+    label: Label
+    reason: Reason | None
+    severity: float | None
 
 
 class ContextRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,15 +219,61 @@ def _frame(topic: str, partition: int) -> tuple[bytes, bytes, int]:
     return start, middle, len(b'{"position":[%b,%d,]' % (name, partition))
 
 
+def encode_lean_verdict(verdict: Verdict) -> bytes:
+    """Encode what a verdict says as one line of JSON, a :class:`LeanVerdictRecord`, no newline.
+
+    Examples
+    --------
+    >>> verdict = Verdict(position=Position("water", 0, 7), stream_key="m", sensor="m", seq=7,
+    ...     event_time_ms=5, label=Label.ANOMALY, score=9.5, severity=3.0)
+    >>> encode_lean_verdict(verdict)[:69]
+    b'{"id":"water-0-7","stream_key":"m","sensor":"m","mode":null,"event_ti'
+    """
+    topic, partition, offset = verdict.position
+    return _encode(
+        LeanVerdictRecord(
+            f"{topic}-{partition}-{offset}",
+            verdict.stream_key,
+            verdict.sensor,
+            verdict.mode,
+            verdict.event_time_ms,
+            verdict.label,
+            verdict.reason,
+            verdict.severity,
+        )
+    )
+
+
+def verdict_encoder(form: Form) -> Callable[[Verdict], bytes]:
+    """Return what encodes verdicts in a form."""
+    return encode_lean_verdict if form == "lean" else encode_verdict
+
+
 def decode_verdict(line: bytes) -> Verdict:
     """Decode what :func:`encode_verdict` wrote; unknown fields are ignored.
 
     Raises
     ------
     ConnectorError
-        If `line` is not a verdict.
+        If `line` is not a verdict, or a lean one, which says too little.
     """
-    return _verdict(_parse(line, VerdictRecord, "a verdict"))
+    try:
+        return _verdict(_parse(line, VerdictRecord, "a verdict"))
+    except ConnectorError:
+        _refuse_lean(line)
+        raise
+
+
+def _refuse_lean(line: bytes) -> None:
+    try:
+        lean = msgspec.json.decode(line, type=LeanVerdictRecord)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return
+    raise ConnectorError(
+        f"the verdict {printable(lean.id)} is a lean one, without the score, rank and band that "
+        'are needed here: it was written with output.form = "lean"; run the pipeline with '
+        'output.form = "full".'
+    )
 
 
 def encode_review(item: ReviewItem) -> bytes:

@@ -18,6 +18,7 @@ from rejex_stream.encode.records import (
     ContextRecord,
     DeadLetterRecord,
     FollowUpRecord,
+    LeanVerdictRecord,
     ReviewRecord,
     VerdictRecord,
 )
@@ -29,6 +30,7 @@ from rejex_stream.types import (
     Evidence,
     FollowUp,
     Incident,
+    Learned,
     ReviewItem,
     Verdict,
 )
@@ -39,6 +41,7 @@ __all__ = [
     "FOLLOW_UP_TYPE",
     "INCIDENT_TYPE",
     "LABEL_TYPE",
+    "LEAN_VERDICT_TYPE",
     "PIPELINE",
     "PIPELINE_VERSION",
     "REPLY_TYPE",
@@ -51,6 +54,7 @@ __all__ = [
 ]
 
 VERDICT_TYPE: Final = "io.rejex.verdict.v1"
+LEAN_VERDICT_TYPE: Final = "io.rejex.lean-verdict.v1"
 REVIEW_TYPE: Final = "io.rejex.review.v1"
 FOLLOW_UP_TYPE: Final = "io.rejex.follow-up.v1"
 LABEL_TYPE: Final = "io.rejex.label.v1"
@@ -77,6 +81,7 @@ CONNECT_PREFIX: Final = "__connect.errors."
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _TYPES: dict[str, type] = {
     "verdict": VerdictRecord,
+    "lean-verdict": LeanVerdictRecord,
     "review": ReviewRecord,
     "follow-up": FollowUpRecord,
     "label": LabelRecord,
@@ -92,6 +97,7 @@ letter is the original record, with the reason in headers."""
 # Where the fields of a wire type are explained; the last one also says what it is.
 _EXPLAINED_BY: dict[str, tuple[type, ...]] = {
     "VerdictRecord": (VerdictRecord, Verdict),
+    "LeanVerdictRecord": (Verdict, LeanVerdictRecord),
     "ReviewRecord": (ReviewRecord, ReviewItem),
     "FollowUpRecord": (FollowUp, FollowUpRecord),
     "ContextRecord": (ContextRecord, ContextPoint),
@@ -102,9 +108,11 @@ _EXPLAINED_BY: dict[str, tuple[type, ...]] = {
     "Command": (Command,),
     "ChannelEvidence": (ChannelEvidence,),
     "Evidence": (Evidence,),
+    "Learned": (Learned,),
 }
 _PLAIN_NAMES = {
     "VerdictRecord": "Verdict",
+    "LeanVerdictRecord": "Lean verdict",
     "ReviewRecord": "ReviewItem",
     "FollowUpRecord": "Follow-up of a review item",
     "ContextRecord": "ContextPoint",
@@ -161,7 +169,7 @@ def asyncapi(
     """
     names = {role: name for role, name in TOPICS.items() if role not in ("input", "state")}
     names |= dict(topics or {})
-    kinds = [VerdictRecord, ReviewRecord, FollowUpRecord, LabelRecord]
+    kinds = [VerdictRecord, LeanVerdictRecord, ReviewRecord, FollowUpRecord, LabelRecord]
     kinds += [IncidentRecord, ReplyRecord, Command]
     _, components = msgspec.json.schema_components(
         kinds, ref_template="#/components/schemas/{name}"
@@ -186,6 +194,11 @@ def asyncapi(
         "components": {
             "messages": {
                 "verdicts": _message("VerdictRecord", VERDICT_TYPE, "A verdict."),
+                "lean_verdicts": _message(
+                    "LeanVerdictRecord",
+                    LEAN_VERDICT_TYPE,
+                    "A verdict where output.form is lean; such a pipeline writes no others.",
+                ),
                 "review": _message("ReviewRecord", REVIEW_TYPE, "An event for a person."),
                 "follow_ups": _message(
                     "FollowUpRecord", FOLLOW_UP_TYPE, "What came after an event for a person."
@@ -225,7 +238,11 @@ def asyncapi(
     return document
 
 
-_ALSO = {"review": ("follow_ups",), "incidents": ("replies",)}
+_ALSO = {
+    "verdicts": ("lean_verdicts",),
+    "review": ("follow_ups",),
+    "incidents": ("replies",),
+}
 
 
 def _channel(role: str, address: str) -> dict[str, Any]:
@@ -265,7 +282,7 @@ def _cloud_event_headers() -> dict[str, Any]:
         "ce_id": "topic-partition-offset@pipeline version, of a reply the command's id before it, "
         "of a forgotten stream's incident that incident's: equal for every repeat.",
         "ce_source": "/rejex-stream/<pipeline>.",
-        "ce_type": f"{VERDICT_TYPE}, {REVIEW_TYPE}, {FOLLOW_UP_TYPE}, "
+        "ce_type": f"{VERDICT_TYPE}, {LEAN_VERDICT_TYPE}, {REVIEW_TYPE}, {FOLLOW_UP_TYPE}, "
         f"{INCIDENT_TYPE} or {REPLY_TYPE}: switch on it.",
         "ce_subject": "The sensor; of an incident the stream, of a reply the command.",
         "content-type": "application/json",

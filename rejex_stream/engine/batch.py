@@ -7,7 +7,7 @@ from heapq import heapify, heappop, heapreplace
 from numbers import Integral, Real
 
 from rejex_stream.errors import ConfigError
-from rejex_stream.types import Reading
+from rejex_stream.types import MODE_MARK, Reading, of_mode
 
 __all__ = ["checked", "in_order"]
 
@@ -16,7 +16,7 @@ _FEW = 8  # setting out costs more than looking one by one
 
 
 def checked(
-    readings: Sequence[Reading], channels: Sequence[str]
+    readings: Sequence[Reading], channels: Sequence[str], *, modes: bool = False
 ) -> tuple[Sequence[Reading], Sequence[float]]:
     """Return the readings of a batch, all of which can be judged, and the sum of each one's values.
 
@@ -29,6 +29,8 @@ def checked(
         The batch.
     channels
         Names of the channels, in the order of ``Reading.values``.
+    modes
+        Whether stream keys name a mode (:func:`~rejex_stream.types.in_mode`).
 
     Raises
     ------
@@ -47,7 +49,7 @@ def checked(
 flow. Nothing of the batch was taken; mend that reading, or leave it out, and give the others again.
     """
     try:
-        totals = _plain_totals(readings, len(channels))
+        totals = _plain_totals(readings, len(channels), modes=modes)
     except (TypeError, ValueError, ArithmeticError):
         totals = None
     if totals is not None:
@@ -61,7 +63,7 @@ flow. Nothing of the batch was taken; mend that reading, or leave it out, and gi
     settled = []
     for i, reading in enumerate(readings):
         try:
-            settled.append(_settled(reading, channels))
+            settled.append(_settled(reading, channels, modes=modes))
         except _Wrong as wrong:
             at = f" ({reading[4]})" if isinstance(reading, Reading) else ""
             raise ConfigError(
@@ -75,7 +77,9 @@ class _Wrong(Exception):  # noqa: N818 - never leaves this module
     """What a reading has and what was expected."""
 
 
-def _plain_totals(readings: Sequence[Reading], n_channels: int) -> list[float] | None:
+def _plain_totals(
+    readings: Sequence[Reading], n_channels: int, *, modes: bool
+) -> list[float] | None:
     """Return the sums if nothing need be looked at one by one; no loop of Python's in large ones.
 
     A sum is a float if its parts are floats and perhaps integers; that of numpy's is numpy's.
@@ -83,20 +87,26 @@ def _plain_totals(readings: Sequence[Reading], n_channels: int) -> list[float] |
     if type(readings) is not list and type(readings) is not tuple:
         return None
     if len(readings) < _FEW:
-        return _totals_of_few(readings, n_channels)
+        return _totals_of_few(readings, n_channels, modes=modes)
     if {*map(type, readings)} != {Reading}:
         return None
     keys, sensors, times, rows, _ = zip(*readings, strict=False)
     text = "".join({*keys} if sensors == keys else {*keys, *sensors})  # refuses what is no text
     if not text.isascii():
         text.encode()  # refuses a lone surrogate, which no snapshot could hold
+    if MODE_MARK in text:
+        names = {*zip(keys, sensors, strict=True)}
+        if any(_is_marked(key, sensor, modes=modes) for key, sensor in names):
+            return None
     if {*map(type, times)} != {int} or not -_INT64 <= min(times) <= max(times) < _INT64:
         return None
     totals: list[float] = [*map(sum, rows)]
     return totals if {*map(type, totals)} == {float} and {*map(len, rows)} == {n_channels} else None
 
 
-def _totals_of_few(readings: Sequence[Reading], n_channels: int) -> list[float] | None:
+def _totals_of_few(
+    readings: Sequence[Reading], n_channels: int, *, modes: bool
+) -> list[float] | None:
     totals: list[float] = []
     for reading in readings:
         if type(reading) is not Reading:
@@ -108,14 +118,20 @@ def _totals_of_few(readings: Sequence[Reading], n_channels: int) -> list[float] 
             or len(values) != n_channels
             or type(time) is not int
             or not -_INT64 <= time < _INT64
-            or not (key + sensor).isascii()  # others are looked at more closely
+            or not (named := key + sensor).isascii()  # others are looked at more closely
+            or (MODE_MARK in named and _is_marked(key, sensor, modes=modes))
         ):
             return None
         totals.append(total)
     return totals
 
 
-def _settled(reading: Reading, channels: Sequence[str]) -> Reading:
+def _is_marked(key: str, sensor: str, *, modes: bool) -> bool:
+    """Whether a name has the mark in it that stands before a mode, and nowhere else."""
+    return MODE_MARK in sensor or MODE_MARK in (of_mode(key)[0] if modes else key)
+
+
+def _settled(reading: Reading, channels: Sequence[str], *, modes: bool) -> Reading:
     """Return one reading with plain numbers."""
     if not isinstance(reading, Reading):
         raise _Wrong(f"is {_short(reading)}: expected a Reading")
@@ -126,6 +142,11 @@ def _settled(reading: Reading, channels: Sequence[str]) -> Reading:
             name.encode()
         except UnicodeEncodeError:
             raise _Wrong(f"has {what} {_short(name)}: expected valid Unicode") from None
+        if MODE_MARK in (of_mode(name)[0] if modes and what == "stream_key" else name):
+            raise _Wrong(
+                f"has {what} {_short(name)}: expected no U+001F, which stands before an operating "
+                "mode (EngineSpec(modes=True))"
+            )
     time = reading.event_time_ms
     if not isinstance(time, Integral) or not -_INT64 <= time < _INT64:
         raise _Wrong(f"has event_time_ms {_short(time)}: expected milliseconds as an integer")

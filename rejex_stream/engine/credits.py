@@ -13,6 +13,7 @@ from rejex_stream.engine.stream import StreamSnapshot, credit_in
 from rejex_stream.errors import WAY_OUT, CheckpointError
 from rejex_stream.rejection.budget import RejectionPolicy
 from rejex_stream.rejection.governor import Governor
+from rejex_stream.types import of_mode
 
 __all__ = ["SharedCredits"]
 
@@ -38,7 +39,7 @@ class SharedCredits:
 
     def of(self, stream_key: str) -> Governor | None:
         """Return the credit that a stream shares, if it does; O(1)."""
-        owner = self._policy.shared_by(stream_key)
+        owner = self._policy.shared_by(of_mode(stream_key)[0])
         return None if owner is None else self._of_owner(owner)
 
     def _of_owner(self, owner: str) -> Governor:

@@ -12,6 +12,7 @@ ask for is a fit, through the executor it is given.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
@@ -32,6 +33,7 @@ from rejex_stream.engine.head import (
     origin_of,
 )
 from rejex_stream.engine.model import FitFailed, new_model
+from rejex_stream.engine.modes import Modes
 from rejex_stream.engine.spec import Decision, EngineSpec
 from rejex_stream.engine.stream import StreamSnapshot, StreamState, StreamView
 from rejex_stream.errors import WAY_OUT, CheckpointError, ConfigError
@@ -46,6 +48,7 @@ from rejex_stream.types import (
     IncidentState,
     Reading,
     Verdict,
+    in_mode,
 )
 
 __all__ = ["Decision", "Engine", "EngineSpec", "Origin", "Restored", "origin"]
@@ -114,7 +117,8 @@ class Engine:
         self._failures: list[FitFailed] = []
         self._changes: list[Incident] = []
         self._plans = Plans()  # of all streams, as people said
-        self._open: dict[str, Incident] = {}  # as they stand, by stream
+        self._open: dict[str, Incident] = {}  # as they stand, by key
+        self._modes = Modes(told_apart=spec.modes)
         self._decision = spec.decision
         self._asleep = False
         self._shared = SharedCredits(self._decision.policy)
@@ -139,7 +143,7 @@ class Engine:
         try:
             if alone.halfway:
                 alone.require_whole()
-            readings, totals = checked(readings, self.spec.features.channels)
+            readings, totals = checked(readings, self.spec.features.channels, modes=self.spec.modes)
             alone.halfway = True
             verdicts = self._judge(readings, totals)
             self._make_room()
@@ -159,22 +163,21 @@ class Engine:
             judged = state.advance(readings, totals)
             self._told(state.take_incidents())
             return judged
-        by_key: dict[str, list[int]] = {}
+        by_key: defaultdict[str, list[int]] = defaultdict(list)
         for i, key in enumerate(keys):
-            at = by_key.get(key)
-            if at is None:
-                by_key[key] = [i]
-            else:
-                at.append(i)
+            by_key[key].append(i)
         verdicts: list[Verdict] = [None] * len(readings)  # type: ignore[list-item] # filled below
         if self._decision.policy.owner != "stream":
             return self._judge_in_turns(readings, totals, by_key)
         changes: list[Incident] = []
         for key, at in by_key.items():
-            state = self._stream(key)
-            judged = state.advance([readings[i] for i in at], [totals[i] for i in at])
-            for i, verdict in zip(at, judged, strict=True):
-                verdicts[i] = verdict
+            state, i = self._stream(key), at[0]
+            if len(at) == 1:
+                (verdicts[i],) = state.advance((readings[i],), (totals[i],))
+            else:
+                judged = state.advance([readings[i] for i in at], [totals[i] for i in at])
+                for i, verdict in zip(at, judged, strict=True):
+                    verdicts[i] = verdict
             changes += state.take_incidents()
         self._hear(changes, verdicts)
         return verdicts
@@ -188,10 +191,11 @@ class Engine:
     def _told(self, changes: Iterable[Incident]) -> None:
         """Keep what has changed until it is taken, and how incidents stand."""
         for change in changes:
+            key = in_mode(change.stream_key, change.mode)
             self._changes.append(change)
-            self._open[change.stream_key] = change
+            self._open[key] = change
             if change.state is IncidentState.CLOSED:
-                del self._open[change.stream_key]
+                del self._open[key]
 
     def _judge_in_turns(
         self, readings: Sequence[Reading], totals: Sequence[float], by_key: dict[str, list[int]]
@@ -293,17 +297,18 @@ class Engine:
         changes of an incident is told with the stream's next event.
         """
         with self._alone.whole():
-            if not self.streams_of(command):
+            keys = self.streams_of(command)
+            if not keys:
                 return self._command_all(command)
-            assert command.stream_key is not None  # it has a stream
-            reply = self._stream(command.stream_key).command(command)
+            replies = [self._stream(key).command(command) for key in keys]
             self._make_room()
-        return reply
+        said = [reply for reply in replies if reply is not None]
+        return max(said, key=lambda reply: reply.accepted, default=None)
 
     def streams_of(self, command: Command) -> list[str]:
-        """Return the keys of the streams whose own state a command may change: one, or none."""
-        key = command.stream_key
-        return [key] if key is not None and (key in self._live or key in self._idle) else []
+        """Return the keys whose own state a command may change: one in each mode of the stream."""
+        keys = [] if command.stream_key is None else self._modes.of(command.stream_key)
+        return [key for key in keys if key in self._live or key in self._idle]
 
     def _command_all(self, command: Command) -> CommandReply | None:
         """Obey what is said of all streams."""
@@ -346,6 +351,7 @@ class Engine:
                 state.close()
             self._idle.pop(stream_key, None)
             self._open.pop(stream_key, None)
+            self._modes.forget(stream_key)
 
     def snapshot_stream(self, stream_key: str) -> StreamSnapshot:
         """Return one stream as bytes, for a host that keeps state per key itself.
@@ -394,6 +400,7 @@ class Engine:
                 before.close()
             self._idle.pop(stream_key, None)
             self._live[stream_key] = fresh
+            self._modes.know([stream_key])
             self._open.pop(stream_key, None)
             if stream_key in said.incidents:
                 self._open[stream_key] = said.incidents[stream_key]
@@ -516,6 +523,7 @@ class Engine:
         self._shared.kept = said.credits
         try:
             self._idle.update(streams)
+            self._modes.know(streams)
             self._shared.renew(self._decision.policy, self._idle, asleep=self._asleep)
             # By another decision a credit could be cut; the one it came from may be wanted next.
             self._asleep = restored.was != restored.now
@@ -536,6 +544,7 @@ class Engine:
             state.close()
         self._live.clear()
         self._idle.clear()
+        self._modes.clear()
         self._open.clear()
         self._shared.drop()
         self._alone.halfway = False
@@ -548,19 +557,27 @@ class Engine:
             if kept is not None:
                 state.restore(kept)
                 del self._idle[key]
+            else:
+                self._begin(key, state)
         self._live[key] = state  # last used, last to leave
         return state
 
+    def _begin(self, key: str, state: StreamState) -> None:
+        """Let a mode that is new know what is planned for its stream, in the other modes."""
+        for other in self._modes.others(key)[:1]:
+            state.plans = Plans(self._stream(other).plans.all)
+        self._modes.know([key])
+
     def _new_stream(self, key: str) -> StreamState:
         spec, decision = self.spec, self._decision
-        watch = Watch(decision.hold, key, spec.window)
-        model, judge = (
-            new_model(spec, key, watch, self._executor, self._failures.append),
-            Judge(decision.policy, spec.window, self._shared.of(key), watch),
-        )
+        stream_key, mode = self._modes.named(key)
+        watch = Watch(decision.hold, stream_key, spec.window, mode)
+        model = new_model(spec, key, watch, self._executor, self._failures.append)
+        judge = Judge(decision.policy, spec.window, self._shared.of(key), watch)
         return StreamState(
             key, spec.features, model, judge,
             watch=watch, explainer=self._explainer(), calendar=self._calendar,
+            learner=decision.learner(spec.window),
         )  # fmt: skip
 
     def _wake(self) -> None:

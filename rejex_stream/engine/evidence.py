@@ -58,6 +58,8 @@ class Explainer:
         score: Callable[[FloatArray], FloatArray],
         medians: FloatArray,
         model_age_events: Sequence[int],
+        *,
+        weight: float,
     ) -> list[Verdict]:
         """Return the verdicts with their evidence.
 
@@ -73,12 +75,18 @@ class Explainer:
             Shape (d,), what a column is replaced by.
         model_age_events
             Rows since each verdict's model was fitted.
+        weight
+            What a row's own score counts for in that of its verdict; the rest is of earlier rows.
         """
         count = len(self._channels)
         altered = np.repeat(rows, count, axis=0)
         for i, columns in enumerate(self._columns):
             altered[np.ix_(range(i, len(altered), count), columns)] = medians[list(columns)]
-        without = score(altered).reshape(len(rows), count).tolist()
+        others = score(altered).reshape(len(rows), count)
+        if weight < 1.0:
+            judged = np.array([verdict.score for verdict in verdicts], dtype=np.float64)
+            others = judged[:, None] + weight * (others - score(rows)[:, None])
+        without = others.tolist()
         return [
             self._with_evidence(verdict, scores, age)
             for verdict, scores, age in zip(verdicts, without, model_age_events, strict=True)

@@ -7,19 +7,20 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from rejex_stream.engine.checkpoint import environment, unseal
+from rejex_stream.engine.checkpoint import environment, seal, unseal
 from rejex_stream.engine.spec import Decision, EngineSpec, changes
 from rejex_stream.errors import WAY_OUT, CheckpointError
 from rejex_stream.incidents import Plan, Plans
-from rejex_stream.types import Incident
+from rejex_stream.types import Incident, in_mode
 
 __all__ = [
-    "FORMAT", "Head", "Origin", "Restored", "Said", "as_kind", "compared", "origin",
-    "origin_of",
+    "FORMAT", "Head", "Origin", "Restored", "Said", "as_kind", "compared", "joined", "of_stream",
+    "origin", "origin_of",
 ]  # fmt: skip
 
 FORMAT = 2
-_LATER_PARTS = {"burst", "per_day", "owner", "hold", "calendar", "plans", "incidents", "credits"}
+_LATER_PARTS = {"burst", "per_day", "owner", "hold", "calendar", "plans", "incidents", "credits",
+                "learning"}  # fmt: skip
 # State, decision with what was said, environment; and of a whole engine the streams' versions.
 HeadParts: TypeAlias = tuple[dict[str, str], dict[str, Any], dict[str, str]]
 Head: TypeAlias = tuple[dict[str, str], dict[str, Any], dict[str, str], dict[str, int]]
@@ -113,7 +114,7 @@ def compared(
         plans = msgspec.convert(parts.pop("plans", ()), list[Plan])
         told = msgspec.convert(parts.pop("incidents", ()), list[Incident])
         credits = msgspec.convert(parts.pop("credits", {}), dict[str, list[Any]])
-        before = Decision.of(parts)
+        before = Decision.of(parts, spec.coin)
         band = before.policy.band(spec.window)
         # Not policy.require: what it advises takes for ever to find at T = 1e300.
         if not (band.can_accept_anomaly and band.can_accept_normal):
@@ -122,7 +123,7 @@ def compared(
         raise CheckpointError(
             f"The decision in the snapshot is none ({type(error).__name__}: {error}): {WAY_OUT}."
         ) from error
-    said = Said(Plans(plans), {incident.stream_key: incident for incident in told}, credits)
+    said = Said(Plans(plans), {in_mode(one.stream_key, one.mode): one for one in told}, credits)
     return Restored(before, decision, environment_changed), said
 
 
@@ -135,6 +136,62 @@ def origin(head: bytes) -> Origin:
         If it is no head of an engine.
     """
     return Origin(*as_kind(unseal("engine-head", FORMAT, head), HeadParts))
+
+
+def of_stream(head: bytes, stream_key: str) -> bytes:
+    """Return the head for an engine of one of the streams: what was said of all, its incident.
+
+    Raises
+    ------
+    CheckpointError
+        If it is no head of an engine.
+    """
+    state, decision, made_with = origin(head)
+    own = [one for one in _incidents(decision) if _key_of(one) == stream_key]
+    return _sealed(state, decision, own, made_with)
+
+
+def joined(heads: Sequence[bytes]) -> bytes:
+    """Return the head for an engine of all streams; the last decides, and says what was said.
+
+    Raises
+    ------
+    CheckpointError
+        If one is no head of an engine, or they are of pipelines with another state.
+    """
+    found = [origin(head) for head in heads]
+    newest = found[-1]
+    for one in found:
+        changed = changes(dict(one.state), dict(newest.state))
+        if changed:
+            raise CheckpointError(
+                f"Streams were made by other settings ({', '.join(changed)}), and make no "
+                f"partition: {WAY_OUT}."
+            )
+    every = [incident for one in found for incident in _incidents(one.decision)]
+    return _sealed(newest.state, newest.decision, every, newest.environment)
+
+
+def _incidents(decision: Mapping[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = as_kind(decision.get("incidents", []), list[dict[str, Any]])
+    return found
+
+
+def _key_of(incident: Mapping[str, Any]) -> str:
+    one = as_kind(incident, Incident)
+    return in_mode(one.stream_key, one.mode)
+
+
+def _sealed(
+    state: Mapping[str, str],
+    decision: Mapping[str, Any],
+    incidents: list[dict[str, Any]],
+    made_with: Mapping[str, str],
+) -> bytes:
+    parts = {name: part for name, part in decision.items() if name != "incidents"}
+    if incidents:
+        parts["incidents"] = incidents
+    return seal("engine-head", FORMAT, [state, parts, made_with])
 
 
 def as_kind(value: Any, kind: Any) -> Any:  # noqa: ANN401 - of the kind

@@ -13,6 +13,7 @@ import numpy as np
 from rejex_stream.engine.checkpoint import pack_array, unpack_array
 from rejex_stream.engine.rows import Count, HeldState, RowBuffer, Rows, Segment, held_state
 from rejex_stream.incidents import Turn, Watch
+from rejex_stream.incidents.warmup import is_mixed
 from rejex_stream.protocols import IncrementalDetector, IncrementalScorer
 from rejex_stream.rejection.verdict import Judge
 from rejex_stream.types import FloatArray, IncidentState
@@ -28,17 +29,21 @@ class _IncrementalState(msgspec.Struct, forbid_unknown_fields=True):
     known: list[Any]
     held: HeldState | None = None
     waiting: list[Any] | None = None
+    first: list[Any] | None = None
 
 
 class IncrementalModel:
     """An incremental detector: a row is scored, then learnt; its first scores are dropped.
 
-    What is under suspicion waits to be learnt until it is cleared of it.
+    What is under suspicion waits to be learnt until it is cleared of it. The rows of its first half
+    window are kept until they were asked whether they are of one kind.
 
     Parameters
     ----------
     detector, feature_names, seed
         The recipe.
+    tested
+        Columns by which its first rows are told apart.
     window, watch
         Reference scores of a full window; knows whether the reference stands still.
     """
@@ -51,10 +56,11 @@ class IncrementalModel:
         feature_names: Sequence[str],
         seed: int,
         *,
+        tested: Sequence[int],
         window: int,
         watch: Watch,
     ) -> None:
-        self._detector, self._names = detector, feature_names
+        self._detector, self._names, self._tested = detector, feature_names, list(tested)
         self._scorer: IncrementalScorer = detector.start(feature_names, seed=seed)
         self._warm_until = detector.warm_up_events
         self._known = RowBuffer(_KNOWN_ROWS, len(feature_names))
@@ -64,6 +70,9 @@ class IncrementalModel:
         self._watch = watch
         self._waiting: deque[FloatArray] = deque()
         self._held = RowBuffer(window, len(feature_names))
+        self._n_first = window // 2
+        self._asked_at = max(self._n_first, detector.warm_up_events)  # with a row that has a score
+        self._first: RowBuffer | None = RowBuffer(self._n_first, len(feature_names))
         self.rows_seen = 0
         """Rows learnt, and those that wait for it."""
         self.recipe_version = 0
@@ -80,6 +89,7 @@ class IncrementalModel:
         if explained or planned or self._watch.active:
             yield from self._one_by_one(X, judge, planned=planned)
             return
+        mixed = self._mixed_at(X)
         score_one, learn_one = self._scorer.score_one, self._scorer.learn_one
         scores: list[float] = []
         for x in X:
@@ -92,8 +102,25 @@ class IncrementalModel:
         self.rows_seen += len(X)
         if dropped:
             yield Segment(0, dropped, None, -1, None)
+        if mixed is not None and dropped < mixed:
+            yield Segment(dropped, mixed, scores[dropped:mixed], 0, None)
+            dropped = mixed
         if dropped < len(X):
-            yield Segment(dropped, len(X), scores[dropped:], 0, None)
+            segment = Segment(dropped, len(X), scores[dropped:], 0, None)
+            segment.mixed = mixed is not None
+            yield segment
+
+    def _mixed_at(self, X: FloatArray) -> int | None:
+        """Remember the first rows; return with which row it is said that they are of two kinds."""
+        first, seen = self._first, self.rows_seen
+        if first is None:
+            return None
+        if seen < self._n_first and len(X):
+            first.extend(X[: self._n_first - seen])
+        if self._asked_at >= seen + len(X):
+            return None
+        self._first = None
+        return self._asked_at - seen if is_mixed(first.last(len(first))[:, self._tested]) else None
 
     def _one_by_one(self, X: FloatArray, judge: Judge, *, planned: bool) -> Iterator[Segment]:
         """Yield every row before it is learnt, so that the model can be asked about it."""
@@ -107,6 +134,8 @@ class IncrementalModel:
                 segment = Segment(i, i + 1, None, -1, None)
             else:
                 segment = Segment(i, i + 1, (score,), 0, None)
+            if not (held or planned):
+                segment.mixed = self._mixed_at(x[None]) is not None
             yield segment
             if planned:
                 continue
@@ -169,6 +198,11 @@ class IncrementalModel:
         """Return how many rows can be scored without a wait: there is none."""
         return sys.maxsize
 
+    @property
+    def weight(self) -> float:
+        """What a row's own score counts for in the score that is judged: all of it."""
+        return 1.0
+
     def score(self, X: FloatArray) -> FloatArray:
         """Score other rows with the model as it stands, shape (m, d) to (m,)."""
         return np.array([self._scorer.score_one(x) for x in X])
@@ -190,11 +224,13 @@ class IncrementalModel:
         known = self._newest()
         waiting = np.array(self._waiting).reshape(len(self._waiting), len(self._names))
         held, warm_until = self._held.last(len(self._held)), self._warm_until
+        first = None if self._first is None else self._first.last(len(self._first))
         # As it was written before there were incidents, where there were none.
         origin = warm_until if warm_until != self._detector.warm_up_events else 0
         return lambda: (
             {"rows_seen": rows_seen, "model": model, "known": pack_array(known)}
             | ({"waiting": pack_array(waiting)} if len(waiting) else {})
+            | ({} if first is None else {"first": pack_array(first)})
             | held_state(held, origin, is_adopting=False)
         )
 
@@ -218,6 +254,12 @@ class IncrementalModel:
         self.rows_seen = kept.rows_seen
         self._known.extend(known)
         self._waiting.extend(waiting)
+        if kept.first is None:  # asked, or of an earlier build, which did not ask
+            self._first = None
+        elif self._first is not None:
+            self._first.extend(self._rows_of(kept.first, self._n_first))
+            if len(self._first) != min(kept.rows_seen, self._n_first):
+                raise ValueError(f"{len(self._first)} first rows after {kept.rows_seen}")
         if kept.held is not None:
             self._warm_until = kept.held.origin or self._warm_until
             self._held.extend(self._rows_of(kept.held.rows, sys.maxsize))

@@ -15,9 +15,9 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 import msgspec
 
 from rejex_stream.errors import CheckpointError
-from rejex_stream.types import Reading
+from rejex_stream.types import Reading, of_mode
 
-__all__ = ["Gone", "Heard", "Limits", "Lives"]
+__all__ = ["Gone", "Heard", "Limits", "Lives", "joined"]
 
 _LOOKS = 8
 _NEVER = -(2**63)
@@ -32,7 +32,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     forget_after_ms
         Milliseconds of event time; looked at every eighth of it.
     max_keys
-        Sensors of a partition; one that speaks in two groups is two.
+        Sensors of a partition; one that speaks in two groups, or modes, is two.
     """
 
     forget_after_ms: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -157,8 +157,7 @@ class Lives:
         lives = [
             (key, sensor)
             for sensor, streams in self._heard.items()
-            for key, last_ms in streams.items()
-            if last_ms < before_ms
+            for key in _silent(streams, before_ms)
         ]
         by_key, by_sensor = Counter(key for key, _ in lives), Counter(name for _, name in lives)
         return Gone(
@@ -209,6 +208,36 @@ class Lives:
         self._heard = {sensor: streams for sensor, streams in heard.items() if streams}
         self._sensors_of = Counter(_keys(self._heard.values()))
         self._n_lives = self._sensors_of.total()
+
+
+def joined(heads: Iterable[object]) -> dict[str, Any]:
+    """Return the head of lives whose streams were known apart; limits are those of the last.
+
+    Raises
+    ------
+    CheckpointError
+        If one is none.
+    """
+    try:
+        found = [msgspec.convert(head, _Head) for head in heads]
+    except msgspec.ValidationError as error:
+        raise CheckpointError(f"What is known of sensors is broken: {error}.") from None
+    clocks = [head.clock for head in found]
+    newest = max(clocks, key=lambda clock: clock.ahead_ms)
+    others = [clock.ahead_ms for clock in clocks if clock.ahead != newest.ahead]
+    now_ms = max([clock.now_ms for clock in clocks] + others)
+    clock = _Clock(newest.ahead, newest.ahead_ms, now_ms)
+    head: dict[str, Any] = msgspec.to_builtins(_Head(found[-1].limits, clock))
+    return head
+
+
+def _silent(streams: Mapping[str, int], before_ms: int) -> Iterable[str]:
+    """Return the keys heard of last before that time; one in another mode is heard of as well."""
+    silent = [key for key, last_ms in streams.items() if last_ms < before_ms]
+    if not 0 < len(silent) < len(streams):
+        return silent
+    heard = {of_mode(key)[0] for key in streams.keys() - silent}
+    return [key for key in silent if of_mode(key)[0] not in heard]
 
 
 def _keys(streams: Iterable[Mapping[str, int]]) -> Iterable[str]:

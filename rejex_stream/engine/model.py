@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from rejex_stream.detectors.smoothing import Ewma
+from rejex_stream.detectors.table import TableScorer
 from rejex_stream.engine.checkpoint import pack_array, unpack_array
 from rejex_stream.engine.incremental import IncrementalModel
 from rejex_stream.engine.refit import Calibration, FitJob, Fitted, RefitSchedule, derive_seed
@@ -23,6 +25,7 @@ from rejex_stream.engine.rows import (
     Guard,
     GuardState,
     HeldState,
+    KeptRows,
     RowBuffer,
     Rows,
     Segment,
@@ -32,11 +35,15 @@ from rejex_stream.engine.spec import EngineSpec
 from rejex_stream.errors import WAY_OUT, CheckpointError, DetectorError
 from rejex_stream.features.columns import LARGEST
 from rejex_stream.incidents import Turn, Watch
+from rejex_stream.incidents.warmup import is_mixed
 from rejex_stream.protocols import BatchDetector, FitExecutor, Scorer
 from rejex_stream.rejection.verdict import Judge
 from rejex_stream.types import FloatArray, IncidentState
 
 __all__ = ["BatchModel", "FitFailed", "new_model"]
+
+
+_MOSTLY_SUSPECT = 64  # rows under suspicion that there is room for anyway
 
 
 class FitFailed(NamedTuple):
@@ -71,6 +78,7 @@ class _BatchState(msgspec.Struct, forbid_unknown_fields=True):
     shadow_scores: list[Any] | None
     guard: GuardState | None = None
     held: HeldState | None = None
+    recent_scores: list[Any] | None = None
 
 
 @dataclass(slots=True)
@@ -79,7 +87,9 @@ class _Model:
 
     epoch: int
     requested_at: int
-    job: FitJob
+    seed: int
+    calibration: Calibration
+    kept: FloatArray | KeptRows
     ticket: Hashable
     fitted: Fitted | None = None
     shadow_scores: list[float] = field(default_factory=list)
@@ -91,15 +101,21 @@ class _Model:
     def wait(self, executor: FitExecutor) -> Fitted:
         if self.fitted is None:
             self.fitted = executor.result(self.ticket)
+            if not isinstance(self.kept, KeptRows):
+                self.kept = KeptRows(self.kept)  # the fit needs them no more
         return self.fitted
+
+    def rows(self) -> FloatArray:
+        kept = self.kept  # once: a snapshot may be encoding on a thread of its own
+        return kept.rows() if isinstance(kept, KeptRows) else kept
 
     def recipe(self) -> dict[str, Any]:
         return {
             "epoch": self.epoch,
             "requested_at": self.requested_at,
-            "seed": self.job.seed,
-            "calibration": self.job.calibration,
-            "rows": pack_array(self.job.rows),
+            "seed": self.seed,
+            "calibration": self.calibration,
+            "rows": pack_array(self.rows()),
         }
 
 
@@ -112,6 +128,8 @@ class BatchModel:
         The recipe and when to follow it.
     stream_key, n_features, window
         Whose model; columns of a row; reference scores of a full window.
+    tested
+        Columns by which the rows of a first model are told apart.
     executor
         Where fits run.
     on_failure
@@ -128,22 +146,29 @@ class BatchModel:
         *,
         stream_key: str,
         n_features: int,
+        tested: Sequence[int],
         window: int,
         executor: FitExecutor,
         on_failure: Callable[[FitFailed], None],
         watch: Watch,
     ) -> None:
         self._detector, self._schedule, self._seed = detector, schedule, seed
-        self._stream_key, self._window = stream_key, window
+        self._stream_key, self._tested = stream_key, list(tested)
+        self._ewma = Ewma(getattr(detector, "ewma_events", 1))
+        # So many rows make as many scores as there are in a window: a mean wants those before it.
+        self._filled_by = window + self._ewma.reach
         self._executor, self._on_failure = executor, on_failure
-        self._watch, look_back = watch, watch.look_back
-        self._rows = RowBuffer(schedule.buffer_events + look_back, n_features)
-        self._guard = Guard(schedule, n_features, look_back) if schedule.is_guarded else None
+        self._watch = watch
+        self._rows = RowBuffer(
+            schedule.buffer_events + min(_MOSTLY_SUSPECT, watch.look_back), n_features
+        )
+        self._guard = Guard(schedule, n_features, watch.look_back) if schedule.is_guarded else None
         self._held = RowBuffer(schedule.buffer_events, n_features)
         self._origin = 0  # of the counts that the schedule goes by
         self.is_adopting = False
         self._token = object()  # tickets of two engines on one executor never meet
         self.rows_seen = 0
+        self._due = 0  # at what row count something happens next; 0: not looked yet
         self._next_epoch = 0
         self._serving: _Model | None = None
         self._pending: _Model | None = None
@@ -162,22 +187,30 @@ class BatchModel:
         start, watch = 0, self._watch
         while start < len(rows):
             held = watch.still and not self.is_adopting
-            stop = len(rows)
+            stop, begun = len(rows), self._serving is not None
             if not (held or planned):
-                self._settle(judge)
-                until = start + self._until_boundary(judge)
+                if self.rows_seen >= self._due:
+                    self._settle(judge)
+                    self._due = self._boundary(judge)
+                until = start + self._due - self.rows_seen
                 stop = until if until < stop else stop
-            X = np.array(rows[start:stop], dtype=np.float64)
+            X = rows[start:stop]
+            if stop - start > 1:
+                X = np.array(X, dtype=np.float64)
             if self._serving is None:
                 segment = Segment(start, stop, None, -1, None)
             else:
-                scores = self._scorer(self._serving).score(X).tolist()
+                own = self._scores(self._serving, X)
+                scores = self._ewma.means(own)
                 learns = not (held or planned or self.is_adopting)
                 quantile = (
                     self._schedule.guard_quantile if self._guard is not None and learns else None
                 )
                 segment = Segment(start, stop, scores, self._serving.epoch, quantile)
+                segment.mixed = not begun and is_mixed(self._serving.rows()[:, self._tested])
             yield segment
+            if segment.scores is not None:
+                self._ewma.remember(own[: segment.stop - start])
             start = segment.stop
             if planned:
                 continue
@@ -185,25 +218,30 @@ class BatchModel:
             if held:
                 self._held.extend(X)
             else:
-                self._learn(X, segment.outliers)
+                self._learn(X, segment)
             if segment.turn is not None:
                 self._make(segment.turn, judge)
             elif (
                 not held
+                and self.rows_seen >= self._due
                 and self._wants_a_model()
                 and self._schedule.is_request(self.rows_seen - self._origin)
             ):
                 self._request()
 
-    def _learn(self, X: FloatArray, outliers: Sequence[int]) -> None:
-        """Let rows, some of them outliers, into the buffer, and the shadow score them."""
+    def _learn(self, X: Rows, segment: Segment) -> None:
+        """Let rows of a segment into the buffer, and the shadow score them."""
         if self._shadow is not None:
-            self._shadow.shadow_scores.extend(self._scorer(self._shadow).score(X).tolist())
-        self._rows.extend(X if self._guard is None else self._guard.admit(X, outliers))
+            self._shadow.shadow_scores.extend(self._scores(self._shadow, X))
+        suspects = self._watch.since if segment.turn is None else segment.turn.onset
+        if len(suspects) > _MOSTLY_SUSPECT:
+            self._rows.keep(self._schedule.buffer_events + self._watch.look_back)
+        self._rows.extend(X if self._guard is None else self._guard.admit(X, segment.outliers))
         self.rows_seen += len(X)
 
     def _make(self, turn: Turn, judge: Judge) -> None:
         """Do with the rows what a turn of the last event asks for."""
+        self._due = 0
         if turn.onset:
             judge.retract([s.evicted for s in reversed(turn.onset) if s.entered])
             self._retract(len(turn.onset))
@@ -243,6 +281,7 @@ class BatchModel:
         for model in (self._pending, self._shadow):
             if model is not None:
                 self._give_up(model)
+        self._due = 0
         rows = self._held.last(self._schedule.buffer_events)
         self._held.clear()
         self._rows.clear()
@@ -276,6 +315,11 @@ class BatchModel:
             - (self.rows_seen - self._origin)
         )
 
+    @property
+    def weight(self) -> float:
+        """What a row's own score counts for in the score that is judged."""
+        return self._ewma.weight
+
     def score(self, X: FloatArray) -> FloatArray:
         """Score other rows with the model that speaks now, shape (m, d) to (m,)."""
         assert self._serving is not None  # asked about rows it has scored
@@ -285,13 +329,21 @@ class BatchModel:
         """Return the medians of the rows the model was fitted on, shape (d,)."""
         assert self._serving is not None
         if self._serving.medians is None:
-            self._serving.medians = np.median(self._serving.job.rows, axis=0)
+            self._serving.medians = np.median(self._serving.rows(), axis=0)
         return self._serving.medians
 
     def age_events(self) -> int:
         """Return how many rows have been seen since the model's training rows were frozen."""
         assert self._serving is not None
         return self.rows_seen - self._serving.requested_at
+
+    def _scores(self, model: _Model, X: Rows) -> list[float]:
+        """Score rows; one on plain floats where the model can, which costs no call of numpy."""
+        scorer = self._scorer(model)
+        if len(X) == 1 and type(X) is list and isinstance(scorer, TableScorer):
+            return [scorer.score_row(X[0])]
+        scores: list[float] = scorer.score(np.asarray(X)).tolist()
+        return scores
 
     def _scorer(self, model: _Model) -> Scorer:
         try:
@@ -308,19 +360,19 @@ class BatchModel:
         needed = self._serving is None or self.is_adopting
         return refits or (needed and self._pending is None)
 
-    def _until_boundary(self, judge: Judge) -> int:
-        """Rows until something happens."""
+    def _boundary(self, judge: Judge) -> int:
+        """Return the row count at which something happens next."""
         seen, origin = self.rows_seen, self._origin
         boundary = self._schedule.next_request(seen - origin) + origin
         if self._watch.active:
-            boundary = min(boundary, self._watch.next_look(seen, judge.window))
+            boundary = min(boundary, self._watch.next_look(seen))
         if self._pending is not None:
             needed = self._pending.requested_at + self._schedule.refit_lag_events
             boundary = needed if seen < needed < boundary else boundary
         if self._shadow is not None:
-            full = self._shadow.requested_at + self._window
+            full = self._shadow.requested_at + self._filled_by
             boundary = full if seen < full < boundary else boundary
-        return boundary - seen
+        return boundary
 
     def _settle(self, judge: Judge) -> None:
         """Do what is due before the next row: swap a full shadow, install a fit that is needed."""
@@ -336,8 +388,8 @@ class BatchModel:
 
     def _swap(self, judge: Judge) -> None:
         shadow = self._shadow
-        if shadow is not None and self.rows_seen == shadow.requested_at + self._window:
-            judge.replace_window(shadow.shadow_scores)
+        if shadow is not None and self.rows_seen == shadow.requested_at + self._filled_by:
+            judge.calibrate(self._ewma.begin(shadow.shadow_scores))
             shadow.shadow_scores = []
             self._serving, self._shadow = shadow, None
             self.recipe_version += 1
@@ -353,12 +405,12 @@ class BatchModel:
         missed = newest.last(self.rows_seen - model.requested_at)
         caught_up = fitted.scorer.score(missed).tolist() if len(missed) else []
         self.recipe_version += 1
-        if model.job.calibration == "shadow":
+        if model.calibration == "shadow":
             model.shadow_scores = caught_up
             self._shadow = model
             return
         self.is_adopting = False
-        judge.replace_window([*fitted.calibration_scores.tolist(), *caught_up])
+        judge.calibrate(self._ewma.begin([*fitted.calibration_scores.tolist(), *caught_up]))
         model.fitted = Fitted(fitted.scorer, np.empty(0))
         self._serving, self._shadow = model, None
 
@@ -380,7 +432,7 @@ class BatchModel:
     def _submit(self, epoch: int, requested_at: int, job: FitJob) -> _Model:
         ticket = (self._token, epoch)
         self._executor.submit(ticket, job)
-        return _Model(epoch, requested_at, job, ticket)
+        return _Model(epoch, requested_at, job.seed, job.calibration, job.rows, ticket)
 
     def forget_held(self) -> None:
         """Drop the rows held back: nothing is held any more."""
@@ -402,6 +454,7 @@ class BatchModel:
         guard = {} if self._guard is None else {"guard": self._guard.state(look_back)}
         held = self._held.last(self._schedule.buffer_events)
         origin, adopting = self._origin, self.is_adopting
+        recent = self._ewma.recent if self._ewma.reach else None  # never changed in place
         return lambda: (
             {
                 "rows_seen": rows_seen,
@@ -411,6 +464,7 @@ class BatchModel:
             }
             | guard
             | held_state(held, origin, is_adopting=adopting)
+            | ({} if recent is None else {"recent_scores": pack_array(np.array(recent))})
         )
 
     def recipes(self) -> Callable[[], dict[str, Any]]:
@@ -433,18 +487,21 @@ class BatchModel:
         if kept.held is not None:
             self._origin, self.is_adopting = kept.held.origin, kept.held.is_adopting
             self._held.extend(self._checked_rows(kept.held.rows, None))
-        self._rows.extend(self._checked_rows(kept.rows, kept.rows_seen))
+        rows = self._checked_rows(kept.rows, kept.rows_seen)
+        self._rows.keep(len(rows))
+        self._rows.extend(rows)
         if (self._guard is None) is not (kept.guard is None):
             raise ValueError("a guard that the schedule has not" if kept.guard else "no guard")
         if self._guard is not None and kept.guard is not None:
             self._guard.restore(
                 kept.guard.left_out, self._checked_rows(kept.guard.newest, kept.rows_seen)
             )
+        self._ewma.recent = self._checked_recent(kept.recent_scores)
         lag = self._schedule.refit_lag_events
         jobs = [
             self._job(found.serving, kept.rows_seen),
             self._job(found.pending, lag),
-            self._job(found.shadow, self._window),
+            self._job(found.shadow, self._filled_by),
         ]
         scores: list[float] = []
         if found.shadow is not None:
@@ -476,6 +533,14 @@ class BatchModel:
             raise ValueError("rows that no event can give")
         return rows
 
+    def _checked_recent(self, packed: Any) -> list[float]:  # noqa: ANN401 - plain values
+        """Return the scores that the next mean looks back at."""
+        recent = np.empty(0) if packed is None else unpack_array(packed)
+        if recent.ndim != 1 or len(recent) > self._ewma.reach or not np.isfinite(recent).all():
+            raise ValueError(f"recent scores of shape {recent.shape}")
+        scores: list[float] = recent.tolist()
+        return scores
+
     def _job(self, recipe: _Recipe | None, longest: int) -> tuple[int, int, FitJob] | None:
         """Return epoch, rows seen and fit of a recipe that is at most so many rows old."""
         if recipe is None:
@@ -505,13 +570,21 @@ def new_model(
     names = spec.features.names
     if not isinstance(spec.detector, BatchDetector):
         seed = derive_seed(spec.seed, stream_key, 0)
-        return IncrementalModel(spec.detector, names, seed, window=spec.window, watch=watch)
+        return IncrementalModel(
+            spec.detector,
+            names,
+            seed,
+            tested=spec.features.levels,
+            window=spec.window,
+            watch=watch,
+        )
     return BatchModel(
         spec.detector,
         spec.schedule,
         spec.seed,
         stream_key=stream_key,
         n_features=len(names),
+        tested=spec.features.levels,
         window=spec.window,
         executor=executor,
         on_failure=on_failure,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from struct import Struct
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from rejex_stream.engine.checkpoint import pack_array
 from rejex_stream.engine.refit import RefitSchedule
@@ -20,6 +22,7 @@ __all__ = [
     "Guard",
     "GuardState",
     "HeldState",
+    "KeptRows",
     "RowBuffer",
     "Rows",
     "Segment",
@@ -30,6 +33,9 @@ Rows: TypeAlias = list[list[float]] | FloatArray
 """Rows of features, shape (m, d)."""
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 
+_Numbers: TypeAlias = FloatArray | NDArray[np.int16] | NDArray[np.int32]
+_DIGITS = 7  # none to six behind the point
+
 
 @dataclass(slots=True)
 class Segment:
@@ -37,7 +43,8 @@ class Segment:
 
     Where there is a `quantile`, whoever judges fills `outliers` with the numbers, within the
     segment, of the rows that score beyond it. Where its last event made a `turn`, whoever judges
-    says which, and puts `stop` behind it: the rest is judged by what the turn left.
+    says which, and puts `stop` behind it: the rest is judged by what the turn left. It is `mixed`
+    where it is the first of a model whose rows were of two kinds.
     """
 
     start: int
@@ -45,8 +52,9 @@ class Segment:
     scores: Sequence[float] | None
     epoch: int
     quantile: float | None
-    outliers: list[int] = field(default_factory=list)
+    outliers: Sequence[int] = ()
     turn: Turn | None = None
+    mixed: bool = False
 
 
 class HeldState(msgspec.Struct, forbid_unknown_fields=True):
@@ -64,30 +72,88 @@ class GuardState(msgspec.Struct, forbid_unknown_fields=True):
     newest: list[Any]
 
 
+class KeptRows:
+    """Rows that are kept for long and seldom looked at: the same bits in fewer bytes.
+
+    What sensors write is decimals, and a decimal is a whole number over a power of ten: dividing
+    gives the very double back that was read, since both are rounded to the nearest. So a column of
+    decimals is kept as whole numbers of two or four bytes, any other as it is (Afroozeh, Kuffó and
+    Boncz: ALP, Adaptive Lossless Floating-Point Compression, SIGMOD 2023).
+
+    Parameters
+    ----------
+    rows
+        Shape (m, d), finite. O(m d).
+
+    Examples
+    --------
+    >>> rows = np.array([[20.53, 1 / 3], [-0.5, 2 / 3]])
+    >>> kept = KeptRows(rows)
+    >>> kept.nbytes, bool((kept.rows() == rows).all())
+    (20, True)
+    """
+
+    __slots__ = ("_columns",)
+
+    def __init__(self, rows: FloatArray) -> None:
+        self._columns = [_as_decimals(column) for column in np.array(rows.T, order="C")]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the numbers."""
+        return sum(column.nbytes for column, _ in self._columns)
+
+    def rows(self) -> FloatArray:
+        """Return the rows. O(m d)."""
+        return np.column_stack([column / scale for column, scale in self._columns])
+
+
+def _as_decimals(column: FloatArray) -> tuple[_Numbers, float]:
+    """Return numbers, and what to divide them by for the column."""
+    largest = float(np.abs(column).max(initial=0.0))
+    for digits in range(_DIGITS if len(column) else 0):
+        scale = 10.0**digits
+        if largest * scale > np.iinfo(np.int32).max:
+            break
+        if round(float(column[0]) * scale) / scale != column[0]:
+            continue  # mostly told by one value
+        whole = np.rint(column * scale)
+        small = largest * scale <= np.iinfo(np.int16).max
+        kept: _Numbers = whole.astype(np.int16) if small else whole.astype(np.int32)
+        if ((kept / scale).view(np.int64) == column.view(np.int64)).all():  # -0.0 is not 0.0
+            return kept, scale
+    return column.copy(), 1.0
+
+
 class RowBuffer:
     """The newest rows, in a ring that grows to its capacity as rows come."""
 
-    __slots__ = ("_capacity", "_next", "_ring", "_size")
+    __slots__ = ("_capacity", "_next", "_pack", "_ring", "_size")
 
     def __init__(self, capacity: int, n_features: int) -> None:
         self._capacity = capacity
-        self._ring: FloatArray = np.empty((min(capacity, 64), n_features))
+        self._ring: FloatArray = np.empty((0, n_features))
         self._next = self._size = 0
+        self._pack = Struct(f"{n_features}d").pack_into
 
     @property
     def width(self) -> int:
         """Features of a row."""
         return int(self._ring.shape[1])
 
-    def extend(self, rows: FloatArray) -> None:
+    def extend(self, rows: Rows) -> None:
         """Take rows in; the oldest ones leave where there is no room."""
         if len(rows) == 1 and self._size == self._capacity:
-            self._ring[self._next] = rows[0]
+            bytes_before = self._next * self._ring.strides[0]
+            self._pack(self._ring.data, bytes_before, *rows[0])  # cheaper than making an array
             self._next = (self._next + 1) % self._size
             return
-        rows = rows[-self._capacity :]
+        if not len(rows):
+            return
+        rows = np.asarray(rows)[-self._capacity :]
         while self._size + len(rows) > len(self._ring) < self._capacity:
-            grown = np.empty((min(self._capacity, 2 * len(self._ring)), self._ring.shape[1]))
+            longer = max(64, 2 * len(self._ring))
+            grown = np.empty((min(self._capacity, longer), self._ring.shape[1]))
             grown[: self._size] = self._ring[: self._size]  # a ring that can grow never wrapped
             self._ring, self._next = grown, self._size
         at = (self._next + np.arange(len(rows))) % len(self._ring)
@@ -95,17 +161,22 @@ class RowBuffer:
         self._next = (self._next + len(rows)) % len(self._ring)
         self._size = min(self._size + len(rows), len(self._ring))
 
+    def keep(self, count: int) -> None:
+        """Keep at least so many of the rows that are here or come."""
+        if count > self._capacity:
+            self._ring, self._next, self._capacity = self.last(self._size), 0, count
+
     def last(self, count: int) -> FloatArray:
         """Return a copy of the newest rows, oldest first."""
         count = min(count, self._size)
-        at = (self._next - count + np.arange(count)) % len(self._ring)
+        at = (self._next - count + np.arange(count)) % max(1, len(self._ring))
         return self._ring[at]
 
     def retract(self, count: int) -> None:
         """Forget the newest rows: older ones, as far as the ring reaches, are the newest again."""
         count = min(count, self._size)
         self._size -= count
-        self._next = (self._next - count) % len(self._ring)
+        self._next = (self._next - count) % max(1, len(self._ring))
 
     def clear(self) -> None:
         """Forget all rows."""
@@ -129,7 +200,7 @@ class Guard:
         self.newest = RowBuffer(self._lag + look_back, n_features)
         """All rows since a fit was asked for, kept out or not."""
 
-    def admit(self, X: FloatArray, outliers: Sequence[int]) -> FloatArray:
+    def admit(self, X: Rows, outliers: Sequence[int]) -> FloatArray:
         """Return which of the rows X of shape (m, d), some of them outliers, train later models."""
         beyond = set(outliers)
         keep = np.ones(len(X), dtype=np.bool_)
@@ -143,7 +214,7 @@ class Guard:
             self._n_left_out += leave
             keep[i] = not leave
         self.newest.extend(X)
-        return X[keep]
+        return np.asarray(X)[keep]
 
     def retract(self, count: int) -> int:
         """Forget the newest rows; return how many of them were let in."""

@@ -9,14 +9,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from rejex_stream.detectors.smoothing import reach_of
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.incidents import Hold, Plan
+from rejex_stream.learning import Learner, LearningSpec
 from rejex_stream.protocols import BatchDetector, IncrementalDetector, require_identity
 from rejex_stream.rejection import RejectionBand
 from rejex_stream.rejection.arguments import check_window
 from rejex_stream.rejection.budget import WINDOW, RejectionPolicy
+from rejex_stream.rejection.coin import Coin
 
 __all__ = ["Decision", "EngineSpec", "changes"]
 
@@ -37,12 +40,20 @@ class Decision(NamedTuple):
         What happens while a fault lasts.
     calendar
         When work is planned.
+    learning
+        How answers teach a challenger; ``None``: they do not.
     """
 
     policy: RejectionPolicy
     evidence: bool
     hold: Hold = OFF
     calendar: tuple[Plan, ...] = ()
+    learning: LearningSpec | None = None
+
+    def learner(self, window: int) -> Learner | None:
+        """Return what a new stream learns answers with, if it does."""
+        learning = self.learning
+        return None if learning is None else Learner(learning, self.policy, window)
 
     def parts(self) -> dict[str, Any]:
         """Return every part by name, as plain values.
@@ -60,26 +71,32 @@ class Decision(NamedTuple):
             parts["hold"] = self.hold.model_dump()
         if self.calendar:
             parts["calendar"] = [msgspec.to_builtins(plan) for plan in self.calendar]
+        if self.learning is not None:
+            parts["learning"] = self.learning.parts()
         return parts
 
     @classmethod
-    def of(cls, parts: Mapping[str, Any]) -> Decision:
-        """Return the decision of :meth:`parts`.
+    def of(cls, parts: Mapping[str, Any], coin: Coin | None = None) -> Decision:
+        """Return the decision of :meth:`parts`, whose draws were by a coin.
 
         Raises
         ------
         TypeError, ValueError, KeyError
             If it is none.
+        CheckpointError
+            If answers measured by the draws of another coin.
         """
         policy = dict(parts)
         evidence = msgspec.convert(policy.pop("evidence"), bool)
         hold = policy.pop("hold", None)
         calendar = msgspec.convert(policy.pop("calendar", ()), tuple[Plan, ...])
+        learning = policy.pop("learning", None)
         return cls(
             msgspec.convert(policy, RejectionPolicy),
             evidence,
             OFF if hold is None else Hold(**hold),
             calendar,
+            None if learning is None else LearningSpec.of(learning, coin or Coin()),
         )
 
     def since(self, was: Decision) -> str:
@@ -120,6 +137,12 @@ class EngineSpec:
         What happens while a fault lasts.
     calendar
         When work is planned.
+    modes
+        Whether stream keys name a mode (:func:`~rejex_stream.types.in_mode`).
+    learning
+        How answers teach a challenger; ``None``: they do not.
+    coin
+        Of the audit's draw, which says whose answers measure.
 
     Raises
     ------
@@ -137,6 +160,9 @@ class EngineSpec:
     evidence: bool = True
     hold: Hold = field(default_factory=Hold)
     calendar: tuple[Plan, ...] = ()
+    modes: bool = False
+    learning: LearningSpec | None = None
+    coin: Coin = field(default_factory=Coin)
 
     def __post_init__(self) -> None:
         check_window(self.window)
@@ -151,8 +177,10 @@ class EngineSpec:
         self._fit_together()
         require_identity(self.detector)
         self.policy.require(self.window)
+        if self.learning is not None:
+            self.learning.require(self.policy, self.window)
         if self.is_batch:
-            self.schedule.require(self.window)
+            self.schedule.require(self.window, reach_of(self.detector))
 
     def _fit_together(self) -> None:
         """Let a detector bring features and guard where none are named, and know the columns."""
@@ -183,7 +211,7 @@ class EngineSpec:
     @property
     def decision(self) -> Decision:
         """What is said of a score."""
-        return Decision(self.policy, self.evidence, self.hold, self.calendar)
+        return Decision(self.policy, self.evidence, self.hold, self.calendar, self.learning)
 
     @property
     def state_parts(self) -> dict[str, str]:
@@ -194,6 +222,8 @@ class EngineSpec:
             del parts["preset"]
         if not self.features.flags:  # nor flags
             del parts["flags"]
+        if self.modes:  # nor modes
+            parts["modes"] = "True"
         if not self.is_batch:
             return parts
         parts |= _repr_of_fields(self.schedule)

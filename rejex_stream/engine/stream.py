@@ -23,7 +23,9 @@ from rejex_stream.features.columns import LARGEST
 from rejex_stream.features.preset import MISSING, RecentRows
 from rejex_stream.incidents import Plan, Plans, Watch
 from rejex_stream.incidents.plans import runs
+from rejex_stream.learning import Learner, obey
 from rejex_stream.rejection.governor import Governor
+from rejex_stream.rejection.severity import Tail
 from rejex_stream.rejection.verdict import Judge, rejected
 from rejex_stream.types import (
     Command,
@@ -33,12 +35,14 @@ from rejex_stream.types import (
     Incident,
     Reading,
     Reason,
+    Status,
     Verdict,
 )
 
 __all__ = ["StreamSnapshot", "StreamState", "StreamView", "credit_in"]
 
 _FORMAT = 2
+_MANY = 16  # readings that are worth a call of numpy
 _MOST = LARGEST**2  # one value beyond would make whatever is fitted on the row infinite
 
 
@@ -72,6 +76,7 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     judge: dict[str, Any] | None = None  # of an earlier build
     watch: Any = None  # nor had that incidents
     plans: list[Plan] = []
+    learning: dict[str, Any] | None = None
 
 
 class _Recipes(msgspec.Struct, forbid_unknown_fields=True):
@@ -80,6 +85,7 @@ class _Recipes(msgspec.Struct, forbid_unknown_fields=True):
     key: str
     version: int
     recipes: dict[str, Any]
+    tail: list[Any] | None = None  # an earlier build had none
 
 
 class StreamView(NamedTuple):
@@ -104,7 +110,7 @@ class StreamState:
     Parameters
     ----------
     stream_key
-        Whose state this is.
+        Whose state this is; with the mode, where there is one.
     features
         How readings become rows; every sensor of the key has its own state for it.
     model
@@ -117,11 +123,13 @@ class StreamState:
         Adds evidence to verdicts that are not normal, if given.
     calendar
         When work is planned, whatever a person says of this stream.
+    learner
+        Lets a challenger judge as well, taught by answers, if given.
     """
 
     __slots__ = (
-        "_calendar", "_explainer", "_features", "_judge", "_model", "_plans", "_recent", "_sensors",
-        "_watch", "seq", "stream_key",
+        "_at_once", "_calendar", "_explainer", "_features", "_judge", "_learner", "_model",
+        "_recent", "_sensors", "_watch", "plans", "seq", "stream_key",
     )  # fmt: skip
 
     def __init__(
@@ -134,12 +142,14 @@ class StreamState:
         watch: Watch,
         explainer: Explainer | None = None,
         calendar: Sequence[Plan] = (),
+        learner: Learner | None = None,
     ) -> None:
         self.stream_key = stream_key
         self.seq = 0
-        self._watch, self._calendar, self._plans = watch, calendar, Plans()
+        self._watch, self._calendar, self.plans = watch, calendar, Plans()
         self._features, self._model, self._judge = features, model, judge
-        self._explainer = explainer
+        self._at_once = features.is_at_once
+        self._explainer, self._learner = explainer, learner
         self._sensors: dict[str, SensorFeatures] = {}
         self._recent: dict[str, RecentRows] = {}  # of sensors whose rows are made at once
 
@@ -171,10 +181,21 @@ class StreamState:
         """
         if not self._watch.active and self._watch.forget(readings[0], self.seq):
             self._model.forget_held()
-        plans = (*self._calendar, *self._plans.all)
-        if not plans:
-            return self._turns(readings, totals, verdicts, planned=False)
-        return self._turns_among(plans, readings, totals, verdicts)
+        plans = (*self._calendar, *self.plans.all)
+        turns = (
+            self._turns_among(plans, readings, totals, verdicts)
+            if plans
+            else self._turns(readings, totals, verdicts, planned=False)
+        )
+        return turns if self._watch.mode is None else self._named(turns, verdicts)
+
+    def _named(self, turns: Iterator[int], verdicts: list[Verdict | None]) -> Iterator[int]:
+        """Let verdicts speak of the stream, and say the mode."""
+        yield from turns
+        for i, verdict in enumerate(verdicts):
+            assert verdict is not None  # all have theirs now
+            stream_key, mode = self._watch.stream_key, self._watch.mode
+            verdicts[i] = replace(verdict, stream_key=stream_key, mode=mode)
 
     def _turns_among(
         self,
@@ -184,7 +205,7 @@ class StreamState:
         verdicts: list[Verdict | None],
     ) -> Iterator[int]:
         """Judge readings some of which are planned."""
-        for start, stop, planned in runs(plans, readings):
+        for start, stop, planned in runs(plans, self._watch.stream_key, readings):
             part: list[Verdict | None] = [None] * (stop - start)
             turns = self._turns(readings[start:stop], totals[start:stop], part, planned=planned)
             for turn in turns:
@@ -201,41 +222,63 @@ class StreamState:
     ) -> Iterator[int]:
         """Judge readings that are all planned, or all not."""
         judge, seq, watch, model = self._judge, self.seq, self._watch, self._model
-        make = self._rows_at_once if self._features.is_at_once else self._rows_one_by_one
+        make = self._rows_at_once if self._at_once else self._rows_one_by_one
         rows, which = make(readings, totals, verdicts)
         explained = self._explainer is not None
-        if model.is_adopting or not watch.is_adopting:  # else its end is told at once
+        quiet = watch.quiet
+        if not quiet and (model.is_adopting or not watch.is_adopting):  # else its end is told
             watch.tell(readings[0], seq)
         stood = [(0, watch.incident)]  # what was open, from which event on
         for segment in model.segments(rows, judge, explained=explained, planned=planned):
             owners = which[segment.start : segment.stop]
-            if watch.is_adopting and not model.is_adopting:
+            if not quiet and watch.is_adopting and not model.is_adopting:
                 watch.adopted(readings[owners[0]], seq + owners[0])
                 stood.append((owners[0], None))
             if segment.scores is None:
                 for i in owners:
                     verdicts[i] = rejected(readings[i], seq + i, Reason.WARM_UP)
                 continue
-            judged, size = 0, 1 if judge.shares else len(owners)
-            while judged < len(owners) and not watch.turns:
+            judged, size, turns = 0, 1 if judge.shares else len(owners), False
+            while judged < len(owners) and not turns:
                 turn = owners[judged : judged + size]
                 scores = segment.scores[judged : judged + size]
                 yield turn[0]
                 judged += judge.judge(
                     readings, turn, seq, scores, segment.epoch, verdicts, planned=planned
                 )
+                turns = watch.turns
             if judged < len(owners):
                 segment.stop, owners = segment.start + judged, owners[:judged]
-            if self._explainer is not None:
-                self._explain(rows, segment, owners, verdicts)
-            if segment.quantile is not None:
-                segment.outliers.extend(judge.beyond(segment.quantile, owners, verdicts))
-            if watch.turns:
+            self._look_at(rows, segment, owners, verdicts)
+            if turns:
+                quiet = False
                 self._turn(readings, segment, owners[-1], verdicts)
                 stood.append((owners[-1] + 1, watch.incident))
         self.seq = seq + len(readings)
         if planned or len(stood) > 1 or stood[0][1] is not None:
             _mark(verdicts, stood, planned=planned)
+
+    def _look_at(
+        self,
+        rows: Rows,
+        segment: Segment,
+        owners: Sequence[int],
+        verdicts: list[Verdict | None],
+    ) -> None:
+        """Add to verdicts what the segment says of them, and to it which are outliers."""
+        if self._explainer is not None:
+            self._explain(rows, segment, owners, verdicts)
+        if segment.quantile is not None:
+            segment.outliers = self._judge.beyond(segment.quantile, owners, verdicts)
+        if segment.mixed:
+            first = verdicts[owners[0]]
+            assert first is not None  # judged
+            verdicts[owners[0]] = replace(first, status=Status.WARM_UP_MIXED)
+        if self._learner is not None:
+            for i, owner in enumerate(owners, segment.start):
+                champion = verdicts[owner]
+                assert champion is not None  # judged
+                verdicts[owner] = self._learner.judge(champion, rows[i])
 
     def _turn(
         self,
@@ -261,6 +304,13 @@ class StreamState:
         rows: list[list[float]] = []
         which: list[int] = []
         seq, sensors = self.seq, self._sensors
+        if len(readings) >= _MANY and len({reading[1] for reading in readings}) == 1:
+            sensor = sensors.get(readings[0][1])
+            made = None
+            if sensor is not None:
+                made = sensor.extract_all([reading[3] for reading in readings])
+            if made is not None:
+                return made, [*range(len(readings))]
         for i, reading in enumerate(readings):
             sensor = sensors.get(reading.sensor)
             if sensor is None:
@@ -343,6 +393,7 @@ class StreamState:
                 age if (verdict.held and stands) or verdict.planned else age + i
                 for i, _, verdict in wanted
             ],
+            weight=model.weight,
         )
         for (_, owner, _), verdict in zip(wanted, explained, strict=True):
             verdicts[owner] = verdict
@@ -358,11 +409,16 @@ class StreamState:
         self._judge.decide(decision.policy, governor)
         self._watch.decide(decision.hold)
         self._calendar, self._explainer = calendar, explainer
+        learner, was = decision.learner(self._judge.window.capacity), self._learner
+        if learner is None or was is None or learner.by != was.by:
+            self._learner = learner
 
     def command(self, command: Command) -> CommandReply | None:
         """Obey a person from the next reading on; ``None`` where nothing here is meant."""
         if command.kind in (CommandKind.PLANNED, CommandKind.CANCEL):
-            return self._plans.command(command)
+            return self.plans.command(command)
+        if command.kind in (CommandKind.ANSWERS, CommandKind.JUDGE):
+            return obey(self._learner, command)
         reply = self._watch.command(command)
         if self._watch.is_adopting and not self._model.is_adopting:
             self._model.adopt(self._judge)
@@ -391,19 +447,24 @@ class StreamState:
         judge = self._judge.state()
         scores, model = self._judge.window.scores(), self._model.state()
         sensors = {name: kept.snapshot() for name, kept in (self._sensors or self._recent).items()}
-        recipes = self._model.recipes()
+        recipes, tail = self._model.recipes(), self._judge.tail
         held: dict[str, Any] = {} if self._watch.is_blank else {"watch": self._watch.state()}
-        if self._plans:
-            held["plans"] = self._plans.state()
+        if self.plans:
+            held["plans"] = self.plans.state()
+        learnt = None if self._learner is None else self._learner.view()
 
         def state() -> bytes:
             window = pack_array(np.array(scores))
             told = {"window": window, "judge": judge, "sensors": sensors, "model": model()}
             parts = taken | told | held
+            if learnt is not None:
+                parts["learning"] = learnt()
             return seal("stream-state", _FORMAT, parts)
 
         def recipe() -> bytes:
             parts = {"key": key, "version": version, "recipes": recipes()}
+            if tail is not None:
+                parts["tail"] = pack_array(np.array(tail.ordered))
             return seal("stream-model", _FORMAT, parts)
 
         return StreamView(state, recipe, version)
@@ -443,9 +504,12 @@ class StreamState:
             self._judge.replace_window(window.tolist())
             if state.judge is not None:
                 self._judge.restore(state.judge)
-            if state.watch is not None:
-                self._watch.restore(state.watch)
-            self._plans = Plans(state.plans)
+            self._watch.restore(state.watch)
+            if recipes.tail is not None:
+                self._judge.tail = Tail.of(unpack_array(recipes.tail).tolist())
+            self.plans = Plans(state.plans)
+            if self._learner is not None and state.learning is not None:
+                self._learner.restore(state.learning)
             for name, kept in state.sensors.items():
                 if self._features.is_at_once:
                     self._recent[name] = self._features.start_recent()

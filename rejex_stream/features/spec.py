@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
+import numpy as np
 
 from rejex_stream.errors import ConfigError
-from rejex_stream.features.columns import Calendar, Column, Lag, Raw, Rolling, Row
+from rejex_stream.features.columns import LARGEST, Calendar, Column, Lag, Raw, Rolling, Row
 from rejex_stream.features.preset import AT_ONCE, PRESETS, PresetName, RecentRows, blocks_of
+from rejex_stream.types import FloatArray
 
 __all__ = ["Feature", "FeatureKind", "FeatureSpec", "SensorFeatures"]
 
@@ -33,6 +35,7 @@ FeatureKind: TypeAlias = Literal[
     "day_of_week",
 ]
 _Kept: TypeAlias = tuple[list[float], list[int], int | None, list[Any]]
+_LARGE = LARGEST / 1e10  # rows below have squares that are surely finite in sum
 _KINDS: tuple[str, ...] = get_args(FeatureKind)
 _ROLLING = ("deviation", "mean", "std", "min", "max")
 _CALENDAR = {"hour_of_day": 86_400_000, "day_of_week": 7 * 86_400_000}
@@ -235,6 +238,13 @@ class FeatureSpec:
         return tuple(feature.channel for feature in self.columns for _ in feature.names)
 
     @property
+    def levels(self) -> tuple[int, ...]:
+        """The columns that are channels as they are; without any, all but the calendar's."""
+        kinds = [feature.kind for feature in self.columns for _ in feature.names]
+        raw = tuple(i for i, kind in enumerate(kinds) if kind == "raw")
+        return raw or tuple(i for i, kind in enumerate(kinds) if kind not in _CALENDAR)
+
+    @property
     def is_at_once(self) -> bool:
         """Whether rows are made for a batch of readings at once, by :meth:`start_recent`."""
         return self.preset in AT_ONCE
@@ -319,6 +329,22 @@ class SensorFeatures:
         for column in self._columns:
             ready = column.update(now_ms, values, row) and ready
         return row if ready else None
+
+    def extract_all(self, values: Sequence[tuple[float, ...]]) -> FloatArray | None:
+        """Return the rows of a batch of scorable readings, where a row is the reading itself.
+
+        ``None``, and nothing has happened, where it is not, or where something is missing or so
+        large that it has to be looked at: shape (m, n_channels) otherwise.
+        """
+        if not self._only_raw or self._picked is not None:
+            return None
+        rows: FloatArray = np.array(values)
+        if not np.abs(rows).max() <= _LARGE:  # nor where it is nan
+            return None
+        self._last = values[-1]
+        if self._carry:
+            self._age = [0] * len(self._age)
+        return rows
 
     def _carried(self, values: Sequence[float]) -> Sequence[float]:
         """Fill gaps with the newest values; what is there is remembered even where another is not.

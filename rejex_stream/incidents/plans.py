@@ -108,11 +108,13 @@ class Plans:
         )
 
 
-def runs(plans: Sequence[Plan], readings: Sequence[Reading]) -> Iterator[tuple[int, int, bool]]:
+def runs(
+    plans: Sequence[Plan], stream_key: str, readings: Sequence[Reading]
+) -> Iterator[tuple[int, int, bool]]:
     """Cut readings of one stream where planned work begins and ends: start, stop, planned."""
     start, planned = 0, False
     for i, reading in enumerate(readings):
-        now = any(plan.holds(reading.stream_key, reading.event_time_ms) for plan in plans)
+        now = any(plan.holds(stream_key, reading.event_time_ms) for plan in plans)
         if now is not planned:
             if i > start:
                 yield start, i, planned

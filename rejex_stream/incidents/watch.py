@@ -42,6 +42,7 @@ _MOST_SENSORS = 100  # named in an incident
 _MOST_RELAPSES = 10  # after so many, it is not said again that scores look ordinary
 _LOOK_BACK = 4  # an onset lies at most a window / 4 back
 _OLD = 16  # quarters of a window after which a measurement is made anew
+_REMEMBERED = 16  # measurements: a single one is a guess
 _Finite = Annotated[float, msgspec.Meta(ge=0.0, le=1e300)]
 
 
@@ -127,6 +128,19 @@ class _Last(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     ended: str
 
 
+class _Usual(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The mean of the inflations that were measured, the newer the heavier."""
+
+    mean: _Finite = 0.0
+    count: Annotated[int, msgspec.Meta(ge=0, le=_REMEMBERED)] = 0
+    looked: int = -1  # at which row count, so that no cut of the input counts one twice
+
+    def after(self, inflated: float) -> _Usual:
+        """Return it after one more."""
+        count = min(self.count + 1, _REMEMBERED)
+        return _Usual(self.mean + (inflated - self.mean) / count, count, self.looked)
+
+
 class _State(msgspec.Struct, forbid_unknown_fields=True):
     level: _Finite
     inflation: float | None
@@ -134,6 +148,12 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     since: list[Suspect]
     open: _Open | None
     last: _Last | None
+    usual: _Usual = _Usual()  # an earlier build did not remember it
+
+
+_BLANK: dict[str, Any] = {
+    "level": 0.0, "inflation": None, "n_measured": 0, "since": [], "open": None, "last": None,
+}  # fmt: skip
 
 
 class Watch:
@@ -143,7 +163,7 @@ class Watch:
     ----------
     hold
         When an incident ends by itself.
-    stream_key, window
+    stream_key, mode, window
         Whose; n of a full window.
 
     Attributes
@@ -164,22 +184,22 @@ class Watch:
 
     __slots__ = (
         "_hold", "_inflation", "_kept_level", "_last", "_measured", "_next", "_open", "_quarter",
-        "_told", "active", "changes", "incident", "least", "level", "limit", "most", "ordinary",
-        "since", "still", "stream_key",
+        "_told", "_usual", "_window", "active", "changes", "incident", "least", "level", "limit",
+        "mode", "most", "ordinary", "since", "still", "stream_key",
     )  # fmt: skip
 
-    def __init__(self, hold: Hold, stream_key: str, window: int) -> None:
-        self.stream_key = stream_key
+    def __init__(self, hold: Hold, stream_key: str, window: int, mode: str | None = None) -> None:
+        self.stream_key, self.mode = stream_key, mode
         self._hold, self.active = hold, hold.enabled
         self.ordinary, self.most, self.limit = ORDINARY, math.log10(window + 1), math.inf
         self.level, self.least, self.still = 0.0, math.inf, False
         self._kept_level = 0.0  # of a state, until it is known whether it is of use
         self.incident: str | None = None
-        self._quarter = max(1, window // _LOOK_BACK)
+        self._window, self._quarter = window, max(1, window // _LOOK_BACK)
         self.since: deque[tuple[Verdict | Suspect, float | None]] = deque(maxlen=self._quarter)
         self.changes: list[Incident] = []
         self._inflation: float | None = None
-        self._measured = 0
+        self._measured, self._usual = 0, _Usual()
         self._open: _Open | None = None
         self._last: _Last | None = None
         self._next: IncidentState | None = None
@@ -206,12 +226,12 @@ class Watch:
 
         What is open ends with this event.
         """
-        known = bool(self.since) or self._open is not None or self._measured > 0
+        known = bool(self.since) or self._open is not None or self._usual != _Usual()
         if self._open is not None:
             self._end(reading, seq, "hold_off")
         if known:
             self.since.clear()
-            self._inflation, self._measured = None, 0
+            self._inflation, self._measured, self._usual = None, 0, _Usual()
             self.limit, self._kept_level = math.inf, 0.0
         return known
 
@@ -220,14 +240,11 @@ class Watch:
         """Take note that there is enough evidence: an incident is to be opened."""
         self._next = IncidentState.OPEN
 
-    def see(self, verdict: Verdict) -> bool:
+    def see(self, verdict: Verdict, severity: float | None) -> bool:
         """Look at a verdict of a stream that is held; return whether it turns the machine."""
-        assert self._open is not None  # or nothing would be held
-        return self._see_open(self._open, verdict)
-
-    def _see_open(self, kept: _Open, verdict: Verdict) -> bool:
-        severity = verdict.severity
-        kept.count(verdict.sensor, verdict.label, severity, verdict.event_time_ms)
+        kept = self._open
+        assert kept is not None  # or nothing would be held
+        kept.count(verdict.sensor, verdict.label, verdict.severity, verdict.event_time_ms)
         kept.n_held += 1
         if severity is not None:
             kept.ordinary = max(0.0, kept.ordinary + ORDINARY - min(severity, self.most))
@@ -279,25 +296,37 @@ class Watch:
             self._calm()
             self.measure(window)
 
-    def next_look(self, rows: int, window: ScoreWindow) -> int:
+    def next_look(self, rows: int) -> int:
         """Return the first row count above `rows` at which :meth:`look` has something to do."""
-        step = self._quarter * (_OLD if len(window) == window.capacity else 1)
-        return (rows // step + 1) * step
+        return (rows // self._step + 1) * self._step
+
+    @property
+    def _step(self) -> int:
+        return self._quarter * (_OLD if self._measured == self._window else 1)
 
     def look(self, rows: int, window: ScoreWindow) -> None:
         """Measure anew where it is due: as a window fills, and every four windows from then on."""
-        if rows % self._quarter or not self.active:
-            return
-        if len(window) < window.capacity or rows % (_OLD * self._quarter) == 0:
+        if rows % self._step == 0 and self.active and rows != self._usual.looked:
+            self._usual = msgspec.structs.replace(self._usual, looked=rows)
             self.measure(window)
 
     def measure(self, window: ScoreWindow) -> None:
-        """Measure the inflation of the reference, without what is under suspicion. O(n log n)."""
+        """Measure the inflation of the reference, without what is under suspicion. O(n log n).
+
+        Until a window was full once, it has not been seen how the stream varies: nothing is judged.
+        """
+        if len(window) < self._window and not self._usual.count:
+            self._take(None, 0)
+            return
         entered = sum(Suspect.of(*event).entered for event in self.since)
         scores = np.array(window.scores(), dtype=np.float64)
         self._take(inflation(scores[: len(scores) - entered]), len(scores))
 
     def _take(self, inflated: float | None, n: int) -> None:
+        if inflated is not None:
+            if n == self._window:
+                self._usual = self._usual.after(inflated)
+            inflated = max(inflated, self._usual.mean)
         self._inflation, self._measured = inflated, n
         self.limit = limit_of(inflated, n)
         if self.limit == math.inf:
@@ -384,6 +413,7 @@ class Watch:
                 version=kept.version,
                 state=kept.state,
                 stream_key=self.stream_key,
+                mode=self.mode,
                 sensors=tuple(kept.sensors),
                 onset_ms=kept.onset_ms,
                 opened_ms=kept.opened_ms,
@@ -428,7 +458,13 @@ class Watch:
     @property
     def is_blank(self) -> bool:
         """Whether there is nothing worth keeping."""
-        return self._open is None and self._last is None and not self.since and not self._measured
+        known = self.since or self._usual != _Usual()
+        return self._open is None and self._last is None and not known
+
+    @property
+    def quiet(self) -> bool:
+        """Whether there is no incident."""
+        return self._open is None
 
     @property
     def is_adopting(self) -> bool:
@@ -440,23 +476,24 @@ class Watch:
         """Return everything it knows as plain values."""
         level = self.level or self._kept_level
         since, kept = [Suspect.of(*event) for event in self.since], self._open
-        told = _State(level, self._inflation, self._measured, since, kept, self._last)
+        told = _State(level, self._inflation, self._measured, since, kept, self._last, self._usual)
         plain: dict[str, Any] = msgspec.to_builtins(told)
         return plain
 
     def restore(self, state: Any) -> None:  # noqa: ANN401 - plain values
-        """Go on from a state.
+        """Go on from a state; ``None``: one that was blank.
 
         Raises
         ------
         ValueError, msgspec.ValidationError
             If no watch can have been in that state.
         """
-        kept = msgspec.convert(state, _State)
+        kept = msgspec.convert(state or _BLANK, _State)
         if len(kept.since) > (self.since.maxlen or 0) or (kept.open and kept.since):
             raise ValueError(f"{len(kept.since)} events under suspicion")
         self._open, self._last = kept.open, kept.last
         self._inflation, self._measured = kept.inflation, kept.n_measured
+        self._usual = kept.usual
         self.limit = limit_of(kept.inflation, kept.n_measured)
         self.since.clear()
         self.since.extend((s, s.evicted if s.entered else math.nan) for s in kept.since)

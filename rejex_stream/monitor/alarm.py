@@ -26,6 +26,8 @@ class AlarmKind(StrEnum):
     """The day will end with more rejected events than people can look at."""
     DRIFT = "drift"
     """The scores moved away from those of a frozen reference."""
+    WARM_UP = "warm_up"
+    """The first model learnt from rows of two kinds: a fault may be its normal."""
     NOTHING_SCORABLE = "nothing_scorable"
     """A hundred events in a row lacked a channel: it was renamed, say. Raised by the run itself."""
 
@@ -40,6 +42,7 @@ class Alternative(StrEnum):
     HIGHER_SCORES = "higher_scores"
     LOWER_SCORES = "lower_scores"
     REPEATED_SCORE = "repeated_score"
+    MIXED_ROWS = "mixed_rows"
 
 
 class Alarm(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +54,8 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
         Which question was answered, and how.
     stream_key
         The stream it is about; ``None`` for the whole pipeline.
+    mode
+        The operating mode of the stream, where modes are told apart.
     position, seq, event_time_ms, model_epoch
         Of the event that completed the evidence; `seq` counts within that event's own stream.
     evidence, threshold
@@ -75,6 +80,7 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     unit: str
     guarantee: str
     message: str
+    mode: str | None = None
 
 
 NO_ALARMS: tuple[Alarm, ...] = ()
@@ -130,7 +136,8 @@ class ActiveAlarms:
         alarm = Alarm(
             kind=kind,
             alternative=alternative,
-            stream_key=self._stream_key,
+            stream_key=None if self._stream_key is None else verdict.stream_key,
+            mode=None if self._stream_key is None else verdict.mode,
             position=verdict.position,
             seq=verdict.seq,
             event_time_ms=verdict.event_time_ms,

@@ -13,7 +13,7 @@ from rejex_stream.monitor.ranks import RankMonitors, RankState
 from rejex_stream.monitor.status import MonitorStatus, Unranked, summarise
 from rejex_stream.monitor.stream import StreamMonitor, decode, encode
 from rejex_stream.monitor.theory import mean_theory
-from rejex_stream.types import Verdict
+from rejex_stream.types import Verdict, in_mode
 
 __all__ = ["MonitorBank"]
 
@@ -82,9 +82,10 @@ class MonitorBank:
         streams, pooled = self._streams, self._pooled
         has_budget = self._config.review_budget_per_day is not None
         for verdict in verdicts:
-            monitor = streams.get(verdict.stream_key)
+            key = in_mode(verdict.stream_key, verdict.mode)
+            monitor = streams.get(key)
             if monitor is None:
-                monitor = self._add(verdict.stream_key)
+                monitor = self._add(key)
             raised = monitor.observe(verdict)
             if raised:
                 alarms.extend(raised)

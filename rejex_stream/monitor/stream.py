@@ -16,7 +16,7 @@ from rejex_stream.monitor.status import MonitorStatus, Unranked, summarise
 from rejex_stream.monitor.theory import RankLaw, Theory, randomised_rank, rank_law, theory_of
 from rejex_stream.outcomes import is_ranked, policy_band
 from rejex_stream.settings import Section
-from rejex_stream.types import Reason, Verdict
+from rejex_stream.types import Reason, Status, Verdict
 
 __all__ = ["StreamMonitor", "StuckRun", "decode", "encode"]
 
@@ -193,6 +193,8 @@ class StreamMonitor:
         alarms = NO_ALARMS
         if self._config.review_budget_per_day is not None:
             alarms = self.ranks.count_review(verdict)
+        if verdict.status is Status.WARM_UP_MIXED:
+            alarms += self._raise_warm_up(verdict)
         if rank is None or lower is None or upper is None or n < 1 or not is_ranked(verdict):
             return alarms + self._observe_unranked(verdict)
         if verdict.model_epoch != self._model_epoch:
@@ -269,7 +271,24 @@ class StreamMonitor:
             self._drift.swap()
             self._stuck.swap()
             self._tie_mass = 0.0
+            self.ranks.active.withdraw(AlarmKind.WARM_UP)
         self._model_epoch = model_epoch
+
+    def _raise_warm_up(self, verdict: Verdict) -> tuple[Alarm, ...]:
+        return self.ranks.active.raise_alarm(
+            verdict,
+            AlarmKind.WARM_UP,
+            Alternative.MIXED_ROWS,
+            evidence=1.0,
+            threshold=1.0,
+            unit="finding",
+            guarantee="measured on streams in which nothing is wrong, not proved: see "
+            "docs/incidents.md",
+            message="The first model learnt from rows of two kinds: a fault may have begun or "
+            "ended within the warm-up, and would be normal now. Look at these rows; if they hold "
+            "a fault, begin anew once it is over (rejex-stream state drop CONFIG); if they hold "
+            "operating modes, name their field (input.mode).",
+        )
 
     def _raise_stuck(self, verdict: Verdict, what: str) -> tuple[Alarm, ...]:
         self._is_stuck = True

@@ -46,6 +46,7 @@ from rejex_stream.types import (
     Reading,
     Reason,
     Verdict,
+    in_mode,
 )
 
 __all__ = ["GAUGES", "RunMetrics"]
@@ -186,6 +187,12 @@ class RunMetrics:
             "Events whose label stands because the review budget had no credit left.",
             group,
         )
+        self._learns = spec is not None and spec.learning is not None
+        self._challenged = counter(
+            "rejex_challenged_events",
+            "Events judged by detector and challenger: who spoke, and whether the two differ.",
+            [*whole, "judge", "differ"],
+        )
         self._invalid = counter(
             "rejex_records_invalid",
             "Records that could not be read and went to the dead letters.",
@@ -297,9 +304,12 @@ class RunMetrics:
             return
         verdicts = [outcome.verdict for outcome in outcomes if outcome.verdict is not None]
         self._count(outcomes)
-        for stream_key, epoch in dict.fromkeys((v.stream_key, v.model_epoch) for v in verdicts):
-            if epoch is not None and self._epochs.get(stream_key) != epoch:
-                self._new_model(stream_key, epoch)
+        if self._learns:
+            self._count_challenged(verdicts)
+        keys = ((in_mode(v.stream_key, v.mode), v.model_epoch) for v in verdicts)
+        for key, epoch in dict.fromkeys(keys):
+            if epoch is not None and self._epochs.get(key) != epoch:
+                self._new_model(key, epoch)
         if self._sensors is not None:
             for verdict in verdicts:
                 self._sensors.count(verdict, self._groups.of(verdict.stream_key))
@@ -332,12 +342,21 @@ class RunMetrics:
             self._withheld.labels(self._pipeline, group).inc(counts.n_withheld)
             self._reviews.labels(self._pipeline, group).inc(counts.n_reviews)
 
+    def _count_challenged(self, verdicts: Iterable[Verdict]) -> None:
+        found = Counter(
+            (learning.judge, "yes" if learning.other is not verdict.label else "no")
+            for verdict in verdicts
+            if (learning := verdict.learning) and learning.other is not None
+        )
+        for names, count in found.items():
+            self._challenged.labels(self._pipeline, *names).inc(count)
+
     def incidents(self, incidents: Iterable[Incident]) -> None:
         """Export which incidents are open now."""
         self._incidents.show(incidents)
 
-    def _new_model(self, stream_key: str, epoch: int) -> None:
-        self._epochs[stream_key] = epoch
+    def _new_model(self, key: str, epoch: int) -> None:
+        self._epochs[key] = epoch
         self._model_swaps.labels(self._pipeline).inc()
         self._trained.labels(self._pipeline).set(self._clock())
 

@@ -18,9 +18,9 @@ import msgspec
 from rejex_stream.monitor import Alarm
 from rejex_stream.monitor.alarm import AlarmKind
 from rejex_stream.operate.incidents import Flood
-from rejex_stream.types import Incident, IncidentState
+from rejex_stream.types import Incident, IncidentState, spoken
 
-__all__ = ["Alert", "Event", "Told", "alert_of", "event_of", "log_incident"]
+__all__ = ["Alert", "Event", "Told", "alert_of", "cloud_event", "event_of", "log_incident"]
 
 _log = logging.getLogger(__name__)
 Told: TypeAlias = Alarm | Incident | Flood
@@ -96,6 +96,7 @@ def alert_of(told: Told, pipeline: str, console_url: str | None = None) -> Alert
     if told.sensors != (told.stream_key,):
         labels |= {"sensor_group": told.stream_key}
         del labels["stream"]
+    labels |= {} if told.mode is None else {"mode": told.mode}
     channels = ", ".join(found.channel for found in told.channels[:_MOST_CHANNELS])
     annotations = {
         "summary": sentence_of(told),
@@ -124,9 +125,10 @@ def sentence_of(incident: Incident) -> str:
     'WT-03 is not as usual since 1970-01-01T00:00:00+00:00: of 22 events 15 are anomalies, 4 \
 rejected, peak severity 7.2. It waits for an answer.'
     """
+    whose = spoken(incident.stream_key, incident.mode)
     counts = f"of {incident.n_events} events {incident.n_anomalies} are anomalies"
     return (
-        f"{incident.stream_key} is not as usual since {_text(incident.onset_ms)}: {counts}, "
+        f"{whose} is not as usual since {_text(incident.onset_ms)}: {counts}, "
         f"{incident.n_rejected} rejected, peak severity {incident.peak_severity:.1f}. "
         f"It {_STATE[incident.state]}."
     )
@@ -142,6 +144,7 @@ def log_incident(incident: Incident) -> None:
             "event": "incident",
             "state": incident.state.value,
             "stream": incident.stream_key,
+            "mode": incident.mode,
             "topic": incident.position.topic,
             "partition": incident.position.partition,
             "offset": incident.position.offset,
@@ -152,7 +155,7 @@ def log_incident(incident: Incident) -> None:
 def event_of(told: Told, pipeline: str) -> Event:
     """Return the CloudEvent of something that changed."""
     if isinstance(told, Alarm):
-        where = f"{told.stream_key}/{told.position}"
+        where = f"{told.stream_key}/{told.position}{'' if told.mode is None else '/' + told.mode}"
         key = f"{told.kind}/{told.alternative}/{where}"
         kind, subject, time_ms, data = "alarm", told.stream_key, told.event_time_ms, _data_of(told)
     elif isinstance(told, Flood):
@@ -163,13 +166,27 @@ def event_of(told: Told, pipeline: str) -> Event:
         kind, subject, time_ms = "incident", told.stream_key, told.changed_ms
         data = msgspec.to_builtins(told)
         data |= {"position": str(told.position), "message": sentence_of(told)}
-    name = str(uuid.uuid5(_NAMESPACE, f"{pipeline}/{key}"))
+    return cloud_event(pipeline, kind, key, subject or pipeline, time_ms, data)
+
+
+def cloud_event(  # noqa: PLR0917
+    source: str, kind: str, key: str, subject: str, time_ms: int, data: Mapping[str, Any]
+) -> Event:
+    """Return an event of a source; the same `key` gives the same id.
+
+    Examples
+    --------
+    >>> one = cloud_event("farm", "alarm", "k", "T07", 0, {})
+    >>> one.id == cloud_event("farm", "alarm", "k", "T07", 5, {}).id
+    True
+    """
+    name = str(uuid.uuid5(_NAMESPACE, f"{source}/{key}"))
     event = {
         "specversion": "1.0",
         "id": name,
-        "source": f"/rejex-stream/{pipeline}",
+        "source": f"/rejex-stream/{source}",
         "type": f"io.github.rejex-stream.{kind}.v1",
-        "subject": subject or pipeline,
+        "subject": subject,
         "time": _text(time_ms),
         "datacontenttype": "application/json",
         "data": data,
@@ -187,6 +204,8 @@ def _alarm_alert(alarm: Alarm, pipeline: str) -> Alert:
     }
     if alarm.stream_key is not None:
         labels["stream"] = alarm.stream_key
+    if alarm.mode is not None:
+        labels["mode"] = alarm.mode
     annotations = {
         "summary": alarm.message,
         "guarantee": alarm.guarantee,
@@ -201,6 +220,7 @@ def _data_of(alarm: Alarm) -> dict[str, Any]:
         "kind": alarm.kind.value,
         "direction": alarm.alternative.value,
         "stream": alarm.stream_key,
+        "mode": alarm.mode,
         "event": str(alarm.position),
         "evidence": alarm.evidence,
         "threshold": alarm.threshold,

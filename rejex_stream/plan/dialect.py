@@ -5,31 +5,41 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
 from rejex_stream.decode.mapping import TimeUnit, Unreadable, parse_moment, to_epoch_ms
 from rejex_stream.decode.numbers import MISSING_TEXTS, number_reader
 
-__all__ = ["Marks", "Written", "find_marks", "find_times", "is_header"]
+__all__ = [
+    "Marks",
+    "Written",
+    "find_marks",
+    "find_missing",
+    "find_times",
+    "is_header",
+    "is_second_header",
+]
 
 _ENOUGH = 0.95
+_MOST_MISSING = 5
 _DATES = (
     "%d.%m.%Y", "%d.%m.%y", "%m/%d/%Y", "%d/%m/%Y", "%m/%d/%y", "%d/%m/%y", "%d-%m-%Y", "%m-%d-%Y",
     "%Y/%m/%d", "%Y.%m.%d", "%d-%b-%Y", "%d-%b-%y", "%d %b %Y", "%b %d %Y", "%b %d, %Y", "%Y-%m-%d",
-    "%d%b%Y", "%Y%m%d",
+    "%d%b%Y", "%Y%m%d", "%d %B %Y", "%B %d, %Y", "%B %d %Y", "%Y %m %d",
 )  # fmt: skip
 _CLOCKS = (
     "%H:%M:%S", "%H:%M", "%H:%M:%S.%f", "%H:%M:%S,%f", "%I:%M:%S %p", "%I:%M %p", "%H.%M.%S",
-    "%H.%M", "%H%M%S", "%H%M",
+    "%H.%M", "%H%M%S", "%H%M", "%H",
 )  # fmt: skip
 _FORMATS = tuple(
     date + between + clock + zone
     for date in _DATES
     for between, clock in (("", ""), *itertools.product((" ", "T", ", ", ""), _CLOCKS))
     for zone in ("", " %z", "%z")
-    if between or not clock or (date == "%Y%m%d" and ":" not in clock and "." not in clock)
+    if between or not clock or (date == "%Y%m%d" and clock in ("%H%M%S", "%H%M"))
 )
 _MARKS = {format: frozenset(re.sub("%.| ", "", format).casefold()) for format in _FORMATS}
 """What stands between the numbers of a format."""
@@ -71,6 +81,22 @@ def find_marks(cells: Iterable[str], delimiter: str = ",") -> Marks:
         read = number_reader(*choice)
         found.append(sum(read(cell) is not None for cell in cells))
     return choices[found.index(max(found))]
+
+
+def find_missing(columns: Mapping[str, Sequence[str]], marks: Marks) -> tuple[str, ...]:
+    """Find the texts that stand for no value: they come back in columns of numbers. O(cells).
+
+    Examples
+    --------
+    >>> find_missing({"flow": ["1.5", "Bad", "1.7", "1.8", "Bad"]}, Marks(".", None))
+    ('Bad',)
+    """
+    read, found = number_reader(*marks), Counter[str]()
+    for cells in columns.values():
+        texts = Counter(cell for cell in cells if read(cell) is None)
+        if texts.total() < len(cells) / 2 and not any(map(str.isdigit, "".join(texts))):
+            found.update({text: n for text, n in texts.items() if n > 1 and text not in columns})
+    return tuple(text for text, _ in found.most_common(_MOST_MISSING))
 
 
 def find_times(cells: Sequence[str]) -> Written | None:
@@ -117,6 +143,29 @@ def is_header(rows: Sequence[Sequence[str]], marks: Marks) -> bool:
     False
     """
     read = number_reader(*marks)
+    same, other, numbered = _likeness(rows, marks)
+    counted = [value for value in numbered if value is not None]
+    is_count = len(counted) > 1 and {b - a for a, b in itertools.pairwise(counted)} == {1.0}
+    if not same + other:  # all is text
+        return not any(read(cell) is not None for cell in rows[0] if cell.strip())
+    return other > same or (other > 0 and is_count)
+
+
+def is_second_header(rows: Sequence[Sequence[str]], marks: Marks) -> bool:
+    """Whether the row below the header is no data either: units, or names below groups.
+
+    Examples
+    --------
+    >>> is_second_header([["t", "flow"], ["s", "m3/h"], ["0", "1.5"], ["1", "2"]], Marks(".", None))
+    True
+    """
+    same, other, _ = _likeness(rows[1:], marks)
+    return other > 1 and not same
+
+
+def _likeness(rows: Sequence[Sequence[str]], marks: Marks) -> tuple[int, int, list[float | None]]:
+    """Count the cells of the first row that are like those below, and those that are not."""
+    read = number_reader(*marks)
     same = other = 0
     numbered = []
     for column in itertools.zip_longest(*rows[:200], fillvalue=""):
@@ -133,11 +182,7 @@ def is_header(rows: Sequence[Sequence[str]], marks: Marks) -> bool:
             continue
         same += like
         other += not like
-    counted = [value for value in numbered if value is not None]
-    is_count = len(counted) > 1 and {b - a for a, b in itertools.pairwise(counted)} == {1.0}
-    if not same + other:  # all is text
-        return not any(read(cell) is not None for cell in rows[0] if cell.strip())
-    return other > same or (other > 0 and is_count)
+    return same, other, numbered
 
 
 def _is_compact(cells: Sequence[str]) -> bool:

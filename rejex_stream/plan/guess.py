@@ -9,22 +9,30 @@ import csv
 import itertools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rejex_stream.decode.mapping import TimeUnit, Unreadable, printable, to_epoch_ms
 from rejex_stream.decode.numbers import MISSING_TEXTS, number_reader
+from rejex_stream.decode.times import joined
 from rejex_stream.errors import ConfigError
-from rejex_stream.plan.dialect import Marks, Written, find_times
+from rejex_stream.plan.dialect import Marks, Written, find_missing, find_times
 
 _PLAIN = Marks(".", None)
-__all__ = ["TableGuess", "guess_table", "split_rows"]
+__all__ = ["TableGuess", "guess_table", "split_all", "split_rows"]
 
 _TIME = re.compile(
     r"^(time|timestamp|datetime|date|date_?time|ts|t|when|event_?time.*|.*_(time|at|ts)"
     r"|(time|date|timestamp)_.*|datum|zeit|zeitpunkt|zeitstempel|datum_.*|messzeit.*|fecha|heure"
     r"|horodatage|tijd)$"
 )
+_CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[AaPp][Mm])?")
+_CLOCK_NAME = re.compile(
+    r"^((local_?|utc_?)?time(_?of_?day)?|uhrzeit|zeit|clock|hora|heure|tijd|hour|stunde)$"
+)
+_PARTS = ("year|jahr|yyyy", "month|monat|mon", "day|tag", "hour|stunde|hr", "minute|min")
+"""Columns that make a time together, by their names."""
+_DAYS = (20_000, 80_000)  # of spreadsheets: 1954 to 2119
 _WHO = (
     r"sensor|device|machine|unit|asset|meter|station|site|pump|motor|valve|engine|turbine|node"
     r"|source|well|tank|line|plant|road|location|id|name|key|messstelle|messpunkt|pumpe|anlage"
@@ -40,6 +48,8 @@ _LABEL = re.compile(
     r"|event)$",
     re.I,
 )
+_MODE = re.compile(r"^(op(erat\w*)?_?)?(mode|state|status|regime|betriebsart|zustand)$", re.I)
+_MOST_MODES = 8  # and a mode lasts for more events than that
 _ASIDE = re.compile(r"^(index|row|split|fold|changepoint|change_?point|rul|unnamed.*|)$", re.I)
 _MISSING = MISSING_TEXTS
 _ONE = "-"
@@ -58,7 +68,7 @@ class TableGuess:
     Attributes
     ----------
     time, time_unit
-        The event time; without one, rows are taken as one second apart.
+        The event time, or the columns that make it; without one, rows are one second apart.
     sensor
         The sensor's name; without one, the table is one sensor.
     label
@@ -69,17 +79,21 @@ class TableGuess:
         Columns left out, each with the reason.
     flags
         Channels that are read, and kept out of the distance: they take at most two values.
+    missing
+        Texts that stand for no value.
     time_format
         Of times that are neither a number nor ISO 8601.
     tag
         The column that names the quantity, where a row holds one value.
+    mode, n_modes
+        The column of the operating mode, where somebody named it, and how many there are.
     marks
         Of the numbers.
     doubts
         What else it could be, a sentence each with what to write.
     """
 
-    time: str | None
+    time: str | tuple[str, ...] | None
     time_unit: TimeUnit
     sensor: str | None
     label: str | None
@@ -90,13 +104,21 @@ class TableGuess:
     marks: Marks = _PLAIN
     doubts: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
+    mode: str | None = None
+    n_modes: int | None = None
+    missing: tuple[str, ...] = ()
 
     @property
     def time_said(self) -> str:
         """What is taken for the time, for people."""
         if self.time is None:
             return "none: rows 1 s apart"
-        return f"{self.time} ({self.time_format or self.time_unit})"
+        return f"{' and '.join(self.times)} ({self.time_format or self.time_unit})"
+
+    @property
+    def times(self) -> tuple[str, ...]:
+        """The columns that make the time."""
+        return (self.time,) if isinstance(self.time, str) else self.time or ()
 
     @property
     def flags_said(self) -> tuple[str, ...]:
@@ -111,7 +133,7 @@ class TableGuess:
     def time_settings(self, time_zone: str | None) -> dict[str, object]:
         """Return the settings of ``[input]`` that say how the time is read."""
         return {
-            "time": self.time,
+            "time": list(self.time) if isinstance(self.time, tuple) else self.time,
             "time_unit": None if self.time is None or self.time_format else self.time_unit,
             "time_format": self.time_format,
             "time_zone": time_zone,
@@ -127,6 +149,22 @@ class TableGuess:
             said.append(f"label: {self.label}")
         said += [f"left out: {name} ({why})" for name, why in self.aside.items()]
         return "\n".join(said)
+
+
+def split_all(lines: Sequence[str], delimiter: str) -> list[list[str]]:
+    """Split lines of CSV as :func:`~rejex_stream.decode.csv.split_row` does, each as a row.
+
+    Raises
+    ------
+    csv.Error
+        If a row is too large to be one.
+    """
+    if delimiter == " ":
+        rows = [line.split() for line in lines]
+    else:
+        rows = list(csv.reader(lines, delimiter=delimiter, skipinitialspace=True))
+    width = len(rows[0])
+    return [row[:width] if not "".join(row[width:]).strip() else row for row in rows]
 
 
 def split_rows(lines: Sequence[str]) -> tuple[str, list[list[str]]]:
@@ -145,14 +183,14 @@ def split_rows(lines: Sequence[str]) -> tuple[str, list[list[str]]]:
     if not lines:
         raise ConfigError("the table is empty: expected a header and rows.")
     best: tuple[int, str, list[list[str]]] = (0, ",", [])
-    for delimiter in (",", ";", "\t", "|"):
+    for delimiter in (",", ";", "\t", "|", " "):
         try:
-            rows = list(csv.reader(lines, delimiter=delimiter))
+            rows = split_all(lines, delimiter)
         except csv.Error:
             continue
         width = len(rows[0])
         even = sum(len(row) == width for row in rows)
-        if width > 1 and even > 0.9 * len(rows) and width > best[0]:
+        if width > 1 and even > 0.9 * len(rows) and width > best[0] * (1 + (delimiter == " ")):
             best = (width, delimiter, rows)
     if best[0] == 0:  # one column
         return ",", [[line] for line in lines]
@@ -163,14 +201,16 @@ def guess_table(
     header: Sequence[str],
     rows: Sequence[Sequence[str]],
     *,
-    time: str | None = None,
+    time: str | Sequence[str] | None = None,
     sensor: str | None = None,
     label: str | None = None,
     channels: Sequence[str] = (),
     flags: Sequence[str] | None = None,
     tag: str | None = None,
+    mode: str | None = None,
     time_format: str | None = None,
     marks: Marks = _PLAIN,
+    missing: Sequence[str] | None = None,
     named: bool = True,
 ) -> TableGuess:
     """Say what each column is, from its name and a sample of its values.
@@ -179,7 +219,7 @@ def guess_table(
     ----------
     header, rows
         Column names, and the cells of some rows.
-    time, sensor, label, channels, flags, tag, time_format, marks
+    time, sensor, label, channels, flags, tag, mode, time_format, marks, missing
         What is known already; the rest is guessed. The sensor ``-`` says that there is only one,
         the flag ``-`` that there is none. A flag is a channel.
     named
@@ -200,50 +240,56 @@ def guess_table(
     """
     no_flags = flags is not None and list(flags) == [_ONE]
     meant = () if no_flags else tuple(flags or ())
-    for name in (time, sensor if sensor != _ONE else None, label, tag, *channels, *meant):
+    times = (time,) if isinstance(time, str) else tuple(time or ())
+    one = sensor if sensor != _ONE else None
+    for name in (*times, one, label, tag, mode, *channels, *meant):
         if name is not None and name not in header:
             raise ConfigError(
                 f"there is no column {printable(name)}: the columns are {', '.join(header)}."
             )
-    read = number_reader(*marks)
     cells = {
         name: [row[i].strip() for row in rows if len(row) == len(header)]
         for i, name in enumerate(header)
     }
-    time, written = _find_time(header, cells, time, time_format, channels, named=named)
-    doubts: list[str] = []
-    if written is not None and written.other is not None:
+    absent = find_missing(cells, marks) if missing is None else tuple(missing)
+    read = number_reader(*marks, absent)
+    asked = bool(times)
+    times, moment_cells, written = _find_time(
+        header, cells, times, time_format, channels, named=named
+    )
+    doubts = _time_doubts(cells, times, written, asked=asked)
+    if absent and missing is None:
         doubts.append(
-            f"the time is read as {written.format}; if it is {written.other}, give "
-            f"--time-format '{written.other}'"
+            f"{', '.join(map(printable, absent))} is taken for no value; --missing says which "
+            "texts are, --missing '' that none is"
         )
     label = label or _first(
         header,
         _LABEL,
         lambda name: _is_label(cells[name], read),
-        time,
+        *times,
         sensor,
         tag,
+        mode,
         *channels,
         *meant,
     )
     numeric = [
         name
         for name in header
-        if name not in (time, sensor, label, tag) and _why_not(name, cells[name], read) is None
+        if name not in (*times, sensor, label, tag, mode)
+        and _why_not(name, cells[name], read) is None
     ]
-    moments = _moments(cells[time], written) if time is not None and written is not None else []
-    taken = (time, label, *channels, *meant)
+    moments = _moments(moment_cells, written) if written is not None else []
+    taken = (*times, label, mode, *channels, *meant)
     sensor, tag, said = _who(header, cells, moments, taken, sensor, tag, numeric, read)
     doubts += said
     found: list[str] = []
     aside: dict[str, str] = {}
     for name in header:
-        if name in (time, sensor, tag, label):
+        if name in (*times, sensor, tag, label, mode):
             continue
         why = _why_not(name, cells[name], read)
-        if header.count(name) > 1 and name not in aside:
-            why = "several columns have this name: rename them, or give --columns"
         if name in channels or name in meant or (not channels and why is None):
             found.append(name)
         elif not channels:
@@ -254,8 +300,10 @@ def guess_table(
             "the table is written with --delimiter, --decimal, --thousands and --encoding. "
             + "; ".join(f"{printable(name)}: {why}" for name, why in list(aside.items())[:10])
         )
+    named_so = [name for name in header if name not in (*times, sensor, tag, label)]
+    doubts += [] if mode is not None else _modes_said(named_so, cells)
     return TableGuess(
-        time,
+        (times if len(times) > 1 else times[0]) if times else None,
         written.unit if written else "ms",
         sensor,
         label,
@@ -266,38 +314,120 @@ def guess_table(
         marks,
         tuple(doubts),
         tuple(meant) if flags is not None else _flags(found, cells, read),
+        mode,
+        None if mode is None else max(1, len(set(cells[mode]))),
+        absent,
     )
+
+
+def _modes_said(names: Sequence[str], cells: dict[str, list[str]]) -> Iterator[str]:
+    """Say which column looks like an operating mode: by its name, few values that stay."""
+    for name in names:
+        given = cells[name]
+        runs = 1 + sum(a != b for a, b in itertools.pairwise(given))
+        if _MODE.match(_plain(name)) and 2 <= len(set(given)) <= _MOST_MODES < len(given) / runs:
+            yield (
+                f"mode: {printable(name)} looks like an operating mode, {len(set(given))} values; "
+                f"--mode {name} judges each apart, with a warm-up of its own"
+            )
 
 
 def _find_time(
     header: Sequence[str],
     cells: dict[str, list[str]],
-    time: str | None,
+    times: tuple[str, ...],
     time_format: str | None,
     channels: Sequence[str],
     *,
     named: bool,
-) -> tuple[str | None, Written | None]:
-    if time is not None:
-        written = Written("iso8601", time_format) if time_format else find_times(cells[time])
-        if written is None:
+) -> tuple[tuple[str, ...], list[str], Written | None]:
+    """Find the columns of the time; return them, their texts put together and how to read them."""
+
+    def read(*names: str) -> tuple[tuple[str, ...], list[str], Written | None]:
+        texts = cells[names[0]]
+        if len(names) > 1:
+            parts = zip(*(cells[name] for name in names), strict=True)
+            texts = [joined(part) or "" for part in parts]
+        written = Written("iso8601", time_format) if time_format else find_times(texts)
+        return names, texts, written
+
+    if times:
+        found = read(*times)
+        if found[2] is None:
             raise ConfigError(
-                f"column {printable(time)} holds no time that can be read, such as "
-                f"{printable(next(iter(cells[time]), ''))}: give --time-format, in the signs of "
-                "strptime."
+                f"column {' and '.join(map(printable, times))} holds no time that can be read, "
+                f"such as {printable(next(iter(found[1]), ''))}: give --time-format, in the signs "
+                "of strptime."
             )
-        return time, written
+        return found
     free = [name for name in header if name not in channels]
     by_name = [name for name in free if _TIME.match(_plain(name))]
     texts = [name for name in free if name not in by_name and _is_text(cells[name])]
     for name in by_name + texts:
-        if written := Written("iso8601", time_format) if time_format else find_times(cells[name]):
-            return name, written
+        if (found := read(name))[2]:
+            clock = _clock_beside(name, free, cells, time_format)
+            return found if clock is None else read(name, clock)
+    parts = [next((n for n in free if re.fullmatch(p, _plain(n))), None) for p in _PARTS]
+    given = list(itertools.takewhile(lambda part: part is not None, parts))
+    if len(given) > 2:
+        time_format = time_format or "%Y %m %d %H %M"[: 3 * len(given) - 1]
+        found = read(*map(str, given))
+        known = _moments(found[1], Written("iso8601", time_format))
+        if known.count(None) < 0.1 * len(known):
+            return found
     for name in free if not named else ():
-        written = find_times(cells[name])
-        if written and _is_clock(_moments(cells[name], written)):
-            return name, written
-    return None, None
+        found = read(name)
+        if found[2] and _is_clock(_moments(found[1], found[2])):
+            return found
+    return (), [], None
+
+
+def _time_doubts(
+    cells: dict[str, list[str]], times: tuple[str, ...], written: Written | None, *, asked: bool
+) -> list[str]:
+    doubts = []
+    if len(times) > 1 and not asked:
+        doubts.append(
+            f"the time is made of {' and '.join(map(printable, times))}; --time says otherwise"
+        )
+    if written is not None and written.other is not None:
+        doubts.append(
+            f"the time is read as {written.format}; if it is {written.other}, give "
+            f"--time-format '{written.other}'"
+        )
+    if written == Written("s"):
+        first = next(iter(cells[times[0]]), "")
+        if _DAYS[0] < (_number(first) or 0.0) < _DAYS[1]:
+            doubts.append(
+                f"the time is read as seconds since 1970; if {first} is a day as spreadsheets "
+                "count them, format the column as a date and save it again"
+            )
+    for name in () if times else [name for name in cells if _TIME.match(_plain(name))]:
+        doubts.append(
+            f"{name} is called a time and holds none that can be read, such as "
+            f"{printable(next(iter(cells[name]), ''))}: give --time {printable(name)} and "
+            "--time-format, in the signs of strptime"
+        )
+    return doubts
+
+
+def _clock_beside(
+    day: str, free: Sequence[str], cells: dict[str, list[str]], time_format: str | None
+) -> str | None:
+    """Return the column with the time of day, where another has days that come back."""
+    days = [joined([cell]) or "" for cell in cells[day]]
+    if sum(":" in cell for cell in days) or len(set(days)) == len(days):
+        return None
+    for name in free:
+        clocks = sum(_CLOCK.fullmatch(cell) is not None for cell in cells[name])
+        if name != day and (clocks > 0.9 * len(days) or _CLOCK_NAME.match(_plain(name))):
+            texts = [joined(pair) or "" for pair in zip(days, cells[name], strict=True)]
+            written = Written("iso8601", time_format) if time_format else find_times(texts)
+            if written is not None and written.unit == "iso8601":
+                known = _moments(texts, written)
+                if known.count(None) < 0.1 * len(known):
+                    return name
+    return None
 
 
 def _is_text(cells: Sequence[str]) -> bool:
@@ -437,7 +567,8 @@ def _why_not(name: str, cells: Sequence[str], read: Callable[[str], float | None
     if not given:
         return "empty"
     if len(numbers) < 0.95 * len(given):
-        return "not numbers"
+        odd = next(cell for cell in given if read(cell) is None)
+        return f"not numbers, such as {printable(odd, 30)}"
     if len(set(numbers)) == 1:
         return "never changes"
     steps = {round(b - a, 9) for a, b in itertools.pairwise(numbers)}

@@ -47,6 +47,7 @@ def suggest(
     detector: str = DEFAULT,
     seed: int = 0,
     flags: tuple[str, ...] = (),
+    n_modes: int | None = None,
 ) -> Suggestion:
     """Choose window, budget, features and refits for a table, where they are not given.
 
@@ -66,6 +67,8 @@ def suggest(
         Root of every seed.
     flags
         Channels that stay out of the distance.
+    n_modes
+        Operating modes that share the rows; ``None``: they are not told apart.
 
     Raises
     ------
@@ -89,6 +92,7 @@ def suggest(
     burst = None if rate is None else LEAST_BURST
     policy = RejectionPolicy(contamination, tolerance=tolerance, rate=rate, burst=burst)
     least = policy.first_window
+    n_rows //= n_modes or 1
     per_sensor, pooled = n_rows // n_sensors, False
     if window is None:
         if n_sensors > 1 and per_sensor // 4 < least:
@@ -112,7 +116,8 @@ def suggest(
         features = replace(features, features=columns)
         notes.append("features: the one channel and its change since the event before")
     schedule = RefitSchedule.for_window(window)
-    spec = EngineSpec(made, features, policy, window, schedule, seed, evidence=False)
+    modes = n_modes is not None
+    spec = EngineSpec(made, features, policy, window, schedule, seed, evidence=False, modes=modes)
     if spec.features.preset is not None:
         notes.append(
             f"features: {spec.features.preset}, {len(spec.features.names)} columns; channels of at "

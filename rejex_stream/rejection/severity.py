@@ -2,10 +2,12 @@
 
 The rank decides the verdict and stops at n: 5 and 20 standard deviations beyond the largest
 reference score are the same rank. Severity is -log10 of the tail probability of the score under
-the reference scores, so 3 is one event in 1,000. Up to the largest of them it is the conformal
-p-value (#{s_i >= s} + 1) / (n + 1), which is exact: exchangeable scores reach a severity of x with
-a probability of at most 10^-x, whatever ties there are. Beyond, an exponential tail goes on from
-there, whose mean is the mean excess of the largest scores above a high quantile (peaks over
+the reference scores, so 3 is one event in 1,000. A verdict's severity goes by the scores that its
+model was calibrated with (:class:`Tail`): they stand still until the next model, so that a fault
+which fills the window makes the rest of it no less severe. Up to the largest of them it is the
+conformal p-value (#{s_i >= s} + 1) / (n + 1), which is exact: exchangeable scores reach a severity
+of x with a probability of at most 10^-x, whatever ties there are. Beyond, an exponential tail goes
+on from there, whose mean is the mean excess of the largest scores above a high quantile (peaks over
 threshold). That is a model, not a promise: right for tails that fall exponentially, too small for
 lighter ones (normal), too large for heavier ones (powers).
 
@@ -19,18 +21,22 @@ References
 from __future__ import annotations
 
 import math
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
 from functools import lru_cache
 
+from rejex_stream.rejection.ahead import WindowAhead
 from rejex_stream.rejection.window import ScoreWindow
 
-__all__ = ["LARGEST_SEVERITY", "severity", "severity_table"]
+__all__ = ["LARGEST_SEVERITY", "Tail", "severity", "severity_table"]
 
 LARGEST_SEVERITY = 1e6
 """Where severities end; beyond it lie scores that have left the scale of the window altogether."""
 _LN_10 = math.log(10.0)
 
 
-def severity(window: ScoreWindow, score: float, below: int) -> float:
+def severity(window: ScoreWindow | WindowAhead, score: float, below: int) -> float:
     """Return -log10 of the tail probability of a score that is not in the window yet.
 
     Parameters
@@ -65,10 +71,50 @@ def severity(window: ScoreWindow, score: float, below: int) -> float:
     if below < n:
         return _of_rank(below, n)
     largest = window.order_statistic(n)
-    beyond, scale = score - largest, _LN_10 * _mean_excess(window, n, largest)
+    return _beyond(n, score - largest, _LN_10 * _mean_excess(window, n, largest))
+
+
+class Tail:
+    """The same among scores that stand still: O(log n) a score, in plain bisection.
+
+    Parameters
+    ----------
+    scores
+        Finite, at least two, not all the same; in any order.
+
+    Examples
+    --------
+    >>> tail = Tail([i / 1000 for i in range(1, 1001)])
+    >>> [round(tail(score), 1) for score in (0.5, 1.0, 1.001, 1.1)]
+    [0.3, 2.7, 3.0, 5.7]
+    """
+
+    __slots__ = ("_of_ranks", "_scale", "ordered")
+
+    def __init__(self, scores: Sequence[float]) -> None:
+        window = ScoreWindow(len(scores), scores)
+        n = len(window)
+        self.ordered = array("d", window.largest(n))  # 8 bytes each
+        self._of_ranks = severity_table(n)
+        self._scale = _LN_10 * _mean_excess(window, n, self.ordered[-1])
+
+    @classmethod
+    def of(cls, scores: Sequence[float]) -> Tail | None:
+        """Return it; ``None`` where they say nothing of how rare a score is."""
+        return cls(scores) if len(scores) > 1 and min(scores) < max(scores) else None
+
+    def __call__(self, score: float) -> float:
+        """Return the severity of a finite score."""
+        below = bisect_left(self.ordered, score)
+        if below < len(self.ordered):
+            return self._of_ranks[below]
+        return _beyond(below, score - self.ordered[-1], self._scale)
+
+
+def _beyond(n: int, excess: float, scale: float) -> float:
     if scale == 0.0:  # lost: a few of the smallest floats lie apart
         return LARGEST_SEVERITY
-    return min(math.log10(n + 1) + beyond / scale, LARGEST_SEVERITY)
+    return min(math.log10(n + 1) + excess / scale, LARGEST_SEVERITY)
 
 
 @lru_cache(maxsize=64)
@@ -81,7 +127,7 @@ def _of_rank(below: int, n: int) -> float:
     return math.log10((n + 1) / (n - below + 1))
 
 
-def _mean_excess(window: ScoreWindow, n: int, largest: float) -> float:
+def _mean_excess(window: ScoreWindow | WindowAhead, n: int, largest: float) -> float:
     """Return the mean of the largest scores above the one before them.
 
     Of the sqrt(n) largest, or as many more as are tied at the top: else a quantised sensor would

@@ -6,13 +6,15 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 from msgspec.structs import replace
 
+from rejex_stream.rejection.ahead import SHORTEST, WindowAhead
 from rejex_stream.rejection.band import RejectionBand
 from rejex_stream.rejection.budget import RejectionPolicy
 from rejex_stream.rejection.exceed import stability_at, stability_table
 from rejex_stream.rejection.governor import Governor
-from rejex_stream.rejection.severity import severity, severity_table
+from rejex_stream.rejection.severity import Tail, severity, severity_table
 from rejex_stream.rejection.window import ScoreWindow, mid_rank
 from rejex_stream.types import Label, Reading, Reason, Status, Verdict
 
@@ -78,8 +80,11 @@ class Watcher(Protocol):
     still: bool
     incident: str | None
 
-    def see(self, verdict: Verdict) -> bool:
-        """Look at a verdict given while the reference stands still; return whether to stop."""
+    def see(self, verdict: Verdict, severity: float | None) -> bool:
+        """Look at a verdict given while the reference stands still; return whether to stop.
+
+        Its severity is that among the reference scores of the moment; ``None``: it has none.
+        """
         ...
 
     def stop(self) -> None:
@@ -105,6 +110,14 @@ class Judge:
     watcher
         Sees what may be the beginning of something, if given.
 
+    Attributes
+    ----------
+    window
+        The reference scores.
+    tail
+        The scores that the model was calibrated with, by which a verdict's severity goes; ``None``:
+        by the window, as it is for models that learn.
+
     Notes
     -----
     O(log n) per event. Nothing of scipy runs per event once the window is full: bands are cached
@@ -121,6 +134,7 @@ class Judge:
         "_policy",
         "_said_constant",
         "_watcher",
+        "tail",
         "window",
     )
 
@@ -133,6 +147,7 @@ class Judge:
     ) -> None:
         self._policy, self._watcher = policy, watcher
         self.window = ScoreWindow(capacity)
+        self.tail: Tail | None = None
         self._constant = False
         self._edges: tuple[float, float | None, float | None] | None = None
         self._edges_of: RejectionBand | None = None
@@ -164,8 +179,13 @@ class Judge:
             self._governor.restore(state["credit"])
         self._said_constant = bool(state["constant"])
 
+    def calibrate(self, scores: Iterable[float]) -> None:
+        """Start over with the scores that another model was calibrated with, oldest first."""
+        self.replace_window(scores)
+        self.tail = Tail.of(self.window.scores())
+
     def replace_window(self, scores: Iterable[float]) -> None:
-        """Start over with the reference scores of another model, oldest first."""
+        """Start over with other reference scores, oldest first."""
         finite = (score for score in scores if score - score == 0.0)
         self.window = ScoreWindow(self.window.capacity, finite)
         self._looked_again()
@@ -186,7 +206,7 @@ class Judge:
         readings: Sequence[Reading],
         which: Sequence[int],
         seq: int,
-        scores: Iterable[float],
+        scores: Sequence[float],
         epoch: int,
         verdicts: list[Verdict | None],
         *,
@@ -219,11 +239,25 @@ class Judge:
         if watcher is not None and not still:
             level, least, ordinary = watcher.level, watcher.least, watcher.ordinary
             most, since, limit = watcher.most, watcher.since, watcher.limit
-        policy, window, governed = self._policy, self.window, self._governor is not None
-        rank_of, push, by_mid_rank = window.rank, window.push, policy.ties == "mid"
+        policy, governed = self._policy, self._governor is not None
+        full, ahead = self._full, None
+        window: ScoreWindow | WindowAhead = self.window
         capacity, n = window.capacity, len(window)
-        full = self._full
-        for i, score in zip(which, scores, strict=True):
+        ranks: Iterable[tuple[int, int]]
+        if (
+            len(scores) >= SHORTEST
+            and full is not None
+            and n == capacity
+            and not still
+            and np.isfinite(scores).all()
+        ):
+            ahead = WindowAhead(self.window, scores, n + 1 - max(1, full.band.edges[0]))
+            window, ranks = ahead, ahead.ranks
+        else:
+            ranks = map(window.rank, scores)  # of each when its turn has come
+        push, by_mid_rank = window.push, policy.ties == "mid"
+        tail, n_judged = self.tail, len(which)
+        for i, score, (below, at_or_below) in zip(which, scores, ranks, strict=True):
             key, sensor, time_ms, _, position = reading = readings[i]
             if score - score != 0.0:
                 verdict = rejected(reading, seq + i, Reason.UNSCORABLE, n, epoch)
@@ -232,10 +266,10 @@ class Judge:
                 verdicts[i] = verdict
                 if level and since is not None:
                     since.append((verdict, math.nan))
-                if held and watcher is not None and watcher.see(verdict):
-                    return which.index(i) + 1
+                if held and watcher is not None and watcher.see(verdict, None):
+                    n_judged = which.index(i) + 1
+                    break
                 continue
-            below, at_or_below = rank_of(score)
             ties = at_or_below - below
             rank = mid_rank(below, at_or_below) if ties and by_mid_rank else at_or_below
             if n < capacity and not self._speaks(n):
@@ -273,7 +307,7 @@ class Judge:
                     reason = _AMBIGUOUS if label is _REJECTED else None
                 edges = self._edges
                 if edges is None or judged is not self._edges_of:
-                    edges = self._edges = self._order_statistics(judged)
+                    edges = self._edges = self._order_statistics(judged, window)
                     self._edges_of = judged
                 if self._constant:
                     rare = ordinary
@@ -308,15 +342,17 @@ class Judge:
                     withheld,
                     band.lower if governed else None,
                     band.upper if governed else None,
-                    None if self._constant else rare,
+                    None if self._constant else rare if tail is None else tail(score),
                     status,
                     held,
                     planned,
                     incident,
                 )
             if still:
-                if watcher is not None and watcher.see(verdict):
-                    return which.index(i) + 1
+                said = None if verdict.severity is None else rare
+                if watcher is not None and watcher.see(verdict, said):
+                    n_judged = which.index(i) + 1
+                    break
                 continue
             evicted = push(score)
             if evicted is None:
@@ -327,8 +363,8 @@ class Judge:
                 lowest = self._edges[1]
                 if lowest is None or score >= lowest or evicted >= lowest:
                     self._edges = None
-            # Only a window whose other scores all equal the newcomer can have become constant.
-            self._constant = ties >= n - 1 and window.is_constant
+            # Constant where all others equal the newcomer, of which one has left.
+            self._constant = ties + (evicted != score) >= n
             if level or rare > least:
                 assert since is not None  # or nothing would be above `least`
                 level += (rare if rare < most else most) - ordinary
@@ -339,12 +375,14 @@ class Judge:
                     since.append((verdict, evicted))
                     if level >= limit:
                         assert watcher is not None  # nor would there be a limit
-                        watcher.level = level
                         watcher.stop()
-                        return which.index(i) + 1
+                        n_judged = which.index(i) + 1
+                        break
         if watcher is not None and not still:
             watcher.level = level
-        return len(which)
+        if ahead is not None:
+            ahead.settle()
+        return n_judged
 
     def _decide(
         self, band: RejectionBand, rank: int, time_ms: int
@@ -396,9 +434,12 @@ class Judge:
                 found.append(j)
         return found
 
-    def _order_statistics(self, band: RejectionBand) -> tuple[float, float | None, float | None]:
+    @staticmethod
+    def _order_statistics(
+        band: RejectionBand, window: ScoreWindow | WindowAhead
+    ) -> tuple[float, float | None, float | None]:
         """λ, and the scores at which rejecting begins and ends."""
-        at, n = self.window.order_statistic, band.n
+        at, n = window.order_statistic, band.n
         lower, flagged, above = band.edges
         return at(flagged), at(lower) if lower >= 1 else None, at(above) if above <= n else None
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 from sortedcontainers import SortedList
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.rejection.arguments import check_window
+from rejex_stream.types import FloatArray
 
 __all__ = ["ScoreWindow", "mid_rank"]
 
@@ -39,7 +42,8 @@ class ScoreWindow:
 
     Notes
     -----
-    One float object is shared by the two containers: about 40 bytes a score.
+    Two containers of plain numbers, a ring and a sorted list whose parts are arrays: about 17 bytes
+    a score, and numpy sees either without a copy. Zero has one sign in it.
 
     Examples
     --------
@@ -52,19 +56,20 @@ class ScoreWindow:
     0.9
     """
 
-    __slots__ = ("_add", "_bisect_left", "_bisect_right", "_fifo", "_remove", "_sorted", "capacity")
+    __slots__ = ("_add", "_oldest", "_remove", "_ring", "_sorted", "capacity")
 
     def __init__(self, capacity: int, scores: Iterable[float] = ()) -> None:
         self.capacity = check_window(capacity)
-        self._fifo: deque[float] = deque(map(_finite, scores), maxlen=self.capacity)
-        self._sorted: SortedList = SortedList(self._fifo)
-        self._bisect_left = self._sorted.bisect_left
-        self._bisect_right = self._sorted.bisect_right
+        self._ring = array("d", [_finite(score) + 0.0 for score in scores][-self.capacity :])
+        self._oldest = 0  # where it stands in a full ring
+        self._sorted: SortedList = SortedList(self._ring)
+        # Its parts may be any sequence that bisect and insort can change.
+        self._sorted._lists[:] = [array("d", part) for part in self._sorted._lists]
         self._add = self._sorted.add
         self._remove = self._sorted.remove
 
     def __len__(self) -> int:
-        return len(self._fifo)
+        return len(self._ring)
 
     def __repr__(self) -> str:
         return f"ScoreWindow({len(self)} of {self.capacity} scores)"
@@ -85,14 +90,33 @@ class ScoreWindow:
         """
         if score - score != 0.0:  # inf - inf and nan - nan are nan
             _finite(score)
-        fifo = self._fifo
-        evicted = None
-        if len(fifo) == self.capacity:
-            evicted = fifo[0]  # the bounded deque drops it by itself
-            self._remove(evicted)
-        fifo.append(score)
+        score += 0.0  # 0.0 of -0.0
+        ring, oldest = self._ring, self._oldest
+        if len(ring) < self.capacity:
+            ring.append(score)
+            self._add(score)
+            if len(ring) == 1:  # a list of its own making
+                self._sorted._lists[0] = array("d", self._sorted._lists[0])
+            return None
+        evicted = ring[oldest]
+        self._remove(evicted)
+        ring[oldest] = score
+        oldest += 1
+        self._oldest = oldest if oldest < self.capacity else 0
         self._add(score)
         return evicted
+
+    def push_all(self, scores: FloatArray) -> None:
+        """Push finite scores of shape (m,) into a full window, at once. O(n log n)."""
+        newest = np.concatenate((self.in_order(), scores + 0.0))[-self.capacity :]
+        np.frombuffer(self._ring)[:] = newest
+        self._oldest, newest = 0, np.sort(newest)
+        ordered, start = self._sorted, 0
+        for part in ordered._lists:  # as long as before, so nothing else changes but their ends
+            stop = start + len(part)
+            np.frombuffer(part)[:] = newest[start:stop]
+            start = stop
+        ordered._maxes[:] = [part[-1] for part in ordered._lists]
 
     def retract(self, evicted: Iterable[float | None]) -> None:
         """Take back the newest pushes, newest first, each with what it evicted. O(log n) each.
@@ -105,16 +129,26 @@ class ScoreWindow:
         >>> window.scores()
         [0.1, 0.4, 0.2]
         """
-        fifo = self._fifo
         for before in evicted:
-            self._remove(fifo.pop())
-            if before is not None:
-                fifo.appendleft(before)
-                self._add(before)
+            if before is None:
+                self._ring, self._oldest = array("d", self.in_order()), 0
+                self._remove(self._ring.pop())
+                continue
+            self._oldest = (self._oldest or self.capacity) - 1
+            self._remove(self._ring[self._oldest])
+            self._ring[self._oldest] = before
+            self._add(before)
 
     def rank(self, score: float) -> tuple[int, int]:
         """Return (#{window < score}, #{window <= score}) in O(log n)."""
-        return self._bisect_left(score), self._bisect_right(score)
+        ordered = self._sorted
+        at = bisect_left(ordered._maxes, score)
+        if at == len(ordered._maxes):
+            return len(ordered), len(ordered)
+        part = ordered._lists[at]
+        i = bisect_left(part, score)
+        below = ordered._loc(at, i)
+        return below, below if part[i] != score else ordered.bisect_right(score)
 
     def order_statistic(self, k: int) -> float:
         """Return the k-th smallest score, k in 1..len. O(log n).
@@ -124,7 +158,7 @@ class ScoreWindow:
         ConfigError
             If there is no such score.
         """
-        if not 1 <= k <= len(self._fifo):
+        if not 1 <= k <= len(self._ring):
             raise ConfigError(
                 f"There is no order statistic {k} in a window of {len(self)} scores: "
                 f"give a number from 1 to {len(self)}."
@@ -138,7 +172,7 @@ class ScoreWindow:
 
     def threshold(self, n_anomalies: int) -> float:
         """Return λ, the r-th largest score: a score at or above it is flagged. O(log n)."""
-        return self.order_statistic(len(self._fifo) - n_anomalies + 1)
+        return self.order_statistic(len(self._ring) - n_anomalies + 1)
 
     def tie_mass(self, n_anomalies: int) -> float:
         """Return the share of window scores equal to λ; above 0.01 quantised scores blur the label.
@@ -146,21 +180,26 @@ class ScoreWindow:
         O(log n).
         """
         below, at_or_below = self.rank(self.threshold(n_anomalies))
-        return (at_or_below - below) / len(self._fifo)
+        return (at_or_below - below) / len(self._ring)
 
     def scores(self) -> Sequence[float]:
         """Return the scores, oldest first. O(n)."""
-        return list(self._fifo)
+        scores: list[float] = self.in_order().tolist()
+        return scores
+
+    def in_order(self) -> FloatArray:
+        """Return the same as an array of shape (len,), a copy."""
+        ring: FloatArray = np.frombuffer(self._ring)
+        return np.concatenate((ring[self._oldest :], ring[: self._oldest]))
 
     def check_invariants(self) -> None:
         """Raise AssertionError unless both containers tell the same story. O(n log n)."""
-        assert len(self._fifo) == len(self._sorted) <= self.capacity
-        assert list(self._sorted) == sorted(self._fifo)
-        assert all(map(math.isfinite, self._fifo))
-        # A shared object per score is what keeps the memory at 40 bytes a score.
-        assert {id(s) for s in self._fifo} >= {id(s) for s in self._sorted} or len(
-            set(self._fifo)
-        ) < len(self._fifo)
+        self._sorted._check()
+        assert len(self._ring) == len(self._sorted) <= self.capacity
+        assert list(self._sorted) == sorted(self._ring)
+        assert all(map(math.isfinite, self._ring))
+        # Plain numbers are what keeps the memory at 17 bytes a score.
+        assert all(type(part) is array for part in self._sorted._lists)
 
 
 def _finite(score: float) -> float:

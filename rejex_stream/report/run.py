@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -16,11 +16,11 @@ from rejex_stream.config.assembly import (
     open_source,
     records_of,
 )
-from rejex_stream.encode import decode_dead_letter, decode_verdict
+from rejex_stream.encode import decode_dead_letter, decode_incidents, decode_verdict
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.monitor import MonitorConfig
 from rejex_stream.settings import toml
-from rejex_stream.types import Invalid, Reading, Record, Verdict
+from rejex_stream.types import Incident, Invalid, Reading, Record, Verdict
 
 __all__ = ["Channel", "Fault", "Run", "read_run"]
 
@@ -84,6 +84,8 @@ class Run:
         As text, to be shown.
     left_out
         Older events that are not among `events`.
+    incidents
+        As they stand, in the order in which they opened.
     """
 
     name: str
@@ -97,6 +99,7 @@ class Run:
     budget: float | None = None
     settings: str = ""
     left_out: int = 0
+    incidents: tuple[Incident, ...] = ()
 
 
 def read_run(config: Config, *, newest: int = _NEWEST) -> Run:
@@ -163,7 +166,17 @@ def read_run(config: Config, *, newest: int = _NEWEST) -> Run:
         budget=None if budget is None else budget.share,
         settings=_as_toml(config),
         left_out=written - len(verdicts),
+        incidents=tuple(_incidents(Path(places.incidents))),
     )
+
+
+def _incidents(path: Path) -> Iterable[Incident]:
+    """Return incidents as they stand, in the order in which they opened."""
+    found: dict[str, Incident] = {}
+    for told in map(decode_incidents, _lines(path)):
+        if isinstance(told, Incident):
+            found[told.id] = told
+    return found.values()
 
 
 def _not_followed(config: Config) -> object:

@@ -11,7 +11,7 @@ from rejex_stream.decode.mapping import printable
 from rejex_stream.outcomes import is_for_review
 from rejex_stream.report.findings import Event, FaultFindings, Findings
 from rejex_stream.report.words import after, in_words, number, percent, span
-from rejex_stream.types import Label, Verdict
+from rejex_stream.types import Incident, IncidentState, Label, Verdict, spoken
 
 __all__ = ["MARKS", "run_section"]
 
@@ -53,6 +53,7 @@ def run_section(findings: Findings) -> str:
 {_tiles(findings)}
 <p class="muted">{_rate_in_words(findings)}</p>
 {_charts(findings)}
+{_incidents(findings)}
 {known}
 {_table(findings, "For people to look at", "review items", _is_for_review)}
 {_table(findings, "Called anomalies", "events", _is_anomaly)}
@@ -136,6 +137,33 @@ arrow keys pan, plus and minus zoom, 0 shows all"><div class="tip" hidden></div>
 
 
 # --------------------------------------------------------------------------------------- tables
+def _incidents(findings: Findings) -> str:
+    """Return what was held, and what became of it."""
+    rows = "".join(
+        f"<tr><td>{escape(spoken(one.stream_key, one.mode))}</td><td>{_time(one.onset_ms)}</td>"
+        f'<td>{escape(_ended(one))}</td><td class="num">{one.n_events:,}</td>'
+        f'<td class="num">{one.n_anomalies:,}</td><td class="num">{one.n_rejected:,}</td></tr>'
+        for one in findings.run.incidents
+    )
+    if not rows:
+        return ""
+    return f"""
+<h3>Incidents: faults that were held</h3>
+<p class="muted">While an incident is open its reference stands still, so a fault that stays never \
+becomes normal by itself.</p>
+<div class="scroll"><table><thead><tr><th>Sensor</th><th>Since</th><th>What became of it</th>\
+<th class="num">Its events</th><th class="num">Anomalies</th><th class="num">Rejected</th></tr>\
+</thead><tbody>{rows}</tbody></table></div>"""
+
+
+def _ended(incident: Incident) -> str:
+    answered = "answered" if incident.answer else "not answered"
+    if incident.state is IncidentState.CLOSED:
+        return f"closed: {(incident.ended or '').replace('_', ' ')}, {answered}"
+    said = "" if incident.answer else ": fault, or new normal?"
+    return f"{incident.state}, {answered}{said}"
+
+
 def _faults(findings: Findings) -> str:
     rows = "".join(_fault(found) for found in findings.faults)
     return f"""
@@ -204,7 +232,7 @@ def _missed_because(findings: Findings, found: FaultFindings) -> str:
     same = [
         verdict
         for verdict in verdicts
-        if verdict.stream_key == worst.stream_key
+        if (verdict.stream_key, verdict.mode) == (worst.stream_key, worst.mode)
         and verdict.band_lower is not None
         and verdict.seq < worst.seq
     ]

@@ -1,33 +1,18 @@
-"""Which accepted events are audited: coins of known probability that nobody can foresee.
+"""Which accepted events are audited, and with which probability.
 
-A coin is a keyed hash of the event's position. Without the key nobody can aim an event past the
-audit, or say afterwards that the draw was arranged: the key's own hash, the *commitment*, is told
-before the first event, and whoever is shown the key later repeats every draw.
+The coins are those of :mod:`rejex_stream.rejection.coin`: nobody can foresee them.
 """
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.rejection.band import label_of, rank_edges
+from rejex_stream.rejection.coin import Coin, commitment
 from rejex_stream.types import Label, Position, Verdict
 
 __all__ = ["AuditDraw", "commitment"]
-
-_MOST_KEY_BYTES = 64
-
-
-def commitment(key: bytes) -> str:
-    """Return what is told of a key beforehand: its SHA-256 in hexadecimal.
-
-    Examples
-    --------
-    >>> commitment(b"sesame")[:12]
-    'd0c04f4b1951'
-    """
-    return hashlib.sha256(key).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -43,6 +28,9 @@ class AuditDraw:
         default `rate`.
     anomaly_rate
         Share of accepted anomalies; by default `rate`.
+    differ_rate
+        At least this share of those on which champion and challenger differ, where answers teach a
+        challenger.
     key
         Secret of the coin, at most 64 bytes; empty: anybody can repeat the draw, and foresee it.
 
@@ -62,17 +50,19 @@ class AuditDraw:
     near_rate: float | None = None
     anomaly_rate: float | None = None
     key: bytes = field(default=b"", repr=False)
+    differ_rate: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("rate", "near_rate", "anomaly_rate"):
+        for name in ("rate", "near_rate", "anomaly_rate", "differ_rate"):
             share = getattr(self, name)
             if share is not None and not 0.0 <= share <= 1.0:
                 raise ConfigError(f"audit {name} is {share}: expected a share from 0 to 1")
-        if len(self.key) > _MOST_KEY_BYTES:
-            raise ConfigError(
-                f"the audit key has {len(self.key)} bytes: expected at most {_MOST_KEY_BYTES}, "
-                "such as 32 random ones."
-            )
+        Coin(self.key)  # refuses a key that is too long
+
+    @property
+    def coin(self) -> Coin:
+        """The coin of all its draws."""
+        return Coin(self.key)
 
     def probability(self, verdict: Verdict) -> float:
         """Return how probable it is that an accepted event is audited. O(1).
@@ -82,11 +72,14 @@ class AuditDraw:
         """
         if verdict.held or verdict.planned:
             return 0.0
+        share = self.rate
         if verdict.label is Label.ANOMALY:
-            return self.rate if self.anomaly_rate is None else self.anomaly_rate
-        if self.near_rate is None or not _is_near(verdict):
-            return self.rate
-        return self.near_rate
+            share = share if self.anomaly_rate is None else self.anomaly_rate
+        elif self.near_rate is not None and _is_near(verdict):
+            share = self.near_rate
+        if verdict.learning and verdict.learning.other not in (None, verdict.label):
+            return max(share, self.differ_rate)
+        return share
 
     def draw(self, verdict: Verdict) -> float | None:
         """Return the probability with which an accepted event was drawn; ``None`` if it was not."""
@@ -95,9 +88,7 @@ class AuditDraw:
 
     def is_drawn(self, position: Position, share: float) -> bool:
         """Toss the coin of a position; a smaller share draws a subset of a larger one. O(1)."""
-        text = str(position).encode()
-        digest = hashlib.blake2b(text, digest_size=8, person=b"rejex-audit", key=self.key).digest()
-        return int.from_bytes(digest, "big") < share * 2.0**64
+        return self.coin.is_drawn(position, share)
 
 
 def _is_near(verdict: Verdict) -> bool:

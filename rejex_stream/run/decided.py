@@ -18,7 +18,7 @@ from rejex_stream.encode.incidents import position_of
 from rejex_stream.errors import CheckpointError, ConnectorError, RejexError
 from rejex_stream.protocols import ControlLog, Heard
 from rejex_stream.run.progress import ControlUnread, RunEvent
-from rejex_stream.types import Command, CommandReply, Partition, Record
+from rejex_stream.types import Command, CommandReply, Partition, Position, Record
 
 __all__ = ["Decisions", "Listening"]
 
@@ -130,10 +130,13 @@ class Decisions:
             self._waiting.append((record.position.offset, command))
 
     def _is_concerned(self, command: Command) -> bool:
-        """Whether the partition answers: that of the incident, or each where none is named."""
-        if command.incident is None:
+        """Whether the partition answers: that of the incident or events, or each without."""
+        if command.answers:
+            position: Position | None = command.answers[0].position
+        elif command.incident is None:
             return True
-        position = position_of(command.incident)
+        else:
+            position = position_of(command.incident)
         if position is None or position.topic not in self._inputs:
             return self._partition.partition == 0
         return position[:2] == self._partition

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import pickle
@@ -180,14 +181,30 @@ class ProcessFitExecutor(ThreadFitExecutor):
         How many fits run at once.
     niceness
         Added to the workers' niceness, 0 to 19.
+    prepare
+        Called in every process as this begins, for the modules it loads: they take a second or two,
+        and the first fit need not wait for them. Must be picklable; what it raises is not told.
     """
 
-    def __init__(self, workers: int = 1, *, niceness: int = 5) -> None:
+    def __init__(
+        self,
+        workers: int = 1,
+        *,
+        niceness: int = 5,
+        prepare: Callable[[], object] | None = None,
+    ) -> None:
         if not 0 <= niceness <= 19:
             raise ConfigError(f"niceness is {niceness}: expected 0 to 19")
         self._niceness = niceness
+        self._prepare = prepare
         self._pools: dict[int, ProcessPoolExecutor] = {}  # of one process each, by thread
         super().__init__(workers)
+
+    def _work(self) -> None:
+        if self._prepare is not None:
+            with contextlib.suppress(Exception):  # a fit that needs it fails alike, and tells
+                self._run(self._prepare)
+        super()._work()
 
     def close(self) -> None:
         """Forget everything and end the workers at once, running fits too."""

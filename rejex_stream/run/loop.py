@@ -168,6 +168,8 @@ def run(
     )
     with ExitStack() as exits:
         exits.callback(source.close)
+        if store is not None:
+            exits.callback(store.close)
         exits.callback(sink.close)  # first, while the source still answers for its offsets
         exits.callback(loop.ours.close)
         exits.callback(loop.commits.close)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rejex_stream.errors import CheckpointError
 from rejex_stream.monitor import Alarm, MonitorBank, MonitorConfig
-from rejex_stream.types import Outcome, Partition
+from rejex_stream.types import Outcome, Partition, spoken
 
 __all__ = ["PartitionMonitor", "log_alarm"]
 
@@ -78,12 +78,13 @@ def log_alarm(partition: Partition, alarm: Alarm) -> None:
     _log.warning(
         "alarm %s on %s: %s",
         alarm.kind,
-        alarm.stream_key or "the pipeline",
+        spoken(alarm.stream_key, alarm.mode),
         alarm.message,
         extra={
             "event": "alarm",
             "kind": str(alarm.kind),
             "stream": alarm.stream_key,
+            "mode": alarm.mode,
             "topic": partition.topic,
             "partition": partition.partition,
             "offset": alarm.position.offset,

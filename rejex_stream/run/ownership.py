@@ -40,7 +40,9 @@ def starting_point(
 ) -> Start:
     """Decide how to rebuild a partition's state as it was at its committed offset.
 
-    1. Nothing was ever committed: begin anew at the earliest record.
+    1. Nothing was ever committed, and there is no snapshot: begin anew at the earliest record.
+       With a snapshot the offsets expired, or were reset: refuse; or, with `restart_if_lost`, go
+       on from it, unless the input ends before it and so was made anew.
     2. There is a snapshot at or before the committed offset, and every record since can still be
        read: restore it and replay from there.
     3. The input still has its first record: replay all of it.
@@ -53,12 +55,16 @@ def starting_point(
     CheckpointError
         In case 4, naming the offsets and the ways out.
     """
-    partition, committed, earliest = assigned
+    partition, committed, earliest, end = assigned
     anew = Start(earliest, None, max(earliest, committed or 0))
     if committed is None:
         stray = store.load(partition, _ANY_OFFSET) if store is not None else None
-        if stray is None or stray[0] <= earliest or restart_if_lost:
+        if stray is None or stray[0] <= earliest:
             return anew
+        if restart_if_lost:
+            made_anew = end is not None and end < stray[0]
+            # A snapshot stands at an offset that was committed: what is before it is written.
+            return anew if made_anew else Start(stray[0], stray[1], stray[0])
         problem = (
             f"has a snapshot at offset {stray[0]} but no committed offset: it expired or was reset"
         )
@@ -296,7 +302,7 @@ class Ownership:
         self.forget_parked()
 
     def _open(self, assigned: Assigned) -> None:
-        partition, committed, _ = assigned
+        partition, committed = assigned[:2]
         parked = self._parked.get(partition)
         if parked is not None and self._stands(parked, committed):
             # State is a function of the input: whoever committed, this is the state.

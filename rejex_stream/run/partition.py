@@ -18,6 +18,8 @@ from rejex_stream.errors import CheckpointError
 from rejex_stream.rejection.verdict import rejected
 from rejex_stream.run.decided import Decisions
 from rejex_stream.run.parts import (
+    HEAD_FORMAT,
+    HEAD_KIND,
     MovedParts,
     PartitionEngine,
     PartitionMonitor,
@@ -37,6 +39,8 @@ from rejex_stream.types import (
     Reason,
     Record,
     UnreadRecord,
+    in_mode,
+    of_mode,
 )
 
 __all__ = ["Described", "PartitionState", "described"]
@@ -209,7 +213,9 @@ class PartitionState:
             if isinstance(item, Invalid):
                 outcomes.append(Outcome(record, None, item))
             elif i in away:
+                stream_key, mode = of_mode(item.stream_key)
                 verdict = rejected(item, 0, Reason.TOO_MANY_SENSORS)
+                verdict = replace(verdict, stream_key=stream_key, mode=mode)
                 review = self._context.turned_away(item, verdict)
                 outcomes.append(Outcome(record, verdict, None, review))
             else:
@@ -246,7 +252,7 @@ class PartitionState:
                 state=IncidentState.CLOSED, ended="forgotten", changed_ms=item.event_time_ms,
             )
             for incident in self._engine.open_incidents()
-            if incident.stream_key in gone.streams
+            if in_mode(incident.stream_key, incident.mode) in gone.streams
         )  # fmt: skip
 
     def _forget(self, gone: Gone) -> None:
@@ -313,7 +319,7 @@ class PartitionState:
             "lives": self._lives.head(),
             "monitor": None if self._monitor is None else self._monitor.head(),
         }
-        sealed = seal("partition-head", _FORMAT_VERSION, head)
+        sealed = seal(HEAD_KIND, HEAD_FORMAT, head)
         self.parts.begin(self.next_offset, self.n_events, sealed)
 
     def snapshot(self) -> Piece:
@@ -351,7 +357,7 @@ class PartitionState:
         if old is not None:
             return self._restore_whole(old)
         kept = told_apart(parts)
-        head = unseal("partition-head", _FORMAT_VERSION, kept.head)
+        head = unseal(HEAD_KIND, HEAD_FORMAT, kept.head)
         self._refuse_foreign(head)
         restored = self._engine.restore_streams(
             head["engine"], kept.streams, accept_environment=self._accept_environment
@@ -441,7 +447,7 @@ def described(parts: Mapping[str, bytes]) -> Described | None:
     if "" in parts:
         return None
     kept = told_apart(parts)
-    head = unseal("partition-head", _FORMAT_VERSION, kept.head)
+    head = unseal(HEAD_KIND, HEAD_FORMAT, kept.head)
     return Described(
         head["n_events"],
         head["channels"],

@@ -7,7 +7,7 @@ streams stands at one offset, and the loop never waits for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from time import perf_counter
@@ -25,9 +25,12 @@ from rejex_stream.protocols import SnapshotPiece
 from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.types import Command, CommandReply, Incident, Outcome, Reading, Verdict
 
-__all__ = ["Kept", "MovedParts", "PartitionEngine", "PartitionMonitor", "Piece"]
+__all__ = [
+    "HEAD", "HEAD_FORMAT", "HEAD_KIND", "Kept", "MovedParts", "PartitionEngine",
+    "PartitionMonitor", "Piece", "of_streams", "told_apart",
+]  # fmt: skip
 
-HEAD = "head"
+HEAD, HEAD_KIND, HEAD_FORMAT = "head", "partition-head", 1
 _STATE, _MODEL, _CONTEXT, _MONITOR = "s", "m", "c", "w"
 _FORMAT_VERSION = 1
 _VERSION_BYTES = 8
@@ -367,3 +370,22 @@ def told_apart(parts: Mapping[str, bytes]) -> Kept:
                     f"The snapshot was altered: a part of {whose!r} stands in the place of {key!r}."
                 )
     return kept
+
+
+def of_streams(parts: Mapping[str, bytes]) -> Iterator[tuple[str, str]]:
+    """Yield the names of the parts of each stream, with the stream; monitors' are left out.
+
+    Raises
+    ------
+    CheckpointError
+        If a part is broken.
+    """
+    for name, body in parts.items():
+        kind, key = name[:1], name[1:]
+        if name == HEAD:
+            continue
+        if kind in (_STATE, _MODEL):
+            yield key, name
+        elif kind == _CONTEXT:  # of a sensor, which may be one of a pool
+            _, _, *heard = unseal("context", _FORMAT_VERSION, body)
+            yield from ((stream, name) for stream in (heard[0] if heard else ()))

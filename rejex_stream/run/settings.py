@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+from rejex_stream.encode.records import Form
 from rejex_stream.encode.schemas import TOPICS
 from rejex_stream.engine.lives import Limits
 from rejex_stream.run.audit_draw import AuditDraw
@@ -26,6 +27,12 @@ class Output(Section):
         otherwise=f"verdicts.jsonl or {TOPICS['verdicts']}",
         min_length=1,
         example="verdicts.jsonl",
+    )
+    form: Form = setting(
+        "full",
+        says="How much of a verdict is written there: all, or id, stream, sensor, mode, time, "
+        "label, reason and severity. Reports, the console's rates and the check of a certificate "
+        "need all; review items hold all in either form.",
     )
     review: str | None = setting(
         None,
@@ -161,8 +168,8 @@ class State(Section):
     max_keys: int = setting(
         100_000,
         unit="sensors",
-        says="So many are known per partition; events of further ones are rejected as "
-        "too_many_sensors until one is forgotten.",
+        says="So many are known per partition, each once for every mode (input.mode); events of "
+        "further ones are rejected as too_many_sensors until one is forgotten.",
         ge=1,
     )
     max_live_streams: int | None = setting(

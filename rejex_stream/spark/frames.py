@@ -15,6 +15,7 @@ from rejex_stream.decode import Decoder
 from rejex_stream.decode.json import JsonDecoder
 from rejex_stream.errors import ConfigError
 from rejex_stream.spark.keyed import KeyedStates, Recipe, Taken
+from rejex_stream.spark.told import Told
 from rejex_stream.types import Position, Reading, Record
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ def verdicts(
     *,
     header: bytes = b"",
     partitions: Mapping[str, int] | None = None,
+    told: Told | None = None,
+    states: DataFrame | None = None,
 ) -> DataFrame:
     """Judge a stream of records as a worker with the same config does; the same bytes come out.
 
@@ -54,6 +57,11 @@ def verdicts(
     partitions
         How many partitions each output topic has, for messages to Kafka; without it, values are
         those of files.
+    told
+        Where people tell the pipeline things, if it listens; whoever writes must decide then.
+    states
+        What a new checkpoint begins with, of :func:`~rejex_stream.spark.moved.rows_of`; records
+        before it are passed over.
 
     Returns
     -------
@@ -71,12 +79,12 @@ def verdicts(
     Notes
     -----
     The session needs the RocksDB state store. Streams are shuffled one by one, unless they share
-    something of their partition (a budget, a time to forget, sensors in several groups): then whole
-    partitions are. What people say (`control`) is not heard.
+    something of their partition (a budget, a time to forget, sensors in several groups) or people
+    are listened to: then whole partitions are.
     """
     refused(config)
-    recipe = Recipe(uuid.uuid4().hex, config, dict(partitions) if partitions else None)
-    whole = by_partition(config)
+    recipe = Recipe(uuid.uuid4().hex, config, dict(partitions) if partitions else None, told)
+    whole = told is not None or by_partition(config)
 
     def decode(batches: Iterator[Any]) -> Iterator[Any]:
         return decoded(batches, config, header, whole=whole)
@@ -87,9 +95,11 @@ def verdicts(
         f"coalesce({_time(there)}, {NO_TIME}L) as timestamp_ms",
         "headers" if "headers" in there else f"cast(null as {_HEADERS}) as headers",
     ).mapInArrow(decode, _DECODED)  # fmt: skip
-    return taken.groupBy("topic", "partition", "stream").transformWithStateInPandas(
-        KeyedStates(recipe), OUTCOMES, "Append", "None"
-    )
+    key = ("topic", "partition", "stream")
+    return taken.groupBy(*key).transformWithStateInPandas(
+        KeyedStates(recipe), OUTCOMES, "Append", "None",
+        initialState=None if states is None else states.groupBy(*key),
+    )  # fmt: skip
 
 
 def _time(columns: set[str]) -> str:

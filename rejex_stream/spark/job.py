@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from shlex import quote
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import (
+    by_partition,
     file_format,
     file_places,
     kafka_settings,
@@ -21,14 +26,24 @@ from rejex_stream.config.assembly import (
 )
 from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError, RejexError
 from rejex_stream.spark.frames import refused, verdicts
+from rejex_stream.spark.moved import Begin, begun, forget, kept_on_spark, of_worker, rows_of
+from rejex_stream.spark.told import Told
 from rejex_stream.types import Partition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from rejex_connectors.kafka.settings import KafkaSettings
 
-__all__ = ["SparkJob", "run_on_spark"]
+__all__ = ["SparkJob", "kept_by_job", "run_on_spark"]
 
+_UNHEARD = (
+    "{where} holds commands of people, which are heard on Spark with --control alone: without it, "
+    "verdicts would be others than those of `rejex-stream run`. Give it, or name in input.control "
+    "a log without any."
+)
+_SLOW = "Python worker failed to connect back"
+_STARTS = 10
+"""Spark gives its processes 10 s to start, by no setting; a busy machine does not keep that."""
 _NEEDED = ("pyspark", "pandas", "pyarrow", "google.protobuf")
 
 
@@ -48,6 +63,8 @@ class SparkJob:
         How many tasks share the streams; fixed when a checkpoint begins.
     available_now
         Whether to end with what topics hold at the start.
+    control
+        Whether to hear commands of people; partitions are judged whole then.
     conf
         Settings of Spark beyond these.
     """
@@ -57,6 +74,7 @@ class SparkJob:
     batch_events: int = 100_000
     shuffle_partitions: int = 8
     available_now: bool = False
+    control: bool = False
     conf: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -77,6 +95,21 @@ def run_on_spark(config: Config, job: SparkJob, stop: threading.Event) -> dict[s
     return _run_files(config, job, stop)
 
 
+def kept_by_job(checkpoint: str) -> dict[Partition, tuple[int, dict[str, bytes]]]:
+    """Return where each partition stands in the checkpoint of a job, and its snapshot there.
+
+    Raises
+    ------
+    ConfigError
+        If the extra is not installed.
+    CheckpointError
+        If the states make no snapshot.
+    """
+    _require_extra()
+    with session(SparkJob("local[2]", checkpoint), "rejex-stream state") as spark:
+        return kept_on_spark(spark, checkpoint)
+
+
 def _require_extra() -> None:
     from importlib import import_module
 
@@ -94,7 +127,6 @@ def session(job: SparkJob, name: str) -> Iterator[SparkSession]:
     """Open a session with what keyed states need of it."""
     from pyspark.sql import SparkSession
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # also of what plans the state
     builder = SparkSession.builder.appName(name)
     if job.master is not None:
         builder = builder.master(job.master)
@@ -114,15 +146,37 @@ def session(job: SparkJob, name: str) -> Iterator[SparkSession]:
     }
     for key, value in settings.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    try:
-        yield spark
-    finally:
-        spark.stop()
+    with TemporaryDirectory(prefix="rejex-spark-") as folder:
+        # Also of what plans the state, which goes by this variable alone.
+        given = os.environ.setdefault("PYSPARK_PYTHON", ours := _python(job, Path(folder)))
+        try:
+            spark = builder.getOrCreate()
+            try:
+                yield spark
+            finally:
+                spark.stop()
+        finally:
+            if given == ours:
+                del os.environ["PYSPARK_PYTHON"]
+
+
+def _python(job: SparkJob, folder: Path) -> str:
+    """Return what starts Spark's Python processes.
+
+    On this machine without Spark's own path: that holds an archive whose modules each process
+    compiles again, a second of the ten that it is given.
+    """
+    if not (job.master or "").startswith("local"):
+        return sys.executable
+    starts = folder / "python"
+    path = quote(os.environ.get("PYTHONPATH", ""))
+    starts.write_text(f'#!/bin/sh\nPYTHONPATH={path} exec {quote(sys.executable)} "$@"\n', "utf-8")
+    starts.chmod(0o755)
+    return str(starts)
 
 
 def _run_files(config: Config, job: SparkJob, stop: threading.Event) -> dict[str, int]:
-    from rejex_connectors.files import FileSink
+    from rejex_connectors.files import FileControl, FileSink
     from rejex_connectors.spark.sink import FileBatches
     from rejex_connectors.spark.source import COLUMNS, Chunks
 
@@ -133,9 +187,13 @@ def _run_files(config: Config, job: SparkJob, stop: threading.Event) -> dict[str
             "name output.verdicts a file, and leave state.resume."
         )
     require_own_places(config)
-    checkpoint = job.checkpoint or str(places.state / "spark")
+    assert places.control is not None  # as there is a state
+    if not job.control and FileControl(places.control, ()).read(0).records:
+        raise ConfigError(_UNHEARD.format(where=places.control))
+    told, way = Told.of(config) if job.control else None, _way(config, job)
+    checkpoint = f"{job.checkpoint or places.state / 'spark'}/{way}"
     with ExitStack() as exits:
-        sink = FileSink(**places.outputs, state_dir=places.state)
+        sink = FileSink(**places.outputs, state_dir=places.state, form=config.output.form)
         exits.callback(sink.close)
         (places.state / "pipeline").write_text(config.pipeline.name + "\n", "utf-8")
         source = open_source(config, places.state)
@@ -143,9 +201,14 @@ def _run_files(config: Config, job: SparkJob, stop: threading.Event) -> dict[str
         is_csv = file_format(config)[0] == "csv" and not config.input.columns
         header = source.header if is_csv else b""
         spark = exits.enter_context(session(job, config.pipeline.name))
-        chunks = Chunks(places.state / "spark-input", job.batch_events)
-        if not _begun(spark, checkpoint):
+        chunks = Chunks(places.state / "spark-input" / way, job.batch_events)
+        begins: Mapping[Partition, Begin] = {}
+        if not begun(spark, checkpoint):
+            forget(spark, checkpoint)
             chunks.forget()
+            begins = of_worker(config, obeys=job.control)
+        states = rows_of(spark, begins, whole=way == "partitions")
+        first = max((begin.next_offset for begin in begins.values()), default=0)
         records = (
             spark.readStream.format("parquet")
             .schema(COLUMNS)
@@ -153,22 +216,22 @@ def _run_files(config: Config, job: SparkJob, stop: threading.Event) -> dict[str
             .option("maxFileAge", "36500d")
             .load(str(chunks.folder.absolute()))
         )
-        out = verdicts(records, config, header=header)
-        write = FileBatches(sink)
-        query = out.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint).start()
+        out = verdicts(records, config, header=header, told=told, states=states)
+        write = FileBatches(sink) if told is None else FileBatches(sink, told.at_commit)
+        stream = out.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
 
-        def all_of_it() -> None:
-            chunks.lay(source, stop)
+        def all_of_it(query: Any) -> None:  # noqa: ANN401 - Spark's
+            chunks.lay(source, stop, first)
             query.processAllAvailable()
 
-        _until_done(query, all_of_it, stop)
+        _until_done(stream, all_of_it, stop)
         if not stop.is_set():
             chunks.done()
     return write.counts
 
 
 def _run_topics(config: Config, job: SparkJob, stop: threading.Event) -> dict[str, int]:
-    from rejex_connectors.kafka.reading import partitions_of
+    from rejex_connectors.kafka.reading import bounds_of, partitions_of
     from rejex_connectors.kafka.snapshots import AloneSink
     from rejex_connectors.spark.sink import KafkaBatches
 
@@ -178,12 +241,17 @@ def _run_topics(config: Config, job: SparkJob, stop: threading.Event) -> dict[st
             f"kafka.security.protocol = {settings.security.protocol!r} is not spoken on Spark yet: "
             "expected PLAINTEXT; `rejex-stream run` speaks it."
         )
-    checkpoint = job.checkpoint or config.state.folder
-    if checkpoint is None:
+    folder = job.checkpoint or config.state.folder
+    if folder is None:
         raise ConfigError("where Spark keeps its state is not said: give --checkpoint.")
+    checkpoint = f"{folder}/{_way(config, job)}"
     require_own_topics(settings)
     alone = AloneSink(settings)  # refuses beside workers of the group
     topics = settings.topics
+    said = bounds_of(settings, partitions_of(settings, topics.control))
+    if not job.control and any(end for _, end in said.values()):
+        raise ConfigError(_UNHEARD.format(where=topics.control))
+    told = Told.of(config) if job.control else None
     counts = {
         name: alone.partitions(name)
         for name in (topics.verdicts, topics.review, topics.deadletter, topics.incidents)
@@ -192,26 +260,36 @@ def _run_topics(config: Config, job: SparkJob, stop: threading.Event) -> dict[st
     if not inputs:
         raise ConfigError(f"input.topics: {', '.join(topics.input)}: no such topic.")
     with session(_with_connector(job), config.pipeline.name) as spark:
-        if not _begun(spark, checkpoint):
-            _require_whole_history(settings, inputs)
+        start: str = settings.start
+        begins: Mapping[Partition, Begin] = {}
+        if not begun(spark, checkpoint):
+            forget(spark, checkpoint)
+            begins = of_worker(config, obeys=job.control)
+            start = _start(settings, inputs, begins)
+        states = rows_of(spark, begins, whole=_way(config, job) == "partitions")
         records = (
             spark.readStream.format("kafka")
             .option("kafka.bootstrap.servers", settings.bootstrap_servers)
             .option("subscribe", ",".join(topics.input))
-            .option("startingOffsets", settings.start)
+            .option("startingOffsets", start)
             .option("kafka.isolation.level", "read_committed")
             .option("includeHeaders", "true")
             .option("maxOffsetsPerTrigger", str(job.batch_events))
             .load()
         )
-        out = verdicts(records, config, partitions=counts)
-        write = KafkaBatches(settings, min(len(inputs), job.shuffle_partitions))
+        out = verdicts(records, config, partitions=counts, told=told, states=states)
+        tasks = min(len(inputs), job.shuffle_partitions)
+        write = KafkaBatches(settings, tasks, *([] if told is None else [told.at_commit]))
         stream = out.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
         if job.available_now:
             stream = stream.trigger(availableNow=True)
-        query = stream.start()
-        _until_done(query, query.awaitTermination, stop)
+        _until_done(stream, lambda query: query.awaitTermination(), stop)
     return write.counts
+
+
+def _way(config: Config, job: SparkJob) -> str:
+    """Name the part of a checkpoint by what its states are of: one would not be another's."""
+    return "partitions" if job.control or by_partition(config) else "streams"
 
 
 def _with_connector(job: SparkJob) -> SparkJob:
@@ -224,30 +302,50 @@ def _with_connector(job: SparkJob) -> SparkJob:
     return replace(job, conf={**job.conf, "spark.jars.packages": package})
 
 
-def _begun(spark: SparkSession, checkpoint: str) -> bool:
-    path: Any = spark._jvm.org.apache.hadoop.fs.Path(f"{checkpoint}/offsets")
-    conf = spark._jsc.hadoopConfiguration()
-    return bool(path.getFileSystem(conf).exists(path))
-
-
-def _require_whole_history(settings: KafkaSettings, inputs: Sequence[Partition]) -> None:
-    """Refuse to go on where the records are gone of which the state was made."""
+def _start(
+    settings: KafkaSettings, inputs: Sequence[Partition], begins: Mapping[Partition, Begin]
+) -> str:
+    """Say where Spark begins to read; refuse where records are gone of which states are made."""
     from rejex_connectors.kafka.reading import bounds_of, committed_offsets
 
     committed = committed_offsets(settings, inputs)
     bounds = bounds_of(settings, inputs)
     for partition, offset in committed.items():
-        earliest = bounds[partition][0]
-        if offset and (earliest > 0 or settings.start == "latest"):
+        begin, earliest = begins.get(partition), bounds[partition][0]
+        lost = earliest > (0 if begin is None else begin.next_offset)
+        if offset and (lost or (begin is None and settings.start == "latest")):
             raise CheckpointError(
                 f"{partition.topic}-{partition.partition} is committed up to offset {offset}, and "
                 "its state cannot be rebuilt in this new checkpoint without the records before "
-                "it: use the checkpoint of then, or another pipeline with its own outputs."
+                "it: use the checkpoint of then, bring a snapshot back (`rejex-stream state "
+                "import`), or take another pipeline with its own outputs."
             )
+    if not begins:
+        return settings.start
+    otherwise = -1 if settings.start == "latest" else -2  # Spark's
+    starts: dict[str, dict[str, int]] = {}
+    for partition in inputs:
+        begin = begins.get(partition)
+        at = otherwise if begin is None else begin.next_offset
+        starts.setdefault(partition.topic, {})[str(partition.partition)] = at
+    return json.dumps(starts)
 
 
-def _until_done(query: Any, wait: Callable[[], object], stop: threading.Event) -> None:  # noqa: ANN401 - Spark's
-    """Let the query run until `wait` returns; what fails is said in one sentence."""
+def _until_done(stream: Any, wait: Callable[[Any], object], stop: threading.Event) -> None:  # noqa: ANN401 - Spark's
+    """Let a query run until `wait` returns; what fails is said in one sentence."""
+    for again in reversed(range(_STARTS)):
+        error = _until_ended(stream.start(), wait, stop)
+        if error is None:
+            return
+        if not again or _SLOW not in str(error):
+            raise ConnectorError(f"Spark: {_cause(str(error))}") from error
+
+
+def _until_ended(
+    query: Any,  # noqa: ANN401 - Spark's
+    wait: Callable[[Any], object],
+    stop: threading.Event,
+) -> Exception | None:
     from pyspark.errors import PySparkException
 
     done, failed = threading.Event(), list[RejexError]()
@@ -255,7 +353,7 @@ def _until_done(query: Any, wait: Callable[[], object], stop: threading.Event) -
     def until() -> None:
         try:
             with suppress(PySparkException):  # what it is, the query says itself
-                wait()
+                wait(query)
         except RejexError as error:
             failed.append(error)
         finally:
@@ -269,9 +367,8 @@ def _until_done(query: Any, wait: Callable[[], object], stop: threading.Event) -
         query.stop()
     if failed:
         raise failed[0]
-    error = query.exception()
-    if error is not None:
-        raise ConnectorError(f"Spark: {_cause(str(error))}") from error
+    found: Exception | None = query.exception()
+    return found
 
 
 def _cause(told: str) -> str:

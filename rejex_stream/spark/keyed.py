@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_limits
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import DecodedBefore, Judging, kafka_settings
 from rejex_stream.run.partition import PartitionState
+from rejex_stream.spark.told import Told
 from rejex_stream.types import Invalid, Outcome, Partition, Reading, Record
 
 if TYPE_CHECKING:
@@ -48,11 +49,14 @@ class Recipe:
         What decides.
     partitions
         How many partitions each output topic has; ``None``: outputs are lines of files.
+    told
+        Where people tell the pipeline things; ``None``: nowhere.
     """
 
     id: str
     config: Config
     partitions: Mapping[str, int] | None
+    told: Told | None = None
 
 
 class _Live(NamedTuple):
@@ -70,10 +74,18 @@ class _Bench:
         self.judging = Judging(recipe.config)
         self.live: OrderedDict[tuple[str, int, str], _Live] = OrderedDict()
         self.messages = _messages(recipe)
+        self._told = recipe.told
 
     def fresh(self, partition: Partition) -> tuple[PartitionState, DecodedBefore]:
         read = DecodedBefore(self.judging.channels)
-        return self.judging.state(partition, read), read
+        inputs = None if self._told is None else self._told.inputs
+        return self.judging.state(partition, read, inputs), read
+
+    def listen(self, state: PartitionState) -> None:
+        """Have the state obey what is durable by now, from where it stands."""
+        if self._told is not None:
+            state.keep_to(self._told.kept(state.partition), decided_until=state.next_offset)
+            state.decisions.begin_at(state.next_offset, whatever_is_lost=False)
 
 
 def _messages(
@@ -82,8 +94,9 @@ def _messages(
     """Return what makes of an outcome its messages: output, partition, key, value, headers."""
     if recipe.partitions is None:
         nothing = msgspec.msgpack.encode([])
+        form = recipe.config.output.form
         return lambda outcome: [
-            (role, 0, None, line, nothing) for role, line in lines_of([outcome])
+            (role, 0, None, line, nothing) for role, line in lines_of([outcome], form=form)
         ]
     from rejex_connectors.kafka.messages import OutcomeMessages
 
@@ -141,6 +154,7 @@ class KeyedStates:
         topic, partition, _ = key
         live = self._live(key, Partition(str(topic), int(partition)))
         state, read = live.state, live.read
+        self._bench.listen(state)
         read.items = {one.record.position.offset: one.reading or one.invalid for one in taken}  # type: ignore[misc] # one of both
         with threadpool_limits(limits=1):
             outcomes = state.process([one.record for one in taken])
@@ -189,7 +203,10 @@ class KeyedStates:
         return iter(())
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:  # noqa: ANN401, N802
-        """Take over no state but Spark's own."""
+        """Take over parts of a worker's snapshot, before the first micro-batch."""
+        for name, body in zip(initialState["name"], initialState["body"], strict=True):
+            self._parts.updateValue((name,), (body,))
+        self._mark.update((uuid.uuid4().bytes,))
 
     def close(self) -> None:
         """Let go of nothing: states stay at hand for the next micro-batch."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from rejex_stream.decode.json import flat
 from rejex_stream.decode.mapping import printable
 from rejex_stream.decode.numbers import MISSING_TEXTS
+from rejex_stream.decode.times import joined
 from rejex_stream.errors import ConfigError
 from rejex_stream.plan.dialect import Marks, find_marks
 from rejex_stream.plan.guess import TableGuess, guess_table
@@ -73,13 +74,15 @@ class Feed:
             "channels": list(paths) if plain else paths,
             "flags": list(guess.flags) or None,
             **guess.time_settings(self.time_zone),
-            "time": None if guess.time is None else path[guess.time],
+            "time": _one_or_all([path[name] for name in guess.times]),
             "numbers": "text" if self.texts else None,
             "decimal": None if marks.decimal == "." else marks.decimal,
             "thousands": marks.thousands,
+            "missing": list(guess.missing) or None,
             "sensor": None if guess.sensor is None or self.from_key else path[guess.sensor],
             "sensor_from_key": self.from_key or None,
             "tag": None if guess.tag is None else path[guess.tag],
+            "mode": None if guess.mode is None else path[guess.mode],
         }
 
     def suggested(self, **knobs: object) -> Suggestion:
@@ -90,10 +93,11 @@ class Feed:
         ConfigError
             As :func:`~rejex_stream.plan.suggest.suggest`.
         """
-        each = self.n_records // self.n_sensors
-        n = self.n_records if each >= _ENOUGH else _LIVE * self.n_sensors
         guess = self.guess
-        return suggest(n, self.n_sensors, guess.channels, flags=guess.flags, **knobs)  # type: ignore[arg-type]
+        streams = self.n_sensors * (guess.n_modes or 1)
+        n = self.n_records if self.n_records // streams >= _ENOUGH else _LIVE * streams
+        own = {"flags": guess.flags, "n_modes": guess.n_modes}
+        return suggest(n, self.n_sensors, guess.channels, **own, **knobs)  # type: ignore[arg-type]
 
 
 def open_feed(
@@ -150,18 +154,18 @@ def open_feed(
         header.append(key)
         cells = [[*row, str(found)] for row, found in zip(cells, keys, strict=True)]
     marks = _marks(rows, asked)
-    known = {
-        part: _named(getattr(asked, part), names, key)
-        for part in ("time", "sensor", "label", "tag")
-    }
+    single = ("sensor", "label", "tag", "mode")
+    known = {part: _named(getattr(asked, part), names, key) for part in single}
     guess = guess_table(
         header,
         cells,
         **known,  # type: ignore[arg-type]
+        time=[str(_named(time, names, key)) for time in asked.time],
         channels=[str(_named(channel, names, key)) for channel in asked.channels],
         flags=None if asked.flags is None else [str(_named(f, names, key)) for f in asked.flags],
         time_format=asked.time_format,
         marks=marks,
+        missing=asked.missing,
     )
     from_key = guess.sensor == key
     of_sensor = [0] * len(rows) if guess.sensor is None else _column(header, cells, guess.sensor)
@@ -197,8 +201,9 @@ def _said(feed: Feed, asked: Asked, rows: Sequence[Mapping[str, object]], broken
     if feed.texts:
         said.append('numbers: some are written as texts, and are read by numbers = "text"')
     if guess.time is not None and guess.time_unit == "iso8601" and asked.time_zone is None:
-        first = next((row[t] for row in rows if row.get(t := feed.fields[guess.time])), "")
-        text = str(first)
+        paths = [feed.fields[name] for name in guess.times]
+        first = (joined([row.get(path) for path in paths]) for row in rows)
+        text = next(filter(None, first), "")
         if not text.endswith("Z") and "+" not in text and "-" not in text[10:]:
             said.append(
                 f"time zone: none in {printable(text)}, read as UTC; --time-zone changes it"
@@ -230,6 +235,10 @@ def _short(paths: Sequence[str]) -> dict[str, str]:
 def _named(path: str | None, names: Mapping[str, str], key: str) -> str | None:
     """Return the short name of a field that somebody gave by its path."""
     return path if path is None or path == key else names.get(path, path)
+
+
+def _one_or_all(names: list[str]) -> str | list[str] | None:
+    return names if len(names) > 1 else next(iter(names), None)
 
 
 def _text(value: object) -> str:

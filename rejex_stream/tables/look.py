@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import codecs
-import csv
 import io
 import itertools
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,12 +18,12 @@ from rejex_connectors.files.workbooks import TableInput, Workbook, sheets_of, wo
 from rejex_stream.config.assembly import records_of
 from rejex_stream.config.input import stem
 from rejex_stream.decode import CsvDecoder
-from rejex_stream.decode.csv import EMPTY_ROW
+from rejex_stream.decode.csv import EMPTY_ROW, split_row
 from rejex_stream.decode.mapping import FieldMapping, parse_moment, printable
-from rejex_stream.decode.times import is_repeated, zone_of
+from rejex_stream.decode.times import is_repeated, joined, zone_of
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.plan.dialect import Marks, find_marks, is_header
-from rejex_stream.plan.guess import TableGuess, guess_table, split_rows
+from rejex_stream.plan.dialect import Marks, find_marks, is_header, is_second_header
+from rejex_stream.plan.guess import TableGuess, guess_table, split_all, split_rows
 from rejex_stream.plan.suggest import Suggestion, suggest
 from rejex_stream.tables.order import TimeOrder
 from rejex_stream.types import Invalid, Reading, Record
@@ -40,7 +38,7 @@ _NO_TABLES = {
     b"PK\x03\x04": "a zip and no Excel workbook: unpack it",
     b"\xd0\xcf\x11\xe0": "an old Excel workbook: save it as .xlsx or CSV",
 }
-_CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[AaPp][Mm])?")
+_SHOWN = 12
 _ABOVE = 20
 """How many rows above a table are looked for."""
 
@@ -49,16 +47,18 @@ _ABOVE = 20
 class Asked:
     """What somebody knows about a table; ``None`` is guessed."""
 
-    time: str | None = None
+    time: Sequence[str] = ()
     sensor: str | None = None
     label: str | None = None
     tag: str | None = None
+    mode: str | None = None
     channels: Sequence[str] = ()
     flags: Sequence[str] | None = None
     delimiter: str | None = None
     encoding: str | None = None
     decimal: str | None = None
     thousands: str | None = None
+    missing: Sequence[str] | None = None
     header: bool | None = None
     skip_rows: int | None = None
     sheet: str | None = None
@@ -115,9 +115,11 @@ class Table:
             sensor=guess.sensor,
             fixed_sensor=None if guess.sensor else stem(str(self.path)),
             tag=guess.tag,
+            mode=guess.mode,
             pooled=pooled,
             decimal=guess.marks.decimal,
             thousands=guess.marks.thousands,
+            missing=guess.missing,
         )
 
     def settings(self) -> dict[str, object]:
@@ -138,8 +140,10 @@ class Table:
             "sensor": guess.sensor,
             "fixed_sensor": self.mapping().fixed_sensor,
             "tag": guess.tag,
+            "mode": guess.mode,
             "decimal": None if guess.marks.decimal == "." else guess.marks.decimal,
             "thousands": guess.marks.thousands,
+            "missing": list(guess.missing) or None,
         }
 
     def suggested(self, **knobs: Any) -> Suggestion:  # noqa: ANN401 - as suggest's
@@ -151,7 +155,8 @@ class Table:
             As there; and where one model would be made of quantities that have nothing in common.
         """
         guess = self.guess
-        choice = suggest(self.n_rows, self.n_sensors, guess.channels, flags=guess.flags, **knobs)
+        own: Any = {"flags": guess.flags, "n_modes": guess.n_modes}
+        choice = suggest(self.n_rows, self.n_sensors, guess.channels, **own, **knobs)
         if guess.tag is not None and choice.pooled:
             raise ConfigError(
                 f"{self.n_rows // self.n_sensors:,} rows of each {guess.tag} are too few for "
@@ -181,7 +186,7 @@ class Table:
     def cells(self, record: Record) -> list[str]:
         """Split a row, however broken it is."""
         text = (record.value or b"").decode("utf-8", "replace")
-        return next(csv.reader([text], delimiter=self.delimiter), [])
+        return split_row(text, self.delimiter, len(self.header), strict=False)
 
 
 def open_table(path: str | Path, asked: Asked | None = None) -> Table:
@@ -227,10 +232,9 @@ def open_table(path: str | Path, asked: Asked | None = None) -> Table:
     marks = Marks(asked.decimal or ".", asked.thousands)
     if asked.decimal is None and asked.thousands is None:
         marks = find_marks(itertools.chain.from_iterable(below[:1000]), delimiter)
-    has_header = is_header(rows, marks) if asked.header is None else asked.header
-    names = tuple(name.strip() for name in rows[0])
-    header = names if has_header else tuple(f"column_{i + 1}" for i in range(len(names)))
-    rows = [row for row in rows[int(has_header) :] if any(cell.strip() for cell in row)]
+    n_header, header = _header(rows, marks, asked)
+    own = n_header == 1 and header == tuple(name.strip() for name in rows[0])
+    rows = [row for row in rows[n_header:] if any(cell.strip() for cell in row)]
     if len(rows) < 2:
         said = "one row: there is nothing to compare it with" if rows else (
             "a header and no rows: there is nothing to look at"
@@ -245,26 +249,26 @@ def open_table(path: str | Path, asked: Asked | None = None) -> Table:
         channels=asked.channels,
         flags=asked.flags,
         tag=asked.tag,
+        mode=asked.mode,
         time_format=asked.time_format,
         marks=marks,
-        named=has_header,
+        missing=asked.missing,
+        named=n_header > 0,
     )
-    if asked.time is None and guess.time is not None:
-        _require_whole_times(path, header, rows, guess.time)
     table = Table(
         path=path,
         encoding=encoding,
         delimiter=delimiter,
         header=header,
-        has_header=has_header,
+        has_header=own,
         guess=guess,
         time_zone=asked.time_zone,
         format=workbook or "csv",
         sheet=asked.sheet,
-        skip_rows=above,
+        skip_rows=above + (0 if own else n_header),
     )
     return _Scan(table, guess.flags if asked.flags is None else ()).result(
-        [*_place_said(table, asked, over), *_dialect_said(table, asked)]
+        [*_place_said(table, asked, above, over), *_dialect_said(table, asked, n_header)]
     )
 
 
@@ -334,25 +338,7 @@ def _split(lines: Sequence[str], delimiter: str | None) -> tuple[str, list[list[
         return delimiter, [[cell.rstrip("\r\n") for cell in row] for row in rows]
     if len(delimiter) != 1:
         raise ConfigError(f"--delimiter {delimiter!r}: expected one character such as , or ;")
-    return delimiter, list(csv.reader(lines, delimiter=delimiter))
-
-
-def _require_whole_times(
-    path: Path, header: Sequence[str], rows: Sequence[Sequence[str]], time: str
-) -> None:
-    """Refuse a day and a time of day in two columns: by the day alone all rows would be at once."""
-    columns = dict(zip(header, zip(*(r for r in rows if len(r) == len(header)), strict=True)))  # noqa: B905
-    days = columns.get(time, ())
-    if not days or sum(":" in cell for cell in days) or len(set(days)) == len(days):
-        return
-    for name, cells in columns.items():
-        clocks = sum(_CLOCK.fullmatch(cell.strip()) is not None for cell in cells)
-        if clocks > 0.9 * len(cells):
-            raise ConfigError(
-                f"{path}: the day stands in {printable(time)}, the time of day in "
-                f"{printable(name)}, and a time is read from one column: join the two, or give "
-                f"--time {printable(time)} if the day is enough."
-            )
+    return delimiter, split_all(lines, delimiter)
 
 
 def _above(lines: Sequence[str], rows: Sequence[Sequence[str]], delimiter: str | None) -> int:
@@ -361,14 +347,55 @@ def _above(lines: Sequence[str], rows: Sequence[Sequence[str]], delimiter: str |
     if width > 1 and sum(len(row) == width for row in rows) > 0.9 * len(rows):
         return 0
     for count in range(1, min(_ABOVE, len(lines) - 2) + 1):
-        _, below = _split(lines[count : count + 200], delimiter)
+        between, below = _split(lines[count : count + 200], delimiter)
         usual = Counter(map(len, below)).most_common(1)[0][0]
         if len(below[0]) >= usual > width and below[0][-1].strip():
-            return count
+            _, over = _split(lines[count - 1 : count], between)
+            alike = len(set(below[0])) < len(below[0])
+            groups = alike and len(over[0]) == len(below[0]) and sum(map(bool, over[0])) > 1
+            return count - groups
     return 0
 
 
-def _place_said(table: Table, asked: Asked, above: Sequence[str]) -> Iterator[str]:
+def _header(
+    rows: Sequence[Sequence[str]], marks: Marks, asked: Asked
+) -> tuple[int, tuple[str, ...]]:
+    """Return how many rows name the columns, and the names.
+
+    Of two rows the upper one names all columns, and the lower one gives units; or the upper one
+    names groups of columns, and is needed where the lower one names two alike.
+    """
+    names = tuple(name.strip() for name in rows[0])
+    has_header = is_header(rows, marks) if asked.header is None else asked.header
+    if not has_header:
+        return 0, tuple(f"column_{i + 1}" for i in range(len(names)))
+    if asked.header is None and len(rows) > 3 and is_second_header(rows, marks):
+        if all(names) and len(set(names)) == len(names):
+            return 2, names
+        below = [*(name.strip() for name in rows[1]), *[""] * len(names)][: len(names)]
+        groups = list(names)
+        for at in range(1, len(groups)):
+            groups[at] = groups[at] or groups[at - 1]
+        pairs = zip(groups, below, strict=True)
+        names = tuple(
+            name if below.count(name) == 1 and name else f"{group} {name}".strip()
+            for group, name in pairs
+        )
+        return 2, _told_apart(names)
+    return 1, _told_apart(names)
+
+
+def _told_apart(names: Sequence[str]) -> tuple[str, ...]:
+    """Give columns that are called alike a number."""
+    seen: Counter[str] = Counter()
+    told = []
+    for name in names:
+        seen[name] += 1
+        told.append(f"{name} ({seen[name]})" if name and seen[name] > 1 else name)
+    return tuple(told)
+
+
+def _place_said(table: Table, asked: Asked, n_above: int, above: Sequence[str]) -> Iterator[str]:
     """Say where in its file the table was found."""
     if table.format == "excel" and asked.sheet is None:
         sheets = sheets_of(str(table.path))
@@ -376,10 +403,15 @@ def _place_said(table: Table, asked: Asked, above: Sequence[str]) -> Iterator[st
             yield f"sheet: {sheets[0]!r}, the first of {len(sheets)}; --sheet names another"
     if above and asked.skip_rows is None:
         first = printable(table.delimiter.join(above))
-        yield f"above the table: {table.skip_rows} rows, from {first}; --skip-rows says how many"
+        yield f"above the table: {n_above} rows, from {first}; --skip-rows says how many"
 
 
-def _dialect_said(table: Table, asked: Asked) -> list[str]:
+def _names(table: Table) -> str:
+    more = ", …" if len(table.header) > _SHOWN else ""
+    return ", ".join(map(printable, table.header[:_SHOWN])) + more
+
+
+def _dialect_said(table: Table, asked: Asked, n_header: int) -> list[str]:
     guess, said = table.guess, []
     if table.encoding is not None and asked.encoding is None:
         said.append(f"encoding: {table.encoding}, as it is not UTF-8; --encoding changes it")
@@ -390,7 +422,11 @@ def _dialect_said(table: Table, asked: Asked) -> list[str]:
             f"numbers: decimal mark {guess.marks.decimal!r}, thousands "
             f"{guess.marks.thousands or 'without a mark'!r}; --decimal and --thousands change it"
         )
-    if not table.has_header and asked.header is None:
+    if n_header > 1:
+        said.append(f"header: two rows, read as {_names(table)}; --header takes the first alone")
+    elif n_header and not table.has_header:
+        said.append(f"header: columns are called alike, and read as {_names(table)}")
+    if not n_header and asked.header is None:
         said.append(
             f"header: none, the first row is data; columns are column_1 to "
             f"column_{len(table.header)}; --header says otherwise"
@@ -420,20 +456,23 @@ class _Scan:
         self._labels: dict[int, bool] = {}
         self._without_zone: str | None = None
         self._missing: Counter[str] = Counter()
+        self._unreadable: Invalid | None = None
 
     def result(self, said: list[str]) -> Table:
         """Read all rows; return the table with what was found."""
         table, guess = self._table, self._table.guess
         label = None if guess.label is None else table.header.index(guess.label)
-        time = None if guess.time is None else table.header.index(guess.time)
-        naive = time is not None and (guess.time_unit == "iso8601")
+        times = [table.header.index(name) for name in guess.times]
+        naive = bool(times) and guess.time_unit == "iso8601"
         zone = None if table.time_zone is None else zone_of(table.time_zone)
         n_rows = 0
         for record in table.records():
             n_rows += 1
             item = self._decoder.decode(record)
             if isinstance(item, Invalid):
-                self._odd["empty" if item.reason == EMPTY_ROW else "unreadable"] += 1
+                empty = item.reason == EMPTY_ROW
+                self._odd["empty" if empty else "unreadable"] += 1
+                self._unreadable = self._unreadable or (None if empty else item)
             else:
                 self._see(item)
             if label is None and not naive:
@@ -443,10 +482,13 @@ class _Scan:
                 known = _TRUTH.get(cells[label].strip().lower())
                 if known is not None:
                     self._labels[record.position.offset] = known
-            if naive and isinstance(item, Reading) and time is not None:
-                moment = parse_moment(cells[time], guess.time_format)
+            if naive and isinstance(item, Reading):
+                text = (
+                    joined([cells[at] for at in times]) or "" if len(times) > 1 else cells[times[0]]
+                )
+                moment = parse_moment(text, guess.time_format)
                 if moment.tzinfo is None:
-                    self._without_zone = self._without_zone or cells[time]
+                    self._without_zone = self._without_zone or text
                     self._order.repeated += zone is not None and is_repeated(moment, zone)
         many = [name for name, values in self._values.items() if len(values) > 2]
         guess = replace(guess, flags=tuple(name for name in guess.flags if name not in many))
@@ -478,6 +520,11 @@ class _Scan:
             )
         if odd["empty"]:
             yield f"empty rows: {odd['empty']:,} hold only delimiters and are not judged"
+        if self._unreadable is not None:
+            yield (
+                f"unreadable: {odd['unreadable']:,} of {n_rows:,} rows, which are not judged; the "
+                f"first is row {self._unreadable.position.offset + 1:,}: {self._unreadable.reason}"
+            )
         yield from self._order.said(gaps=guess.time is not None)
         for name, count in self._missing.items():
             if count:

@@ -89,9 +89,10 @@ class TimeOrder:
                 f"they are judged like all others; if they are other sensors, give {sensor}"
             )
         if self._back:
+            most = self._back > 9 * sum(self._counts.values())
             yield (
                 f"disorder: {self._back:,} rows are older than the one before; they are judged as "
-                "they come"
+                "they come" + ("; the newest seems to be first: turn the table round" * most)
             )
         typical = median(self._steps) if self._steps else 0
         long = sum(n for step, n in self._counts.items() if step > _LONG_STEPS * typical > 0)

@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO
 
+from rejex_stream.decode.csv import split_row
 from rejex_stream.tables.look import Table
 from rejex_stream.types import Invalid, Record, Verdict
 
@@ -19,7 +20,8 @@ class ScoredCsv:
     """Writes each row as it stood in the input, with label, severity, rank and reason behind it.
 
     A row that could not be read is there too, without a label, its reason a sentence. A column
-    that the table has already gets ``rejex_`` before its name. The text is UTF-8.
+    that the table has already gets ``rejex_`` before its name. The text is UTF-8; what blanks
+    have parted is parted by commas.
 
     Parameters
     ----------
@@ -31,6 +33,7 @@ class ScoredCsv:
 
     def __init__(self, table: Table, out: IO[bytes]) -> None:
         self._table, self._out = table, out
+        self._delimiter = "," if table.delimiter == " " else table.delimiter
         self._pending: list[Record] = []
         taken = set(table.header)
         names = [f"rejex_{name}" if name in taken else name for name in _COLUMNS]
@@ -50,15 +53,17 @@ class ScoredCsv:
             offset = record.position.offset
             found = _cells(by_offset.get(offset), invalid.get(offset), self._table)
             row = (record.value or b"").decode("utf-8", "replace")
-            short = len(self._table.header) - len(self._table.cells(record))
-            padding = self._table.delimiter * max(0, short)
-            lines.append(f"{row}{padding}{self._table.delimiter}{self._line(found)}")
+            cells = self._table.cells(record)
+            if len(split_row(row, self._delimiter, strict=False)) != len(cells):
+                row = self._line(cells)  # without delimiters at its end, or between blanks
+            padding = self._delimiter * max(0, len(self._table.header) - len(cells))
+            lines.append(f"{row}{padding}{self._delimiter}{self._line(found)}")
         self._pending.clear()
         self._write(lines)
 
     def _line(self, cells: Sequence[str]) -> str:
         text = io.StringIO()
-        csv.writer(text, delimiter=self._table.delimiter, lineterminator="").writerow(cells)
+        csv.writer(text, delimiter=self._delimiter, lineterminator="").writerow(cells)
         return text.getvalue()
 
     def _write(self, lines: Sequence[str]) -> None:

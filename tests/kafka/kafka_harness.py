@@ -58,6 +58,7 @@ from tests.waiting import PATIENCE_S, pass_time, until
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 MAPPING = FieldMapping(["v"], sensor="sensor", time="t")
+IN_MODES = FieldMapping(["v"], sensor="sensor", time="t", mode="m")
 RUN = RunSettings(
     commit_interval_s=0.1,
     snapshot_every_events=300,
@@ -217,12 +218,13 @@ class Kafka:
             metrics_enabled=False,
         )
         tp = TopicPartition(*partition)
-        until(lambda: self._is_empty(settings.group), "the group is empty")
+        until(lambda: self.is_empty(settings.group), "the group is empty")
         consumer.assign([tp])
         consumer.commit({tp: OffsetAndMetadata(offset, "", -1)})
         consumer.close(autocommit=False)
 
-    def _is_empty(self, group: str) -> bool:
+    def is_empty(self, group: str) -> bool:
+        """Whether nobody is in a group."""
         return self.admin.describe_groups([group])[group]["group_state"] == "Empty"
 
     def __enter__(self) -> Kafka:
@@ -247,10 +249,11 @@ def feed(
     seed: int = 0,
     poison_share: float = 0.01,
     flood_share: float = 0.0,
+    modes: Sequence[str] = (),
 ) -> list[Record]:
     """Make a feed in the order it is produced; a sensor stays in one partition.
 
-    An event of the flood has a sensor of its own.
+    An event of the flood has a sensor of its own; one with a mode is as large as the mode is late.
     """
     draw = random.Random(seed)
     (topic,) = settings.topics.input
@@ -264,7 +267,11 @@ def feed(
         if draw.random() < poison_share:
             value = draw.choice([b"\xff\xfe", b'{"sensor": "s', b"[1,2]", b"", b'{"v": 1}'])
         else:
-            value = json.dumps({"sensor": sensor, "t": 1_000 * i, "v": draw.gauss(0, 1)}).encode()
+            event = {"sensor": sensor, "t": 1_000 * i, "v": draw.gauss(0, 1)}
+            if modes:
+                level = draw.randrange(len(modes))
+                event |= {"m": modes[level], "v": event["v"] + 50 * level}
+            value = json.dumps(event).encode()
         position = Position(topic, partition, offsets[partition])
         offsets[partition] += 1
         trace = (("traceparent", b"00-%032x-%016x-01" % (i + 1, i + 1)),)
@@ -371,7 +378,7 @@ class Slow:
 
 
 def make_engine(
-    kind: str, *, fit_s: float = 0.0, tolerance: int = 4, **options: Any
+    kind: str, *, fit_s: float = 0.0, tolerance: int = 4, modes: bool = False, **options: Any
 ) -> Callable[[Partition, FitExecutor], PartitionEngine]:
     """``chain``, or the real engine with the detector of that name and fits that take `fit_s`."""
     if kind == "chain":
@@ -393,12 +400,13 @@ def make_engine(
         RejectionPolicy(0.1, tolerance=tolerance),
         window=100,
         schedule=RefitSchedule(first_fit_events=100, refit_every_events=150),
+        modes=modes,
     )
     return lambda partition, fits: Engine(spec, fits)
 
 
 def expected(
-    settings: KafkaSettings, records: Sequence[Record], kind: str = "chain"
+    settings: KafkaSettings, records: Sequence[Record], kind: str = "chain", *, modes: bool = False
 ) -> dict[str, dict[int, list[Any]]]:
     """What an uninterrupted run writes: topic → partition → (key, value, headers)."""
     partitions = 1 + max(record.position.partition for record in records)
@@ -410,8 +418,8 @@ def expected(
         ListSource(dict(scripts)),
         sink,
         None,
-        make_engine(kind),
-        JsonDecoder(MAPPING),
+        make_engine(kind, modes=modes),
+        JsonDecoder(IN_MODES if modes else MAPPING),
         settings=RUN,
     )
     return messages_of(settings, sink.outcomes, partitions=partitions)
@@ -434,10 +442,15 @@ def stable(headers: Iterable[tuple[str, bytes | None]]) -> list[tuple[str, bytes
 
 
 def assert_exactly(
-    kafka: Kafka, settings: KafkaSettings, records: Sequence[Record], kind: str = "chain"
+    kafka: Kafka,
+    settings: KafkaSettings,
+    records: Sequence[Record],
+    kind: str = "chain",
+    *,
+    modes: bool = False,
 ) -> None:
     """The three output topics hold what an uninterrupted run writes, record for record."""
-    assert_holds(kafka, settings, expected(settings, records, kind))
+    assert_holds(kafka, settings, expected(settings, records, kind, modes=modes))
 
 
 def assert_holds(
@@ -484,9 +497,15 @@ class Worker:
         self.process.send_signal(signal.SIGCONT)
 
     def terminate(self) -> int:
-        """Send SIGTERM, and return the exit code."""
+        """Send SIGTERM as soon as it is listened to, and return the exit code."""
+        until(lambda: not self.alive or self._hears(signal.SIGTERM), "it hears a signal")
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(PATIENCE_S)
+
+    def _hears(self, number: int) -> bool:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+        return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
     @property
     def alive(self) -> bool:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from kafka_harness import MAPPING, RUN, make_engine
+from kafka_harness import IN_MODES, MAPPING, RUN, make_engine
 from rejex_connectors.kafka import KafkaSettings, connect
 from rejex_connectors.kafka.reading import KafkaControl
 from rejex_connectors.kafka.snapshots import KafkaSnapshots
@@ -59,12 +59,14 @@ def main(path: str) -> int:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
         source, sink = connect(settings)
+        store = KafkaSnapshots(settings, sink)
+        source.is_decided = store.is_decided
         summary = run(
             source,
             sink,
-            KafkaSnapshots(settings, sink),
+            store,
             make_engine(**engine),
-            JsonDecoder(MAPPING),
+            JsonDecoder(IN_MODES if engine.get("modes") else MAPPING),
             control=KafkaControl(settings) if engine["kind"] == "obedient" else None,
             settings=RUN.replace(**config["options"]),
             observers=[Pace(pause_s)],

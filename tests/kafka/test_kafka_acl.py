@@ -24,13 +24,15 @@ from kafka.admin import (
 )
 from kafka_harness import Kafka, pipeline_toml
 from rejex_connectors.kafka import KafkaSecurity, KafkaSettings
+from rejex_connectors.kafka.clients import Message
 from rejex_connectors.kafka.refusals import Right, grant, transactional_right
 from rejex_connectors.kafka.topics import describe, missing_rights, worker_rights
-from test_kafka_delivery import CLIENTS
+from test_kafka_delivery import CLIENTS, CONFLUENT
 
 from rejex_stream.cli import main
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly import kafka_settings
+from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition, Position, Record
 from tests.waiting import PATIENCE_S, until
 from tools.kafka import broker
@@ -291,6 +293,26 @@ def test_a_run_that_is_refused_ends_with_one_sentence_and_the_line_to_type(
     if role != "state":  # a snapshot comes after the commit
         partition = Partition(pipeline.open.topics.input[0], 0)
         assert pipeline.kafka.committed(pipeline.open).get(partition, 0) <= EVENTS
+
+
+@CONFLUENT
+@pytest.mark.parametrize("pipeline", ["confluent"], indirect=True)
+def test_a_refusal_that_comes_while_the_rest_is_still_being_written_is_told(
+    pipeline: Pipeline,
+) -> None:
+    from rejex_connectors.kafka.confluent import FastProducer
+
+    lacking = pipeline.right("topic", "review", "WRITE")
+    pipeline.allow_all_but(lacking)
+    pipeline.allow(lacking._replace(operation="DESCRIBE"))
+    topics = pipeline.settings.topics
+    verdicts = [Message(topics.verdicts, 0, b"k", b"v" * 50, [])] * 400_000
+    producer = FastProducer(pipeline.settings.replace(commit_timeout_ms=60_000), "w0")
+    try:
+        with pytest.raises(ConnectorError, match=f"does not allow {pipeline.user} to {lacking}"):
+            producer.publish([Message(topics.review, 0, b"k", b"v", []), *verdicts], {}, None)
+    finally:
+        producer.close()
 
 
 @pytest.mark.parametrize("looking", [False, True], ids=["not even look", "look but not do"])

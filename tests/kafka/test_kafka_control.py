@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka import KafkaProducer
 from kafka_harness import (
     MAPPING,
     RUN,
     Kafka,
+    Workers,
     make_engine,
     next_offsets,
     pipeline_toml,
@@ -46,7 +48,7 @@ from rejex_stream.types import (
     Record,
 )
 from tests.obedient import as_decided
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, pass_time, until
 
 pytestmark = pytest.mark.kafka
 
@@ -263,6 +265,68 @@ def test_killed_between_answers_and_their_effect_nothing_shows(
     kafka: Kafka, tmp_path: Path, client: str
 ) -> None:
     assert_nothing_shows(kafka, tmp_path, client, kills=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_command_that_was_obeyed_behind_an_open_transaction_is_obeyed_again(
+    kafka: Kafka, tmp_path: Path, client: str
+) -> None:
+    """Two deaths: the first leaves a transaction open, the second comes before it is aborted.
+
+    What the worker in between decided cannot be read as long; its outcomes are written.
+    """
+    settings = kafka.settings(partitions=2, client=client)
+    records = readings(settings, 600)
+    topics, engine = settings.topics, {"kind": "obedient"}
+    dead = KafkaProducer(
+        bootstrap_servers=kafka.bootstrap,
+        transactional_id=f"{kafka.name}-dead",
+        transaction_timeout_ms=60_000,
+    )
+    dead.init_transactions()
+    try:
+        with Workers(tmp_path) as workers:
+            kafka.fill(settings, records[:200])
+            between = workers.start(settings, "between", engine=engine)
+            until(
+                lambda: kafka.committed(settings) == next_offsets(records[:200]),
+                lambda: between.output,
+            )
+            dead.begin_transaction()
+            for partition in (0, 1):
+                dead.send(topics.state, key=b"x", value=b"", partition=partition).get(PATIENCE_S)
+            say(kafka, settings, plan("p1"))
+            kafka.fill(settings, records[200:400])
+            until(
+                lambda: (
+                    kafka.committed(settings) == next_offsets(records[:400])
+                    and len(told(kafka, settings)) > 2
+                ),
+                lambda: between.output,
+            )
+            between.kill()
+            after = workers.start(settings, "after", engine=engine)
+            kafka.fill(settings, records[400:])
+            until(lambda: members(kafka, settings) == {"after"}, lambda: after.output)
+            pass_time(7.0, because="its reader used to wait for 5 s")
+            assert not after.owned, "it took a state over that cannot be read"
+            dead.abort_transaction()
+            until(lambda: kafka.committed(settings) == next_offsets(records), lambda: after.output)
+            assert after.terminate() == 0, after.output
+    finally:
+        dead.close()
+    wanted = undisturbed(kafka, settings, records)
+    for topic in (topics.verdicts, topics.incidents):
+        for partition, found in kafka.read(settings, topic).items():
+            got = [(r.key, r.value, stable(r.headers)) for r in found]
+            assert got == wanted[topic][partition], f"{topic}-{partition}"
+
+
+def members(kafka: Kafka, settings: KafkaSettings) -> set[str]:
+    group = kafka.admin.describe_groups([settings.group])[settings.group]
+    stable_now = group["group_state"] == "Stable"
+    return {one["group_instance_id"] for one in group["members"]} if stable_now else set()
 
 
 @pytest.mark.slow

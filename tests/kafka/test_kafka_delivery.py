@@ -12,6 +12,7 @@ import pytest
 from kafka_harness import Feeder, Kafka, Workers, assert_exactly, feed, next_offsets
 from rejex_connectors.kafka import KafkaSettings
 
+from rejex_stream.encode import decode_verdict
 from rejex_stream.types import Record
 from tests.waiting import pass_time, until
 
@@ -115,6 +116,26 @@ def test_random_kills_lose_nothing_and_double_nothing(
         max_poll_records=100, snapshot_every_events=200, engine={"kind": "chain"},
     )  # fmt: skip
     assert_exactly(kafka, settings, records)
+
+
+@pytest.mark.parametrize(
+    ("client", "kind"),
+    [("kafka-python", "HalfSpaceTrees"), pytest.param("confluent", "HBOS", marks=CONFLUENT)],
+)
+def test_random_kills_show_in_no_operating_mode(
+    kafka: Kafka, tmp_path: Path, client: str, kind: str
+) -> None:
+    settings = kafka.settings(partitions=4, client=client)
+    records = feed(settings, 3_600, sensors=4, seed=4, modes=("idle", "load"))
+    chaos(
+        kafka, settings, tmp_path, records, random.Random(4), kills=2,
+        max_poll_records=100, snapshot_every_events=200, engine={"kind": kind, "modes": True},
+    )  # fmt: skip
+    assert_exactly(kafka, settings, records, kind, modes=True)
+    found = kafka.read(settings, settings.topics.verdicts).values()
+    verdicts = [decode_verdict(record.value or b"") for records in found for record in records]
+    judged = {(v.stream_key, v.mode) for v in verdicts if v.rank is not None}
+    assert len(judged) == 4 * 2
 
 
 @CONFLUENT

@@ -9,7 +9,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -164,19 +164,19 @@ def test_decisions_of_many_schemas_go_in_pieces_and_with_the_commit_alone(kafka:
     settings = kafka.settings(partitions=1, max_message_bytes=10_000)
     source, sink = connect(settings)
     try:
-        store = KafkaSnapshots(settings, sink)
-        partition = _given(source)
-        assert store.load_decisions(partition) is None
-        for step, blob in enumerate([b"a" * 40_000, b"b" * 25_000, b""], start=1):
-            store.save_decisions(partition, blob)
-            store.save(partition, SnapshotPiece(step, None, {"a": b"state %d" % step}))
-            assert store.load_decisions(partition) != blob, "nothing was committed yet"
-            sink.commit({partition: step})
-            assert store.load_decisions(partition) == blob
-            assert store.load(partition, step) == (step, {"a": b"state %d" % step})
-        store.save_decisions(partition, b"never")
-        sink.abort()
-        assert store.load_decisions(partition) == b""
+        with closing(KafkaSnapshots(settings, sink)) as store:
+            partition = _given(source)
+            assert store.load_decisions(partition) is None
+            for step, blob in enumerate([b"a" * 40_000, b"b" * 25_000, b""], start=1):
+                store.save_decisions(partition, blob)
+                store.save(partition, SnapshotPiece(step, None, {"a": b"state %d" % step}))
+                assert store.load_decisions(partition) != blob, "nothing was committed yet"
+                sink.commit({partition: step})
+                assert store.load_decisions(partition) == blob
+                assert store.load(partition, step) == (step, {"a": b"state %d" % step})
+            store.save_decisions(partition, b"never")
+            sink.abort()
+            assert store.load_decisions(partition) == b""
     finally:
         sink.close()
         source.close()

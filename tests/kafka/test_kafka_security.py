@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ from rejex_connectors.kafka.guards.redaction import guard_logs, hide
 from rejex_connectors.kafka.opening import open_clients
 from rejex_connectors.kafka.reading import admin
 from rejex_connectors.kafka.security import distrust
+from rejex_connectors.kafka.sink import KafkaSink
+from rejex_connectors.kafka.source import KafkaSource
 from rejex_connectors.kafka.topics import TopicPlan, create_topics
 from test_kafka_delivery import CLIENTS, CONFLUENT, DEFAULT_CLIENT_FIRST
 
@@ -173,7 +175,7 @@ def test_who_has_which_partition_is_seen_with_a_token_too(
     kafka: Kafka, secured: tuple[broker.Cluster, Path]
 ) -> None:
     """librdkafka gets a token where its owner asks for its callbacks, and not otherwise."""
-    from rejex_connectors.kafka.confluent import Ownerless
+    from rejex_connectors.kafka.guards.ownerless import Ownerless
 
     cluster, folder = secured
     own = security(folder, "SASL_SSL", "OAUTHBEARER")
@@ -302,6 +304,72 @@ def test_a_wrong_password_is_one_sentence_without_the_password(
         assert "invalid credentials" in text
     assert "not the password" not in text
     assert "\n" not in text
+
+
+class Doorman:
+    """Stands before a broker and breaks off every login, as one under load does, until told."""
+
+    def __init__(self, port: int) -> None:
+        self._server, self._broker = socket.create_server(("localhost", 0)), ("localhost", port)
+        self.port: int = self._server.getsockname()[1]
+        self.is_open, self.n_refused = False, 0
+        threading.Thread(target=self._stand, daemon=True).start()
+
+    def _stand(self) -> None:
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                guest, _ = self._server.accept()
+                if self.is_open:
+                    host = socket.create_connection(self._broker)
+                    for ends in ((guest, host), (host, guest)):
+                        threading.Thread(target=self._carry, args=ends, daemon=True).start()
+                else:
+                    guest.recv(1)
+                    guest.close()
+                    self.n_refused += 1
+
+    def _carry(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError), source, target:
+            while data := source.recv(65_536):
+                target.sendall(data)
+
+    def __enter__(self) -> Doorman:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.close()
+
+
+def connected(settings: KafkaSettings) -> Sequence[KafkaSource | KafkaSink]:
+    """Both ends; none where that is to be tried again."""
+    try:
+        return connect(settings)
+    except ConnectorError as error:
+        if not error.retriable:
+            raise
+    return ()
+
+
+@pytest.mark.parametrize("client", DEFAULT_CLIENT_FIRST)
+def test_a_login_that_is_broken_off_is_tried_again_and_goes_through(
+    kafka: Kafka, secured: tuple[broker.Cluster, Path], client: str
+) -> None:
+    """No reason was given: a right password must not end a run then, and a wrong one is hinted."""
+    cluster, folder = secured
+    own = security(folder, "SASL_SSL", "SCRAM-SHA-512")
+    settings = through(kafka, cluster, own, client=client, commit_timeout_ms=3_000)
+    with Doorman(cluster.listeners["SASL_SSL"]) as door:
+        settings = settings.replace(bootstrap_servers=f"localhost:{door.port}")
+        with pytest.raises(ConnectorError) as caught:
+            connect(settings)
+        assert caught.value.retriable
+        assert door.n_refused
+        assert PASSWORD not in str(caught.value)
+        if client == "kafka-python":
+            assert "check kafka.security" in str(caught.value)
+        door.is_open = True
+        for end in until(lambda: connected(settings)):
+            end.close()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+from contextlib import closing
+
 import msgspec
 import pytest
 from kafka import KafkaProducer, TopicPartition
@@ -14,7 +18,7 @@ from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError
 from rejex_stream.protocols import Assigned, SnapshotPiece
 from rejex_stream.run.progress import PartitionOpened
 from rejex_stream.types import Partition, Record
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.kafka
 
@@ -167,34 +171,64 @@ def test_offsets_that_were_set_back_find_the_older_snapshot(
     assert (opened.snapshot_offset, opened.live_from) == (older, older + 5)
 
 
+def test_offsets_that_expired_are_gone_on_from_at_the_snapshot(
+    kafka: Kafka, settings: KafkaSettings
+) -> None:
+    records, rest = half_way(kafka, settings)
+    kafka.fill(settings, rest)
+    until(lambda: kafka.is_empty(settings.group), "the group is empty")
+    kafka.admin.delete_groups([settings.group])
+    run_here(settings, next_offsets(records), lost_state="restart")
+    assert_exactly(kafka, settings, records)
+
+
 def test_a_large_snapshot_goes_in_pieces_and_comes_back_whole(kafka: Kafka) -> None:
     settings = kafka.settings(partitions=2, max_message_bytes=10_000)
     bodies = [bytes(range(256)) * n for n in (400, 100, 700, 0)]
     source, sink = connect(settings)
     try:
-        store = KafkaSnapshots(settings, sink)
-        given: list[Partition] = []
-        while len(given) < 2:
-            source.poll(10, 0.2)
-            given += [c.partition for c in source.changes() if isinstance(c, Assigned)]
-        partition, other = given
-        base = None
-        for step, body in enumerate(bodies, start=1):
-            assert store.save(partition, SnapshotPiece(step, base, {"a": body, f"b{step}": b"b"}))
-            sink.commit({partition: step})
-            base = step
-            rest = {f"b{n}": b"b" for n in range(1, step + 1)}
-            assert store.load(partition, step) == (step, {"a": body} | rest)
-        assert store.load(other, 100) is None
-        assert store.load(partition, 3) == (3, {"a": bodies[2], "b1": b"b", "b2": b"b", "b3": b"b"})
-        assert store.load(partition, 2) is None, "two are kept"
-        store.save(partition, SnapshotPiece(3, 3, {"a": b"again"}))
-        assert store.load(partition, 100) == (
-            3, {"a": b"again", "b1": b"b", "b2": b"b", "b3": b"b"},
-        ), "what lies ahead was given up"  # fmt: skip
+        with closing(KafkaSnapshots(settings, sink)) as store:
+            given: list[Partition] = []
+            while len(given) < 2:
+                source.poll(10, 0.2)
+                given += [c.partition for c in source.changes() if isinstance(c, Assigned)]
+            partition, other = given
+            base = None
+            for step, body in enumerate(bodies, start=1):
+                assert store.save(
+                    partition, SnapshotPiece(step, base, {"a": body, f"b{step}": b"b"})
+                )
+                sink.commit({partition: step})
+                base = step
+                rest = {f"b{n}": b"b" for n in range(1, step + 1)}
+                assert store.load(partition, step) == (step, {"a": body} | rest)
+            assert store.load(other, 100) is None
+            assert store.load(partition, 3) == (
+                3,
+                {"a": bodies[2], "b1": b"b", "b2": b"b", "b3": b"b"},
+            )
+            assert store.load(partition, 2) is None, "two are kept"
+            store.save(partition, SnapshotPiece(3, 3, {"a": b"again"}))
+            assert store.load(partition, 100) == (
+                3, {"a": b"again", "b1": b"b", "b2": b"b", "b3": b"b"},
+            ), "what lies ahead was given up"  # fmt: skip
     finally:
         sink.close()
         source.close()
+
+
+def test_what_reads_the_state_is_closed_with_the_run(kafka: Kafka, settings: KafkaSettings) -> None:
+    """Left to the garbage collector, it would be closed on whatever thread that runs on."""
+    records = feed(settings, 40, partitions=1)
+    kafka.fill(settings, records)
+    before = set(threading.enumerate())
+    gc.disable()
+    try:
+        run_here(settings, next_offsets(records))
+        left = [thread.name for thread in set(threading.enumerate()) - before]
+        assert not [name for name in left if "kafka" in name], left
+    finally:
+        gc.enable()
 
 
 def test_a_snapshot_of_an_earlier_version_is_read_once_and_converted(
@@ -216,14 +250,14 @@ def test_a_snapshot_of_an_earlier_version_is_read_once_and_converted(
 
     try:
         until(lambda: owns(source, partition), "the partition")
-        store = KafkaSnapshots(settings, sink)
-        assert store.load(partition, 4) == (3, {"": b"old 3"})
-        assert store.load(partition, 99) == (5, {"": b"old 5"})
-        sink.commit({partition: 6})
-        assert not store.save(partition, SnapshotPiece(6, 5, {"a": b"new"})), "it has no parts"
-        assert store.save(partition, SnapshotPiece(6, None, {"a": b"new"}))
-        assert store.load(partition, 99) == (6, {"a": b"new"})
-        assert store.load(partition, 5) is None
+        with closing(KafkaSnapshots(settings, sink)) as store:
+            assert store.load(partition, 4) == (3, {"": b"old 3"})
+            assert store.load(partition, 99) == (5, {"": b"old 5"})
+            sink.commit({partition: 6})
+            assert not store.save(partition, SnapshotPiece(6, 5, {"a": b"new"})), "it has no parts"
+            assert store.save(partition, SnapshotPiece(6, None, {"a": b"new"}))
+            assert store.load(partition, 99) == (6, {"a": b"new"})
+            assert store.load(partition, 5) is None
     finally:
         source.close()
         sink.close()
@@ -233,16 +267,48 @@ def test_a_snapshot_that_was_not_committed_is_not_found(kafka: Kafka) -> None:
     settings = kafka.settings(partitions=1)
     source, sink = connect(settings)
     try:
-        store = KafkaSnapshots(settings, sink)
-        given: list[Assigned] = []
-        while not given:
-            source.poll(10, 0.2)
-            given += [c for c in source.changes() if isinstance(c, Assigned)]
-        store.save(given[0].partition, SnapshotPiece(7, None, {"a": b"blob"}))
-        assert store.load(given[0].partition, 100) is None
+        with closing(KafkaSnapshots(settings, sink)) as store:
+            given: list[Assigned] = []
+            while not given:
+                source.poll(10, 0.2)
+                given += [c for c in source.changes() if isinstance(c, Assigned)]
+            store.save(given[0].partition, SnapshotPiece(7, None, {"a": b"blob"}))
+            assert store.load(given[0].partition, 100) is None
     finally:
         sink.close()
         source.close()
+
+
+def test_what_lies_behind_an_open_transaction_is_not_taken_for_absent(
+    kafka: Kafka, settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed worker's transaction hides what its successors commit, until the broker aborts it.
+
+    Whoever takes over then would replay without the commands that were decided.
+    """
+    monkeypatch.setattr("rejex_connectors.kafka.snapshots.SETTLE_S", 0.5)
+    source, sink = connect(settings)
+    partition, state = Partition(settings.topics.input[0], 0), settings.topics.state
+    killed = KafkaProducer(bootstrap_servers=kafka.bootstrap, transactional_id=f"{kafka.name}-dead")
+    try:
+        until(lambda: owns(source, partition), "the partition")
+        with closing(KafkaSnapshots(settings, sink)) as store:
+            killed.init_transactions()
+            killed.begin_transaction()
+            killed.send(state, key=b"of another", value=b"", partition=0).get(PATIENCE_S)
+            store.save_decisions(partition, b"a plan holds from 10 on")
+            sink.commit({partition: 10})
+            for ask in (store.load_decisions, lambda p: store.load(p, 10), store.drop):
+                with pytest.raises(ConnectorError, match=f"{state}-0 .* is open there") as told:
+                    ask(partition)
+                assert told.value.retriable
+            assert not store.is_decided(partition)
+            killed.abort_transaction()
+            until(lambda: store.load_decisions(partition) == b"a plan holds from 10 on")
+    finally:
+        killed.close()
+        source.close()
+        sink.close()
 
 
 def test_a_snapshot_that_could_not_be_written_leaves_the_one_before_alone(
@@ -254,19 +320,21 @@ def test_a_snapshot_that_could_not_be_written_leaves_the_one_before_alone(
 
     try:
         until(lambda: owns(source, partition), "the partition")
-        store = KafkaSnapshots(settings, sink)
-        store.save(partition, SnapshotPiece(0, None, {"a": b"at 0"}))
-        sink.commit({partition: 10})
-        store.save(partition, SnapshotPiece(10, 0, {"a": b"at 10"}))
-        sink.commit({partition: 20})
-        sink.abort()  # and nothing can be written until the source has settled again
-        with pytest.raises(ConnectorError):
+        with closing(KafkaSnapshots(settings, sink)) as store:
+            store.save(partition, SnapshotPiece(0, None, {"a": b"at 0"}))
+            sink.commit({partition: 10})
+            store.save(partition, SnapshotPiece(10, 0, {"a": b"at 10"}))
+            sink.commit({partition: 20})
+            sink.abort()  # and nothing can be written until the source has settled again
+            with pytest.raises(ConnectorError):
+                store.save(partition, SnapshotPiece(20, 10, {"a": b"at 20"}))
+            source.rewind()
+            until(
+                lambda: owns(source, partition) and source.owned[partition] == 20, "the partition"
+            )
             store.save(partition, SnapshotPiece(20, 10, {"a": b"at 20"}))
-        source.rewind()
-        until(lambda: owns(source, partition) and source.owned[partition] == 20, "the partition")
-        store.save(partition, SnapshotPiece(20, 10, {"a": b"at 20"}))
-        assert store.load(partition, 20) == (20, {"a": b"at 20"})
-        assert store.load(partition, 19) == (10, {"a": b"at 10"})
+            assert store.load(partition, 20) == (20, {"a": b"at 20"})
+            assert store.load(partition, 19) == (10, {"a": b"at 10"})
     finally:
         source.close()
         sink.close()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from kafka_harness import Kafka, pipeline_toml
+from test_kafka_delivery import CONFLUENT
 
 from rejex_stream.cli import main
 from rejex_stream.config import load_config
@@ -34,13 +35,14 @@ def pipelines(bootstrap, tmp_path, monkeypatch):
         monkeypatch.delenv(name)
     base = f"state-{uuid.uuid4().hex[:8]}"
 
-    def make(which, **state):
+    def make(which, kafka=(), **state):
         path = tmp_path / f"{which}.toml"
         name = f"{base}-{which}"
         source = {"time": "t", "topics": [f"{base}.in"]}
         store = {"snapshot_every_events": 500, "topic": f"{name}.state"} | state
+        thread = {"executor": "thread"}
         path.write_text(
-            pipeline_toml(name, bootstrap, input=source, state=store, refit={"executor": "thread"})
+            pipeline_toml(name, bootstrap, input=source, state=store, refit=thread, kafka=kafka)
         )
         assert main(["topics", "create", str(path), "--with-input", "--partitions", "2"]) == 0
         return path
@@ -138,8 +140,14 @@ def test_dropped_and_moved_between_topics_and_folders_no_verdict_changes(
         assert {p: first[p] + then[p] for p in first} == expected
 
 
-def test_nothing_is_changed_while_a_worker_lives(pipelines, rejex, kafka: Kafka, tmp_path):
-    one = pipelines("one")
+DEALT = {"client": "confluent", "group_protocol": "consumer"}  # by the broker
+
+
+@pytest.mark.parametrize("protocol", [{}, pytest.param(DEALT, marks=CONFLUENT)])
+def test_nothing_is_changed_while_a_worker_lives(
+    pipelines, rejex, kafka: Kafka, tmp_path, protocol
+):
+    one = pipelines("one", kafka=protocol)
     fill(kafka, one, 0, 20)
     with subprocess.Popen(
         [sys.executable, "-m", "rejex_stream", "run", str(one)], cwd=one.parent,
@@ -149,6 +157,6 @@ def test_nothing_is_changed_while_a_worker_lives(pipelines, rejex, kafka: Kafka,
         until(lambda: sum(map(len, verdicts(kafka, one).values())) == 20)
         for command in (["drop", one, "--all"], ["export", one, tmp_path / "x"]):
             status, _, said = rejex("state", *command)
-            assert (status, "1 member(s): stop the workers first" in said) == (1, True), said
+            assert (status, "(it is Stable): stop the workers first" in said) == (1, True), said
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=PATIENCE_S) == 0

@@ -17,7 +17,8 @@ from rejex_connectors.kafka.opening import open_clients
 from rejex_connectors.kafka.settings import KafkaOptions, KafkaPythonOptions
 from test_kafka_delivery import CLIENTS
 
-from rejex_stream.errors import ConnectorError
+from rejex_stream.config.assembly.edges import require_own_topics
+from rejex_stream.errors import ConfigError, ConnectorError
 from tests.waiting import until
 
 HEADERS = [("ce_type", b"io.rejex.verdict.v1"), ("ce_id", b"in-0-7@1")]
@@ -164,6 +165,20 @@ def test_ten_common_options_of_each_library_and_role_reach_it(kafka: Kafka, clie
     kafka.fill(settings, records)
     run_here(settings, next_offsets(records))
     assert_exactly(kafka, settings, records)
+
+
+@pytest.mark.kafka
+def test_outputs_that_another_pipeline_wrote_to_are_refused(kafka: Kafka) -> None:
+    settings = kafka.settings(partitions=2)
+    require_own_topics(settings)  # empty as they are
+    records = feed(settings, 100, sensors=2, partitions=2)
+    kafka.fill(settings, records)
+    run_here(settings, next_offsets(records))
+    require_own_topics(settings)
+    missing = settings.topics.replace(verdicts="not there", review="nor this")
+    require_own_topics(settings.replace(pipeline="other", topics=missing))
+    with pytest.raises(ConfigError, match=r"pipeline 'rejex-stream' wrote.* as output\.verdicts"):
+        require_own_topics(settings.replace(pipeline="other"))
 
 
 def test_what_we_tell_the_libraries_nobody_else_may() -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import urllib.error
 import urllib.request
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.review.console.background import feeding
 from rejex_stream.review.queue.labels import read_labels
 from rejex_stream.review.queue.store import ReviewStore
+from tests.operate.alerting import Receiver
 from tests.review.test_review_cli import serving
 from tests.waiting import PATIENCE_S, until
 
@@ -259,3 +261,19 @@ def test_one_config_is_enough_for_every_command(folder, capsys):
     (folder / "labels.jsonl").touch()
     assert main(["review", "rebuild", *words, "--store", "b.db", "--check", "review.db"]) == 0
     assert "same as checked" in capsys.readouterr().out
+
+
+def test_serve_tells_the_webhook_of_the_config_of_a_full_queue(folder):
+    with closing(Receiver()) as receiver:
+        (folder / "told.toml").write_text(
+            PIPELINE
+            + f'[alerts]\nwebhook_url = "{receiver.url}"\nconsole_url = "https://desk.example"\n'
+            + '[review]\nfull_at = 2\nnotify = ["full"]\n'
+        )
+        with serving("--config", "told.toml", folder=folder):
+            until(lambda: receiver.got)
+    _, body = receiver.got[0]
+    told = json.loads(body)
+    assert told["type"] == "io.github.rejex-stream.review-full.v1"
+    assert "the queue is full at 2" in told["data"]["message"]
+    assert told["data"]["link"] == "https://desk.example/queue"

@@ -104,7 +104,7 @@ def test_a_spike_of_one_sample_in_a_week_is_still_there(new_store):
             value = 9.0 if second == 7 * 43_210 else math.sin(second / 5000)
             batch.add(1, Point(second * 1000, (value,), value / 10, Label.NORMAL))
         batch.write(connection)
-        series.forget(connection, 50_000, keep_ms=30 * 86_400_000)
+        series.forget(connection, 50_000, 30 * 86_400_000, 400 * 86_400_000)
         found = series.read(connection, 1, ("v",), 0, seconds * 1000, most=800)
     t, v = found.values[0]
     assert found.resolution_ms == 60_000, "the ring is worn: the minutes speak"

@@ -14,8 +14,9 @@ pytest.importorskip("starlette", reason="the extra `review` is not installed")
 from rejex_stream.review.console import fleet, rates
 from rejex_stream.review.console.fleet import Known, Stretch
 from rejex_stream.review.console.rates import PipelineWatch
+from rejex_stream.review.queue.quality import quality
 from rejex_stream.review.queue.series import HOUR_MS
-from rejex_stream.types import Label, Position, Reason
+from rejex_stream.types import Label, Position, Reason, in_mode
 from tests.review.console_server import running
 from tests.review.test_review_store import ADA, item
 
@@ -123,6 +124,44 @@ def test_hours_are_the_sums_of_their_minutes_and_outlive_them(new_store):
     assert oldest == 299 * 600_000 - 24 * HOUR_MS
 
 
+def test_forgotten_hours_leave_their_sum_and_no_row_of_their_own(new_store):
+    store = new_store(minutes_days=1, hours_days=2)
+    sums = (
+        "SELECT sum(normal), sum(rejected), sum(banded), round(sum(expected), 6), "
+        "(SELECT count(*) FROM hour) FROM hour"
+    )
+    seen = []
+    for day in range(8):
+        verdicts = [item(24 * day + h, t_s=3600 * (24 * day + h)).verdict for h in range(24)]
+        store.add([], verdicts)
+        for _ in range(2):  # forgetting twice adds nothing up twice
+            store.forget_old_points()
+        with store.database.read() as connection:
+            seen.append(tuple(connection.execute(sums).fetchone()))
+    assert [one[1] for one in seen] == [24 * (day + 1) for day in range(8)]
+    assert {one[4] for one in seen[3:]} == {50}, "two days, the hour they end in, and the sum"
+    with store.database.read() as connection:
+        assert quality(connection).accepted_normal.events == 0
+        first = connection.execute("SELECT min(t_ms) FROM hour WHERE t_ms >= 0").fetchone()[0]
+        assert rates.mix(connection, "", 0).events == 49
+    assert first == (8 * 24 - 1 - 48) * HOUR_MS
+
+
+def test_what_is_counted_since_a_forgotten_hour_is_counted_since_the_first_that_is_kept(new_store):
+    store = new_store(hours_days=1, settle_s=0, gap_s=0, gap_events=0)
+    accepted = [item(h, t_s=3600 * h, why="audit").verdict for h in range(72)]
+    store.add([item(100 + h, t_s=3600 * h + 1) for h in (0, 71)], accepted)
+    with store.database.read() as connection:
+        before = quality(connection, since_ms=HOUR_MS)
+        every = quality(connection)
+    assert (before.accepted_normal.events, before.rejected.events) == (71, 1)
+    store.forget_old_points()
+    with store.database.read() as connection:
+        after = quality(connection, since_ms=HOUR_MS)
+        assert quality(connection) == every, "totals over all time remain"
+    assert (after.accepted_normal.events, after.rejected.events) == (25, 1)
+
+
 def test_a_store_without_hours_gets_them_from_its_minutes(new_store, tmp_path):
     store = new_store("old.db")
     store.add([], [item(k + 9, t_s=600 * k).verdict for k in range(-9, 30)])
@@ -169,6 +208,27 @@ def test_streams_come_by_the_page_the_worst_first_and_with_what_waits(new_store)
     assert lines[0].stream_key == "s4"
     assert {line.stream_key: line.open_episodes for line in lines}["s6"] == 1
     assert sum(line.open_episodes for line in lines) == 1
+
+
+def test_each_mode_of_a_stream_has_a_line_and_a_cell_finds_the_busiest(new_store):
+    store = new_store(settle_s=0)
+    watch = PipelineWatch(store)
+    verdicts = [
+        msgspec.structs.replace(
+            item(0).verdict, position=Position("feed", 0, seq), stream_key="s", sensor="s",
+            event_time_ms=seq * 60_000, seq=seq, tolerance=32.0, rank=100, label=Label.NORMAL,
+            reason=None, mode="idle" if seq % 3 == 0 else "load",
+        )
+        for seq in range(60)
+    ]  # fmt: skip
+    store.add([], verdicts)
+    watch.observe(verdicts)
+    with store.database.read() as connection:
+        lines, in_all = rates.stream_lines(connection, watch, ADA, 0, store.now_ms(), limit=9)
+    assert {(line.stream_key, line.mode) for line in lines} == {("s", "idle"), ("s", "load")}
+    assert in_all == 2
+    assert watch.key_of("s") == in_mode("s", "load")
+    assert watch.status(watch.key_of("s")).events == 40
 
 
 def test_a_long_queue_comes_by_the_page(new_store):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 
 import pytest
@@ -11,7 +12,8 @@ pytest.importorskip("prometheus_client", reason="the extra `review` is not insta
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from rejex_stream.review.certificate import answers_in, certify
+from rejex_stream.cli.main import main
+from rejex_stream.review.certificate import answers_in, certify, said
 from rejex_stream.review.console.metrics import exposition
 from rejex_stream.types import Label
 from tests.operate.alerting import tool
@@ -104,6 +106,36 @@ def test_what_was_missed_is_told_as_it_is_certified(new_store):
     assert found["missed_upper", ("pipeline", "")] == proven.missed_at_most < waits
     assert found["missed_lower", ("pipeline", "")] == proven.missed_at_least > 40
     assert found["accepted_normal_events", ("pipeline", "")] == 60
+
+
+def test_what_was_missed_stands_on_the_audit_page_and_in_the_report(
+    wall_store, capsys: pytest.CaptureFixture[str]
+):
+    pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
+    from tests.review.console_server import running
+
+    store = wall_store(settle_s=0, gap_s=0, gap_events=0)
+    with running(store) as console:
+        assert "What was missed" not in console.ask("/audit").text
+        drawn = []
+        for number in range(20):
+            one = item(1000 * number, why="audit")
+            drawn.append(replace(one, verdict=replace(one.verdict, label=Label.NORMAL), drawn=0.5))
+        store.add(drawn, [one.verdict for one in drawn])
+        first = console.ask("/audit").text
+        assert "20 audited events have no clear answer" in first
+        for number, target in enumerate(episodes(store)):
+            label(store, ADA, [target], "normal" if number else "anomaly", request=str(number))
+        page = console.ask("/audit").text
+    with store.database.read() as connection:
+        proven = certify(answers_in(connection, ""), pipeline="")
+    assert said(proven) in page
+    assert "no clear answer" not in page
+    assert main(["review", "report", "--store", str(store.database.path)]) == 0
+    assert said(proven) in " ".join(capsys.readouterr().out.split())
+    assert main(["review", "report", "--store", str(store.database.path), "--output", "json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)["certificates"]
+    assert told["missed_at_most"] == proven.missed_at_most
 
 
 @pytest.mark.prometheus

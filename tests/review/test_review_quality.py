@@ -38,7 +38,7 @@ from rejex_stream.review.queue.report import (
     propose_contamination,
     report,
 )
-from rejex_stream.types import Label, Reason, Status
+from rejex_stream.types import Label, Reason, ReviewItem, Status
 from tests.review.test_review_store import ADA, BOB, EVE, episodes, item, label
 
 
@@ -439,3 +439,33 @@ def test_decisions_by_nobody_do_not_count_as_labels(new_store, clock):
     assert found.quality.rejected.judged == 0
     assert found.workload.expired == 1
     assert Decision  # the report never decides
+
+
+def test_the_audit_page_tells_what_is_wrong_with_a_pipeline(wall_store):
+    pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
+    from tests.review.console_server import running
+
+    def accepted(offset: int, label_: Label, sensor: str) -> ReviewItem:
+        one = item(offset, sensor=sensor, why="audit")
+        verdict = replace(one.verdict, label=label_, tolerance=16.0, rank=500)
+        return replace(one, verdict=verdict)
+
+    store = wall_store(settle_s=0, gap_s=0, gap_events=0)
+    items = [accepted(10 * n, Label.NORMAL, f"s{n % 9}") for n in range(120)]
+    store.add(items[:3], [one.verdict for one in items])
+    with running(store) as console:
+        page = console.ask("/audit").text
+        assert "Too few answers" in page
+        assert "accepted normals" in page
+        assert "The detector does not see" not in page
+        store.add(items)
+        for number, target in enumerate(episodes(store)):
+            label(store, ADA, [target], "anomaly", request=f"all{number}")
+        flagged = [accepted(5000 + 10 * n, Label.ANOMALY, f"s{n % 9}") for n in range(20)]
+        store.add(flagged, [one.verdict for one in flagged])
+        for number, target in enumerate(episodes(store)):
+            label(store, ADA, [target], "anomaly", request=f"flagged{number}")
+        page = console.ask("/audit").text
+    found = re.findall(r'<li data-kind="(\w+)">', page)
+    assert found == ["blind_detector", "theory_broken"], "and no other gamma is proposed"
+    assert "rejex-stream replay" in page

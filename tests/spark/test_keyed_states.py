@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import random
 from types import SimpleNamespace
 
 import pytest
+from rejex_connectors.files.control import append_line
 from rejex_connectors.files.sink import lines_of
 
 from rejex_stream.config import parse_config
@@ -17,6 +19,7 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.spark import keyed
 from rejex_stream.spark.frames import NO_TIME, decoded, refused
 from rejex_stream.spark.keyed import KeyedStates, Recipe
+from rejex_stream.spark.told import Told
 from rejex_stream.types import Partition, Position, Record
 
 pytestmark = pytest.mark.spark
@@ -46,6 +49,9 @@ WAYS = {
     "shared budget": {"budget": HELD},
     "groups by a field": {"grouped": 'group = "g"'},
     "forgetting": {"state": "[state]\nforget_after = 40"},
+    "planned work": {
+        "state": "[[calendar]]\nbegin = 1970-01-01T00:20:00Z\nend = 1970-01-01T00:25:00Z"
+    },
 }
 
 
@@ -81,6 +87,9 @@ class Kept:
         )
 
 
+FEED = Partition("feed.jsonl", 0)
+
+
 def config_of(**way):
     filled = {"grouped": "", "budget": "tolerance = 5", "state": ""} | way
     config, problems = parse_config(CONFIG.format(**filled))
@@ -100,41 +109,71 @@ def feed(n=2_400):
         yield Record(Position("feed.jsonl", 0, i), None, value)
 
 
-def by_one_state(config, records):
-    state = Judging(config).state(Partition("feed.jsonl", 0), JsonDecoder(config.input.mapping()))
+def by_one_state(config, records, told=None):
+    decoder, inputs = JsonDecoder(config.input.mapping()), None if told is None else told.inputs
+    state = Judging(config).state(FEED, decoder, inputs)
+    if told is not None:
+        state.keep_to(told.kept(FEED), decided_until=0)
+        state.decisions.begin_at(0, whatever_is_lost=False)
     return list(lines_of(state.process(records)))
 
 
-def by_keys(config, records, rng):
-    """Judge as Spark would: shuffled, in micro-batches, by two processes that take turns."""
-    import pandas as pd
-    import pyarrow as pa
+def by_keys(config, records, rng, told=None, say=lambda: None):
+    """Judge as Spark would: shuffled, in micro-batches, by two processes that take turns.
 
-    recipe, kept, out, at = Recipe(f"{rng.random()}", config, None), {}, [], 0
+    Where people are listened to, they `say` something now and then, and batches are repeated.
+    """
+    recipe, kept, out, at = Recipe(f"{rng.random()}", config, None, told), {}, [], 0
     benches = [{}, {}]
     while at < len(records):
         batch, at = records[at : (end := at + rng.randrange(1, 400))], end
-        columns = [
-            pa.array([r.position.topic for r in batch]),
-            pa.array([0] * len(batch), pa.int32()),
-            pa.array([r.position.offset for r in batch], pa.int64()),
-            pa.array([r.key for r in batch], pa.binary()),
-            pa.array([r.value for r in batch], pa.binary()),
-            pa.array([r.timestamp_ms for r in batch], pa.int64()).fill_null(NO_TIME),
-            pa.array([None] * len(batch), pa.null()),
-        ]
-        arrow = pa.RecordBatch.from_arrays(columns, list("abcdefg"))
-        (taken,) = decoded(iter([arrow]), config, b"", whole=by_partition(config))
-        rows = taken.to_pandas().sample(frac=1, random_state=rng.randrange(10**6))
-        for key, of_key in rows.groupby(["topic", "partition", "stream"]):
-            keyed._benches = rng.choice(benches)
-            processor = KeyedStates(recipe)
-            processor.init(kept.setdefault(key, Kept()))
-            half = len(of_key) // 2
-            chunks = iter([of_key[:half], of_key[half:]])
-            out += [frame for frame in processor.handleInputRows(key, chunks, None) if len(frame)]
-    found = pd.concat(out).sort_values(["offset", "place"], kind="stable")
+        before = copy.deepcopy(kept)
+        found = judged(recipe, batch, kept, benches, rng)
+        if told is not None:
+            say()
+            told.at_commit(FEED, batch[-1].position.offset + 1)
+            if rng.random() < 0.4:  # it was written, and Spark did not take note
+                kept = before
+                again = judged(recipe, batch, kept, benches, rng)
+                assert lines(again) == lines(found)
+        out += found
+    return lines(out)
+
+
+def lines(frames):
+    import pandas as pd
+
+    found = pd.concat(frames).sort_values(["offset", "place"], kind="stable")
     return list(zip(found["output"], map(bytes, found["value"]), strict=True))
+
+
+def judged(recipe, batch, kept, benches, rng):
+    """One micro-batch, by whichever process."""
+    import pyarrow as pa
+
+    config, out = recipe.config, []
+    columns = [
+        pa.array([r.position.topic for r in batch]),
+        pa.array([0] * len(batch), pa.int32()),
+        pa.array([r.position.offset for r in batch], pa.int64()),
+        pa.array([r.key for r in batch], pa.binary()),
+        pa.array([r.value for r in batch], pa.binary()),
+        pa.array([r.timestamp_ms for r in batch], pa.int64()).fill_null(NO_TIME),
+        pa.array([None] * len(batch), pa.null()),
+    ]
+    arrow = pa.RecordBatch.from_arrays(columns, list("abcdefg"))
+    (taken,) = decoded(
+        iter([arrow]), config, b"", whole=recipe.told is not None or by_partition(config)
+    )
+    rows = taken.to_pandas().sample(frac=1, random_state=rng.randrange(10**6))
+    for key, of_key in rows.groupby(["topic", "partition", "stream"]):
+        keyed._benches = rng.choice(benches)
+        processor = KeyedStates(recipe)
+        processor.init(kept.setdefault(key, Kept()))
+        half = len(of_key) // 2
+        chunks = iter([of_key[:half], of_key[half:]])
+        out += [frame for frame in processor.handleInputRows(key, chunks, None) if len(frame)]
+    return out
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -143,9 +182,42 @@ def test_any_cut_and_order_on_any_machine_gives_the_same_lines(way, monkeypatch)
     config, records = config_of(**WAYS[way]), list(feed())
     expected = by_one_state(config, records)
     assert {"verdicts", "review", "deadletter"} <= {role for role, _ in expected}
-    assert by_partition(config) == (way != "apart")
+    assert by_partition(config) == (way not in {"apart", "planned work"})
+    assert any(b'"planned":true' in line for _, line in expected) == (way == "planned work")
     for seed in (1, 2):
         assert by_keys(config, records, random.Random(seed)) == expected
+
+
+def test_what_people_say_holds_from_the_end_of_a_micro_batch(tmp_path, monkeypatch):
+    monkeypatch.setattr(keyed, "_benches", {})
+    config, records, said = config_of(**WAYS["apart"]), list(feed()), iter(range(100))
+    told = Told(("feed.jsonl",), tmp_path, tmp_path / "control.jsonl")
+
+    def say():
+        i = next(said)
+        begin = 1000 * (400 + 150 * i)
+        commands = {
+            2: {"kind": "planned", "from_ms": begin, "until_ms": begin + 90_000},
+            3: {
+                "kind": "planned",
+                "stream_key": "s3",
+                "from_ms": begin,
+                "until_ms": begin + 90_000,
+            },
+            5: {"kind": "fault", "incident": "feed.jsonl-0-1"},
+        }
+        if i in commands:
+            append_line(
+                told.control, json.dumps({"id": f"c-{i}", "by": "ada"} | commands[i]).encode()
+            )
+
+    found = by_keys(config, records, random.Random(3), told, say)
+    expected = by_one_state(config, records, told)
+    assert found == expected
+    replies = [json.loads(line) for role, line in expected if role == "incidents" and b"c-" in line]
+    assert len(replies) == 3
+    assert any(b'"planned":true' in line for _, line in expected)
+    assert expected != by_one_state(config, records)
 
 
 @pytest.mark.parametrize(

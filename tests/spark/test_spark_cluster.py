@@ -11,11 +11,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from kafka import TopicPartition
+from kafka.errors import KafkaError
+from rejex_connectors.kafka.messages import OutcomeMessages
 from rejex_connectors.kafka.topics import create_topics, plan_topics
 
 from rejex_stream.config import load_config
-from rejex_stream.config.assembly import kafka_settings
-from rejex_stream.types import Position, Record
+from rejex_stream.config.assembly import Judging, kafka_decoder, kafka_settings
+from rejex_stream.config.assembly.control import ControlLine, make_command
+from rejex_stream.spark.told import Told
+from rejex_stream.types import CommandKind, Partition, Position, Record
 from tests.kafka.kafka_harness import Kafka, pipeline_toml
 from tests.waiting import until
 from tools.kafka import broker
@@ -25,6 +30,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(2400)]
 
 N, SENSORS, PARTITIONS = 4_500, 6, 2
 LONG_S = 900.0
+ROLES = ("verdicts", "review", "deadletter", "incidents")
+REJEX = [sys.executable, "-m", "rejex_stream"]
 
 
 @pytest.fixture
@@ -39,9 +46,9 @@ def bootstrap():
         yield node.bootstrap
 
 
-def events(topic):
+def events(topic, n=N):
     rng = random.Random(3)
-    for i in range(N):
+    for i in range(n):
         name = i % SENSORS
         fault = 12 if rng.random() < 0.01 or (name == 0 and i > 0.7 * N) else 0
         value = json.dumps({"t": 1_700_000_000_000 + i * 100, "flow": rng.gauss(10, 1) + fault})
@@ -70,7 +77,7 @@ def pipeline(folder: Path, bootstrap: str, out: str) -> Path:
 def written(kafka: Kafka, settings) -> dict[str, dict[int, list]]:
     topics = settings.topics
     found = {}
-    for role in ("verdicts", "review", "deadletter", "incidents"):
+    for role in ROLES:
         by_partition = kafka.read(settings, getattr(topics, role))
         found[role] = {
             partition: [
@@ -88,6 +95,30 @@ def total(kafka: Kafka, settings) -> int:
     )
 
 
+def answers_for_groups(kafka: Kafka, settings) -> bool:
+    """A broker that is new finds nobody for its first group at once."""
+    try:
+        return bool(kafka.admin.describe_groups([settings.group]))
+    except KafkaError:
+        return False
+
+
+def on_spark(path: Path, master: str) -> list[str]:
+    conf = {
+        "spark.jars": cluster.connector_jars(),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "700m",
+        "spark.executor.memory": "700m",
+        "spark.executor.cores": "1",
+    }
+    return [
+        *REJEX, "spark", str(path), "--master", master,
+        "--checkpoint", str(path.parent / "checkpoint"),
+        "--shuffle-partitions", "2", "--available-now",
+        *(word for pair in conf.items() for word in ("--conf", "=".join(pair))),
+    ]  # fmt: skip
+
+
 def test_an_executor_dies_and_the_topics_hold_what_a_worker_writes(tmp_path, bootstrap):
     with Kafka(bootstrap) as kafka:
         paths = {out: pipeline(tmp_path / out, bootstrap, out) for out in ("alone", "many")}
@@ -95,27 +126,14 @@ def test_an_executor_dies_and_the_topics_hold_what_a_worker_writes(tmp_path, boo
         for of_one in settings.values():
             create_topics(of_one, plan_topics(of_one, partitions=PARTITIONS, replication=1))
         kafka.fill(settings["alone"], events("pumps.in"))
-        rejex = [sys.executable, "-m", "rejex_stream"]
-        worker = subprocess.Popen([*rejex, "run", str(paths["alone"])])
+        worker = subprocess.Popen([*REJEX, "run", str(paths["alone"])])
         until(lambda: total(kafka, settings["alone"]) == N, timeout_s=LONG_S, every_s=1.0)
         worker.send_signal(signal.SIGTERM)
         worker.wait()
         with cluster.start(workers=2) as spark:
-            conf = {
-                "spark.jars": cluster.connector_jars(),
-                "spark.driver.host": "127.0.0.1",
-                "spark.driver.memory": "700m",
-                "spark.executor.memory": "700m",
-                "spark.executor.cores": "1",
-            }
             job = subprocess.Popen(
-                [
-                    *rejex, "spark", str(paths["many"]), "--master", spark.address,
-                    "--checkpoint", str(tmp_path / "checkpoint"), "--batch-events", "1500",
-                    "--shuffle-partitions", "2", "--available-now",
-                    *(word for pair in conf.items() for word in ("--conf", "=".join(pair))),
-                ]
-            )  # fmt: skip
+                [*on_spark(paths["many"], spark.address), "--batch-events", "1500"]
+            )
             until(
                 lambda: job.poll() is not None or total(kafka, settings["many"]) > 0,
                 timeout_s=LONG_S,
@@ -132,3 +150,86 @@ def test_an_executor_dies_and_the_topics_hold_what_a_worker_writes(tmp_path, boo
                 job.kill()
         assert written(kafka, settings["many"]) == written(kafka, settings["alone"])
         assert kafka.committed(settings["many"]) == kafka.committed(settings["alone"])
+
+
+def test_what_people_say_is_durable_with_what_it_follows(tmp_path, bootstrap):
+    """Each job begins where the one before ended; what was said meanwhile holds from there."""
+    with Kafka(bootstrap) as kafka:
+        path = pipeline(tmp_path / "told", bootstrap, "told")
+        config, settings = load_config(path), kafka_settings(load_config(path))
+        create_topics(settings, plan_topics(settings, partitions=PARTITIONS, replication=1))
+        until(lambda: answers_for_groups(kafka, settings), timeout_s=LONG_S, every_s=0.5)
+        every, half = list(events("pumps.in", 2_000)), 1_000
+        for i, some in enumerate((every[:half], every[half:])):
+            kafka.fill(settings, some)
+            begin = 1_700_000_000_000 + 100_000 * (i + 1)
+            said = make_command(
+                CommandKind.PLANNED, by="ada", given_ms=0, id_=f"c-{i}",
+                from_ms=begin, until_ms=begin + 20_000,
+            )  # fmt: skip
+            ControlLine(config).say(said)
+            job = [*on_spark(path, "local[2]"), "--batch-events", "500", "--control"]
+            subprocess.run(job, check=True, timeout=LONG_S)
+        told, expected = Told.of(config), {role: {0: [], 1: []} for role in ROLES}
+        of = OutcomeMessages(settings, kafka.partitions).of
+        for number, records in kafka.read(settings, "pumps.in").items():
+            partition = Partition("pumps.in", number)
+            state = Judging(config).state(partition, kafka_decoder(config), told.inputs)
+            state.keep_to(told.kept(partition), decided_until=0)
+            state.decisions.begin_at(0, whatever_is_lost=False)
+            for m in of(state.process(records)):
+                role = next(role for role in ROLES if getattr(settings.topics, role) == m.topic)
+                expected[role][m.partition].append((m.key, m.value))
+        found = written(kafka, settings)
+        for role in ROLES:
+            values = {p: [one[:2] for one in found[role][p]] for p in found[role]}
+            assert values == expected[role], role
+        verdicts = [value for of_one in found["verdicts"].values() for _, value, _ in of_one]
+        assert 0 < sum(b'"planned":true' in value for value in verdicts) < half
+        replies = [value for of_one in found["incidents"].values() for _, value, _ in of_one]
+        assert sum(b'"command":"c-0"' in value for value in replies) == PARTITIONS
+
+
+def test_state_moves_where_the_records_are_gone_of_which_it_was_made(tmp_path, bootstrap):
+    """A worker, a job from what that has stored, and a worker from the job's checkpoint."""
+    with Kafka(bootstrap) as kafka:
+        paths = {out: pipeline(tmp_path / out, bootstrap, out) for out in ("alone", "moves")}
+        settings = {out: kafka_settings(load_config(path)) for out, path in paths.items()}
+        for of_one in settings.values():
+            create_topics(of_one, plan_topics(of_one, partitions=PARTITIONS, replication=1))
+        until(lambda: answers_for_groups(kafka, settings["moves"]), timeout_s=LONG_S, every_s=0.5)
+        every, third = list(events("pumps.in", 2_400)), 800
+
+        def judge(out: str, n: int) -> None:
+            """Have a worker judge all there is."""
+            worker = subprocess.Popen([*REJEX, "run", str(paths[out])])
+            try:
+                until(lambda: total(kafka, settings[out]) == n, timeout_s=LONG_S, every_s=0.5)
+            finally:
+                worker.send_signal(signal.SIGTERM)
+                worker.wait()
+
+        def arrive(times: int) -> None:
+            """Records come, and those before them go."""
+            ends = {
+                TopicPartition("pumps.in", p.partition): offset
+                for p, offset in kafka.committed(settings["alone"]).items()
+            }
+            kafka.fill(settings["alone"], every[(times - 1) * third : times * third])
+            if ends:
+                kafka.admin.delete_records(ends)
+            judge("alone", times * third)
+
+        arrive(1)
+        judge("moves", third)
+        arrive(2)
+        subprocess.run(on_spark(paths["moves"], "local[2]"), check=True, timeout=LONG_S)
+        checkpoint, moved = tmp_path / "moves" / "checkpoint", tmp_path / "moved"
+        state, config = [*REJEX, "state"], str(paths["moves"])
+        subprocess.run([*state, "drop", config, "--all"], check=True)
+        subprocess.run([*state, "export", config, moved, "--checkpoint", checkpoint], check=True)
+        subprocess.run([*state, "import", config, moved], check=True)
+        arrive(3)
+        judge("moves", 3 * third)
+        assert written(kafka, settings["moves"]) == written(kafka, settings["alone"])
+        assert kafka.committed(settings["moves"]) == kafka.committed(settings["alone"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +13,18 @@ from pathlib import Path
 
 import psutil
 import pytest
+from rejex_connectors.files.control import append_line
+from rejex_connectors.files.sink import lines_of
+from rejex_connectors.snapshots import FolderSnapshotStore
 
+from rejex_stream.config import load_config
+from rejex_stream.config.assembly import (
+    Judging,
+    file_decoder,
+    file_places,
+    open_source,
+    records_of,
+)
 from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(2400)]
@@ -91,7 +104,7 @@ def same(one: Path, other: Path) -> None:
 
 def batches(folder: Path) -> int:
     """How many micro-batches Spark holds for done."""
-    return len(list((folder / ".rejex-pumps" / "spark" / "commits").glob("[0-9]*")))
+    return len(list((folder / ".rejex-pumps" / "spark" / "streams" / "commits").glob("[0-9]*")))
 
 
 def kill_all(process: subprocess.Popen[bytes]) -> None:
@@ -119,10 +132,106 @@ def test_a_job_that_is_killed_and_goes_on_writes_what_run_writes(tmp_path):
     done = batches(tmp_path / "spark")
     assert 2 <= done < 8
     # What is written and not noted by Spark is repeated: the worst moment for a kill.
-    commits = tmp_path / "spark" / ".rejex-pumps" / "spark" / "commits"
+    commits = tmp_path / "spark" / ".rejex-pumps" / "spark" / "streams" / "commits"
     for name in (f"{done - 1}", f".{done - 1}.crc"):
         (commits / name).unlink(missing_ok=True)
     subprocess.run(on_spark(path), check=True)
     same(tmp_path / "run", tmp_path / "spark")
     assert (tmp_path / "spark" / "deadletter.jsonl").stat().st_size
     assert (tmp_path / "spark" / "incidents.jsonl").stat().st_size
+
+
+def said_to(folder: Path, i: int, **what: object) -> None:
+    command = {"id": f"c-{i}", "kind": "planned", "by": "ada", **what}
+    append_line(folder / "control.jsonl", json.dumps(command).encode())
+
+
+def by_one(path: Path) -> dict[str, bytes]:
+    """What one process makes of the whole file, and of what was decided meanwhile."""
+    config = load_config(path)
+    places, source = file_places(config), open_source(config)
+    state = Judging(config).state(
+        source.partition, file_decoder(config, source), [source.partition.topic]
+    )
+    kept = FolderSnapshotStore(places.state).load_decisions(source.partition)
+    assert kept is not None
+    state.keep_to(kept, decided_until=0)
+    state.decisions.begin_at(0, whatever_is_lost=False)
+    found = dict.fromkeys(OUTPUTS, b"")
+    for role, line in lines_of(state.process(list(records_of(source)))):
+        found[f"{role}.jsonl"] += line + b"\n"
+    return found
+
+
+def test_each_goes_on_where_the_other_stopped_and_people_are_heard_by_both(tmp_path):
+    lines = feed(tmp_path / "feed.csv", sensors=3, n=4_500).read_bytes().splitlines(keepends=True)
+    folder = tmp_path / "grows"
+    path = config(folder, folder / "feed.csv")
+    minute = 1_700_000_000_000
+    for i, (begin, end, command) in enumerate((
+        (0, 1_501, program("run", path)),
+        (1_501, 3_751, on_spark(path, "local[2]", "--control")),
+        (3_751, 4_501, program("run", path)),
+    )):  # fmt: skip
+        with (folder / "feed.csv").open("ab") as file:
+            file.writelines(lines[begin:end])
+        at = minute + (i * 500 + 600) * 60_000
+        said_to(folder, i, from_ms=at, until_ms=at + 50 * 60_000)
+        subprocess.run(command, check=True)
+    expected = by_one(path)
+    for name in OUTPUTS:
+        assert (folder / name).read_bytes() == expected[name], name
+    assert expected["incidents.jsonl"].count(b'"command":"c-') == 3
+    assert b'"planned":true' in expected["verdicts.jsonl"]
+
+
+def test_commands_of_people_are_refused_before_anything_is_written(tmp_path):
+    path = config(tmp_path / "spark", feed(tmp_path / "feed.csv", sensors=1, n=10))
+    (tmp_path / "spark" / "control.jsonl").write_text('{"id": "c-1"}\n')
+    done = subprocess.run(on_spark(path), capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert (
+        "control.jsonl holds commands of people, which are heard on Spark with --control"
+        in done.stderr
+    )
+    assert not (tmp_path / "spark" / "verdicts.jsonl").exists()
+
+
+def test_state_goes_to_a_job_and_back_and_nothing_is_judged_again(tmp_path):
+    """A worker, a job that begins with its snapshot, and a worker in another place with the job's.
+
+    None reads what was judged before it: those records are nonsense by then, of the same length.
+    """
+    (tmp_path / "whole").mkdir()
+    whole = feed(tmp_path / "whole" / "feed.csv", sensors=3, n=4_500)
+    lines = whole.read_bytes().splitlines(keepends=True)
+    subprocess.run(program("run", config(tmp_path / "run", whole)), check=True)
+    source = tmp_path / "feed.csv"
+
+    def grows(begin: int, end: int) -> None:
+        """Let the file hold more; of what was judged, only how the file begins is left."""
+        with source.open("ab") as file:
+            file.writelines(lines[begin:end])
+        with source.open("r+b") as file:
+            file.seek(sum(map(len, lines[: min(begin, 300)])))
+            for line in lines[300:begin]:
+                file.write(b"x" * (len(line) - 1) + b"\n")
+
+    one, two = config(tmp_path / "one", source), config(tmp_path / "two", source)
+    grows(0, 1_501)
+    subprocess.run(program("run", one), check=True)
+    grows(1_501, 3_001)
+    subprocess.run(on_spark(one), check=True)
+    (first, *_) = sorted((tmp_path / "one" / ".rejex-pumps" / "spark-input" / "streams").iterdir())
+    assert first.name.startswith("000000000001500-")
+    checkpoint = tmp_path / "one" / ".rejex-pumps" / "spark"
+    moved = tmp_path / "moved.state"
+    subprocess.run(program("state", "export", one, moved, "--checkpoint", checkpoint), check=True)
+    (tmp_path / "two" / ".rejex-pumps").mkdir()
+    for name in OUTPUTS:
+        shutil.copy(tmp_path / "one" / name, tmp_path / "two" / name)
+    subprocess.run(program("state", "import", two, moved), check=True)
+    grows(3_001, 4_501)
+    subprocess.run(program("run", two), check=True)
+    same(tmp_path / "run", tmp_path / "two")
+    assert b'"state":"open"' in (tmp_path / "run" / "incidents.jsonl").read_bytes()

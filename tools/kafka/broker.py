@@ -34,7 +34,7 @@ HERE: Final = Path(__file__).resolve().parent
 JAVA_AT_LEAST: Final = 17
 _COPY: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 _LOG_LEVEL: Final = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
-_SMALL: Final = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xshare:auto")
+_SMALL: Final = ("-Xmx640m", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xshare:auto")
 
 
 class BrokerUnavailableError(RuntimeError):

@@ -26,7 +26,7 @@ __all__ = ["Cluster", "connector_jars", "start"]
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
 _JARS = (
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
-    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.2.0",
     "org.apache.kafka:kafka-clients:3.9.2",
     "org.apache.commons:commons-pool2:2.13.1",
 )

@@ -131,7 +131,12 @@ class CsvRows:
 
     def _leaves_open(self, line: bytes) -> bool:
         # By the parser that will read the row: quotes only count where a cell begins with one.
-        reader = csv.reader([line.decode("latin-1")], delimiter=self._delimiter, strict=True)
+        reader = csv.reader(
+            [line.decode("latin-1")],
+            delimiter=self._delimiter,
+            skipinitialspace=self._delimiter != " ",
+            strict=True,
+        )
         try:
             next(reader)
         except csv.Error as error:

@@ -11,12 +11,13 @@ from pathlib import Path
 from rejex_connectors.durable import sync_folder
 from rejex_connectors.files.state import CommitState, lock_folder, read_commit
 from rejex_stream.encode import (
+    Form,
     encode_dead_letter,
     encode_follow_up,
     encode_incident,
     encode_reply,
     encode_review,
-    encode_verdict,
+    verdict_encoder,
 )
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.types import Outcome, Partition
@@ -40,6 +41,8 @@ class FileSink:
         commands go where incidents go.
     state_dir
         A folder for this pipeline alone.
+    form
+        How much of a verdict is written.
 
     Raises
     ------
@@ -69,7 +72,9 @@ class FileSink:
         deadletter: str | Path | None = None,
         incidents: str | Path | None = None,
         state_dir: str | Path | None = None,
+        form: Form = "full",
     ) -> None:
+        self._form: Form = form
         wanted = {
             "verdicts": verdicts,
             "review": review,
@@ -103,7 +108,7 @@ class FileSink:
 
     def write(self, outcomes: Sequence[Outcome]) -> None:
         """Encode and keep. O(outcomes)."""
-        self.keep(lines_of(outcomes, review="review" in self._outputs))
+        self.keep(lines_of(outcomes, review="review" in self._outputs, form=self._form))
 
     def keep(self, lines: Iterable[tuple[str, bytes]]) -> None:
         """Keep what :func:`lines_of` has made, here or on another machine."""
@@ -152,11 +157,14 @@ class FileSink:
             self._lock = None
 
 
-def lines_of(outcomes: Sequence[Outcome], *, review: bool = True) -> Iterator[tuple[str, bytes]]:
+def lines_of(
+    outcomes: Sequence[Outcome], *, review: bool = True, form: Form = "full"
+) -> Iterator[tuple[str, bytes]]:
     """Yield what outcomes become, in order: an output by its role, and the line that goes there.
 
     Without `review` nothing is encoded for reviewers, whose items are the longest lines.
     """
+    encode_verdict = verdict_encoder(form)
     for record, verdict, invalid, item, incidents, replies, after in outcomes:
         for reply in replies:
             yield "incidents", encode_reply(record.position, reply)

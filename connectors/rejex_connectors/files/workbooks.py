@@ -95,7 +95,7 @@ class TableInput:
     sheet
         Of a workbook; by default the first.
     skip_rows
-        Rows above the table; the next one is as wide as all below it.
+        Rows above the table; with the next one, they are as wide as all below.
 
     Raises
     ------
@@ -214,7 +214,7 @@ def _parquet(path: str) -> Iterator[Sequence[object]]:
 
 def _without_empty_ends(rows: Iterable[Sequence[object]], skip: int) -> Iterator[list[str]]:
     """Write cells; what was only formatted, below the table and beside it, is left out."""
-    held = width = 0
+    held = width = above = 0
     for row in rows:
         cells = [_written(cell) for cell in row]
         while cells and not cells[-1]:
@@ -228,8 +228,10 @@ def _without_empty_ends(rows: Iterable[Sequence[object]], skip: int) -> Iterator
         held = 0
         skip -= 1
         if skip < 0:
-            width = width or len(cells)
+            width = width or max(len(cells), above)
             cells += [""] * (width - len(cells))
+        else:
+            above = max(above, len(cells))
         yield cells
 
 

@@ -6,7 +6,6 @@ import contextlib
 import json
 import logging
 import operator
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,8 +27,8 @@ from rejex_connectors.kafka.clients import (
     within,
 )
 from rejex_connectors.kafka.guards.faults import REFUSED, RIVAL, UNREADABLE, WAITED_IN_VAIN, explain
+from rejex_connectors.kafka.guards.ownerless import Ownerless
 from rejex_connectors.kafka.guards.unpacking import LARGEST_RECORD, TOO_LARGE, UNREADABLE_HEADERS
-from rejex_connectors.kafka.reading import ownerless
 from rejex_connectors.kafka.security import librdkafka_options
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition, Position, Record, UnreadRecord
@@ -37,14 +36,12 @@ from rejex_stream.types import Partition, Position, Record, UnreadRecord
 if TYPE_CHECKING:
     from rejex_connectors.kafka.settings import KafkaSettings
 
-__all__ = ["FastConsumer", "FastProducer", "Ownerless"]
+__all__ = ["FastConsumer", "FastProducer"]
 
 ASK_S = 5.0
 """Deadline for one question to the cluster, in seconds."""
 LATE_S = 2.0
 """How long a call may outstay the deadline it was given, in seconds."""
-LOOK_EVERY_S = 3.0
-"""Longer than partitions have no owner while they move."""
 
 # Defect of the library: where a header's name is not UTF-8, headers() returns pairs that hold
 # nothing, with an exception set; the interpreter's quick way to call a method does not look, and
@@ -321,78 +318,6 @@ class FastConsumer:
             within(4.0, "leaving the group", self._consumer.close)
 
 
-class Ownerless:
-    """Finds partitions that nobody was given, which with librdkafka wait for a worker for ever.
-
-    Partitions move in two rounds: whoever gives some up asks for the second, in which they are
-    given away. Killed in between, a worker with a name of its own comes back to its old seat, and
-    the group sees no reason for that round. The library has no call that asks for one. So a worker
-    that came in by name looks every three seconds, and never waits, until every partition has an
-    owner; where one has none, it leaves the group and joins it anew, and the group deals again.
-
-    Parameters
-    ----------
-    settings
-        Which group, which topics, and how to connect.
-    """
-
-    def __init__(self, settings: KafkaSettings) -> None:
-        self._settings = settings
-        self._asked: Future[set[Partition] | None] | None = None
-        self._before: set[Partition] = set()
-        self._due_s = time.monotonic() + LOOK_EVERY_S
-        self.over = False
-        """Whether every partition has an owner, or some were found that have none."""
-
-    def found(self) -> bool:
-        """Return whether two looks in a row saw the same partitions without an owner."""
-        if self._asked is None:
-            if time.monotonic() >= self._due_s:
-                self._ask()
-            return False
-        if not self._asked.done():
-            return False
-        ownerless = self._read(self._asked)
-        self._asked = None
-        self._due_s = time.monotonic() + LOOK_EVERY_S
-        if ownerless is None:
-            return False
-        again = ownerless & self._before
-        self._before = ownerless
-        self.over = bool(again) or not ownerless
-        if again:
-            _log.warning("nobody was given %s: joining the group anew", _named(again))
-        return bool(again)
-
-    def _ask(self) -> None:
-        """Ask on a thread of its own, and by kafka-python.
-
-        librdkafka 2.16 ends the process (`rd_kafka_enq_once_del_source_return: Assertion`) where a
-        question about a group outlasts its deadline because no coordinator answers.
-        """
-        asked = self._asked = Future()
-
-        def ask() -> None:
-            try:
-                asked.set_result(ownerless(self._settings))
-            except BaseException as error:  # read on the thread that polls
-                asked.set_exception(error)
-
-        threading.Thread(target=ask, name="kafka who has which partition", daemon=True).start()
-
-    def _read(self, answer: Future[set[Partition] | None]) -> set[Partition] | None:
-        """Return the partitions without an owner; None where that cannot be said now."""
-        try:
-            return answer.result()
-        except ConnectorError as error:
-            _log.info("no answer to who has which partition: %s", error)
-            return None
-
-
-def _named(partitions: set[Partition]) -> str:
-    return ", ".join(f"{topic}-{number}" for topic, number in sorted(partitions))
-
-
 class FastProducer:
     """An idempotent producer; with ``exactly_once`` a transactional one."""
 
@@ -486,16 +411,30 @@ class FastProducer:
             self._producer.commit_transaction(_left(deadline))
             self._check()
         except ck.KafkaException as error:
-            if error.args[0].code() == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            reason = self._reason(error.args[0])
+            if reason.code() == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 topics = {message.topic for message in messages}
                 if topics and (unwritable := self._unwritable(topics)):
                     raise refusals.not_allowed(self._settings, unwritable) from error
                 raise refusals.unread_input(self._settings, offsets) from error
-            if error.args[0].code() in WAITED_IN_VAIN and (
+            if reason.code() in WAITED_IN_VAIN and (
                 missing := self._missing({message.topic for message in messages})
             ):
                 raise refusals.deleted_topics(self._settings, missing) from error
-            raise self._explain(error.args[0], time.monotonic() - began) from error
+            raise self._explain(reason, time.monotonic() - began) from error
+
+    def _reason(self, error: ck.KafkaError) -> ck.KafkaError:
+        """Return why a transaction failed: calls made after that say no more than that it has.
+
+        Beginning another is refused with the reason; it changes nothing, as what failed is dropped.
+        """
+        if self._transactional and error.code() == ck.KafkaError._STATE:
+            try:
+                self._producer.begin_transaction()
+            except ck.KafkaException as refused:
+                reason: ck.KafkaError = refused.args[0]
+                return reason
+        return error
 
     def _missing(self, topics: set[str]) -> set[str]:
         """Ask which of `topics` are gone: the library says no more than that it waited."""

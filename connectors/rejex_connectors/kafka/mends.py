@@ -6,6 +6,7 @@ minor of the library, which is pinned for this, take them out one by one and run
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from kafka import errors as ke
 from kafka.consumer.fetcher import Fetcher
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.consumer import ConsumerCoordinator
+from kafka.future import Future
 from kafka.net.inet import KafkaNetSocket
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.transport import KafkaSSLTransport
@@ -28,6 +30,7 @@ __all__ = [
     "is_fenced",
     "is_refused_offset",
     "refused_topics",
+    "take_rounds",
 ]
 
 # ------------------------------------------------------------------------- leaks of file handles
@@ -83,12 +86,73 @@ def _bootstrap_or_close(
 # group's leader has dealt out the new ones. If the poll that began it has run out of time by then,
 # the next poll does not take the answer: heartbeats stay off, the group drops the member, and the
 # member waits for partitions that never come. So a join is needed until its answer is taken.
+# And an answer that comes between two polls is thrown away by the next, which asks anew: the whole
+# group deals once more, and where polls are short a busy member might never be in it. So what was
+# answered is taken.
 
 _need_rejoin = ConsumerCoordinator.need_rejoin
+_join_group = ConsumerCoordinator.join_group_async
 
 
 def _need_rejoin_or_answer(self: ConsumerCoordinator) -> bool:
     return bool(self.rejoining or _need_rejoin(self))
+
+
+class _Answered:
+    """A join that is over, as one still to be waited for."""
+
+    is_done = False
+
+    def __init__(self, join: Future) -> None:
+        self.add_callback, self.add_errback = join.add_callback, join.add_errback
+
+
+async def _join_or_take_answer(self: ConsumerCoordinator, timeout_ms: float | None = None) -> bool:
+    join = self._join_task
+    if join is not None and join.is_done:
+        self._join_task = _Answered(join)
+    return bool(await _join_group(self, timeout_ms))
+
+
+# ------------------------------------------------------------------ a join in which nobody works
+# Defect: until every member has answered, for as long as the session of one that was killed, a poll
+# waits for the round and delivers nothing; under the cooperative protocol, members keep what they
+# have meanwhile. So a member with partitions looks for the answer, and fetches.
+
+_LOOK_S = 0.05
+_poll_group = ConsumerCoordinator.poll
+_time_to_heartbeat = ConsumerCoordinator.time_to_next_heartbeat
+
+
+def _poll_group_and_go_on(self: ConsumerCoordinator, timeout_ms: float | None = None) -> bool:
+    if self.need_rejoin() and self._subscription.assigned_partitions():
+        _poll_group(self, 0)
+        return True
+    return bool(_poll_group(self, timeout_ms))
+
+
+def _time_to_look(self: ConsumerCoordinator) -> float:
+    return _LOOK_S if self.need_rejoin() else float(_time_to_heartbeat(self))
+
+
+# --------------------------------------------------------------------- rounds that were not ours
+# Defect: a member that was away for some rounds of the group is not told so: others may have had
+# its partitions. The number of the round alone does not say it, rounds follow each other quickly.
+
+_join_answered = ConsumerCoordinator._process_join_group_response
+
+
+def _join_answered_in(self: ConsumerCoordinator, *arguments: Any) -> Any:  # noqa: ANN401
+    response = _join_answered(self, *arguments)
+    seat = (response.member_id, response.generation_id)
+    self.__dict__.setdefault("rounds", deque()).append(seat)
+    return response
+
+
+def take_rounds(consumer: KafkaConsumer) -> list[tuple[str, int]]:
+    """Return the rounds of the group since the last call, as member id and generation."""
+    rounds = consumer._coordinator.__dict__.setdefault("rounds", deque())
+    return [rounds.popleft() for _ in range(len(rounds))]
 
 
 # ----------------------------------------------------------------- partitions of one thrown out
@@ -195,6 +259,10 @@ if _connect.__name__ == "sock_connect":  # once, however often this module is im
     Fetcher.PartitionRecords.take = _take
     Fetcher._append = _append_or_end
     ConsumerCoordinator.need_rejoin = _need_rejoin_or_answer
+    ConsumerCoordinator.join_group_async = _join_or_take_answer
+    ConsumerCoordinator.poll = _poll_group_and_go_on
+    ConsumerCoordinator.time_to_next_heartbeat = _time_to_look
+    ConsumerCoordinator._process_join_group_response = _join_answered_in
     ConsumerCoordinator.reset_generation = _reset_and_prepare
     ConsumerCoordinator._send_heartbeat_request = _send_heartbeat_as
     ConsumerCoordinator._handle_heartbeat_response = _heartbeat_answered_as
@@ -203,9 +271,9 @@ if _connect.__name__ == "sock_connect":  # once, however often this module is im
 # ------------------------------------------------------------------------ a round nobody asks for
 # Defect: partitions move in two rounds; whoever gives some up asks for the second, in which they
 # are given away. Killed in between, a worker with a name of its own comes back to its old seat, and
-# the group sees no reason for that round; no public call asks for one. So a fresh worker asks for
-# one more, with metadata that differ from those it joined with: equal ones the broker would answer
-# with the round that was. Nothing moves that need not.
+# the group sees no reason for that round; no public call asks for one. So a worker that has seen
+# partitions without an owner asks, with metadata that differ from those it joined with: equal ones
+# the broker would answer with the round that was. Nothing moves that need not.
 
 
 class Assignor(CooperativeStickyAssignor):  # type: ignore[misc]  # untyped

@@ -20,12 +20,13 @@ from rejex_stream.encode import (
     encode_incident,
     encode_reply,
     encode_review,
-    encode_verdict,
+    verdict_encoder,
 )
 from rejex_stream.encode.schemas import (
     CONNECT_PREFIX,
     FOLLOW_UP_TYPE,
     INCIDENT_TYPE,
+    LEAN_VERDICT_TYPE,
     REPLY_TYPE,
     REVIEW_TYPE,
     VERDICT_TYPE,
@@ -87,7 +88,9 @@ class OutcomeMessages:
         self._n_incidents = partitions(topics.incidents)
         version = settings.pipeline_version
         self._pipeline, self._worker = settings.pipeline, settings.instance_id or ""
-        self._verdict_headers = EventHeaders(VERDICT_TYPE, settings.pipeline, version)
+        event_type = LEAN_VERDICT_TYPE if settings.form == "lean" else VERDICT_TYPE
+        self._verdict_headers = EventHeaders(event_type, settings.pipeline, version)
+        self._encode_verdict = verdict_encoder(settings.form)
         self._review_headers = EventHeaders(REVIEW_TYPE, settings.pipeline, version)
         self._follow_up_headers = EventHeaders(FOLLOW_UP_TYPE, settings.pipeline, version)
         self._incident_headers = EventHeaders(INCIDENT_TYPE, settings.pipeline, version)
@@ -97,6 +100,7 @@ class OutcomeMessages:
         """Yield the messages of `outcomes`, in order."""
         limit = self._limit - _RECORD_OVERHEAD
         headers_of, topic, n = self._verdict_headers.of, self._verdicts, self._n_verdicts
+        encode_verdict = self._encode_verdict
         new = tuple.__new__  # nearly twice as fast as calling a named tuple's class
         for record, verdict, invalid, review, incidents, replies, after in outcomes:
             for reply in replies:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,7 @@ from rejex_connectors.kafka.clients import (
     transactional_id,
     within,
 )
+from rejex_connectors.kafka.guards.ownerless import Ownerless
 from rejex_connectors.kafka.mends import (
     Assignor,
     ask_again,
@@ -37,6 +39,7 @@ from rejex_connectors.kafka.mends import (
     is_fenced,
     is_refused_offset,
     refused_topics,
+    take_rounds,
 )
 from rejex_connectors.kafka.reading import (
     admin,
@@ -54,9 +57,9 @@ if TYPE_CHECKING:
 
 __all__ = ["PythonConsumer", "PythonProducer"]
 
-JOINING_S = 1.0
-"""A poll that is to join waits so long: the library throws away an answer that comes between two
-polls and joins anew, so with polls as short as a busy loop's it might never be a member."""
+SLICE_S = 0.05
+"""The library's polls come back with records and nothing else; what the group said meanwhile is
+looked for as often."""
 LOOK_UP_S = 10.0
 _UNASSIGNED = (KeyError, ValueError)
 """Of a partition that is ours no more the library says the one or the other, by the call."""
@@ -98,8 +101,8 @@ class PythonConsumer:
         self._held: set[Partition] = set()
         self._running: set[TopicPartition] = set()
         self._seat: _Seat | None = None
-        self._is_member = False
-        self._to_ask_again = settings.instance_id is not None
+        self._ownerless: Ownerless | None = None
+        self._to_ask_again = False
         with connecting(settings):
             self._consumer = KafkaConsumer(
                 **client_options(settings, "consumer"),
@@ -136,23 +139,38 @@ class PythonConsumer:
         """Return records of running partitions."""
         if is_fenced(self._consumer):
             raise refusals.seat_taken(self._settings)
-        if not self._is_member:
-            timeout_s = max(timeout_s, JOINING_S)
         try:
-            batch = self._consumer.poll(timeout_ms=int(timeout_s * 1000), max_records=max_records)
+            batch = self._poll_in_slices(max_records, time.monotonic() + timeout_s)
         except ke.KafkaError as error:
             raise explain(error, self._settings, "reading") from error
         if not batch and (refused := refused_topics(self._consumer)):
             raise refusals.not_allowed(
                 self._settings, [refusals.Right("topic", name, "READ") for name in refused]
             )
-        if self._to_ask_again:
-            self._to_ask_again = not ask_again(self._consumer)
+        self._look_for_ownerless()
         records: list[Record] = []
         for tp, found in batch.items():
             if tp in self._running:
                 records += records_of(tp.topic, tp.partition, found)
         return records
+
+    def _poll_in_slices(self, max_records: int, until: float) -> dict[TopicPartition, list[Any]]:
+        while True:
+            wait_s = min(SLICE_S, max(0.0, until - time.monotonic()))
+            batch: dict[TopicPartition, list[Any]] = self._consumer.poll(
+                timeout_ms=int(wait_s * 1000), max_records=max_records
+            )
+            if batch or not self.noted.empty() or wait_s < SLICE_S:
+                return batch
+
+    def _look_for_ownerless(self) -> None:
+        """Have the group deal again where it forgot partitions."""
+        if self._ownerless is not None:
+            self._to_ask_again = self._to_ask_again or self._ownerless.found()
+            if self._ownerless.over:
+                self._ownerless = None
+        if self._to_ask_again:
+            self._to_ask_again = not ask_again(self._consumer)
 
     def changes(self) -> list[Gained | Lost]:
         """Return what the listener noted, and what changed hands behind its back."""
@@ -178,13 +196,22 @@ class PythonConsumer:
         may have had our partitions meanwhile, and gone on from where we stand.
         """
         metadata = self._consumer.group_metadata()
-        self._is_member = metadata.state is MemberState.STABLE
-        if not self._is_member:
+        if metadata.generation_id < 0:
+            return False
+        # Partitions may be given while the next round is under way: that is a seat all the same.
+        if self._seat is not None and metadata.state is not MemberState.STABLE:
             return False
         before, self._seat = self._seat, _Seat(metadata.member_id, metadata.generation_id)
-        if before is None or self._seat.member_id != before.member_id:
-            return before is not None
-        return self._seat.generation > before.generation + 1
+        if before is None:
+            take_rounds(self._consumer)
+            if self._settings.instance_id is not None:
+                self._ownerless = Ownerless(self._settings)
+            return False
+        rounds = [before, *itertools.starmap(_Seat, take_rounds(self._consumer))]
+        return any(
+            later.member_id != earlier.member_id or later.generation > earlier.generation + 1
+            for earlier, later in itertools.pairwise(rounds)
+        )
 
     def _give_up(self) -> list[Gained | Lost]:
         """Lose every partition; those that are ours again are gained like any other."""

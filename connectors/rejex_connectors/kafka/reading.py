@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KafkaControl",
+    "PartitionReader",
     "admin",
     "asking",
     "bounds_of",
@@ -49,7 +50,6 @@ __all__ = [
     "connecting",
     "explain",
     "newest_records",
-    "ownerless",
     "partitions_of",
     "read_partition",
     "records_of",
@@ -61,21 +61,19 @@ _DIAL_S = 2.0
 
 logging.getLogger("kafka").addHandler(logging.NullHandler())
 
-
 Role: TypeAlias = Literal["consumer", "producer", "admin"]
 
 
 def client_options(settings: KafkaSettings, role: Role) -> dict[str, Any]:
     """Return what a client of the library is told: where, as whom, how to log in, and options."""
     guard_logs("kafka")
-    options: dict[str, Any] = getattr(settings.options.kafka_python, role)
     return {
         "bootstrap_servers": settings.bootstrap_servers.split(","),
         "client_id": settings.instance_id or settings.pipeline,
         "bootstrap_timeout_ms": 4_000,
         "reconnect_backoff_max_ms": 1_000,
         **kafka_python_options(settings.security),
-        **options,
+        **getattr(settings.options.kafka_python, role),
     }
 
 
@@ -135,60 +133,12 @@ def partitions_of(settings: KafkaSettings, topic: str) -> list[Partition]:
     return [Partition(topic, number) for number in range(count)]
 
 
-def ownerless(settings: KafkaSettings) -> set[Partition] | None:
-    """Return the input's partitions that no member of the group has; None while they move.
-
-    Raises
-    ------
-    ConnectorError
-        If the broker does not answer, or refuses.
-    """
-    doing = f"asking who has which partition in group {settings.group}"
-    with asking(settings, doing) as client:
-        group = client.describe_groups([settings.group])[settings.group]
-        topics = client.describe_topics(list(settings.topics.input))
-    if group["group_state"] != "Stable":
-        return None
-    owned = {
-        Partition(topic["topic"], number)
-        for member in group["members"]
-        if member["member_assignment"]  # empty where the leader said nothing of a member
-        for topic in member["member_assignment"]["assigned_partitions"]
-        for number in topic["partitions"]
-    }
-    every = {
-        Partition(topic["name"], partition["partition_index"])
-        for topic in topics
-        for partition in topic["partitions"]
-    }
-    return every - owned
-
-
 def bounds_of(
     settings: KafkaSettings, partitions: Sequence[Partition]
 ) -> dict[Partition, tuple[int, int]]:
-    """Return the first offset of each partition, and the one after its last committed.
-
-    Raises
-    ------
-    ConnectorError
-        If the broker does not answer, or refuses.
-    """
-    tps = [TopicPartition(*partition) for partition in partitions]
-    with connecting(settings):
-        consumer = KafkaConsumer(
-            **client_options(settings, "consumer"),
-            isolation_level="read_committed",
-            metrics_enabled=False,
-        )
-    try:
-        first, end = consumer.beginning_offsets(tps), consumer.end_offsets(tps)
-    except ke.KafkaError as error:
-        names = ", ".join(sorted({partition.topic for partition in partitions}))
-        raise explain(error, settings, f"asking how far {names} goes") from error
-    finally:
-        consumer.close(autocommit=False)
-    return {Partition(*tp): (int(first[tp]), int(end[tp])) for tp in tps}
+    """Return the bounds as :meth:`PartitionReader.bounds` does, and close what that opened."""
+    with closing(PartitionReader(settings)) as reader:
+        return reader.bounds(partitions)
 
 
 def committed_offsets(
@@ -218,6 +168,107 @@ def committed_offsets(
     return {partition: offset for partition, offset in found.items() if offset is not None}
 
 
+class PartitionReader:
+    """Reads committed records of partitions in order, outside any group, over few connections.
+
+    They are opened at the first question, and again where one failed.
+    """
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._clients: dict[str, KafkaConsumer] = {}
+
+    def partitions(self, topic: str) -> list[Partition]:
+        """Return the partitions of a topic; none where it is not there, or not for us to see."""
+        with self._asking("read_committed", f"looking at {topic}") as client:
+            return [Partition(topic, n) for n in sorted(client.partitions_for_topic(topic) or ())]
+
+    def bounds(self, partitions: Sequence[Partition]) -> dict[Partition, tuple[int, int]]:
+        """Return the first offset of each partition, and the one after its last committed.
+
+        Raises
+        ------
+        ConnectorError
+            If the broker does not answer, or refuses.
+        """
+        tps = [TopicPartition(*partition) for partition in partitions]
+        names = ", ".join(sorted({partition.topic for partition in partitions}))
+        with self._asking("read_committed", f"asking how far {names} goes") as client:
+            first, end = client.beginning_offsets(tps), client.end_offsets(tps)
+        return {Partition(*tp): (int(first[tp]), int(end[tp])) for tp in tps}
+
+    def undecided(self, partition: Partition, settle_s: float = 0.0) -> int | None:
+        """Return where a transaction is open even after `settle_s`; what is behind it is hidden."""
+        tp, deadline = TopicPartition(*partition), time.monotonic() + settle_s
+        doing = f"asking how far {tp.topic} goes"
+        with self._asking("read_uncommitted", doing) as client:
+            written = client.end_offsets([tp])[tp]
+        with self._asking("read_committed", doing) as client:
+            while (end := int(client.end_offsets([tp])[tp])) < written:
+                if time.monotonic() >= deadline:
+                    return end
+                time.sleep(0.02)
+        return None
+
+    def read(
+        self,
+        partition: Partition,
+        start: int | None = None,
+        stop: int | None = None,
+        *,
+        settle_s: float = 0.0,
+    ) -> Iterator[Record]:
+        """Read one partition up to its end now; another read ends this one.
+
+        Parameters
+        ----------
+        start, stop
+            First offset, and the one after the last; from the first to the end by default.
+        settle_s
+            Wait at most so long for transactions that are being decided: the broker confirms a
+            commit a moment before readers can see it.
+        """
+        tp = TopicPartition(*partition)
+        if settle_s:
+            self.undecided(partition, settle_s)
+        with self._asking("read_committed", f"reading {tp.topic}-{tp.partition}") as client:
+            client.assign([tp])
+            first, end = client.beginning_offsets([tp])[tp], client.end_offsets([tp])[tp]
+            client.seek(tp, first if start is None else max(first, start))
+            end = end if stop is None else min(end, stop)
+            while client.position(tp) < end:
+                for found in client.poll(timeout_ms=500).values():
+                    for record in records_of(tp.topic, tp.partition, found):
+                        if record.position.offset >= end:
+                            return
+                        yield record
+
+    @contextmanager
+    def _asking(self, isolation: str, doing: str) -> Iterator[KafkaConsumer]:
+        if isolation not in self._clients:
+            with connecting(self._settings):
+                options = client_options(self._settings, "consumer") | {
+                    "isolation_level": isolation,
+                    "enable_auto_commit": False,
+                    "auto_offset_reset": "none",
+                    "fetch_max_bytes": self._settings.fetch_max_bytes,
+                    "max_partition_fetch_bytes": self._settings.fetch_max_bytes // 4,
+                    "allow_auto_create_topics": False,
+                    "metrics_enabled": False,
+                }
+                self._clients[isolation] = KafkaConsumer(**options)
+        try:
+            yield self._clients[isolation]
+        except ke.KafkaError as error:
+            self.close()
+            raise explain(error, self._settings, doing) from error
+
+    def close(self) -> None:
+        """Close what is open."""
+        while self._clients:
+            self._clients.popitem()[1].close(autocommit=False)
+
+
 def read_partition(
     settings: KafkaSettings,
     partition: Partition,
@@ -226,50 +277,9 @@ def read_partition(
     *,
     settle_s: float = 0.0,
 ) -> Iterator[Record]:
-    """Read committed records of one partition in order, outside any group, up to its end now.
-
-    Parameters
-    ----------
-    start, stop
-        First offset, and the one after the last; from the first to the end by default.
-    settle_s
-        Wait at most so long for transactions that are being decided: the broker confirms a commit
-        a moment before readers can see it.
-    """
-    tp = TopicPartition(*partition)
-    options = {
-        **client_options(settings, "consumer"),
-        "enable_auto_commit": False,
-        "auto_offset_reset": "none",
-        "fetch_max_bytes": settings.fetch_max_bytes,
-        "max_partition_fetch_bytes": settings.fetch_max_bytes // 4,
-        "allow_auto_create_topics": False,
-        "metrics_enabled": False,
-    }
-    with connecting(settings):
-        written = _end(KafkaConsumer(**options), tp, settings) if settle_s else 0
-        consumer = KafkaConsumer(**options, isolation_level="read_committed")
-    try:
-        consumer.assign([tp])
-        first = consumer.beginning_offsets([tp])[tp]
-        end = consumer.end_offsets([tp])[tp]
-        deadline = time.monotonic() + settle_s
-        while end < written and time.monotonic() < deadline:
-            time.sleep(0.02)
-            end = consumer.end_offsets([tp])[tp]
-        consumer.seek(tp, first if start is None else max(first, start))
-        end = end if stop is None else min(end, stop)
-        while consumer.position(tp) < end:
-            for found in consumer.poll(timeout_ms=500).values():
-                for record in records_of(tp.topic, tp.partition, found):
-                    if record.position.offset >= end:
-                        return
-                    yield record
-    except ke.KafkaError as error:
-        name = f"{partition.topic}-{partition.partition}"
-        raise explain(error, settings, f"reading {name}") from error
-    finally:
-        consumer.close(autocommit=False)
+    """Read one partition as :meth:`PartitionReader.read` does, and close what that opened."""
+    with closing(PartitionReader(settings)) as reader:
+        yield from reader.read(partition, start, stop, settle_s=settle_s)
 
 
 def newest_records(
@@ -284,16 +294,6 @@ def newest_records(
         if end > first
     )
     yield from islice(chain.from_iterable(newest), most)
-
-
-def _end(consumer: KafkaConsumer, tp: TopicPartition, settings: KafkaSettings) -> int:
-    """Return the end of what was written, committed or not; closes the consumer."""
-    try:
-        return int(consumer.end_offsets([tp])[tp])
-    except ke.KafkaError as error:
-        raise explain(error, settings, f"asking how far {tp.topic} goes") from error
-    finally:
-        consumer.close(autocommit=False)
 
 
 # --------------------------------------------------------------------------- the control log
@@ -341,8 +341,7 @@ class KafkaControl:
                 self._heard.clear()
             if self._why is not None:
                 raise ConnectorError(self._why)
-            heard, self._heard = self._heard, []
-            anew, self._anew = self._anew, False
+            heard, anew, self._heard, self._anew = self._heard, self._anew, [], False
             if anew:
                 self._next = 0
             if heard:
@@ -427,7 +426,8 @@ class KafkaControl:
 
 # ------------------------------------------------------------------- what its errors mean
 _TELLING = re.compile(
-    r"(?:SaslAuthenticationFailedError: (?!Sasl)|Handshake failed: (?:\[.*?\] )?)"
+    # A connection that was reset says nothing of the login: a broker under load does that.
+    r"(?:SaslAuthenticationFailedError: (?!Sasl)|Handshake failed: (?!\[Errno)(?:\[.*?\] )?)"
     r"(.*?)(?:\)?$| \(_ssl| \(backoff)"
 )
 

@@ -28,6 +28,7 @@ __all__ = [
     "not_allowed",
     "seat_taken",
     "transactional_right",
+    "undecided",
     "unread_input",
     "wrong_clock",
 ]
@@ -151,6 +152,17 @@ def deleted_topics(settings: KafkaSettings, topics: Iterable[str]) -> ConnectorE
     return ConnectorError(
         f"topic {named} is missing on {settings.bootstrap_servers}: run `rejex-stream topics "
         "create`; nothing was committed since",
+        retriable=True,
+    )
+
+
+def undecided(settings: KafkaSettings, partition: Partition, end: int) -> ConnectorError:
+    """Say that what was committed cannot be read yet: somebody's transaction is open before it."""
+    return ConnectorError(
+        f"{partition.topic}-{partition.partition} cannot be read beyond offset {end} yet: a "
+        "transaction is open there, of a worker that has ended, say. The broker aborts it after "
+        f"transaction_timeout_ms = {settings.transaction_timeout_ms}, or as soon as that worker is "
+        "back",
         retriable=True,
     )
 

@@ -12,6 +12,7 @@ from rejex_connectors.kafka.guards.options import (
     check_kafka_python,
     check_librdkafka,
 )
+from rejex_stream.encode.records import Form
 from rejex_stream.encode.schemas import PIPELINE, PIPELINE_VERSION, TOPICS
 from rejex_stream.errors import ConfigError
 from rejex_stream.settings import HttpAddress, Section, secret, setting
@@ -330,12 +331,15 @@ class KafkaSettings(Kafka):
     pipeline, pipeline_version
         Name and version of what decides, for the CloudEvents source and ids. A new version gives
         the same event a new id.
+    form
+        How much of a verdict is written.
     """
 
     topics: KafkaTopics = Field(default_factory=KafkaTopics)
     group: str = PIPELINE
     pipeline: str = PIPELINE
     pipeline_version: str = PIPELINE_VERSION
+    form: Form = "full"
 
     def check(self) -> None:
         """Refuse what no single setting can know to be wrong, the topics' names included."""

@@ -9,7 +9,7 @@ belongs to.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,13 +18,13 @@ from kafka import errors as ke
 
 from rejex_connectors.kafka.clients import Message
 from rejex_connectors.kafka.reading import (
+    PartitionReader,
     asking,
     client_options,
     explain,
     partitions_of,
-    read_partition,
 )
-from rejex_connectors.kafka.refusals import missing_topic
+from rejex_connectors.kafka.refusals import missing_topic, undecided
 from rejex_connectors.parts import PartSets
 from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError
 from rejex_stream.protocols import SnapshotPiece
@@ -39,6 +39,8 @@ __all__ = ["AloneSink", "KafkaSnapshots", "reading_snapshots"]
 _DECISIONS = "decisions"
 SETTLE_S = 5.0
 """How long the marker of a transaction may take that is already decided, in seconds."""
+LOOK_S = 0.2
+"""As long where others are waited for meanwhile, who write beside it."""
 _OVERHEAD = 3072
 """Bytes left for key, headers and the log's own."""
 
@@ -89,6 +91,7 @@ class KafkaSnapshots:
         self._settings = settings
         self._topic = settings.topics.state
         self._sink = sink
+        self._reader = PartitionReader(settings)  # a takeover reads one partition after another
         self._partitions = sink.partitions(self._topic)
         self._known: dict[Partition, _Known] = {}
         self._just_read: tuple[Partition, _Pieces | None] | None = None
@@ -106,7 +109,7 @@ class KafkaSnapshots:
         writes = known.sets.write(piece)
         if writes is None:
             return False
-        to, prefix = partition.partition % self._partitions, self._prefix(partition)
+        to, prefix = self._where(partition).partition, self._prefix(partition)
         messages = [Message(self._topic, to, prefix + key, value, []) for key, value in writes]
         if piece.last:  # there is a snapshot that needs none of what earlier versions left
             for slot, found in known.slots.items():
@@ -143,15 +146,14 @@ class KafkaSnapshots:
         """Delete every key of a partition; what was decided (`schemas`) only where asked."""
         prefix = self._prefix(partition)
         kept = prefix + f"{_DECISIONS}|".encode()
-        where = Partition(self._topic, partition.partition % self._partitions)
         there: dict[bytes, bool] = {}
-        for record in read_partition(self._settings, where, settle_s=SETTLE_S):
+        for record in self._records(partition):
             key = record.key
             if key is None or not key.startswith(prefix):
                 continue
             if schemas or not key.startswith(kept):
                 there[key] = record.value is not None
-        to = where.partition
+        to = self._where(partition).partition
         gone = [
             Message(self._topic, to, key, None, []) for key, is_there in there.items() if is_there
         ]
@@ -197,7 +199,7 @@ class KafkaSnapshots:
             ("pieces", b"%d" % len(pieces)),
             ("id", uuid.uuid4().hex.encode()),
         ]
-        to = partition.partition % self._partitions
+        to = self._where(partition).partition
         return [
             Message(self._topic, to, self._key(partition, _DECISIONS, n), piece, headers)
             for n, piece in enumerate(pieces)
@@ -209,13 +211,38 @@ class KafkaSnapshots:
     def _key(self, partition: Partition, slot: int | str, piece: int) -> bytes:
         return self._prefix(partition) + f"{slot}|{piece}".encode()
 
+    def close(self) -> None:
+        """Close the client that reads the topic."""
+        self._reader.close()
+
+    def is_decided(self, partition: Partition) -> bool:
+        """Whether all that was committed of a partition's state can be read by now."""
+        return self._reader.undecided(self._where(partition), LOOK_S) is None
+
+    def _where(self, partition: Partition) -> Partition:
+        return Partition(self._topic, partition.partition % self._partitions)
+
+    def _records(self, partition: Partition) -> Iterator[Record]:
+        """Read all that was committed, of every partition that is kept in the same place.
+
+        Raises
+        ------
+        ConnectorError
+            Retriable, where a transaction is open. What lies behind it is not taken for absent:
+            its worker may have been killed, and its successor have decided and committed since.
+        """
+        where = self._where(partition)
+        open_from = self._reader.undecided(where, SETTLE_S)
+        if open_from is not None:
+            raise undecided(self._settings, where, open_from)
+        return self._reader.read(where)
+
     def _read(self, partition: Partition) -> _Known:
         prefix = self._prefix(partition)
         decided = f"{_DECISIONS}|".encode()
         known = _Known(PartSets(self._size - len(prefix)))
         decisions: dict[int, _Pieces] = {}
-        where = Partition(self._topic, partition.partition % self._partitions)
-        for record in read_partition(self._settings, where, settle_s=SETTLE_S):
+        for record in self._records(partition):
             if record.key is None or not record.key.startswith(prefix):
                 continue
             rest = record.key[len(prefix) :]
@@ -258,12 +285,13 @@ class AloneSink:
         self._settings = settings
         self._waiting: list[Message] = []
         with asking(settings, f"asking who is in group {settings.group}") as client:
-            group = client.describe_groups([settings.group])[settings.group]
-        n_members = len(group["members"])
-        if n_members:
+            # Describing a group tells of the members of the classic protocol alone.
+            states = {group["group_id"]: group["group_state"] for group in client.list_groups()}
+        state = states.get(settings.group, "Dead")
+        if state not in ("Empty", "Dead"):
             raise ConnectorError(
-                f"group {settings.group} has {n_members} member(s): stop the workers first, they "
-                "would write over it"
+                f"group {settings.group} has members (it is {state}): stop the workers first, "
+                "they would write over it"
             )
 
     def partitions(self, topic: str) -> int:

@@ -49,6 +49,7 @@ class KafkaSource:
         self.settle: Callable[[], bool] = lambda: True
         self.remember: Callable[[Mapping[Partition, int]], None] | None = None
         self.inspect: Callable[[Sequence[Record]], None] | None = None
+        self.is_decided: Callable[[Partition], bool] = lambda _: True
         self._resort = LastResort(lambda p, offset: read_partition(settings, p, offset))
         self._to_begin: dict[Partition, int] = {}
 
@@ -201,6 +202,12 @@ class KafkaSource:
                 fresh = committed is None and self._from_latest
                 edge: Edge = "latest" if fresh else "earliest"
                 earliest = self.consumer.edge(partition, edge, SETTLE_S)
+                end = None
+                if committed is None:
+                    end = self.consumer.edge(partition, "latest", SETTLE_S)
+                if not self.is_decided(partition):
+                    _log.info("the state of %s-%d is not settled yet", *partition)
+                    continue
             except ConnectorError as error:
                 if not error.retriable:
                     raise
@@ -209,7 +216,7 @@ class KafkaSource:
             self._waiting.remove(partition)
             self._announced[partition] = earliest if committed is None else committed
             self._resort.take(partition, "" if place is None else place.note)
-            found.append(Assigned(partition, committed, earliest))
+            found.append(Assigned(partition, committed, earliest, end))
         return found
 
     def seek(self, partition: Partition, offset: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,13 +12,7 @@ from kafka import errors as ke
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from rejex_connectors.cloudevents import pipeline_of
-from rejex_connectors.kafka.reading import (
-    asking,
-    bounds_of,
-    explain,
-    partitions_of,
-    read_partition,
-)
+from rejex_connectors.kafka.reading import PartitionReader, asking, explain
 from rejex_connectors.kafka.refusals import Right, transactional_right
 from rejex_stream.errors import ConfigError, ConnectorError
 
@@ -35,7 +30,7 @@ __all__ = [
     "describe",
     "look_at_inputs",
     "missing_rights",
-    "other_pipeline",
+    "other_pipelines",
     "plan_topics",
     "topic_settings",
     "worker_rights",
@@ -184,10 +179,10 @@ def look_at_inputs(settings: KafkaSettings) -> Inputs:
     )
 
 
-def other_pipeline(settings: KafkaSettings, topic: str) -> str | None:
-    """Return who wrote what an output topic ends with, where it was another pipeline.
+def other_pipelines(settings: KafkaSettings, topics: Sequence[str]) -> dict[str, str]:
+    """Return who wrote what output topics end with, for those where it was another pipeline.
 
-    ``None`` as well where nobody did, where there is no topic, or where it may not be read: a
+    Left out as well where nobody did, where there is no topic, or where it may not be read: a
     worker need not have that right.
 
     Raises
@@ -195,12 +190,18 @@ def other_pipeline(settings: KafkaSettings, topic: str) -> str | None:
     ConnectorError
         When the broker cannot be reached.
     """
+    with closing(PartitionReader(settings)) as reader:
+        found = {topic: _other_pipeline(settings, topic, reader) for topic in topics}
+    return {topic: other for topic, other in found.items() if other is not None}
+
+
+def _other_pipeline(settings: KafkaSettings, topic: str, reader: PartitionReader) -> str | None:
     try:
-        bounds = bounds_of(settings, partitions_of(settings, topic))
+        bounds = reader.bounds(reader.partitions(topic))
         written = [partition for partition, (first, end) in bounds.items() if end > first]
         for partition in written[:1]:
             start = bounds[partition][1] - _NEWEST
-            for record in read_partition(settings, partition, max(0, start)):
+            for record in reader.read(partition, max(0, start)):
                 found = pipeline_of(record.headers)
                 if found is not None and found != settings.pipeline:
                     return found

@@ -7,9 +7,9 @@ and is not written again; so does a job that goes on from a worker, or a worker 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -19,9 +19,12 @@ from rejex_stream.types import Partition, Position, Record
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from rejex_connectors.kafka.clients import Message
     from rejex_connectors.kafka.settings import KafkaSettings
 
 __all__ = ["FileBatches", "KafkaBatches"]
+
+AtCommit: TypeAlias = "Callable[[Partition, int], Sequence[Message]]"
 
 _TRANSACTION_MESSAGES = 5_000
 """About so many messages become durable together; more could outlast a transaction."""
@@ -39,6 +42,8 @@ class FileBatches:
     ----------
     sink
         With a state folder.
+    at_commit
+        Called before each commit, with the partition and its offset; keeps what is decided there.
 
     Attributes
     ----------
@@ -46,8 +51,8 @@ class FileBatches:
         How many lines went to each output, by role.
     """
 
-    def __init__(self, sink: FileSink) -> None:
-        self._sink = sink
+    def __init__(self, sink: FileSink, at_commit: AtCommit = lambda *_: ()) -> None:
+        self._sink, self._at_commit = sink, at_commit
         self.counts: dict[str, int] = {}
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
@@ -69,6 +74,8 @@ class FileBatches:
             self._sink.keep([(role, line)])
             offsets[where] = offset + 1
             self.counts[role] = self.counts.get(role, 0) + 1
+        for where, next_offset in offsets.items():
+            self._at_commit(where, next_offset)
         if offsets:
             self._sink.commit(offsets)
 
@@ -86,10 +93,15 @@ class KafkaBatches:
         The broker, the group and the topics; travels to the executors.
     tasks
         How many tasks write at once.
+    at_commit
+        Called where what came of a partition ends, with its offset; returns what is to be written
+        in that transaction. Travels to the executors.
     """
 
-    def __init__(self, settings: KafkaSettings, tasks: int) -> None:
-        self._settings, self._tasks = settings, tasks
+    def __init__(
+        self, settings: KafkaSettings, tasks: int, at_commit: AtCommit = lambda *_: ()
+    ) -> None:
+        self._settings, self._tasks, self._at_commit = settings, tasks, at_commit
         self.counts: dict[str, int] = {}
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
@@ -100,19 +112,21 @@ class KafkaBatches:
         ConnectorError
             In a task, if the broker refuses; Spark tries the task again, and then ends.
         """
-        settings = self._settings
+        settings, at_commit = self._settings, self._at_commit
         ordered = batch.repartition(self._tasks, "topic", "partition").sortWithinPartitions(
             "topic", "partition", "offset", "place"
         )
-        ordered.foreachPartition(lambda rows: _write(settings, rows))
+        ordered.foreachPartition(lambda rows: _write(settings, at_commit, rows))
 
 
-def _write(settings: KafkaSettings, rows: Iterator[Any]) -> None:
+def _write(settings: KafkaSettings, at_commit: AtCommit, rows: Iterator[Any]) -> None:
     for (topic, partition), found in groupby(rows, key=lambda row: (row.topic, row.partition)):
-        _write_partition(settings, Partition(topic, partition), found)
+        _write_partition(settings, at_commit, Partition(topic, partition), found)
 
 
-def _write_partition(settings: KafkaSettings, where: Partition, rows: Iterator[Any]) -> None:
+def _write_partition(
+    settings: KafkaSettings, at_commit: AtCommit, where: Partition, rows: Iterator[Any]
+) -> None:
     from rejex_connectors.kafka.moving.once import OnceWriter
     from rejex_connectors.kafka.reading import committed_offsets
 
@@ -135,6 +149,10 @@ def _write_partition(settings: KafkaSettings, where: Partition, rows: Iterator[A
             headers = msgspec.msgpack.decode(row.headers, type=list[tuple[str, bytes]])
             messages.append(Record(at, _bytes(row.key), _bytes(row.value), tuple(headers)))
         if messages:
+            messages += [
+                Record(Position(m.topic, m.partition, 0), m.key, m.value, tuple(m.headers))
+                for m in at_commit(where, next_offset)
+            ]
             writer.write(messages, {where: next_offset})
     finally:
         writer.close()

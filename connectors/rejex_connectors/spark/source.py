@@ -42,8 +42,10 @@ class Chunks:
         self.folder, self._batch = folder, batch_events
         folder.mkdir(parents=True, exist_ok=True)
 
-    def lay(self, source: FileSource, stop: threading.Event) -> None:
+    def lay(self, source: FileSource, stop: threading.Event, first: int = 0) -> None:
         """Lay out what the file holds beyond what is laid out already. O(records).
+
+        The first chunk of all begins with that record.
 
         Raises
         ------
@@ -51,7 +53,7 @@ class Chunks:
             If the file cannot be read, or is shorter than it was.
         """
         there = self._there()
-        number, first = len(there), there[-1][1] if there else 0
+        number, first = len(there), there[-1][1] if there else first
         source.changes()
         source.seek(source.partition, first)
         while not stop.is_set():

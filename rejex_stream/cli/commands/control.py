@@ -1,4 +1,4 @@
-"""``control fault|new-normal|plan|cancel|list``: tell a running pipeline what only people know."""
+"""``control fault|new-normal|plan|cancel|judge|list``: tell a pipeline what only people know."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import getpass
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -98,6 +99,27 @@ def cancel(
     of = plans[planned].stream_key
     command = _say(CommandKind.CANCEL, saying, cancels=planned, stream_key=of)
     _give(line, command, saying)
+
+
+class Judge(StrEnum):
+    """Who is to give the verdicts."""
+
+    CHAMPION = "champion"
+    CHALLENGER = "challenger"
+
+
+@app.command()
+@gathering(saying=Saying)
+def judge(
+    config: ConfigFile,
+    stream: Annotated[str, typer.Argument(help="Key of the stream.")],
+    who: Annotated[Judge, typer.Argument(help="The detector itself, or what answers taught.")],
+    *,
+    saying: Saying,
+) -> None:
+    """Say who gives a stream's verdicts from now on; evidence against that is gathered anew."""
+    line = ControlLine(load_config(config))
+    _give(line, _say(CommandKind.JUDGE, saying, stream_key=stream, judge=who.value), saying)
 
 
 @app.command("list")

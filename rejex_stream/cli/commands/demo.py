@@ -93,20 +93,22 @@ def _print_incidents(boards: Sequence[Board]) -> None:
     found = [(board.feed, incident) for board in boards for incident in board.incidents.values()]
     if not found:
         return
-    columns = ["incident", "sensor", "since", "state", "events", "anomaly", "rejected"]
+    columns = ["incident", "sensor", "since", "state", "answered"]
+    columns += ["events", "anomaly", "rejected"]
     rows = [
         (
             one.id,
             one.stream_key,
             f"{datetime.fromtimestamp(one.onset_ms / 1000, UTC):%Y-%m-%d %H:%M}",
             one.ended or one.state,
+            "yes" if one.answer else "",
             f"{one.n_events:,}",
             f"{one.n_anomalies:,}",
             f"{one.n_rejected:,}",
         )
         for _, one in found
     ]
-    print_table(columns, rows, left=(0, 1, 2, 3))
+    print_table(columns, rows, left=(0, 1, 2, 3, 4))
     for feed, one in found:
         if one.state is not IncidentState.CLOSED:
             words = ["rejex-stream", "control", "fault", str(feed.config_path), one.id]

@@ -170,9 +170,10 @@ def _say(
     who = source.get("sensor") or ("the record's key" if source.get("sensor_from_key") else "one")
     channels = source["channels"]
     names = channels.values() if isinstance(channels, Mapping) else channels
-    when = source.get("time") or (
+    timed = source.get("time") or (
         "the record's own" if source.get("kind") == "kafka" else "none: rows 1 s apart"
     )
+    when = " and ".join(timed) if isinstance(timed, list) else timed
     facts = [
         ("time", f"{when}" + (f" ({found.guess.time_format or found.guess.time_unit})"
                               if found.guess.time else "")),

@@ -38,6 +38,12 @@ def spark(  # noqa: PLR0917 - options of a program
     available_now: Annotated[
         bool, typer.Option(help="End with what topics hold now; files always end.")
     ] = False,
+    control: Annotated[
+        bool,
+        typer.Option(
+            help="Hear commands of people; partitions are then judged whole, each by one."
+        ),
+    ] = False,
     conf: Annotated[
         list[str] | None, typer.Option(help="A setting of Spark, NAME=VALUE; may be repeated.")
     ] = None,
@@ -56,6 +62,7 @@ def spark(  # noqa: PLR0917 - options of a program
         batch_events,
         shuffle_partitions,
         available_now,
+        control,
         dict(map(_setting, conf or ())),
     )
     log = settings.logging

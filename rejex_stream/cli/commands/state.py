@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +19,8 @@ from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError
 from rejex_stream.operate.logs import escaped
 from rejex_stream.protocols import SnapshotPiece
 from rejex_stream.run.partition import Described, described
-from rejex_stream.types import Partition
+from rejex_stream.spark.job import kept_by_job
+from rejex_stream.types import Partition, of_mode, spoken
 
 __all__ = ["app"]
 
@@ -128,18 +129,29 @@ def drop(
 
 
 @app.command("export")
-def export_state(config: ConfigFile, file: StateFile, partition: Only = None) -> None:
+def export_state(
+    config: ConfigFile,
+    file: StateFile,
+    partition: Only = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(help="Take snapshots of this checkpoint of `rejex-stream spark`."),
+    ] = None,
+) -> None:
     """Write the newest snapshots to a sealed file, with offsets and decisions on schemas."""
     if file.exists():
         raise ConfigError(f"{file} is there already: name a new file.")
     moved: list[_Moved] = []
     bodies: list[bytes] = []
+    settings = load_config(config)
     # Nothing may move between the offset that is read and the snapshot.
-    with stored(load_config(config), to_change=True) as state:
+    with stored(settings, to_change=True) as state:
+        on_spark = None if checkpoint is None else kept_by_job(checkpoint)
         committed = state.places.committed()
         for one in _chosen(state, partition):
             at = committed.get(one)
-            found = None if at is None else state.store.load(one, at)
+            load = state.store.load if on_spark is None else _load_of(on_spark)
+            found = None if at is None else load(one, at)
             if at is None or found is None:
                 print(f"{_name(one)}: nothing to export.")
                 continue
@@ -151,13 +163,26 @@ def export_state(config: ConfigFile, file: StateFile, partition: Only = None) ->
             bodies += [*parts.values(), *([] if schemas is None else [schemas])]
             print(f"{_name(one)}: exported at offset {next_offset}, committed up to {at}.")
         if not moved:
-            raise ConnectorError(f"nothing is stored in {state.where}: there is nothing to export")
+            where = checkpoint or state.where
+            raise ConnectorError(f"nothing is stored in {where}: there is nothing to export")
         content = seal(_KIND, _FORMAT, [moved, bodies])
         sealed = state.store.sealed_file(content)
     try:
         file.write_bytes(sealed)
     except OSError as error:
         raise ConnectorError(f"{file} cannot be written: {error.strerror}") from error
+
+
+def _load_of(
+    kept: Mapping[Partition, tuple[int, Mapping[str, bytes]]],
+) -> Callable[[Partition, int], tuple[int, Mapping[str, bytes]] | None]:
+    """Return what loads of a checkpoint as a store does: nothing beyond what is committed."""
+
+    def load(partition: Partition, at_most: int) -> tuple[int, Mapping[str, bytes]] | None:
+        found = kept.get(partition)
+        return found if found is not None and found[0] <= at_most else None
+
+    return load
 
 
 @app.command("import")
@@ -293,7 +318,7 @@ def _at_length(said: Described | None) -> dict[str, Any]:
         "made_with": dict(said.origin.environment),
         "state": dict(said.origin.state),
         "decision": dict(said.origin.decision),
-        "largest_streams": {escaped(key): said.streams[key] for key in largest},
+        "largest_streams": {escaped(spoken(*of_mode(key))): said.streams[key] for key in largest},
         "silent_for_longest": {escaped(sensor): _time(ms) for ms, sensor in silent},
     }
 

@@ -31,13 +31,14 @@ from rejex_stream.config.assembly.running import (
     run_pipeline,
     run_settings,
 )
-from rejex_stream.config.assembly.stored import Stored, stored
+from rejex_stream.config.assembly.stored import NothingStoredError, Stored, stored
 
 __all__ = [
     "DecodedBefore",
     "Edges",
     "FilePlaces",
     "Judging",
+    "NothingStoredError",
     "Stored",
     "by_partition",
     "engine_spec",

@@ -347,6 +347,7 @@ def kafka_settings(config: Config) -> KafkaSettings:
         topics=KafkaTopics(**{role: name for role, name in topics.items() if name}, state=state),
         pipeline=pipeline.name,
         pipeline_version=pipeline.version,
+        form=output.form,
     )
 
 
@@ -436,6 +437,7 @@ def _file_edges(config: Config, *, dry_run: bool) -> Edges:
         sink = FileSink(
             **places.outputs,
             state_dir=places.state,
+            form=config.output.form,
         )
         exits.callback(sink.close)
         if places.state is not None:
@@ -491,6 +493,7 @@ def _kafka_edges(config: Config, *, dry_run: bool) -> Edges:
         from rejex_connectors.kafka.snapshots import KafkaSnapshots
 
         store = KafkaSnapshots(settings, sink)
+        source.is_decided = store.is_decided  # a partition waits for its state, and for no other
     return Edges(source, sink, sealed(store), decoder, KafkaControl(settings))
 
 
@@ -502,16 +505,15 @@ def require_own_topics(settings: KafkaSettings) -> None:
     ConfigError
         Naming the other pipeline, and what to give.
     """
-    from rejex_connectors.kafka.topics import other_pipeline
+    from rejex_connectors.kafka.topics import other_pipelines
 
-    for role, topic in (("verdicts", settings.topics.verdicts), ("review", settings.topics.review)):
-        other = other_pipeline(settings, topic)
-        if other is not None:
-            raise ConfigError(
-                f"topic {topic!r} holds what pipeline {printable(other)} wrote, this one is "
-                f"{settings.pipeline!r}: give it a topic of its own as output.{role}, or "
-                f'pipeline.name = "{other}" if it is the same.'
-            )
+    roles = {settings.topics.verdicts: "verdicts", settings.topics.review: "review"}
+    for topic, other in other_pipelines(settings, tuple(roles)).items():
+        raise ConfigError(
+            f"topic {topic!r} holds what pipeline {printable(other)} wrote, this one is "
+            f"{settings.pipeline!r}: give it a topic of its own as output.{roles[topic]}, or "
+            f'pipeline.name = "{other}" if it is the same.'
+        )
 
 
 def sealing(config: Config) -> Callable[[SnapshotStore], SealedStore]:

@@ -54,8 +54,13 @@ class Judging:
         self.settings: RunSettings = run_settings(config)
         self.channels: Sequence[str] = config.input.mapping().channel_names
 
-    def state(self, partition: Partition, decoder: Decoder) -> PartitionState:
-        """Make an empty state, of a whole partition or of some of its streams."""
+    def state(
+        self, partition: Partition, decoder: Decoder, inputs: Sequence[str] | None = None
+    ) -> PartitionState:
+        """Make an empty state, of a whole partition or of some of its streams.
+
+        Given the topics of the input, people can tell it things.
+        """
         settings = self.settings
         return PartitionState(
             partition,
@@ -68,6 +73,7 @@ class Judging:
                 audit=settings.audit,
             ),
             accept_environment=settings.environment == "accept",
+            inputs=inputs,
             limits=settings.limits,
         )
 
@@ -81,4 +87,5 @@ def by_partition(config: Config) -> bool:
         config.rejection.policy().owner != "stream"
         or config.state.forget_after is not None
         or config.input.group is not None  # a sensor may speak in two groups, with one history
+        or config.input.mode is not None
     )

@@ -6,17 +6,21 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from rejex_connectors.packed import Packed
 
 from rejex_stream.config.assembly.edges import Edges, MissingTopicError, open_edges
 from rejex_stream.config.model import Config
+from rejex_stream.config.operating import Alerts
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.stream import StreamSnapshot
-from rejex_stream.errors import ConnectorError
+from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.monitor import Alarm, MonitorConfig
 from rejex_stream.operate.health import Health, HealthServer
 from rejex_stream.operate.incidents import OpenIncidents
@@ -24,6 +28,7 @@ from rejex_stream.operate.metrics import RunMetrics
 from rejex_stream.operate.notify import Alertmanager, Webhook
 from rejex_stream.operate.telling import Told, alert_of, event_of, log_incident
 from rejex_stream.protocols import FitExecutor, Source
+from rejex_stream.rejection.coin import Coin
 from rejex_stream.run.audit_draw import AuditDraw, commitment
 from rejex_stream.run.executors import InlineExecutor, ProcessFitExecutor, ThreadFitExecutor
 from rejex_stream.run.monitors import PartitionMonitor, log_alarm
@@ -47,6 +52,7 @@ __all__ = [
     "make_engine",
     "make_executor",
     "monitor_config",
+    "open_webhook",
     "run_pipeline",
     "run_settings",
 ]
@@ -68,7 +74,7 @@ def engine_spec(config: Config) -> EngineSpec:
     """
     from rejex_stream.detectors import make_detector
 
-    rejection = config.rejection
+    rejection, coin = config.rejection, _coin(config)
     return EngineSpec(
         detector=make_detector(config.detector.name, **config.detector.params),
         features=config.features.spec(config.input.mapping().channel_names, config.input.flags),
@@ -79,7 +85,20 @@ def engine_spec(config: Config) -> EngineSpec:
         evidence=config.output.evidence,
         hold=config.hold,
         calendar=tuple(entry.plan() for entry in config.calendar),
+        modes=config.input.mode is not None,
+        learning=config.learning.spec(rejection.costs, rejection.contamination, coin),
+        coin=coin,
     )
+
+
+def _coin(config: Config) -> Coin:
+    """Return the coin of the draw; whoever never tosses it need not have its key."""
+    try:
+        return audit_draw(config).coin
+    except ConfigError:
+        if config.learning.enabled:
+            raise
+        return Coin()
 
 
 def monitor_config(config: Config) -> MonitorConfig:
@@ -130,7 +149,13 @@ def audit_draw(config: Config) -> AuditDraw:
     output, key = config.output, b""
     if output.audit_key_file is not None:
         key = read_key(output.audit_key_file, "output.audit_key_file")
-    return AuditDraw(output.audit_rate, output.audit_near_rate, output.audit_anomaly_rate, key)
+    return AuditDraw(
+        output.audit_rate,
+        output.audit_near_rate,
+        output.audit_anomaly_rate,
+        key,
+        config.learning.measure_rate if config.learning.enabled else 0.0,
+    )
 
 
 def make_engine(config: Config) -> Callable[[Partition, FitExecutor], Engine]:
@@ -152,10 +177,19 @@ def make_executor(config: Config) -> InlineExecutor | ThreadFitExecutor | Proces
     if where == "auto":
         where = "process" if config.input.kind == "kafka" else "thread"
     if where == "process":
-        return ProcessFitExecutor(refit.workers)
+        prepare = partial(_fit_once, config.detector.name, config.detector.params)
+        return ProcessFitExecutor(refit.workers, prepare=prepare)
     if where == "thread":
         return ThreadFitExecutor(refit.workers)
     return InlineExecutor()
+
+
+def _fit_once(name: str, params: Mapping[str, Any]) -> None:
+    """Fit on rows that mean nothing, for the modules that a fit loads."""
+    from rejex_stream.detectors import make_detector
+
+    rows = np.random.default_rng(0).normal(size=(64, 2))
+    make_detector(name, **params).fit(rows, seed=0)  # type: ignore[union-attr] # fails: no matter
 
 
 def run_pipeline(
@@ -386,6 +420,24 @@ class _Watch:
                 self._tell(event.alarm)
 
 
+def open_webhook(alerts: Alerts) -> Webhook | None:
+    """Return who is told of events; ``None`` where nobody is named.
+
+    Raises
+    ------
+    ConfigError
+        If the file of the secret cannot be read.
+    """
+    if alerts.webhook_url is None:
+        return None
+    kept, key = alerts.webhook_deadletter, alerts.reveal("webhook_secret")
+    return Webhook(
+        alerts.webhook_url,
+        secret=None if key is None else key.encode("utf-8", "surrogateescape"),
+        deadletter=None if kept is None else Path(kept),
+    )
+
+
 @contextmanager
 def _watching(
     config: Config,
@@ -397,20 +449,15 @@ def _watching(
     """Open what the config names for operators; `quiet` opens nothing."""
     alerts, metrics = config.alerts, config.metrics
     with ExitStack() as exits:
-        alertmanager = webhook = None
+        alertmanager = None
         if alerts.alertmanager_url is not None and not quiet:
             every_s = alerts.alertmanager_repeat_s
             alertmanager = Alertmanager(
                 alerts.alertmanager_url, repeat_s=every_s, lifetime_s=4 * every_s
             )
             exits.callback(alertmanager.close)
-        if alerts.webhook_url is not None and not quiet:
-            kept, key = alerts.webhook_deadletter, alerts.reveal("webhook_secret")
-            webhook = Webhook(
-                alerts.webhook_url,
-                secret=None if key is None else key.encode("utf-8", "surrogateescape"),
-                deadletter=None if kept is None else Path(kept),
-            )
+        webhook = None if quiet else open_webhook(alerts)
+        if webhook is not None:
             exits.callback(webhook.close)
         watch = _Watch(config, on_alarm, on_incident, alertmanager, webhook)
         if metrics.port and not quiet:

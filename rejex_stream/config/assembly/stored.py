@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,7 +18,11 @@ from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.protocols import SnapshotStore
 from rejex_stream.types import Partition
 
-__all__ = ["Places", "Stored", "stored"]
+__all__ = ["NothingStoredError", "Places", "Stored", "stored"]
+
+
+class NothingStoredError(ConnectorError):
+    """There is no place yet where a pipeline would have stored anything."""
 
 
 class Places(Protocol):
@@ -127,16 +131,17 @@ def _of_kafka(config: Config, *, to_change: bool) -> Iterator[Stored]:
         if sink is None:
             there = len(partitions_of(settings, settings.topics.state or ""))
             if not there:
-                raise ConnectorError(f"there is no {where} yet: nothing is stored")
+                raise NothingStoredError(f"there is no {where} yet: nothing is stored")
             raw = reading_snapshots(settings, there)
         else:
             raw = KafkaSnapshots(settings, sink)
-    yield Stored(every, sealing(config)(raw), raw, _KafkaPlaces(settings, every), where)
+    with closing(raw):
+        yield Stored(every, sealing(config)(raw), raw, _KafkaPlaces(settings, every), where)
 
 
 def _require(folder: Path) -> None:
     if not folder.is_dir():
-        raise ConnectorError(f"there is no state folder {folder} yet: nothing is stored")
+        raise NothingStoredError(f"there is no state folder {folder} yet: nothing is stored")
 
 
 class _FilePlaces:

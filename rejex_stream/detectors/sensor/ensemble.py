@@ -9,7 +9,7 @@ that no member shouts the others down.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,6 +30,7 @@ __all__ = ["Ensemble", "LogTail", "ensemble", "sensor_ensemble"]
 
 _LEAST_ROWS = 8
 _TAIL = 0.98
+_LONGEST = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,10 @@ class Ensemble:
         For metrics and snapshots.
     preset
         The columns where a pipeline names none: enough for every member.
+    ewma_events
+        Span of an exponentially weighted moving average over the scores of the rows before
+        (:class:`~rejex_stream.detectors.smoothing.Ewma`), which a pipeline makes; 1: none. What is
+        fitted here scores single rows.
 
     Notes
     -----
@@ -113,6 +118,14 @@ class Ensemble:
     members: tuple[BatchDetector, ...]
     name: str = "rejex:Ensemble"
     preset: PresetName | None = "sensor_lags"
+    ewma_events: int = 1
+
+    def __post_init__(self) -> None:
+        if type(self.ewma_events) is not int or not 1 <= self.ewma_events <= _LONGEST:
+            raise ConfigError(
+                f"ewma_events = {self.ewma_events!r} of {self.name}: give a whole number from 1 "
+                f"(scores as they are) to {_LONGEST}."
+            )
 
     def for_features(self, spec: FeatureSpec) -> Ensemble:
         """Return the recipe for rows of these features."""
@@ -120,7 +133,7 @@ class Ensemble:
             member.for_features(spec) if hasattr(member, "for_features") else member
             for member in self.members
         )
-        return Ensemble(bound, self.name, self.preset)
+        return replace(self, members=bound)
 
     def fit(self, X: FloatArray, *, seed: int) -> TableScorer:
         """Fit on finite rows X of shape (n, d), in their order; equal X and seed, equal scores.
@@ -152,13 +165,13 @@ class Ensemble:
         return TableScorer(self.name, X.shape[1], None, inner)
 
 
-def sensor_ensemble(flags: str = "apart") -> Ensemble:
+def sensor_ensemble(flags: str = "apart", ewma_events: int = 1) -> Ensemble:
     """Return ``SensorEnsemble``: a row, and the last rows side by side."""
     members = Mahalanobis("rejex:Sensor", flags=flags), Subsequence(flags=flags)
-    return Ensemble(members, "rejex:SensorEnsemble")
+    return Ensemble(members, "rejex:SensorEnsemble", ewma_events=ewma_events)
 
 
-def ensemble(members: Sequence[BatchDetector | Any] = ()) -> Ensemble:
+def ensemble(members: Sequence[BatchDetector | Any] = (), ewma_events: int = 1) -> Ensemble:
     """Return an ensemble of the given recipes.
 
     Raises
@@ -174,4 +187,4 @@ def ensemble(members: Sequence[BatchDetector | Any] = ()) -> Ensemble:
                 f"{member.name} learns one row at a time: an ensemble's members are fitted on a "
                 "table, as PyOD's detectors and those for sensors are."
             )
-    return Ensemble(tuple(members))
+    return Ensemble(tuple(members), ewma_events=ewma_events)

@@ -15,6 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from rejex_stream.encode.labels import HumanVerdict
+from rejex_stream.errors import RejexError
 from rejex_stream.review.console import metrics
 from rejex_stream.review.console.console import Console, console_of, filter_of, off_loop, viewer_of
 from rejex_stream.review.queue import export, series
@@ -30,8 +31,9 @@ from rejex_stream.review.queue.listing import (
     summary,
 )
 from rejex_stream.review.queue.series import Series
+from rejex_stream.types import Position
 
-__all__ = ["RAW_SHOWN_BYTES", "Name", "answer", "json_api", "read_body", "routes"]
+__all__ = ["RAW_SHOWN_BYTES", "Name", "ViewIn", "answer", "json_api", "read_body", "routes"]
 
 _MOST_BODY_BYTES = 512 * 1024
 _STATUS: dict[RefusalCode, int] = {
@@ -63,6 +65,7 @@ class ViewIn(msgspec.Struct):
     tab: str = "ready"
     q: Annotated[str, Meta(max_length=200)] = ""
     sort: str = ""
+    group: bool = False
 
 
 class LabelIn(msgspec.Struct):
@@ -86,6 +89,12 @@ class SnoozeIn(msgspec.Struct):
     minutes: Annotated[int, Meta(ge=1, le=60 * 24 * 30)] = 30
     growth: bool = False
     view: ViewIn | None = None
+
+
+class WiderIn(msgspec.Struct):
+    """How far from the episode to read on."""
+
+    step: Annotated[int, Meta(ge=1, le=200)] = 1
 
 
 class UndoIn(msgspec.Struct):
@@ -148,7 +157,7 @@ def _view(view: ViewIn | None) -> QueueFilter | None:
         return None
     # Lists of what is done have no next: work goes on with what is ready.
     tab: Tab = next((t for t in TABS if t == view.tab and t not in ("done", "waiting")), "ready")
-    return QueueFilter(tab, view.q, view.sort)
+    return QueueFilter(tab, view.q, view.sort, grouped=view.group)
 
 
 def _next(console: Console, viewer: Viewer, view: QueueFilter | None, done: list[str]) -> str:
@@ -264,6 +273,53 @@ def claim_handler(what: str) -> Handler:
 def _require_reviewer(viewer: Viewer) -> None:
     if viewer.role == "viewer":
         raise Refusal("forbidden", "You may look but not claim: ask for the role reviewer.")
+
+
+@json_api
+async def post_wider(request: Request) -> Response:
+    """Read the input for more readings around an episode, and keep them for its plots."""
+    console, viewer = console_of(request), viewer_of(request)
+    _require_reviewer(viewer)
+    wanted = await read_body(request, WiderIn)
+
+    def work() -> dict[str, Any]:
+        store = console.store
+        with store.database.read() as connection:
+            row = connection.execute(
+                "SELECT v.topic, v.partition, v.offset, s.* FROM event v JOIN episode e "
+                "USING (episode_id) JOIN sensor s ON s.sensor_id = e.sensor_id "
+                "WHERE e.episode_id = ? ORDER BY v.event_time_ms, v.event_id LIMIT 1",
+                (request.path_params["episode"],),
+            ).fetchone()
+        if row is None:
+            raise Refusal("unknown", "There is no such episode.")
+        source = console.inputs.get(row["pipeline"])
+        if source is None:
+            raise Refusal("nothing", "The console does not know the input of this pipeline.")
+        try:
+            position = Position(row["topic"], row["partition"], row["offset"])
+            found = source.around(position, row["stream_key"], row["sensor"], wanted.step)
+        except RejexError as error:
+            raise Refusal("nothing", str(error)) from error
+        if list(found.channels) != json.loads(row["channels"]):
+            raise Refusal("nothing", "The input has other channels now than this episode.")
+        store.add_readings(
+            row["stream_key"],
+            row["sensor"],
+            found.channels,
+            found.points,
+            pipeline=row["pipeline"],
+        )
+        times = [t_ms for t_ms, _ in found.points]
+        return {
+            "readings": len(times),
+            "records": found.records,
+            "from_ms": min(times, default=None),
+            "to_ms": max(times, default=None),
+            "cut": found.cut,
+        }
+
+    return answer(await off_loop(work))
 
 
 @json_api
@@ -467,6 +523,7 @@ routes = [
         Route(f"/api/episodes/{{episode}}/{what}", claim_handler(what), methods=["POST"])
         for what in ("claim", "renew", "release")
     ),
+    Route("/api/episodes/{episode}/wider", post_wider, methods=["POST"]),
     Route("/api/summary", get_summary),
     Route("/api/queue/ids", get_ids),
     Route("/api/episodes/{episode}/series", get_series),

@@ -13,14 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rejex_stream.config.assembly.control import ControlLine
+from rejex_stream.config.assembly.running import open_webhook
 from rejex_stream.config.reviewing import Shown
 from rejex_stream.encode.labels import LabelRecord
 from rejex_stream.errors import ConfigError, RejexError
+from rejex_stream.operate.notify import Webhook
 from rejex_stream.review.console.rates import PipelineWatch
 from rejex_stream.review.incidents.answers import Tells
 from rejex_stream.review.queue.feeds import Feed, FileFeed
 from rejex_stream.review.queue.labels import LabelFile, LabelSink, read_labels
 from rejex_stream.review.queue.store import ReviewStore
+from rejex_stream.review.team.notices import Notices
+from rejex_stream.review.wider import Wider
 
 if TYPE_CHECKING:
     from rejex_stream.config import Config
@@ -40,6 +44,7 @@ __all__ = [
 _log = logging.getLogger(__name__)
 _EXPIRE_EVERY_S = 30.0
 _SAVE_EVERY_S = 30.0
+_TELL_EVERY_S = 2.0
 _PUMP_S = 1.0
 """How long one feed may keep the others, and the labels, waiting."""
 
@@ -63,6 +68,8 @@ class Background:
         Where labels go; ``None`` keeps them in the store's outbox.
     tells
         Where answers to incidents go, by name of pipeline; others keep them in the store.
+    notices
+        Tells those who do not look at the screen.
     pause_s
         Between two rounds that found nothing.
     """
@@ -74,6 +81,7 @@ class Background:
         sink: LabelSink | None = None,
         *,
         tells: Mapping[str, Tells] | None = None,
+        notices: Notices | None = None,
         pause_s: float = 0.5,
     ) -> None:
         self._store = store
@@ -84,10 +92,11 @@ class Background:
                 inflow.feed.pipeline = inflow.watch.pipeline
         self._sink = sink
         self.tells = dict(tells or {})
+        self._notices = notices
         self._pause_s = pause_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="review-background", daemon=True)
-        self._next_expiry_s = self._next_save_s = 0.0
+        self._next_expiry_s = self._next_save_s = self._next_notice_s = 0.0
         self.problems: dict[str, str] = {}
         self.invalid: dict[str, tuple[int, str]] = {}
 
@@ -140,6 +149,9 @@ class Background:
         if now_s >= self._next_save_s:
             self._next_save_s = now_s + _SAVE_EVERY_S
             self._try("monitors", self._save)
+        if self._notices is not None and now_s >= self._next_notice_s:
+            self._next_notice_s = now_s + _TELL_EVERY_S
+            self._try("notices", self._notices.round)
         return busy
 
     def _send(self) -> bool:
@@ -203,18 +215,23 @@ class Background:
         """Return every part of the work, and whether it fails now."""
         parts = [f"feed {number}" for number in range(len(self._inflows))]
         parts += [f"answers {pipeline}" for pipeline in self.tells]
-        return {name: name in self.problems for name in (*parts, "labels", "expiry", "monitors")}
+        parts += ["labels", "expiry", "monitors"] + ["notices"] * (self._notices is not None)
+        return {name: name in self.problems for name in parts}
 
 
 @dataclass(slots=True)
 class Feeding:
-    """Where a store is fed from, where its labels and answers go, and how pipelines are shown."""
+    """Where a store is fed from, where labels and answers go, who is told, and what is shown."""
 
     inflows: list[Inflow] = field(default_factory=list)
     watches: dict[str, PipelineWatch] = field(default_factory=dict)
     sink: LabelSink | None = None
     tells: dict[str, Tells] = field(default_factory=dict)
     shown: dict[str, Shown] = field(default_factory=dict)
+    inputs: dict[str, Wider] = field(default_factory=dict)
+    lacks: list[str] = field(default_factory=list)
+    webhook: Webhook | None = None
+    console_url: str | None = None
     title: str = "review"
 
 
@@ -259,6 +276,9 @@ def feeding(
         found.watches[""] = PipelineWatch(store)  # a store that was filled before
     found.title = next((name for name in found.watches if name), "review")
     if follow:
+        alerts = next((one.alerts for one in configs if one.alerts.webhook_url is not None), None)
+        if alerts is not None:
+            found.webhook, found.console_url = open_webhook(alerts), alerts.console_url
         topics = _labels_topic(configs, labels)
         if topics is not None:
             from rejex_stream.review.queue.feeds import KafkaLabels
@@ -346,23 +366,33 @@ def _add_pipeline(store: ReviewStore, found: Feeding, config: Config, *, follow:
     watch = PipelineWatch(store, name, monitor_config(config))
     found.watches[name] = watch
     found.shown[name] = Shown(config.channels, config.sensors)
+    with suppress(ConfigError):  # what passes by cannot be read again
+        found.inputs[name] = Wider(config)
     review: Feed
-    verdicts: Feed
+    verdicts: Feed | None = None
     incidents: Feed | None = None
+    lean = config.output.form == "lean"
+    if lean:
+        found.lacks.append(
+            f"{name} writes lean verdicts: nothing is known here of its rates, scores and accepted "
+            'events, only items and incidents; output.form = "full" brings the rest.'
+        )
     if config.input.kind == "kafka":
         from rejex_stream.review.queue.feeds import TopicFeed, open_feed
 
         opened = open_feed if follow else TopicFeed
-        review, verdicts = opened(config, "review"), opened(config, "verdicts")
+        review, verdicts = opened(config, "review"), None if lean else opened(config, "verdicts")
         incidents = opened(config, "incidents")
     else:
         places = _places(config)
         review = FileFeed(Path(places.review), "review", name)
-        verdicts = FileFeed(Path(places.verdicts), "verdicts", name)
+        verdicts = None if lean else FileFeed(Path(places.verdicts), "verdicts", name)
         if places.incidents != "-":
             incidents = FileFeed(Path(places.incidents), "incidents", name)
     # Review items first: a drawn event then has its readings.
-    found.inflows += [Inflow(review), Inflow(verdicts, watch)]
+    found.inflows.append(Inflow(review))
+    if verdicts is not None:
+        found.inflows.append(Inflow(verdicts, watch))
     if incidents is not None:
         found.inflows.append(Inflow(incidents))
     with suppress(ConfigError):  # it hears no commands

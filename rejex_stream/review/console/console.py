@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
@@ -17,6 +17,7 @@ from rejex_stream.review.console.background import Background
 from rejex_stream.review.console.rates import PipelineWatch
 from rejex_stream.review.queue.listing import SORTS, TABS, QueueFilter, Tab, Viewer
 from rejex_stream.review.queue.store import ReviewStore
+from rejex_stream.review.wider import Wider
 
 __all__ = ["Console", "console_of", "filter_of", "off_loop", "viewer_of", "whole_number"]
 
@@ -34,6 +35,10 @@ class Console:
         Monitors by name of pipeline.
     shown
         How channels and sensors are shown, by name of pipeline.
+    inputs
+        Where more readings are found, by name of pipeline.
+    lacks
+        What cannot be shown, and why: a sentence each.
     stop
         Set when the server is told to end: streams end at once.
     watching
@@ -49,6 +54,8 @@ class Console:
     watches: dict[str, PipelineWatch] = field(default_factory=dict)
     background: Background | None = None
     shown: dict[str, Shown] = field(default_factory=dict)
+    inputs: dict[str, Wider] = field(default_factory=dict)
+    lacks: Sequence[str] = ()
     title: str = "rejex-stream"
     delta: float = 0.05
     tick_s: float = 0.5
@@ -84,6 +91,7 @@ def filter_of(request: Request) -> QueueFilter:
         query.get("q", "")[:200],
         sort if sort in SORTS else "",
         int(since) if since.isdecimal() and len(since) < 16 else None,
+        grouped=query.get("group") == "1",
     )
 
 

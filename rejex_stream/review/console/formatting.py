@@ -11,6 +11,7 @@ from functools import lru_cache
 from markupsafe import Markup, escape
 
 from rejex_stream.review.console.fleet import FleetRow
+from rejex_stream.types import of_mode, spoken
 
 __all__ = [
     "CELL_STATES",
@@ -283,6 +284,8 @@ FILTERS = {
     "exact": exact,
     "number": number,
     "percent": percent,
+    "plain": lambda key: of_mode(key)[0],
     "span": span,
+    "spoken": lambda key: spoken(*of_mode(key)),
     "trace": trace_svg,
 }

@@ -47,7 +47,8 @@ def _chosen(console: Console, request: Request) -> tuple[PipelineWatch | None, s
     watch = console.watches.get(query.get("pipeline", "")) or next(
         iter(console.watches.values()), None
     )
-    return watch, query.get("stream", "")[:500]
+    stream = query.get("stream", "")[:500]
+    return watch, stream if watch is None or not stream else watch.key_of(stream)
 
 
 def _hours(connection: Connection, watch: PipelineWatch, stream: str, request: Request) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from sqlite3 import Connection
-from weakref import WeakKeyDictionary
 
 from prometheus_client.core import (
     CollectorRegistry,
@@ -17,8 +15,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from rejex_stream.errors import ConfigError
-from rejex_stream.review.certificate import answers_in, certify
+from rejex_stream.review.certificate import certificates
 from rejex_stream.review.console.rates import PipelineWatch, figures
 from rejex_stream.review.queue import report
 from rejex_stream.review.queue.store import ReviewStore
@@ -52,8 +49,6 @@ _MISSED = {
     "missed_lower": "Anomalies called normal, at least: 95 %, at every look.",
     "accepted_normal_events": "Events called normal, of which those were missed.",
 }
-_Known = tuple[tuple[int | None, ...], dict[str, tuple[int, int]]]
-_certified: WeakKeyDictionary[ReviewStore, _Known] = WeakKeyDictionary()
 
 
 class _StoreCollector(Collector):
@@ -142,30 +137,16 @@ def _missed(store: ReviewStore) -> Iterator[GaugeMetricFamily]:
         for name, says in _MISSED.items()
     }
     with store.database.read() as connection:
-        # Work for each audited event, and Prometheus asks every few seconds: once for each answer.
-        version = connection.execute(
-            "SELECT (SELECT max(label_seq) FROM label), (SELECT max(event_id) FROM event)"
-        ).fetchone()
-        known = _certified.get(store)
-        if known is None or known[0] != tuple(version):
-            known = tuple(version), dict(_bounds(connection))
-            _certified[store] = known
+        proven = certificates(store, connection)
         accepted = connection.execute(
             "SELECT pipeline, sum(normal) FROM hour JOIN sensor USING (sensor_id) GROUP BY 1"
         ).fetchall()
     for pipeline, normal in accepted:
-        if pipeline in known[1]:
-            values = (*known[1][pipeline], normal)
+        if pipeline in proven:
+            values = (proven[pipeline].missed_at_most, proven[pipeline].missed_at_least, normal)
             for gauge, value in zip(gauges.values(), values, strict=True):
                 gauge.add_metric([pipeline], value)
     yield from gauges.values()
-
-
-def _bounds(connection: Connection) -> Iterator[tuple[str, tuple[int, int]]]:
-    for pipeline in report.pipelines_of(connection):
-        with suppress(ConfigError):  # nothing was drawn
-            found = certify(answers_in(connection, pipeline), pipeline=pipeline)
-            yield pipeline, (found.missed_at_most, found.missed_at_least)
 
 
 def _failing(parts: Mapping[str, bool]) -> GaugeMetricFamily:

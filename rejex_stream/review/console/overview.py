@@ -19,15 +19,17 @@ from rejex_stream.plan.promises import Costs, EpisodeRule, Plan, plan, plan_doub
 from rejex_stream.plan.team import CapacityPlan, Team, plan_for_team
 from rejex_stream.rejection.bounds import DELTA
 from rejex_stream.rejection.budget import CONTAMINATION
+from rejex_stream.review.certificate import certificates, said
 from rejex_stream.review.console import fleet, rates
 from rejex_stream.review.console.console import Console, whole_number
 from rejex_stream.review.console.formatting import FLEET_STATES
 from rejex_stream.review.console.pages import Context, page
+from rejex_stream.review.console.rates import Brief
 from rejex_stream.review.incidents.kept import held_streams
 from rejex_stream.review.queue import audit, report
 from rejex_stream.review.queue.claims import Refusal
 from rejex_stream.review.queue.listing import QueueFilter, Viewer, unblinded
-from rejex_stream.review.queue.quality import quality
+from rejex_stream.types import of_mode
 
 __all__ = ["routes"]
 
@@ -47,15 +49,14 @@ def _fleet(console: Console, connection: Connection, viewer: Viewer, request: Re
     sensors = connection.execute(
         "SELECT * FROM sensor WHERE last_ms IS NOT NULL ORDER BY pipeline, grp, sensor"
     ).fetchall()
-    briefs = {
-        (name, key): brief
-        for name, watch in console.watches.items()
-        for key, brief in watch.briefs().items()
-    }
+    briefs: dict[tuple[str, str], list[Brief]] = {}  # of each stream, one in each mode
+    for name, watch in console.watches.items():
+        for key, brief in watch.briefs().items():
+            briefs.setdefault((name, of_mode(key)[0]), []).append(brief)
     known = fleet.Known(
         console.delta,
-        {key: brief.inflation for key, brief in briefs.items()},
-        stuck={key for key, brief in briefs.items() if brief.state == "stuck"},
+        {key: max(one.inflation for one in those) for key, those in briefs.items()},
+        stuck={key for key, those in briefs.items() if {one.state for one in those} == {"stuck"}},
         held=held_streams(connection).keys(),
     )
     # A cell of a slow feed holds too few events to say anything: then a longer stretch is shown.
@@ -316,7 +317,8 @@ def _audit(console: Console, connection: Connection, viewer: Viewer, request: Re
         )
     )
     now = console.store.now_ms()
-    since = report.event_time_of(connection, now - 30 * 86_400_000, now)
+    told = report.report(connection, now_ms=now, since_ms=now - 30 * 86_400_000)
+    proven = certificates(console.store, connection)
     return {
         "lines": unblinded(connection, console.store.settings, rows[:200], viewer),
         "more": rows[199].seq if len(rows) > 200 else None,
@@ -329,9 +331,11 @@ def _audit(console: Console, connection: Connection, viewer: Viewer, request: Re
                 "SELECT label_id, place, sent_ms FROM outbox ORDER BY seq DESC LIMIT 2000"
             )
         },
-        "quality": quality(connection, since_ms=since),
-        "agreement": report.agreement(connection, since_ms=since),
-        "load": report.workload(connection, now),
+        "quality": told.quality,
+        "agreement": told.agreement,
+        "load": told.workload,
+        "told": told,
+        "proven": {name: said(found) for name, found in sorted(proven.items())},
         "pending": connection.execute(
             "SELECT count(*) FROM outbox WHERE sent_ms IS NULL"
         ).fetchone()[0],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -38,6 +39,7 @@ from rejex_stream.review.queue.listing import (
     row_spark,
     summary,
 )
+from rejex_stream.review.team import sharing
 
 __all__ = ["KEYS", "TAGS", "environment", "page", "render", "routes"]
 
@@ -67,6 +69,9 @@ KEYS: dict[str, tuple[tuple[str, ...], str]] = {
     "tags": (("t",), "Go to the tags"),
     "note": (("i",), "Go to the note"),
     "refresh": (("r",), "Show what is new"),
+    "group": (("g",), "Group the list by incident and sensor, or no longer"),
+    "saved": (("v",), "Saved filters"),
+    "wider": (("w",), "Plot: read more of the input around the episode"),
     "pan_left": (("h", "ArrowLeft"), "Plot: earlier"),
     "pan_right": (("l", "ArrowRight"), "Plot: later"),
     "zoom_in": (("+", "="), "Plot: closer"),
@@ -180,7 +185,16 @@ def _tabs(view: QueueFilter, since_ms: int) -> list[tuple[Tab, str, QueueFilter]
         ("all", "All"),
     )
     return [
-        (tab, label, QueueFilter(tab, view.words, since_ms=since_ms if tab == "done" else None))
+        (
+            tab,
+            label,
+            QueueFilter(
+                tab,
+                view.words,
+                since_ms=since_ms if tab == "done" else None,
+                grouped=view.grouped,
+            ),
+        )
         for tab, label in named
     ]
 
@@ -205,6 +219,7 @@ def _queue(console: Console, connection: Connection, viewer: Viewer, request: Re
             for tab, label, address in _tabs(view, found.since_ms)
         ],
         "any_episode": any_episode,
+        "saved": sharing.saved_views(connection, viewer.reviewer),
     }
 
 
@@ -223,8 +238,15 @@ def _episode(console: Console, connection: Connection, viewer: Viewer, request: 
         row.channels.index(bar.channel) for bar in detail.bars if bar.channel in row.channels
     ]
     ranked += [*(one.column for one in detail.deviations), *range(len(row.channels))]
+    sensor_words = shlex.quote(f"sensor:{row.sensor}")
     return {
         "link": shown.link(row.sensor),
+        "people": sorted(
+            {*sharing.people(connection, store.settings, viewer, blind=row.blind), row.assigned}
+            - {None}
+        ),
+        "wider": row.pipeline in console.inputs and viewer.role != "viewer",
+        "of_sensor": QueueFilter("all", sensor_words, "newest").address(),
         "detail": detail,
         "row": row,
         "view": view,
@@ -255,7 +277,12 @@ def _episode(console: Console, connection: Connection, viewer: Viewer, request: 
             "held_by": row.held_by,
             "held_until_ms": row.held_until_ms,
             "lease_ms": store.settings.lease_ms,
-            "view": {"tab": view.tab, "q": view.words, "sort": view.sort},
+            "view": {
+                "tab": view.tab,
+                "q": view.words,
+                "sort": view.sort,
+                "group": view.grouped,
+            },
             "previous": ids[at - 1] if at > 0 else "",
             "following": ids[at + 1] if -1 < at < len(ids) - 1 else "",
         },

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import shlex
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from sqlite3 import Connection, Row
+from collections.abc import Iterable, Sequence
+from sqlite3 import Connection
 from typing import Any
 
 import msgspec
@@ -23,7 +23,7 @@ from rejex_stream.review.queue.detail import count_as_contamination
 from rejex_stream.review.queue.listing import QueueFilter, Viewer
 from rejex_stream.review.queue.series import HOUR_MS, MINUTE_MS
 from rejex_stream.review.queue.store import ReviewStore
-from rejex_stream.types import Verdict
+from rejex_stream.types import Verdict, in_mode, of_mode
 
 __all__ = [
     "Brief",
@@ -220,8 +220,8 @@ class PipelineWatch:
                     continue
                 raised = bank.observe(part)
                 alarms += raised
-                for key in {alarm.stream_key for alarm in raised if alarm.stream_key}:
-                    self._briefs.pop(key, None)
+                for alarm in raised:
+                    self._briefs.pop(_key_of(alarm), None)
                 self._latest_ms = max(self._latest_ms, *(v.event_time_ms for v in part))
                 found += self._due(bank, part)
         if found or alarms:
@@ -242,8 +242,9 @@ class PipelineWatch:
     def _due(self, bank: MonitorBank, verdicts: Sequence[Verdict]) -> list[tuple[str, RateSample]]:
         latest: dict[str, tuple[int, int]] = {}
         for verdict in verdicts:
-            _, count = latest.get(verdict.stream_key, (0, 0))
-            latest[verdict.stream_key] = (verdict.event_time_ms, count + 1)
+            key = in_mode(verdict.stream_key, verdict.mode)
+            _, count = latest.get(key, (0, 0))
+            latest[key] = (verdict.event_time_ms, count + 1)
         latest[""] = (self._latest_ms, len(verdicts))
         found = []
         for key, (t_ms, count) in latest.items():
@@ -280,7 +281,7 @@ class PipelineWatch:
                 [
                     (
                         self.pipeline,
-                        alarm.stream_key or "",
+                        _key_of(alarm),
                         alarm.event_time_ms,
                         f"alarm:{alarm.kind}",
                         alarm.message,
@@ -288,6 +289,15 @@ class PipelineWatch:
                     for alarm in alarms
                 ],
             )
+
+    def key_of(self, stream: str) -> str:
+        """Return the key that is watched of a stream: in its busiest mode, where it has some."""
+        with self._lock:
+            bank = self._bank
+            if bank is None or stream in bank:
+                return stream
+            modes = [key for key in bank if of_mode(key)[0] == stream]
+            return max(modes, key=lambda key: bank.stream(key).status().events, default=stream)
 
     def status(self, stream_key: str = "") -> MonitorStatus | None:
         """Return what the monitors know now, of one stream or the pipeline; ``None`` if nothing."""
@@ -387,13 +397,17 @@ class StreamLine(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     state
         See :func:`state_word`.
+    key
+        What it is watched by: the stream, with the mode where it has some.
     trace
         Its rolling rates, oldest first.
     open_episodes
         Ready for review; the link behind it shows exactly these.
     """
 
+    key: str
     stream_key: str
+    mode: str | None
     sensors: int
     state: str
     rate: float | None = None
@@ -426,6 +440,7 @@ def state_word(sample: RateSample | MonitorStatus | None) -> str:
         ("rejection_rate", "far above plan"),
         ("health", "changed"),
         ("drift", "drifting"),
+        ("warm_up", "warm-up in doubt"),
         ("review_budget", "over budget"),
     ):
         if kind in alarms:
@@ -464,7 +479,7 @@ def mix(
         values.append(to_ms)
     if stream_key:
         where.append("s.stream_key = ?")
-        values.append(stream_key)
+        values.append(of_mode(stream_key)[0])
     if sensor_id is not None:
         where.append("m.sensor_id = ?")
         values.append(sensor_id)
@@ -508,23 +523,26 @@ def stream_lines(
         (watch.pipeline,),
     ).fetchall()
     briefs = watch.briefs()
-    states = {row["stream_key"]: _state(row, briefs) for row in rows}
-    rows.sort(
-        key=lambda row: (
-            *_worst_first(briefs.get(row["stream_key"]), states[row["stream_key"]]),
-            row["stream_key"],
-        )
-    )
+    modes: dict[str, list[str]] = {}
+    for key in briefs:
+        modes.setdefault(of_mode(key)[0], []).append(key)
+    every = [
+        (row, key) for row in rows for key in modes.get(row["stream_key"], [row["stream_key"]])
+    ]
+    states = {key: _state(briefs.get(key)) for _, key in every}
+    every.sort(key=lambda one: (*_worst_first(briefs.get(one[1]), states[one[1]]), one[1]))
     waiting = QueueFilter().waiting(connection, viewer, now_ms)
     found = []
-    for row in rows[offset : offset + limit]:
-        key, brief = row["stream_key"], briefs.get(row["stream_key"])
+    for row, key in every[offset : offset + limit]:
+        brief, (stream_key, mode) = briefs.get(key), of_mode(key)
         one = row["sensors"] == 1
         name = ("sensor", row["sensor"]) if one else ("group", row["grp"])
         trace = samples(connection, watch.pipeline, key, from_ms, most=60)
         found.append(
             StreamLine(
-                stream_key=key,
+                key=key,
+                stream_key=stream_key,
+                mode=mode,
                 sensors=row["sensors"],
                 state=states[key],
                 **(
@@ -542,11 +560,14 @@ def stream_lines(
                 address=QueueFilter(words=shlex.quote(":".join(name))).address(),
             )
         )
-    return found, len(rows)
+    return found, len(every)
 
 
-def _state(row: Row, briefs: Mapping[str, Brief]) -> str:
-    brief = briefs.get(row["stream_key"])
+def _key_of(alarm: Alarm) -> str:
+    return "" if alarm.stream_key is None else in_mode(alarm.stream_key, alarm.mode)
+
+
+def _state(brief: Brief | None) -> str:
     return "no verdicts yet" if brief is None else brief.state
 
 

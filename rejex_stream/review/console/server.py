@@ -21,6 +21,7 @@ from rejex_stream.review.console.background import Background, Feeding
 from rejex_stream.review.console.console import Console
 from rejex_stream.review.queue.listing import Viewer
 from rejex_stream.review.queue.store import ReviewStore
+from rejex_stream.review.team.notices import Notices
 
 __all__ = ["ConsoleServer", "listen", "serve", "warn_of_plain_http"]
 
@@ -199,7 +200,10 @@ def serve(
         If the port is taken.
     """
     warn_of_plain_http(host, access, encrypted=certificate is not None)
-    background = Background(store, fed.inflows, fed.sink, tells=fed.tells)
+    notices = None
+    if fed.webhook is not None:
+        notices = Notices(store, fed.webhook.tell, console_url=fed.console_url, name=fed.title)
+    background = Background(store, fed.inflows, fed.sink, tells=fed.tells, notices=notices)
     try:
         check_bind(host, access.mode)
         listener = listen(host, port)
@@ -214,7 +218,15 @@ def serve(
         shown = f"[{host}]" if ":" in host else host
     address = f"{scheme}://{shown}:{listener.getsockname()[1]}/"
     console = Console(
-        store, access, fed.watches, background, fed.shown, title=fed.title, delta=delta
+        store,
+        access,
+        fed.watches,
+        background,
+        fed.shown,
+        fed.inputs,
+        fed.lacks,
+        title=fed.title,
+        delta=delta,
     )
 
     def ready() -> None:
@@ -232,3 +244,5 @@ def serve(
     finally:
         if background.stop():
             store.close()
+        if fed.webhook is not None:
+            fed.webhook.close()

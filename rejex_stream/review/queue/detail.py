@@ -32,6 +32,7 @@ __all__ = [
     "Bar",
     "ChannelDeviation",
     "Detail",
+    "Earlier",
     "EventLine",
     "Explanation",
     "Neighbour",
@@ -238,6 +239,16 @@ class ChannelDeviation(NamedTuple):
     column: int
 
 
+class Earlier(NamedTuple):
+    """Another episode of the same sensor; its verdict is hidden in a blind review."""
+
+    episode_id: str
+    start_ms: int
+    n_events: int
+    status: str
+    verdict: str | None
+
+
 class Neighbour(NamedTuple):
     """Another sensor of the same group."""
 
@@ -265,6 +276,8 @@ class Detail:
         Index of the channel shown first.
     holes
         Stretches of that time without readings.
+    earlier, n_earlier
+        The newest other episodes of this sensor, and how many there are.
     """
 
     row: EpisodeRow
@@ -281,6 +294,8 @@ class Detail:
     to_ms: int
     main_channel: int
     holes: tuple[series.Hole, ...]
+    earlier: tuple[Earlier, ...]
+    n_earlier: int
 
 
 def episode_detail(
@@ -313,6 +328,7 @@ def episode_detail(
         else (apart[0].column if apart else 0)
     )
     low, high = series.around(connection, row.sensor_id, row.start_ms, row.end_ms)
+    earlier = _earlier(connection, row)
     return Detail(
         row=row,
         explanation=explain(row.main, row.why, blind=row.blind),
@@ -342,7 +358,22 @@ def episode_detail(
         to_ms=high,
         main_channel=main,
         holes=series.read(connection, row.sensor_id, row.channels, low, high, most=10).holes,
+        earlier=earlier[:_MOST_EARLIER],
+        n_earlier=len(earlier),
     )
+
+
+_MOST_EARLIER = 6
+
+
+def _earlier(connection: Connection, row: EpisodeRow) -> tuple[Earlier, ...]:
+    found = connection.execute(
+        "SELECT episode_id, start_ms, n_events, status, verdict FROM episode WHERE sensor_id = ? "
+        "AND root_id <> ? AND status <> 'empty' ORDER BY start_ms DESC, episode_id LIMIT 1000",
+        (row.sensor_id, row.root_id),
+    )
+    rows = [Earlier(*one) for one in found]
+    return tuple(one._replace(verdict=None) if row.blind else one for one in rows)
 
 
 def deviations(
@@ -436,7 +467,7 @@ def _history(connection: Connection, row: EpisodeRow, viewer: Viewer) -> list[au
     if row.root_id != row.episode_id:
         lines += list(audit.rows(connection, subject=row.root_id, limit=20))
     if row.blind:
-        told = {"label", "undo", "adjudicate", "expire"}
+        told = {"label", "undo", "adjudicate", "expire", "comment"}
         lines = [line for line in lines if line.action not in told or line.actor == viewer.reviewer]
     return sorted(lines, key=lambda line: -line.seq)
 

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-import re
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
 from sqlite3 import Connection, Row
 from typing import Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlencode
@@ -24,6 +21,7 @@ from rejex_stream.encode.labels import HumanVerdict
 from rejex_stream.rejection import label_of, rank_edges
 from rejex_stream.review.incidents.kept import open_count
 from rejex_stream.review.queue import audit, series
+from rejex_stream.review.words import parse_words, word_clause
 from rejex_stream.types import Label, Reason, Status, Verdict
 
 __all__ = [
@@ -38,7 +36,6 @@ __all__ = [
     "in_short",
     "is_blind",
     "model_leaning",
-    "parse_words",
     "queue_rows",
     "row_of",
     "row_spark",
@@ -50,16 +47,34 @@ __all__ = [
 Tab: TypeAlias = Literal["ready", "mine", "claimed", "waiting", "disputed", "done", "all"]
 TABS: tuple[Tab, ...] = ("ready", "mine", "claimed", "waiting", "disputed", "done", "all")
 
+# How many events an answer speaks for: an audited one for all among which it was drawn.
+_WORTH = (
+    "CASE WHEN e.why = 'audit' THEN (SELECT sum(1 / coalesce(json_extract(CAST(v.item AS TEXT), "
+    "'$.drawn'), 1.0)) FROM event v WHERE v.episode_id = e.episode_id) ELSE e.n_events END"
+)
 SORTS = {
     "oldest": "e.priority DESC, e.received_ms, e.start_ms, e.episode_id",
     "newest": "e.received_ms DESC, e.start_ms DESC, e.episode_id",
     "doubtful": "e.confidence IS NULL, e.confidence, e.received_ms, e.episode_id",
     "severity": "e.severity IS NULL, e.severity DESC, e.received_ms, e.episode_id",
+    "worth": f"{_WORTH} DESC, e.received_ms, e.episode_id",
     "size": "e.n_events DESC, e.received_ms, e.episode_id",
     "sensor": "s.sensor, e.start_ms, e.episode_id",
     "decided": "e.decided_ms IS NULL, e.decided_ms DESC, e.episode_id",
 }
-_UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_GROUP = "coalesce(e.incident, e.sensor_id)"
+_OF_GROUP = f"OVER (PARTITION BY {_GROUP})"
+# A group stands where the first of its episodes would, or all of them together.
+_GROUPS_BY = {
+    "oldest": f"max(e.priority) {_OF_GROUP} DESC, min(e.received_ms) {_OF_GROUP}",
+    "newest": f"max(e.received_ms) {_OF_GROUP} DESC",
+    "doubtful": f"min(coalesce(e.confidence, 2)) {_OF_GROUP}",
+    "severity": f"max(coalesce(e.severity, -1)) {_OF_GROUP} DESC",
+    "worth": f"sum({_WORTH}) {_OF_GROUP} DESC",
+    "size": f"sum(e.n_events) {_OF_GROUP} DESC",
+    "sensor": "s.sensor",
+    "decided": f"max(coalesce(e.decided_ms, 0)) {_OF_GROUP} DESC",
+}
 
 
 class Viewer(NamedTuple):
@@ -77,31 +92,6 @@ class QueueQuery(NamedTuple):
     order: str
 
 
-def parse_words(text: str) -> tuple[tuple[str, str], ...]:
-    """Split a filter as typed into (field, value) pairs; bare words look for the sensor.
-
-    Examples
-    --------
-    >>> parse_words('gear -group:T07 age:>1h sensor:"T 7/vib" 2026-11-10')
-    (('', 'gear'), ('-group', 'T07'), ('age', '>1h'), ('sensor', 'T 7/vib'), ('date', '2026-11-10'))
-    """
-    try:
-        words = shlex.split(text)
-    except ValueError:  # an open quote while typing
-        words = text.replace('"', " ").replace("'", " ").split()
-    pairs = []
-    for word in filter(None, words):
-        no, rest = ("-", word[1:]) if word.startswith("-") and len(word) > 1 else ("", word)
-        name, colon, value = rest.partition(":")
-        if colon and name in _FIELDS:
-            pairs.append((no + name, value))
-        elif re.fullmatch(r"\d{4}-\d\d-\d\d", rest):
-            pairs.append((no + "date", rest))
-        else:
-            pairs.append((no, rest))
-    return tuple(pairs)
-
-
 @dataclass(frozen=True, slots=True)
 class QueueFilter:
     """A view of the queue, as it stands in the address bar.
@@ -109,22 +99,27 @@ class QueueFilter:
     Attributes
     ----------
     tab
-        ``ready`` (open, settled, not snoozed, not held by others), ``mine``, ``claimed`` (by
-        others), ``waiting`` (snoozed or settling), ``disputed``, ``done``, ``all``.
+        ``ready`` (open, settled, not snoozed, not held by others or given to them), ``mine``,
+        ``claimed`` (by others, or theirs), ``waiting`` (snoozed or settling), ``disputed``,
+        ``done``, ``all``.
     words
         A filter as typed: bare words look in the sensor's name; ``group:``, ``sensor:``,
-        ``age:>1h``, ``events:>10``, ``reason:``, ``why:audit``, ``verdict:``, ``by:``, ``note:``,
-        ``tag:``, ``date:>=2026-11-10`` (UTC; a bare date too); ``-`` before a word: without.
+        ``age:>1h``, ``events:>10``, ``reason:``, ``why:audit``, ``verdict:``, ``by:``, ``for:``,
+        ``note:``, ``tag:``, ``date:>=2026-11-10`` (UTC; a bare date too); ``-`` before a word:
+        without.
     sort
         A key of ``SORTS``.
     since_ms
         ``done`` only: decided at or after this time.
+    grouped
+        Episodes of one incident together, else those of one sensor.
     """
 
     tab: Tab = "ready"
     words: str = ""
     sort: str = ""
     since_ms: int | None = None
+    grouped: bool = False
 
     def address(self) -> str:
         """Return the address of this view.
@@ -141,6 +136,8 @@ class QueueFilter:
             parts["sort"] = self.sort
         if self.since_ms is not None:
             parts["since"] = self.since_ms
+        if self.grouped:
+            parts["group"] = 1
         return "/queue?" + urlencode(parts)
 
     def sql(self, viewer: Viewer, now_ms: int) -> QueueQuery:
@@ -150,14 +147,15 @@ class QueueFilter:
         if self.tab == "done" and self.since_ms is not None:
             where += " AND e.decided_ms >= :since"
         for number, (field, word) in enumerate(parse_words(self.words)):
-            clause, value = _word_clause(field.removeprefix("-"), word)
+            clause, value = word_clause(field.removeprefix("-"), word)
             if clause:
                 sign = "AND NOT" if field.startswith("-") else "AND"
                 # What is not there, such as a verdict, is not what was asked for either.
                 where += f" {sign} coalesce({clause.replace('?', f':word{number}')}, 0)"
                 values[f"word{number}"] = value
         default = "decided" if self.tab == "done" else "oldest"
-        order = SORTS.get(self.sort, SORTS[default])
+        name = self.sort if self.sort in SORTS else default
+        order = f"{_GROUPS_BY[name]}, {_GROUP}, {SORTS[name]}" if self.grouped else SORTS[name]
         source = f"FROM episode e JOIN sensor s USING (sensor_id) WHERE {where}"
         return QueueQuery(source, values, f"ORDER BY {order}")
 
@@ -222,10 +220,12 @@ _WORK = (
 _AWAKE = "(e.snooze_until_ms IS NULL OR e.snooze_until_ms <= :now) AND e.ready_ms <= :now"
 _HELD = "e.lease_owner IS NOT NULL AND e.lease_until_ms > :now"
 
+_OTHERS = f"(({_HELD} AND e.lease_owner <> :me) OR coalesce(e.assigned, :me) <> :me)"
+
 _TAB_CLAUSES: dict[Tab, str] = {
-    "ready": f"{_WORK} AND {_AWAKE} AND NOT ({_HELD} AND e.lease_owner <> :me)",
-    "mine": f"{_WORK} AND {_HELD} AND e.lease_owner = :me",
-    "claimed": f"{_WORK} AND {_HELD} AND e.lease_owner <> :me",
+    "ready": f"{_WORK} AND {_AWAKE} AND NOT {_OTHERS}",
+    "mine": f"{_WORK} AND (({_HELD} AND e.lease_owner = :me) OR e.assigned = :me)",
+    "claimed": f"{_WORK} AND {_OTHERS}",
     "waiting": f"{_WORK} AND NOT ({_AWAKE})",
     "disputed": "e.status = 'disputed'",
     "done": "e.status IN ('done', 'expired')",
@@ -233,70 +233,7 @@ _TAB_CLAUSES: dict[Tab, str] = {
 }
 
 
-def _comparison(value: str, otherwise: str = ">=") -> tuple[str, str]:
-    match = re.match(r"(<=|>=|<|>|=)?(.*)", value)
-    assert match is not None
-    return match.group(1) or otherwise, match.group(2).strip()
-
-
-def _labelled(what: str) -> str:
-    """Return the clause of labels that stand: one's own, and others' once it is decided."""
-    return (
-        "EXISTS (SELECT 1 FROM label l WHERE l.episode_id = e.episode_id AND l.kind = 'label' "
-        "AND (l.reviewer = :me OR e.status IN ('done', 'expired')) AND NOT EXISTS "
-        "(SELECT 1 FROM label r WHERE r.kind = 'retract' AND r.target = l.label_id) "
-        f"AND {what})"
-    )
-
-
-_WORD_CLAUSES = {
-    # Found where taking it away makes a difference: nothing in it is a wildcard.
-    "": "replace(lower(s.sensor), lower(?), '') <> lower(s.sensor)",
-    "group": "s.grp = ?",
-    "sensor": "s.sensor = ?",
-    "why": "e.why = ?",
-    "verdict": "e.verdict = ?",
-    "reason": "EXISTS (SELECT 1 FROM event v WHERE v.episode_id = e.episode_id AND v.reason = ?)",
-    "by": "EXISTS (SELECT 1 FROM label l WHERE l.episode_id = e.episode_id AND l.reviewer = ?)",
-    "note": _labelled("instr(lower(json_extract(CAST(l.record AS TEXT), '$.note')), lower(?))"),
-    "tag": _labelled(
-        "EXISTS (SELECT 1 FROM json_each(CAST(l.record AS TEXT), '$.tags') t WHERE t.value = ?)"
-    ),
-}
-_FIELDS = frozenset({*_WORD_CLAUSES, "age", "events", "date"}) - {""}
-_DATES = {  # by the day on which an episode begins, UTC
-    "=": "e.start_ms >= ? AND e.start_ms < ? + 86400000",
-    ">": "e.start_ms >= ? + 86400000",
-    ">=": "e.start_ms >= ?",
-    "<": "e.start_ms < ?",
-    "<=": "e.start_ms < ? + 86400000",
-}
-
-
-def _word_clause(field: str, value: str) -> tuple[str, Any]:
-    """Return the clause of one filter word with its value; none for what cannot be read."""
-    if field in _WORD_CLAUSES:
-        return _WORD_CLAUSES[field], value
-    if field == "date":
-        sign, text = _comparison(value, "=")
-        try:
-            day = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
-        except ValueError:
-            return "", None
-        return f"({_DATES[sign]})", round(day.timestamp() * 1000)
-    sign, text = _comparison(value)
-    if field == "events" and text.isdecimal():
-        return f"e.n_events {sign} ?", min(int(text), _MOST)
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
-    if field == "age" and match:
-        ms = float(match[1]) * _UNITS[match[2]]
-        return f":now - e.received_ms {sign} ?", round(min(ms, _MOST))
-    return "", None
-
-
 _DAY_MS = 86_400_000
-_MOST = 2**53
-"""More than anything here counts, and both SQLite's integers and floats hold it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +246,8 @@ class EpisodeRow:
         Why it is here, in a few words; does not tell the leaning where `blind`.
     held_by
         Who works on it now, or empty.
+    assigned
+        Whose it is, or ``None``.
     incident
         The one that its events, but for those before the evidence was in, are of.
     severity
@@ -339,6 +278,7 @@ class EpisodeRow:
     held_until_ms: int
     snooze_until_ms: int | None
     snooze_growth: bool
+    assigned: str | None
     incident: str | None
     severity: float | None
     main: Verdict
@@ -429,6 +369,7 @@ _NO_RANK = {
 _STATUS: dict[Status | None, str] = {
     Status.CONSTANT_BEGINS: "from here on, reference scores are all equal",
     Status.CONSTANT_ENDS: "reference scores differ again",
+    Status.WARM_UP_MIXED: "the first model learnt from rows of two kinds: a fault among them?",
 }
 _RARELY = 1e-12
 """Flips less likely than this are lost in the rounding of 1 - p."""

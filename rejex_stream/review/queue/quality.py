@@ -40,7 +40,7 @@ from rejex_stream.encode import decode_review
 from rejex_stream.encode.labels import LabelRecord, active_labels, resolve
 from rejex_stream.plan.promises import Costs
 from rejex_stream.review.queue.labels import records_of
-from rejex_stream.review.queue.series import HOUR_MS
+from rejex_stream.review.queue.series import FORGOTTEN_MS, HOUR_MS
 from rejex_stream.types import FloatArray, Label
 
 __all__ = [
@@ -289,14 +289,26 @@ def quality(
     since_ms: int = 0,
     pipeline: str | None = None,
 ) -> Quality:
-    """Return the estimates from all verdicts from an event time on, and labels of the same."""
+    """Return the estimates from all verdicts from an event time on, and labels of the same.
+
+    Of hours that were forgotten only the sum is known: what begins among them begins after them.
+    """
     since_ms -= since_ms % HOUR_MS
+    if (
+        since_ms
+        and connection.execute(
+            "SELECT 1 FROM hour WHERE t_ms = ? LIMIT 1", (FORGOTTEN_MS,)
+        ).fetchone()
+    ):
+        kept = connection.execute("SELECT min(t_ms) FROM hour WHERE t_ms > ?", (FORGOTTEN_MS,))
+        since_ms = max(since_ms, kept.fetchone()[0] or 0)
+    since_all = since_ms or FORGOTTEN_MS
     asked = {"pipeline": pipeline, "since": since_ms}
     accepted = connection.execute(
         "SELECT coalesce(sum(anomaly), 0), coalesce(sum(normal), 0) "
         "FROM hour JOIN sensor USING (sensor_id) "
         "WHERE pipeline = coalesce(:pipeline, pipeline) AND t_ms >= :since",
-        asked,
+        asked | {"since": since_all},
     ).fetchone()
     # What was sent does not move with the work on it; what was not, nobody will ever judge.
     sent = dict(
@@ -466,20 +478,24 @@ def _erring(rng: np.random.Generator, groups: Sequence[Group]) -> _Drawn:
     error = np.sin((np.arange(_ERRORS) + 0.5) / _ERRORS * np.pi / 4) ** 2
     share = np.sin((np.arange(_ANGLES) + 0.5) / _ANGLES * np.pi / 2) ** 2
     over, false = error[:, None, None], error[None, :, None]
+    p, q = share, 1.0 - share
+    said = p * (1 - over) + q * false
+    logs = [np.log(said), np.log1p(-said)]
+    if any(sum(group.twice) for group in groups):
+        logs += [
+            np.log(p * (1 - over) ** 2 + q * false**2),
+            np.log(2 * (p * over * (1 - over) + q * false * (1 - false))),
+            np.log(p * over**2 + q * (1 - false) ** 2),
+        ]
     each = []
     for group in groups:
-        both, split, neither = group.twice
+        both, _, neither = group.twice
         of_all = group.effective / group.judged if group.judged else 0.0
         once = max(0.0, group.anomalous * of_all - both)
         not_once = max(0.0, (group.judged - group.anomalous) * of_all - neither)
-        p, q = share, 1.0 - share
-        said = p * (1 - over) + q * false
-        fit = once * np.log(said) + not_once * np.log1p(-said)
-        if both + split + neither:
-            fit = fit + both * np.log(p * (1 - over) ** 2 + q * false**2)
-            fit = fit + split * np.log(2 * (p * over * (1 - over) + q * false * (1 - false)))
-            fit = fit + neither * np.log(p * over**2 + q * (1 - false) ** 2)
-        each.append(fit)
+        counts = (once, not_once, *group.twice)
+        found = [n * log for n, log in zip(counts, logs, strict=False) if n]
+        each.append(sum(found, np.zeros_like(said)))
     tops = [fit.max() for fit in each]
     chances = [np.exp(fit - top) for fit, top in zip(each, tops, strict=True)]
     weight = np.prod([chance.sum(axis=2) for chance in chances], axis=0).ravel()
@@ -489,9 +505,7 @@ def _erring(rng: np.random.Generator, groups: Sequence[Group]) -> _Drawn:
     for chance in chances:
         steps = np.cumsum(chance, axis=2).reshape(-1, _ANGLES)
         steps /= np.maximum(steps[:, -1:], 1e-300)  # where nothing is likely, nothing is drawn
-        at = np.empty(_DRAWS)
-        for cell in np.unique(cells):
-            here = cells == cell
-            at[here] = np.searchsorted(steps[cell], rng.random(here.sum()))
+        steps += np.arange(weight.size)[:, None]  # one ladder of all cells: one search for all
+        at = np.searchsorted(steps.ravel(), cells + rng.random(_DRAWS)) - cells * _ANGLES
         drawn.append(np.sin((at + rng.random(_DRAWS)) / _ANGLES * np.pi / 2) ** 2)
     return _Drawn((drawn[0], drawn[1], drawn[2]), error[i], error[j])

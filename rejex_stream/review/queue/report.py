@@ -303,7 +303,8 @@ def advise(measured: Measured, found: Quality, costs: Costs) -> list[Advice]:
                 f"Of the anomalies {100 * miss.value:.2g} % were called normal, at least "
                 f"{100 * miss.low:.2g} %: the detector does not see them, and another "
                 "contamination would flag more of what they are not. Look at the audited ones, "
-                "and try other features or another detector.",
+                "try other features or another detector, and see what it would have said: "
+                "rejex-stream replay CONFIG --config NEW.",
             )
         )
     if miss.low is None or miss.high is None or miss.high - miss.low > _VAGUE:

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from rejex_stream.types import FloatArray, Label
 
 __all__ = [
+    "FORGOTTEN_MS",
     "HOUR_MS",
     "LABEL_CODES",
     "MINUTE_MS",
@@ -152,14 +153,29 @@ def _merge_minute(
     )
 
 
-def forget(connection: Connection, keep: int, keep_ms: int) -> None:
-    """Drop each sensor's oldest full-resolution points beyond `keep`, and minutes older than that.
+FORGOTTEN_MS = -(2**53)
+"""The hour under which a sensor's forgotten hours are added up: before all that ever was."""
 
-    The minutes count from the newest one, in event time; the hours stay.
+_COUNTS = ("normal", "anomaly", "rejected", "banded", "ambiguous", "expected")
+
+
+def forget(connection: Connection, keep: int, minutes_ms: int, hours_ms: int) -> None:
+    """Drop each sensor's oldest full-resolution points beyond `keep`, and minutes and hours so old.
+
+    Both count from the newest one, in event time. Of the hours their sum stays: totals over all
+    time remain what they are.
     """
-    newest = connection.execute("SELECT max(t_ms) FROM minute").fetchone()[0]
-    if newest is not None:
-        connection.execute("DELETE FROM minute WHERE t_ms < ?", (newest - keep_ms,))
+    for table, kept_ms in (("minute", minutes_ms), ("hour", hours_ms)):
+        newest = connection.execute(f"SELECT max(t_ms) FROM {table}").fetchone()[0]
+        if newest is None:
+            continue
+        first = newest - kept_ms
+        if table == "hour":
+            first -= first % HOUR_MS
+            _add_up(connection, first)
+        connection.execute(
+            f"DELETE FROM {table} WHERE t_ms < ? AND t_ms > ?", (first, FORGOTTEN_MS)
+        )
     for (sensor_id,) in connection.execute("SELECT sensor_id FROM sensor").fetchall():
         oldest = connection.execute(
             "SELECT t_ms FROM point WHERE sensor_id = ? ORDER BY t_ms DESC LIMIT 1 OFFSET ?",
@@ -169,6 +185,17 @@ def forget(connection: Connection, keep: int, keep_ms: int) -> None:
             connection.execute(
                 "DELETE FROM point WHERE sensor_id = ? AND t_ms < ?", (sensor_id, oldest["t_ms"])
             )
+
+
+def _add_up(connection: Connection, first_ms: int) -> None:
+    sums = ", ".join(f"sum({name})" for name in _COUNTS)
+    added = ", ".join(f"{name} = {name} + excluded.{name}" for name in _COUNTS)
+    connection.execute(
+        f"INSERT INTO hour (sensor_id, t_ms, {', '.join(_COUNTS)}) "
+        f"SELECT sensor_id, ?, {sums} FROM hour WHERE t_ms < ? AND t_ms > ? GROUP BY sensor_id "
+        f"ON CONFLICT (sensor_id, t_ms) DO UPDATE SET {added}",
+        (FORGOTTEN_MS, first_ms, FORGOTTEN_MS),
+    )
 
 
 class Hole(NamedTuple):

@@ -288,12 +288,14 @@ class ReviewStore:
         return labels.relay(self.database, sink, self.now_ms(), unnoted=self._unnoted)
 
     def forget_old_points(self) -> None:
-        """Drop points and minutes beyond what is kept."""
+        """Drop points, minutes and hours beyond what is kept."""
+        day_ms = 24 * series.HOUR_MS
         with self.database.write() as connection:
             series.forget(
                 connection,
                 self.settings.points_per_sensor,
-                round(self.settings.minutes_days * 24 * series.HOUR_MS),
+                round(self.settings.minutes_days * day_ms),
+                round(self.settings.hours_days * day_ms),
             )
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from rejex_stream.cli.commands.review.options import (
     existing,
     labels_file,
 )
-from rejex_stream.cli.show import number, print_json, share
+from rejex_stream.cli.show import print_json
 from rejex_stream.config.assembly.running import audit_draw
 from rejex_stream.config.reviewing import Review
 from rejex_stream.errors import ConfigError
@@ -61,7 +61,7 @@ def certify(
             sensitivity=sensitivity,
         )
     print_json(certificate.signed(found, _draw(configs, key_file).key))
-    print(_said(found), file=sys.stderr)
+    print(f"{name}: {certificate.said(found)}", file=sys.stderr)
 
 
 @command()
@@ -97,7 +97,7 @@ def verify_certificate(
         print(f"{field}: the certificate says {there}, the log {here}")
     if apart:
         raise typer.Exit(1)
-    print(f"the log says the same: {_said(again)}")
+    print(f"the log says the same: {certificate.said(again)}")
 
 
 def _draw(configs: Configs, key_file: Path | None) -> AuditDraw:
@@ -116,15 +116,3 @@ def _one_pipeline(configs: Configs, section: Review) -> str:
             "--config of the one to certify."
         )
     return names[0]
-
-
-def _said(found: certificate.Certificate) -> str:
-    waiting = sum(one.audited - one.normal - one.anomalous for one in found.strata)
-    rest = ""
-    if waiting:
-        best = number(found.missed_at_most_if_rest_is_normal)
-        rest = f"; {number(waiting)} audited events have no clear answer, at best {best}"
-    return (
-        f"of {found.pipeline}'s accepted normals at most {number(found.missed_at_most)} were "
-        f"anomalies ({share(1 - found.alpha)}, at every look){rest}"
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 import typer
 
 from rejex_stream.cli.commands.review.options import (
@@ -14,6 +15,7 @@ from rejex_stream.cli.commands.review.options import (
 from rejex_stream.cli.show import As, AsOption, number, print_facts, print_json, print_table, share
 from rejex_stream.config.reviewing import Review
 from rejex_stream.plan.promises import Costs
+from rejex_stream.review.certificate import certificates, said
 from rejex_stream.review.queue.quality import Interval
 from rejex_stream.review.queue.report import Report
 from rejex_stream.review.queue.report import report as make_report
@@ -73,10 +75,13 @@ def report(
             ),
             contamination=gammas,
         )
+        proven = certificates(opened, connection)
     if output is As.JSON:
-        print_json(found)
+        print_json(msgspec.to_builtins(found) | {"certificates": list(proven.values())})
     else:
         _print_report(found)
+        for name, certificate in sorted(proven.items()):
+            print(f"\n{name}: {said(certificate)}.")
 
 
 def _interval(interval: Interval, *, as_share: bool = True) -> tuple[str, str]:

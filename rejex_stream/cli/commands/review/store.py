@@ -22,10 +22,12 @@ from rejex_stream.cli.commands.review.options import (
     require_store,
 )
 from rejex_stream.cli.show import As, AsOption, number, print_facts, print_json
+from rejex_stream.config.assembly.control import ControlLine
 from rejex_stream.config.operating import Logging
 from rejex_stream.config.reviewing import Review, named_reviewer, networks
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import logging_to_stderr
+from rejex_stream.review import teaching
 from rejex_stream.review.console.background import feeding, published_labels, review_feeds
 from rejex_stream.review.queue import audit, labels
 from rejex_stream.review.queue import export as exporting
@@ -86,6 +88,9 @@ def serve(
     except BaseException:
         opened.close()
         raise
+
+    for said in fed.lacks:
+        print(said, file=sys.stderr)
 
     def ready(address: str, links: Sequence[tuple[str, str]]) -> None:
         for name, link in links:
@@ -148,6 +153,8 @@ def ingest(
         fed = feeding(
             opened, configs=configs, reviews=review or (), verdicts=verdicts or (), follow=False
         )
+        for said in fed.lacks:
+            print(said, file=sys.stderr)
         for inflow in fed.inflows:
             tap = None
             if inflow.watch is not None and inflow.feed.kind == "verdicts":
@@ -245,6 +252,25 @@ def export(
     with existing(section) as opened:
         count = exporting.write(opened.database, to, wanted, labelled_only=not everything)
     print(f"{count:,} events written to {to}", file=sys.stderr)
+
+
+@command()
+def teach(configs: Configs, section: Review, output: AsOption = As.TABLE) -> None:
+    """Tell pipelines that learn what people said of the events they asked about; each once."""
+    learning = [config for config in configs if config.learning.enabled]
+    if not learning:
+        raise ConfigError("No pipeline here learns from answers: give --config with [learning].")
+    told = {}
+    with existing(section) as opened, opened.database.read() as connection:
+        for config in learning:
+            line, name = ControlLine(config), config.pipeline.name
+            told[name] = teaching.teach(connection, name, line, _own_name())
+    if output is As.JSON:
+        print_json({"commands": told})
+        return
+    for name, commands in told.items():
+        count = sum(len(one.answers) for one in commands)
+        print(f"{name}: {count:,} answers in {len(commands):,} commands")
 
 
 @command()

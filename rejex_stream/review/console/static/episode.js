@@ -9,6 +9,7 @@ const viewQuery = (() => {
   const parts = new URLSearchParams({ tab: data.view.tab });
   if (data.view.q) parts.set("q", data.view.q);
   if (data.view.sort) parts.set("sort", data.view.sort);
+  if (data.view.group) parts.set("group", "1");
   return `?${parts}`;
 })();
 const workable = ["open", "needs_second", "disputed"].includes(data.status);
@@ -122,6 +123,26 @@ function zoom(factor) {
   const half = ((view.to - view.from) / 2) * factor;
   look(middle - half, middle + half);
 }
+// The store has what came with the review items; each step reads further into the input itself.
+let steps = 0;
+async function wider() {
+  const button = $("#wider");
+  if (!button || button.disabled) return;
+  button.disabled = true;
+  const found = await asking(`${base}/wider`, { step: steps + 1 });
+  button.disabled = false;
+  if (!found) return;
+  if (!found.cut) steps += 1;
+  const cut = found.cut ? `; not all: ${found.cut}` : "";
+  toast(found.readings ? `${plural(found.readings, "reading")} of this sensor among ${plural(found.records, "record")}${cut}.`
+    : `None of ${plural(found.records, "record")} is of this sensor${cut}.`);
+  if (!found.readings) return;
+  full.from = Math.min(full.from, found.from_ms);
+  full.to = Math.max(full.to, found.to_ms);
+  widest = { ...full };
+  reset();
+}
+let widest = null; // what was read of the input, once somebody asked
 function reset() { view = { ...full }; moved = false; load(); }
 
 // --------------------------------------------------------------------------------- marked range
@@ -245,7 +266,7 @@ onKeys({
   snooze, undo, claim: toggleClaim, help: showKeys,
   next: () => go(data.following), previous: () => go(data.previous),
   back: () => { if (brush) markRange(null); else { release(); location.href = `/queue${viewQuery}`; } },
-  pan_left: () => pan(-0.25), pan_right: () => pan(0.25), zoom_in: () => zoom(0.5), zoom_out: () => zoom(2), reset,
+  pan_left: () => pan(-0.25), pan_right: () => pan(0.25), zoom_in: () => zoom(0.5), zoom_out: () => zoom(2), reset, wider,
   mark_start: () => shrink(true), mark_end: () => shrink(false), whole: () => markRange(null),
   tags: () => $("input[name=tag]")?.focus(),
   note: () => $("#note")?.focus(),
@@ -259,6 +280,27 @@ for (const button of $$("[data-sensor]")) {
   });
 }
 $("#rest").addEventListener("click", () => { everyChannel = !everyChannel; paint(); });
+$("#assigned")?.addEventListener("change", async (event) => {
+  const done = await asking("/api/assign", { episodes: [data.id], to: event.target.value });
+  if (done) toast(`${done.message}.`);
+});
+let commentId = newId(); // of what is being written: a second try adds nothing
+$("#comment")?.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const field = $("#comment-text");
+  const said = await asking(`${base}/comment`, { request_id: commentId, text: field.value });
+  if (!said) return;
+  commentId = newId();
+  field.value = "";
+  const line = document.createElement("li");
+  const who = document.createElement("bdi");
+  const quote = document.createElement("q");
+  who.textContent = said.by;
+  quote.textContent = said.text;
+  line.append("just now ", who, " wrote ", quote);
+  $("#history").prepend(line);
+  $("#nobody")?.remove();
+});
 $("#copy-link")?.addEventListener("click", async () => {
   const link = `${location.origin}/episode/${data.id}`;
   try { await navigator.clipboard.writeText(link); toast("Link copied."); } catch { toast(link); }
@@ -291,6 +333,7 @@ async function follow() {
   const found = await call(`${base}/series?from=${full.from}&to=${full.from}&px=10`).catch(() => null);
   if (!found) return;
   [full.from, full.to] = found.around;
+  if (widest) [full.from, full.to] = [Math.min(full.from, widest.from), Math.max(full.to, widest.to)];
   if (!moved) view = { ...full };
   await load();
 }

@@ -9,6 +9,7 @@ const query = () => {
   if (data.view.q) parts.set("q", data.view.q);
   if (data.view.sort) parts.set("sort", data.view.sort);
   if (data.view.since) parts.set("since", data.view.since);
+  if (data.view.group) parts.set("group", "1");
   if (data.first) parts.set("from", data.first);
   return `?${parts}`;
 };
@@ -22,7 +23,7 @@ const away = new Set(); // episodes whose verdict is on its way
 let more = data.total > data.most_rows; // the list goes on beyond the rows shown
 let whole = null; // every episode of the list, beyond the rows shown
 
-const rows = () => (body ? [...body.rows] : []);
+const rows = () => (body ? [...body.rows].filter((row) => row.dataset.id) : []);
 const target = (row) => ({ id: row.dataset.id, n_events: +row.dataset.n, status: row.dataset.status });
 const tickOf = (row) => $("input[type=checkbox]", row);
 const selected = () => rows().filter((row) => row.classList.contains("selected"));
@@ -122,7 +123,42 @@ function takeOut(leaving) {
     showEmpty();
   };
 }
+// A line above every group, from the rows that are shown.
+function regroup() {
+  if (!body || !data.view.group) return;
+  for (const head of $$("tr.group", body)) head.remove();
+  const groups = new Map();
+  for (const row of rows()) {
+    const key = row.dataset.group;
+    if (!groups.has(key)) groups.set(key, []);
+    groups.get(key).push(row);
+  }
+  for (const members of groups.values()) {
+    const { sensor, incident } = members[0].dataset;
+    const events = members.reduce((sum, row) => sum + +row.dataset.n, 0);
+    const head = document.createElement("tr");
+    const cell = document.createElement("th");
+    const name = document.createElement("bdi");
+    const all = document.createElement("button");
+    head.className = "group";
+    cell.colSpan = 9;
+    cell.scope = "rowgroup";
+    name.textContent = sensor;
+    all.className = "link";
+    all.textContent = "select";
+    all.setAttribute("aria-label", `Select ${plural(members.length, "episode")} of ${sensor}`);
+    all.addEventListener("click", () => {
+      const on = !members.every((row) => row.classList.contains("selected"));
+      for (const row of members) select(row, on);
+      say();
+    });
+    cell.append(name, ` ${plural(members.length, "episode")}, ${plural(events, "event")}${incident ? ", one incident" : ""} `, ...(data.can_decide ? [all] : []));
+    head.append(cell);
+    body.insertBefore(head, members[0]);
+  }
+}
 function showEmpty() {
+  regroup();
   const none = !rows().length;
   $("#empty").hidden = !none || more;
   if ($("#beyond")) $("#beyond").hidden = !more;
@@ -291,7 +327,7 @@ async function look() {
 const open = (row) => { if (row) location.href = $(".c-sensor a", row).href; };
 async function claimNext() {
   try {
-    const lease = await call("/api/claim-next", { tab: "ready", q: data.view.q, sort: data.view.sort });
+    const lease = await call("/api/claim-next", { tab: "ready", q: data.view.q, sort: data.view.sort, group: Boolean(data.view.group) });
     location.href = `/episode/${lease.episode_id}${query()}`;
   } catch (error) {
     toast(error.message, { bad: error.code !== "nothing" });
@@ -310,20 +346,22 @@ onKeys({
   back: () => clearSelection(),
   filter: () => $("#q").select(),
   refresh: () => (body ? refresh(true) : location.reload()),
-  tags: () => { const more = $(".more"); if (more) { more.open = true; $("input[name=tag]", more).focus(); } },
-  note: () => { const more = $(".more"); if (more) { more.open = true; $("#note").focus(); } },
+  group: () => $("#group").click(),
+  saved: () => { const saved = $("#saved"); saved.open = !saved.open; ($("a", saved) || $("#view-name")).focus(); },
+  tags: () => { const more = $("#actions .more"); if (more) { more.open = true; $("input[name=tag]", more).focus(); } },
+  note: () => { const more = $("#actions .more"); if (more) { more.open = true; $("#note").focus(); } },
 });
 $("#claim-next")?.addEventListener("click", claimNext);
 $("#show-news")?.addEventListener("click", () => (body ? refresh(true) : location.reload()));
 body?.addEventListener("click", (event) => {
-  const row = event.target.closest("tr");
+  const row = event.target.closest("tr[data-id]");
   if (!row || event.target.closest("a")) return;
   if (event.target.matches("input[type=checkbox]")) {
     if (event.shiftKey && anchor) selectRange(row); else select(row, event.target.checked);
   }
   moveTo(row, { focus: !event.target.matches("input") });
 });
-body?.addEventListener("dblclick", (event) => open(event.target.closest("tr")));
+body?.addEventListener("dblclick", (event) => open(event.target.closest("tr[data-id]")));
 $("#select-all")?.addEventListener("change", async (event) => {
   for (const row of rows()) select(row, event.target.checked);
   say();
@@ -341,9 +379,40 @@ async function offerAll() {
   say();
 }
 document.addEventListener("click", (event) => {
-  const more = $(".more[open]");
-  if (more && !more.contains(event.target)) more.open = false;
+  for (const more of $$(".more[open]")) if (!more.contains(event.target)) more.open = false;
 });
+// ------------------------------------------------------------------------------- saved filters
+$("#group").addEventListener("change", (event) => event.target.form.submit());
+$("#save-view").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const saved = await asking("/api/views", { ...data.view, q: data.view.q || "", sort: data.view.sort || "", since: undefined, name: $("#view-name").value.trim() });
+  if (!saved) return;
+  const known = $$("#saved-views li").find((item) => $("bdi", item).textContent === saved.name);
+  const item = known || document.createElement("li");
+  const link = document.createElement("a");
+  const name = document.createElement("bdi");
+  const remove = document.createElement("button");
+  link.href = saved.address;
+  name.textContent = saved.name;
+  link.append(name);
+  remove.className = "link";
+  remove.dataset.forget = saved.name;
+  remove.textContent = "remove";
+  remove.setAttribute("aria-label", `Remove the saved filter ${saved.name}`);
+  item.replaceChildren(link, " ", remove);
+  $("#saved-views").append(item);
+  $("#saved-none").hidden = true;
+  $("#view-name").value = "";
+  toast(`Saved as ${saved.name}.`);
+});
+$("#saved-views").addEventListener("click", async (event) => {
+  const name = event.target.dataset.forget;
+  if (name === undefined || !(await asking("/api/views/forget", { name }))) return;
+  event.target.closest("li").remove();
+  $("#saved-none").hidden = $$("#saved-views li").length > 0;
+  $("#view-name").focus();
+});
+regroup();
 moveTo(rows()[0], { focus: false });
 takeToast(undo);
 every(4000, look);

@@ -50,8 +50,8 @@ export async function call(path, body, method = body === undefined ? "GET" : "PO
 }
 
 // Like `call`, but says what went wrong by itself and returns null.
-export async function asking(path) {
-  try { return await call(path); } catch (error) { toast(error.message, { bad: true }); return null; }
+export async function asking(path, body) {
+  try { return await call(path, body); } catch (error) { toast(error.message, { bad: true }); return null; }
 }
 
 // --------------------------------------------------------------------------------------- toasts

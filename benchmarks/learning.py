@@ -1,0 +1,307 @@
+"""Whether answers that teach are worth it, and whether the guard keeps those out that are not.
+
+python -m benchmarks.learning tables --data DIR
+python -m benchmarks.learning streams --data DIR [--cache DIR]
+
+Tables in random order, and labelled streams in the order of time, are judged by a champion (a
+detector and its band) and by a challenger (the same scores, corrected by answers; the same window
+and band, so as many rejections). Everything that is rejected by whoever speaks is answered 100
+events later, and teaches; a fifth of the events on which the two differ is answered then too, and
+measures. The control is the champion alone: the same window, the same budget, no labels.
+
+Costs are (1, 1, γ) an event, joint, over all events whose truth is known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import mkdtemp
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.harness import write
+from benchmarks.paper.data import available
+from benchmarks.paper.data import load as load_table
+from benchmarks.streams.prequential import CONTAMINATION, RATE, said, window_for
+from benchmarks.streams.sources import capped, find
+from benchmarks.streams.sources import load as load_stream
+from rejex_stream.detectors import make_detector
+from rejex_stream.errors import ConfigError
+from rejex_stream.learning import Asked, Duel, LabelMass, Trial
+from rejex_stream.protocols import BatchDetector
+from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.rejection.severity import severity
+from rejex_stream.rejection.window import ScoreWindow, mid_rank
+from rejex_stream.run.audit_draw import AuditDraw
+from rejex_stream.types import Label, Position, Verdict
+
+DETECTORS = ("pyod:KNN", "pyod:IForest")
+LEAST_ROWS, MOST_ROWS, FITTED = 1_000, 8_000, 1_000
+TRAIN, TEST = 2_000, 8_000
+SEEDS, AUDITED, ANSWERED_AFTER = 2, 0.2, 100
+CODES = {-1: Label.REJECTED, 0: Label.NORMAL, 1: Label.ANOMALY}
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One stream with what its champion said, beginning with a window that it has ranked.
+
+    Attributes
+    ----------
+    of, name, seed
+        Table or source; detector or stream; which repetition.
+    rows, y, severities, labels
+        Shapes (n, d), (n,), (n,), (n,); `y` is -1 where the truth is not known, severities are
+        nan where the champion has no rank or nothing may be learnt.
+    scale
+        Shape (d,), from rows before all of these or from the warm-up.
+    judged
+        Shape (n,): which events are counted.
+    """
+
+    of: str
+    name: str
+    seed: int
+    rows: Floats
+    y: Ints
+    severities: Floats
+    labels: Ints
+    scale: Floats
+    judged: npt.NDArray[np.bool_]
+    window: int
+    gamma: float
+
+
+@dataclass(frozen=True)
+class Played:
+    """What one way to judge a case cost an event, asked, rejected, and how often it took over."""
+
+    cost: float
+    rejected: float
+    asked_more: float
+    takeovers: int
+    at_end: bool
+
+
+def tables(folder: Path) -> Iterator[Case]:
+    """Yield every table of at least 1,000 rows whose band can say both labels, shuffled."""
+    for stem, path in available(folder / "adbench").items():
+        table = load_table(path)
+        fitted = min(FITTED, len(table.y) // 4)
+        if len(table.y) < LEAST_ROWS:
+            continue
+        try:
+            RejectionPolicy(table.gamma, rate=RATE).require(fitted)
+        except ConfigError:
+            continue
+        for name in DETECTORS:
+            for seed in range(SEEDS):
+                order = np.random.default_rng(seed).permutation(len(table.y))[:MOST_ROWS]
+                X, y = table.X[order], table.y[order]
+                spread = X[:fitted].std(axis=0)
+                X = (X - X[:fitted].mean(axis=0))[:, spread > 0] / spread[spread > 0]
+                detector = make_detector(name)
+                assert isinstance(detector, BatchDetector)
+                scores = detector.fit(X[:fitted], seed=seed).score(X[fitted:])
+                rare, labels = ranked(scores, fitted, table.gamma)
+                judged = np.arange(len(scores)) >= fitted
+                yield Case(
+                    stem, name, seed, X[fitted:], y[fitted:], rare, labels,
+                    np.ones(X.shape[1]), judged, fitted, table.gamma,
+                )  # fmt: skip
+
+
+def ranked(scores: Floats, n: int, gamma: float) -> tuple[Floats, Ints]:
+    """Return severities and labels (0, 1, -1 rejected) by a sliding window of n scores."""
+    band = RejectionPolicy(gamma, rate=RATE).band(n)
+    window, codes = ScoreWindow(n, scores[:n].tolist()), {v: k for k, v in CODES.items()}
+    rare, labels = np.empty(len(scores)), np.zeros(len(scores), dtype=np.int64)
+    for i, score in enumerate(scores.tolist()):
+        below, at_or_below = window.rank(score)
+        rare[i] = severity(window, score, below)
+        if i >= n:
+            labels[i] = codes[band.label(mid_rank(below, at_or_below))]
+            window.push(score)
+    return rare, labels
+
+
+def streams(folder: Path, cache: Path) -> Iterator[Case]:
+    """Yield every labelled stream with what the engine as shipped says of it, by ``Sensor``."""
+    for path in find(folder / "sensors"):
+        stream = capped(load_stream(path), TRAIN, TEST)
+        told = said(stream, "Sensor", cache)
+        first, X = stream.X[: stream.warm_up], stream.X.copy()
+        for column in X.T:  # a missing value is carried forward
+            there = np.flatnonzero(np.isfinite(column))
+            if len(there):
+                last = np.searchsorted(there, np.arange(len(column)), side="right") - 1
+                column[:] = column[there[np.maximum(last, 0)]]
+            else:
+                column[:] = 0.0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            scale = np.nanstd(first, axis=0)
+        out = (told["held"] == 1) | (told["constant"] == 1)
+        yield Case(
+            stream.source, stream.name, 0, X, stream.y,
+            np.where(out, np.nan, told["severity"]), told["label"].astype(np.int64),
+            np.where(scale > 0, scale, 1.0),
+            (np.arange(len(stream.y)) >= stream.warm_up) & (stream.y >= 0),
+            window_for(stream), CONTAMINATION,
+        )  # fmt: skip
+
+
+def play(
+    case: Case, *, teach: Ints, measure: Ints, guarded: bool = True, coin_seed: int = 0
+) -> Played:
+    """Judge a case, with one set of answers that teach and one that measures."""
+    mass = LabelMass(case.scale, case.gamma, case.window)
+    draw = AuditDraw(AUDITED, key=f"{coin_seed}".encode())
+    trial, policy = Trial(AUDITED), RejectionPolicy(case.gamma, rate=RATE)
+
+    def drawn(at: Position) -> bool:  # nobody can be asked where the truth is not known
+        return bool(case.y[at.offset] >= 0) and draw.is_drawn(at, AUDITED)
+
+    duel = Duel(policy, mass, trial, drawn, c_r=case.gamma)
+    if not guarded:
+        trial.command(challenger_speaks=True)
+    labels, asked_more, takeovers = case.labels.copy(), 0, 0
+    due: list[tuple[int, Position, Asked]] = []
+    codes = {v: k for k, v in CODES.items()}
+    answered = 0
+    for i, (rare, label) in enumerate(zip(case.severities.tolist(), case.labels, strict=True)):
+        while answered < len(due) and due[answered][0] <= i - ANSWERED_AFTER:
+            at, position, why = due[answered]
+            answered += 1
+            truth = (teach if why is Asked.TEACH else measure)[at]
+            before = trial.challenger_speaks
+            duel.answer(position, anomalous=bool(truth))
+            takeovers += trial.challenger_speaks and not before
+        position = Position(case.of, 0, i)
+        known = not math.isnan(rare)
+        verdict = Verdict(
+            position, case.name, case.name, i, i, CODES[int(label)],
+            severity=rare if known else None,
+        )  # fmt: skip
+        judged = duel.judge(verdict, case.rows[i])
+        labels[i] = codes[judged.label]
+        if judged.asked is not None and known and case.y[i] >= 0:
+            due.append((i, position, judged.asked))
+            asked_more += judged.asked is Asked.MEASURE and judged.label is not Label.REJECTED
+    use = case.judged
+    return Played(
+        paid(labels[use], case.y[use], case.gamma),
+        float((labels[use] < 0).mean()),
+        asked_more / max(1, int(use.sum())),
+        takeovers,
+        trial.challenger_speaks,
+    )
+
+
+def paid(labels: Ints, y: Ints, gamma: float) -> float:
+    """Return the mean cost of an event."""
+    return float(np.where(labels < 0, gamma, labels != y).mean())
+
+
+def shuffled(case: Case, seed: int) -> Ints:
+    """Return the truths of a case's events, in random order among those that have one."""
+    y, known = case.y.copy(), np.flatnonzero(case.y >= 0)
+    y[known] = case.y[np.random.default_rng([seed, 7]).permutation(known)]
+    return y
+
+
+def row(cases: list[Case]) -> tuple[list[list[float]], list[tuple[bool, ...]]]:
+    """Play the cases of one table or source: their costs and shares, and who took over."""
+    numbers, over = [], []
+    for case in cases:
+        use = case.judged
+        control = paid(case.labels[use], case.y[use], case.gamma)
+        taught = play(case, teach=case.y, measure=case.y, guarded=False)
+        guarded = play(case, teach=case.y, measure=case.y)
+        wrong = shuffled(case, case.seed)
+        runs = [play(case, teach=wrong, measure=case.y), play(case, teach=wrong, measure=wrong)]
+        numbers.append(
+            [control, taught.cost, guarded.cost, float((case.labels[use] < 0).mean()),
+             taught.rejected, guarded.asked_more, runs[0].cost, runs[1].cost]
+        )  # fmt: skip
+        over.append((guarded.takeovers > 0, *(run.takeovers > 0 for run in runs)))
+    return numbers, over
+
+
+def table_of(groups: dict[str, list[Case]]) -> tuple[list[list[object]], list[tuple[bool, ...]]]:
+    """Return a row for each group and one for their mean, and who took over in all runs."""
+    rows: list[list[object]] = []
+    everyone: list[tuple[bool, ...]] = []
+    for name, cases in groups.items():
+        found, over = row(cases)
+        numbers = np.array(found)
+        mean = numbers.mean(axis=0)
+        of = [float(mean[i] / mean[0]) for i in (1, 2)] if mean[0] else [1.0, 1.0]
+        worse = [float((numbers[:, i] > 1.02 * numbers[:, 0]).mean()) for i in (1, 2)]
+        shares = np.mean(over, axis=0).tolist()
+        rows.append([name, len(cases), float(mean[0]), *of, *worse, *mean[3:6].tolist(),
+                     shares[0], *(float(mean[i] / mean[0]) if mean[0] else 1.0 for i in (6, 7)),
+                     *shares[1:]])  # fmt: skip
+        everyone += over
+        print(*rows[-1], flush=True)
+    mean_row = [float(np.mean([one[i] for one in rows])) for i in range(2, len(rows[0]))]
+    rows.append(["mean over them", sum(len(one) for one in groups.values()), *mean_row])
+    return rows, everyone
+
+
+def main() -> None:
+    """Play all tables, or all streams, and write what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("tables", "streams"))
+    parser.add_argument(
+        "--data", type=Path, required=True, help="adbench/*.npz, sensors/*/*.csv.gz"
+    )
+    parser.add_argument("--cache", type=Path, help="where champions' verdicts on streams are kept")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    made: Iterator[Case] = (
+        tables(options.data)
+        if options.what == "tables"
+        else streams(options.data, options.cache or Path(mkdtemp()))
+    )
+    groups: dict[str, list[Case]] = {}
+    for case in made:
+        groups.setdefault(case.of, []).append(case)
+    rows, over = table_of(groups)
+    columns = ["", "runs", "control's cost", "taught / control", "guarded / control",
+               "taught: over 2 % worse", "guarded: over 2 % worse", "rejected, control",
+               "rejected, taught", "asked to measure", "took over", "teaching shuffled: cost",
+               "all shuffled: cost", "teaching shuffled: took over",
+               "all shuffled: took over"]  # fmt: skip
+    how = {
+        "tables": f"Tables: {' and '.join(DETECTORS)} fitted on {FITTED:,} rows or a quarter, γ as "
+        f"it is, at most {MOST_ROWS:,} rows, {SEEDS} orders.",
+        "streams": f"Streams: Sensor as shipped, γ = {CONTAMINATION}, the last {TRAIN:,} rows of a "
+        f"warm-up and {TEST:,} after it; what is held is left alone.",
+    }
+    write(
+        f"learning-{options.what}",
+        f"Labels that teach, behind a guard: {options.what}",
+        [
+            ("Costs, and shares of events and of runs", columns, rows),
+            ("Share of all runs in which the challenger took over",
+             ["runs", "answers as they are", "teaching answers shuffled", "all shuffled"],
+             [[len(over), *np.mean(over, axis=0).tolist()]]),
+        ],
+        note=f"Costs (1, 1, γ) an event; rejection budget {RATE:.0%}. {how[options.what]} "
+        f"Answers come {ANSWERED_AFTER} events later; of what the two differ on {AUDITED:.0%} is "
+        "measured. taught: the challenger speaks from the beginning. Ratios are of mean costs of "
+        "a table or source; the last row is their mean.",
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

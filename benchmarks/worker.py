@@ -1,0 +1,206 @@
+"""What an event costs a whole worker without a broker: many sensors, few events each in a poll.
+
+python -m benchmarks.worker [--sensors 1000] [--polls 20]
+
+JSON bytes come in and the messages of a topic go out, keys and headers included; between them is
+everything that a service does: decoding, judging, evidence, review items, monitors, metrics and
+commits. Beside it, within the same run, bare work on a SortedList (as in `benchmarks.scaling`): the
+ratio travels, the microseconds say how busy the machine was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from rejex_connectors.kafka.messages import OutcomeMessages
+
+from benchmarks.harness import write
+from benchmarks.scaling import EVENTS, bare
+from rejex_stream.config.assembly import kafka_settings
+from rejex_stream.config.assembly.running import (
+    engine_spec,
+    make_engine,
+    monitor_config,
+    run_settings,
+)
+from rejex_stream.config.load import parse_config
+from rejex_stream.decode import JsonDecoder
+from rejex_stream.operate.metrics import RunMetrics
+from rejex_stream.run.loop import run
+from rejex_stream.run.monitors import PartitionMonitor
+from rejex_stream.testing import ListSource
+from rejex_stream.types import Outcome, Partition, Position, Record
+
+N = 200
+CONFIG = """
+[pipeline]
+name = "worker"
+[input]
+kind = "kafka"
+topics = ["feed"]
+channels = ["temperature", "vibration", "power"]
+sensor = "sensor"
+time = "t"
+[detector]
+name = "{detector}"
+[rejection]
+contamination = 0.05
+window = {n}
+review_budget = {{ rate = 0.05 }}
+[refit]
+first_fit_events = {n}
+buffer_events = {n}
+calibration = "holdout"
+executor = "inline"
+[output]
+form = "{form}"
+"""
+
+
+class Encoding:
+    """A sink that makes the messages of a topic, and keeps their number and bytes."""
+
+    def __init__(self, messages: OutcomeMessages) -> None:
+        self._of = messages.of
+        self.spent = 0.0
+        self.verdicts = self.bytes = 0
+
+    def write(self, outcomes: Sequence[Outcome]) -> None:
+        """Make the messages, and count them."""
+        began = time.thread_time()
+        made = list(self._of(outcomes))
+        self.spent += time.thread_time() - began
+        self.verdicts += len(outcomes)
+        self.bytes += sum(len(m.value or b"") for m in made if m.topic.endswith("verdicts"))
+
+    def commit(self, next_offsets: Mapping[Partition, int]) -> None:
+        """Do nothing: there is no broker."""
+
+    def abort(self) -> None:
+        """Never asked for."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Polls(ListSource):
+    """Whole polls: first those that fill every window, then the timed ones."""
+
+    def __init__(self, sensors: int, polls: int, each: int) -> None:
+        super().__init__([])
+        rng = np.random.default_rng(0)
+        self._values = rng.normal(10, 1, (4001, 3)).round(3).tolist()
+        self._offset = 0
+        filling = [[s for s in range(at, min(at + 10, sensors)) for _ in range(2 * N)]
+                   for at in range(0, sensors, 10)]  # fmt: skip
+        self._filling: Iterator[list[int]] = iter(filling)
+        self._poll = [sensor for sensor in range(sensors) for _ in range(each)]
+        self._left, self._n_timed = polls + 3, polls
+        self.began = 0.0
+        self.beside: list[float] = []
+        self.aside = 0.0
+        self._done = False
+
+    def _records(self, sensors: Sequence[int], at: int) -> list[Record]:
+        found = []
+        for i, sensor in enumerate(sensors):
+            names = ("temperature", "vibration", "power")
+            body: dict[str, Any] = dict(zip(names, self._values[(at + 31 * i) % 4001], strict=True))
+            body |= {"sensor": f"turbine-{sensor:04}", "t": 1_700_000_000_000 + self._offset}
+            position = Position("input", 0, self._offset)
+            value = json.dumps(body).encode()
+            found.append(Record(position, b"turbine-%04d" % sensor, value, (), None))
+            self._offset += 1
+        return found
+
+    def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]:
+        """Return the next poll as it is, after a look at what bare work costs now."""
+        filling = next(self._filling, None)
+        if filling is not None:
+            return self._records(filling, 0)
+        aside = time.thread_time()
+        records: Sequence[Record] = []
+        if self._left == self._n_timed:  # by now all that filled the windows is written
+            self.began, self.aside, self.beside = time.process_time(), 0.0, []
+        if self._left:
+            self._left -= 1
+            records = self._records(self._poll, 10_000 + self._left)
+            self.beside.append(bare(N, time.thread_time))
+        else:
+            self._done = True
+        self.aside += time.thread_time() - aside
+        return records
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the last poll was asked for."""
+        return self._done
+
+
+def row(detector: str, form: str, sensors: int, polls: int, each: int) -> list[object]:
+    """Return one line of the table."""
+    config, problems = parse_config(CONFIG.format(detector=detector, form=form, n=N))
+    assert config is not None, problems
+    sink = Encoding(OutcomeMessages(kafka_settings(config), lambda _: 1))
+    source = Polls(sensors, polls, each)
+    metrics = RunMetrics("worker", engine_spec(config))
+    make, monitors = make_engine(config), monitor_config(config)
+
+    def monitor(partition: Partition) -> PartitionMonitor:
+        made = PartitionMonitor(partition, monitors, lambda *_: None)
+        metrics.watch(partition, made.bank)
+        return made
+
+    settings = run_settings(config).replace(commit_interval_s=0.0, commit_every_events=1)
+    run(
+        source, sink, None,
+        lambda partition, fits: metrics.timed(make(partition, fits)),
+        JsonDecoder(config.input.mapping()),
+        settings=settings, make_monitor=monitor, observers=[metrics],
+    )  # fmt: skip
+    spent = time.process_time() - source.began - source.aside
+    ours, beside = 1e6 * spent / (sensors * each * polls), statistics.mean(source.beside)
+    found: list[object] = [detector, form, sensors, each, ours, beside, ours / beside]
+    found += [1e6 * sink.spent / sink.verdicts, sink.bytes / sink.verdicts]
+    print(found, flush=True)
+    return found
+
+
+def main() -> None:
+    """Run and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sensors", type=int, default=1000)
+    parser.add_argument("--polls", type=int, default=20, help="that are timed")
+    asked = parser.parse_args()
+    many, polls = asked.sensors, asked.polls
+    rows = [
+        row("HBOS", "full", many, polls, 1),
+        row("HBOS", "lean", many, polls, 1),
+        row("HBOS", "full", 8, polls, many // 8),
+        row("HBOS", "lean", 8, polls, many // 8),
+    ]
+    write(
+        "worker",
+        "An event in a whole worker without a broker",
+        [
+            (
+                f"JSON in, messages out, 3 channels, n = {N}, every window full; refits inline, a "
+                "commit a poll, no snapshots. Bare: two bisections, one score out and one in, on a "
+                f"SortedList of {N}, {EVENTS:,} times before each poll.",
+                ["detector", "output.form", "sensors", "events a sensor and poll", "µs/event",
+                 "bare SortedList µs/event", "ratio", "of it making messages, µs",
+                 "bytes of a verdict"],
+                rows,
+            )
+        ],
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

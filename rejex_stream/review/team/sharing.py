@@ -1,0 +1,162 @@
+"""Whose an episode is, what people say about it, and the filters that they keep by name.
+
+A claim says who works on an episode now and runs out by itself; an assignment says whose it is and
+lasts. Comments are rows of the audit: nobody can change one, and each has who and when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from sqlite3 import Connection
+from typing import NamedTuple
+
+from rejex_stream.config.reviewing import SYSTEM, Review, named_reviewer
+from rejex_stream.review.queue import audit
+from rejex_stream.review.queue.claims import Refusal, counted
+from rejex_stream.review.queue.listing import Viewer
+
+__all__ = [
+    "MOST_COMMENT",
+    "SavedView",
+    "assign",
+    "comment",
+    "forget_view",
+    "people",
+    "save_view",
+    "saved_views",
+]
+
+MOST_COMMENT = 2_000
+_MOST_VIEWS = 30
+
+
+class SavedView(NamedTuple):
+    """A filter of the queue under a name; `address` is what stands behind ``/queue?``."""
+
+    name: str
+    address: str
+
+
+def people(
+    connection: Connection, settings: Review, viewer: Viewer, *, blind: bool = False
+) -> list[str]:
+    """Return everybody who can be given work: who is named in the settings, or has acted here.
+
+    In a `blind` review those who have acted are left out: one of them gave the first answer.
+    """
+    named = {named_reviewer(text)[0] for text in settings.reviewers} | set(settings.leads)
+    acted = {
+        row[0]
+        for row in connection.execute(
+            "SELECT DISTINCT actor FROM audit WHERE action IN ('claim', 'label', 'assign')"
+        )
+    }
+    return sorted((named | (set() if blind else acted) | {viewer.reviewer}) - {SYSTEM})
+
+
+def _may_act(viewer: Viewer) -> None:
+    if viewer.role == "viewer":
+        raise Refusal("forbidden", "You may look but not decide: ask for the role reviewer.")
+
+
+def assign(
+    connection: Connection,
+    settings: Review,
+    targets: Sequence[str],
+    viewer: Viewer,
+    *,
+    to: str,
+    now_ms: int,
+) -> str:
+    """Give episodes to a person, or with an empty `to` back to everybody; says what was done.
+
+    Raises
+    ------
+    Refusal
+        ``forbidden``, ``unknown`` (an episode), ``changed`` (decided) or ``bad_request`` (nobody is
+        called so: a slip would hide the episode from everybody).
+    """
+    _may_act(viewer)
+    if to and to not in people(connection, settings, viewer):
+        raise Refusal("bad_request", f"Nobody here is called {to}: name a reviewer.")
+    for episode in targets:
+        row = connection.execute(
+            "SELECT status, assigned FROM episode WHERE episode_id = ?", (episode,)
+        ).fetchone()
+        if row is None or row["status"] == "empty":
+            raise Refusal("unknown", f"There is no episode {episode}.", episode)
+        if row["status"] not in ("open", "needs_second", "disputed"):
+            raise Refusal("changed", f"{episode} has been decided meanwhile.", episode)
+        if (row["assigned"] or "") == to:
+            continue
+        connection.execute(
+            "UPDATE episode SET assigned = ? WHERE episode_id = ?", (to or None, episode)
+        )
+        audit.append(connection, now_ms, viewer.reviewer, "assign", episode, to=to)
+    return f"{counted(len(targets), 'episode')} given {f'to {to}' if to else 'back to everybody'}"
+
+
+def comment(
+    connection: Connection,
+    request_id: str,
+    episode: str,
+    viewer: Viewer,
+    *,
+    text: str,
+    now_ms: int,
+) -> None:
+    """Add what somebody has to say of an episode; a request that is repeated adds nothing.
+
+    Raises
+    ------
+    Refusal
+        ``forbidden``, ``unknown`` or ``bad_request`` (nothing was said, or too much).
+    """
+    _may_act(viewer)
+    text = text.strip()
+    if not 0 < len(text) <= MOST_COMMENT:
+        raise Refusal("bad_request", f"A comment has 1 to {MOST_COMMENT:,} characters.", episode)
+    found = connection.execute(
+        "SELECT status FROM episode WHERE episode_id = ?", (episode,)
+    ).fetchone()
+    if found is None or found["status"] == "empty":
+        raise Refusal("unknown", f"There is no episode {episode}.", episode)
+    known = connection.execute(
+        "SELECT 1 FROM audit WHERE subject = ? AND actor = ? AND action = 'comment' "
+        "AND json_extract(detail, '$.request_id') = ?",
+        (episode, viewer.reviewer, request_id),
+    ).fetchone()
+    if known is None:
+        told = {"note": text, "request_id": request_id}
+        audit.append(connection, now_ms, viewer.reviewer, "comment", episode, **told)
+
+
+def saved_views(connection: Connection, reviewer: str) -> list[SavedView]:
+    """Return the filters that a reviewer has saved, by name."""
+    rows = connection.execute(
+        "SELECT name, address FROM saved_view WHERE reviewer = ? ORDER BY name", (reviewer,)
+    )
+    return [SavedView(*row) for row in rows]
+
+
+def save_view(connection: Connection, reviewer: str, view: SavedView) -> None:
+    """Keep a filter under a name, in the place of one of that name.
+
+    Raises
+    ------
+    Refusal
+        ``bad_request``, if there are too many.
+    """
+    names = {known.name for known in saved_views(connection, reviewer)}
+    if view.name not in names and len(names) >= _MOST_VIEWS:
+        raise Refusal("bad_request", f"{_MOST_VIEWS} filters are saved: remove one first.")
+    connection.execute(
+        "INSERT INTO saved_view VALUES (?,?,?) "
+        "ON CONFLICT (reviewer, name) DO UPDATE SET address = excluded.address",
+        (reviewer, *view),
+    )
+
+
+def forget_view(connection: Connection, reviewer: str, name: str) -> None:
+    """Remove a saved filter; one that is not there is removed already."""
+    connection.execute("DELETE FROM saved_view WHERE reviewer = ? AND name = ?", (reviewer, name))

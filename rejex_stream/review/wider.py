@@ -1,0 +1,184 @@
+"""More readings around an item, read from the input itself by position; bounded in all it does.
+
+The store has what review items carry. Who wants to see more asks, step by step, and each step reads
+so many records before the item and after it, of all sensors of its partition. What was not read
+stays unknown, and is drawn so.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import chain
+from typing import NamedTuple
+
+from rejex_stream.config import Config
+from rejex_stream.config.assembly import (
+    file_decoder,
+    file_places,
+    kafka_decoder,
+    kafka_settings,
+    open_source,
+)
+from rejex_stream.decode import Decoder
+from rejex_stream.errors import ConfigError
+from rejex_stream.types import Partition, Position, Reading, Record
+
+__all__ = ["Found", "Wider"]
+
+RECORDS = 5_000
+"""Read by one step on either side of the item."""
+MOST_BYTES = 32 << 20
+PATIENCE_S = 6.0
+
+
+class Found(NamedTuple):
+    """What one step has read.
+
+    Attributes
+    ----------
+    points
+        (event time in ms, values) of the sensor; ``None`` where a channel is missing.
+    records
+        Read in all, of any sensor.
+    cut
+        Why not everything that was asked for was read, or empty.
+    """
+
+    channels: tuple[str, ...]
+    points: tuple[tuple[int, tuple[float | None, ...]], ...]
+    records: int
+    cut: str
+
+
+class Wider:
+    """Reads the input of a pipeline around positions, for one asker at a time.
+
+    Parameters
+    ----------
+    config
+        Names the file or the topics, and how records are read.
+    records, most_bytes, patience_s
+        What one step may read on either side, of records in all, and how long it may take.
+
+    Raises
+    ------
+    ConfigError
+        If the input is standard input, which nobody can read twice.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        records: int = RECORDS,
+        most_bytes: int = MOST_BYTES,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        if config.input.kind == "file" and config.input.path == "-":
+            raise ConfigError("standard input cannot be read twice: readings wait for a file.")
+        self._config = config
+        self._records, self._most_bytes, self._patience_s = records, most_bytes, patience_s
+        self._one = threading.Lock()
+
+    def around(self, position: Position, stream_key: str, sensor: str, step: int) -> Found:
+        """Read the records that lie `step - 1` to `step` times the width before and after.
+
+        Raises
+        ------
+        ConfigError
+            If somebody else is reading, or the position is not of this input.
+        ConnectorError
+            If the input cannot be read.
+        """
+        if not self._one.acquire(blocking=False):
+            raise ConfigError("The input is being read for somebody else: try again in a moment.")
+        try:
+            near, far = (step - 1) * self._records, step * self._records
+            at = position.offset
+            stretches = [(max(0, at - far), max(0, at - near)), (at + near, at + far)]
+            decoder, records = self._open(position, stretches)
+            return self._read(decoder, records, stream_key, sensor)
+        finally:
+            self._one.release()
+
+    def _read(
+        self, decoder: Decoder, records: Iterator[Record | None], stream_key: str, sensor: str
+    ) -> Found:
+        until_s = time.monotonic() + self._patience_s
+        points, read, n_bytes, cut = list[tuple[int, tuple[float | None, ...]]](), 0, 0, ""
+        for record in records:
+            if time.monotonic() > until_s:
+                cut = f"reading took longer than {self._patience_s:g} s"
+                break
+            if record is None or record.value is None:
+                continue
+            read, n_bytes = read + 1, n_bytes + len(record.value)
+            found = decoder.decode(record)
+            if isinstance(found, Reading) and (found.stream_key, found.sensor) == (
+                stream_key,
+                sensor,
+            ):
+                values = tuple(None if one != one else one for one in found.values)  # noqa: PLR0124
+                points.append((found.event_time_ms, values))
+            if n_bytes > self._most_bytes:
+                cut = f"the records hold more than {self._most_bytes >> 20} MiB"
+                break
+        return Found(tuple(decoder.channels), tuple(points), read, cut)
+
+    def _open(
+        self, position: Position, stretches: list[tuple[int, int]]
+    ) -> tuple[Decoder, Iterator[Record | None]]:
+        if self._config.input.kind == "kafka":
+            return self._topic(position, stretches)
+        return self._file(position, stretches)
+
+    def _topic(
+        self, position: Position, stretches: list[tuple[int, int]]
+    ) -> tuple[Decoder, Iterator[Record | None]]:
+        from rejex_connectors.kafka.reading import read_partition
+
+        settings = kafka_settings(self._config)
+        if position.topic not in settings.topics.input:
+            raise ConfigError(f"{position} is not of the input {', '.join(settings.topics.input)}.")
+        partition = Partition(position.topic, position.partition)
+        return kafka_decoder(self._config), chain.from_iterable(
+            read_partition(settings, partition, low, high) for low, high in stretches if low < high
+        )
+
+    def _file(
+        self, position: Position, stretches: list[tuple[int, int]]
+    ) -> tuple[Decoder, Iterator[Record | None]]:
+        from rejex_connectors.files.state import read_input
+
+        source_settings = self._config.input.model_copy(update={"follow": False})
+        config = self._config.model_copy(update={"input": source_settings})
+        state = file_places(config).state
+        source = open_source(config)  # without its state folder, into which it would write
+        if position.topic != source.partition.topic:
+            source.close()
+            raise ConfigError(f"{position} is not of the input {source.partition.topic}.")
+        known = None if state is None else read_input(state, position.topic)
+        first = 0 if known is None else known.first_offset
+        if position.offset < first:
+            source.close()
+            raise ConfigError(f"{position} stood in a file that was rotated away.")
+
+        def records() -> Iterator[Record | None]:
+            with closing(source):
+                source.changes()
+                source.seek(source.partition, 0)
+                last = max(high for _, high in stretches)
+                while not source.exhausted:
+                    batch = source.poll(1000, timeout_s=0.2)
+                    yield None  # a long way to the item is bounded, too
+                    for record in batch:
+                        offset = record.position.offset + first
+                        if offset >= last:
+                            return
+                        if any(low <= offset < high for low, high in stretches):
+                            yield record
+
+        return file_decoder(config, source), records()

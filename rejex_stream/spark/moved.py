@@ -1,0 +1,191 @@
+"""States that come from a worker, and go to one: a job begins with what it has stored, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rejex_stream.config import Config
+from rejex_stream.config.assembly import DecodedBefore, Judging, NothingStoredError, stored
+from rejex_stream.errors import CheckpointError, ConfigError
+from rejex_stream.run.decided import Decisions
+from rejex_stream.spark.parts import apart, together
+from rejex_stream.types import Partition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["WAYS", "Begin", "begun", "forget", "kept_on_spark", "of_worker", "rows_of"]
+
+WAYS = ("streams", "partitions")
+"""The parts of a checkpoint, by what its states are of; one has no use for those of another."""
+_STATES = "topic string, partition int, stream string, name string, body binary"
+_PIECE_BYTES = 32_000_000
+"""States travel in pieces of so many bytes, as Spark bounds what a task may bring."""
+
+
+class Begin(NamedTuple):
+    """Where a job goes on with a partition, and its snapshot there."""
+
+    next_offset: int
+    parts: Mapping[str, bytes]
+
+
+def of_worker(config: Config, *, obeys: bool) -> dict[Partition, Begin]:
+    """Return the snapshots with which a new checkpoint begins, of partitions that have one.
+
+    Raises
+    ------
+    ConfigError
+        If a command is still to be obeyed that was decided for one, and the job `obeys` none.
+    CheckpointError
+        If one is damaged, of a pipeline with another state, or decided otherwise what has to be
+        replayed from it.
+    ConnectorError
+        If the store cannot be read.
+    """
+    found: dict[Partition, Begin] = {}
+    judging = Judging(config)
+    try:
+        with stored(config) as state:
+            for partition, committed in state.places.committed().items():
+                kept = state.store.load(partition, committed)
+                if kept is not None:
+                    if not obeys:
+                        _require_obeyed(partition, state.store.load_decisions(partition), kept[0])
+                    found[partition] = _begin(judging, partition, kept[1], committed)
+    except NothingStoredError:
+        return {}
+    return found
+
+
+def _require_obeyed(partition: Partition, decided: bytes | None, next_offset: int) -> None:
+    decisions = Decisions(partition, decided, ())
+    decisions.begin_at(next_offset, whatever_is_lost=False)
+    if decisions.next_since is not None:
+        raise ConfigError(
+            f"{partition.topic}-{partition.partition} is to obey a command of people from offset "
+            f"{decisions.next_since} on, and a job obeys with --control alone: give it."
+        )
+
+
+def _begin(
+    judging: Judging, partition: Partition, parts: Mapping[str, bytes], committed: int
+) -> Begin:
+    """Bring a snapshot back as a worker would, and take it anew without its monitors."""
+    state = judging.state(partition, DecodedBefore(judging.channels), ())
+    state.restore(parts)
+    otherwise = state.decide()
+    if otherwise is not None and state.next_offset < committed:
+        raise CheckpointError(
+            f"{partition.topic}-{partition.partition} is committed up to offset {committed}, and "
+            f"its snapshot at {state.next_offset} decides otherwise than this config: start and "
+            "stop `rejex-stream run` with the config of then, which takes a newer one."
+        )
+    state.parts.abandon(base_is_gone=True)
+    whole = state.snapshot().encoded().parts
+    return Begin(state.next_offset, {name: body for name, body in whole.items() if body})
+
+
+def rows_of(
+    spark: SparkSession, begins: Mapping[Partition, Begin], *, whole: bool
+) -> DataFrame | None:
+    """Return states for ``initialState``, a row a part; ``None`` where there are none.
+
+    They are of `whole` partitions, or of each stream on its own. O(bytes), through the driver.
+    """
+    import pyarrow as pa
+
+    rows = [
+        (partition.topic, partition.partition, stream, name, body)
+        for partition, begin in begins.items()
+        for stream, parts in ({"": begin.parts} if whole else apart(begin.parts)).items()
+        for name, body in parts.items()
+    ]
+    if not rows:
+        return None
+    types = (pa.string(), pa.int32(), pa.string(), pa.string(), pa.binary())
+    names = [column.split()[0] for column in _STATES.split(", ")]
+
+    def frame(some: Sequence[tuple[str, int, str, str, bytes]]) -> DataFrame:
+        columns = [pa.array(c, t) for c, t in zip(zip(*some, strict=True), types, strict=True)]
+        return spark.createDataFrame(pa.table(columns, names))
+
+    return reduce(lambda one, other: one.union(other), map(frame, _pieces(rows)))
+
+
+def _pieces(
+    rows: Sequence[tuple[str, int, str, str, bytes]],
+) -> list[list[tuple[str, int, str, str, bytes]]]:
+    pieces: list[list[tuple[str, int, str, str, bytes]]] = []
+    room = 0
+    for row in rows:
+        if len(row[4]) > room:
+            pieces.append([])
+            room = _PIECE_BYTES
+        pieces[-1].append(row)
+        room -= len(row[4])
+    return pieces
+
+
+def begun(spark: SparkSession, checkpoint: str) -> bool:
+    """Whether a micro-batch of it was done."""
+    done, files = _folder(spark, f"{checkpoint}/commits")
+    return bool(files.exists(done)) and any(
+        one.getPath().getName().isdigit() for one in files.listStatus(done)
+    )
+
+
+def forget(spark: SparkSession, checkpoint: str) -> None:
+    """Remove one of which no micro-batch was done: what that began with might be there no more.
+
+    What it has written, its sink knows.
+    """
+    offsets, files = _folder(spark, f"{checkpoint}/offsets")
+    if files.exists(offsets):
+        files.delete(offsets.getParent(), True)
+
+
+def _folder(spark: SparkSession, address: str) -> tuple[Any, Any]:
+    jvm: Any = spark._jvm
+    path = jvm.org.apache.hadoop.fs.Path(address)
+    return path, path.getFileSystem(spark._jsc.hadoopConfiguration())
+
+
+def kept_on_spark(
+    spark: SparkSession, checkpoint: str
+) -> dict[Partition, tuple[int, dict[str, bytes]]]:
+    """Return where partitions stand in a checkpoint, and their snapshots. O(bytes), on the driver.
+
+    Raises
+    ------
+    CheckpointError
+        If its states make no snapshot.
+    """
+    found: dict[Partition, tuple[int, dict[str, bytes]]] = {}
+    _ = spark.streams  # which starts what stores of state report to
+    for way in WAYS:
+        if not begun(spark, f"{checkpoint}/{way}"):
+            continue
+        table = (
+            spark.read.format("statestore")
+            .option("path", f"{checkpoint}/{way}")
+            .option("stateVarName", "parts")
+            .load()
+            .selectExpr(
+                "key.topic", "key.partition", "key.stream",
+                "user_map_key.name as name", "user_map_value.body as body",
+            )
+            .toArrow()
+        )  # fmt: skip
+        states: dict[Partition, dict[str, dict[str, bytes]]] = {}
+        columns = [column.to_pylist() for column in table.columns]
+        for topic, number, stream, name, body in zip(*columns, strict=True):
+            of_partition = states.setdefault(Partition(topic, number), {})
+            of_partition.setdefault(stream, {})[name] = body
+        for partition, of_partition in states.items():
+            next_offset, parts = together(list(of_partition.values()))
+            if partition not in found or found[partition][0] < next_offset:
+                found[partition] = next_offset, parts
+    return found

@@ -1,0 +1,396 @@
+"""The queue as a tool of several people: whose it is, what was said, saved filters, notices."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing, contextmanager
+from itertools import groupby
+
+import msgspec
+import pytest
+
+pytest.importorskip("starlette", reason="the extra `review` is not installed")
+pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
+
+from rejex_stream.operate.notify import Webhook
+from rejex_stream.review.console.auth import Access
+from rejex_stream.review.console.background import Background
+from rejex_stream.review.queue.claims import Refusal
+from rejex_stream.review.queue.detail import episode_detail
+from rejex_stream.review.queue.listing import SORTS, QueueFilter, Viewer
+from rejex_stream.review.team import sharing
+from rejex_stream.review.team.notices import Notices
+from tests.operate.alerting import Receiver
+from tests.review.console_server import running
+from tests.review.desk import counts, cursor, sees, violations
+from tests.review.test_review_store import ADA, BOB, EVE, LOOKER, audited, episodes, item, label
+from tests.waiting import until
+
+HOUR_MS = 3_600_000
+
+
+def severe(offset, sensor, severity, **more):
+    found = item(offset, sensor=sensor, **more)
+    verdict = msgspec.structs.replace(found.verdict, severity=severity)
+    return msgspec.structs.replace(found, verdict=verdict)
+
+
+def order(store, **view):
+    with store.database.read() as connection:
+        rows = QueueFilter(**view).rows(connection, ADA, store.now_ms())
+        return [(row["sensor"], row["severity"]) for row in rows]
+
+
+# ---------------------------------------------------------------------------------------- groups
+@pytest.fixture
+def mixed(new_store):
+    """Three sensors, three episodes each, the severest of all on the last of them."""
+    store = new_store(settle_s=0)
+    store.add([severe(1000 * n, f"T0{n % 3}", severity=float(10 * (n % 3) + n)) for n in range(9)])
+    return store
+
+
+def test_a_group_stands_together_where_its_most_severe_episode_stands(mixed):
+    inside = [(sensor, n) for sensor in (2, 1, 0) for n in (6 + sensor, 3 + sensor, sensor)]
+    assert order(mixed, sort="severity", grouped=True) == [
+        (f"T0{sensor}", 10.0 * sensor + n) for sensor, n in inside
+    ]
+
+
+@pytest.mark.parametrize("sort", sorted(SORTS))
+def test_every_order_keeps_groups_whole_and_loses_nobody(mixed, sort):
+    found = order(mixed, sort=sort, grouped=True)
+    assert sorted(found) == sorted(order(mixed, sort=sort))
+    assert len([key for key, _ in groupby(found, lambda one: one[0])]) == 3
+
+
+def test_episodes_of_one_incident_are_a_group_of_their_own(mixed):
+    with mixed.database.write() as connection:
+        connection.execute(
+            "UPDATE episode SET incident = 'farm-0-7' WHERE start_ms IN (0, 3000000)"
+        )
+    with mixed.database.read() as connection:
+        rows = list(QueueFilter(sort="severity", grouped=True).rows(connection, ADA, 1 << 50))
+    groups = [key for key, _ in groupby(rows, lambda row: row["incident"] or row["sensor"])]
+    assert sorted(groups) == ["T00", "T01", "T02", "farm-0-7"]
+
+
+def test_an_answer_is_worth_the_events_it_speaks_for(new_store):
+    store = new_store(settle_s=0)
+    rare = msgspec.structs.replace(item(5000, sensor="rare", why="audit"), drawn=0.001)
+    often = msgspec.structs.replace(item(6000, sensor="often", why="audit"), drawn=0.5)
+    store.add([*(item(n, sensor="long") for n in range(10)), rare, often])
+    assert [name for name, _ in order(store, sort="worth")] == ["rare", "long", "often"]
+
+
+def test_the_next_to_claim_is_the_first_of_a_grouped_list(mixed):
+    view = QueueFilter(sort="severity", grouped=True)
+    lease = mixed.claim_next(view, ADA)
+    with mixed.database.read() as connection:
+        assert view.ids(connection, ADA, mixed.now_ms())[0][0] == lease.episode_id
+
+
+# ------------------------------------------------------------------------------- whose it is
+@pytest.fixture
+def two(new_store):
+    store = new_store(settle_s=0, reviewers=("ada", "bob"))
+    store.add([item(0), item(9000, sensor="T08/vib")])
+    return store
+
+
+def assign(store, targets, to, viewer=ADA):
+    with store.database.write() as connection:
+        return sharing.assign(
+            connection, store.settings, [t.episode_id for t in targets], viewer,
+            to=to, now_ms=store.now_ms(),
+        )  # fmt: skip
+
+
+def test_what_is_given_to_somebody_is_theirs_and_no_longer_ready_for_others(two):
+    first, second = episodes(two)
+    assert assign(two, [first], "bob") == "1 episode given to bob"
+    assert [episodes(two, ADA, tab) for tab in ("ready", "mine", "claimed")] == [
+        [second], [], [first]
+    ]  # fmt: skip
+    assert [episodes(two, BOB, tab) for tab in ("ready", "mine", "claimed")] == [
+        [first, second], [first], []
+    ]  # fmt: skip
+    with two.database.read() as connection:
+        assert QueueFilter("all", "for:bob").count(connection, ADA, two.now_ms()) == 1
+    assert two.claim_next(QueueFilter(), ADA).episode_id == second.episode_id
+    assign(two, [first], "bob")
+    assert assign(two, [first], "", BOB) == "1 episode given back to everybody"
+    assert first in episodes(two)
+    assert [row for row in audited(two) if row[1] == "assign"] == [
+        ("ada", "assign", first.episode_id), ("bob", "assign", first.episode_id)
+    ]  # fmt: skip
+
+
+def test_nothing_is_given_to_nobody_nor_by_who_only_looks_nor_when_it_is_decided(two):
+    first, second = episodes(two)
+    for viewer, to, code in ((ADA, "bbo", "bad_request"), (LOOKER, "bob", "forbidden")):
+        with pytest.raises(Refusal) as refused:
+            assign(two, [first], to, viewer)
+        assert refused.value.code == code
+    label(two, ADA, [second])
+    with pytest.raises(Refusal) as refused:
+        assign(two, [first, second], "bob")
+    assert refused.value.code == "changed"
+    assert episodes(two, BOB, "mine") == [], "all or none"
+
+
+# ------------------------------------------------------------------------------------ comments
+def say(store, target, viewer, text, request="c1"):
+    with store.database.write() as connection:
+        sharing.comment(
+            connection, request, target.episode_id, viewer, text=text, now_ms=store.now_ms()
+        )
+
+
+def history(store, target, viewer):
+    with store.database.read() as connection:
+        shown = episode_detail(connection, target.episode_id, store.settings, viewer, 0).history
+    return [(line.actor, line.detail.get("note")) for line in shown if line.action == "comment"]
+
+
+def test_a_comment_is_there_once_for_everybody_and_cannot_be_changed(two):
+    first, _ = episodes(two)
+    for _ in range(2):
+        say(two, first, ADA, "  the pump was off\n")
+    say(two, first, BOB, "no, it was not")
+    assert history(two, first, EVE) == [("bob", "no, it was not"), ("ada", "the pump was off")]
+    for viewer, text in ((ADA, "  "), (ADA, "x" * 2001), (LOOKER, "hello")):
+        with pytest.raises(Refusal):
+            say(two, first, viewer, text, "c2")
+
+
+def test_a_blind_reviewer_reads_no_comment_and_no_verdict_of_the_same_sensor(new_store):
+    store = new_store(settle_s=0, double_review_ratio=1.0, gap_s=0, gap_events=0)
+    store.add([item(0), item(9000)])
+    first, other = episodes(store)
+    for viewer, request in ((ADA, "r1"), (BOB, "r2")):
+        seen = [one for one in episodes(store, viewer) if one.episode_id == other.episode_id]
+        label(store, viewer, seen, "anomaly", request)
+    label(store, ADA, [first], request="r3")
+    (second,) = episodes(store, EVE)
+    say(store, second, ADA, "normal, as always on Mondays")
+    assert history(store, second, BOB) == []
+
+    def earlier(viewer):
+        with store.database.read() as connection:
+            found = episode_detail(connection, second.episode_id, store.settings, viewer, 0)
+        return [(one.episode_id, one.verdict) for one in found.earlier]
+
+    assert earlier(BOB) == [(other.episode_id, None)]
+    label(store, BOB, [second], "normal", "r4")
+    assert earlier(BOB) == [(other.episode_id, "anomaly")]
+    assert history(store, second, BOB) == [("ada", "normal, as always on Mondays")]
+
+
+# ---------------------------------------------------------------------------------- over HTTP
+def test_what_is_shared_goes_over_the_console_and_is_refused_in_sentences(wall_store):
+    store = wall_store(settle_s=0, reviewers=("ada", "bob"))
+    store.add([item(0)])
+    (target,) = episodes(store)
+    with running(store, access=Access(local=Viewer("ada"))) as console:
+        refused = console.ask("/api/assign", {"episodes": [target.episode_id], "to": "nobody"})
+        assert (refused.status, refused.json["message"]) == (
+            422, "Nobody here is called nobody: name a reviewer."
+        )  # fmt: skip
+        assert console.ask("/api/assign", {"episodes": [target.episode_id], "to": "bob"}).json == {
+            "message": "1 episode given to bob"
+        }
+        comment = f"/api/episodes/{target.episode_id}/comment"
+        said = console.ask(comment, {"request_id": "1", "text": "<b>off</b>"}).json
+        assert (said["by"], said["text"]) == ("ada", "<b>off</b>")
+        page = console.ask(f"/episode/{target.episode_id}").text
+        assert "&lt;b&gt;off&lt;/b&gt;" in page
+        view = {"name": "mine & old", "tab": "all", "q": "for:ada", "sort": "worth", "group": True}
+        saved = console.ask("/api/views", view).json["address"]
+        assert saved == "/queue?tab=all&q=for%3Aada&sort=worth&group=1"
+        assert "mine &amp; old" in console.ask("/queue").text
+        assert console.ask(saved).status == 200
+        console.ask("/api/views/forget", {"name": "mine & old"})
+        assert "mine &amp; old" not in console.ask("/queue").text
+        assert console.ask("/api/assign", {"episodes": [], "to": ""}).status == 422
+        assert console.ask("/api/views", {"name": ""}).status == 422
+
+
+def test_saved_filters_are_ones_own_and_bounded(new_store):
+    store = new_store()
+    with store.database.write() as connection:
+        for n in range(30):
+            sharing.save_view(connection, "ada", sharing.SavedView(f"v{n}", "tab=all"))
+        sharing.save_view(connection, "ada", sharing.SavedView("v3", "tab=done"))
+        with pytest.raises(Refusal, match="remove one first"):
+            sharing.save_view(connection, "ada", sharing.SavedView("v30", "tab=all"))
+        assert sharing.saved_views(connection, "bob") == []
+        assert dict(sharing.saved_views(connection, "ada"))["v3"] == "tab=done"
+
+
+# ----------------------------------------------------------------------------------- notices
+def told(store, *, url=None):
+    events = []
+    Notices(store, events.append, console_url=url, name="farm").round()
+    return [json.loads(event.body) for event in events]
+
+
+def test_an_sla_about_to_break_is_told_once_and_not_for_what_is_decided(new_store, clock):
+    store = new_store(settle_s=0, sla_hours=4, gap_s=0, gap_events=0)
+    store.add([item(0), item(5000)])
+    assert told(store) == []
+    clock.pass_ms(2 * HOUR_MS)
+    store.add([item(9000)])
+    clock.pass_ms(HOUR_MS)
+    first, *_ = episodes(store)
+    label(store, ADA, [first])
+    (event,) = told(store, url="https://desk.example/")
+    assert event["type"] == "io.github.rejex-stream.review-sla.v1"
+    assert event["data"]["count"] == 1
+    assert (
+        event["data"]["message"] == "1 episode waited for 75% of the 4 h after which they are late."
+    )
+    assert event["data"]["link"] == "https://desk.example/queue?sort=oldest"
+    assert told(store) == []
+    clock.pass_ms(2 * HOUR_MS)
+    assert [event["data"]["count"] for event in told(store)] == [1]
+
+
+def test_a_full_queue_is_told_when_it_fills_and_again_only_after_it_was_emptier(new_store, clock):
+    store = new_store(settle_s=0, full_at=10, gap_s=0, gap_events=0, sla_hours=1000)
+    store.add([item(5000 * n) for n in range(9)])
+    assert told(store) == []
+    store.add([item(5000 * n) for n in range(9, 12)])
+    (event,) = told(store)
+    assert event["data"]["message"] == "12 episodes wait; the queue is full at 10."
+    label(store, ADA, episodes(store)[:3], request="a")
+    assert told(store) == [], "nine are nearly as many"
+    label(store, ADA, episodes(store)[:1], request="b")
+    assert told(store) == []
+    clock.pass_ms(1000)
+    store.add([item(5000 * n) for n in range(20, 25)])
+    assert len(told(store)) == 1
+
+
+def test_claims_and_assignments_are_told_to_who_asks_for_them(new_store):
+    store = new_store(settle_s=0, notify=("claim",), reviewers=("bob",))
+    store.add([item(0)])
+    (target,) = episodes(store)
+    store.claim(target.episode_id, ADA)
+    assign(store, [target], "bob")
+    assert [event["data"]["message"] for event in told(store)] == [
+        f"ada claimed {target.episode_id} of T07/vib.",
+        f"ada gave {target.episode_id} of T07/vib to bob.",
+    ]
+    assert told(store) == []
+    quiet = new_store("quiet.db", settle_s=0)
+    quiet.add([item(0)])
+    quiet.claim(episodes(quiet)[0].episode_id, ADA)
+    assert told(quiet) == [], "most do not want to hear of every claim"
+
+
+def test_the_consoles_background_tells_the_webhook_signed(new_store, clock):
+    store = new_store(settle_s=0, full_at=1)
+    with closing(Receiver()) as receiver:
+        webhook = Webhook(receiver.url, secret=b"key")
+        background = Background(store, notices=Notices(store, webhook.tell, name="farm"))
+        background.start()
+        try:
+            store.add([item(0)])
+            until(lambda: receiver.got)
+        finally:
+            background.stop()
+            webhook.close()
+    headers, body = receiver.got[0]
+    assert headers["X-Rejex-Signature"].startswith("sha256=")
+    assert json.loads(body)["source"] == "/rejex-stream/farm"
+
+
+# --------------------------------------------------------------------------------- in a browser
+@contextmanager
+def team(wall_store, desk):
+    store = wall_store(settle_s=0, reviewers=("ada", "bob"), gap_s=0, gap_events=0)
+    store.add([severe(1000 * n, f"T0{n % 3}/vib", float(n)) for n in range(9)])
+    with running(store, access=Access(local=Viewer("ada"))) as console, desk(console) as place:
+        yield console, place
+
+
+@pytest.mark.browser
+def test_groups_are_worked_by_keyboard_and_selected_as_one(wall_store, desk, axe):
+    with team(wall_store, desk) as (_, place):
+        page = place.open("/queue?sort=severity", scheme="dark")
+        page.keyboard.press("g")
+        page.wait_for_url("**group=1*")
+        counts(page, "#rows tr.group", 3)
+        sees(page, "T02/vib 3 episodes, 3 events", "#rows tr.group:first-child")
+        second = page.get_attribute("#rows tr[data-id] >> nth=1", "data-id")
+        page.keyboard.press("j")
+        assert cursor(page) == second, "headings are passed over"
+        page.focus("#rows tr.group:first-child button")
+        page.keyboard.press("Enter")
+        sees(page, "3 episodes selected", "#what")
+        assert violations(page, axe) == []
+        page.keyboard.press("2")
+        sees(page, "3 episodes (3 events) marked normal")
+        counts(page, "#rows tr.group", 2)
+        page.keyboard.press("z")
+        counts(page, "#rows tr.group", 3)
+        page.keyboard.press("g")
+        page.wait_for_url(lambda url: "group=1" not in url)
+        counts(page, "#rows tr.group", 0)
+
+
+@pytest.mark.browser
+def test_a_filter_is_saved_found_again_and_removed_by_keyboard(wall_store, desk, axe):
+    with team(wall_store, desk) as (console, place):
+        page = place.open("/queue?q=T01&sort=worth")
+        page.keyboard.press("v")
+        page.keyboard.type("gearbox")
+        page.keyboard.press("Enter")
+        sees(page, "Saved as gearbox.")
+        assert violations(page, axe) == []
+        page.goto(console.base + "/queue")
+        page.keyboard.press("v")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**q=T01*")
+        counts(page, "#rows tr", 3)
+        page.keyboard.press("v")
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        counts(page, "#saved-views li", 0)
+        sees(page, "No filter is saved yet", "#saved")
+
+
+@pytest.mark.browser
+def test_an_episode_is_given_away_and_talked_about_on_a_phone_too(wall_store, desk, axe):
+    with team(wall_store, desk) as (console, place):
+        first = episodes(console.store)[0].episode_id
+        page = place.open(f"/episode/{first}", width=390, height=844, scheme="dark")
+        page.select_option("#assigned", "bob")
+        sees(page, "1 episode given to bob.")
+        page.fill("#comment-text", "<i>ask bob</i>")
+        page.click("#comment button")
+        sees(page, "ada wrote", "#history li:first-child")
+        sees(page, "<i>ask bob</i>", "#history li:first-child q")
+        counts(page, "#earlier li", 2)
+        assert violations(page, axe) == []
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        page.goto(console.base + "/queue?tab=claimed&group=1")
+        sees(page, "for bob", "#rows")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert violations(page, axe) == []
+
+
+def test_a_store_of_the_version_before_is_brought_up_to_date(new_store):
+    store = new_store("old.db", settle_s=0)
+    store.add([item(0)])
+    with store.database.write() as connection:
+        connection.execute("DROP TABLE saved_view")
+        connection.execute("ALTER TABLE episode DROP COLUMN assigned")
+        connection.execute("PRAGMA user_version = 3")
+    store.close()
+    again = new_store("old.db", settle_s=0, reviewers=("bob",))
+    assign(again, episodes(again), "bob")
+    assert len(episodes(again, BOB, "mine")) == 1
+    with again.database.read() as connection:
+        assert sharing.saved_views(connection, "ada") == []

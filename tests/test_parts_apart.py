@@ -1,0 +1,182 @@
+"""A snapshot that is taken apart, judged on stream by stream, and put together again."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from rejex_connectors.files.sink import lines_of
+
+from rejex_stream.config import parse_config
+from rejex_stream.config.assembly import Judging, by_partition
+from rejex_stream.decode import JsonDecoder
+from rejex_stream.engine.checkpoint import unseal
+from rejex_stream.errors import CheckpointError
+from rejex_stream.protocols import Heard
+from rejex_stream.run.partition import described
+from rejex_stream.spark.parts import apart, together
+from rejex_stream.types import Partition, Position, Reading, Record
+
+CONFIG = """
+[pipeline]
+name = "pumps"
+[input]
+path = "feed.jsonl"
+time = "t"
+sensor = "id"
+channels = ["flow"]
+{pooled}
+[detector]
+name = "Mahalanobis"
+[rejection]
+contamination = 0.05
+window = {window}
+review_budget = {{ rate = 0.05, burst = {burst} }}
+[refit]
+refit_every_events = 200
+"""
+FEED = Partition("feed.jsonl", 0)
+N, SENSORS = 2_100, 4
+
+
+def config_of(pooled="", window=150, burst=8):
+    config, problems = parse_config(CONFIG.format(pooled=pooled, window=window, burst=burst))
+    assert config is not None, problems
+    assert not by_partition(config)
+    return config
+
+
+def feed(n=N):
+    rng = random.Random(5)
+    for i in range(n):
+        fault = 9 if i > 0.5 * n and i % SENSORS == 0 else 0  # lasts over every cut
+        body = {"t": 1000 * i, "id": f"s{i % SENSORS}", "flow": rng.gauss(10, 1) + fault}
+        yield Record(Position(*FEED, i), None, b"?" if i % 97 == 9 else json.dumps(body).encode())
+
+
+def fresh(config, parts=None):
+    state = Judging(config).state(FEED, JsonDecoder(config.input.mapping()), ("feed.jsonl",))
+    if parts is not None:
+        state.restore(parts)
+        state.decide()
+    state.decisions.begin_at(state.next_offset, whatever_is_lost=False)
+    return state
+
+
+def whole(state):
+    state.parts.abandon(base_is_gone=True)
+    return dict(state.snapshot().encoded().parts)
+
+
+def say(state, offset):
+    """A plan for all sensors that begins while the streams are judged apart."""
+    plan = {
+        "id": "c-1",
+        "kind": "planned",
+        "by": "ada",
+        "from_ms": 1_300_000,
+        "until_ms": 1_360_000,
+    }
+    said = Record(Position("control", 0, 0), None, json.dumps(plan).encode())
+    state.decisions.hear(Heard([said], 1))
+    state.decisions.decide(offset)
+
+
+def judged_apart(config, parts, records, seed):
+    """Each stream by a state of its own that is kept and brought back now and then."""
+    rng, kept, out = random.Random(seed), apart(parts), []
+    decode, at = JsonDecoder(config.input.mapping()).decode, 0
+    while at < len(records):
+        batch, at = records[at : (end := at + rng.randrange(1, 300))], end
+        by_key = {}
+        for record in batch:
+            item = decode(record)
+            key = item.stream_key if isinstance(item, Reading) else ""
+            by_key.setdefault(key, []).append(record)
+        for key, own in rng.sample(sorted(by_key.items()), len(by_key)):
+            state = fresh(config, kept.get(key))
+            out += state.process(own)
+            kept[key] = whole(state)
+    out.sort(key=lambda outcome: outcome.record.position)
+    return list(lines_of(out)), list(kept.values())
+
+
+@pytest.mark.parametrize("pooled", ["", "pooled = true"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_judged_apart_for_a_while_no_verdict_differs(pooled, seed):
+    config, records = config_of(pooled), list(feed())
+    one = fresh(config)
+    say(one, 500)
+    expected = list(lines_of(one.process(records)))
+    assert any(b'"planned":true' in line for _, line in expected)
+    assert pooled or sum(role == "incidents" for role, _ in expected) > 1  # one is a reply
+    begun, ended = 1_200 + seed, 1_600 + 7 * seed
+
+    first = fresh(config)
+    say(first, 500)
+    found = list(lines_of(first.process(records[:begun])))
+    lines, kept = judged_apart(config, whole(first), records[begun:ended], seed)
+    next_offset, parts = together(kept)
+    assert next_offset == ended
+    again = fresh(config, parts)
+    found += lines + list(lines_of(again.process(records[ended:])))
+    assert found == expected
+    assert again.n_events == one.n_events == N
+    # The very same bytes, but for how long ago a sensor was heard of.
+    of_one, of_many = whole(one), whole(again)
+    assert of_one.keys() == of_many.keys()
+    same = [name for name in of_one if name[0] in "sm"]
+    assert [of_one[name] for name in same] == [of_many[name] for name in same]
+    assert len(same) == (2 if pooled else 2 * SENSORS)
+
+
+def test_apart_and_together_again_it_is_the_same_snapshot():
+    state = fresh(config_of())
+    say(state, 500)
+    state.process(list(feed()))
+    parts = whole(state)
+    streams = apart(parts)
+    assert set(streams) == {"", *(f"s{i}" for i in range(SENSORS))}
+    assert together(list(streams.values())) == (N, parts)
+    assert together([parts]) == (N, parts)
+    for i in range(SENSORS):  # each has its own incident, and no more
+        own = streams[f"s{i}"]
+        said = described(own).origin.decision
+        assert set(described(own).streams) == {f"s{i}"}
+        assert {one["stream_key"] for one in said.get("incidents", ())} <= {f"s{i}"}
+        assert len(said["plans"]) == 1
+    assert "incidents" in described(streams["s0"]).origin.decision
+
+
+def test_the_clock_is_of_the_two_sensors_that_are_ahead():
+    records = list(feed())
+    state = fresh(config_of())
+    state.process(records)
+    _, kept = judged_apart(config_of(), whole(fresh(config_of())), records, 3)
+    _, parts = together(kept)
+    clocks = [unseal("partition-head", 1, p["head"])["lives"] for p in (parts, whole(state))]
+    assert clocks[0] == clocks[1]
+
+
+def test_the_newest_decides_and_what_makes_no_partition_is_refused():
+    records = list(feed())
+
+    def of(config, some):
+        state = fresh(config)
+        state.process(some)
+        return whole(state)
+
+    own = [[r for i, r in enumerate(records) if i % SENSORS == s] for s in (1, 2)]
+    older, newer = of(config_of(), own[0][:-9]), of(config_of(burst=3), own[1])
+    for order in ([older, newer], [newer, older]):
+        _, parts = together(order)
+        assert described(parts).origin.decision == described(newer).origin.decision
+        assert set(described(parts).streams) == {"s1", "s2"}
+    with pytest.raises(CheckpointError, match=r"made by other settings .*window"):
+        together([older, of(config_of(window=160), own[1])])
+    elsewhere = Judging(config_of()).state(
+        Partition("feed.jsonl", 1), JsonDecoder(config_of().input.mapping())
+    )
+    with pytest.raises(CheckpointError, match="for the partition"):
+        together([older, whole(elsewhere)])

@@ -45,6 +45,7 @@ class Pace:
 def main(path: str) -> int:
     faulthandler.register(signal.SIGUSR1)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
+    logging.getLogger("rejex_connectors").setLevel(logging.INFO)
     config = json.loads(Path(path).read_text())
     settings = KafkaSettings(**config["settings"])
     memory = config["options"].pop("memory", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import random
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from typing import Any
 import pytest
 from kafka_harness import Feeder, Kafka, Workers, assert_exactly, feed, next_offsets
 from rejex_connectors.kafka import KafkaSettings
+from rejex_connectors.kafka.opening import open_clients
 
 from rejex_stream.encode import decode_verdict
-from rejex_stream.types import Record
+from rejex_stream.types import Partition, Record
 from tests.waiting import pass_time, until
 
 pytestmark = pytest.mark.kafka
@@ -31,13 +33,17 @@ DEFAULT_CLIENT_FIRST = [
 
 
 def finish(
-    kafka: Kafka, settings: KafkaSettings, records: Sequence[Record], timeout_s: float = 120.0
+    kafka: Kafka,
+    settings: KafkaSettings,
+    records: Sequence[Record],
+    timeout_s: float = 120.0,
+    said: Callable[[], object] = lambda: "",
 ) -> None:
-    """Wait until everything is committed."""
+    """Wait until everything is committed; what the workers `said` is told if it does not come."""
     until(
         lambda: kafka.committed(settings) == next_offsets(records),
         timeout_s=timeout_s,
-        what="the group commits the whole feed",
+        what=lambda: f"the group commits the whole feed: {kafka.committed(settings)}\n{said()}",
         every_s=0.3,
     )
 
@@ -90,9 +96,49 @@ def chaos(
             after()
             running[name] = workers.start(settings, name, **options)
         feeder.finish()
-        finish(kafka, settings, records, timeout_s=120 + len(records) / 500)
+        finish(
+            kafka, settings, records, timeout_s=120 + len(records) / 500,
+            said=lambda: "\n".join(f"{name}:\n{w.output}" for name, w in running.items()),
+        )  # fmt: skip
         for worker in running.values():
             assert worker.terminate() == 0, worker.output
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_partition_that_rested_half_read_is_read_on_while_the_others_are_at_their_end(
+    kafka: Kafka, client: str
+) -> None:
+    """kafka-python forgot such a partition for good: its worker seemed to be idle."""
+    settings = kafka.settings(partitions=2, client=client)
+    records = feed(settings, 400, partitions=2)
+    kafka.fill(settings, records)
+    wanted = {partition: [*range(end)] for partition, end in next_offsets(records).items()}
+    consumer = open_clients(settings, "w")[0]()
+    read: dict[Partition, list[int]] = defaultdict(list)
+
+    def poll(most: int) -> Partition | None:
+        got = consumer.poll(most, 0.1)
+        for record in got:
+            read[Partition(*record.position[:2])].append(record.position.offset)
+        return Partition(*got[-1].position[:2]) if got else None
+
+    def begin() -> bool:
+        poll(1)
+        for change in consumer.changes():
+            consumer.start(change.partition, 0)
+            read[change.partition] = []
+        return len(read) == 2
+
+    try:
+        until(begin)
+        resting = until(lambda: poll(1))
+        (other,) = set(read) - {resting}
+        consumer.stop(resting)
+        until(lambda: poll(50) is None and read[other] == wanted[other], timeout_s=30)
+        consumer.start(resting, read[resting][-1] + 1)
+        until(lambda: poll(50) is None and read == wanted, lambda: read, timeout_s=30)
+    finally:
+        consumer.close()
 
 
 def losing_seats(draw: random.Random) -> Callable[[], None]:

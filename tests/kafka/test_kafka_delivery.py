@@ -132,6 +132,7 @@ def test_a_partition_that_rested_half_read_is_read_on_while_the_others_are_at_th
     try:
         until(begin)
         resting = until(lambda: poll(1))
+        assert resting is not None
         (other,) = set(read) - {resting}
         consumer.stop(resting)
         until(lambda: poll(50) is None and read[other] == wanted[other], timeout_s=30)

@@ -150,7 +150,7 @@ class LastResort:
         note = self._notes[partition]
         care = _Care(offset, offset, committed, step=0)
         others = note.by not in ("", self._run)  # ours was set back
-        ended = others and (not note.member or note.member not in members())
+        ended = others and note.member not in members()
         ends = note.ends + ended
         if note.in_hand == 0 and ends < ENDS:
             self._notes[partition] = self._ours(note, 0, ends)

@@ -39,16 +39,22 @@ OTHER_PROCESSOR = {"OPENBLAS_CORETYPE": "Nehalem"}
 CHANGED = re.compile(r"DecisionChanged\(partition=Partition\(.*?partition=(\d+)\), offset=(\d+)")
 
 
-def test_all_at_once_ends_as_if_nothing_had_happened(kafka: Kafka, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("n_events", "kills"), [(4_000, 6), (30_000, 40)])
+def test_all_at_once_ends_as_if_nothing_had_happened(
+    kafka: Kafka, tmp_path: Path, n_events: int, kills: int
+) -> None:
     """What was decided before a partition changed hands to the new config stays, the rest is by it.
 
     The new tolerance comes with the new processor, in the middle of the storm.
     """
     settings = kafka.settings(partitions=4, max_poll_interval_ms=6_000)
-    records = feed(settings, 4_000, sensors=4, partitions=4, seed=7, flood_share=0.6)
+    records = feed(settings, n_events, sensors=4, partitions=4, seed=7, flood_share=0.6)
     ends, draw = next_offsets(records), random.Random(7)
     everyone: list[Worker] = []
-    with Workers(tmp_path) as workers, Feeder(kafka, settings, records, seconds=40) as feeder:
+    with (
+        Workers(tmp_path) as workers,
+        Feeder(kafka, settings, records, seconds=7 * kills) as feeder,
+    ):
         tolerance, environment = BEFORE, {}
 
         def start(name: str) -> Worker:
@@ -74,12 +80,12 @@ def test_all_at_once_ends_as_if_nothing_had_happened(kafka: Kafka, tmp_path: Pat
 
         running = {name: start(name) for name in "ab"}
         until(lambda: len(kafka.committed(settings)) == len(ends), "each partition has a commit")
-        storm(3)
+        storm(kills // 2)
         for worker in running.values():
             worker.kill()
         tolerance, environment = AFTER, OTHER_PROCESSOR
         running = {name: start(name) for name in "ab"}
-        storm(3)
+        storm(kills // 2)
         feeder.finish()
         until(lambda: kafka.committed(settings) == ends, "all is committed", timeout_s=900)
         for worker in running.values():

@@ -59,11 +59,12 @@ def lives(
         assert worker.process.returncode < 0, worker.output
 
 
+@pytest.mark.parametrize("name", [None, "only"])
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_record_that_kills_is_given_up_and_the_rest_is_judged(
-    kafka: Kafka, tmp_path: Path, client: str
+    kafka: Kafka, tmp_path: Path, client: str, name: str | None
 ) -> None:
-    settings = kafka.settings(partitions=1, client=client)
+    settings = kafka.settings(partitions=1, client=client, instance_id=name)
     (topic,) = settings.topics.input
     n, at = 2 * FEW + 30, FEW + 20
     values = [event(i, DEADLY if i == at else None) for i in range(n)]
@@ -120,6 +121,30 @@ def test_an_end_that_is_no_crash_is_not_held_against_a_record(
             assert (note_at(kafka, settings) == "") == (known == "")
 
 
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_partition_that_moves_between_workers_is_held_against_no_record(
+    kafka: Kafka, tmp_path: Path, client: str
+) -> None:
+    """A quiet partition keeps the note of who has it, and it moves with every worker that comes."""
+    settings = kafka.settings(partitions=2, client=client)
+
+    def notes() -> list[Note]:
+        if not kafka.committed(settings):
+            return []
+        found = kafka.admin.list_group_offsets(settings.group)[settings.group]
+        return [Note.of(place.metadata) for place in found.values()]
+
+    with Workers(tmp_path) as workers:
+        first = workers.start(settings)
+        until(lambda: len(notes()) == 2, lambda: first.output)
+        second = workers.start(settings)
+        until(lambda: len({note.by for note in notes()}) == 2, lambda: second.output)
+        assert [note.ends for note in notes()] == [0, 0]
+        second.kill()  # with its partition in hand
+        until(lambda: len({note.by for note in notes()}) == 1, lambda: first.output)
+        assert sorted(note.ends for note in notes()) == [0, 1]
+
+
 def never(partition: Partition, offset: int) -> Iterator[Record]:
     """A careful reader of an input without end."""
     while True:
@@ -166,8 +191,54 @@ def test_only_what_was_alone_in_hand_is_given_up() -> None:
     assert noted is None
 
 
+def test_who_lost_a_partition_and_lives_has_not_ended() -> None:
+    here, note, living = Partition("in", 0), "", set[str]()
+
+    def run(member: str) -> list[Record]:
+        """One run up to its first records, or its first note."""
+        nonlocal note
+        resort = LastResort(never)
+        resort.member = member
+        resort.take(here, note)
+        living.add(member)
+        if not resort.begin(here, 50, 50, lambda: living):
+            note = resort.note(here, 50, 50)
+            return []
+        found, noted = resort.next(here, 1000)
+        assert noted is not None
+        note = noted.text()
+        return found
+
+    def moves(step: int) -> None:
+        """The partition goes from one to the next, and no run ends."""
+        for member in ("b", "c", "d", "e", "f", "g"):
+            assert len(run(member)) == step
+
+    def ends(member: str) -> None:
+        run(member)
+        living.remove(member)
+
+    moves(0)
+    ends("x")
+    moves(0)
+    ends("y")
+    moves(FEW)
+    ends("z")
+    for _ in range(ENDS):
+        moves(1)
+        assert not isinstance(run("b")[0], UnreadRecord)
+        ends("x")
+    assert isinstance(run("a")[0], UnreadRecord)
+
+
 def test_what_others_wrote_as_metadata_is_no_note() -> None:
     assert {Note.of(text) for text in ("", "by hand", "[1]", '{"ends": "two"}')} == {Note()}
+
+
+def test_a_note_of_the_other_client_is_one() -> None:
+    """The library of one of them commits a byte of zero behind it."""
+    note = Note(by="1f2e3d4c", member="m", in_hand=1, ends=2)
+    assert Note.of(note.text() + "\0") == note
 
 
 @CONFLUENT

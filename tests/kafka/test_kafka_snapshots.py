@@ -11,6 +11,7 @@ import pytest
 from kafka import KafkaProducer, TopicPartition
 from kafka_harness import Kafka, assert_exactly, feed, next_offsets, run_here
 from rejex_connectors.kafka import KafkaSettings, connect
+from rejex_connectors.kafka.refusals import SeatTakenError
 from rejex_connectors.kafka.snapshots import KafkaSnapshots
 from rejex_connectors.kafka.source import KafkaSource
 
@@ -335,6 +336,46 @@ def test_a_snapshot_that_could_not_be_written_leaves_the_one_before_alone(
             store.save(partition, SnapshotPiece(20, 10, {"a": b"at 20"}))
             assert store.load(partition, 20) == (20, {"a": b"at 20"})
             assert store.load(partition, 19) == (10, {"a": b"at 10"})
+    finally:
+        source.close()
+        sink.close()
+
+
+def test_who_comes_back_writes_upon_what_others_wrote_meanwhile(
+    kafka: Kafka, settings: KafkaSettings
+) -> None:
+    """State outlives a partition that was lost and came back; what the topic holds may not."""
+    kafka.fill(settings, feed(settings, 60, partitions=1))
+    partition = Partition(settings.topics.input[0], 0)
+    source, sink = connect(settings)
+    try:
+        with closing(KafkaSnapshots(settings, sink)) as store:
+            source.is_decided = store.is_decided
+            until(lambda: owns(source, partition), "the partition")
+            store.save(partition, SnapshotPiece(0, None, {"a": b"at 0", "b": b"at 0"}))
+            sink.commit({partition: 10})
+            store.save(partition, SnapshotPiece(10, 0, {"a": b"at 10"}))
+            other, other_sink = connect(settings)  # takes our name
+            try:
+                with closing(KafkaSnapshots(settings, other_sink)) as others:
+                    until(lambda: owns(other, partition), "the partition")
+                    assert others.load(partition, 10) is not None
+                    for at, base in ((20, 10), (30, 20)):
+                        other_sink.commit({partition: at})
+                        others.save(partition, SnapshotPiece(at, base, {"a": b"at %d" % at}))
+            finally:
+                other.close()
+                other_sink.close()
+            sink.abort()
+            source.reseat(SeatTakenError("taken"))
+            until(lambda: owns(source, partition) and source.owned[partition] == 30, "it is back")
+            assert not store.save(partition, SnapshotPiece(30, 10, {"a": b"at 30"})), "10 is gone"
+            for at, base in ((30, None), (40, 30)):
+                sink.commit({partition: at})
+                assert store.save(partition, SnapshotPiece(at, base, {"a": b"at %d" % at}))
+        with closing(KafkaSnapshots(settings, sink)) as fresh:
+            assert fresh.load(partition, 39) == (30, {"a": b"at 30"})
+            assert fresh.load(partition, 40) == (40, {"a": b"at 40"})
     finally:
         source.close()
         sink.close()

@@ -115,6 +115,10 @@ class Consumer(Protocol):
         """Deliver nothing until :meth:`start`."""
         ...
 
+    def member(self) -> str:
+        """Return the id under which the group knows us; empty where it does not."""
+        ...
+
     def membership(self) -> Any:  # noqa: ANN401 - the library's own token
         """Return the token that fences our commits; raises when we are no member any more."""
         ...

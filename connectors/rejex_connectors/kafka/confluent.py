@@ -288,6 +288,10 @@ class FastConsumer:
             del self._running[partition]
             self._consumer.incremental_unassign([ck.TopicPartition(*partition)])
 
+    def member(self) -> str:
+        """Return the id that the group gave us."""
+        return self._consumer.memberid() or ""
+
     def membership(self) -> Any:  # noqa: ANN401 - opaque
         """Return the group metadata, unless we are not who was given the partitions.
 

@@ -286,6 +286,10 @@ class PythonConsumer:
         with contextlib.suppress(*_UNASSIGNED):
             self.hold(TopicPartition(*partition))
 
+    def member(self) -> str:
+        """Return the id that the group gave us."""
+        return str(self._consumer.group_metadata().member_id)
+
     def membership(self) -> Any:  # noqa: ANN401 - ConsumerGroupMetadata has no type
         """Return the group metadata, unless it would fence nothing.
 

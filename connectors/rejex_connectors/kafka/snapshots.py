@@ -216,7 +216,12 @@ class KafkaSnapshots:
         self._reader.close()
 
     def is_decided(self, partition: Partition) -> bool:
-        """Whether all that was committed of a partition's state can be read by now."""
+        """Whether all that was committed of a partition's state can be read by now.
+
+        Asked before a partition is given to us: what we know of one that comes back is forgotten,
+        others may have written since.
+        """
+        self._known.pop(partition, None)
         return self._reader.undecided(self._where(partition), LOOK_S) is None
 
     def _where(self, partition: Partition) -> Partition:

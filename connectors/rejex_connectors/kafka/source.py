@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from rejex_connectors.kafka.clients import Consumer, Edge, Gained, Place
 from rejex_connectors.kafka.guards.lastresort import LastResort
+from rejex_connectors.kafka.guards.ownerless import members
 from rejex_connectors.kafka.reading import read_partition
 from rejex_connectors.kafka.refusals import SeatTakenError
 from rejex_connectors.kafka.settings import KafkaSettings
@@ -38,6 +40,7 @@ class KafkaSource:
         open_consumer: Callable[[], Consumer] | None = None,
     ) -> None:
         self.consumer = consumer
+        self._settings = settings
         self._open_consumer = open_consumer
         self._reseated_s = -math.inf
         self._gone: list[Partition] = []
@@ -88,13 +91,23 @@ class KafkaSource:
         """Have the library read what was sought; what it is about to read is noted first."""
         begun = [(p, offset) for p, offset in self._to_begin.items() if p in self._announced]
         self._to_begin.clear()
-        owned = self._announced
-        new = {p for p, _ in begun if self._resort.is_new(p)}
-        plain = [(p, at) for p, at in begun if not self._resort.begin(p, at, owned[p])]
+        owned, resort = self._announced, self._resort
+        new = {p for p, _ in begun if resort.is_new(p)}
+        resort.member = self.consumer.member()
+        who = functools.cache(self._members)  # asked once, and only where a note asks
+        plain = [(p, at) for p, at in begun if not resort.begin(p, at, owned[p], who)]
         if self.remember is not None and (to_note := {p: owned[p] for p, _ in plain if p in new}):
             self.remember(to_note)
         for partition, offset in plain:
             self.consumer.start(partition, offset)
+
+    def _members(self) -> Collection[str]:
+        """Ask by which ids the group knows its members; where no answer comes, by none."""
+        try:
+            return members(self._settings)
+        except ConnectorError as error:
+            _log.warning("a run before this one is taken to have ended: %s", error)
+            return ()
 
     def _read_with_care(self, max_records: int) -> list[Record]:
         """Return records of partitions that ended a run before, as few at a time as is wise."""

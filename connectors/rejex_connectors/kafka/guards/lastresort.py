@@ -11,15 +11,18 @@ commit replaces: a note of a run that is gone means that it ended without gettin
    and stays one in every replay.
 
 An end counts where the process was killed or crashed, or an exception was raised that is none of
-ours. A stop, a failure of the edge and a config that is wrong clear the note. It costs a commit of
-offsets when partitions are taken over, and nothing for records.
+ours. A stop, a failure of the edge and a config that is wrong clear the note. A run that lost the
+partition to a rebalance has not ended: it is in the group under the id it noted, whereas the group
+gives nothing of a dead member away before it has put the member out. It costs a commit of offsets
+when partitions are taken over, a question where a note of another run stands, and nothing for
+records.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -48,6 +51,8 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
     ----------
     by
         The run that went on from here; empty once it got further.
+    member
+        The id under which the group knew it.
     in_hand
         How many records it had in hand; 0 where that is not known.
     ends
@@ -59,6 +64,7 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     by: str = ""
+    member: str = ""
     in_hand: int = 0
     ends: int = 0
     left_out: tuple[int, ...] = ()
@@ -71,6 +77,7 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
     @classmethod
     def of(cls, text: str) -> Note:
         """Read one; what others wrote there is no note."""
+        text = text.rstrip("\0")  # librdkafka commits one behind it, and kafka-python reads it
         try:
             return msgspec.json.decode(text, type=cls) if text else cls()
         except msgspec.MsgspecError:
@@ -103,6 +110,8 @@ class LastResort:
 
     def __init__(self, read: Callable[[Partition, int], Iterator[Record]]) -> None:
         self._read = read
+        self.member = ""
+        """The id under which the group knows this run."""
         self._run = uuid.uuid4().hex[:8]
         self._notes: dict[Partition, Note] = {}
         self._care: dict[Partition, _Care] = {}
@@ -120,11 +129,17 @@ class LastResort:
         self._notes.pop(partition, None)
         self._begun.discard(partition)
 
-    def begin(self, partition: Partition, offset: int, committed: int) -> bool:
+    def begin(
+        self,
+        partition: Partition,
+        offset: int,
+        committed: int,
+        members: Callable[[], Collection[str]] = tuple,
+    ) -> bool:
         """Return whether a partition is to be read with care from `offset` on.
 
         Where it is not, :meth:`note` says what to make durable before it is read for the first
-        time.
+        time. `members` says by which ids the group knows its members.
         """
         if partition in self._begun:
             again = self._care.get(partition)
@@ -134,23 +149,22 @@ class LastResort:
         self._begun.add(partition)
         note = self._notes[partition]
         care = _Care(offset, offset, committed, step=0)
-        if note.by == self._run:  # set back, not ended
-            care.step, care.ends = note.in_hand, note.ends
-            care.until = committed + (STRETCH if note.in_hand > 1 else FEW * note.in_hand)
-        elif note.by:
-            ends = note.ends + 1
-            if note.in_hand == 0 and ends < ENDS:
-                self._notes[partition] = msgspec.structs.replace(note, by=self._run, ends=ends)
-            elif note.in_hand == 0:
-                care.step, care.until = FEW, committed + STRETCH
-            else:
-                care.step, care.until = 1, committed + FEW
-                care.ends = ends if note.in_hand == 1 else 0
-            if care.ends >= ENDS:
-                care.ends = 0
-                self._leave_out(partition, committed)
+        others = note.by not in ("", self._run)  # ours was set back
+        ended = others and note.member not in members()
+        ends = note.ends + ended
+        if note.in_hand == 0 and ends < ENDS:
+            self._notes[partition] = self._ours(note, 0, ends)
+        elif note.in_hand == 0:
+            care.step, care.until = FEW, committed + STRETCH
+        elif ended:
+            care.step, care.until = 1, committed + FEW
+            care.ends = ends if note.in_hand == 1 else 0
         else:
-            self._notes[partition] = msgspec.structs.replace(note, by=self._run, in_hand=0, ends=0)
+            care.step, care.ends = note.in_hand, note.ends
+            care.until = committed + (STRETCH if note.in_hand > 1 else FEW)
+        if care.ends >= ENDS:
+            care.ends = 0
+            self._leave_out(partition, committed)
         note = self._notes[partition]
         care.until = max(care.until, note.careful_to, *(at + 1 for at in note.left_out), 0)
         if care.until <= offset:
@@ -165,6 +179,12 @@ class LastResort:
             )
         self._care[partition] = care
         return True
+
+    def _ours(self, note: Note, in_hand: int, ends: int) -> Note:
+        """Return a note of what we have in hand."""
+        return msgspec.structs.replace(
+            note, by=self._run, member=self.member, in_hand=in_hand, ends=ends
+        )
 
     def carefully(self, partition: Partition, offset: int) -> None:
         """Read some records with care that the library cannot read."""
@@ -229,8 +249,7 @@ class LastResort:
         if replaying or not care.step or care.noted or not found:
             return found, None
         care.noted = True
-        now = msgspec.structs.replace(note, by=self._run, in_hand=care.step, ends=care.ends)
-        self._notes[partition] = now
+        self._notes[partition] = now = self._ours(note, care.step, care.ends)
         return found, now
 
     def _given_up(self, record: Record) -> UnreadRecord:
@@ -262,8 +281,8 @@ class LastResort:
     def _after(self, partition: Partition, note: Note, next_offset: int) -> Note:
         care = self._care.get(partition)
         if care is not None and care.noted and next_offset < care.until:
-            return msgspec.structs.replace(note, by=self._run, in_hand=care.step, ends=0)
-        return msgspec.structs.replace(note, by="", in_hand=0, ends=0)
+            return self._ours(note, care.step, 0)
+        return _nobodys(note)
 
     def committed(self, partition: Partition, text: str) -> None:
         """Take note that a commit said `text`."""
@@ -276,5 +295,9 @@ class LastResort:
 
     def clear(self, partition: Partition) -> None:
         """Take back that this run goes on from there: it ends, or has nothing in hand."""
-        note = self._notes[partition]
-        self._notes[partition] = msgspec.structs.replace(note, by="", in_hand=0, ends=0)
+        self._notes[partition] = _nobodys(self._notes[partition])
+
+
+def _nobodys(note: Note) -> Note:
+    """Return a note that nobody has anything in hand, nor ended with it."""
+    return msgspec.structs.replace(note, by="", member="", in_hand=0, ends=0)

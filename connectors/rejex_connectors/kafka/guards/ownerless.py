@@ -15,7 +15,7 @@ from rejex_stream.types import Partition
 if TYPE_CHECKING:
     from rejex_connectors.kafka.settings import KafkaSettings
 
-__all__ = ["Ownerless", "ownerless"]
+__all__ = ["Ownerless", "members", "ownerless"]
 
 LOOK_EVERY_S = 3.0
 """Longer than partitions have no owner while they move."""
@@ -50,6 +50,19 @@ def ownerless(settings: KafkaSettings) -> set[Partition] | None:
         for partition in topic["partitions"]
     }
     return every - owned
+
+
+def members(settings: KafkaSettings) -> set[str]:
+    """Return the ids of the group's members; of those that the broker deals to, none.
+
+    Raises
+    ------
+    ConnectorError
+        If the broker does not answer, or refuses.
+    """
+    with asking(settings, f"asking who is in group {settings.group}") as client:
+        group = client.describe_groups([settings.group])[settings.group]
+    return {member["member_id"] for member in group["members"]}
 
 
 class Ownerless:

@@ -22,7 +22,7 @@ from rejex_stream.review.console.background import Background, feeding
 from rejex_stream.review.incidents import answers
 from rejex_stream.review.queue.decisions import Decision
 from rejex_stream.review.queue.listing import Viewer
-from rejex_stream.review.queue.store import ReviewStore
+from rejex_stream.review.queue.store import ReviewStore, wall_clock_ms
 from rejex_stream.review.teaching import lessons
 from tests.pump import feed, pump_toml
 from tests.review.console_server import running
@@ -45,17 +45,31 @@ gap_events = 0
 KEY = "a secret of thirty-two characters"
 
 
-@pytest.fixture
-def judged(tmp_path, monkeypatch, capsys):
+@pytest.fixture(scope="module")
+def first_run(tmp_path_factory):
     """A pipeline that learns, and a queue that holds what it asked about."""
-    monkeypatch.chdir(tmp_path)
-    feed(tmp_path, 0, 3_000)
-    (tmp_path / "pump.toml").write_text(pump_toml(more=MORE))
-    (tmp_path / "key").write_text(KEY)
-    assert main(["run", "pump.toml"]) == 0
-    assert main(["review", "ingest", "--config", "pump.toml"]) == 0
+    folder = tmp_path_factory.mktemp("pump")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        feed(folder, 0, 3_000)
+        (folder / "pump.toml").write_text(pump_toml(more=MORE))
+        (folder / "key").write_text(KEY)
+        assert main(["run", "pump.toml"]) == 0
+        assert main(["review", "ingest", "--config", "pump.toml"]) == 0
+    kept = tmp_path_factory.mktemp("kept") / "first"
+    shutil.copytree(folder, kept)
+    return folder, kept
+
+
+@pytest.fixture
+def judged(first_run, monkeypatch, capsys):
+    """The same, as it was before any test; in its place, since what was committed names it."""
+    folder, kept = first_run
+    shutil.rmtree(folder)
+    shutil.copytree(kept, folder)
+    monkeypatch.chdir(folder)
     capsys.readouterr()
-    return tmp_path
+    return folder
 
 
 def verdicts(folder):
@@ -115,14 +129,14 @@ def test_answers_reach_the_pipeline_once_and_teach_or_measure(judged, capsys):
     assert sum(counts[2::3]) == 0
 
 
-def test_a_replay_without_snapshots_writes_the_same_bytes(judged):
+def test_a_replay_without_snapshots_writes_the_same_bytes(judged, tmp_path):
     answer(judged, "normal", but=3)
     assert main(["review", "teach", "--config", "pump.toml"]) == 0
     judge = ["control", "judge", "pump.toml", "p1", "challenger", "--wait", "0"]
     assert main(judge) == 0
     feed(judged, 3_000, 3_300)
     assert main(["run", "pump.toml"]) == 0
-    kept = judged.with_name("kept")
+    kept = tmp_path / "kept"
     shutil.copytree(judged, kept)
     found = []
     for drop in (True, False):
@@ -147,8 +161,10 @@ def desk(folder, clock=None, **settings):
         store.now_ms = clock or store.now_ms
         fed = feeding(store, configs=[config])
         background = Background(store, fed.inflows, fed.sink, tells=fed.tells, learns=fed.learns)
-        yield store, background
-        assert background.stop()
+        try:
+            yield store, background
+        finally:
+            assert background.stop()
 
 
 def told(folder):
@@ -202,6 +218,19 @@ def test_a_changed_mind_is_told_as_it_is_when_it_cannot_be_undone_any_more(judge
         clock.pass_ms(40_000)
         settle(background)
         assert {said for _, said in told(judged)} == {"anomaly"}
+
+
+def test_an_expiry_is_no_answer_and_a_person_may_still_give_one(judged, clock):
+    clock.now_ms = wall_clock_ms()  # the store was filled by it
+    with desk(judged, clock, fallback="anomaly", teach_after_s=0) as (store, background):
+        n = len(episodes(store))
+        clock.pass_ms(8 * 24 * 3_600_000)
+        assert len(store.expire_due()) == n
+        settle(background)
+        assert told(judged) == []
+        label(store, ADA, episodes(store, tab="all")[-1:], "normal")
+        settle(background)
+        assert {said for _, said in told(judged)} == {"normal"}
 
 
 def test_only_what_people_agree_on_is_told(judged):
@@ -298,13 +327,13 @@ def asked_episodes(folder):
         return episodes(store)
 
 
-def test_a_store_made_anew_tells_all_again_and_no_verdict_changes(judged):
+def test_a_store_made_anew_tells_all_again_and_no_verdict_changes(judged, tmp_path):
     """The law that lets a console repeat itself: a learner ignores what it knows."""
     answer(judged, "normal", but=3)
     assert main(["review", "teach", "--config", "pump.toml"]) == 0
     feed(judged, 3_000, 3_300)
     assert main(["run", "pump.toml"]) == 0
-    kept = judged.with_name("kept-anew")
+    kept = tmp_path / "kept"
     shutil.copytree(judged, kept)
     found = []
     for again in (False, True):

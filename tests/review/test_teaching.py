@@ -163,6 +163,7 @@ def desk(folder, clock=None, **settings):
         background = Background(store, fed.inflows, fed.sink, tells=fed.tells, learns=fed.learns)
         try:
             yield store, background
+            assert background.problems == {}
         finally:
             assert background.stop()
 

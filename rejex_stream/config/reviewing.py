@@ -207,6 +207,13 @@ class Review(Section):
     settle_s: float = setting(
         20.0, unit="s", says="How long an episode waits for what comes after it.", ge=0
     )
+    teach_after_s: float = setting(
+        60.0,
+        unit="s",
+        says="So long after a verdict it goes to a pipeline with learning.enabled: until then undo "
+        "takes it back, and what was told is never taken back.",
+        ge=0,
+    )
     lease_minutes: float = setting(
         10.0, unit="min", says="How long a claim lasts without a sign of life.", ge=0.1
     )
@@ -328,6 +335,11 @@ class Review(Section):
     def settle_ms(self) -> int:
         """settle_s in milliseconds."""
         return round(self.settle_s * 1000)
+
+    @property
+    def teach_after_ms(self) -> int:
+        """teach_after_s in milliseconds."""
+        return round(self.teach_after_s * 1000)
 
     @property
     def lease_ms(self) -> int:

@@ -6,7 +6,7 @@ else. Everything else is a view of those facts, or short-lived coordination (lea
 
 __all__ = ["ADDED", "HOURS_OF_MINUTES", "SCHEMA", "SCHEMA_VERSION"]
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 # What earlier versions lack, besides whole tables.
 ADDED = (
@@ -213,9 +213,17 @@ CREATE TABLE IF NOT EXISTS reply (     -- what became of commands, whoever gave 
 CREATE TABLE IF NOT EXISTS answer (    -- commands given here, and those on their way out
   answer_seq INTEGER PRIMARY KEY AUTOINCREMENT,
   command TEXT NOT NULL UNIQUE,        -- made of the request: a retry says nothing new
-  incident TEXT NOT NULL, pipeline TEXT NOT NULL,
+  incident TEXT NOT NULL,              -- empty: answers to events, which teach
+  pipeline TEXT NOT NULL,
   record BLOB NOT NULL,                -- the command as published
   sent_ms INTEGER
+) STRICT;
+
+CREATE INDEX IF NOT EXISTS answer_waiting ON answer (pipeline, answer_seq) WHERE sent_ms IS NULL;
+
+CREATE TABLE IF NOT EXISTS taught (    -- events whose answer is in a command
+  event_id INTEGER PRIMARY KEY REFERENCES event,
+  command TEXT NOT NULL
 ) STRICT;
 
 CREATE TABLE IF NOT EXISTS saved_view (  -- of the queue, by the name somebody gave it

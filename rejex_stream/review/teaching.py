@@ -1,100 +1,183 @@
-"""What people said of events that a challenger asked about, told to the pipeline it is taught in.
+"""What people said of events that a challenger asked about, on its way to the pipeline it teaches.
 
-A command carries answers of one stream and partition. What has been told is read from the control
-log itself, so that a crash between telling and remembering tells nothing twice.
+Answers are put into commands in the store, each event once, in the transaction that remembers which
+these are; from there commands leave as answers to incidents do. A crash in between tells the same
+command again, a store that was made anew tells all of them again: a learner ignores what it knows.
 """
 
 from __future__ import annotations
 
-import time
+import logging
 from collections.abc import Iterator, Sequence
-from itertools import groupby
-from sqlite3 import Connection
-from typing import NamedTuple, Protocol
+from itertools import groupby, takewhile
+from sqlite3 import Connection, Row
+from typing import NamedTuple
 
 from rejex_stream.config.assembly.control import make_command
-from rejex_stream.encode import decode_review
+from rejex_stream.config.reviewing import SYSTEM
+from rejex_stream.encode import decode_review, encode_command
 from rejex_stream.encode.incidents import MOST_ANSWERS
-from rejex_stream.encode.labels import active_labels, resolve
+from rejex_stream.encode.labels import active_labels, decode_label, resolve
+from rejex_stream.errors import ConfigError
+from rejex_stream.review.queue import audit
+from rejex_stream.review.queue.database import Database
 from rejex_stream.review.queue.labels import LabelCache
-from rejex_stream.types import Command, CommandKind, EventAnswer, Position
+from rejex_stream.types import CommandKind, EventAnswer, Position
 
-__all__ = ["Control", "answered", "teach"]
+__all__ = ["Lessons", "collect", "lessons"]
 
 _FINAL = ("labelled", "agreed", "adjudicated")
+_AT_ONCE = 200  # labels a transaction
+_MOST_NAME = 100
+_log = logging.getLogger(__name__)
 
 
-class Control(Protocol):
-    """A control log; see :class:`~rejex_stream.config.assembly.control.ControlLine`."""
-
-    def say(self, command: Command) -> None:
-        """Make a command durable in the log."""
-        ...
-
-    def given(self) -> list[Command]:
-        """Return the commands that stand in it."""
-        ...
-
-
-class Answered(NamedTuple):
+class _Answered(NamedTuple):
     """An event that was asked about, and what people agree on."""
 
+    event_id: int
     stream_key: str
     answer: EventAnswer
+    reviewers: tuple[str, ...]
 
 
-def answered(connection: Connection, pipeline: str) -> Iterator[Answered]:
-    """Yield the events of a pipeline that were asked about, and have a person's final answer.
+class Lessons(NamedTuple):
+    """Of how many events a pipeline was told the answer or is to be told it, and its last reply."""
 
-    Expiries are no answers; disputes, and events that wait for a second opinion, have none yet.
-    """
-    rows = connection.execute(
-        "SELECT v.event_id, v.topic, v.partition, v.offset, v.item, s.stream_key FROM event v "
-        "JOIN sensor s USING (sensor_id) JOIN episode e USING (episode_id) "
-        "WHERE s.pipeline = ? AND e.status != 'needs_second' AND v.event_id IN "
-        "(SELECT event_id FROM label_event) ORDER BY v.event_id",
-        (pipeline,),
-    )
-    cache = LabelCache()
-    for row in rows:
-        learning = decode_review(row["item"]).verdict.learning
-        if not learning or learning.asked is None:
-            continue
-        labels = connection.execute(
-            "SELECT l.label_seq, l.record FROM label_event JOIN label l USING (label_seq) "
-            "WHERE event_id = ? ORDER BY label_seq",
-            (row["event_id"],),
-        )
-        found = resolve(active_labels(cache.get(*tuple(label)) for label in labels))
-        if found.state in _FINAL and found.verdict is not None:
-            position = Position(row["topic"], row["partition"], row["offset"])
-            yield Answered(row["stream_key"], EventAnswer(position, found.verdict))
+    told: int
+    waiting: int
+    reply: str
 
 
-def teach(connection: Connection, pipeline: str, line: Control, by: str) -> Sequence[Command]:
-    """Tell a pipeline the answers that it was not told yet, in the order of the events.
+def collect(database: Database, pipeline: str, now_ms: int, *, wait_ms: int = 0) -> bool:
+    """Put what people agree on by now into commands for a pipeline; says whether to come again.
+
+    Expiries are no answers; disputes, and episodes that wait for a second opinion, have none yet.
+    An event that was told is not told again, whoever changes their mind.
+
+    Parameters
+    ----------
+    wait_ms
+        A label younger than this waits, since what was told is not taken back by undo.
 
     Raises
     ------
-    ConnectorError
-        If its control log cannot be read or written; what was not told is told by the next call.
+    StoreError
+        If the store cannot be written; nothing was taken.
     """
-    told = {answer.position for command in line.given() for answer in command.answers}
-    fresh = [one for one in answered(connection, pipeline) if one.answer.position not in told]
-    fresh.sort(key=lambda one: (one.stream_key, one.answer.position))
-    commands = []
-    for (stream_key, _), those in groupby(
-        fresh, key=lambda one: (one.stream_key, one.answer.position[:2])
-    ):
-        answers = [one.answer for one in those]
-        for at in range(0, len(answers), MOST_ANSWERS):
-            command = make_command(
-                CommandKind.ANSWERS,
-                by=by,
-                given_ms=time.time_ns() // 1_000_000,
-                stream_key=stream_key,
-                answers=tuple(answers[at : at + MOST_ANSWERS]),
-            )
-            line.say(command)
-            commands.append(command)
-    return commands
+    with database.read() as connection:
+        if not _labels(connection, pipeline, now_ms - wait_ms):
+            return False
+    with database.write() as connection:
+        labels = _labels(connection, pipeline, now_ms - wait_ms)
+        if not labels:
+            return False  # another one was faster
+        last = labels[-1]["label_seq"]
+        found = list(_answered(connection, pipeline, labels, last))
+        found.sort(key=lambda one: (one.stream_key, one.answer.position))
+        for _, those in groupby(found, key=lambda one: (one.stream_key, one.answer.position[:2])):
+            same = list(those)
+            for at in range(0, len(same), MOST_ANSWERS):
+                _keep(connection, pipeline, same[at : at + MOST_ANSWERS], now_ms)
+        connection.execute(
+            "INSERT INTO meta VALUES (?,?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+            (_mark(pipeline), str(last)),
+        )
+    return True
+
+
+def _mark(pipeline: str) -> str:
+    return f"taught {pipeline}"  # up to which label everything was looked at
+
+
+def _labels(connection: Connection, pipeline: str, until_ms: int) -> list[Row]:
+    """Return the next labels that were not looked at yet, up to the first that is too young."""
+    mark = connection.execute("SELECT value FROM meta WHERE key = ?", (_mark(pipeline),)).fetchone()
+    rows = connection.execute(
+        "SELECT label_seq, created_ms, record FROM label WHERE label_seq > ? "
+        "ORDER BY label_seq LIMIT ?",
+        (0 if mark is None else int(mark["value"]), _AT_ONCE),
+    )
+    return list(takewhile(lambda row: row["created_ms"] <= until_ms, rows))
+
+
+def _answered(
+    connection: Connection, pipeline: str, labels: Sequence[Row], last: int
+) -> Iterator[_Answered]:
+    """Yield the events of these labels that were asked about, not told, and have an answer."""
+    cache = LabelCache()
+    named = (place for row in labels for place in decode_label(row["record"]).events)
+    for place in dict.fromkeys(named):
+        event = connection.execute(
+            "SELECT v.event_id, v.item, s.stream_key FROM event v JOIN sensor s USING (sensor_id) "
+            "JOIN episode e USING (episode_id) WHERE v.topic = ? AND v.partition = ? "
+            "AND v.offset = ? AND s.pipeline = ? AND e.status <> 'needs_second' "
+            "AND NOT EXISTS (SELECT 1 FROM taught WHERE event_id = v.event_id)",
+            (*place, pipeline),
+        ).fetchone()
+        if event is None:
+            continue
+        learning = decode_review(event["item"]).verdict.learning
+        if not learning or learning.asked is None:
+            continue
+        said = connection.execute(
+            "SELECT label_seq, record FROM label_event JOIN label USING (label_seq) "
+            "WHERE event_id = ? ORDER BY label_seq",
+            (event["event_id"],),
+        ).fetchall()
+        if said[-1]["label_seq"] > last:
+            continue  # somebody has just said more: that is looked at when its own time comes
+        found = resolve(active_labels(cache.get(*tuple(row)) for row in said))
+        if found.state in _FINAL and found.verdict is not None:
+            answer = EventAnswer(Position(*place), found.verdict)
+            yield _Answered(event["event_id"], event["stream_key"], answer, found.reviewers)
+
+
+def _keep(connection: Connection, pipeline: str, answers: Sequence[_Answered], now_ms: int) -> None:
+    """Write one command that waits to be told, and that these events are in it."""
+    people = sorted({name for one in answers for name in one.reviewers})
+    others = f" and {len(people) - 1} more" if len(people) > 1 else ""
+    try:
+        command = make_command(
+            CommandKind.ANSWERS,
+            by=people[0][:_MOST_NAME] + others,
+            given_ms=now_ms,
+            stream_key=answers[0].stream_key,
+            answers=tuple(one.answer for one in answers),
+        )
+    except ConfigError as error:  # what nobody could obey must not hold up the others
+        _log.error("answers of %s teach nothing: %s", pipeline, error)
+        return
+    connection.execute(
+        "INSERT INTO answer (command, incident, pipeline, record) VALUES (?,'',?,?)",
+        (command.id, pipeline, encode_command(command)),
+    )
+    connection.executemany(
+        "INSERT INTO taught (event_id, command) VALUES (?,?)",
+        [(one.event_id, command.id) for one in answers],
+    )
+    audit.append(
+        connection,
+        now_ms,
+        SYSTEM,
+        "teach",
+        answers[0].stream_key,
+        events=len(answers),
+        command=command.id,
+    )
+
+
+def lessons(connection: Connection, pipeline: str) -> Lessons:
+    """Return what became of the answers of a pipeline's events."""
+    told, waiting = connection.execute(
+        "SELECT count(*) FILTER (WHERE sent_ms IS NOT NULL), "
+        "count(*) FILTER (WHERE sent_ms IS NULL) "
+        "FROM taught JOIN answer USING (command) WHERE pipeline = ?",
+        (pipeline,),
+    ).fetchone()
+    reply = connection.execute(
+        "SELECT said FROM reply JOIN answer USING (command) WHERE pipeline = ? AND incident = '' "
+        "ORDER BY reply_seq DESC LIMIT 1",
+        (pipeline,),
+    ).fetchone()
+    return Lessons(told, waiting, "" if reply is None else reply["said"])

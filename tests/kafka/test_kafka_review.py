@@ -15,7 +15,7 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from rejex_connectors.kafka.settings import KafkaSettings
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly import kafka_settings
 from rejex_stream.encode.labels import LabelRecord, decode_label, label_id
-from rejex_stream.types import CommandReply, Position, Record
+from rejex_stream.types import Command, CommandReply, Position, Record
 
 pytestmark = pytest.mark.kafka
 
@@ -43,19 +43,35 @@ N_EVENTS = 1500
 @pytest.fixture
 def config(bootstrap, tmp_path, monkeypatch) -> Path:
     """A config with names of its own."""
+    return write_config(bootstrap, tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def learns(bootstrap, tmp_path, monkeypatch) -> Path:
+    """The config of a pipeline that learns from answers."""
+    (tmp_path / "key").write_text("a secret of thirty-two characters")
+    return write_config(
+        bootstrap,
+        tmp_path,
+        monkeypatch,
+        output={"audit_key_file": "key"},
+        learning={"enabled": True, "measure_rate": 0.5},
+        review={"teach_after_s": 0},
+    )
+
+
+def write_config(bootstrap, tmp_path, monkeypatch, **more: dict[str, Any]) -> Path:
     for name in [name for name in os.environ if name.startswith("REJEX_") and "__" in name]:
         monkeypatch.delenv(name)
     path = tmp_path / "pipeline.toml"
-    path.write_text(
-        pipeline_toml(
-            f"loop-{uuid.uuid4().hex[:8]}",
-            bootstrap,
-            input={"time": "t"},
-            output={"audit_rate": 0.05},
-            kafka={"commit_timeout_ms": 3000},
-            review={"port": 0, "settle_s": 0, "gap_s": 0.05},
-        )
-    )
+    usual: dict[str, dict[str, Any]] = {
+        "input": {"time": "t"},
+        "output": {"audit_rate": 0.05},
+        "kafka": {"commit_timeout_ms": 3000},
+        "review": {"port": 0, "settle_s": 0, "gap_s": 0.05},
+    }
+    sections = {name: usual.get(name, {}) | more.get(name, {}) for name in usual | more}
+    path.write_text(pipeline_toml(f"loop-{uuid.uuid4().hex[:8]}", bootstrap, **sections))
     return path
 
 
@@ -140,13 +156,13 @@ def fill(kafka: Kafka, settings: KafkaSettings) -> None:
     kafka.fill(settings, events())
 
 
-def run_pipeline(kafka: Kafka, config: Path, settings: KafkaSettings) -> int:
+def run_pipeline(kafka: Kafka, config: Path, settings: KafkaSettings, n: int = N_EVENTS) -> int:
     """Decide all events, and return how many went to review."""
     with subprocess.Popen(
         command("run", config, "--output", "json"), cwd=config.parent, env=environment(),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
-        until(lambda: kafka.count(settings, settings.topics.verdicts) == N_EVENTS)
+        until(lambda: kafka.count(settings, settings.topics.verdicts) == n)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
@@ -308,3 +324,63 @@ def test_an_incident_comes_from_its_topic_and_the_answer_goes_to_the_control_top
     finally:
         assert background.stop(PATIENCE_S)
         store.close()
+
+
+# ------------------------------------------------------------------------- answers that teach
+def test_answers_go_to_the_control_topic_by_themselves_and_a_kill_changes_nothing(
+    learns, kafka: Kafka
+):
+    from rejex_stream.encode import decode_command, decode_incidents
+
+    folder = learns.parent
+    settings = kafka_settings(load_config(learns))
+    topics = settings.topics
+    call(folder, "topics", "create", learns, "--with-input", "--partitions", "2")
+    fill(kafka, settings)
+    n_reviews = run_pipeline(kafka, learns, settings)
+    kafka.admin.delete_topics([topics.control])  # until it is there again, an answer can only wait
+
+    def waiting() -> int:
+        with closing(sqlite3.connect(folder / "review.db")) as store:
+            query = "SELECT count(*) FROM answer WHERE sent_ms IS NULL"
+            return store.execute(query).fetchone()[0]
+
+    def told() -> list[Command]:
+        records = kafka.read(settings, topics.control).get(0, [])
+        return [decode_command(record.value) for record in records]
+
+    with serving(learns) as console:
+        until(lambda: console.ask("/api/queue/ids?tab=all")["events"] == n_reviews)
+        targets = console.targets()
+        body = {"request_id": "all", "verdict": "normal", "targets": targets}
+        console.ask("/api/labels", body)
+        until(waiting)
+        until(lambda: any("does not exist" in p for p in console.ask("/api/summary")["problems"]))
+        console.kill()  # stored, and not sent
+    n_waiting = waiting()
+
+    call(folder, "topics", "create", learns, "--with-input", "--partitions", "2")
+    assert told() == []
+    with serving(learns) as console:
+        until(lambda: not waiting())
+        until(lambda: console.ask("/readyz")["status"] == "ok")
+        console.kill()
+    once = told()
+    assert len(once) == n_waiting
+    events = [answer.position for command in once for answer in command.answers]
+    assert len(events) == len(set(events)) > 10
+    with closing(sqlite3.connect(folder / "review.db")) as store, store:
+        store.execute("UPDATE answer SET sent_ms = NULL")  # killed before it was noted
+    with serving(learns):
+        until(lambda: not waiting())
+    assert told() == once * 2
+
+    fill(kafka, settings)
+    run_pipeline(kafka, learns, settings, 2 * N_EVENTS)
+    read = kafka.read(settings, topics.incidents).values()
+    said = [decode_incidents(record.value) for records in read for record in records]
+    replies = [one[1] for one in said if isinstance(one, tuple)]
+    assert sorted(one.command for one in replies if one.accepted) == sorted(one.id for one in once)
+    again = [one for one in replies if not one.accepted]
+    assert {one.said for one in again} == {"it was given before, and a command is obeyed once"}
+    assert len(again) == len(once)

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import json
 import shutil
-from contextlib import closing
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing, contextmanager
 
 import pytest
+
+pytest.importorskip("starlette", reason="the extra `review` is not installed")
+pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
 from rejex_stream.cli.main import main
 from rejex_stream.config import load_config
 from rejex_stream.errors import ConfigError
+from rejex_stream.review import teaching
+from rejex_stream.review.console.background import Background, feeding
+from rejex_stream.review.incidents import answers
 from rejex_stream.review.queue.decisions import Decision
 from rejex_stream.review.queue.listing import Viewer
-from rejex_stream.review.queue.store import ReviewStore
-from rejex_stream.review.teaching import teach
+from rejex_stream.review.queue.store import ReviewStore, wall_clock_ms
+from rejex_stream.review.teaching import lessons
 from tests.pump import feed, pump_toml
-from tests.review.test_review_store import ADA, episodes, label
+from tests.review.console_server import running
+from tests.review.test_review_store import ADA, EVE, audited, episodes, label
+from tests.waiting import until
 
 MORE = """
 [output]
@@ -34,17 +45,31 @@ gap_events = 0
 KEY = "a secret of thirty-two characters"
 
 
-@pytest.fixture
-def judged(tmp_path, monkeypatch, capsys):
+@pytest.fixture(scope="module")
+def first_run(tmp_path_factory):
     """A pipeline that learns, and a queue that holds what it asked about."""
-    monkeypatch.chdir(tmp_path)
-    feed(tmp_path, 0, 3_000)
-    (tmp_path / "pump.toml").write_text(pump_toml(more=MORE))
-    (tmp_path / "key").write_text(KEY)
-    assert main(["run", "pump.toml"]) == 0
-    assert main(["review", "ingest", "--config", "pump.toml"]) == 0
+    folder = tmp_path_factory.mktemp("pump")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        feed(folder, 0, 3_000)
+        (folder / "pump.toml").write_text(pump_toml(more=MORE))
+        (folder / "key").write_text(KEY)
+        assert main(["run", "pump.toml"]) == 0
+        assert main(["review", "ingest", "--config", "pump.toml"]) == 0
+    kept = tmp_path_factory.mktemp("kept") / "first"
+    shutil.copytree(folder, kept)
+    return folder, kept
+
+
+@pytest.fixture
+def judged(first_run, monkeypatch, capsys):
+    """The same, as it was before any test; in its place, since what was committed names it."""
+    folder, kept = first_run
+    shutil.rmtree(folder)
+    shutil.copytree(kept, folder)
+    monkeypatch.chdir(folder)
     capsys.readouterr()
-    return tmp_path
+    return folder
 
 
 def verdicts(folder):
@@ -104,14 +129,14 @@ def test_answers_reach_the_pipeline_once_and_teach_or_measure(judged, capsys):
     assert sum(counts[2::3]) == 0
 
 
-def test_a_replay_without_snapshots_writes_the_same_bytes(judged):
+def test_a_replay_without_snapshots_writes_the_same_bytes(judged, tmp_path):
     answer(judged, "normal", but=3)
     assert main(["review", "teach", "--config", "pump.toml"]) == 0
     judge = ["control", "judge", "pump.toml", "p1", "challenger", "--wait", "0"]
     assert main(judge) == 0
     feed(judged, 3_000, 3_300)
     assert main(["run", "pump.toml"]) == 0
-    kept = judged.with_name("kept")
+    kept = tmp_path / "kept"
     shutil.copytree(judged, kept)
     found = []
     for drop in (True, False):
@@ -127,43 +152,243 @@ def test_a_replay_without_snapshots_writes_the_same_bytes(judged):
     assert {one["judge"] for one in spoke if one} == {"champion", "challenger"}
 
 
-class Line:
-    """A control log."""
+@contextmanager
+def desk(folder, clock=None, **settings):
+    """The store, and the background of a console on it."""
+    config = load_config(folder / "pump.toml")
+    section = config.review.replace(**settings)
+    with closing(ReviewStore(folder / "review.db", section)) as store:
+        store.now_ms = clock or store.now_ms
+        fed = feeding(store, configs=[config])
+        background = Background(store, fed.inflows, fed.sink, tells=fed.tells, learns=fed.learns)
+        try:
+            yield store, background
+            assert background.problems == {}
+        finally:
+            assert background.stop()
 
-    def __init__(self):
-        self.said = []
 
-    def say(self, command):
-        self.said.append(command)
+def told(folder):
+    """What the log says of which event, in its order."""
+    path = folder / "control.jsonl"
+    lines = path.read_text().splitlines() if path.is_file() else []
+    return [(event[2], said) for line in lines for event, said in json.loads(line)["answers"]]
 
-    def given(self):
-        return self.said
+
+def settle(background):
+    until(lambda: not background.round() and not background.round())
+
+
+def test_the_console_tells_answers_by_itself_once_they_cannot_be_undone(judged, clock):
+    with desk(judged, clock) as (store, background):
+        first, second, *_ = reversed(episodes(store))
+        label(store, ADA, [first], "normal", request="1")
+        label(store, ADA, [second], "anomaly", request="2")
+        settle(background)
+        clock.pass_ms(59_000)
+        settle(background)
+        assert told(judged) == []
+        store.undo("u", ADA)
+        clock.pass_ms(2_000)
+        settle(background)
+        once = told(judged)
+        assert {said for _, said in once} == {"normal"}
+        assert len(once) == first.n_events
+        clock.pass_ms(600_000)
+        settle(background)
+        store.undo("v", ADA)  # too late for what was told
+        label(store, ADA, [t for t in episodes(store) if t[0] == first[0]], "anomaly", request="3")
+        clock.pass_ms(600_000)
+        settle(background)
+        assert told(judged) == once
+        assert ("system", "teach", "p1") in audited(store) or ("system", "teach", "p0") in audited(
+            store
+        )
+
+
+def test_a_changed_mind_is_told_as_it_is_when_it_cannot_be_undone_any_more(judged, clock):
+    with desk(judged, clock) as (store, background):
+        last = episodes(store)[-1]
+        label(store, ADA, [last], "normal", request="1")
+        clock.pass_ms(50_000)
+        again = last._replace(status="done")
+        label(store, ADA, [again], "anomaly", request="2")
+        clock.pass_ms(20_000)
+        settle(background)
+        assert told(judged) == []
+        clock.pass_ms(40_000)
+        settle(background)
+        assert {said for _, said in told(judged)} == {"anomaly"}
+
+
+def test_an_expiry_is_no_answer_and_a_person_may_still_give_one(judged, clock):
+    clock.now_ms = wall_clock_ms()  # the store was filled by it
+    with desk(judged, clock, fallback="anomaly", teach_after_s=0) as (store, background):
+        n = len(episodes(store))
+        clock.pass_ms(8 * 24 * 3_600_000)
+        assert len(store.expire_due()) == n
+        settle(background)
+        assert told(judged) == []
+        label(store, ADA, episodes(store, tab="all")[-1:], "normal")
+        settle(background)
+        assert {said for _, said in told(judged)} == {"normal"}
 
 
 def test_only_what_people_agree_on_is_told(judged):
-    section = load_config(judged / "pump.toml").review.replace(double_review_ratio=1.0)
-    with closing(ReviewStore(judged / "review.db", section)) as store:
+    with desk(judged, double_review_ratio=1.0, teach_after_s=0) as (store, background):
         bob = Viewer("bob")
         targets = episodes(store)[-3:]  # asked about: there is a challenger by then
         for number, (one, said) in enumerate(
             zip(targets, ("normal", "anomaly", "unsure"), strict=True)
         ):
             label(store, ADA, [one], said, request=f"a{number}")
-
-        line = Line()
-        with store.database.read() as connection:
-            assert teach(connection, "pump", line, "ada") == []  # all wait for a second opinion
+        settle(background)
+        assert told(judged) == []  # all wait for a second opinion
         mine = [one.episode_id for one in targets]
-        for number, one in enumerate(episodes(store, bob)):
-            if one.episode_id not in mine:
-                continue
-            said = ["normal", "normal", "unsure"][mine.index(one.episode_id)]
-            label(store, bob, [one], said, request=f"b{number}")
+        for one in episodes(store, bob):
+            if one.episode_id in mine:
+                at = mine.index(one.episode_id)
+                label(store, bob, [one], ["normal", "normal", "unsure"][at], request=f"b{at}")
+        settle(background)
+        assert sorted({said for _, said in told(judged)}) == ["normal", "unsure"]
+        disputed = next(one for one in episodes(store, EVE, "disputed"))
+        label(store, EVE, [disputed], "anomaly", request="e")
+        settle(background)
+        assert sorted({said for _, said in told(judged)}) == ["anomaly", "normal", "unsure"]
+        assert len(told(judged)) == sum(one.n_events for one in targets)
+        by = {one["by"] for one in commands(judged)}
+        assert by == {"ada and 1 more", "ada and 2 more"}
+
+
+def test_answers_wait_while_the_control_log_is_away_and_the_page_says_so(judged):
+    (judged / "control.jsonl").mkdir()  # nobody can write a command
+    with desk(judged, teach_after_s=0) as (store, background):
+        targets = episodes(store)[-5:]
+        n = sum(one.n_events for one in targets)
+        with running(store, background=background) as console:
+            assert "0 told, none waits" in console.ask("/audit").text
+            label(store, ADA, targets)
+            background.round()
+            assert f"0 told, <b>{n} wait for its control log</b>" in console.ask("/audit").text
+            assert "control.jsonl cannot be written" in console.ask("/audit").text
+            (judged / "control.jsonl").rmdir()
+            settle(background)
+            assert f"{n} told, none waits" in console.ask("/audit").text
+            assert "It last said" not in console.ask("/audit").text
+            feed(judged, 3_000, 3_400)
+            assert main(["run", "pump.toml"]) == 0
+            settle(background)
+            assert "It last said: “" in console.ask("/audit").text
+        assert len(told(judged)) == len(set(told(judged))) == n
+
+
+def test_a_console_that_is_killed_between_storing_and_sending_tells_each_once(judged):
+    (judged / "pump.toml").write_text(pump_toml(more=MORE + "port = 0\nteach_after_s = 0\n"))
+    (judged / "control.jsonl").mkdir()
+
+    def waiting():
+        with closing(sqlite3.connect(judged / "review.db")) as store:
+            query = "SELECT count(*) FROM answer WHERE sent_ms IS NULL"
+            return store.execute(query).fetchone()[0]
+
+    def serve():
+        words = [sys.executable, "-m", "rejex_stream", "review", "serve", "--config", "pump.toml"]
+        return subprocess.Popen(words, cwd=judged, stdout=subprocess.DEVNULL)
+
+    answer(judged, "normal", but=len(asked_episodes(judged)) - 9)
+    with serve() as console:
+        until(waiting)
+        console.kill()
+    assert told(judged) == []
+    (judged / "control.jsonl").rmdir()
+    with serve() as console:
+        until(lambda: not waiting())
+        console.kill()
+    once = told(judged)
+    assert len(once) == len(set(once)) >= 9
+    # Killed after sending, and before it was noted: the same commands again, obeyed once.
+    with closing(sqlite3.connect(judged / "review.db")) as store, store:
+        store.execute("UPDATE answer SET sent_ms = NULL")
+    with serve() as console:
+        until(lambda: not waiting())
+        console.kill()
+    assert told(judged) == once * 2
+    feed(judged, 3_000, 3_300)
+    assert main(["run", "pump.toml"]) == 0
+    lines = (judged / "incidents.jsonl").read_text().splitlines()
+    replies = [one for one in map(json.loads, lines) if one["kind"] == "reply"]
+    accepted = [one["command"] for one in replies if one["accepted"]]
+    assert sorted(accepted) == sorted({one["id"] for one in commands(judged)})
+    assert len(replies) == 2 * len(accepted)
+
+
+def asked_episodes(folder):
+    section = load_config(folder / "pump.toml").review
+    with closing(ReviewStore(folder / "review.db", section)) as store:
+        return episodes(store)
+
+
+def test_a_store_made_anew_tells_all_again_and_no_verdict_changes(judged, tmp_path):
+    """The law that lets a console repeat itself: a learner ignores what it knows."""
+    answer(judged, "normal", but=3)
+    assert main(["review", "teach", "--config", "pump.toml"]) == 0
+    feed(judged, 3_000, 3_300)
+    assert main(["run", "pump.toml"]) == 0
+    kept = tmp_path / "kept"
+    shutil.copytree(judged, kept)
+    found = []
+    for again in (False, True):
+        if again:
+            before = told(judged)
+            (judged / "review.db").unlink()
+            assert main(["review", "ingest", "--config", "pump.toml"]) == 0
+            answer(judged, "anomaly", but=3)  # even if people changed their minds meanwhile
+            assert main(["review", "teach", "--config", "pump.toml"]) == 0
+            repeated = told(judged)[len(before) :]
+            assert {event for event, _ in before} <= {event for event, _ in repeated}
+            # Of those that were told before; what came since is a first answer.
+            keep_known(judged, {event for event, _ in before})
+        feed(judged, 3_300, 3_800)
+        assert main(["run", "pump.toml"]) == 0
+        found.append((judged / "verdicts.jsonl").read_bytes())
+        if not again:
+            shutil.rmtree(next(path.parent for path in judged.rglob("commit.json")))
+            shutil.copytree(kept, judged, dirs_exist_ok=True)
+    assert found[0] == found[1]
+
+
+def keep_known(folder, events):
+    path, kept = folder / "control.jsonl", []
+    for line in path.read_text().splitlines():
+        one = json.loads(line)
+        one["answers"] = [each for each in one["answers"] if each[0][2] in events]
+        kept += [json.dumps(one) + "\n"] if one["answers"] else []
+    path.write_text("".join(kept))
+
+
+def test_a_console_tells_nothing_to_who_does_not_learn(judged):
+    (judged / "pump.toml").write_text(pump_toml(more=MORE.replace("enabled = true", "")))
+    with desk(judged, teach_after_s=0) as (store, background):
+        label(store, ADA, episodes(store)[-5:])
+        settle(background)
+        assert told(judged) == []
+        assert background.learns == []
+        with running(store, background=background) as console:
+            assert "that teach" not in console.ask("/audit").text
         with store.database.read() as connection:
-            teach(connection, "pump", line, "ada")
-            assert teach(connection, "pump", line, "ada") == []
-            assert teach(connection, "other", Line(), "ada") == []
-        assert {said for one in line.said for _, said in one.answers} == {"normal", "unsure"}
+            assert lessons(connection, "pump") == (0, 0, "")
+
+
+def test_more_answers_than_fit_into_a_command_are_several(judged, monkeypatch):
+    monkeypatch.setattr(teaching, "MOST_ANSWERS", 2)
+    monkeypatch.setattr(teaching, "_AT_ONCE", 5)
+    monkeypatch.setattr(answers, "_AT_ONCE", 3)
+    with desk(judged, teach_after_s=0) as (store, background):
+        label(store, ADA, episodes(store))
+        settle(background)
+    known = asked(judged)
+    assert sorted(event for event, _ in told(judged)) == sorted(known["teach"] | known["measure"])
+    assert max(len(one["answers"]) for one in commands(judged)) == 2
 
 
 def test_nobody_is_taught_where_nothing_is_learnt(judged, capsys):

@@ -81,13 +81,13 @@ class ControlLine:
         self._control = Path() if places is None else cast("Path", places.control)
         self._incidents = Path() if places is None else Path(places.incidents)
 
-    def say(self, command: Command) -> None:
-        """Make a command durable in the control log."""
-        line = encode_command(command)
+    def say(self, *commands: Command) -> None:
+        """Make commands durable in the control log, in this order."""
         if self._kafka is None:
             from rejex_connectors.files.control import append_line
 
-            append_line(self._control, line)
+            for command in commands:
+                append_line(self._control, encode_command(command))
             return
         from rejex_connectors.cloudevents import EventHeaders
         from rejex_connectors.kafka.clients import Message
@@ -97,14 +97,22 @@ class ControlLine:
 
         settings = self._kafka.replace(delivery="at_least_once")
         made = EventHeaders(COMMAND_TYPE, settings.pipeline, settings.pipeline_version)
-        headers = made.named(command.id, command.stream_key or "")
+        topic = settings.topics.control
+        messages = [
+            Message(
+                topic,
+                0,
+                None if command.stream_key is None else command.stream_key.encode(),
+                encode_command(command),
+                made.named(command.id, command.stream_key or ""),
+            )
+            for command in commands
+        ]
         _, open_producer = open_clients(settings, "control")
         producer = open_producer()
         try:
-            key = None if command.stream_key is None else command.stream_key.encode()
-            producer.partitions(settings.topics.control)
-            message = Message(settings.topics.control, 0, key, line, headers)
-            producer.publish([message], {}, cast("Any", None))  # nothing is consumed with it
+            producer.partitions(topic)
+            producer.publish(messages, {}, cast("Any", None))  # nothing is consumed with it
         finally:
             producer.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +18,7 @@ from rejex_stream.config.reviewing import Shown
 from rejex_stream.encode.labels import LabelRecord
 from rejex_stream.errors import ConfigError, RejexError
 from rejex_stream.operate.notify import Webhook
+from rejex_stream.review import teaching
 from rejex_stream.review.console.rates import PipelineWatch
 from rejex_stream.review.incidents.answers import Tells
 from rejex_stream.review.queue.feeds import Feed, FileFeed
@@ -68,6 +69,8 @@ class Background:
         Where labels go; ``None`` keeps them in the store's outbox.
     tells
         Where answers to incidents go, by name of pipeline; others keep them in the store.
+    learns
+        Those of them that learn from what people say of events.
     notices
         Tells those who do not look at the screen.
     pause_s
@@ -81,6 +84,7 @@ class Background:
         sink: LabelSink | None = None,
         *,
         tells: Mapping[str, Tells] | None = None,
+        learns: Collection[str] = (),
         notices: Notices | None = None,
         pause_s: float = 0.5,
     ) -> None:
@@ -92,6 +96,7 @@ class Background:
                 inflow.feed.pipeline = inflow.watch.pipeline
         self._sink = sink
         self.tells = dict(tells or {})
+        self.learns = sorted(self.tells.keys() & set(learns))
         self._notices = notices
         self._pause_s = pause_s
         self._stop = threading.Event()
@@ -157,9 +162,16 @@ class Background:
     def _send(self) -> bool:
         sink, store = self._sink, self._store
         busy = sink is not None and self._try("labels", lambda: bool(store.relay(sink)))
+        for pipeline in self.learns:
+            busy |= self._try(f"teaching {pipeline}", partial(self._collect, pipeline))
         for pipeline, line in self.tells.items():
             busy |= self._try(f"answers {pipeline}", partial(self._tell, pipeline, line))
         return busy
+
+    def _collect(self, pipeline: str) -> bool:
+        store = self._store
+        wait_ms = store.settings.teach_after_ms
+        return teaching.collect(store.database, pipeline, store.now_ms(), wait_ms=wait_ms)
 
     def _tell(self, pipeline: str, line: Tells) -> bool:
         return bool(self._store.tell(pipeline, line))
@@ -215,6 +227,7 @@ class Background:
         """Return every part of the work, and whether it fails now."""
         parts = [f"feed {number}" for number in range(len(self._inflows))]
         parts += [f"answers {pipeline}" for pipeline in self.tells]
+        parts += [f"teaching {pipeline}" for pipeline in self.learns]
         parts += ["labels", "expiry", "monitors"] + ["notices"] * (self._notices is not None)
         return {name: name in self.problems for name in parts}
 
@@ -227,6 +240,7 @@ class Feeding:
     watches: dict[str, PipelineWatch] = field(default_factory=dict)
     sink: LabelSink | None = None
     tells: dict[str, Tells] = field(default_factory=dict)
+    learns: list[str] = field(default_factory=list)
     shown: dict[str, Shown] = field(default_factory=dict)
     inputs: dict[str, Wider] = field(default_factory=dict)
     lacks: list[str] = field(default_factory=list)
@@ -397,3 +411,5 @@ def _add_pipeline(store: ReviewStore, found: Feeding, config: Config, *, follow:
         found.inflows.append(Inflow(incidents))
     with suppress(ConfigError):  # it hears no commands
         found.tells[name] = ControlLine(config)
+    if config.learning.enabled:
+        found.learns.append(name)

@@ -19,6 +19,7 @@ from rejex_stream.plan.promises import Costs, EpisodeRule, Plan, plan, plan_doub
 from rejex_stream.plan.team import CapacityPlan, Team, plan_for_team
 from rejex_stream.rejection.bounds import DELTA
 from rejex_stream.rejection.budget import CONTAMINATION
+from rejex_stream.review import teaching
 from rejex_stream.review.certificate import certificates, said
 from rejex_stream.review.console import fleet, rates
 from rejex_stream.review.console.console import Console, whole_number
@@ -336,6 +337,10 @@ def _audit(console: Console, connection: Connection, viewer: Viewer, request: Re
         "load": told.workload,
         "told": told,
         "proven": {name: said(found) for name, found in sorted(proven.items())},
+        "lessons": [
+            (name, teaching.lessons(connection, name))
+            for name in (console.background.learns if console.background else ())
+        ],
         "pending": connection.execute(
             "SELECT count(*) FROM outbox WHERE sent_ms IS NULL"
         ).fetchone()[0],

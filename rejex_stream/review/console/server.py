@@ -203,7 +203,9 @@ def serve(
     notices = None
     if fed.webhook is not None:
         notices = Notices(store, fed.webhook.tell, console_url=fed.console_url, name=fed.title)
-    background = Background(store, fed.inflows, fed.sink, tells=fed.tells, notices=notices)
+    background = Background(
+        store, fed.inflows, fed.sink, tells=fed.tells, learns=fed.learns, notices=notices
+    )
     try:
         check_bind(host, access.mode)
         listener = listen(host, port)

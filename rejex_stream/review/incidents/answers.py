@@ -24,6 +24,8 @@ from rejex_stream.types import Command, CommandKind, Incident, IncidentState
 
 __all__ = ["Said", "Tells", "give", "relay", "what_is_true"]
 
+_AT_ONCE = 100  # commands that a crash may repeat
+
 
 class Said(NamedTuple):
     """What somebody says about an incident, as the page showed it."""
@@ -38,8 +40,8 @@ class Said(NamedTuple):
 class Tells(Protocol):
     """Where commands go; see :class:`~rejex_stream.config.assembly.control.ControlLine`."""
 
-    def say(self, command: Command) -> None:
-        """Make a command durable in the control log."""
+    def say(self, *commands: Command) -> None:
+        """Make commands durable in the control log, in this order."""
         ...
 
 
@@ -118,24 +120,29 @@ def give(connection: Connection, said: Said, viewer: Viewer, now_ms: int) -> Com
     return command
 
 
-def relay(database: Database, pipeline: str, line: Tells, now: Callable[[], int]) -> int:
-    """Tell a pipeline what waits for it, in order; returns how many. One thread at a time.
+def relay(database: Database, pipeline: str, line: Tells, now: Callable[[], int]) -> list[Command]:
+    """Tell a pipeline what waits for it, in order; returns that. One thread at a time.
 
     Raises
     ------
     ConnectorError
         If its control log cannot be written; what was not told waits.
     """
-    with database.read() as connection:
-        waiting = connection.execute(
-            "SELECT command, record FROM answer WHERE pipeline = ? AND sent_ms IS NULL "
-            "ORDER BY answer_seq",
-            (pipeline,),
-        ).fetchall()
-    for row in waiting:
-        line.say(decode_command(row["record"]))
+    told: list[Command] = []
+    while True:
+        with database.read() as connection:
+            waiting = connection.execute(
+                "SELECT answer_seq, record FROM answer WHERE pipeline = ? AND sent_ms IS NULL "
+                "ORDER BY answer_seq LIMIT ?",
+                (pipeline, _AT_ONCE),
+            ).fetchall()
+        if not waiting:
+            return told
+        commands = [decode_command(row["record"]) for row in waiting]
+        line.say(*commands)
         with database.write() as connection:
-            connection.execute(
-                "UPDATE answer SET sent_ms = ? WHERE command = ?", (now(), row["command"])
+            connection.executemany(
+                "UPDATE answer SET sent_ms = ? WHERE answer_seq = ?",
+                [(now(), row["answer_seq"]) for row in waiting],
             )
-    return len(waiting)
+        told += commands

@@ -273,8 +273,8 @@ class ReviewStore:
         with self.database.write() as connection:
             return answers.give(connection, said, viewer, self.now_ms())
 
-    def tell(self, pipeline: str, line: answers.Tells) -> int:
-        """Tell a pipeline the answers that wait; returns how many. One thread at a time."""
+    def tell(self, pipeline: str, line: answers.Tells) -> list[Command]:
+        """Tell a pipeline the commands that wait; returns them. One thread at a time."""
         return answers.relay(self.database, pipeline, line, self.now_ms)
 
     # ------------------------------------------------------------------------------------ time

@@ -261,10 +261,13 @@ def teach(configs: Configs, section: Review, output: AsOption = As.TABLE) -> Non
     if not learning:
         raise ConfigError("No pipeline here learns from answers: give --config with [learning].")
     told = {}
-    with existing(section) as opened, opened.database.read() as connection:
+    with existing(section) as opened:
         for config in learning:
             line, name = ControlLine(config), config.pipeline.name
-            told[name] = teaching.teach(connection, name, line, _own_name())
+            while teaching.collect(opened.database, name, opened.now_ms()):
+                pass
+            said = opened.tell(name, line)
+            told[name] = [command for command in said if command.answers]
     if output is As.JSON:
         print_json({"commands": told})
         return

@@ -6,12 +6,12 @@ import json
 import random
 import signal
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from kafka_harness import Feeder, Kafka, next_offsets, pipeline_toml
+from kafka_harness import Kafka, next_offsets, pipeline_toml
 from rejex_connectors.kafka import KafkaSettings
 from test_kafka_control import told
 from test_kafka_delivery import CLIENTS, DEFAULT_CLIENT_FIRST
@@ -20,7 +20,7 @@ from test_kafka_schemas import worker
 from rejex_stream.cli import main
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly import kafka_settings
-from rejex_stream.types import Incident, Partition, Position, Record
+from rejex_stream.types import Incident, Position, Record
 from tests.operate.alerting import Receiver
 from tests.waiting import PATIENCE_S, pass_time, until
 
@@ -103,25 +103,23 @@ def assert_told(kafka: Kafka, tmp_path: Path, client: str, *, kills: int) -> Non
         path, settings = prepared(tmp_path, kafka, client, receiver.url)
         records, draw = faults(settings, 1_800 + 700 * kills), random.Random(kills)
         log = tmp_path / "log"
-        with Feeder(kafka, settings, records, seconds=2.0 * kills) as feeder:
-            for _ in range(kills):
-                got, said = kafka.committed(settings), len(durable(kafka, settings))
-
-                def went_on(got: Mapping[Partition, int] = got, said: int = said) -> bool:
-                    now = kafka.committed(settings)
-                    on = all(offset > got.get(at, 0) for at, offset in now.items()) and len(now) > 1
-                    on = on and len(durable(kafka, settings)) > said
-                    return on or now == next_offsets(records)
-
-                with worker(path) as process:
-                    until(lambda: went_on() or process.poll() is not None, log.read_text)
-                    pass_time(draw.uniform(0, 1.5), because="the moment of the kill is random")
-                    receiver.refusing = draw.random() < 0.7
-                    pass_time(draw.uniform(0, 1.5), because="some of it nobody takes")
-                    assert process.poll() is None, log.read_text()
-                    process.kill()
-                receiver.refusing = False
-            feeder.finish()
+        for n in range(kills):
+            # Each has incidents of its own to tell, of both partitions; those before are there.
+            upto = 1_800 + 700 * n
+            kafka.fill(settings, records[upto - 700 if n else 0 : upto])
+            said = len(durable(kafka, settings))
+            with worker(path) as process:
+                until(
+                    lambda: len(durable(kafka, settings)) > said or process.poll() is not None,  # noqa: B023
+                    log.read_text,
+                )
+                pass_time(draw.uniform(0, 1.5), because="the moment of the kill is random")
+                receiver.refusing = draw.random() < 0.7
+                pass_time(draw.uniform(0, 1.5), because="some of it nobody takes")
+                assert process.poll() is None, log.read_text()
+                process.kill()
+            receiver.refusing = False
+        kafka.fill(settings, records[1_800 + 700 * (kills - 1) :])
         with worker(path) as process:
             until(
                 lambda: kafka.committed(settings) == next_offsets(records), log.read_text,

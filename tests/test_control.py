@@ -351,7 +351,11 @@ def test_commands_keep_their_order_where_a_commit_failed_that_was_recorded():
 def test_decisions_that_are_none_are_refused():
     with pytest.raises(CheckpointError, match="cannot be read"):
         Decisions(ONE, b"\x00", [])
-    newer = Decisions(ONE, None, []).encoded(None).replace(b"\x97\x01", b"\x97\x09", 1)
+    ours = Decisions(ONE, None, []).encoded(None)
+    earlier = ours.replace(b"\x98\x01", b"\x97\x01", 1).removesuffix(b"\x90")
+    assert earlier != ours
+    assert Decisions(ONE, earlier, []).untold == (), "an earlier version lists nothing"
+    newer = ours.replace(b"\x98\x01", b"\x98\x09", 1)
     with pytest.raises(CheckpointError, match="has format 9"):
         Decisions(ONE, newer, [])
 

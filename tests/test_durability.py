@@ -8,14 +8,26 @@ import pytest
 
 from rejex_stream.errors import CheckpointError, ConnectorError
 from rejex_stream.run.commit import Commits
+from rejex_stream.run.decided import Decisions
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.ownership import Ownership
 from rejex_stream.run.partition import PartitionState
-from rejex_stream.run.progress import Committed, RunSummary, SnapshotSaved
+from rejex_stream.run.progress import Committed, IncidentsDurable, RunSummary, SnapshotSaved
 from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.run.settings import RunSettings
-from rejex_stream.testing import Crash, ListSink, ListSource, MemorySnapshotStore
-from tests.test_runtime import DECODER, ONE, FakeClock, StandIn, Watching, lines, play, positions
+from rejex_stream.testing import Crash, ListControl, ListSink, ListSource, MemorySnapshotStore
+from tests.obedient import Obedient
+from tests.test_runtime import (
+    DECODER,
+    ONE,
+    FakeClock,
+    StandIn,
+    Watching,
+    line,
+    lines,
+    play,
+    positions,
+)
 from tests.waiting import PATIENCE_S
 
 KNOBS = {"max_poll_records": 10, "commit_interval_s": 0.0}
@@ -208,3 +220,120 @@ def test_an_offset_never_goes_back():
         assert sink.offsets == {ONE: 8}
     finally:
         commits.close()
+
+
+# --------------------------------------------------------------------------- who is told of it
+class People:
+    """Told of incidents; they take it at once, or leave it."""
+
+    def __init__(self, sink, *, take=True):
+        self.told, self.again, self._left = [], [], []
+        self._sink, self.take, self.settled = sink, take, 0
+
+    def outcomes(self, partition, outcomes, *, replaying):
+        pass
+
+    def event(self, event):
+        if isinstance(event, IncidentsDurable):
+            names = [change.id for change in event.incidents]
+            assert set(names) <= set(changed(self._sink)), "told before it was durable"
+            self.told += names
+            self.again += names if event.again else []
+            self._left += () if self.take else event.incidents
+
+    def left(self, partition, coming=()):
+        return [one for one in self._left if one.position[:2] == partition] + [*coming]
+
+    def settle(self, timeout_s):
+        self.settled += 1
+        if self.take:
+            self._left.clear()
+
+
+def changed(sink):
+    return [one.id for outcome in sink.outcomes for one in outcome.incidents]
+
+
+def tell(sink, store, *, take=True, n=200, **options):
+    people = People(sink, take=take)
+    options = {"knobs": KNOBS, "control": ListControl(("input",)), "outbox": people} | options
+    failed = False
+    try:
+        play(
+            ListSource([line(i, f"s{i}") for i in range(n)], committed=sink.offsets), sink, store,
+            engine=lambda partition, fits: Obedient(), observers=[people], **options,
+        )  # fmt: skip
+    except Crash:
+        failed = True
+    return people, failed
+
+
+def kept(store):
+    found = store.load_decisions(ONE)
+    return [] if found is None else [one.id for one in Decisions(ONE, found, ()).untold]
+
+
+def test_people_are_told_once_it_is_durable_and_what_they_took_is_struck_out():
+    sink, store = ListSink(["ok", "fail", *["ambiguous"] * 4]), MemorySnapshotStore()
+    people, _ = tell(sink, store)
+    assert people.told == changed(sink)
+    assert len(people.told) > 10
+    assert (people.again, kept(store), people.settled) == ([], [], 1)
+    again, _ = tell(sink, store)
+    assert again.told == []
+
+
+def test_what_nobody_took_is_told_by_who_goes_on_and_by_nobody_after_that():
+    sink, store = ListSink(), MemorySnapshotStore()
+    first, _ = tell(sink, store, take=False, n=100)
+    assert kept(store) == first.told == changed(sink)
+    second, _ = tell(sink, store)
+    assert second.again == first.told
+    assert second.told == changed(sink), "what came since is told after it"
+    assert kept(store) == []
+    assert tell(sink, store)[0].told == []
+
+
+@pytest.mark.parametrize("when", ["crash", "crash after"])
+def test_after_a_crash_people_are_told_of_what_was_committed_and_of_that_alone(when):
+    sink, store = ListSink([*["ok"] * 4, when]), MemorySnapshotStore()
+    first, failed = tell(sink, store, knobs=KNOBS | {"snapshot_every_events": 25})
+    assert failed
+    durable, wrote = changed(sink), kept(store)
+    assert (set(durable) - set(first.told) != set()) == (when == "crash after")
+    assert set(wrote) - set(durable) or when == "crash after", "kept before the commit failed"
+    second, _ = tell(sink, store)
+    assert second.again == [one for one in wrote if one in durable]
+    assert sorted({*first.told, *second.told}) == sorted(changed(sink))
+    assert len(changed(sink)) == len(set(changed(sink)))
+
+
+def test_a_quiet_input_is_no_reason_to_tell_again():
+    """What is taken after the last event is struck out by a commit of its own."""
+    sink, store = ListSink(), MemorySnapshotStore()
+    tell(sink, store, take=False, n=100)
+    commits = sink.n_commits
+    people, _ = tell(sink, store, n=100)
+    assert people.again
+    assert sink.n_commits == commits + 1
+    assert kept(store) == []
+    assert sink.offsets == {ONE: 100}
+
+
+def test_where_nobody_is_told_nothing_is_kept():
+    sink, store = ListSink(), MemorySnapshotStore()
+    tell(sink, store, take=False, n=100)
+    assert kept(store)
+    tell(sink, store, outbox=None)
+    assert kept(store) == []
+
+
+def test_the_newest_are_kept_where_nobody_takes_anything():
+    decisions = Decisions(ONE, None, ())
+    sink = ListSink()
+    tell(sink, MemorySnapshotStore(), n=2_000)
+    changes = [one for outcome in sink.outcomes for one in outcome.incidents]
+    many = changes * 10
+    decisions.keep_untold(many)
+    found = Decisions(ONE, decisions.encoded(None), ()).untold
+    assert list(found) == many[-500:]

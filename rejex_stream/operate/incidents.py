@@ -83,6 +83,11 @@ class OpenIncidents:
         self._open[incident.id] = incident
         return incident if known is not None else self._opened(incident)
 
+    def told_as(self, incident: Incident) -> Incident | Flood:
+        """Return what stands for a change that nobody may have heard of: its flood, or itself."""
+        told = self.changed(incident)
+        return told if told is not None else self._flood_or(incident)
+
     def forget(self, partition: Partition) -> None:
         """Drop those of a partition that is no longer ours; who owns it now tells of them."""
         for name, incident in list(self._open.items()):
@@ -93,6 +98,10 @@ class OpenIncidents:
         """Return what is one alert each: floods first, then incidents that belong to none."""
         alone = (one for name, one in self._open.items() if name not in self._flood_of)
         return [*self._floods.values(), *alone]
+
+    def _flood_or(self, incident: Incident) -> Incident | Flood:
+        flood = self._flood_of.get(incident.id)
+        return incident if flood is None else self._floods[flood]
 
     def _closed(self, name: str) -> None:
         self._open.pop(name, None)

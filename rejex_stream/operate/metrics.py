@@ -28,6 +28,7 @@ from rejex_stream.run.progress import (
     DecisionChanged,
     EnvironmentChanged,
     FitFailure,
+    IncidentsDurable,
     NothingScorable,
     PartitionClosed,
     PartitionLive,
@@ -392,7 +393,7 @@ class RunMetrics:
                 self._nothing_scorable = alarm is not None
                 if alarm is not None:
                     self.alarm(alarm)
-            case PartitionOpened() | PartitionLive() | ControlUnread():
+            case PartitionOpened() | PartitionLive() | ControlUnread() | IncidentsDurable():
                 pass
 
     def _forget_streams(self, event: SensorsForgotten) -> None:

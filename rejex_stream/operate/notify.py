@@ -16,16 +16,18 @@ import queue
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from rejex_stream.operate.telling import Alert, Event
+from rejex_stream.types import Incident, Partition
 
-__all__ = ["Alertmanager", "Webhook", "sign"]
+__all__ = ["Alertmanager", "Webhook", "WebhookOutbox", "sign"]
 
 _Key: TypeAlias = tuple[tuple[str, str], ...]
+_Delivery: TypeAlias = tuple[Event, Callable[[], None]]
 _log = logging.getLogger(__name__)
 
 
@@ -178,23 +180,25 @@ class Webhook:
         self._deadletter, self._attempts = deadletter, attempts
         self._stop = threading.Event()
         self._first_delay_s, self._wait = first_delay_s, wait or self._stop.wait
-        self._queue: queue.Queue[Event | None] = queue.Queue(maxsize=10_000)
-        self._current: Event | None = None
+        self._queue: queue.Queue[_Delivery | None] = queue.Queue(maxsize=10_000)
+        self._current: _Delivery | None = None
         self.delivered = self.given_up = 0
         self._thread = threading.Thread(target=self._run, name="webhook", daemon=True)
         self._thread.start()
 
-    def tell(self, event: Event) -> None:
-        """Queue one event; returns at once."""
+    def tell(self, event: Event, then: Callable[[], None] = lambda: None) -> None:
+        """Queue one event; returns at once, and calls `then` when it was taken or given up."""
         try:
-            self._queue.put_nowait(event)
+            self._queue.put_nowait((event, then))
         except queue.Full:
             self._give_up(event, "the queue is full")
+            then()
 
     def _run(self) -> None:
         while (delivery := self._queue.get()) is not None:
             self._current = delivery
-            self._deliver(delivery)
+            self._deliver(delivery[0])
+            delivery[1]()
             self._current = None
 
     def _deliver(self, delivery: Event) -> None:
@@ -244,5 +248,46 @@ class Webhook:
             while True:
                 left.append(self._queue.get_nowait())
         for delivery in left:
-            if delivery is not None:
-                self._give_up(delivery, "the run ended before it was taken")
+            if delivery is not None:  # who goes on tells of what is kept as untold
+                self._give_up(delivery[0], "the run ended before it was taken")
+
+
+class WebhookOutbox:
+    """Incidents that the webhook has not taken; a :class:`~rejex_stream.run.progress.Outbox`.
+
+    Parameters
+    ----------
+    webhook
+        Tries again and again, in a thread of its own; what it gives up, it says and keeps.
+    """
+
+    def __init__(self, webhook: Webhook) -> None:
+        self._webhook = webhook
+        self._left: dict[tuple[str, int], Incident] = {}
+        self._changed = threading.Condition()
+
+    def tell(self, incident: Incident, event: Event) -> None:
+        """Have the webhook told of a change that is durable; returns at once."""
+        key = incident.id, incident.version
+        with self._changed:
+            if key in self._left:  # it was ours, and is ours again
+                return
+            self._left[key] = incident
+
+        def taken() -> None:
+            with self._changed:
+                del self._left[key]
+                self._changed.notify_all()
+
+        self._webhook.tell(event, taken)
+
+    def left(self, partition: Partition, coming: Sequence[Incident] = ()) -> Sequence[Incident]:
+        """Return what will be untold once `coming` is durable, in order."""
+        with self._changed:
+            left = [one for one in self._left.values() if one.position[:2] == partition]
+        return [*left, *coming]
+
+    def settle(self, timeout_s: float) -> None:
+        """Wait until nothing is left, but no longer than that."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._left, timeout_s)

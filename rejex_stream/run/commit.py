@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -11,9 +11,9 @@ from rejex_stream.errors import CheckpointError
 from rejex_stream.protocols import Sink, SnapshotStore
 from rejex_stream.run.ownership import OwnedPartition, Ownership
 from rejex_stream.run.parts import Piece
-from rejex_stream.run.progress import Committed, RunEvent, RunSummary, SnapshotSaved
+from rejex_stream.run.progress import Committed, Outbox, RunEvent, RunSummary, SnapshotSaved
 from rejex_stream.run.settings import RunSettings
-from rejex_stream.types import Outcome, Partition
+from rejex_stream.types import Incident, Outcome, Partition
 
 __all__ = ["Commits"]
 
@@ -49,7 +49,8 @@ class Commits:
     The effects, in their order; each is a comment with its number in the code:
 
     1. **Write**, the loop's thread: the sink takes the outcomes and encodes them. What people
-       said since is decided: it holds from the offset of this commit on.
+       said since is decided: it holds from the offset of this commit on. What people are to be
+       told once it is durable is recorded with it, and what they were told is struck out.
     2. **View**, the loop's thread, for :data:`VIEW_S` a turn: the streams that have moved, of the
        partitions whose snapshot is due.
     3. **Commit**, a thread of its own: outcomes and offsets become durable, all or nothing; what
@@ -71,6 +72,8 @@ class Commits:
         The edges; without a store there are no snapshots.
     settings
         When a commit and when a snapshot is due.
+    outbox
+        What people are still to be told of incidents; ``None``: nobody is.
     summary, tell, clock
         Where counts and events go; monotonic seconds.
     """
@@ -82,10 +85,12 @@ class Commits:
         store: SnapshotStore | None,
         settings: RunSettings,
         *,
+        outbox: Outbox | None = None,
         summary: RunSummary,
         tell: Callable[[RunEvent], None],
         clock: Callable[[], float],
     ) -> None:
+        self._outbox = outbox
         self._ours = ours
         self._sink = sink
         self._store = store
@@ -111,13 +116,28 @@ class Commits:
 
     def _commit_is_due(self, now: float) -> bool:
         interval_s, n_held = self._settings.commit_interval_s, self._ours.n_held()
-        if not n_held and not self._ours.to_decide():  # the interval begins with the first outcome
+        decides = self._ours.to_decide() or any(map(self._strikes_out, self._ours.owned.values()))
+        if not n_held and not decides:  # the interval begins with the first outcome
             self._committed_at = max(self._committed_at, now - interval_s)
             return False
         if not n_held:  # what people said holds from here on: nothing has to be waited for
             return True
         waited = now - self._committed_at >= interval_s
         return waited or n_held >= self._settings.commit_every_events
+
+    def _strikes_out(self, owned: OwnedPartition) -> bool:
+        """Whether people were told of what is kept as untold."""
+        kept = owned.state.decisions.untold
+        if not kept or owned.replaying or self._outbox is None:
+            return False
+        return len(self._outbox.left(owned.state.partition)) < len(kept)
+
+    def _untold(self, owned: OwnedPartition) -> Sequence[Incident]:
+        """Return what people are to be told once all that is held is durable."""
+        if self._outbox is None:
+            return ()
+        coming = [change for outcome in owned.held for change in outcome.incidents]
+        return self._outbox.left(owned.state.partition, coming)
 
     def _snapshot_is_due(self, owned: OwnedPartition, now: float) -> bool:
         events, at = owned.snapshot_at
@@ -144,8 +164,9 @@ class Commits:
             decides = owned.to_decide and commits
             if decides:
                 owned.state.decisions.decide(owned.state.next_offset)
-            if decides or (owned.held and commits):  # 1. Write
+            if decides or (commits and (owned.held or self._strikes_out(owned))):  # 1. Write
                 _refuse_to_go_back(partition, owned)
+                owned.state.decisions.keep_untold(self._untold(owned))
                 work.outcomes[partition] = list(owned.held)
                 work.offsets[partition] = owned.state.next_offset
                 self._sink.write(owned.held)
@@ -228,6 +249,8 @@ class Commits:
             self._summary.n_commits += 1
             n_events = sum(map(len, work.outcomes.values()))
             self._tell(Committed(n_events, work.committed - work.begun, work.offsets))
+            for partition, outcomes in work.outcomes.items():
+                self._ours.tell_incidents(partition, outcomes)
         for partition, piece in work.pieces.items():
             owned, saved = ours[partition], work.saved.get(partition)
             if saved is None or not saved.kept:

@@ -1,8 +1,11 @@
-"""What was decided for a partition, each with the offset from which it holds.
+"""What was decided for a partition, each with the offset from which it holds; what is untold of it.
 
 A verdict is a function of the input. What else it depends on, which schema an id named and what
 people said, gets a place in the order here: it is decided at a commit boundary, durable before any
 outcome that it changes, and found again at the same place by every replay.
+
+The same record says which changes of incidents are durable and were not told yet: as durable as
+the changes themselves, so that after a crash people are told of those, and of no others.
 """
 
 from __future__ import annotations
@@ -14,11 +17,11 @@ from typing import NamedTuple
 import msgspec
 
 from rejex_stream.encode import decode_command
-from rejex_stream.encode.incidents import position_of
+from rejex_stream.encode.incidents import decode_incidents, encode_incident, position_of
 from rejex_stream.errors import CheckpointError, ConnectorError, RejexError
 from rejex_stream.protocols import ControlLog, Heard
 from rejex_stream.run.progress import ControlUnread, RunEvent
-from rejex_stream.types import Command, CommandReply, Partition, Position, Record
+from rejex_stream.types import Command, CommandReply, Incident, Partition, Position, Record
 
 __all__ = ["Decisions", "Listening"]
 
@@ -27,6 +30,8 @@ _KEPT_SNAPSHOTS = 2  # as many as the stores keep
 MOST_KEPT = 1_000
 """So many commands are kept of a partition; more wait in the log until snapshots have passed."""
 _MOST_KNOWN = 1_000
+_MOST_UNTOLD = 500
+"""So many are kept where nobody takes them, the newest: each commit writes them again."""
 _LISTEN_AGAIN_S = 5.0
 
 
@@ -48,6 +53,7 @@ class _Kept(msgspec.Struct, array_like=True):
     orders: list[_Order]
     known: list[bytes]
     snapshots: list[int]
+    untold: list[bytes] = []  # last: earlier records end here
 
 
 class Decisions:
@@ -92,6 +98,24 @@ class Decisions:
         self._waiting: list[tuple[int, Command | CommandReply]] = []
         self._next = 0
         self._encoded: bytes | None = None
+        self._untold: tuple[Incident, ...] = ()
+        for line in self._kept.untold:
+            change = decode_incidents(line)
+            if isinstance(change, Incident):
+                self._untold += (change,)
+
+    @property
+    def untold(self) -> Sequence[Incident]:
+        """Changes of incidents that nobody is known to have been told of, in order."""
+        return self._untold
+
+    def keep_untold(self, changes: Sequence[Incident]) -> None:
+        """Have the next commit record what is untold once it is durable; O(1) if that is known."""
+        changes = tuple(changes[-_MOST_UNTOLD:])
+        if changes != self._untold:
+            self._untold = changes
+            self._kept.untold = [encode_incident(change) for change in changes]
+            self._encoded = None
 
     @property
     def schemas(self) -> bytes | None:

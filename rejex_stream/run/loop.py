@@ -49,6 +49,7 @@ from rejex_stream.run.process import quick_switching, seldom_collecting
 from rejex_stream.run.progress import (
     FitFailure,
     NothingScorable,
+    Outbox,
     PartitionLive,
     Progress,
     Retrying,
@@ -66,6 +67,8 @@ __all__ = ["RunSettings", "run"]
 
 _LONGEST_PAUSE_S = 0.05
 """Between two looks whether an awaited fit is done; other partitions wait as long for a poll."""
+_TELLING_S = 2.0
+"""So long the end of a run waits for who is told what it ended with."""
 
 _log = logging.getLogger(__name__)
 
@@ -80,6 +83,7 @@ def run(
     settings: RunSettings | None = None,
     make_monitor: Callable[[Partition], PartitionMonitor] | None = None,
     control: ControlLog | None = None,
+    outbox: Outbox | None = None,
     observers: Sequence[RunObserver] = (),
     on_progress: Callable[[Progress], None] | None = None,
     executor: FitExecutor | None = None,
@@ -108,6 +112,9 @@ def run(
         Makes a fresh monitor for a partition; its state travels with the partition.
     control
         Where people tell the pipeline things; closed at the end.
+    outbox
+        What people are still to be told of incidents, by who sees
+        :class:`~rejex_stream.run.progress.IncidentsDurable`; kept with the commits.
     observers
         See every outcome and event.
     on_progress
@@ -158,6 +165,7 @@ def run(
         make_monitor=make_monitor,
         decoder=decoder,
         control=control,
+        outbox=outbox,
         settings=settings or RunSettings(),
         observers=observers,
         on_progress=on_progress,
@@ -199,6 +207,7 @@ class _Loop:
     make_monitor: Callable[[Partition], PartitionMonitor] | None
     decoder: Decoder
     control: ControlLog | None
+    outbox: Outbox | None
     settings: RunSettings
     observers: Sequence[RunObserver]
     on_progress: Callable[[Progress], None] | None
@@ -241,6 +250,7 @@ class _Loop:
             self.sink,
             self.store,
             self.settings,
+            outbox=self.outbox,
             summary=self.summary,
             tell=self._tell,
             clock=self.clock,
@@ -308,6 +318,9 @@ class _Loop:
         done = self.stop.is_set() or ended or complaint is not None
         if done:
             self._keep(everything=True)
+            if self.outbox is not None:  # what is known to be told is not told by the next run
+                self.outbox.settle(_TELLING_S)
+                self._keep(everything=True)
         now = self.clock()
         if self.retries.is_old(now) and not self.ours.n_held():
             self.retries.succeeded()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from rejex_stream.run.partition import PartitionState
 from rejex_stream.run.progress import (
     DecisionChanged,
     EnvironmentChanged,
+    IncidentsDurable,
     PartitionClosed,
     PartitionOpened,
     Replay,
@@ -245,6 +246,20 @@ class Ownership:
             partition, offset = owned.state.partition, owned.live_from
             self._tell(DecisionChanged(partition, offset, changed.was, changed.now))
 
+        left = [
+            change
+            for change in owned.state.decisions.untold
+            if change.position.offset < owned.live_from  # else its commit did not come to be
+        ]
+        if left:
+            self._tell(IncidentsDurable(owned.state.partition, left, again=True))
+
+    def tell_incidents(self, partition: Partition, durable: Iterable[Outcome]) -> None:
+        """Tell which incidents changed in outcomes that became durable."""
+        changes = [change for outcome in durable for change in outcome.incidents]
+        if changes:
+            self._tell(IncidentsDurable(partition, changes))
+
     def waiting(self) -> list[OwnedPartition]:
         """Return the partitions that wait for a fit."""
         return [owned for owned in self.owned.values() if owned.state.n_ahead]
@@ -309,7 +324,9 @@ class Ownership:
             self._source.seek(partition, parked.state.taken_next)
             parked.paused = False
             parked.decided = None  # others may have decided without an outcome: ours is written
-            self._summary.add(parked.settle(committed))
+            durable = parked.settle(committed)
+            self._summary.add(durable)
+            self.tell_incidents(partition, durable)
             self.owned[partition] = self._parked.pop(partition)
             return
         if parked is not None:

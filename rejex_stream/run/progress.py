@@ -10,7 +10,7 @@ from rejex_stream.engine.engine import Decision
 from rejex_stream.engine.model import FitFailed
 from rejex_stream.monitor import Alarm
 from rejex_stream.outcomes import OutcomeCounts
-from rejex_stream.types import Outcome, Partition
+from rejex_stream.types import Incident, Outcome, Partition
 
 __all__ = [
     "Committed",
@@ -18,7 +18,9 @@ __all__ = [
     "DecisionChanged",
     "EnvironmentChanged",
     "FitFailure",
+    "IncidentsDurable",
     "NothingScorable",
+    "Outbox",
     "PartitionClosed",
     "PartitionLive",
     "PartitionOpened",
@@ -80,6 +82,17 @@ class Committed(NamedTuple):
     next_offsets: Mapping[Partition, int]
 
 
+class IncidentsDurable(NamedTuple):
+    """Changes of incidents are durable, in order: now people can be told.
+
+    `again`: they were durable before this process began, and nobody is known to have been told.
+    """
+
+    partition: Partition
+    incidents: Sequence[Incident]
+    again: bool = False
+
+
 class SnapshotSaved(NamedTuple):
     """The state of a partition was kept."""
 
@@ -135,6 +148,7 @@ RunEvent: TypeAlias = (
     | EnvironmentChanged
     | PartitionClosed
     | Committed
+    | IncidentsDurable
     | SnapshotSaved
     | FitFailure
     | NothingScorable
@@ -159,6 +173,18 @@ class RunObserver(Protocol):
 
     def event(self, event: RunEvent) -> None:
         """See what happened to the run itself."""
+        ...
+
+
+class Outbox(Protocol):
+    """What people are still to be told of incidents; a run keeps it with its commits."""
+
+    def left(self, partition: Partition, coming: Sequence[Incident] = ()) -> Sequence[Incident]:
+        """Return what will be untold once `coming` is durable; any thread may have taken more."""
+        ...
+
+    def settle(self, timeout_s: float) -> None:
+        """Wait until nothing is left, but no longer than that."""
         ...
 
 

@@ -30,17 +30,24 @@ def tool(*names):
 
 
 class Receiver:
-    """A real HTTP server that answers what it is told to and remembers what it got."""
+    """A real HTTP server that answers what it is told to and remembers what it got.
+
+    While `refusing` it takes nothing; `taken` is what it said it took.
+    """
 
     def __init__(self, answers=()):
-        self.got, self.answers = [], list(answers)
+        self.got, self.taken, self.answers, self.refusing = [], [], list(answers), False
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self):
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 outer.got.append((dict(self.headers), body))
-                self.send_response(outer.answers.pop(0) if outer.answers else 204)
+                status = outer.answers.pop(0) if outer.answers else 204
+                status = 503 if outer.refusing else status
+                if status < 300:
+                    outer.taken.append(body)
+                self.send_response(status)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 

@@ -14,7 +14,9 @@ from rejex_stream.operate.incidents import FLOOD_MS, FLOOD_STREAMS, Flood, OpenI
 from rejex_stream.operate.notify import Alertmanager, Webhook
 from rejex_stream.operate.telling import alert_of, event_of
 from rejex_stream.run.progress import (
+    IncidentsDurable,
     PartitionClosed,
+    PartitionLive,
     PartitionOpened,
     Progress,
 )
@@ -95,6 +97,10 @@ def watching(alertmanager=None, webhook=None):
     return _Watch(config, lambda *_: None, lambda *_: None, alertmanager, webhook)
 
 
+def durable(watch, *changes, again=False):
+    watch.event(IncidentsDurable(FARM, changes, again))
+
+
 def look(watch):
     watch.progress(Progress(0, 0, 0.0, 0, {}))
 
@@ -114,7 +120,7 @@ def test_an_incident_is_one_alert_that_fires_is_updated_and_resolved(tmp_path, r
     with alertmanager(tmp_path, receiver.url) as url:
         manager = Alertmanager(url, repeat_s=60)
         watch = watching(manager)
-        watch.outcomes(FARM, [outcome(incident())], replaying=False)
+        durable(watch, incident())
         look(watch)
         until(lambda: "farm-0-9" in alerts_at(url))
         alert = alerts_at(url)["farm-0-9"]
@@ -128,12 +134,12 @@ def test_an_incident_is_one_alert_that_fires_is_updated_and_resolved(tmp_path, r
         assert (said["channels"], said["onset"]) == ("oil", "2023-11-14T22:13:20+00:00")
         assert said["summary"].endswith("It waits for an answer.")
 
-        watch.outcomes(FARM, [outcome(incident(version=2, state=FAULT))], replaying=False)
+        durable(watch, incident(version=2, state=FAULT))
         look(watch)
         until(lambda: alerts_at(url)["farm-0-9"]["annotations"]["state"] == "fault")
         assert list(alerts_at(url)) == ["farm-0-9"], "the same alert"
 
-        watch.outcomes(FARM, [outcome(incident(version=3, state=CLOSED))], replaying=False)
+        durable(watch, incident(version=3, state=CLOSED))
         look(watch)
         until(lambda: not alerts_at(url))
         until(lambda: any(b'"resolved"' in body for _, body in receiver.got))
@@ -147,6 +153,8 @@ def test_who_takes_a_partition_over_goes_on_telling_and_who_gave_it_up_resolves(
         watch = watching(manager)
         watch.engine(FARM, _Engine(incident(version=4, state=FAULT)))
         watch.event(PartitionOpened(FARM, 5, 7, 9))
+        assert len(watch._incidents) == 0, "what is open at a snapshot may be over by now"
+        watch.event(PartitionLive(FARM, 2, 0.1))
         look(watch)
         until(lambda: "farm-0-9" in alerts_at(url))
         watch.event(PartitionClosed(FARM))
@@ -156,25 +164,71 @@ def test_who_takes_a_partition_over_goes_on_telling_and_who_gave_it_up_resolves(
 
 
 # --------------------------------------------------------------------------------- webhook
-def test_the_webhook_gets_every_state_once_and_a_replay_repeats_its_id(receiver):
+def test_the_webhook_gets_every_state_once_and_as_soon_as_it_is_durable(receiver):
     hook = Webhook(receiver.url)
     watch = watching(webhook=hook)
     changes = [incident(), incident(version=2, state=RECOVERING)]
-    for changed in [*changes, *changes]:  # seen again, after a commit that failed
-        watch.outcomes(FARM, [outcome(changed)], replaying=False)
-    again = watching(webhook=hook)  # another process, after a kill
-    for changed in changes:
-        again.outcomes(FARM, [outcome(changed)], replaying=True)
+    watch.outcomes(FARM, [outcome(one) for one in changes], replaying=False)
+    durable(watch, *changes)
+    watch.outbox.settle(PATIENCE_S)
     hook.close()
     events = [json.loads(body) for _, body in receiver.got]
-    assert [event["data"]["version"] for event in events] == [1, 2, 1, 2]
-    assert [event["id"] for event in events[2:]] == [event["id"] for event in events[:2]]
+    assert [event["data"]["version"] for event in events] == [1, 2]
     assert len({event["id"] for event in events}) == 2
     first = events[0]
     assert first["type"] == "io.github.rejex-stream.incident.v1"
     assert (first["subject"], first["source"]) == ("WT-9", "/rejex-stream/farm")
     assert first["data"]["id"] == first["data"]["position"] == "farm-0-9"
     assert first["data"]["channels"][0][0] == "oil"
+
+
+def test_what_is_left_is_what_nobody_took_and_is_told_again_with_its_id():
+    receiver = Receiver([503] * 1_000)
+    hook = Webhook(receiver.url, first_delay_s=0.01, attempts=10_000)
+    watch = watching(webhook=hook)
+    change, later = incident(), incident(version=2, state=RECOVERING)
+    durable(watch, change)
+    until(lambda: receiver.got)
+    assert watch.outbox.left(FARM, [later]) == [change, later]
+    assert watch.outbox.left(Partition("farm", 1)) == []
+    durable(watch, change, again=True)  # given up and taken back, say
+    assert watch.outbox.left(FARM) == [change], "it is on its way already"
+    receiver.answers.clear()
+    watch.outbox.settle(PATIENCE_S)
+    assert watch.outbox.left(FARM) == []
+    after = watching(webhook=hook)  # another process, after a kill
+    after.engine(FARM, _Engine(change))
+    after.event(PartitionOpened(FARM, 5, 9, 9))
+    durable(after, change, again=True)
+    after.outbox.settle(PATIENCE_S)
+    hook.close()
+    assert len({json.loads(body)["id"] for _, body in receiver.got}) == 1
+    assert hook.delivered == 2
+    receiver.close()
+
+
+def test_what_nobody_takes_is_left_no_longer_once_it_is_given_up(tmp_path):
+    kept = tmp_path / "kept.jsonl"
+    hook = Webhook("http://127.0.0.1:1/x", deadletter=kept, attempts=1)
+    watch = watching(webhook=hook)
+    durable(watch, incident())
+    watch.outbox.settle(PATIENCE_S)
+    assert watch.outbox.left(FARM) == []
+    assert len(kept.read_text().splitlines()) == 1
+    hook.close()
+
+
+def test_one_more_of_a_flood_is_not_left_and_told_again_it_is_the_flood(receiver):
+    hook = Webhook(receiver.url)
+    watch = watching(webhook=hook)
+    changes = opened(*range(FLOOD_STREAMS + 2))
+    durable(watch, *changes)
+    watch.outbox.settle(PATIENCE_S)
+    durable(watch, changes[FLOOD_STREAMS], again=True)
+    watch.outbox.settle(PATIENCE_S)
+    hook.close()
+    types = [json.loads(body)["type"].split(".")[-2] for _, body in receiver.got]
+    assert types == [*["incident"] * FLOOD_STREAMS, *["incident-flood"] * 2]
 
 
 def test_two_pipelines_events_are_not_the_same():
@@ -228,7 +282,7 @@ def test_metrics_say_what_is_open_and_how_long_it_took():
     watch.outcomes(FARM, [], replaying=False)
     assert metric(watch, "rejex_held_streams{") == ['rejex_held_streams{pipeline="farm"} 0.0']
     for changed in (incident(), incident(20), incident(30, state=ADOPTING)):
-        watch.outcomes(FARM, [outcome(changed)], replaying=False)
+        durable(watch, changed)
         watch.metrics.outcomes(FARM, [outcome(changed)], replaying=False)
     look(watch)
     assert metric(watch, 'rejex_open_incidents{pipeline="farm",state="open"}')[0].endswith(" 2.0")
@@ -237,7 +291,7 @@ def test_metrics_say_what_is_open_and_how_long_it_took():
     watch.metrics.outcomes(FARM, [outcome(over)], replaying=True)
     assert not metric(watch, 'rejex_incident_changes_total{pipeline="farm",sensor_group="",'
                              'state="closed"}'), "what is replayed was counted"  # fmt: skip
-    watch.outcomes(FARM, [outcome(over)], replaying=False)
+    durable(watch, over)
     watch.metrics.outcomes(FARM, [outcome(over)], replaying=False)
     look(watch)
     assert metric(watch, 'rejex_open_incidents{pipeline="farm",state="open"}')[0].endswith(" 1.0")

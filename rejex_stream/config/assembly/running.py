@@ -25,7 +25,7 @@ from rejex_stream.monitor import Alarm, MonitorConfig
 from rejex_stream.operate.health import Health, HealthServer
 from rejex_stream.operate.incidents import OpenIncidents
 from rejex_stream.operate.metrics import RunMetrics
-from rejex_stream.operate.notify import Alertmanager, Webhook
+from rejex_stream.operate.notify import Alertmanager, Webhook, WebhookOutbox
 from rejex_stream.operate.telling import Told, alert_of, event_of, log_incident
 from rejex_stream.protocols import FitExecutor, Source
 from rejex_stream.rejection.coin import Coin
@@ -34,8 +34,10 @@ from rejex_stream.run.executors import InlineExecutor, ProcessFitExecutor, Threa
 from rejex_stream.run.monitors import PartitionMonitor, log_alarm
 from rejex_stream.run.parts import PartitionEngine
 from rejex_stream.run.progress import (
+    IncidentsDurable,
     NothingScorable,
     PartitionClosed,
+    PartitionLive,
     PartitionOpened,
     Progress,
     Retrying,
@@ -256,6 +258,7 @@ def run_pipeline(
             settings=settings,
             make_monitor=watch.monitor if config.monitor.enabled else None,
             control=edges.control,
+            outbox=watch.outbox,
             observers=everybody,
             on_progress=progress,
             executor=executor,
@@ -327,6 +330,7 @@ class _Watch:
         self._pipeline, self._console_url = config.pipeline.name, config.alerts.console_url
         self._on_alarm, self._on_incident = on_alarm, on_incident
         self._alertmanager, self._webhook = alertmanager, webhook
+        self.outbox = None if webhook is None else WebhookOutbox(webhook)
         self._incidents = OpenIncidents()
         self._engines: dict[Partition, PartitionEngine] = {}
         self._monitors: dict[Partition, PartitionMonitor] = {}
@@ -393,23 +397,21 @@ class _Watch:
     def outcomes(
         self, partition: Partition, outcomes: Sequence[Outcome], *, replaying: bool
     ) -> None:
-        """Tell of the incidents that changed; what is replayed may not have been told before."""
-        for outcome in outcomes:
-            for incident in outcome.incidents:
-                told = self._incidents.changed(incident)
-                if told is not None:
-                    self._tell(told)
-                if not replaying:
-                    self._on_incident(incident)
+        """See outcomes; people are told of what they changed once that is durable."""
 
     def event(self, event: RunEvent) -> None:
-        """Learn what is open in a partition that is ours now; let go of one that is not.
+        """Tell of incidents that changed; learn what is open in a partition once it is live.
 
-        What the run itself raises is passed on.
+        Before that its state is one of the past: what is open there may be over since. What the
+        run itself raises is passed on.
         """
-        if isinstance(event, PartitionOpened):
-            for incident in self._engines[event.partition].open_incidents():
-                self._incidents.changed(incident)
+        if isinstance(event, IncidentsDurable):
+            for incident in event.incidents:
+                self._changed(incident, again=event.again)
+        if isinstance(event, PartitionOpened) and event.next_offset >= event.live_from:
+            self._learn_open(event.partition)
+        if isinstance(event, PartitionLive):
+            self._learn_open(event.partition)
         if isinstance(event, PartitionClosed):
             self._monitors.pop(event.partition, None)
             self._engines.pop(event.partition, None)
@@ -418,6 +420,17 @@ class _Watch:
             self._nothing_scorable = event.alarm
             if event.alarm is not None:
                 self._tell(event.alarm)
+
+    def _learn_open(self, partition: Partition) -> None:
+        for incident in self._engines[partition].open_incidents():
+            self._incidents.changed(incident)
+
+    def _changed(self, incident: Incident, *, again: bool) -> None:
+        self._on_incident(incident)
+        look = self._incidents.told_as if again else self._incidents.changed
+        told = look(incident)
+        if told is not None and self.outbox is not None:
+            self.outbox.tell(incident, event_of(told, self._pipeline))
 
 
 def open_webhook(alerts: Alerts) -> Webhook | None:

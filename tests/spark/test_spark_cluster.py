@@ -151,7 +151,8 @@ def test_an_executor_dies_and_the_topics_hold_what_a_worker_writes(tmp_path, boo
         assert written(kafka, settings["many"]) == written(kafka, settings["alone"])
         assert kafka.committed(settings["many"]) == kafka.committed(settings["alone"])
         by_two = tmp_path / "by-two.toml"
-        by_two.write_text(paths["alone"].read_text().replace("window = ", "window = 1"))
+        text = paths["alone"].read_text()
+        by_two.write_text(text.replace("contamination = 0.05", "contamination = 0.1"))
         replay = [*REJEX, "replay", str(paths["alone"]), "--config", str(by_two)]
         here = json.loads(subprocess.check_output([*replay, "--output", "json"]))
         where = ["--master", "local[2]", "--conf", f"spark.jars={cluster.connector_jars()}"]

@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Self
 
 from rejex_connectors.kafka import KafkaSettings
 from rejex_connectors.kafka.reading import asking
@@ -137,7 +138,7 @@ class Workers:
         self.start(name)
         return killed_at
 
-    def __enter__(self) -> Workers:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from rejex_stream.run.partition import PartitionState
 from rejex_stream.types import Outcome, Position, Record, Verdict
 
@@ -83,6 +85,23 @@ class Differences:
             self.figures += 1
         if one[1:] != other[1:]:
             self.other += 1
+
+    def plain(self) -> bytes:
+        """Return it for another process, which may be on another machine."""
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def of_plain(cls, plain: bytes) -> Differences:
+        """Read what :meth:`plain` wrote.
+
+        Examples
+        --------
+        >>> found = Differences(records=1, labels=Counter({("normal", "normal"): 1}))
+        >>> Differences.of_plain(found.plain()) == found
+        True
+        """
+        # Counters are dicts on the way.
+        return msgspec.msgpack.decode(plain, type=cls, dec_hook=lambda to, found: to(found))
 
     def join(self, more: Differences) -> None:
         """Take over what another process has found in other streams."""

@@ -21,7 +21,9 @@ from rejex_stream.types import Position, Reading, Record
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["NO_TIME", "OUTCOMES", "decoded", "refused", "verdicts"]
+__all__ = ["KEY", "NO_TIME", "OUTCOMES", "decoded", "decoder_of", "refused", "taken", "verdicts"]
+
+KEY = ("topic", "partition", "stream")
 
 OUTCOMES = (
     "topic string, partition int, offset long, place int, output string, to int, key binary, "
@@ -85,21 +87,28 @@ def verdicts(
     refused(config)
     recipe = Recipe(uuid.uuid4().hex, config, dict(partitions) if partitions else None, told)
     whole = told is not None or by_partition(config)
+    rows = taken(records, config, header, whole=whole)
+    return rows.groupBy(*KEY).transformWithStateInPandas(
+        KeyedStates(recipe), OUTCOMES, "Append", "None",
+        initialState=None if states is None else states.groupBy(*KEY),
+    )  # fmt: skip
+
+
+def taken(records: DataFrame, config: Config, header: bytes, *, whole: bool) -> DataFrame:
+    """Decode records, as :func:`verdicts` wants them: a row each, with its :data:`KEY`.
+
+    That is the stream, or where `whole` partitions are judged, the partition.
+    """
 
     def decode(batches: Iterator[Any]) -> Iterator[Any]:
         return decoded(batches, config, header, whole=whole)
 
     there = set(records.columns)
-    taken = records.selectExpr(
+    return records.selectExpr(
         "topic", "partition", "offset", "key", "value",
         f"coalesce({_time(there)}, {NO_TIME}L) as timestamp_ms",
         "headers" if "headers" in there else f"cast(null as {_HEADERS}) as headers",
     ).mapInArrow(decode, _DECODED)  # fmt: skip
-    key = ("topic", "partition", "stream")
-    return taken.groupBy(*key).transformWithStateInPandas(
-        KeyedStates(recipe), OUTCOMES, "Append", "None",
-        initialState=None if states is None else states.groupBy(*key),
-    )  # fmt: skip
 
 
 def _time(columns: set[str]) -> str:
@@ -136,11 +145,11 @@ def decoded(batches: Iterator[Any], config: Config, header: bytes, *, whole: boo
     """Decode Arrow batches of records; what is read travels with the record. O(records)."""
     import pyarrow as pa
 
-    decode = _decoder(config, header).decode
+    decode = decoder_of(config, header).decode
     encode = msgspec.msgpack.Encoder().encode
     for batch in batches:
         streams: list[str] = []
-        taken: list[bytes] = []
+        bodies: list[bytes] = []
         columns = [column.to_pylist() for column in batch.columns]
         for topic, partition, offset, key, value, time_ms, headers in zip(*columns, strict=True):
             record = Record(
@@ -153,13 +162,13 @@ def decoded(batches: Iterator[Any], config: Config, header: bytes, *, whole: boo
             item = decode(record)
             if isinstance(item, Reading):
                 streams.append("" if whole else item.stream_key)
-                taken.append(encode(Taken(record, item, None)))
+                bodies.append(encode(Taken(record, item, None)))
             else:
                 streams.append("")
-                taken.append(encode(Taken(record, None, item)))
+                bodies.append(encode(Taken(record, None, item)))
         names = ["topic", "partition", "offset", "stream", "taken"]
         yield pa.RecordBatch.from_arrays(
-            [*batch.columns[:3], pa.array(streams, pa.string()), pa.array(taken, pa.binary())],
+            [*batch.columns[:3], pa.array(streams, pa.string()), pa.array(bodies, pa.binary())],
             names,
         )
 
@@ -171,7 +180,8 @@ class _Header:
         self.header = header
 
 
-def _decoder(config: Config, header: bytes) -> Decoder:
+def decoder_of(config: Config, header: bytes) -> Decoder:
+    """Make a decoder in a process that has the header of a file and not the file."""
     if config.input.kind == "kafka":
         return JsonDecoder(config.input.mapping())
     source: Any = _Header(header)

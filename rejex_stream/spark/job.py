@@ -31,10 +31,13 @@ from rejex_stream.spark.told import Told
 from rejex_stream.types import Partition
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from rejex_connectors.kafka.settings import KafkaSettings
 
-__all__ = ["SparkJob", "kept_by_job", "run_on_spark"]
+__all__ = [
+    "SparkJob", "cause", "history_of", "kept_by_job", "require_extra", "run_on_spark", "session",
+    "with_connector",
+]  # fmt: skip
 
 _UNHEARD = (
     "{where} holds commands of people, which are heard on Spark with --control alone: without it, "
@@ -88,7 +91,7 @@ def run_on_spark(config: Config, job: SparkJob, stop: threading.Event) -> dict[s
     ConnectorError
         If an edge fails; Spark repeats what is not durable when the job is started again.
     """
-    _require_extra()
+    require_extra()
     refused(config)
     if config.input.kind == "kafka":
         return _run_topics(config, job, stop)
@@ -105,12 +108,13 @@ def kept_by_job(checkpoint: str) -> dict[Partition, tuple[int, dict[str, bytes]]
     CheckpointError
         If the states make no snapshot.
     """
-    _require_extra()
+    require_extra()
     with session(SparkJob("local[2]", checkpoint), "rejex-stream state") as spark:
         return kept_on_spark(spark, checkpoint)
 
 
-def _require_extra() -> None:
+def require_extra() -> None:
+    """Refuse to begin where a package is missing, by its name."""
     from importlib import import_module
 
     for name in _NEEDED:
@@ -235,12 +239,7 @@ def _run_topics(config: Config, job: SparkJob, stop: threading.Event) -> dict[st
     from rejex_connectors.kafka.snapshots import AloneSink
     from rejex_connectors.spark.sink import KafkaBatches
 
-    settings = kafka_settings(config)
-    if settings.security.protocol != "PLAINTEXT":
-        raise ConfigError(
-            f"kafka.security.protocol = {settings.security.protocol!r} is not spoken on Spark yet: "
-            "expected PLAINTEXT; `rejex-stream run` speaks it."
-        )
+    settings = _settings(config)
     folder = job.checkpoint or config.state.folder
     if folder is None:
         raise ConfigError("where Spark keeps its state is not said: give --checkpoint.")
@@ -259,7 +258,7 @@ def _run_topics(config: Config, job: SparkJob, stop: threading.Event) -> dict[st
     inputs = [p for topic in topics.input for p in partitions_of(settings, topic)]
     if not inputs:
         raise ConfigError(f"input.topics: {', '.join(topics.input)}: no such topic.")
-    with session(_with_connector(job), config.pipeline.name) as spark:
+    with session(with_connector(job), config.pipeline.name) as spark:
         start: str = settings.start
         begins: Mapping[Partition, Begin] = {}
         if not begun(spark, checkpoint):
@@ -267,16 +266,8 @@ def _run_topics(config: Config, job: SparkJob, stop: threading.Event) -> dict[st
             begins = of_worker(config, obeys=job.control)
             start = _start(settings, inputs, begins)
         states = rows_of(spark, begins, whole=_way(config, job) == "partitions")
-        records = (
-            spark.readStream.format("kafka")
-            .option("kafka.bootstrap.servers", settings.bootstrap_servers)
-            .option("subscribe", ",".join(topics.input))
-            .option("startingOffsets", start)
-            .option("kafka.isolation.level", "read_committed")
-            .option("includeHeaders", "true")
-            .option("maxOffsetsPerTrigger", str(job.batch_events))
-            .load()
-        )
+        read = spark.readStream.option("maxOffsetsPerTrigger", str(job.batch_events))
+        records = _topics(read, settings).option("startingOffsets", start).load()
         out = verdicts(records, config, partitions=counts, told=told, states=states)
         tasks = min(len(inputs), job.shuffle_partitions)
         write = KafkaBatches(settings, tasks, *([] if told is None else [told.at_commit]))
@@ -287,12 +278,43 @@ def _run_topics(config: Config, job: SparkJob, stop: threading.Event) -> dict[st
     return write.counts
 
 
+def history_of(spark: SparkSession, config: Config) -> DataFrame:
+    """Return all that the topics of the input hold now.
+
+    Raises
+    ------
+    ConfigError
+        If the brokers want what is not spoken on Spark.
+    """
+    return _topics(spark.read, _settings(config)).load()
+
+
+def _settings(config: Config) -> KafkaSettings:
+    settings = kafka_settings(config)
+    if settings.security.protocol != "PLAINTEXT":
+        raise ConfigError(
+            f"kafka.security.protocol = {settings.security.protocol!r} is not spoken on Spark yet: "
+            "expected PLAINTEXT; `rejex-stream run` speaks it."
+        )
+    return settings
+
+
+def _topics(read: Any, settings: KafkaSettings) -> Any:  # noqa: ANN401 - Spark's, of two classes
+    return (
+        read.format("kafka")
+        .option("kafka.bootstrap.servers", settings.bootstrap_servers)
+        .option("subscribe", ",".join(settings.topics.input))
+        .option("kafka.isolation.level", "read_committed")
+        .option("includeHeaders", "true")
+    )
+
+
 def _way(config: Config, job: SparkJob) -> str:
     """Name the part of a checkpoint by what its states are of: one would not be another's."""
     return "partitions" if job.control or by_partition(config) else "streams"
 
 
-def _with_connector(job: SparkJob) -> SparkJob:
+def with_connector(job: SparkJob) -> SparkJob:
     """Have Spark fetch its connector, unless it is told where the jars are."""
     from pyspark import __version__
 
@@ -338,7 +360,7 @@ def _until_done(stream: Any, wait: Callable[[Any], object], stop: threading.Even
         if error is None:
             return
         if not again or _SLOW not in str(error):
-            raise ConnectorError(f"Spark: {_cause(str(error))}") from error
+            raise ConnectorError(f"Spark: {cause(str(error))}") from error
 
 
 def _until_ended(
@@ -371,7 +393,7 @@ def _until_ended(
     return found
 
 
-def _cause(told: str) -> str:
+def cause(told: str) -> str:
     """Return the sentence of ours in what Spark tells, or else its first line."""
     lines = told.strip().splitlines()
     ours = [line for line in lines if line.startswith("rejex_stream.errors.")]

@@ -48,6 +48,7 @@ WAYS = {
     "apart": {},
     "shared budget": {"budget": HELD},
     "groups by a field": {"grouped": 'group = "g"'},
+    "modes of a sensor": {"grouped": 'mode = "m"'},
     "forgetting": {"state": "[state]\nforget_after = 40"},
     "planned work": {
         "state": "[[calendar]]\nbegin = 1970-01-01T00:20:00Z\nend = 1970-01-01T00:25:00Z"
@@ -101,6 +102,7 @@ def feed(n=2_400):
     rng = random.Random(11)
     for i in range(n):
         body = {"t": 1000 * i, "id": f"s{i % 5}", "g": f"g{i % 2}", "flow": rng.gauss(10, 1)}
+        body["m"] = ("load", "idle")[i // 400 % 2]
         if i > 0.7 * n and i % 5 == 0:
             body["flow"] += 9
         if 600 < i < 1_300 and i % 5 == 1:
@@ -184,6 +186,7 @@ def test_any_cut_and_order_on_any_machine_gives_the_same_lines(way, monkeypatch)
     assert {"verdicts", "review", "deadletter"} <= {role for role, _ in expected}
     assert by_partition(config) == (way not in {"apart", "planned work"})
     assert any(b'"planned":true' in line for _, line in expected) == (way == "planned work")
+    assert any(b'"mode":"idle"' in line for _, line in expected) == (way == "modes of a sensor")
     for seed in (1, 2):
         assert by_keys(config, records, random.Random(seed)) == expected
 

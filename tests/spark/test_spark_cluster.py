@@ -150,6 +150,14 @@ def test_an_executor_dies_and_the_topics_hold_what_a_worker_writes(tmp_path, boo
                 job.kill()
         assert written(kafka, settings["many"]) == written(kafka, settings["alone"])
         assert kafka.committed(settings["many"]) == kafka.committed(settings["alone"])
+        by_two = tmp_path / "by-two.toml"
+        text = paths["alone"].read_text()
+        by_two.write_text(text.replace("contamination = 0.05", "contamination = 0.1"))
+        replay = [*REJEX, "replay", str(paths["alone"]), "--config", str(by_two)]
+        here = json.loads(subprocess.check_output([*replay, "--output", "json"]))
+        where = ["--master", "local[2]", "--conf", f"spark.jars={cluster.connector_jars()}"]
+        assert json.loads(subprocess.check_output([*replay, "--output", "json", *where])) == here
+        assert (here["records"], here["changed"] > 0) == (N, True)
 
 
 def test_what_people_say_is_durable_with_what_it_follows(tmp_path, bootstrap):

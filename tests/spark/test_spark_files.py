@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
@@ -235,3 +236,40 @@ def test_state_goes_to_a_job_and_back_and_nothing_is_judged_again(tmp_path):
     subprocess.run(program("run", two), check=True)
     same(tmp_path / "run", tmp_path / "two")
     assert b'"state":"open"' in (tmp_path / "run" / "incidents.jsonl").read_bytes()
+
+
+def test_modes_of_a_sensor_have_the_references_that_a_worker_gives_them(tmp_path):
+    header, *rows = feed(tmp_path / "plain.csv", sensors=2, n=3_000).read_text().splitlines()
+    source = tmp_path / "feed.csv"
+    modes = [f"{row},{('idle', 'load')[i // 500 % 2]}" for i, row in enumerate(rows)]
+    source.write_text("\n".join([f"{header},mode", *modes, ""]))
+    for name, command in (("run", lambda path: program("run", path)), ("spark", on_spark)):
+        path = config(tmp_path / name, source)
+        path.write_text(path.read_text().replace('sensor = "id"', 'sensor = "id"\nmode = "mode"'))
+        subprocess.run(command(path), check=True)
+    same(tmp_path / "run", tmp_path / "spark")
+    assert b'"mode":"load"' in (tmp_path / "spark" / "verdicts.jsonl").read_bytes()
+
+
+ALONE = "[hold]"
+TOGETHER = "[state]\nforget_after = 3600\n[hold]"
+
+
+@pytest.mark.parametrize("more", [ALONE, TOGETHER], ids=["streams", "partitions"])
+def test_a_history_is_judged_anew_as_by_one_process(tmp_path, more):
+    """By another band, and another idea of what a sensor is called."""
+    source = feed(tmp_path / "feed.csv", sensors=5, n=9_000)
+    old, new = config(tmp_path / "old", source), config(tmp_path / "new", source)
+    old.write_text(old.read_text().replace("[hold]", more))
+    changed = old.read_text().replace("contamination = 0.03", "contamination = 0.06")
+    if more is TOGETHER:  # so that both read each record themselves
+        changed = changed.replace('["flow", "pressure"]', '["pressure"]')
+    new.write_text(changed)
+    since = datetime.fromtimestamp(1_700_000_000 + 600 * 60, UTC).isoformat()
+    command = program("replay", old, "--config", new, "--since", since, "--output", "json")
+    here = json.loads(subprocess.check_output(command))
+    there = json.loads(subprocess.check_output([*command, "--master", "local[2]"]))
+    assert there == here
+    assert here["records"] > 5_900
+    assert here["changed"] > 50
+    assert sorted(os.listdir(tmp_path / "old")) == ["pumps.toml"]

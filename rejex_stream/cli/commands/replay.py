@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 from threadpoolctl import threadpool_limits
 
+from rejex_stream.cli.commands.spark import ConfOption, settings_of
 from rejex_stream.cli.show import As, AsOption, print_facts, print_json, print_table, share
 from rejex_stream.config import Config, load_config
 from rejex_stream.config.assembly import (
@@ -31,6 +32,8 @@ from rejex_stream.decode import Decoder
 from rejex_stream.errors import ConfigError
 from rejex_stream.plan.differences import Differences, compare
 from rejex_stream.run.process import seldom_collecting
+from rejex_stream.spark.job import SparkJob
+from rejex_stream.spark.replayed import differences_on_spark
 from rejex_stream.types import Invalid, Partition, Reading, Record
 
 __all__ = ["replay"]
@@ -38,7 +41,7 @@ __all__ = ["replay"]
 _BATCH = 5_000
 
 
-def replay(
+def replay(  # noqa: PLR0917 - options of a program
     config: Annotated[Path, typer.Argument(help="The config of the history, a TOML file.")],
     new: Annotated[
         Path | None, typer.Option("--config", help="Another config to judge by; its input is that.")
@@ -47,7 +50,16 @@ def replay(
         str | None,
         typer.Option(help="Compare from this event time on, ISO 8601; UTC if it says none."),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that share the streams.")] = 1,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Processes that share the streams, or tasks on Spark; by default 1, or 8."
+        ),
+    ] = None,
+    master: Annotated[
+        str | None, typer.Option(help="Judge on Spark: local[2], spark://HOST:7077, ...")
+    ] = None,
+    conf: ConfOption = None,
     output: AsOption = As.TABLE,
 ) -> None:
     """Judge a history anew, by a config and by another one, and show what would be different.
@@ -56,7 +68,7 @@ def replay(
     depend on what went before; what is compared begins with --since. Without --config the config is
     compared with itself: no difference.
     """
-    one = load_config(config)
+    one = _whole(load_config(config))
     other = one if new is None else _reading_the_same(load_config(new), one)
     for each in (one, other):
         if each.input.format in REGISTRY_FORMATS:
@@ -67,12 +79,18 @@ def replay(
     shared = (
         by_partition(one) or by_partition(other) or one.input.mapping() != other.input.mapping()
     )
-    if workers > 1 and shared:
+    if master is not None:
+        job = SparkJob(master, None, shuffle_partitions=workers or 8, conf=settings_of(conf))
+        found = differences_on_spark(one, other, since_ms, job, whole=shared)
+    elif conf:
+        raise ConfigError("--conf is a setting of Spark: give --master, too.")
+    elif workers is not None and workers > 1 and shared:
         raise ConfigError(
             f"--workers {workers}: the streams of these configs share something (a budget, a time "
-            "to forget, groups), or their keys differ: leave it out."
+            "to forget, groups, modes), or their keys differ: leave it out."
         )
-    found = _judged(one, other, since_ms, workers)
+    else:
+        found = _judged(one, other, since_ms, workers or 1)
     if output is As.JSON:
         print_json(_as_plain(found))
     else:
@@ -87,6 +105,12 @@ def _time(given: str) -> int:
             f"--since {given!r}: expected a time in ISO 8601, e.g. 2026-01-31T00:00."
         ) from None
     return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _whole(config: Config) -> Config:
+    """Let a history end where its file ends."""
+    whole = config.input.model_copy(update={"follow": False})
+    return config.model_copy(update={"input": whole})
 
 
 def _reading_the_same(new: Config, old: Config) -> Config:
@@ -145,9 +169,8 @@ def _histories(
 ) -> Iterator[tuple[Partition, tuple[Decoder, Decoder], Iterator[Record]]]:
     """Yield the partitions of the history, how each config reads it, and its records in order."""
     if one.input.kind == "file":
-        whole = one.model_copy(update={"input": one.input.model_copy(update={"follow": False})})
-        source = open_source(whole)
-        decoders = file_decoder(whole, source), file_decoder(other, source)
+        source = open_source(one)
+        decoders = file_decoder(one, source), file_decoder(other, source)
         yield source.partition, decoders, records_of(source)
         return
     from rejex_connectors.kafka.reading import partitions_of, read_partition

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
@@ -15,7 +16,11 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import logging_to_stderr
 from rejex_stream.spark.job import SparkJob, run_on_spark
 
-__all__ = ["spark"]
+__all__ = ["ConfOption", "settings_of", "spark"]
+
+ConfOption: TypeAlias = Annotated[
+    list[str] | None, typer.Option(help="A setting of Spark, NAME=VALUE; may be repeated.")
+]
 
 
 def spark(  # noqa: PLR0917 - options of a program
@@ -44,9 +49,7 @@ def spark(  # noqa: PLR0917 - options of a program
             help="Hear commands of people; partitions are then judged whole, each by one."
         ),
     ] = False,
-    conf: Annotated[
-        list[str] | None, typer.Option(help="A setting of Spark, NAME=VALUE; may be repeated.")
-    ] = None,
+    conf: ConfOption = None,
     output: AsOption = As.TABLE,
 ) -> None:
     """Run a pipeline on Spark until its input ends; Ctrl-C or SIGTERM stops it.
@@ -63,7 +66,7 @@ def spark(  # noqa: PLR0917 - options of a program
         shuffle_partitions,
         available_now,
         control,
-        dict(map(_setting, conf or ())),
+        settings_of(conf),
     )
     log = settings.logging
     with logging_to_stderr(log.level, log.format, log.libraries), stopping(stop):
@@ -77,8 +80,18 @@ def spark(  # noqa: PLR0917 - options of a program
     )
 
 
-def _setting(given: str) -> tuple[str, str]:
-    name, equals, value = given.partition("=")
-    if not equals or not name.startswith("spark."):
-        raise ConfigError(f"--conf {given!r}: expected spark.NAME=VALUE.")
-    return name, value
+def settings_of(conf: Sequence[str] | None) -> dict[str, str]:
+    """Read what ``--conf`` was given.
+
+    Raises
+    ------
+    ConfigError
+        If one is no setting of Spark.
+    """
+    found = {}
+    for given in conf or ():
+        name, equals, value = given.partition("=")
+        if not equals or not name.startswith("spark."):
+            raise ConfigError(f"--conf {given!r}: expected spark.NAME=VALUE.")
+        found[name] = value
+    return found

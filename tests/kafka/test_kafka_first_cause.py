@@ -48,6 +48,9 @@ class Member:
     def joined(self) -> bool:
         return True
 
+    def member(self) -> str:
+        return "one"
+
     def committed(self, partition: Partition, timeout_s: float) -> Place | None:
         return self._script.committed
 

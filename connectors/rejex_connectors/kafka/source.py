@@ -91,6 +91,8 @@ class KafkaSource:
         """Have the library read what was sought; what it is about to read is noted first."""
         begun = [(p, offset) for p, offset in self._to_begin.items() if p in self._announced]
         self._to_begin.clear()
+        if not begun:  # as in nearly every poll
+            return
         owned, resort = self._announced, self._resort
         new = {p for p, _ in begun if resort.is_new(p)}
         resort.member = self.consumer.member()

@@ -175,6 +175,14 @@ class Source(Protocol):
         """Deliver nothing of `partition` until :meth:`seek` says where to go on."""
         ...
 
+    def note_waiting(self, partition: Partition, *, waits: bool) -> None:
+        """Know that what was delivered of `partition` waits for a fit, or waits no longer.
+
+        A process that ends meanwhile has not ended by a record of it. Asked between two polls,
+        when nothing is being committed.
+        """
+        ...
+
     def rewind(self) -> None:
         """Begin again from what is durable, after a failed commit or an abort.
 

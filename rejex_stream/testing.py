@@ -149,6 +149,9 @@ class ListSource:
         """Deliver nothing of `partition` until the next :meth:`seek`."""
         del self._at[partition]
 
+    def note_waiting(self, partition: Partition, *, waits: bool) -> None:
+        """Do nothing: no end of a process is held against a record."""
+
     def rewind(self) -> None:
         """Report every partition as lost and assigned anew."""
         self._changes = []

@@ -298,6 +298,7 @@ class _Loop:
             self.to_rewind = False
         self.ours.hold_back(self.settings.max_poll_records)
         waiting = self._give_fits_time()
+        self.ours.note_waits()
         try:
             wait_s = 0.0 if waiting else self.commits.poll_wait_s()
             records = self.source.poll(self.max_records, wait_s)
@@ -355,7 +356,7 @@ class _Loop:
         begun = self.clock()
         for partition, owned in self.ours.owned.items():
             batch = by_partition.get(partition, [])
-            if batch or owned.state.n_ahead:
+            if batch or (owned.state.n_ahead and not owned.idle):
                 self._advance(owned, batch)
         took = self.clock() - begun
         # Batches are cut to a length in time: a stop, a commit or a rebalance need not wait long.

@@ -127,6 +127,8 @@ class OwnedPartition:
         Clock when it met a fit that it has to wait for, if it waits.
     paused
         Whether the source holds its records back.
+    idle
+        Whether it waits with nothing to commit, as the source knows.
     decided
         What was decided, as far as it is known to be durable.
     """
@@ -141,6 +143,7 @@ class OwnedPartition:
     held: list[Outcome] = field(default_factory=list)
     waits_since: float | None = None
     paused: bool = False
+    idle: bool = False
     decided: bytes | None = None
     saving: tuple[int, float] = (0, 0.0)
 
@@ -279,6 +282,17 @@ class Ownership:
                 owned.paused = False
                 self._source.seek(partition, owned.state.taken_next)
 
+    def note_waits(self) -> None:
+        """Have the source know which partitions wait for a fit, with all else made durable.
+
+        What is idle is judged only after this was asked again, when it need not wait any longer.
+        """
+        for partition, owned in self.owned.items():
+            idle = bool(owned.state.n_ahead and not owned.held and not owned.state.goes_on)
+            if idle != owned.idle:
+                self._source.note_waiting(partition, waits=idle)
+                owned.idle = idle
+
     def n_held(self) -> int:
         """Count the outcomes that are not durable yet."""
         return sum(len(owned.held) for owned in self.owned.values())
@@ -322,7 +336,7 @@ class Ownership:
         if parked is not None and self._stands(parked, committed):
             # State is a function of the input: whoever committed, this is the state.
             self._source.seek(partition, parked.state.taken_next)
-            parked.paused = False
+            parked.paused = parked.idle = False
             parked.decided = None  # others may have decided without an outcome: ours is written
             durable = parked.settle(committed)
             self._summary.add(durable)

@@ -115,6 +115,11 @@ class PartitionState:
         return len(self._ahead)
 
     @property
+    def goes_on(self) -> bool:
+        """Whether the record to be judged next is there, and its fit need not be waited for."""
+        return bool(self._ahead) and self._ready(1) == 1
+
+    @property
     def judged_next(self) -> int:
         """Offset of the record to be judged next, as far as it is known: gaps end with it."""
         return self._ahead[0][0].position.offset if self._ahead else self.next_offset

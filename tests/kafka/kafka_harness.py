@@ -31,6 +31,7 @@ from rejex_stream.decode import JsonDecoder
 from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.engine.checkpoint import seal, unseal
 from rejex_stream.engine.engine import Decision, Restored
+from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.engine.stream import StreamSnapshot, StreamView
 from rejex_stream.protocols import BatchDetector, FitExecutor, Scorer
 from rejex_stream.rejection.budget import RejectionPolicy
@@ -59,6 +60,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 MAPPING = FieldMapping(["v"], sensor="sensor", time="t")
 IN_MODES = FieldMapping(["v"], sensor="sensor", time="t", mode="m")
+SCHEDULE = RefitSchedule(first_fit_events=100, refit_every_events=150)
 RUN = RunSettings(
     commit_interval_s=0.1,
     snapshot_every_events=300,
@@ -209,7 +211,9 @@ class Kafka:
         offsets = found.get(settings.group, {})
         return {Partition(*tp): o.offset for tp, o in offsets.items()}
 
-    def set_back(self, settings: KafkaSettings, partition: Partition, offset: int) -> None:
+    def set_back(
+        self, settings: KafkaSettings, partition: Partition, offset: int, note: str = ""
+    ) -> None:
         """Reset the group's offset of a partition, as an operator would; nobody may be running."""
         consumer = KafkaConsumer(
             bootstrap_servers=self.bootstrap,
@@ -220,7 +224,7 @@ class Kafka:
         tp = TopicPartition(*partition)
         until(lambda: self.is_empty(settings.group), "the group is empty")
         consumer.assign([tp])
-        consumer.commit({tp: OffsetAndMetadata(offset, "", -1)})
+        consumer.commit({tp: OffsetAndMetadata(offset, note, -1)})
         consumer.close(autocommit=False)
 
     def is_empty(self, group: str) -> bool:
@@ -387,7 +391,6 @@ def make_engine(
         return lambda partition, fits: Obedient(**options)
     from rejex_stream.detectors import make_detector
     from rejex_stream.engine import Engine, EngineSpec
-    from rejex_stream.engine.refit import RefitSchedule
     from rejex_stream.features import FeatureSpec
 
     detector = make_detector(kind)
@@ -399,7 +402,7 @@ def make_engine(
         FeatureSpec(("v",)),
         RejectionPolicy(0.1, tolerance=tolerance),
         window=100,
-        schedule=RefitSchedule(first_fit_events=100, refit_every_events=150),
+        schedule=SCHEDULE,
         modes=modes,
     )
     return lambda partition, fits: Engine(spec, fits)

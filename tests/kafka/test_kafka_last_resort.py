@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from kafka.errors import KafkaError
-from kafka_harness import Kafka, Worker, Workers
+from kafka_harness import SCHEDULE, Kafka, Worker, Workers, assert_exactly, feed, next_offsets
 from raw_batches import Raw, batch, produce
 from rejex_connectors.kafka import KafkaSettings
 from rejex_connectors.kafka.guards.lastresort import ENDS, FEW, LastResort, Note
@@ -145,6 +145,37 @@ def test_a_partition_that_moves_between_workers_is_held_against_no_record(
         assert sorted(note.ends for note in notes()) == [0, 1]
 
 
+@pytest.mark.parametrize("client", CLIENTS)
+def test_kills_while_a_record_waits_for_a_fit_are_not_held_against_it(
+    kafka: Kafka, tmp_path: Path, client: str
+) -> None:
+    """Whoever kills workers from outside hits the one that waits longest, again and again."""
+    settings = kafka.settings(partitions=1, client=client)
+    records = feed(settings, 300, sensors=1, partitions=1, poison_share=0.0)
+    kafka.fill(settings, records)
+    endless = {"kind": "HBOS", "fit_s": 900.0}
+    where = Partition(settings.topics.input[0], 0)
+    waits_at = SCHEDULE.first_fit_events + SCHEDULE.refit_lag_events
+    with Workers(tmp_path) as workers:
+        first = workers.start(settings, engine=endless)
+        until(lambda: kafka.committed(settings) == {where: waits_at}, lambda: first.output)
+        assert first.terminate() == 0, first.output
+        note = Note(by="gone", in_hand=1)  # as after ends that nobody can explain
+        kafka.set_back(settings, where, waits_at, note.text())
+        for _ in range(ENDS + 1):
+            worker = workers.start(settings, engine=endless)
+            until(lambda: "waits for a fit" in worker.output, lambda: worker.output)  # noqa: B023
+            laid_down = Note.of(note_at(kafka, settings))
+            assert (laid_down.by, laid_down.in_hand) == ("", 1)
+            worker.kill()
+        quick = workers.start(settings, engine={"kind": "HBOS", "fit_s": 0.5})
+        until(lambda: kafka.committed(settings) == next_offsets(records), lambda: quick.output)
+        assert quick.terminate() == 0, quick.output
+    assert "is about to be judged" in quick.output
+    assert list(list_dead_letters(settings)) == []
+    assert_exactly(kafka, settings, records, kind="HBOS")
+
+
 def never(partition: Partition, offset: int) -> Iterator[Record]:
     """A careful reader of an input without end."""
     while True:
@@ -229,6 +260,50 @@ def test_who_lost_a_partition_and_lives_has_not_ended() -> None:
         assert not isinstance(run("b")[0], UnreadRecord)
         ends("x")
     assert isinstance(run("a")[0], UnreadRecord)
+
+
+def test_an_end_while_it_waits_for_a_fit_is_held_against_no_record() -> None:
+    here = Partition("in", 0)
+
+    def run() -> tuple[LastResort, Record]:
+        """One run with a record alone in hand."""
+        nonlocal note
+        resort = LastResort(never)
+        resort.take(here, note)
+        assert resort.begin(here, 50, 50)
+        (found,), noted = resort.next(here, 1000)
+        assert noted is not None
+        note = noted.text()
+        return resort, found
+
+    def noted(resort: LastResort) -> str:
+        return resort.note(here, 50, 50)
+
+    note = Note(by="gone", in_hand=1, ends=ENDS - 2).text()
+    for _ in range(2 * ENDS):
+        resort, found = run()
+        assert not isinstance(found, UnreadRecord)
+        assert resort.lay_down(here)
+        assert not resort.lay_down(here), "it is noted"
+        assert here in resort.opened(), "a stop clears it"
+        note = noted(resort)
+        assert Note.of(note).by == ""
+    resort, found = run()
+    in_hand = noted(resort)
+    assert not resort.take_up(here), "it was not laid down"
+    resort.lay_down(here)
+    assert resort.take_up(here)
+    assert not resort.take_up(here)
+    assert noted(resort) == in_hand, "from here on it counts again"
+    note = noted(resort)
+    assert isinstance(run()[1], UnreadRecord)
+    # What is not known to be in hand cannot be given up: nothing is written for it.
+    ordinary = LastResort(never)
+    ordinary.take(here, "")
+    assert not ordinary.begin(here, 50, 50)
+    assert here in ordinary.opened()
+    assert not ordinary.lay_down(here)
+    assert not ordinary.lay_down(Partition("in", 1))
 
 
 def test_what_others_wrote_as_metadata_is_no_note() -> None:

@@ -206,6 +206,9 @@ class FileSource:
         """Deliver nothing until the next seek."""
         self._reading = False
 
+    def note_waiting(self, partition: Partition, *, waits: bool) -> None:
+        """Do nothing: no end of a process is held against a record."""
+
     def rewind(self) -> None:
         """Report the partition anew; it is delivered after the next seek."""
         self._announce, self._reading = True, False

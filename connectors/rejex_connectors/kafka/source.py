@@ -249,6 +249,17 @@ class KafkaSource:
             self._resort.rest(partition)
             self.consumer.stop(partition)
 
+    def note_waiting(self, partition: Partition, *, waits: bool) -> None:
+        """Note at the committed offset that nobody, or that we have in hand what comes there."""
+        news = self._resort.lay_down(partition) if waits else self._resort.take_up(partition)
+        if news and self.remember is not None:
+            offset = self._announced[partition]
+            self.remember({partition: offset})
+            says = (
+                "waits for a fit: no end is held against it" if waits else "is about to be judged"
+            )
+            _log.info("%s-%d-%d %s", *partition, offset, says)
+
     @property
     def joined(self) -> bool:
         """Whether we are a member of the group, be it one without partitions."""

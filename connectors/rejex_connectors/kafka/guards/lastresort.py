@@ -11,11 +11,12 @@ commit replaces: a note of a run that is gone means that it ended without gettin
    and stays one in every replay.
 
 An end counts where the process was killed or crashed, or an exception was raised that is none of
-ours. A stop, a failure of the edge and a config that is wrong clear the note. A run that lost the
-partition to a rebalance has not ended: it is in the group under the id it noted, whereas the group
-gives nothing of a dead member away before it has put the member out. It costs a commit of offsets
-when partitions are taken over, a question where a note of another run stands, and nothing for
-records.
+ours. While what is in hand waits for a fit, which takes as long as it takes, the note says that
+nobody has it in hand; it is written anew before the record is judged. A stop, a failure of the edge
+and a config that is wrong clear the note. A run that lost the partition to a rebalance has not
+ended: it is in the group under the id it noted, whereas the group gives nothing of a dead member
+away before it has put the member out. It costs a commit of offsets when partitions are taken over,
+a question where a note of another run stands, and nothing for records.
 """
 
 from __future__ import annotations
@@ -116,6 +117,7 @@ class LastResort:
         self._notes: dict[Partition, Note] = {}
         self._care: dict[Partition, _Care] = {}
         self._begun: set[Partition] = set()
+        self._laid_down: set[Partition] = set()
 
     # ------------------------------------------------------------------------- taking over
     def take(self, partition: Partition, text: str) -> None:
@@ -128,6 +130,7 @@ class LastResort:
         self._care.pop(partition, None)
         self._notes.pop(partition, None)
         self._begun.discard(partition)
+        self._laid_down.discard(partition)
 
     def begin(
         self,
@@ -212,6 +215,28 @@ class LastResort:
         if partition in self._care:
             self._care[partition].resting = True
 
+    def lay_down(self, partition: Partition) -> bool:
+        """Note that nobody has in hand what this run was given; return whether that is news.
+
+        A record that was not read with care is never given up by what happens to this run, so
+        nothing is noted of it.
+        """
+        note = self._notes.get(partition)
+        if note is None or note.by != self._run or not note.in_hand:
+            return False
+        self._notes[partition] = msgspec.structs.replace(note, by="", member="")
+        self._laid_down.add(partition)
+        return True
+
+    def take_up(self, partition: Partition) -> bool:
+        """Note that this run has in hand again what it laid down; return whether it had."""
+        if partition not in self._laid_down:
+            return False
+        self._laid_down.remove(partition)
+        note = self._notes[partition]
+        self._notes[partition] = self._ours(note, note.in_hand, note.ends)
+        return True
+
     def is_new(self, partition: Partition) -> bool:
         """Whether a partition is about to be read for the first time since it was taken."""
         return partition not in self._begun
@@ -291,10 +316,12 @@ class LastResort:
 
     def opened(self) -> Mapping[Partition, Note]:
         """Return the partitions whose committed offset says that this run goes on from there."""
-        return {p: note for p, note in self._notes.items() if note.by == self._run}
+        ours = self._laid_down
+        return {p: note for p, note in self._notes.items() if note.by == self._run or p in ours}
 
     def clear(self, partition: Partition) -> None:
         """Take back that this run goes on from there: it ends, or has nothing in hand."""
+        self._laid_down.discard(partition)
         self._notes[partition] = _nobodys(self._notes[partition])
 
 

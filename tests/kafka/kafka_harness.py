@@ -193,8 +193,13 @@ class Kafka:
         return sum(len(records) for records in self.read(settings, topic).values())
 
     def partitions(self, topic: str) -> int:
-        """How many partitions a topic has."""
-        return len(self.admin.describe_topics([topic])[0]["partitions"])
+        """How many partitions a topic has, as soon as the broker has heard of it."""
+
+        def known() -> int:
+            return len(self.admin.describe_topics([topic])[0]["partitions"])
+
+        until(known, f"the broker knows {topic}")
+        return known()
 
     def has(self, topic: str) -> bool:
         """Whether there is such a topic."""

@@ -7,7 +7,7 @@ commit replaces: a note of a run that is gone means that it ended without gettin
 2. After :data:`ENDS` runs that ended so at one offset, records are read by the careful reader and
    handed over :data:`FEW` at a time, each time with a durable note of which are in hand; after an
    end with them in hand, one at a time.
-3. After :data:`ENDS` ends with one record alone in hand, that record becomes a dead letter unread,
+3. After :data:`ALONE` ends with one record alone in hand, that record becomes a dead letter unread,
    and stays one in every replay.
 
 An end counts where the process was killed or crashed, or an exception was raised that is none of
@@ -30,10 +30,16 @@ import msgspec
 
 from rejex_stream.types import Partition, Record, UnreadRecord
 
-__all__ = ["ENDS", "FEW", "LastResort", "Note"]
+__all__ = ["ALONE", "ENDS", "FEW", "LastResort", "Note"]
 
 ENDS = 2
-"""Ends at one offset after which the next step is taken."""
+"""Ends at one offset after which records are read with care."""
+ALONE = 3
+"""Ends with one record alone in hand after which it is given up.
+
+While records are read singly whatever ends the run finds one in hand, so the first of these proves
+nothing.
+"""
 FEW = 100
 """Records in hand at a time while it is not known which of them it is."""
 STRETCH = 5_000
@@ -165,7 +171,7 @@ class LastResort:
         else:
             care.step, care.ends = note.in_hand, note.ends
             care.until = committed + (STRETCH if note.in_hand > 1 else FEW)
-        if care.ends >= ENDS:
+        if care.ends >= ALONE:
             care.ends = 0
             self._leave_out(partition, committed)
         note = self._notes[partition]
@@ -199,7 +205,7 @@ class LastResort:
             "letter with its position, and the next record is read",
             *partition,
             offset,
-            ENDS,
+            ALONE,
         )
         note = self._notes[partition]
         left_out = (*note.left_out, offset)[-REMEMBERED:]
@@ -278,7 +284,7 @@ class LastResort:
         return found, now
 
     def _given_up(self, record: Record) -> UnreadRecord:
-        reason = f"given up: {ENDS} runs ended with this record alone in hand"
+        reason = f"given up: {ALONE} runs ended with this record alone in hand"
         return UnreadRecord.of(record.position, record.timestamp_ms, reason, STAGE)
 
     def done(self, partition: Partition) -> int | None:

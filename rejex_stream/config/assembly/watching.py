@@ -18,7 +18,6 @@ from rejex_stream.operate.incidents import OpenIncidents
 from rejex_stream.operate.metrics import RunMetrics
 from rejex_stream.operate.notify import Alertmanager, Webhook, WebhookOutbox
 from rejex_stream.operate.telling import Told, alert_of, event_of
-from rejex_stream.protocols import Source
 from rejex_stream.run.monitors import PartitionMonitor
 from rejex_stream.run.parts import PartitionEngine
 from rejex_stream.run.progress import (
@@ -87,7 +86,7 @@ class Watch:
         self._engines: dict[Partition, PartitionEngine] = {}
         self._monitors: dict[Partition, PartitionMonitor] = {}
         self._nothing_scorable: Alarm | None = None
-        self.source: Source | None = None
+        self.source: object = None
         self._asked_at = -math.inf
 
     @property

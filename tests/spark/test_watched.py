@@ -1,0 +1,448 @@
+"""Who watches a job sees what watchers of a worker see, whatever is cut, repeated or killed."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from rejex_connectors.files import FileSink
+from rejex_connectors.files.sink import lines_of
+from rejex_connectors.kafka.messages import OutcomeMessages
+from rejex_connectors.spark.sink import FileBatches, Written
+
+from rejex_stream.config import parse_config
+from rejex_stream.config.assembly import (
+    Judging,
+    engine_spec,
+    file_decoder,
+    file_places,
+    kafka_settings,
+    open_source,
+    records_of,
+    run_pipeline,
+    running,
+)
+from rejex_stream.config.assembly.watching import watching
+from rejex_stream.encode import encode_incident
+from rejex_stream.operate.metrics import GAUGES
+from rejex_stream.run.progress import PartitionClosed, Progress
+from rejex_stream.spark.told import AtCommit, Told, changes_in
+from rejex_stream.spark.watched import OUTPUTS, Watched, outcomes_in, still_open
+from rejex_stream.types import IncidentState, Partition
+from tests.operate.alerting import Receiver
+from tests.operate.test_incidents_told import incident
+from tests.waiting import until
+
+pa = pytest.importorskip("pyarrow")
+
+FEED = Partition("feed.csv", 0)
+CONFIG = """
+[pipeline]
+name = "pumps"
+[input]
+path = "{folder}/feed.csv"
+time = "t"
+time_unit = "ms"
+sensor = "id"
+channels = ["flow", "pressure"]
+[detector]
+name = "HBOS"
+[rejection]
+contamination = 0.03
+window = 300
+review_budget = {{ rate = 0.04 }}
+[refit]
+refit_every_events = 400
+executor = "inline"
+[monitor]
+rolling_events = 300
+review_budget_per_day = 30
+[output]
+verdicts = "{folder}/{out}/verdicts.jsonl"
+audit_rate = 0.01
+{more}
+[state]
+snapshot_interval_s = 0.001
+"""
+
+
+@pytest.fixture(scope="module")
+def feed(tmp_path_factory):
+    """One sensor has a fault that lasts, one is stuck, one drifts; some rows are nonsense."""
+    folder = tmp_path_factory.mktemp("feed")
+    rng, n = random.Random(7), 7_000
+    lines = ["t,id,flow,pressure"]
+    for i in range(n):
+        name, at = i % 4, 1_700_000_000_000 + i // 4 * 60_000
+        if i % 997 == 500:
+            lines.append("nonsense,s1")
+            continue
+        fault = 15 if rng.random() < 0.01 or (name == 0 and 0.6 * n < i < 0.8 * n) else 0
+        flow, pressure = rng.gauss(10, 1) + fault, rng.gauss(3, 0.2)
+        if name == 1 and i > 0.7 * n:
+            flow, pressure = 14.0, 3.7
+        if name == 2 and i > 0.5 * n:
+            pressure += (i - 0.5 * n) / n * 2
+        lines.append(f"{at},s{name},{flow:.3f},{pressure:.3f}")
+    (folder / "feed.csv").write_text("\n".join([*lines, ""]))
+    return folder
+
+
+def config_of(folder, out="spark", more=""):
+    (folder / out).mkdir(exist_ok=True)
+    config, problems = parse_config(CONFIG.format(folder=folder, out=out, more=more))
+    assert not problems
+    return config
+
+
+@pytest.fixture(scope="module")
+def worker(feed):
+    """What a worker tells of the feed."""
+    alarms, changes, found = [], [], []
+
+    @contextmanager
+    def seen(*arguments, **more):
+        with watching(*arguments, **more) as watch:
+            note = watch.metrics.event
+
+            def event(event):
+                if isinstance(event, PartitionClosed):
+                    found.append(figures(watch))
+                note(event)
+
+            watch.metrics.event = event
+            yield watch
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(running, "watching", seen)
+        run_pipeline(
+            config_of(feed, "run"),
+            on_alarm=lambda _, alarm: alarms.append(alarm),
+            on_incident=changes.append,
+        )
+    assert {alarm.kind for alarm in alarms} >= {"health", "review_budget"}
+    assert {change.state for change in changes} >= {IncidentState.OPEN, IncidentState.CLOSED}
+    return SimpleNamespace(alarms=alarms, changes=changes, figures=found[0])
+
+
+@pytest.fixture(scope="module")
+def outcomes(feed):
+    config = config_of(feed)
+    source = open_source(config)
+    state = Judging(config).state(FEED, file_decoder(config, source))
+    return state.process(list(records_of(source)))
+
+
+class Batch:
+    """A DataFrame of Spark's, as far as a sink asks it."""
+
+    def __init__(self, outcomes, rng, form="full"):
+        self.rows = [
+            (*outcome.record.position, place, *message)
+            for outcome in outcomes
+            for place, message in enumerate(lines_of([outcome], form=form))
+        ]
+        rng.shuffle(self.rows)
+
+    def select(self, *names):
+        return self
+
+    def toArrow(self):  # noqa: N802
+        names = ["topic", "partition", "offset", "place", "output", "value"]
+        return pa.table([list(column) for column in zip(*self.rows, strict=True)], names)
+
+
+class Store:
+    """Where monitors are kept, a checkpoint away."""
+
+    def __init__(self):
+        self.body = None
+
+    def load(self):
+        return self.body
+
+    def save(self, body):
+        self.body = body
+
+
+class KilledError(Exception):
+    """A driver is gone."""
+
+
+class Driver:
+    """One process after the other over the same checkpoint and files.
+
+    Each writes micro-batches until it is killed: `at` is told where it stands, and raises there.
+    """
+
+    def __init__(self, config, outcomes, rng):
+        self.config, self.outcomes, self.rng = config, outcomes, rng
+        self.places, self.store = file_places(config), Store()
+        self.done, self.cut = 0, None
+        self.alarms, self.changes, self.figures = [], [], []
+
+    @property
+    def told(self):
+        where = self.places.state.absolute(), self.places.control.absolute()
+        return Told((FEED.topic,), *where, hears=False)
+
+    def go_on(self, at=lambda moment, watch: None):
+        heard = (
+            lambda _, alarm: self.alarms.append(alarm),
+            self.changes.append,
+        )
+        spec = engine_spec(self.config)
+        with watching(self.config, spec, *heard, quiet=False) as watch:
+            sink = FileSink(**self.places.outputs, state_dir=self.places.state)
+            try:
+                self._write(sink, watch, lambda moment: at(moment, watch))
+            except KilledError:
+                return False
+            finally:
+                self.figures.append(figures(watch))
+                sink.close()
+        return True
+
+    def _write(self, sink, watch, at):
+        told = self.told if self.config.alerts.webhook_url else None
+        watched = Watched(watch, self.config, told, self.store)
+        where = {FEED: sink.committed(FEED)}
+        lines = (self.places.state.parent / "incidents.jsonl").read_bytes().splitlines()
+        watched.begin(where, still_open(lines, where))
+        write, commit = FileBatches(sink, watched), sink.commit
+
+        def commits(offsets):
+            at("before the commit")
+            commit(offsets)
+            at("after the commit")
+
+        sink.commit = commits
+        while self.done < len(self.outcomes):
+            self.cut = self.cut or self.done + self.rng.randrange(1, 900)
+            batch = self.outcomes[self.done : self.cut]
+            write(Batch(batch, self.rng, self.config.output.form), 0)
+            watched.turn()
+            at("when it is told")
+            self.done, self.cut = self.cut, None  # now Spark takes note
+        watched.end(lambda *_: None)
+
+
+def figures(watch):
+    """What is counted and measured, without the clock's share."""
+    watch.progress(Progress(0, 0, 0.0, 0, {}))
+    watch.metrics.refresh(force=True)
+    clocked = ("duration_seconds", "latency", "timestamp", "_created", "#", "consumer_lag")
+    lines = watch.metrics.exposition().decode().splitlines()
+    of_input = (line for line in lines if not any(word in line for word in clocked))
+    return dict(line.rsplit(" ", 1) for line in of_input)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_any_cut_raises_the_alarms_and_tells_the_incidents_of_a_worker(
+    feed, worker, outcomes, tmp_path, seed
+):
+    config = config_of(tmp_path_feed(tmp_path, feed))
+    driver = Driver(config, outcomes, random.Random(seed))
+    assert driver.go_on()
+    assert driver.alarms == worker.alarms
+    assert driver.changes == worker.changes
+
+
+def tmp_path_feed(tmp_path, feed):
+    (tmp_path / "feed.csv").symlink_to(feed / "feed.csv")
+    return tmp_path
+
+
+def test_figures_are_those_of_a_worker_under_the_same_names(feed, worker, outcomes, tmp_path):
+    config = config_of(tmp_path_feed(tmp_path, feed))
+    driver = Driver(config, outcomes, random.Random(3))
+    assert driver.go_on()
+    assert set(driver.figures[0].items()) ^ set(worker.figures.items()) == set()
+    found = worker.figures
+    assert found['rejex_open_incidents{pipeline="pumps",state="open"}'] == "1.0"
+    assert found['rejex_streams{partition="0",pipeline="pumps",topic="feed.csv"}'] == "4.0"
+    assert found['rejex_records_invalid_total{pipeline="pumps",reason="decode"}'] == "7.0"
+
+
+# ------------------------------------------------------------------------- who is told, and when
+@pytest.fixture
+def receiver():
+    told = Receiver()
+    yield told
+    told.close()
+
+
+def told_to(receiver):
+    """The changes of incidents that were taken, in order."""
+    events = [json.loads(body) for body in receiver.taken]
+    of_incidents = [one["data"] for one in events if ".incident." in one["type"]]
+    return [(one["id"], one["version"]) for one in of_incidents]
+
+
+def named(changes):
+    return [(change.id, change.version) for change in changes]
+
+
+def written(driver):
+    with open(driver.places.incidents, "rb") as file:
+        return named(changes_in(file))
+
+
+MOMENTS = ("before the commit", "after the commit", "when it is told")
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_kill_at_any_moment_and_people_are_told_of_what_is_durable(
+    feed, worker, outcomes, tmp_path, receiver, moment
+):
+    more = f'[alerts]\nwebhook_url = "{receiver.url}"'
+    driver = Driver(config_of(tmp_path_feed(tmp_path, feed), more=more), outcomes, random.Random(5))
+    killed = set()
+
+    def at(now, watch):
+        if now != "after the commit":  # then it is durable, and about to be told
+            until(lambda: not watch.outbox.left(FEED))
+            assert set(told_to(receiver)) <= set(written(driver))
+        opens = any(one.incidents for one in outcomes[driver.done : driver.cut])
+        if now == moment and opens and driver.done not in killed:
+            killed.add(driver.done)
+            raise KilledError
+
+    while not driver.go_on(at):
+        pass
+    assert len(killed) > 1
+    told = told_to(receiver)
+    assert written(driver) == named(worker.changes)
+    assert list(dict.fromkeys(told)) == named(worker.changes)
+    # What was taken, and is not known to be, is told again, with its id; nothing else is.
+    assert len(told) == len(set(told)) + (len(killed) if moment == "when it is told" else 0)
+    assert driver.told.untold(FEED, 10**9) == []
+    assert driver.alarms == worker.alarms
+
+
+def test_what_nobody_takes_waits_for_the_next_job_or_a_worker(
+    feed, worker, outcomes, tmp_path, receiver
+):
+    more = f'[alerts]\nwebhook_url = "{receiver.url}"'
+    config = config_of(tmp_path_feed(tmp_path, feed), more=more)
+    driver = Driver(config, outcomes, random.Random(6))
+    receiver.refusing = True
+    assert driver.go_on()
+    assert told_to(receiver) == []
+    assert named(driver.told.untold(FEED, 10**9)) == named(worker.changes)
+    receiver.refusing = False
+    run_pipeline(config)
+    assert told_to(receiver) == named(worker.changes)
+    assert driver.told.untold(FEED, 10**9) == []
+
+
+FARM = Partition("farm", 0)
+
+
+class Recorded(Told):
+    """Says what would be written."""
+
+    def at_commit(self, partition, next_offset, *, decides=True, untold=None):
+        return decides, untold and named(untold)
+
+
+def test_a_task_that_is_tried_again_records_what_its_first_try_has_committed():
+    """Nobody saw that one; what was there before the micro-batch, the record lists already."""
+    old, one, two = incident(3), incident(9), incident(12)
+    commit = AtCommit(Recorded(("farm",)), {FARM: 5}, {FARM: [old]}, {FARM: [old]})
+    lines = [Written(i.position.offset, "incidents", encode_incident(i)) for i in (old, one, two)]
+    assert commit(FARM, 4, lines[:1], False) == (False, None), "nothing is new"
+    assert commit(FARM, 10, lines[:2], False) == (False, named([old, one]))
+    assert commit(FARM, 13, lines, True) == (True, named([old, one, two]))
+    nobody = AtCommit(Recorded(("farm",)), {FARM: 5}, None, {})
+    assert nobody(FARM, 13, lines, True) == (True, None)
+    taken = AtCommit(Recorded(("farm",)), {FARM: 5}, {FARM: []}, {FARM: [old]})
+    assert taken(FARM, 13, (), False) == (False, [])
+
+
+def test_the_record_lists_what_was_untold_when_the_micro_batch_began(tmp_path, receiver):
+    """What is taken while it is written is struck out by the next."""
+    receiver.refusing = True
+    config = config_of(tmp_path, more=f'[alerts]\nwebhook_url = "{receiver.url}"')
+    lines = [Written(n, "incidents", encode_incident(incident(n))) for n in (3, 9)]
+    with watching(config, engine_spec(config), nobody, nobody, quiet=False) as watch:
+        watch.outbox = SimpleNamespace(tell=nobody, left=lambda _: left, settle=nobody)
+        watched = Watched(watch, config, Recorded(("farm",)))
+        watched.begin({}, ())
+        left = []
+        assert watched.begun()(FARM, 4, lines[:1], True) == (True, named([incident(3)]))
+        watched.durable({FARM: lines[:1]}, {FARM: 4})
+        left = [incident(3)]
+        assert watched.begun()(FARM, 6, (), True) == (True, None), "it lists that already"
+        left = []
+        watched.durable({}, {FARM: 6})
+        assert watched.begun()(FARM, 10, lines, True) == (True, named([incident(9)]))
+
+
+def nobody(*_):
+    pass
+
+
+def test_open_are_the_incidents_that_did_not_close_before_the_job():
+    opened, closed = incident(3), incident(9, version=2, state=IncidentState.CLOSED)
+    lines = [opened, incident(9), incident(3, version=2), closed, incident(50)]
+    found = still_open([*map(encode_incident, lines), b"?"], {FARM: 20})
+    assert named(found) == [("farm-0-3", 2)]
+    assert still_open(map(encode_incident, lines), {Partition("other", 0): 99}) == []
+
+
+def test_messages_of_topics_say_what_lines_of_files_do(feed, outcomes):
+    config, problems = parse_config(
+        CONFIG.format(folder=feed, out="run", more="")
+        .replace(f'path = "{feed}/feed.csv"', 'kind = "kafka"\ntopics = ["feed.csv"]')
+        .replace(f'verdicts = "{feed}/run/verdicts.jsonl"', "")
+    )
+    assert not problems
+    settings = kafka_settings(config)
+    roles = {getattr(settings.topics, role): role for role in OUTPUTS}
+    of, encode = OutcomeMessages(settings, lambda _: 1).of, msgspec.msgpack.encode
+    on_topics, in_files = [], []
+    for outcome in outcomes:
+        at = outcome.record.position.offset
+        for m in of([outcome]):
+            headers = encode(m.headers) if roles[m.topic] == "deadletter" else b""
+            on_topics.append(Written(at, roles[m.topic], m.value, headers))
+        in_files += [Written(at, *line) for line in lines_of([outcome])]
+    seen = list(outcomes_in(FEED, on_topics))
+    assert seen == list(outcomes_in(FEED, in_files))
+    unsaid = {"record": None, "follow_up": None}  # values, and what follows a review item
+    assert [one._replace(**unsaid) for one in seen] == [one._replace(**unsaid) for one in outcomes]
+
+
+def test_lean_verdicts_are_counted_and_not_monitored(feed, worker, outcomes, tmp_path, caplog):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    more = f'form = "lean"\n[metrics]\nport = {port}'
+    config = config_of(tmp_path_feed(tmp_path, feed), more=more)
+    driver = Driver(config, outcomes, random.Random(3))
+    assert driver.go_on()
+    assert "on Spark they read what is written" in caplog.text
+    found = driver.figures[0]
+    differ = {name.partition("{")[0] for name, value in found.items() - worker.figures.items()}
+    assert differ == {"rejex_active_alarms"}, "nobody looks for any"
+    missing = {name.partition("{")[0] for name in worker.figures.keys() - found.keys()}
+    unsaid = {"withheld_events_total", "model_swaps_total", "monitor_alarms_total", "streams"}
+    assert missing == {f"rejex_{name}" for name in unsaid | GAUGES.keys()}
+    assert driver.alarms == []
+    assert driver.changes == worker.changes
+
+
+def test_monitors_that_cannot_be_restored_begin_anew(feed, outcomes, tmp_path, caplog):
+    driver = Driver(config_of(tmp_path_feed(tmp_path, feed)), outcomes[:900], random.Random(3))
+    driver.store.body = b"?"
+    assert driver.go_on()
+    assert "the monitors begin anew: These 1 bytes are not a snapshot" in caplog.text
+    assert (
+        driver.figures[0]['rejex_streams{partition="0",pipeline="pumps",topic="feed.csv"}'] == "4.0"
+    )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import random
 import socket
+from collections import Counter
 from contextlib import contextmanager
 from types import SimpleNamespace
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from rejex_connectors.files import FileSink
 from rejex_connectors.files.sink import lines_of
 from rejex_connectors.kafka.messages import OutcomeMessages
@@ -28,12 +30,12 @@ from rejex_stream.config.assembly import (
     running,
 )
 from rejex_stream.config.assembly.watching import watching
-from rejex_stream.encode import encode_incident
+from rejex_stream.encode import encode_incident, encode_verdict
 from rejex_stream.operate.metrics import GAUGES
 from rejex_stream.run.progress import PartitionClosed, Progress
 from rejex_stream.spark.told import AtCommit, Told, changes_in
 from rejex_stream.spark.watched import OUTPUTS, Watched, outcomes_in, still_open
-from rejex_stream.types import IncidentState, Partition
+from rejex_stream.types import IncidentState, Label, Partition, Position, Reason, Verdict
 from tests.operate.alerting import Receiver
 from tests.operate.test_incidents_told import incident
 from tests.waiting import until
@@ -66,9 +68,8 @@ review_budget_per_day = 30
 verdicts = "{folder}/{out}/verdicts.jsonl"
 audit_rate = 0.01
 {more}
-[state]
-snapshot_interval_s = 0.001
 """
+OFTEN = "[state]\nsnapshot_interval_s = 0.001"
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +94,7 @@ def feed(tmp_path_factory):
     return folder
 
 
-def config_of(folder, out="spark", more=""):
+def config_of(folder, out="spark", more=OFTEN):
     (folder / out).mkdir(exist_ok=True)
     config, problems = parse_config(CONFIG.format(folder=folder, out=out, more=more))
     assert not problems
@@ -269,6 +270,19 @@ def test_figures_are_those_of_a_worker_under_the_same_names(feed, worker, outcom
     assert found['rejex_records_invalid_total{pipeline="pumps",reason="decode"}'] == "7.0"
 
 
+def test_a_new_driver_knows_what_is_open_and_what_the_monitors_knew(
+    feed, worker, outcomes, tmp_path
+):
+    config = config_of(tmp_path_feed(tmp_path, feed), more="[state]\nsnapshot_interval_s = 9e9")
+    driver = Driver(config, outcomes, random.Random(3))
+    assert driver.go_on()
+    assert driver.go_on(), "there is nothing to write any more"
+    names = ("rejex_open_incidents", "rejex_held", *(f"rejex_{name}" for name in GAUGES))
+    known = {name: value for name, value in worker.figures.items() if name.startswith(names)}
+    assert known.items() <= driver.figures[1].items()
+    assert driver.changes == worker.changes
+
+
 # ------------------------------------------------------------------------- who is told, and when
 @pytest.fixture
 def receiver():
@@ -300,7 +314,7 @@ MOMENTS = ("before the commit", "after the commit", "when it is told")
 def test_a_kill_at_any_moment_and_people_are_told_of_what_is_durable(
     feed, worker, outcomes, tmp_path, receiver, moment
 ):
-    more = f'[alerts]\nwebhook_url = "{receiver.url}"'
+    more = f'[alerts]\nwebhook_url = "{receiver.url}"\n{OFTEN}'
     driver = Driver(config_of(tmp_path_feed(tmp_path, feed), more=more), outcomes, random.Random(5))
     killed = set()
 
@@ -320,15 +334,23 @@ def test_a_kill_at_any_moment_and_people_are_told_of_what_is_durable(
     assert written(driver) == named(worker.changes)
     assert list(dict.fromkeys(told)) == named(worker.changes)
     # What was taken, and is not known to be, is told again, with its id; nothing else is.
-    assert len(told) == len(set(told)) + (len(killed) if moment == "when it is told" else 0)
+    again = len(killed) if moment == "when it is told" else 0
+    assert len(told) == len(named(driver.changes)) == len(set(told)) + again
     assert driver.told.untold(FEED, 10**9) == []
     assert driver.alarms == worker.alarms
+    if moment != "after the commit":  # what nobody saw, the next process does not count
+        counts = [Counter(counted(found)) for found in (worker.figures, *driver.figures)]
+        assert sum(counts[1:], Counter()) == counts[0]
+
+
+def counted(found):
+    return {n: float(v) for n, v in found.items() if n.startswith("rejex_events_total")}
 
 
 def test_what_nobody_takes_waits_for_the_next_job_or_a_worker(
     feed, worker, outcomes, tmp_path, receiver
 ):
-    more = f'[alerts]\nwebhook_url = "{receiver.url}"'
+    more = f'[alerts]\nwebhook_url = "{receiver.url}"\n{OFTEN}'
     config = config_of(tmp_path_feed(tmp_path, feed), more=more)
     driver = Driver(config, outcomes, random.Random(6))
     receiver.refusing = True
@@ -346,6 +368,9 @@ FARM = Partition("farm", 0)
 
 class Recorded(Told):
     """Says what would be written."""
+
+    def untold(self, partition, committed):
+        return ()
 
     def at_commit(self, partition, next_offset, *, decides=True, untold=None):
         return decides, untold and named(untold)
@@ -382,6 +407,48 @@ def test_the_record_lists_what_was_untold_when_the_micro_batch_began(tmp_path, r
         left = []
         watched.durable({}, {FARM: 6})
         assert watched.begun()(FARM, 10, lines, True) == (True, named([incident(9)]))
+
+
+def test_an_orderly_end_lets_people_be_told_and_strikes_out_what_they_took(tmp_path):
+    config = config_of(tmp_path)
+    left, wrote = [incident(3), incident(9)], []
+    with watching(config, engine_spec(config), nobody, nobody, quiet=False) as watch:
+        watch.outbox = SimpleNamespace(
+            tell=nobody, left=lambda _: [*left], settle=lambda _: left.pop(0)
+        )
+        watched = Watched(watch, config, Recorded(("farm",)))
+        watched.begin({FARM: 4}, ())
+        watched.begun()
+        watched.durable({}, {FARM: 12})
+        watched.end(lambda *what: wrote.append(what))
+        assert wrote == [(FARM, (False, named([incident(9)])))]
+        watched.begun()  # which breaks off: it may be durable all the same
+        left.append(incident(9))
+        watched.end(lambda *what: wrote.append(what))
+        assert len(wrote) == 1
+
+
+def test_monitors_see_no_sensor_too_many_and_forget_one_that_begins_again(tmp_path):
+    config = config_of(tmp_path)
+    base = Verdict(Position("farm", 0, 0), "a", "a", 0, 0, Label.REJECTED, Reason.WARM_UP)
+    verdicts = [
+        replace(base, seq=seq, position=Position("farm", 0, i))
+        for i, seq in enumerate([0, 1, 2, 3, 4, 5, 0, 1])
+    ]
+    turned_away = replace(base, stream_key="b", reason=Reason.TOO_MANY_SENSORS)
+    verdicts.append(replace(turned_away, position=Position("farm", 0, 8)))
+    lines = [Written(v.position.offset, "verdicts", encode_verdict(v)) for v in verdicts]
+    with watching(config, engine_spec(config), nobody, nobody, quiet=False) as watch:
+        watched = Watched(watch, config, None)
+        watched.begin({FARM: 0}, ())
+        for i in range(0, len(lines), 3):
+            watched.begun()
+            watched.durable({FARM: lines[i : i + 3]}, {FARM: i + 3})
+        found = figures(watch)
+        bank = watched._monitors[FARM].bank
+        assert list(bank) == ["a"]
+        assert bank.stream("a").status().warm_up_events == 2
+    assert found['rejex_events_total{pipeline="pumps",sensor_group="",verdict="rejected"}'] == "9.0"
 
 
 def nobody(*_):

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -46,6 +46,7 @@ from rejex_stream.types import Partition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from rejex_connectors.kafka.reading import PartitionReader
     from rejex_connectors.kafka.settings import KafkaSettings
 
 __all__ = [
@@ -256,10 +257,10 @@ def _run_files(config: Config, job: SparkJob, stop: threading.Event) -> dict[str
 
 def _run_topics(config: Config, job: SparkJob, stop: threading.Event) -> dict[str, int]:
     from rejex_connectors.kafka.reading import (
+        PartitionReader,
         bounds_of,
         committed_offsets,
         partitions_of,
-        read_partition,
     )
     from rejex_connectors.kafka.snapshots import AloneSink
     from rejex_connectors.spark.sink import KafkaBatches
@@ -283,7 +284,11 @@ def _run_topics(config: Config, job: SparkJob, stop: threading.Event) -> dict[st
     inputs = [p for topic in topics.input for p in partitions_of(settings, topic)]
     if not inputs:
         raise ConfigError(f"input.topics: {', '.join(topics.input)}: no such topic.")
-    with _watching(config) as watch, session(with_connector(job), config.pipeline.name) as spark:
+    with (
+        _watching(config) as watch,
+        closing(PartitionReader(settings)) as reader,
+        session(with_connector(job), config.pipeline.name) as spark,
+    ):
         start: str = settings.start
         begins: Mapping[Partition, Begin] = {}
         if not begun(spark, checkpoint):
@@ -297,11 +302,9 @@ def _run_topics(config: Config, job: SparkJob, stop: threading.Event) -> dict[st
         out = verdicts(records, config, partitions=counts, told=heard, states=states)
         watched = Watched(watch, config, told, MonitorsOnSpark(spark, checkpoint))
         at = dict.fromkeys(inputs, 0) | committed_offsets(settings, inputs)
-        of_incidents = chain.from_iterable(
-            read_partition(settings, p) for p in partitions_of(settings, topics.incidents)
-        )
+        of_incidents = chain.from_iterable(map(reader.read, reader.partitions(topics.incidents)))
         watched.begin(at, still_open((record.value or b"" for record in of_incidents), at))
-        watch.source = _Input(settings, inputs, watched)
+        watch.source = _Input(reader, inputs, watched)
         tasks = min(len(inputs), job.shuffle_partitions)
         write = KafkaBatches(settings, tasks, watched)
         stream = out.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
@@ -332,9 +335,9 @@ class _Input:
     """In the place of a worker's source, where it is asked how far the input goes."""
 
     def __init__(
-        self, settings: KafkaSettings, partitions: Sequence[Partition], watched: Watched
+        self, reader: PartitionReader, partitions: Sequence[Partition], watched: Watched
     ) -> None:
-        self._settings, self._partitions, self._watched = settings, partitions, watched
+        self._reader, self._partitions, self._watched = reader, partitions, watched
 
     def ask(self) -> None:
         """Nothing: the next question is one."""
@@ -347,9 +350,7 @@ class _Input:
         ConnectorError
             If the broker does not answer.
         """
-        from rejex_connectors.kafka.reading import bounds_of
-
-        bounds = bounds_of(self._settings, self._partitions)
+        bounds = self._reader.bounds(self._partitions)
         return self._watched.lag({p: end for p, (_, end) in bounds.items()})
 
 

@@ -11,7 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import groupby
+from itertools import groupby, islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -29,6 +30,7 @@ from rejex_stream.engine.checkpoint import seal, unseal
 from rejex_stream.errors import CheckpointError, ConnectorError
 from rejex_stream.run.doubts import UnscorableStreak
 from rejex_stream.run.monitors import PartitionMonitor
+from rejex_stream.run.process import seldom_collecting
 from rejex_stream.run.progress import (
     IncidentsDurable,
     NothingScorable,
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
 __all__ = ["OUTPUTS", "MonitorStore", "Watched", "outcomes_in", "still_open"]
 
 OUTPUTS = ("verdicts", "review", "deadletter", "incidents")
+_SOME = 2_000  # outcomes are in hand at once
 _TURN_S = 0.5
 _TELLING_S = 2.0
 _KIND, _FORMAT_VERSION = "spark monitors", 1
@@ -187,7 +190,7 @@ class Watched:
         self, written: Mapping[Partition, Sequence[Written]], ends: Mapping[Partition, int]
     ) -> None:
         """See a micro-batch that is durable; tell of it. O(messages), some 15 µs a verdict."""
-        with self._lock:
+        with self._lock, seldom_collecting():
             recorded, self._under_way = self._under_way, None
             for partition, end in ends.items():
                 every, at = written.get(partition, ()), self._at.get(partition, 0)
@@ -202,12 +205,13 @@ class Watched:
 
     def _see(self, partition: Partition, written: Sequence[Written], at: int, end: int) -> None:
         if self._looks:
-            outcomes = list(outcomes_in(partition, written, lean=self._lean))
             monitor, to = self._monitor(partition), self._monitored_to.get(partition, 0)
-            if monitor is not None:
-                _observe(monitor, _since(to, outcomes))
-                self._monitored_to[partition] = max(to, end)
-            self._show(partition, _since(at, outcomes))
+            every = outcomes_in(partition, written, lean=self._lean)
+            while outcomes := list(islice(every, _SOME)):
+                if monitor is not None:
+                    _observe(monitor, _since(to, outcomes))
+                self._show(partition, _since(at, outcomes))
+            self._monitored_to[partition] = max(to, end)
         changes = changes_in(one.value for one in _incidents(written) if one.offset >= at)
         if changes:
             self._event(IncidentsDurable(partition, changes))
@@ -314,23 +318,23 @@ def outcomes_in(
 
     Values and keys of records are not there; of a `lean` verdict most is missing.
     """
-    for offset, of_record in groupby(written, key=lambda one: one.offset):
+    for offset, of_record in groupby(written, key=attrgetter("offset")):
         position = Position(partition.topic, partition.partition, offset)
-        outcome = Outcome(Record(position, None, None))
+        verdict: Verdict | None = None
+        invalid: Invalid | None = None
+        review: ReviewItem | None = None
+        incidents: tuple[Incident, ...] = ()
         for one in of_record:
             if one.output == "verdicts":
                 verdict = _lean(position, one.value) if lean else decode_verdict(one.value)
-                outcome = outcome._replace(verdict=verdict)
-            elif one.output == "deadletter" and outcome.verdict is None:
-                outcome = outcome._replace(invalid=_invalid(position, one))
+            elif one.output == "deadletter" and verdict is None:
+                invalid = _invalid(position, one)
             elif one.output == "review":
                 item = decode_reviewed(one.value)
-                if isinstance(item, ReviewItem):
-                    outcome = outcome._replace(review=item)
+                review = item if isinstance(item, ReviewItem) else review
             elif one.output == "incidents":
-                changes = tuple(changes_in([one.value]))
-                outcome = outcome._replace(incidents=outcome.incidents + changes)
-        yield outcome
+                incidents = (*incidents, *changes_in([one.value]))
+        yield Outcome(Record(position, None, None), verdict, invalid, review, incidents)
 
 
 def _lean(position: Position, line: bytes) -> Verdict:

@@ -31,6 +31,7 @@ from rejex_stream.config.assembly import (
 )
 from rejex_stream.config.assembly.watching import watching
 from rejex_stream.encode import encode_incident, encode_verdict
+from rejex_stream.errors import ConfigError
 from rejex_stream.operate.metrics import GAUGES
 from rejex_stream.run.progress import PartitionClosed, Progress
 from rejex_stream.spark.told import AtCommit, Told, changes_in
@@ -406,6 +407,7 @@ def test_the_record_lists_what_was_untold_when_the_micro_batch_began(tmp_path, r
         assert watched.begun()(FARM, 6, (), True) == (True, None), "it lists that already"
         left = []
         watched.durable({}, {FARM: 6})
+        assert watched.begun()(FARM, 8, (), True) == (True, []), "it was taken meanwhile"
         assert watched.begun()(FARM, 10, lines, True) == (True, named([incident(9)]))
 
 
@@ -449,6 +451,18 @@ def test_monitors_see_no_sensor_too_many_and_forget_one_that_begins_again(tmp_pa
         assert list(bank) == ["a"]
         assert bank.stream("a").status().warm_up_events == 2
     assert found['rejex_events_total{pipeline="pumps",sensor_group="",verdict="rejected"}'] == "9.0"
+
+
+def test_a_webhook_over_topics_needs_a_place_that_executors_reach(tmp_path):
+    text = CONFIG.format(folder=tmp_path, out="x", more="[state]\nfolder = 'kept'")
+    config, problems = parse_config(
+        text.replace(f'path = "{tmp_path}/feed.csv"', 'kind = "kafka"\ntopics = ["farm"]').replace(
+            f'verdicts = "{tmp_path}/x/verdicts.jsonl"', ""
+        )
+    )
+    assert not problems
+    with pytest.raises(ConfigError, match="what the webhook is still to be told, is kept in a top"):
+        Told.of(config, hears=False)
 
 
 def nobody(*_):

@@ -29,7 +29,7 @@ from rejex_stream.config.assembly import (
 )
 from tests.operate.alerting import Receiver, events_taken
 from tests.test_cli_run import free_port
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(2400)]
 
@@ -147,7 +147,9 @@ def receivers():
 
 def judged_by_now(port: int) -> float:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=9) as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S
+        ) as answer:
             lines = answer.read().decode().splitlines()
     except OSError:
         return 0

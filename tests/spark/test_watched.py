@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 from rejex_connectors.files import FileSink
+from rejex_connectors.files.control import append_line
 from rejex_connectors.files.sink import lines_of
 from rejex_connectors.kafka.messages import OutcomeMessages
 from rejex_connectors.spark.sink import FileBatches, Written
@@ -33,6 +34,7 @@ from rejex_stream.config.assembly.watching import watching
 from rejex_stream.encode import encode_incident, encode_verdict
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.metrics import GAUGES
+from rejex_stream.run.decided import Decisions
 from rejex_stream.run.progress import PartitionClosed, Progress
 from rejex_stream.spark.told import AtCommit, Told, changes_in
 from rejex_stream.spark.watched import OUTPUTS, Watched, outcomes_in, still_open
@@ -389,6 +391,20 @@ def test_a_task_that_is_tried_again_records_what_its_first_try_has_committed():
     assert nobody(FARM, 13, lines, True) == (True, None)
     taken = AtCommit(Recorded(("farm",)), {FARM: 5}, {FARM: []}, {FARM: [old]})
     assert taken(FARM, 13, (), False) == (False, [])
+
+
+def test_what_people_say_is_decided_by_the_last_commit_of_a_micro_batch_alone(tmp_path):
+    """What is recorded before that is who is untold."""
+    told = Told(("farm",), tmp_path, tmp_path / "control.jsonl")
+    append_line(
+        told.control, b'{"id": "c-1", "kind": "planned", "by": "a", "from_ms": 1, "until_ms": 2}'
+    )
+    orders = []
+    for next_offset, last in ((10, False), (20, True)):
+        told.at_commit(FARM, next_offset, decides=last, untold=[incident(3)])
+        orders.append(Decisions(FARM, told.kept(FARM), ("farm",)).next_since)
+        assert told.untold(FARM, 20) == [incident(3)]
+    assert orders == [None, 20]
 
 
 def test_the_record_lists_what_was_untold_when_the_micro_batch_began(tmp_path, receiver):

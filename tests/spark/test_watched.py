@@ -15,7 +15,10 @@ from msgspec.structs import replace
 from rejex_connectors.files import FileSink
 from rejex_connectors.files.control import append_line
 from rejex_connectors.files.sink import lines_of
+from rejex_connectors.kafka import reading
+from rejex_connectors.kafka.clients import Message
 from rejex_connectors.kafka.messages import OutcomeMessages
+from rejex_connectors.spark import sink
 from rejex_connectors.spark.sink import FileBatches, Written
 
 from rejex_stream.config import parse_config
@@ -391,6 +394,44 @@ def test_a_task_that_is_tried_again_records_what_its_first_try_has_committed():
     assert nobody(FARM, 13, lines, True) == (True, None)
     taken = AtCommit(Recorded(("farm",)), {FARM: 5}, {FARM: []}, {FARM: [old]})
     assert taken(FARM, 13, (), False) == (False, [])
+
+
+def test_each_transaction_of_a_task_records_who_is_untold_and_another_try_shows_all(monkeypatch):
+    transactions = []
+    writer = SimpleNamespace(write=lambda *what: transactions.append(what), close=nobody)
+    monkeypatch.setattr(sink, "_writer", lambda *_: writer)
+    monkeypatch.setattr(sink, "_TRANSACTION_MESSAGES", 2)
+    monkeypatch.setattr(reading, "committed_offsets", lambda _, where: dict.fromkeys(where, done))
+    topics = SimpleNamespace(model_dump=lambda: {role: f"farm.{role}" for role in OUTPUTS})
+    settings, nothing = SimpleNamespace(topics=topics), msgspec.msgpack.encode([])
+    rows = [
+        SimpleNamespace(
+            topic="farm", partition=0, offset=offset, output=output, to=0, key=None,
+            value=bytearray(output[:1] + str(offset), "utf-8"), headers=bytearray(nothing),
+        )
+        for offset in range(5)
+        for output in ("verdicts", "incidents")[: 1 + (offset in {0, 3})]
+    ]  # fmt: skip
+
+    def at_commit(partition, next_offset, incidents, last):
+        asked.append((next_offset, [one.value for one in incidents], last))
+        return [Message("farm.state", 0, b"k", b"%d" % next_offset, [])]
+
+    for done in (0, 2):
+        asked = []
+        transactions.clear()
+        ((topic, number, seen, end),) = sink._write(settings, at_commit, {"incidents"}, iter(rows))
+        assert (topic, number, end) == ("farm", 0, 5)
+        assert [one[:3] for one in seen] == [(0, "incidents", b"i0"), (3, "incidents", b"i3")]
+        ends = [next_offset for next_offset, _, _ in asked]
+        assert ends == ([1, 3, 4, 5] if done == 0 else [4, 5])
+        assert [values for _, values, _ in asked][-2:] == [[b"i0", b"i3"]] * 2
+        assert [last for _, _, last in asked] == [False] * (len(ends) - 1) + [True]
+        for (records, offsets), next_offset in zip(transactions, ends, strict=True):
+            assert offsets == {FARM: next_offset}
+            assert records[-1].value == b"%d" % next_offset
+        values = [record.value for records, _ in transactions for record in records[:-1]]
+        assert values == [bytes(row.value) for row in rows if row.offset >= done]
 
 
 def test_what_people_say_is_decided_by_the_last_commit_of_a_micro_batch_alone(tmp_path):

@@ -39,6 +39,7 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.operate.metrics import GAUGES
 from rejex_stream.run.decided import Decisions
 from rejex_stream.run.progress import PartitionClosed, Progress
+from rejex_stream.spark.job import _Input
 from rejex_stream.spark.told import AtCommit, Told, changes_in
 from rejex_stream.spark.watched import OUTPUTS, Watched, outcomes_in, still_open
 from rejex_stream.types import IncidentState, Label, Partition, Position, Reason, Verdict
@@ -485,6 +486,23 @@ def test_an_orderly_end_lets_people_be_told_and_strikes_out_what_they_took(tmp_p
         left.append(incident(9))
         watched.end(lambda *what: wrote.append(what))
         assert len(wrote) == 1
+
+
+def test_how_far_the_input_goes_is_asked_of_the_broker_and_shown(tmp_path):
+    config = config_of(tmp_path)
+    with watching(config, engine_spec(config), nobody, nobody, quiet=False) as watch:
+        watched = Watched(watch, config, None)
+        watched.begin({FARM: 4}, ())
+        broker = SimpleNamespace(bounds=lambda partitions: {p: (2, 30) for p in partitions})
+        watch.source = _Input(broker, [FARM], watched)
+        watched.begun()
+        watched.durable({}, {FARM: 12})
+        watch.progress(Progress(0, 0, 0.0, 0, {}))
+        lines = watch.metrics.exposition().decode().splitlines()
+        assert watch.health.is_ready
+    where = '{partition="0",pipeline="pumps",topic="farm"}'
+    assert f"rejex_committed_offset{where} 12.0" in lines
+    assert f"rejex_consumer_lag_records{where} 18.0" in lines
 
 
 def test_monitors_see_no_sensor_too_many_and_forget_one_that_begins_again(tmp_path):

@@ -346,12 +346,11 @@ def test_a_kill_at_any_moment_and_people_are_told_of_what_is_durable(
     assert driver.told.untold(FEED, 10**9) == []
     assert driver.alarms == worker.alarms
     if moment != "after the commit":  # what nobody saw, the next process does not count
-        counts = [Counter(counted(found)) for found in (worker.figures, *driver.figures)]
-        assert sum(counts[1:], Counter()) == counts[0]
-
-
-def counted(found):
-    return {n: float(v) for n, v in found.items() if n.startswith("rejex_events_total")}
+        expected, *found = (
+            Counter({n: float(v) for n, v in one.items() if n.startswith("rejex_events_total")})
+            for one in (worker.figures, *driver.figures)
+        )
+        assert sum(found, Counter()) == expected
 
 
 def test_what_nobody_takes_waits_for_the_next_job_or_a_worker(

@@ -153,7 +153,7 @@ def test_what_is_imported_is_required(settings):
     texts = [*project["dependencies"], *(one for extra in extras for one in extra)]
     required = {re.match(r"[A-Za-z0-9-]+", one)[0] for one in texts}
     # Come with a requirement, which promises them.
-    required |= {"markupsafe", "pydantic-core", project["name"]}
+    required |= {"markupsafe", "py4j", "pydantic-core", project["name"]}
     roots = (ROOT / "rejex_stream", ROOT / "connectors" / "rejex_connectors")
     sources = {name: path for root in roots for name, path in modules(root).items()}
     names = {

@@ -352,6 +352,10 @@ class RunMetrics:
         for names, count in found.items():
             self._challenged.labels(self._pipeline, *names).inc(count)
 
+    def of_lean_verdicts(self) -> None:
+        """Leave out what a lean verdict does not say, rather than to count none of it."""
+        self.registry.unregister(self._withheld)
+
     def incidents(self, incidents: Iterable[Incident]) -> None:
         """Export which incidents are open now."""
         self._incidents.show(incidents)
@@ -379,8 +383,7 @@ class RunMetrics:
         match event:
             case Committed(_, seconds, next_offsets):
                 self._commit.labels(self._pipeline).observe(seconds)
-                for partition, offset in next_offsets.items():
-                    self._offset.labels(*self._names(partition)).set(offset)
+                self.committed(next_offsets)
             case SnapshotSaved(partition):
                 self._snapshot_at.labels(*self._names(partition)).set(self._clock())
             case FitFailure() | DecisionChanged() | EnvironmentChanged() | Retrying():
@@ -395,6 +398,11 @@ class RunMetrics:
                     self.alarm(alarm)
             case PartitionOpened() | PartitionLive() | ControlUnread() | IncidentsDurable():
                 pass
+
+    def committed(self, next_offsets: Mapping[Partition, int]) -> None:
+        """Export how far partitions are durable."""
+        for partition, offset in next_offsets.items():
+            self._offset.labels(*self._names(partition)).set(offset)
 
     def _forget_streams(self, event: SensorsForgotten) -> None:
         for stream in event.streams:

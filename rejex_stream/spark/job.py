@@ -7,8 +7,9 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from shlex import quote
 from tempfile import TemporaryDirectory
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import (
     by_partition,
+    engine_spec,
     file_format,
     file_places,
     kafka_settings,
@@ -24,14 +26,27 @@ from rejex_stream.config.assembly import (
     require_own_places,
     require_own_topics,
 )
+from rejex_stream.config.assembly.watching import Watch, watching
 from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError, RejexError
+from rejex_stream.operate.telling import log_incident
+from rejex_stream.run.monitors import log_alarm
 from rejex_stream.spark.frames import refused, verdicts
-from rejex_stream.spark.moved import Begin, begun, forget, kept_on_spark, of_worker, rows_of
+from rejex_stream.spark.moved import (
+    Begin,
+    MonitorsOnSpark,
+    begun,
+    forget,
+    kept_on_spark,
+    of_worker,
+    rows_of,
+)
 from rejex_stream.spark.told import Told
+from rejex_stream.spark.watched import Watched, still_open
 from rejex_stream.types import Partition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from rejex_connectors.kafka.reading import PartitionReader
     from rejex_connectors.kafka.settings import KafkaSettings
 
 __all__ = [
@@ -194,7 +209,7 @@ def _run_files(config: Config, job: SparkJob, stop: threading.Event) -> dict[str
     assert places.control is not None  # as there is a state
     if not job.control and FileControl(places.control, ()).read(0).records:
         raise ConfigError(_UNHEARD.format(where=places.control))
-    told, way = Told.of(config) if job.control else None, _way(config, job)
+    told, way = _told(config, job), _way(config, job)
     checkpoint = f"{job.checkpoint or places.state / 'spark'}/{way}"
     with ExitStack() as exits:
         sink = FileSink(**places.outputs, state_dir=places.state, form=config.output.form)
@@ -220,22 +235,33 @@ def _run_files(config: Config, job: SparkJob, stop: threading.Event) -> dict[str
             .option("maxFileAge", "36500d")
             .load(str(chunks.folder.absolute()))
         )
-        out = verdicts(records, config, header=header, told=told, states=states)
-        write = FileBatches(sink) if told is None else FileBatches(sink, told.at_commit)
+        heard = told if job.control else None
+        out = verdicts(records, config, header=header, told=heard, states=states)
+        watch = exits.enter_context(_watching(config))
+        watched = Watched(watch, config, told, MonitorsOnSpark(spark, checkpoint))
+        at = {source.partition: sink.committed(source.partition)}
+        watched.begin(at, still_open(_lines(places.incidents), at))
+        write = FileBatches(sink, watched)
         stream = out.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
 
         def all_of_it(query: Any) -> None:  # noqa: ANN401 - Spark's
             chunks.lay(source, stop, first)
             query.processAllAvailable()
 
-        _until_done(stream, all_of_it, stop)
+        _until_done(stream, all_of_it, stop, watched.turn)
+        watched.end(lambda *_: None)
         if not stop.is_set():
             chunks.done()
     return write.counts
 
 
 def _run_topics(config: Config, job: SparkJob, stop: threading.Event) -> dict[str, int]:
-    from rejex_connectors.kafka.reading import bounds_of, partitions_of
+    from rejex_connectors.kafka.reading import (
+        PartitionReader,
+        bounds_of,
+        committed_offsets,
+        partitions_of,
+    )
     from rejex_connectors.kafka.snapshots import AloneSink
     from rejex_connectors.spark.sink import KafkaBatches
 
@@ -250,7 +276,7 @@ def _run_topics(config: Config, job: SparkJob, stop: threading.Event) -> dict[st
     said = bounds_of(settings, partitions_of(settings, topics.control))
     if not job.control and any(end for _, end in said.values()):
         raise ConfigError(_UNHEARD.format(where=topics.control))
-    told = Told.of(config) if job.control else None
+    told = _told(config, job)
     counts = {
         name: alone.partitions(name)
         for name in (topics.verdicts, topics.review, topics.deadletter, topics.incidents)
@@ -258,7 +284,11 @@ def _run_topics(config: Config, job: SparkJob, stop: threading.Event) -> dict[st
     inputs = [p for topic in topics.input for p in partitions_of(settings, topic)]
     if not inputs:
         raise ConfigError(f"input.topics: {', '.join(topics.input)}: no such topic.")
-    with session(with_connector(job), config.pipeline.name) as spark:
+    with (
+        _watching(config) as watch,
+        closing(PartitionReader(settings)) as reader,
+        session(with_connector(job), config.pipeline.name) as spark,
+    ):
         start: str = settings.start
         begins: Mapping[Partition, Begin] = {}
         if not begun(spark, checkpoint):
@@ -268,14 +298,60 @@ def _run_topics(config: Config, job: SparkJob, stop: threading.Event) -> dict[st
         states = rows_of(spark, begins, whole=_way(config, job) == "partitions")
         read = spark.readStream.option("maxOffsetsPerTrigger", str(job.batch_events))
         records = _topics(read, settings).option("startingOffsets", start).load()
-        out = verdicts(records, config, partitions=counts, told=told, states=states)
+        heard = told if job.control else None
+        out = verdicts(records, config, partitions=counts, told=heard, states=states)
+        watched = Watched(watch, config, told, MonitorsOnSpark(spark, checkpoint))
+        at = dict.fromkeys(inputs, 0) | committed_offsets(settings, inputs)
+        of_incidents = chain.from_iterable(map(reader.read, reader.partitions(topics.incidents)))
+        watched.begin(at, still_open((record.value or b"" for record in of_incidents), at))
+        watch.source = _Input(reader, inputs, watched)
         tasks = min(len(inputs), job.shuffle_partitions)
-        write = KafkaBatches(settings, tasks, *([] if told is None else [told.at_commit]))
+        write = KafkaBatches(settings, tasks, watched)
         stream = out.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
         if job.available_now:
             stream = stream.trigger(availableNow=True)
-        _until_done(stream, lambda query: query.awaitTermination(), stop)
+        _until_done(stream, lambda query: query.awaitTermination(), stop, watched.turn)
+        watched.end(write.keep)
     return write.counts
+
+
+def _told(config: Config, job: SparkJob) -> Told | None:
+    """Return who hears people and remembers what they are still to be told; ``None``: nobody."""
+    if not job.control and config.alerts.webhook_url is None:
+        return None
+    return Told.of(config, hears=job.control)
+
+
+def _watching(config: Config) -> AbstractContextManager[Watch]:
+    return watching(config, engine_spec(config), log_alarm, log_incident, quiet=False)
+
+
+def _lines(path: str) -> Iterator[bytes]:
+    with suppress(FileNotFoundError), open(path, "rb") as file:
+        yield from file
+
+
+class _Input:
+    """In the place of a worker's source, where it is asked how far the input goes."""
+
+    def __init__(
+        self, reader: PartitionReader, partitions: Sequence[Partition], watched: Watched
+    ) -> None:
+        self._reader, self._partitions, self._watched = reader, partitions, watched
+
+    def ask(self) -> None:
+        """Nothing: the next question is one."""
+
+    def lag(self) -> Mapping[Partition, int]:
+        """Return how many records are not durable yet.
+
+        Raises
+        ------
+        ConnectorError
+            If the broker does not answer.
+        """
+        bounds = self._reader.bounds(self._partitions)
+        return self._watched.lag({p: end for p, (_, end) in bounds.items()})
 
 
 def history_of(spark: SparkSession, config: Config) -> DataFrame:
@@ -353,10 +429,15 @@ def _start(
     return json.dumps(starts)
 
 
-def _until_done(stream: Any, wait: Callable[[Any], object], stop: threading.Event) -> None:  # noqa: ANN401 - Spark's
-    """Let a query run until `wait` returns; what fails is said in one sentence."""
+def _until_done(
+    stream: Any,  # noqa: ANN401 - Spark's
+    wait: Callable[[Any], object],
+    stop: threading.Event,
+    turn: Callable[[], object],
+) -> None:
+    """Let a query run until `wait` returns, and `turn` meanwhile; say in a sentence what fails."""
     for again in reversed(range(_STARTS)):
-        error = _until_ended(stream.start(), wait, stop)
+        error = _until_ended(stream.start(), wait, stop, turn)
         if error is None:
             return
         if not again or _SLOW not in str(error):
@@ -367,6 +448,7 @@ def _until_ended(
     query: Any,  # noqa: ANN401 - Spark's
     wait: Callable[[Any], object],
     stop: threading.Event,
+    turn: Callable[[], object],
 ) -> Exception | None:
     from pyspark.errors import PySparkException
 
@@ -384,7 +466,7 @@ def _until_ended(
     threading.Thread(target=until, daemon=True, name="rejex-spark").start()
     try:
         while not done.wait(0.1) and not stop.is_set():
-            pass
+            turn()
     finally:
         query.stop()
     if failed:

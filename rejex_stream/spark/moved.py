@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +17,9 @@ from rejex_stream.types import Partition
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["WAYS", "Begin", "begun", "forget", "kept_on_spark", "of_worker", "rows_of"]
+__all__ = [
+    "WAYS", "Begin", "MonitorsOnSpark", "begun", "forget", "kept_on_spark", "of_worker", "rows_of",
+]  # fmt: skip
 
 WAYS = ("streams", "partitions")
 """The parts of a checkpoint, by what its states are of; one has no use for those of another."""
@@ -151,6 +154,67 @@ def _folder(spark: SparkSession, address: str) -> tuple[Any, Any]:
     jvm: Any = spark._jvm
     path = jvm.org.apache.hadoop.fs.Path(address)
     return path, path.getFileSystem(spark._jsc.hadoopConfiguration())
+
+
+class MonitorsOnSpark:
+    """Keeps the monitors of a job in its checkpoint; a :class:`~.watched.MonitorStore`.
+
+    Parameters
+    ----------
+    spark
+        The session.
+    checkpoint
+        Folder or address.
+    """
+
+    def __init__(self, spark: SparkSession, checkpoint: str) -> None:
+        self._path, self._files = _folder(spark, f"{checkpoint}/monitors")
+        self._draft, _ = _folder(spark, f"{checkpoint}/monitors.new")
+
+    def load(self) -> bytes | None:
+        """Return what was saved last.
+
+        Raises
+        ------
+        OSError
+            If it cannot be read.
+        """
+        with _explained():
+            for path in (self._path, self._draft):  # the draft: it was about to be renamed
+                if self._files.exists(path):
+                    stream = self._files.open(path)
+                    try:
+                        return bytes(stream.readAllBytes())
+                    finally:
+                        stream.close()
+        return None
+
+    def save(self, body: bytes) -> None:
+        """Keep it in place of what was saved before, whole or not at all. O(bytes).
+
+        Raises
+        ------
+        OSError
+            If it cannot be written.
+        """
+        with _explained():
+            stream = self._files.create(self._draft, True)
+            try:
+                stream.write(bytearray(body))
+            finally:
+                stream.close()
+            self._files.delete(self._path, False)
+            self._files.rename(self._draft, self._path)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    from py4j.protocol import Py4JError
+
+    try:
+        yield
+    except Py4JError as error:
+        raise OSError(str(error).splitlines()[0]) from error
 
 
 def kept_on_spark(

@@ -1,8 +1,8 @@
-"""What people say, on Spark: it holds from the end of a micro-batch, and is durable with that."""
+"""What people say and are told, on Spark: settled at the end of a micro-batch, durable with it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,22 +10,24 @@ from typing import TYPE_CHECKING, cast
 
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import file_places, kafka_settings
+from rejex_stream.encode import decode_incidents
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.protocols import Heard
 from rejex_stream.run.decided import Decisions
-from rejex_stream.types import Partition
+from rejex_stream.types import Incident, Partition
 
 if TYPE_CHECKING:
     from rejex_connectors.kafka.clients import Message
     from rejex_connectors.kafka.settings import KafkaSettings
     from rejex_connectors.snapshots import FolderSnapshotStore
+    from rejex_connectors.spark.sink import Written
 
-__all__ = ["Told"]
+__all__ = ["AtCommit", "Told", "changes_in"]
 
 
 @dataclass(frozen=True)
 class Told:
-    """Hears commands where a worker does, and keeps what was decided where a worker does.
+    """Hears commands, and keeps what was decided and who is untold, where a worker does.
 
     Who writes a micro-batch decides at its end (:meth:`at_commit`), durable with the offsets; who
     judges the next one finds it there (:meth:`kept`). So does whoever judges one again, by what
@@ -39,6 +41,8 @@ class Told:
         Of files: the state folder and the control log.
     settings, state_partitions
         Of topics: where they are, and how many partitions the state topic has.
+    hears
+        Whether to hear commands.
     """
 
     inputs: tuple[str, ...]
@@ -46,10 +50,11 @@ class Told:
     control: Path | None = None
     settings: KafkaSettings | None = None
     state_partitions: int = 0
+    hears: bool = True
 
     @classmethod
-    def of(cls, config: Config) -> Told:
-        """Return who hears what is said to a pipeline.
+    def of(cls, config: Config, *, hears: bool = True) -> Told:
+        """Return who hears what is said to a pipeline, and remembers what it has not told yet.
 
         Raises
         ------
@@ -63,23 +68,23 @@ class Told:
             assert places.state is not None  # refused before
             assert places.control is not None
             name = Path(config.input.path or "").name
-            return cls((name,), places.state.absolute(), places.control.absolute())
+            return cls((name,), places.state.absolute(), places.control.absolute(), hears=hears)
         from rejex_connectors.kafka.reading import partitions_of
 
         settings = kafka_settings(config)
         if settings.topics.state is None:
             raise ConfigError(
-                "state.folder is set, and on Spark what people said of topics is kept in a topic: "
-                "leave it out, and give --checkpoint."
+                "state.folder is set, and on Spark what people said of topics, and what the "
+                "webhook is still to be told, is kept in a topic: leave it out, and give "
+                "--checkpoint."
             )
-        state, control = (
-            len(partitions_of(settings, name))
-            for name in (settings.topics.state, settings.topics.control)
-        )
+        state = len(partitions_of(settings, settings.topics.state))
+        control = not hears or partitions_of(settings, settings.topics.control)
         if not state or not control:
             missing = settings.topics.control if state else settings.topics.state
             raise ConnectorError(f"there is no topic {missing}: call `rejex-stream topics create`")
-        return cls(settings.topics.input, settings=settings, state_partitions=state)
+        inputs = settings.topics.input
+        return cls(inputs, settings=settings, state_partitions=state, hears=hears)
 
     def kept(self, partition: Partition) -> bytes | None:
         """Return what was decided when the partition was last committed.
@@ -92,8 +97,34 @@ class Told:
         with closing(self._store(_Pieces(self.state_partitions))) as store:
             return store.load_decisions(partition)
 
-    def at_commit(self, partition: Partition, next_offset: int) -> Sequence[Message]:
+    def untold(self, partition: Partition, committed: int) -> Sequence[Incident]:
+        """Return the changes of incidents that are durable, and of which nobody was told.
+
+        Raises
+        ------
+        CheckpointError, ConnectorError
+            If it is damaged, or cannot be read.
+        """
+        kept = Decisions(partition, self.kept(partition), self.inputs).untold
+        # Those behind it were recorded for a commit that did not come to be.
+        return [change for change in kept if change.position.offset < committed]
+
+    def at_commit(
+        self,
+        partition: Partition,
+        next_offset: int,
+        *,
+        decides: bool = True,
+        untold: Sequence[Incident] | None = None,
+    ) -> Sequence[Message]:
         """Decide what was said since the last commit: it holds from the offset of this one.
+
+        Parameters
+        ----------
+        decides
+            Whether to: what holds from within a micro-batch would change what was judged in it.
+        untold
+            Of what people are to be told once this commit is durable; ``None``: as it was.
 
         Returns
         -------
@@ -106,12 +137,20 @@ class Told:
         CheckpointError, ConnectorError
             If the control log, or what was decided before, cannot be read.
         """
+        decides = decides and self.hears
+        if not decides and untold is None:
+            return ()
         pieces = _Pieces(self.state_partitions)
         with closing(self._store(pieces)) as store:
             decisions = Decisions(partition, store.load_decisions(partition), self.inputs)
-            decisions.hear(self._heard(decisions.next_heard))
-            if decisions.waiting:
+            if decides:
+                decisions.hear(self._heard(decisions.next_heard))
+            decides = decides and decisions.waiting
+            if decides:
                 decisions.decide(next_offset)
+            if untold is not None:
+                decisions.keep_untold(untold)
+            if decides or untold is not None:
                 store.save_decisions(partition, decisions.encoded(decisions.schemas))
         return pieces.messages
 
@@ -133,6 +172,58 @@ class Told:
         log = Partition(self.settings.topics.control, 0)
         said = list(read_partition(self.settings, log, start))
         return Heard(said, said[-1].position.offset + 1 if said else start)
+
+
+@dataclass(frozen=True)
+class AtCommit:
+    """What is decided and recorded at the commits of one micro-batch; travels to executors.
+
+    Attributes
+    ----------
+    told
+        Who decides and records; ``None``: nobody does.
+    at
+        Where each partition stood when the job took it over, or after its last micro-batch: of
+        what is before, the record speaks already.
+    left
+        What nobody had taken when the micro-batch began; ``None``: nobody is told.
+    kept
+        What the record lists.
+    """
+
+    told: Told | None
+    at: Mapping[Partition, int]
+    left: Mapping[Partition, Sequence[Incident]] | None
+    kept: Mapping[Partition, Sequence[Incident]]
+
+    def __call__(
+        self, partition: Partition, next_offset: int, incidents: Sequence[Written], last: bool
+    ) -> Sequence[Message]:
+        """Return what is to be written with a commit; see :meth:`Told.at_commit`."""
+        if self.told is None:
+            return ()
+        untold = self.untold(partition, incidents)
+        if untold == [*self.kept.get(partition, ())]:
+            untold = None
+        return self.told.at_commit(partition, next_offset, decides=last, untold=untold)
+
+    def untold(self, partition: Partition, incidents: Sequence[Written]) -> list[Incident] | None:
+        """Return what is untold once these are durable.
+
+        That are all of the micro-batch, also those that another try of the task has committed: it
+        is told of as a whole.
+        """
+        if self.left is None:
+            return None
+        at = self.at.get(partition, 0)
+        coming = changes_in(one.value for one in incidents if one.offset >= at)
+        return [*self.left.get(partition, ()), *coming]
+
+
+def changes_in(lines: Iterable[bytes]) -> list[Incident]:
+    """Return the changes of incidents among what was written of incidents; the rest is replies."""
+    found = (decode_incidents(line) for line in lines)
+    return [change for change in found if isinstance(change, Incident)]
 
 
 class _Pieces:

@@ -63,6 +63,12 @@ class Receiver:
         self.server.server_close()
 
 
+def events_taken(receiver):
+    """What a receiver took, once each: kind (alarm, incident, ...) and id."""
+    events = (json.loads(body) for body in receiver.taken)
+    return {(event["type"].split(".")[-2], event["id"]) for event in events}
+
+
 @contextmanager
 def alertmanager(folder, told, port=0):
     """A real Alertmanager that notifies `told` at once; yields its address."""

@@ -8,7 +8,8 @@ import urllib.request
 import pytest
 
 from rejex_stream.config import parse_config
-from rejex_stream.config.assembly.running import _Watch
+from rejex_stream.config.assembly import engine_spec
+from rejex_stream.config.assembly.watching import Watch
 from rejex_stream.monitor.alarm import AlarmKind
 from rejex_stream.operate.incidents import FLOOD_MS, FLOOD_STREAMS, Flood, OpenIncidents
 from rejex_stream.operate.notify import Alertmanager, Webhook
@@ -94,7 +95,14 @@ def receiver():
 def watching(alertmanager=None, webhook=None):
     config, problems = parse_config(CONFIG)
     assert not problems
-    return _Watch(config, lambda *_: None, lambda *_: None, alertmanager, webhook)
+    return Watch(
+        config,
+        engine_spec(config),
+        lambda *_: None,
+        lambda *_: None,
+        alertmanager=alertmanager,
+        webhook=webhook,
+    )
 
 
 def durable(watch, *changes, again=False):

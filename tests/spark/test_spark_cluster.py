@@ -22,6 +22,7 @@ from rejex_stream.config.assembly.control import ControlLine, make_command
 from rejex_stream.spark.told import Told
 from rejex_stream.types import CommandKind, Partition, Position, Record
 from tests.kafka.kafka_harness import Kafka, pipeline_toml
+from tests.operate.alerting import Receiver, events_taken
 from tests.waiting import until
 from tools.kafka import broker
 from tools.spark import cluster
@@ -57,7 +58,7 @@ def events(topic, n=N):
         yield Record(Position(topic, name % PARTITIONS, 0), b"s%d" % name, body, headers, None)
 
 
-def pipeline(folder: Path, bootstrap: str, out: str) -> Path:
+def pipeline(folder: Path, bootstrap: str, out: str, **more: dict[str, object]) -> Path:
     """Pipelines of one name, so that headers are the same, with outputs and groups of their own."""
     folder.mkdir()
     path = folder / "pumps.toml"
@@ -69,6 +70,7 @@ def pipeline(folder: Path, bootstrap: str, out: str) -> Path:
             input={"topics": ["pumps.in"], "time": "t"},
             refit={"executor": "thread", "refit_every_events": 250},
             kafka={"group": out},
+            **more,
         )
     )
     return path
@@ -119,9 +121,29 @@ def on_spark(path: Path, master: str) -> list[str]:
     ]  # fmt: skip
 
 
-def test_an_executor_dies_and_the_topics_hold_what_a_worker_writes(tmp_path, bootstrap):
+@pytest.fixture
+def receivers():
+    told = {out: Receiver() for out in ("alone", "many")}
+    yield told
+    for one in told.values():
+        one.close()
+
+
+def test_an_executor_dies_and_the_topics_hold_and_people_hear_what_a_worker_says(
+    tmp_path, bootstrap, receivers
+):
     with Kafka(bootstrap) as kafka:
-        paths = {out: pipeline(tmp_path / out, bootstrap, out) for out in ("alone", "many")}
+        paths = {
+            out: pipeline(
+                tmp_path / out,
+                bootstrap,
+                out,
+                detector={"name": "KNN"},  # which the fault of s0 has open an incident
+                monitor={"review_budget_per_day": 5},
+                alerts={"webhook_url": one.url},
+            )
+            for out, one in receivers.items()
+        }
         settings = {out: kafka_settings(load_config(path)) for out, path in paths.items()}
         for of_one in settings.values():
             create_topics(of_one, plan_topics(of_one, partitions=PARTITIONS, replication=1))
@@ -150,6 +172,12 @@ def test_an_executor_dies_and_the_topics_hold_what_a_worker_writes(tmp_path, boo
                 job.kill()
         assert written(kafka, settings["many"]) == written(kafka, settings["alone"])
         assert kafka.committed(settings["many"]) == kafka.committed(settings["alone"])
+        told = events_taken(receivers["many"])
+        assert told == events_taken(receivers["alone"])
+        assert {kind for kind, _ in told} == {"alarm", "incident"}
+        of_job = Told.of(load_config(paths["many"]), hears=False)
+        for number in range(PARTITIONS):
+            assert of_job.untold(Partition("pumps.in", number), N) == []
         by_two = tmp_path / "by-two.toml"
         text = paths["alone"].read_text()
         by_two.write_text(text.replace("contamination = 0.05", "contamination = 0.1"))

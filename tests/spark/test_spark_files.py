@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import urllib.request
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,7 +27,9 @@ from rejex_stream.config.assembly import (
     open_source,
     records_of,
 )
-from tests.waiting import until
+from tests.operate.alerting import Receiver, events_taken
+from tests.test_cli_run import free_port
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(2400)]
 
@@ -53,6 +56,7 @@ refit_every_events = 400
 [output]
 verdicts = "{folder}/verdicts.jsonl"
 audit_rate = 0.01
+{more}
 """
 
 
@@ -85,7 +89,8 @@ def feed(path: Path, sensors: int, n: int) -> Path:
 def config(folder: Path, source: Path, **more: str) -> Path:
     folder.mkdir()
     path = folder / "pumps.toml"
-    path.write_text(CONFIG.format(feed=source, folder=folder, hold=more.get("hold", "")))
+    more = {"hold": "", "more": ""} | more
+    path.write_text(CONFIG.format(feed=source, folder=folder, **more))
     return path
 
 
@@ -120,14 +125,48 @@ def kill_all(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def test_a_job_that_is_killed_and_goes_on_writes_what_run_writes(tmp_path):
+WATCHED = """
+[alerts]
+webhook_url = "{url}"
+[metrics]
+port = {port}
+[monitor]
+review_budget_per_day = 30
+[state]
+snapshot_interval_s = 0.01
+"""
+
+
+@pytest.fixture
+def receivers():
+    told = Receiver(), Receiver()
+    yield told
+    for one in told:
+        one.close()
+
+
+def judged_by_now(port: int) -> float:
+    try:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S
+        ) as answer:
+            lines = answer.read().decode().splitlines()
+    except OSError:
+        return 0
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("rejex_events_total{"))
+
+
+def test_a_job_that_is_killed_and_goes_on_writes_and_tells_what_run_does(tmp_path, receivers):
     source = feed(tmp_path / "feed.csv", sensors=5, n=12_000)
-    subprocess.run(program("run", config(tmp_path / "run", source)), check=True)
-    path = config(tmp_path / "spark", source)
+    of_run, of_spark = (WATCHED.format(url=one.url, port=free_port()) for one in receivers)
+    subprocess.run(program("run", config(tmp_path / "run", source, more=of_run)), check=True)
+    path = config(tmp_path / "spark", source, more=of_spark)
+    port = load_config(path).metrics.port
     first = subprocess.Popen(on_spark(path))
     try:
         until(lambda: first.poll() is not None or batches(tmp_path / "spark") >= 2, timeout_s=900)
         assert first.poll() is None, "it was done before it could be killed"
+        until(lambda: judged_by_now(port) > 2_900, "figures of two micro-batches")
     finally:
         kill_all(first)
     done = batches(tmp_path / "spark")
@@ -138,6 +177,9 @@ def test_a_job_that_is_killed_and_goes_on_writes_what_run_writes(tmp_path):
         (commits / name).unlink(missing_ok=True)
     subprocess.run(on_spark(path), check=True)
     same(tmp_path / "run", tmp_path / "spark")
+    by_run, by_spark = (events_taken(one) for one in receivers)
+    assert by_spark == by_run, "monitors that had begun anew would raise one again"
+    assert {kind for kind, _ in by_spark} == {"alarm", "incident"}
     assert (tmp_path / "spark" / "deadletter.jsonl").stat().st_size
     assert (tmp_path / "spark" / "incidents.jsonl").stat().st_size
 

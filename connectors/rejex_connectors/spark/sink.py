@@ -2,14 +2,15 @@
 
 The offsets of what is written lie where a worker keeps them, in the state folder of the files or
 in the consumer group, and become durable with it. A batch that Spark repeats finds its own there
-and is not written again; so does a job that goes on from a worker, or a worker from a job.
+and is not written again; so does a job that goes on from a worker, or a worker from a job. What is
+durable, the driver shows to whoever watches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -20,17 +21,66 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from rejex_connectors.kafka.clients import Message
+    from rejex_connectors.kafka.moving.once import OnceWriter
     from rejex_connectors.kafka.settings import KafkaSettings
 
-__all__ = ["FileBatches", "KafkaBatches"]
+__all__ = ["AtCommit", "FileBatches", "KafkaBatches", "Watcher", "Written"]
 
-AtCommit: TypeAlias = "Callable[[Partition, int], Sequence[Message]]"
+AtCommit: TypeAlias = "Callable[[Partition, int, Sequence[Written], bool], Sequence[Message]]"
+"""Given what is committed up to an offset, of that micro-batch the incidents before it, and whether
+it is the last commit of what came of that partition; returns what is to be written with it."""
 
 _TRANSACTION_MESSAGES = 5_000
 """About so many messages become durable together; more could outlast a transaction."""
 
 _ORDER = [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending"),
           ("place", "ascending")]  # fmt: skip
+
+
+class Written(NamedTuple):
+    """A message of a micro-batch.
+
+    Attributes
+    ----------
+    offset
+        Of the record that it is about.
+    output
+        Where it goes: ``verdicts``, ``review``, ``deadletter`` or ``incidents``.
+    value
+        What was written.
+    headers
+        Of a dead letter on a topic, as MessagePack; else empty.
+    """
+
+    offset: int
+    output: str
+    value: bytes
+    headers: bytes = b""
+
+
+class Watcher(Protocol):
+    """Who, in the driver, takes part in commits and sees what they made durable.
+
+    Attributes
+    ----------
+    wanted
+        The outputs that it wants to see.
+    """
+
+    wanted: Collection[str]
+
+    def begun(self) -> AtCommit:
+        """Return what takes part in the commits of a micro-batch; it may travel to executors."""
+        ...
+
+    def durable(
+        self, written: Mapping[Partition, Sequence[Written]], ends: Mapping[Partition, int]
+    ) -> None:
+        """See a micro-batch that is durable, and where it ends; it may be repeated.
+
+        Messages of a partition come in its order.
+        """
+        ...
 
 
 class FileBatches:
@@ -42,8 +92,8 @@ class FileBatches:
     ----------
     sink
         With a state folder.
-    at_commit
-        Called before each commit, with the partition and its offset; keeps what is decided there.
+    watcher
+        What it does at a commit is done before that, and means nothing without it.
 
     Attributes
     ----------
@@ -51,8 +101,8 @@ class FileBatches:
         How many lines went to each output, by role.
     """
 
-    def __init__(self, sink: FileSink, at_commit: AtCommit = lambda *_: ()) -> None:
-        self._sink, self._at_commit = sink, at_commit
+    def __init__(self, sink: FileSink, watcher: Watcher) -> None:
+        self._sink, self._watcher = sink, watcher
         self.counts: dict[str, int] = {}
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
@@ -66,18 +116,26 @@ class FileBatches:
         columns = ["topic", "partition", "offset", "place", "output", "value"]
         table = batch.select(*columns).toArrow().sort_by(_ORDER)
         rows: list[list[Any]] = [table.column(name).to_pylist() for name in columns]
+        at_commit = self._watcher.begun()
         offsets: dict[Partition, int] = {}
+        ends: dict[Partition, int] = {}
+        written: dict[Partition, list[Written]] = {}
         for topic, partition, offset, _, role, line in zip(*rows, strict=True):
             where = Partition(topic, partition)
+            ends[where] = offset + 1
+            if role in self._watcher.wanted:
+                written.setdefault(where, []).append(Written(offset, role, line))
             if offset < self._sink.committed(where):
                 continue
             self._sink.keep([(role, line)])
             offsets[where] = offset + 1
             self.counts[role] = self.counts.get(role, 0) + 1
         for where, next_offset in offsets.items():
-            self._at_commit(where, next_offset)
+            incidents = [one for one in written.get(where, ()) if one.output == "incidents"]
+            at_commit(where, next_offset, incidents, True)
         if offsets:
             self._sink.commit(offsets)
+        self._watcher.durable(written, ends)
 
 
 class KafkaBatches:
@@ -93,15 +151,12 @@ class KafkaBatches:
         The broker, the group and the topics; travels to the executors.
     tasks
         How many tasks write at once.
-    at_commit
-        Called where what came of a partition ends, with its offset; returns what is to be written
-        in that transaction. Travels to the executors.
+    watcher
+        What it does at a commit is in that transaction, on an executor.
     """
 
-    def __init__(
-        self, settings: KafkaSettings, tasks: int, at_commit: AtCommit = lambda *_: ()
-    ) -> None:
-        self._settings, self._tasks, self._at_commit = settings, tasks, at_commit
+    def __init__(self, settings: KafkaSettings, tasks: int, watcher: Watcher) -> None:
+        self._settings, self._tasks, self._watcher = settings, tasks, watcher
         self.counts: dict[str, int] = {}
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
@@ -112,50 +167,108 @@ class KafkaBatches:
         ConnectorError
             In a task, if the broker refuses; Spark tries the task again, and then ends.
         """
-        settings, at_commit = self._settings, self._at_commit
+        settings, at_commit = self._settings, self._watcher.begun()
+        wanted = frozenset(self._watcher.wanted)
         ordered = batch.repartition(self._tasks, "topic", "partition").sortWithinPartitions(
             "topic", "partition", "offset", "place"
         )
-        ordered.foreachPartition(lambda rows: _write(settings, at_commit, rows))
+        found = ordered.rdd.mapPartitions(lambda rows: _write(settings, at_commit, wanted, rows))
+        written: dict[Partition, list[Written]] = {}
+        ends: dict[Partition, int] = {}
+        for topic, partition, some, end in found.collect():
+            where = Partition(topic, partition)
+            written[where], ends[where] = [Written(*one) for one in some], end
+        self._watcher.durable(written, ends)
+
+    def keep(self, partition: Partition, messages: Sequence[Message]) -> None:
+        """Write what is kept of a partition; from the driver, after the query.
+
+        Raises
+        ------
+        ConnectorError
+            If the broker refuses.
+        """
+        from rejex_connectors.kafka.reading import committed_offsets
+
+        writer = _writer(self._settings, partition)
+        try:
+            writer.write(_records(messages), committed_offsets(self._settings, [partition]))
+        finally:
+            writer.close()
 
 
-def _write(settings: KafkaSettings, at_commit: AtCommit, rows: Iterator[Any]) -> None:
+_Found: TypeAlias = "tuple[str, int, list[tuple[Any, ...]], int]"
+
+
+def _write(
+    settings: KafkaSettings, at_commit: AtCommit, wanted: Collection[str], rows: Iterator[Any]
+) -> Iterator[_Found]:
+    """Write what came of partitions; return what the driver wants to see of it.
+
+    That is also what another try of the task has written, which nobody saw.
+    """
     for (topic, partition), found in groupby(rows, key=lambda row: (row.topic, row.partition)):
-        _write_partition(settings, at_commit, Partition(topic, partition), found)
+        where = Partition(topic, partition)
+        seen, end = _write_partition(settings, at_commit, where, wanted, found)
+        yield topic, partition, [tuple(one) for one in seen], end
 
 
 def _write_partition(
-    settings: KafkaSettings, at_commit: AtCommit, where: Partition, rows: Iterator[Any]
-) -> None:
-    from rejex_connectors.kafka.moving.once import OnceWriter
+    settings: KafkaSettings,
+    at_commit: AtCommit,
+    where: Partition,
+    wanted: Collection[str],
+    rows: Iterator[Any],
+) -> tuple[list[Written], int]:
     from rejex_connectors.kafka.reading import committed_offsets
 
-    name = f"{settings.group}-spark-{where.topic}-{where.partition}"
     # The name first: taking it settles what a predecessor left open.
-    writer = OnceWriter(settings, settings.group, "writing outcomes", name)
+    writer = _writer(settings, where)
     topics: Mapping[str, str] = settings.topics.model_dump()
+    seen: list[Written] = []
+    incidents: list[Written] = []
     try:
         done = committed_offsets(settings, [where]).get(where, 0)
         messages: list[Record] = []
-        next_offset = done
+        next_offset, end = done, 0
         for row in rows:
-            if row.offset < done:
-                continue
+            end = row.offset + 1
             if row.offset >= next_offset and len(messages) >= _TRANSACTION_MESSAGES:
+                messages += _records(at_commit(where, next_offset, incidents, False))
                 writer.write(messages, {where: next_offset})
                 messages = []
-            next_offset = row.offset + 1
+            key, value = _bytes(row.key), _bytes(row.value)
+            if row.output in wanted:
+                told = bytes(row.headers) if row.output == "deadletter" else b""
+                seen.append(Written(row.offset, row.output, value or b"", told))
+            if row.output == "incidents":
+                incidents.append(Written(row.offset, row.output, value or b""))
+            if row.offset < done:
+                continue
+            next_offset = end
             at = Position(topics[row.output], row.to, 0)
             headers = msgspec.msgpack.decode(row.headers, type=list[tuple[str, bytes]])
-            messages.append(Record(at, _bytes(row.key), _bytes(row.value), tuple(headers)))
+            messages.append(Record(at, key, value, tuple(headers)))
         if messages:
-            messages += [
-                Record(Position(m.topic, m.partition, 0), m.key, m.value, tuple(m.headers))
-                for m in at_commit(where, next_offset)
-            ]
+            messages += _records(at_commit(where, next_offset, incidents, True))
             writer.write(messages, {where: next_offset})
     finally:
         writer.close()
+    return seen, end
+
+
+def _writer(settings: KafkaSettings, where: Partition) -> OnceWriter:
+    from rejex_connectors.kafka.moving.once import OnceWriter
+
+    name = f"{settings.group}-spark-{where.topic}-{where.partition}"
+    return OnceWriter(settings, settings.group, "writing outcomes", name)
+
+
+def _records(messages: Iterable[Message]) -> list[Record]:
+    return [
+        Record(Position(m.topic, m.partition, 0), m.key, m.value, tuple(m.headers))
+        for m in messages
+    ]
 
 
 def _bytes(value: bytearray | None) -> bytes | None:

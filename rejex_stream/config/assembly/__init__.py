@@ -27,11 +27,11 @@ from rejex_stream.config.assembly.running import (
     engine_spec,
     make_engine,
     make_executor,
-    monitor_config,
     run_pipeline,
     run_settings,
 )
 from rejex_stream.config.assembly.stored import NothingStoredError, Stored, stored
+from rejex_stream.config.assembly.watching import monitor_config
 
 __all__ = [
     "DecodedBefore",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rejex_stream.config.assembly.control import ControlLine
-from rejex_stream.config.assembly.running import open_webhook
+from rejex_stream.config.assembly.watching import open_webhook
 from rejex_stream.config.reviewing import Shown
 from rejex_stream.encode.labels import LabelRecord
 from rejex_stream.errors import ConfigError, RejexError

@@ -1,0 +1,385 @@
+"""The driver sees what a micro-batch has made durable as a run's observers see its outcomes.
+
+Whoever watches a worker watches a job: monitors, metrics, health and alerts are fed from the
+messages that were written, partition by partition in the order of offsets.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import groupby, islice
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from rejex_stream.config import Config
+from rejex_stream.config.assembly import DecodedBefore
+from rejex_stream.config.assembly.watching import Watch
+from rejex_stream.encode import (
+    LeanVerdictRecord,
+    decode_dead_letter,
+    decode_reviewed,
+    decode_verdict,
+)
+from rejex_stream.engine.checkpoint import seal, unseal
+from rejex_stream.errors import CheckpointError, ConnectorError
+from rejex_stream.run.doubts import UnscorableStreak
+from rejex_stream.run.monitors import PartitionMonitor
+from rejex_stream.run.process import seldom_collecting
+from rejex_stream.run.progress import (
+    IncidentsDurable,
+    NothingScorable,
+    PartitionOpened,
+    Progress,
+)
+from rejex_stream.spark.told import AtCommit, Told, changes_in
+from rejex_stream.types import (
+    Incident,
+    IncidentState,
+    Invalid,
+    Outcome,
+    Partition,
+    Position,
+    Reason,
+    Record,
+    ReviewItem,
+    Verdict,
+    in_mode,
+)
+
+if TYPE_CHECKING:
+    from rejex_connectors.kafka.clients import Message
+    from rejex_connectors.spark.sink import Written
+
+__all__ = ["OUTPUTS", "MonitorStore", "Watched", "outcomes_in", "still_open"]
+
+OUTPUTS = ("verdicts", "review", "deadletter", "incidents")
+_SOME = 2_000  # outcomes are in hand at once
+_TURN_S = 0.5
+_TELLING_S = 2.0
+_KIND, _FORMAT_VERSION = "spark monitors", 1
+_log = logging.getLogger(__name__)
+
+
+class MonitorStore(Protocol):
+    """Where the monitors of a job are kept."""
+
+    def load(self) -> bytes | None:
+        """Return what was saved last."""
+        ...
+
+    def save(self, body: bytes) -> None:
+        """Keep it in place of what was saved before, whole or not at all."""
+        ...
+
+
+class Watched:
+    """Shows a job to whoever watches; a :class:`~rejex_connectors.spark.sink.Watcher`.
+
+    What is durable is seen once: what a partition held when the job took it over, and what a
+    micro-batch repeats, was seen before. Monitors go on from where they were kept: of a micro-batch
+    that was durable when the driver died, and is repeated, they had not seen anything.
+
+    Parameters
+    ----------
+    watch
+        Monitors, metrics, health and those who are told.
+    config
+        Says what they need to see.
+    told
+        Decides what people said, and records what is untold; ``None``: nobody does.
+    store
+        Where monitors are kept; ``None``: they begin anew with the next job.
+    clock
+        Monotonic seconds.
+
+    Attributes
+    ----------
+    wanted
+        Outputs that have to be shown: what is not looked at need not come to the driver.
+    """
+
+    def __init__(
+        self,
+        watch: Watch,
+        config: Config,
+        told: Told | None,
+        store: MonitorStore | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._watch, self._told, self._store, self._clock = watch, told, store, clock
+        self._lean = config.output.form == "lean"
+        self._monitored = config.monitor.enabled and not self._lean
+        if self._lean:
+            watch.metrics.of_lean_verdicts()
+        if config.monitor.enabled and self._lean:
+            _log.warning(
+                "the monitors do not run: on Spark they read what is written, and with output.form "
+                '= "lean" that has no ranks; write full verdicts, or give monitor.enabled = false'
+            )
+        self._looks = self._monitored or config.metrics.port > 0
+        self.wanted: Collection[str] = OUTPUTS if self._looks else ("incidents",)
+        self._every_s = config.state.snapshot_interval_s
+        self._saved_at = self._turned_at = clock()
+        self._at: dict[Partition, int] = {}
+        self._kept: dict[Partition, Sequence[Incident]] = {}
+        self._monitors: dict[Partition, PartitionMonitor] = {}
+        self._monitored_to: dict[Partition, int] = {}
+        self._unscorable = UnscorableStreak(DecodedBefore(()))  # no record to look into
+        self._under_way: AtCommit | None = None
+        self._lock = threading.Lock()  # micro-batches come on a thread of Spark's
+
+    # ------------------------------------------------------------------------------ the beginning
+    def begin(self, at: Mapping[Partition, int], were_open: Iterable[Incident]) -> None:
+        """Take partitions over where they stand; tell of what nobody has been told of yet.
+
+        Parameters
+        ----------
+        at
+            Up to where each partition is durable.
+        were_open
+            Incidents that are open there.
+
+        Raises
+        ------
+        CheckpointError, ConnectorError
+            If what is untold is damaged, or cannot be read.
+        """
+        self._at, self._monitored_to = dict(at), dict(at)
+        for partition, offset in at.items():
+            self._event(PartitionOpened(partition, None, offset, offset))
+            self._monitor(partition)
+        self._watch.were_open(were_open)
+        if self._store is not None and self._monitored:
+            self._restore(self._store.load())
+        if self._told is not None:
+            for partition, offset in at.items():
+                left = self._told.untold(partition, offset)
+                if left:
+                    self._kept[partition] = left
+                    self._event(IncidentsDurable(partition, left, again=True))
+
+    def _event(self, event: PartitionOpened | IncidentsDurable | NothingScorable) -> None:
+        for observer in self._watch.observers:
+            observer.event(event)
+
+    def _monitor(self, partition: Partition) -> PartitionMonitor | None:
+        if self._monitored and partition not in self._monitors:
+            self._monitors[partition] = self._watch.monitor(partition)
+        return self._monitors.get(partition)
+
+    # ------------------------------------------------------------------------------ micro-batches
+    def begun(self) -> AtCommit:
+        """Return what takes part in the commits of a micro-batch that begins."""
+        with self._lock:
+            self._under_way = self._at_commit()
+            return self._under_way
+
+    def _at_commit(self) -> AtCommit:
+        outbox, left = self._watch.outbox, None
+        if outbox is not None:
+            left = {partition: outbox.left(partition) for partition in self._at}
+        return AtCommit(self._told, dict(self._at), left, dict(self._kept))
+
+    def durable(
+        self, written: Mapping[Partition, Sequence[Written]], ends: Mapping[Partition, int]
+    ) -> None:
+        """See a micro-batch that is durable; tell of it. O(messages), some 15 µs a verdict."""
+        with self._lock, seldom_collecting():
+            recorded, self._under_way = self._under_way, None
+            for partition, end in ends.items():
+                every, at = written.get(partition, ()), self._at.get(partition, 0)
+                if end > at:
+                    untold = recorded and recorded.untold(partition, _incidents(every))
+                    self._kept[partition] = untold or ()
+                    self._at[partition] = end
+                self._see(partition, every, at, end)
+            self._watch.metrics.committed(self._at)
+            if self._clock() - self._saved_at >= self._every_s:
+                self._save()
+
+    def _see(self, partition: Partition, written: Sequence[Written], at: int, end: int) -> None:
+        if self._looks:
+            monitor, to = self._monitor(partition), self._monitored_to.get(partition, 0)
+            every = outcomes_in(partition, written, lean=self._lean)
+            while outcomes := list(islice(every, _SOME)):
+                if monitor is not None:
+                    _observe(monitor, _since(to, outcomes))
+                self._show(partition, _since(at, outcomes))
+            self._monitored_to[partition] = max(to, end)
+        changes = changes_in(one.value for one in _incidents(written) if one.offset >= at)
+        if changes:
+            self._event(IncidentsDurable(partition, changes))
+
+    def _show(self, partition: Partition, outcomes: Sequence[Outcome]) -> None:
+        for observer in self._watch.observers:
+            observer.outcomes(partition, outcomes, replaying=False)
+        before = self._unscorable.alarm
+        self._unscorable.see(outcomes)
+        if self._unscorable.alarm is not before:
+            self._event(NothingScorable(partition, self._unscorable.alarm))
+
+    def turn(self) -> None:
+        """Renew what others see, now and then; the driver waits meanwhile."""
+        now = self._clock()
+        if now - self._turned_at >= _TURN_S and self._lock.acquire(blocking=False):
+            try:
+                self._turned_at = now
+                self._watch.progress(Progress(0, 0, 0.0, 0, {}))
+            finally:
+                self._lock.release()
+
+    def lag(self, ends: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Return how many records are not durable yet, of an input that ends there."""
+        return {p: max(0, end - self._at.get(p, 0)) for p, end in ends.items()}
+
+    # ------------------------------------------------------------------------------------ the end
+    def end(self, write: Callable[[Partition, Sequence[Message]], object]) -> None:
+        """Let people be told, for a while; keep what is untold after that, and the monitors.
+
+        Parameters
+        ----------
+        write
+            Writes what is kept of a partition where it stands; asked only where there is anything.
+
+        Raises
+        ------
+        ConnectorError
+            If it cannot be written.
+        """
+        outbox = self._watch.outbox
+        if outbox is not None:
+            outbox.settle(_TELLING_S)
+        with self._lock:
+            at_commit = self._at_commit()
+            # A micro-batch that broke off may be durable, and what it recorded is then right.
+            for partition, next_offset in self._at.items() if self._under_way is None else ():
+                messages = at_commit(partition, next_offset, (), False)
+                if messages:
+                    write(partition, messages)
+            self._save()
+
+    def _save(self) -> None:
+        self._saved_at = self._clock()
+        if self._store is None or not self._monitors:
+            return
+        kept = [
+            [
+                *partition,
+                self._monitored_to.get(partition, 0),
+                monitor.head(),
+                {key: monitor.view(key) for key in monitor.bank},
+            ]
+            for partition, monitor in self._monitors.items()
+        ]
+        try:
+            self._store.save(seal(_KIND, _FORMAT_VERSION, kept))
+        except OSError as error:
+            _log.warning("the monitors could not be kept: %s", error)
+
+    def _restore(self, body: bytes | None) -> None:
+        if body is None:
+            return
+        try:
+            kept: list[Any] = unseal(_KIND, _FORMAT_VERSION, body)
+        except CheckpointError as error:
+            _log.warning("the monitors begin anew: %s", error)
+            return
+        for topic, number, next_offset, head, streams in kept:
+            partition = Partition(topic, number)
+            monitor = self._monitors.get(partition)
+            if monitor is not None and monitor.restore(head, streams):
+                self._monitored_to[partition] = next_offset
+
+
+def still_open(lines: Iterable[bytes], at: Mapping[Partition, int]) -> list[Incident]:
+    """Return the incidents that are open, of all that was written of incidents. O(lines).
+
+    Those of other inputs, and of what is not durable, are nobody's. So is what is no incident.
+    """
+    newest: dict[str, Incident] = {}
+    for line in lines:
+        with suppress(ConnectorError):
+            for change in changes_in([line]):
+                if change.position.offset < at.get(Partition(*change.position[:2]), 0):
+                    newest[change.id] = change
+    return [change for change in newest.values() if change.state is not IncidentState.CLOSED]
+
+
+def outcomes_in(
+    partition: Partition, written: Sequence[Written], *, lean: bool = False
+) -> Iterator[Outcome]:
+    """Yield the outcomes of which messages were made, as far as they say. O(messages).
+
+    Values and keys of records are not there; of a `lean` verdict most is missing.
+    """
+    for offset, of_record in groupby(written, key=attrgetter("offset")):
+        position = Position(partition.topic, partition.partition, offset)
+        verdict: Verdict | None = None
+        invalid: Invalid | None = None
+        review: ReviewItem | None = None
+        incidents: tuple[Incident, ...] = ()
+        for one in of_record:
+            if one.output == "verdicts":
+                verdict = _lean(position, one.value) if lean else decode_verdict(one.value)
+            elif one.output == "deadletter" and verdict is None:
+                invalid = _invalid(position, one)
+            elif one.output == "review":
+                item = decode_reviewed(one.value)
+                review = item if isinstance(item, ReviewItem) else review
+            elif one.output == "incidents":
+                incidents = (*incidents, *changes_in([one.value]))
+        yield Outcome(Record(position, None, None), verdict, invalid, review, incidents)
+
+
+def _lean(position: Position, line: bytes) -> Verdict:
+    said = msgspec.json.decode(line, type=LeanVerdictRecord)
+    return Verdict(
+        position, said.stream_key, said.sensor, said.event_time_ms, 0, said.label, said.reason,
+        severity=said.severity, mode=said.mode,
+    )  # fmt: skip
+
+
+def _invalid(position: Position, letter: Written) -> Invalid:
+    """Say why a record is a dead letter: on topics its headers do."""
+    if not letter.headers:
+        return decode_dead_letter(letter.value)[1]
+    from rejex_connectors.kafka.messages import split_headers
+
+    from rejex_stream.encode.schemas import CONNECT_PREFIX
+
+    said = split_headers(msgspec.msgpack.decode(letter.headers)).said
+    stage = (said.get(f"{CONNECT_PREFIX}stage") or b"").decode()
+    reason = (said.get(f"{CONNECT_PREFIX}exception.message") or b"").decode()
+    return Invalid(position, stage, reason)
+
+
+def _since(offset: int, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+    return [outcome for outcome in outcomes if outcome.record.position.offset >= offset]
+
+
+def _incidents(written: Iterable[Written]) -> list[Written]:
+    return [one for one in written if one.output == "incidents"]
+
+
+def _observe(monitor: PartitionMonitor, outcomes: Sequence[Outcome]) -> None:
+    """Have a monitor see what a worker's sees.
+
+    That nobody knows a sensor is no verdict of its stream. One that begins again was forgotten.
+    """
+    known: list[Outcome] = []
+    for outcome in outcomes:
+        verdict = outcome.verdict
+        if verdict is None or verdict.reason is Reason.TOO_MANY_SENSORS:
+            continue
+        if verdict.seq == 0:
+            monitor.observe(known, replaying=False)
+            known = []
+            monitor.forget(in_mode(verdict.stream_key, verdict.mode))
+        known.append(outcome)
+    monitor.observe(known, replaying=False)

@@ -1,0 +1,603 @@
+"""Who watches a job sees what watchers of a worker see, whatever is cut, repeated or killed."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+from collections import Counter
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+from rejex_connectors.files import FileSink
+from rejex_connectors.files.control import append_line
+from rejex_connectors.files.sink import lines_of
+from rejex_connectors.kafka import reading
+from rejex_connectors.kafka.clients import Message
+from rejex_connectors.kafka.messages import OutcomeMessages
+from rejex_connectors.spark import sink
+from rejex_connectors.spark.sink import FileBatches, Written
+
+from rejex_stream.config import parse_config
+from rejex_stream.config.assembly import (
+    Judging,
+    engine_spec,
+    file_decoder,
+    file_places,
+    kafka_settings,
+    open_source,
+    records_of,
+    run_pipeline,
+    running,
+)
+from rejex_stream.config.assembly.watching import watching
+from rejex_stream.encode import encode_incident, encode_verdict
+from rejex_stream.errors import ConfigError
+from rejex_stream.operate.metrics import GAUGES
+from rejex_stream.run.decided import Decisions
+from rejex_stream.run.progress import PartitionClosed, Progress
+from rejex_stream.spark.job import _Input
+from rejex_stream.spark.told import AtCommit, Told, changes_in
+from rejex_stream.spark.watched import OUTPUTS, Watched, outcomes_in, still_open
+from rejex_stream.types import IncidentState, Label, Partition, Position, Reason, Verdict
+from tests.operate.alerting import Receiver
+from tests.operate.test_incidents_told import incident
+from tests.waiting import until
+
+pa = pytest.importorskip("pyarrow")
+
+FEED = Partition("feed.csv", 0)
+CONFIG = """
+[pipeline]
+name = "pumps"
+[input]
+path = "{folder}/feed.csv"
+time = "t"
+time_unit = "ms"
+sensor = "id"
+channels = ["flow", "pressure"]
+[detector]
+name = "HBOS"
+[rejection]
+contamination = 0.03
+window = 300
+review_budget = {{ rate = 0.04 }}
+[refit]
+refit_every_events = 400
+executor = "inline"
+[monitor]
+rolling_events = 300
+review_budget_per_day = 30
+[output]
+verdicts = "{folder}/{out}/verdicts.jsonl"
+audit_rate = 0.01
+{more}
+"""
+OFTEN = "[state]\nsnapshot_interval_s = 0.001"
+
+
+@pytest.fixture(scope="module")
+def feed(tmp_path_factory):
+    """One sensor has a fault that lasts, one is stuck, one drifts; some rows are nonsense."""
+    folder = tmp_path_factory.mktemp("feed")
+    rng, n = random.Random(7), 7_000
+    lines = ["t,id,flow,pressure"]
+    for i in range(n):
+        name, at = i % 4, 1_700_000_000_000 + i // 4 * 60_000
+        if i % 997 == 500:
+            lines.append("nonsense,s1")
+            continue
+        fault = 15 if rng.random() < 0.01 or (name == 0 and 0.6 * n < i < 0.8 * n) else 0
+        flow, pressure = rng.gauss(10, 1) + fault, rng.gauss(3, 0.2)
+        if name == 1 and i > 0.7 * n:
+            flow, pressure = 14.0, 3.7
+        if name == 2 and i > 0.5 * n:
+            pressure += (i - 0.5 * n) / n * 2
+        lines.append(f"{at},s{name},{flow:.3f},{pressure:.3f}")
+    (folder / "feed.csv").write_text("\n".join([*lines, ""]))
+    return folder
+
+
+def config_of(folder, out="spark", more=OFTEN):
+    (folder / out).mkdir(exist_ok=True)
+    config, problems = parse_config(CONFIG.format(folder=folder, out=out, more=more))
+    assert not problems
+    return config
+
+
+@pytest.fixture(scope="module")
+def worker(feed):
+    """What a worker tells of the feed."""
+    alarms, changes, found = [], [], []
+
+    @contextmanager
+    def seen(*arguments, **more):
+        with watching(*arguments, **more) as watch:
+            note = watch.metrics.event
+
+            def event(event):
+                if isinstance(event, PartitionClosed):
+                    found.append(figures(watch))
+                note(event)
+
+            watch.metrics.event = event
+            yield watch
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(running, "watching", seen)
+        run_pipeline(
+            config_of(feed, "run"),
+            on_alarm=lambda _, alarm: alarms.append(alarm),
+            on_incident=changes.append,
+        )
+    assert {alarm.kind for alarm in alarms} >= {"health", "review_budget"}
+    assert {change.state for change in changes} >= {IncidentState.OPEN, IncidentState.CLOSED}
+    return SimpleNamespace(alarms=alarms, changes=changes, figures=found[0])
+
+
+@pytest.fixture(scope="module")
+def outcomes(feed):
+    config = config_of(feed)
+    source = open_source(config)
+    state = Judging(config).state(FEED, file_decoder(config, source))
+    return state.process(list(records_of(source)))
+
+
+class Batch:
+    """A DataFrame of Spark's, as far as a sink asks it."""
+
+    def __init__(self, outcomes, rng, form="full"):
+        self.rows = [
+            (*outcome.record.position, place, *message)
+            for outcome in outcomes
+            for place, message in enumerate(lines_of([outcome], form=form))
+        ]
+        rng.shuffle(self.rows)
+
+    def select(self, *names):
+        return self
+
+    def toArrow(self):  # noqa: N802
+        names = ["topic", "partition", "offset", "place", "output", "value"]
+        return pa.table([list(column) for column in zip(*self.rows, strict=True)], names)
+
+
+class Store:
+    """Where monitors are kept, a checkpoint away."""
+
+    def __init__(self):
+        self.body = None
+
+    def load(self):
+        return self.body
+
+    def save(self, body):
+        self.body = body
+
+
+class KilledError(Exception):
+    """A driver is gone."""
+
+
+class Driver:
+    """One process after the other over the same checkpoint and files.
+
+    Each writes micro-batches until it is killed: `at` is told where it stands, and raises there.
+    """
+
+    def __init__(self, config, outcomes, rng):
+        self.config, self.outcomes, self.rng = config, outcomes, rng
+        self.places, self.store = file_places(config), Store()
+        self.done, self.cut = 0, None
+        self.alarms, self.changes, self.figures = [], [], []
+
+    @property
+    def told(self):
+        where = self.places.state.absolute(), self.places.control.absolute()
+        return Told((FEED.topic,), *where, hears=False)
+
+    def go_on(self, at=lambda moment, watch: None):
+        heard = (
+            lambda _, alarm: self.alarms.append(alarm),
+            self.changes.append,
+        )
+        spec = engine_spec(self.config)
+        with watching(self.config, spec, *heard, quiet=False) as watch:
+            sink = FileSink(**self.places.outputs, state_dir=self.places.state)
+            try:
+                self._write(sink, watch, lambda moment: at(moment, watch))
+            except KilledError:
+                return False
+            finally:
+                self.figures.append(figures(watch))
+                sink.close()
+        return True
+
+    def _write(self, sink, watch, at):
+        told = self.told if self.config.alerts.webhook_url else None
+        watched = Watched(watch, self.config, told, self.store)
+        where = {FEED: sink.committed(FEED)}
+        lines = (self.places.state.parent / "incidents.jsonl").read_bytes().splitlines()
+        watched.begin(where, still_open(lines, where))
+        write, commit = FileBatches(sink, watched), sink.commit
+
+        def commits(offsets):
+            at("before the commit")
+            commit(offsets)
+            at("after the commit")
+
+        sink.commit = commits
+        while self.done < len(self.outcomes):
+            self.cut = self.cut or self.done + self.rng.randrange(1, 900)
+            batch = self.outcomes[self.done : self.cut]
+            write(Batch(batch, self.rng, self.config.output.form), 0)
+            watched.turn()
+            at("when it is told")
+            self.done, self.cut = self.cut, None  # now Spark takes note
+        watched.end(lambda *_: None)
+
+
+def figures(watch):
+    """What is counted and measured, without the clock's share."""
+    watch.progress(Progress(0, 0, 0.0, 0, {}))
+    watch.metrics.refresh(force=True)
+    clocked = ("duration_seconds", "latency", "timestamp", "_created", "#", "consumer_lag")
+    lines = watch.metrics.exposition().decode().splitlines()
+    of_input = (line for line in lines if not any(word in line for word in clocked))
+    return dict(line.rsplit(" ", 1) for line in of_input)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_any_cut_raises_the_alarms_and_tells_the_incidents_of_a_worker(
+    feed, worker, outcomes, tmp_path, seed
+):
+    config = config_of(tmp_path_feed(tmp_path, feed))
+    driver = Driver(config, outcomes, random.Random(seed))
+    assert driver.go_on()
+    assert driver.alarms == worker.alarms
+    assert driver.changes == worker.changes
+
+
+def tmp_path_feed(tmp_path, feed):
+    (tmp_path / "feed.csv").symlink_to(feed / "feed.csv")
+    return tmp_path
+
+
+def test_figures_are_those_of_a_worker_under_the_same_names(feed, worker, outcomes, tmp_path):
+    config = config_of(tmp_path_feed(tmp_path, feed))
+    driver = Driver(config, outcomes, random.Random(3))
+    assert driver.go_on()
+    assert set(driver.figures[0].items()) ^ set(worker.figures.items()) == set()
+    found = worker.figures
+    assert found['rejex_open_incidents{pipeline="pumps",state="open"}'] == "1.0"
+    assert found['rejex_streams{partition="0",pipeline="pumps",topic="feed.csv"}'] == "4.0"
+    assert found['rejex_records_invalid_total{pipeline="pumps",reason="decode"}'] == "7.0"
+
+
+def test_a_new_driver_knows_what_is_open_and_what_the_monitors_knew(
+    feed, worker, outcomes, tmp_path
+):
+    config = config_of(tmp_path_feed(tmp_path, feed), more="[state]\nsnapshot_interval_s = 9e9")
+    driver = Driver(config, outcomes, random.Random(3))
+    assert driver.go_on()
+    assert driver.go_on(), "there is nothing to write any more"
+    names = ("rejex_open_incidents", "rejex_held", *(f"rejex_{name}" for name in GAUGES))
+    known = {name: value for name, value in worker.figures.items() if name.startswith(names)}
+    assert known.items() <= driver.figures[1].items()
+    assert driver.changes == worker.changes
+
+
+# ------------------------------------------------------------------------- who is told, and when
+@pytest.fixture
+def receiver():
+    told = Receiver()
+    yield told
+    told.close()
+
+
+def told_to(receiver):
+    """The changes of incidents that were taken, in order."""
+    events = [json.loads(body) for body in receiver.taken]
+    of_incidents = [one["data"] for one in events if ".incident." in one["type"]]
+    return [(one["id"], one["version"]) for one in of_incidents]
+
+
+def named(changes):
+    return [(change.id, change.version) for change in changes]
+
+
+def written(driver):
+    with open(driver.places.incidents, "rb") as file:
+        return named(changes_in(file))
+
+
+MOMENTS = ("before the commit", "after the commit", "when it is told")
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_kill_at_any_moment_and_people_are_told_of_what_is_durable(
+    feed, worker, outcomes, tmp_path, receiver, moment
+):
+    more = f'[alerts]\nwebhook_url = "{receiver.url}"\n{OFTEN}'
+    driver = Driver(config_of(tmp_path_feed(tmp_path, feed), more=more), outcomes, random.Random(5))
+    killed = set()
+
+    def at(now, watch):
+        if now != "after the commit":  # then it is durable, and about to be told
+            until(lambda: not watch.outbox.left(FEED))
+            assert set(told_to(receiver)) <= set(written(driver))
+        opens = any(one.incidents for one in outcomes[driver.done : driver.cut])
+        if now == moment and opens and driver.done not in killed:
+            killed.add(driver.done)
+            raise KilledError
+
+    while not driver.go_on(at):
+        pass
+    assert len(killed) > 1
+    told = told_to(receiver)
+    assert written(driver) == named(worker.changes)
+    assert list(dict.fromkeys(told)) == named(worker.changes)
+    # What was taken, and is not known to be, is told again, with its id; nothing else is.
+    again = len(killed) if moment == "when it is told" else 0
+    assert len(told) == len(named(driver.changes)) == len(set(told)) + again
+    assert driver.told.untold(FEED, 10**9) == []
+    assert driver.alarms == worker.alarms
+    if moment != "after the commit":  # what nobody saw, the next process does not count
+        expected, *found = (
+            Counter({n: float(v) for n, v in one.items() if n.startswith("rejex_events_total")})
+            for one in (worker.figures, *driver.figures)
+        )
+        assert sum(found, Counter()) == expected
+
+
+def test_what_nobody_takes_waits_for_the_next_job_or_a_worker(
+    feed, worker, outcomes, tmp_path, receiver
+):
+    more = f'[alerts]\nwebhook_url = "{receiver.url}"\n{OFTEN}'
+    config = config_of(tmp_path_feed(tmp_path, feed), more=more)
+    driver = Driver(config, outcomes, random.Random(6))
+    receiver.refusing = True
+    assert driver.go_on()
+    assert told_to(receiver) == []
+    assert named(driver.told.untold(FEED, 10**9)) == named(worker.changes)
+    receiver.refusing = False
+    run_pipeline(config)
+    assert told_to(receiver) == named(worker.changes)
+    assert driver.told.untold(FEED, 10**9) == []
+
+
+FARM = Partition("farm", 0)
+
+
+class Recorded(Told):
+    """Says what would be written."""
+
+    def untold(self, partition, committed):
+        return ()
+
+    def at_commit(self, partition, next_offset, *, decides=True, untold=None):
+        return decides, untold and named(untold)
+
+
+def test_a_task_that_is_tried_again_records_what_its_first_try_has_committed():
+    """Nobody saw that one; what was there before the micro-batch, the record lists already."""
+    old, one, two = incident(3), incident(9), incident(12)
+    commit = AtCommit(Recorded(("farm",)), {FARM: 5}, {FARM: [old]}, {FARM: [old]})
+    lines = [Written(i.position.offset, "incidents", encode_incident(i)) for i in (old, one, two)]
+    assert commit(FARM, 4, lines[:1], False) == (False, None), "nothing is new"
+    assert commit(FARM, 10, lines[:2], False) == (False, named([old, one]))
+    assert commit(FARM, 13, lines, True) == (True, named([old, one, two]))
+    nobody = AtCommit(Recorded(("farm",)), {FARM: 5}, None, {})
+    assert nobody(FARM, 13, lines, True) == (True, None)
+    taken = AtCommit(Recorded(("farm",)), {FARM: 5}, {FARM: []}, {FARM: [old]})
+    assert taken(FARM, 13, (), False) == (False, [])
+
+
+def test_each_transaction_of_a_task_records_who_is_untold_and_another_try_shows_all(monkeypatch):
+    transactions = []
+    writer = SimpleNamespace(write=lambda *what: transactions.append(what), close=nobody)
+    monkeypatch.setattr(sink, "_writer", lambda *_: writer)
+    monkeypatch.setattr(sink, "_TRANSACTION_MESSAGES", 2)
+    monkeypatch.setattr(reading, "committed_offsets", lambda _, where: dict.fromkeys(where, done))
+    topics = SimpleNamespace(model_dump=lambda: {role: f"farm.{role}" for role in OUTPUTS})
+    settings, nothing = SimpleNamespace(topics=topics), msgspec.msgpack.encode([])
+    rows = [
+        SimpleNamespace(
+            topic="farm", partition=0, offset=offset, output=output, to=0, key=None,
+            value=bytearray(output[:1] + str(offset), "utf-8"), headers=bytearray(nothing),
+        )
+        for offset in range(5)
+        for output in ("verdicts", "incidents")[: 1 + (offset in {0, 3})]
+    ]  # fmt: skip
+
+    def at_commit(partition, next_offset, incidents, last):
+        asked.append((next_offset, [one.value for one in incidents], last))
+        return [Message("farm.state", 0, b"k", b"%d" % next_offset, [])]
+
+    for done in (0, 2):
+        asked = []
+        transactions.clear()
+        ((topic, number, seen, end),) = sink._write(settings, at_commit, {"incidents"}, iter(rows))
+        assert (topic, number, end) == ("farm", 0, 5)
+        assert [one[:3] for one in seen] == [(0, "incidents", b"i0"), (3, "incidents", b"i3")]
+        ends = [next_offset for next_offset, _, _ in asked]
+        assert ends == ([1, 3, 4, 5] if done == 0 else [4, 5])
+        assert [values for _, values, _ in asked][-2:] == [[b"i0", b"i3"]] * 2
+        assert [last for _, _, last in asked] == [False] * (len(ends) - 1) + [True]
+        for (records, offsets), next_offset in zip(transactions, ends, strict=True):
+            assert offsets == {FARM: next_offset}
+            assert records[-1].value == b"%d" % next_offset
+        values = [record.value for records, _ in transactions for record in records[:-1]]
+        assert values == [bytes(row.value) for row in rows if row.offset >= done]
+
+
+def test_what_people_say_is_decided_by_the_last_commit_of_a_micro_batch_alone(tmp_path):
+    """What is recorded before that is who is untold."""
+    told = Told(("farm",), tmp_path, tmp_path / "control.jsonl")
+    append_line(
+        told.control, b'{"id": "c-1", "kind": "planned", "by": "a", "from_ms": 1, "until_ms": 2}'
+    )
+    orders = []
+    for next_offset, last in ((10, False), (20, True)):
+        told.at_commit(FARM, next_offset, decides=last, untold=[incident(3)])
+        orders.append(Decisions(FARM, told.kept(FARM), ("farm",)).next_since)
+        assert told.untold(FARM, 20) == [incident(3)]
+    assert orders == [None, 20]
+
+
+def test_the_record_lists_what_was_untold_when_the_micro_batch_began(tmp_path, receiver):
+    """What is taken while it is written is struck out by the next."""
+    receiver.refusing = True
+    config = config_of(tmp_path, more=f'[alerts]\nwebhook_url = "{receiver.url}"')
+    lines = [Written(n, "incidents", encode_incident(incident(n))) for n in (3, 9)]
+    with watching(config, engine_spec(config), nobody, nobody, quiet=False) as watch:
+        watch.outbox = SimpleNamespace(tell=nobody, left=lambda _: left, settle=nobody)
+        watched = Watched(watch, config, Recorded(("farm",)))
+        watched.begin({}, ())
+        left = []
+        assert watched.begun()(FARM, 4, lines[:1], True) == (True, named([incident(3)]))
+        watched.durable({FARM: lines[:1]}, {FARM: 4})
+        left = [incident(3)]
+        assert watched.begun()(FARM, 6, (), True) == (True, None), "it lists that already"
+        left = []
+        watched.durable({}, {FARM: 6})
+        assert watched.begun()(FARM, 8, (), True) == (True, []), "it was taken meanwhile"
+        assert watched.begun()(FARM, 10, lines, True) == (True, named([incident(9)]))
+
+
+def test_an_orderly_end_lets_people_be_told_and_strikes_out_what_they_took(tmp_path):
+    config = config_of(tmp_path)
+    left, wrote = [incident(3), incident(9)], []
+    with watching(config, engine_spec(config), nobody, nobody, quiet=False) as watch:
+        watch.outbox = SimpleNamespace(
+            tell=nobody, left=lambda _: [*left], settle=lambda _: left.pop(0)
+        )
+        watched = Watched(watch, config, Recorded(("farm",)))
+        watched.begin({FARM: 4}, ())
+        watched.begun()
+        watched.durable({}, {FARM: 12})
+        watched.end(lambda *what: wrote.append(what))
+        assert wrote == [(FARM, (False, named([incident(9)])))]
+        watched.begun()  # which breaks off: it may be durable all the same
+        left.append(incident(9))
+        watched.end(lambda *what: wrote.append(what))
+        assert len(wrote) == 1
+
+
+def test_how_far_the_input_goes_is_asked_of_the_broker_and_shown(tmp_path):
+    config = config_of(tmp_path)
+    with watching(config, engine_spec(config), nobody, nobody, quiet=False) as watch:
+        watched = Watched(watch, config, None)
+        watched.begin({FARM: 4}, ())
+        broker = SimpleNamespace(bounds=lambda partitions: {p: (2, 30) for p in partitions})
+        watch.source = _Input(broker, [FARM], watched)
+        watched.begun()
+        watched.durable({}, {FARM: 12})
+        watch.progress(Progress(0, 0, 0.0, 0, {}))
+        lines = watch.metrics.exposition().decode().splitlines()
+        assert watch.health.is_ready
+    where = '{partition="0",pipeline="pumps",topic="farm"}'
+    assert f"rejex_committed_offset{where} 12.0" in lines
+    assert f"rejex_consumer_lag_records{where} 18.0" in lines
+
+
+def test_monitors_see_no_sensor_too_many_and_forget_one_that_begins_again(tmp_path):
+    config = config_of(tmp_path)
+    base = Verdict(Position("farm", 0, 0), "a", "a", 0, 0, Label.REJECTED, Reason.WARM_UP)
+    verdicts = [
+        replace(base, seq=seq, position=Position("farm", 0, i))
+        for i, seq in enumerate([0, 1, 2, 3, 4, 5, 0, 1])
+    ]
+    turned_away = replace(base, stream_key="b", reason=Reason.TOO_MANY_SENSORS)
+    verdicts.append(replace(turned_away, position=Position("farm", 0, 8)))
+    lines = [Written(v.position.offset, "verdicts", encode_verdict(v)) for v in verdicts]
+    with watching(config, engine_spec(config), nobody, nobody, quiet=False) as watch:
+        watched = Watched(watch, config, None)
+        watched.begin({FARM: 0}, ())
+        for i in range(0, len(lines), 3):
+            watched.begun()
+            watched.durable({FARM: lines[i : i + 3]}, {FARM: i + 3})
+        found = figures(watch)
+        bank = watched._monitors[FARM].bank
+        assert list(bank) == ["a"]
+        assert bank.stream("a").status().warm_up_events == 2
+    assert found['rejex_events_total{pipeline="pumps",sensor_group="",verdict="rejected"}'] == "9.0"
+
+
+def test_a_webhook_over_topics_needs_a_place_that_executors_reach(tmp_path):
+    text = CONFIG.format(folder=tmp_path, out="x", more="[state]\nfolder = 'kept'")
+    config, problems = parse_config(
+        text.replace(f'path = "{tmp_path}/feed.csv"', 'kind = "kafka"\ntopics = ["farm"]').replace(
+            f'verdicts = "{tmp_path}/x/verdicts.jsonl"', ""
+        )
+    )
+    assert not problems
+    with pytest.raises(ConfigError, match="what the webhook is still to be told, is kept in a top"):
+        Told.of(config, hears=False)
+
+
+def nobody(*_):
+    pass
+
+
+def test_open_are_the_incidents_that_did_not_close_before_the_job():
+    opened, closed = incident(3), incident(9, version=2, state=IncidentState.CLOSED)
+    lines = [opened, incident(9), incident(3, version=2), closed, incident(50)]
+    found = still_open([*map(encode_incident, lines), b"?"], {FARM: 20})
+    assert named(found) == [("farm-0-3", 2)]
+    assert still_open(map(encode_incident, lines), {Partition("other", 0): 99}) == []
+
+
+def test_messages_of_topics_say_what_lines_of_files_do(feed, outcomes):
+    config, problems = parse_config(
+        CONFIG.format(folder=feed, out="run", more="")
+        .replace(f'path = "{feed}/feed.csv"', 'kind = "kafka"\ntopics = ["feed.csv"]')
+        .replace(f'verdicts = "{feed}/run/verdicts.jsonl"', "")
+    )
+    assert not problems
+    settings = kafka_settings(config)
+    roles = {getattr(settings.topics, role): role for role in OUTPUTS}
+    of, encode = OutcomeMessages(settings, lambda _: 1).of, msgspec.msgpack.encode
+    on_topics, in_files = [], []
+    for outcome in outcomes:
+        at = outcome.record.position.offset
+        for m in of([outcome]):
+            headers = encode(m.headers) if roles[m.topic] == "deadletter" else b""
+            on_topics.append(Written(at, roles[m.topic], m.value, headers))
+        in_files += [Written(at, *line) for line in lines_of([outcome])]
+    seen = list(outcomes_in(FEED, on_topics))
+    assert seen == list(outcomes_in(FEED, in_files))
+    unsaid = {"record": None, "follow_up": None}  # values, and what follows a review item
+    assert [one._replace(**unsaid) for one in seen] == [one._replace(**unsaid) for one in outcomes]
+
+
+def test_lean_verdicts_are_counted_and_not_monitored(feed, worker, outcomes, tmp_path, caplog):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    more = f'form = "lean"\n[metrics]\nport = {port}'
+    config = config_of(tmp_path_feed(tmp_path, feed), more=more)
+    driver = Driver(config, outcomes, random.Random(3))
+    assert driver.go_on()
+    assert "on Spark they read what is written" in caplog.text
+    found = driver.figures[0]
+    differ = {name.partition("{")[0] for name, value in found.items() - worker.figures.items()}
+    assert differ == {"rejex_active_alarms"}, "nobody looks for any"
+    missing = {name.partition("{")[0] for name in worker.figures.keys() - found.keys()}
+    unsaid = {"withheld_events_total", "model_swaps_total", "monitor_alarms_total", "streams"}
+    assert missing == {f"rejex_{name}" for name in unsaid | GAUGES.keys()}
+    assert driver.alarms == []
+    assert driver.changes == worker.changes
+
+
+def test_monitors_that_cannot_be_restored_begin_anew(feed, outcomes, tmp_path, caplog):
+    driver = Driver(config_of(tmp_path_feed(tmp_path, feed)), outcomes[:900], random.Random(3))
+    driver.store.body = b"?"
+    assert driver.go_on()
+    assert "the monitors begin anew: These 1 bytes are not a snapshot" in caplog.text
+    assert (
+        driver.figures[0]['rejex_streams{partition="0",pipeline="pumps",topic="feed.csv"}'] == "4.0"
+    )

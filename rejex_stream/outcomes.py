@@ -26,11 +26,14 @@ def is_for_review(verdict: Verdict) -> bool:
     """Return whether a verdict is worth a person's time.
 
     A rejected one is, but for a warm-up, one sensor too many, and a window of one repeated value:
-    that is a state of the sensor, worth one look where it begins and one where it ends.
+    that is a state of the sensor, worth one look where it begins and one where it ends. What is
+    muted has been looked at.
     """
     if verdict.status is not None:
         return True
     no_question = (Reason.WARM_UP, Reason.CONSTANT_WINDOW, Reason.TOO_MANY_SENSORS)
+    if verdict.muted:
+        return False
     return verdict.label is Label.REJECTED and verdict.reason not in no_question
 
 
@@ -57,6 +60,8 @@ class OutcomeCounts:
         Verdicts worth a person's time, see :func:`is_for_review`.
     n_withheld
         Accepted because the review budget had no credit left; see :class:`Verdict`.
+    n_muted
+        In a pattern that people muted.
     n_held
         Given while the reference stood still; no rate counts them.
     n_ranked, n_ambiguous
@@ -80,6 +85,7 @@ class OutcomeCounts:
     reasons: Counter[Reason] = field(default_factory=Counter)
     n_to_review: int = 0
     n_withheld: int = 0
+    n_muted: int = 0
     n_held: int = 0
     n_ranked: int = 0
     n_ambiguous: int = 0
@@ -104,6 +110,7 @@ class OutcomeCounts:
         self.reasons.update([verdict.reason for verdict in verdicts if verdict.reason is not None])
         self.n_to_review += sum(map(is_for_review, verdicts))
         self.n_withheld += sum(verdict.withheld for verdict in verdicts)
+        self.n_muted += sum(bool(verdict.muted) for verdict in verdicts)
         self.n_held += sum(verdict.held or verdict.planned for verdict in verdicts)
         ranked = [verdict for verdict in verdicts if is_ranked(verdict)]
         self.n_ranked += len(ranked)

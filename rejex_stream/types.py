@@ -23,6 +23,7 @@ __all__ = [
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 JudgeName: TypeAlias = Literal["champion", "challenger"]
+Box: TypeAlias = dict[str, tuple[float, float]]
 
 
 class Label(StrEnum):
@@ -290,8 +291,10 @@ class CommandKind(StrEnum):
     """Of an incident: this is how it is from now on; the reference is made anew of it."""
     PLANNED = "planned"
     """Of a stream, or of all: work is planned in a time; nothing is learnt, nobody is told."""
+    MUTE = "mute"
+    """Of a stream: readings in a box are known to be normal; nobody is asked about them."""
     CANCEL = "cancel"
-    """Of an earlier ``planned``: it does not hold any more."""
+    """Of an earlier ``planned`` or ``mute``: it does not hold any more."""
     ANSWERS = "answers"
     """Of events that were asked about: what people say of them."""
     JUDGE = "judge"
@@ -319,7 +322,9 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     incident, version
         Which incident is answered, as it stood then; a stale answer is refused.
     from_ms, until_ms
-        Event times of what is planned; `until_ms` excluded.
+        Event times of what is planned or muted; `until_ms` excluded.
+    box
+        What is muted: by channel of the reading the least and the largest value.
     cancels
         Id of the command that is taken back.
     answers
@@ -337,6 +342,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     version: int | None = None
     from_ms: int | None = None
     until_ms: int | None = None
+    box: Box = {}
     cancels: str | None = None
     answers: tuple[EventAnswer, ...] = ()
     judge: JudgeName | None = None
@@ -442,6 +448,9 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     learning
         Who judged, where answers teach; elsewhere, and where the detector alone can say something,
         it is unset and not written. Ranks, band and severity are the detector's all the same.
+    muted
+        Id of the mute that the reading lies in: a pattern that people know to be normal, no review
+        item and no evidence for an incident. Elsewhere it is unset and not written.
     """
 
     position: Position
@@ -477,6 +486,7 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     incident: str | None = None
     mode: str | None = None
     learning: Learned | msgspec.UnsetType = msgspec.UNSET
+    muted: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class Invalid(NamedTuple):

@@ -79,7 +79,7 @@ class Obedient:
         plans = [
             plan for plan, (key, *_) in self.plans.items() if key in (None, reading.stream_key)
         ]
-        what = repr((reading.values, sorted(plans)))
+        what = repr((reading.values, [(plan, self.plans[plan]) for plan in sorted(plans)]))
         stream.chain = zlib.crc32(what.encode(), stream.chain)
         if stream.incident is None and reading.values[0] % 10 == 7:
             stream.incident, stream.version, stream.begun = str(reading.position), 0, stream.seq
@@ -135,10 +135,12 @@ class Obedient:
         return reply
 
     def _obeyed(self, command):
-        if command.kind is CommandKind.PLANNED:
+        if command.kind in (CommandKind.PLANNED, CommandKind.MUTE):
             if command.stream_key is not None and command.stream_key not in self.known:
                 return None
-            self.plans[command.id] = [command.stream_key, command.from_ms, command.until_ms]
+            box = {name: list(side) for name, side in command.box.items()}  # as a head keeps it
+            times = command.from_ms, command.until_ms
+            self.plans[command.id] = [command.stream_key, *times, box]
         elif command.kind is CommandKind.CANCEL:
             if self.plans.pop(command.cancels, None) is None:
                 return None

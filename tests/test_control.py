@@ -49,6 +49,11 @@ def plan(id_, stream_key=None):
     return given_as("planned", id_, stream_key=stream_key, from_ms=0, until_ms=9)
 
 
+def mute(id_, stream_key):
+    more = {"from_ms": 0, "until_ms": 9, "box": {"x": (1.5, 2.5)}, "by": "ada", "note": "n"}
+    return given_as("mute", id_, stream_key=stream_key, **more)
+
+
 class Speaking(ListSource):
     """While records are polled somebody speaks: `words` by how many polls there were before."""
 
@@ -105,6 +110,7 @@ def undisturbed(scripts, control, sink):
 
 
 SAID = st.one_of(
+    st.builds(mute, st.sampled_from("pqr"), st.sampled_from(["a", "b", "z"])),
     st.builds(plan, st.sampled_from("pqr"), st.sampled_from([None, "a", "b", "z"])),
     st.builds(lambda c: given_as("cancel", f"c{c}", cancels=c), st.sampled_from("pqr")),
     st.builds(

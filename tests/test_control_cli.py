@@ -14,6 +14,7 @@ from tests.obedient import Obedient
 from tests.pump import feed, pump_toml
 from tests.waiting import PATIENCE_S, until
 
+MUTE = ["mute", "pump.toml", "p0", "--from", "2024-01-01T00:00Z", "--until", "2024-01-02T00:00Z"]
 QUICK = "[run]\ncommit_interval_s = 0.01\n"
 
 
@@ -67,6 +68,30 @@ def test_an_answer_holds_from_the_next_event_and_the_list_says_what_became_of_it
     assert "is closed; open are: " in capsys.readouterr().err
 
 
+def test_a_mute_holds_is_listed_with_its_box_and_end_and_is_taken_back(folder, capsys, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.chdir(folder)  # the engine of a pipeline as it is
+    assert main(["run", "pump.toml"]) == 0
+    capsys.readouterr()
+    sides = ["--channel", "flow=-1e9:1e9", "--note", "washing", "--by", "ada", "--wait", "0"]
+    assert main(["control", *MUTE[:4], "1970-01-01T00:00Z", "--until", "1970-03-01T00:00Z",
+                 *sides, "--output", "json"]) == 0  # fmt: skip
+    id_ = json.loads(capsys.readouterr().out)["command"]["id"]
+    feed(folder, 100, 110, level)
+    assert main(["run", "pump.toml"]) == 0
+    (command,) = listed(capsys)["commands"]
+    assert [reply["accepted"] for reply in command["replies"]] == [True]
+    assert main(["control", "list", "pump.toml"]) == 0
+    table = " ".join(capsys.readouterr().out.split())
+    assert "p0: flow -1e+09 to 1e+09 until 1970-03-01 00:00:00Z" in table
+    assert main(["control", "cancel", "pump.toml", id_, "--wait", "0"]) == 0
+    feed(folder, 110, 120, level)
+    assert main(["run", "pump.toml"]) == 0
+    assert [one["replies"][0]["said"] for one in listed(capsys)["commands"]][1:] == [
+        f"Mute {id_} holds no more."
+    ]
+
+
 def test_while_the_pipeline_runs_the_reply_is_waited_for(folder, capsys):
     (folder / "pump.toml").write_text(pump_toml(source='sensor = "id"\nfollow = true', more=QUICK))
     stop, n = threading.Event(), 100
@@ -106,12 +131,19 @@ def test_while_the_pipeline_runs_the_reply_is_waited_for(folder, capsys):
     ("words", "complaint"),
     [
         (["fault", "pump.toml", "nothing"], "incident 'nothing' is not known; open are: none"),
-        (["cancel", "pump.toml", "nothing"], "there is no plan 'nothing' to take back"),
+        (["cancel", "pump.toml", "nothing"], "there is no plan or mute 'nothing' to take back"),
         (["plan", "pump.toml", "--from", "soon", "--until", "later"], "expected a time such as"),
         (["plan", "pump.toml", "--from", "2024-01-01T00:00", "--until", "2024-01-02T00:00Z"],
          "without a zone"),
         (["plan", "pump.toml", "--from", "2024-01-02T00:00Z", "--until", "2024-01-01T00:00Z"],
          "the first earlier"),
+        (["mute", "pump.toml", "p0", "--channel", "x", "--until", "2024-01-02T00:00Z"],
+         "--until is '2024-01-02T00:00Z', which is over: where events are old, give --from"),
+        ([*MUTE, "--channel", "x", "--note", "n"], "--channel is 'x': expected NAME=LOW:HIGH"),
+        ([*MUTE, "--channel", "x=1", "--note", "n"], "--channel is 'x=1': expected NAME=LOW:HIGH"),
+        ([*MUTE, "--channel", "x=1:nan", "--note", "n"], "two numbers, e.g."),
+        ([*MUTE, "--channel", "x=1:2"], "does not say note"),
+        ([*MUTE[:-1], "2024-06-01T00:00Z", "--channel", "x=1:2", "--note", "n"], "by 90 days"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_refused_before_it_is_said(folder, capsys, words, complaint):

@@ -7,6 +7,7 @@ their own, written by anybody: :func:`decode_command` takes none that cannot be 
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -33,6 +34,8 @@ _MOST_TEXT = {"id": 100, "stream_key": 1_000, "incident": 1_000, "cancels": 100,
 _MOST_NOTE = 4_000
 MOST_ANSWERS = 200
 """So many answers go into one command."""
+_MOST_SIDES = 200  # channels of a box
+_LONGEST_MS = 90 * 86_400_000  # of a mute: what is normal for longer belongs in the model
 _LARGEST = 2**53  # what every reader of JSON keeps whole
 
 _IDENTITY: list[tuple[str, Any]] = [
@@ -170,7 +173,7 @@ def decode_command(line: bytes) -> Command:
     Traceback (most recent call last):
         ...
     rejex_stream.errors.ConnectorError: the command 'c-1' (cancel) does not say cancels: the id \
-of the plan that is taken back
+of what is taken back
     """
     try:
         command = msgspec.json.decode(line, type=Command)
@@ -204,14 +207,39 @@ def require_sound(command: Command) -> None:
     if command.kind in (CommandKind.FAULT, CommandKind.NEW_NORMAL) and not command.incident:
         raise ConnectorError(f"{what} does not say incident: the id of the one that is answered")
     if command.kind is CommandKind.CANCEL and not command.cancels:
-        raise ConnectorError(f"{what} does not say cancels: the id of the plan that is taken back")
+        raise ConnectorError(f"{what} does not say cancels: the id of what is taken back")
     if command.kind in (CommandKind.ANSWERS, CommandKind.JUDGE):
         _require_lesson(command, what)
+    if command.kind is CommandKind.MUTE:
+        _require_bounded(command, what)
     if command.kind is CommandKind.PLANNED:
         begin, end = command.from_ms, command.until_ms
         if begin is None or end is None or begin >= end:
             raise ConnectorError(
                 f"{what} is from_ms = {begin} until_ms = {end}: expected both, the first earlier"
+            )
+
+
+def _require_bounded(command: Command, what: str) -> None:
+    """Refuse a mute that has no end, no reason, or no bounds."""
+    for name in ("stream_key", "by", "note"):
+        if not getattr(command, name):
+            raise ConnectorError(f"{what} does not say {name}: a mute says whose, who and why")
+    begin, end = command.from_ms, command.until_ms
+    if begin is None or end is None or not 0 < end - begin <= _LONGEST_MS:
+        raise ConnectorError(
+            f"{what} is from_ms = {begin} until_ms = {end}: expected both, the second later by "
+            f"{_LONGEST_MS // 86_400_000} days at most"
+        )
+    if not 1 <= len(command.box) <= _MOST_SIDES:
+        raise ConnectorError(
+            f"{what} has a box of {len(command.box)} channels: expected 1 to {_MOST_SIDES}"
+        )
+    for name, (low, high) in command.box.items():
+        if not -math.inf < low <= high < math.inf:
+            raise ConnectorError(
+                f"{what} has {printable(name)} from {low:g} to {high:g}: expected two numbers, the "
+                "larger one last"
             )
 
 

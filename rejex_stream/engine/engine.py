@@ -563,9 +563,9 @@ class Engine:
         return state
 
     def _begin(self, key: str, state: StreamState) -> None:
-        """Let a mode that is new know what is planned for its stream, in the other modes."""
+        """Let a mode that is new know what was said of its stream, in the other modes."""
         for other in self._modes.others(key)[:1]:
-            state.plans = Plans(self._stream(other).plans.all)
+            state.begin_like(self._stream(other))
         self._modes.know([key])
 
     def _new_stream(self, key: str) -> StreamState:

@@ -21,7 +21,7 @@ from rejex_stream.errors import WAY_OUT, CheckpointError
 from rejex_stream.features import FeatureSpec, MissingChannelError, SensorFeatures
 from rejex_stream.features.columns import LARGEST
 from rejex_stream.features.preset import MISSING, RecentRows
-from rejex_stream.incidents import Plan, Plans, Watch
+from rejex_stream.incidents import Mute, Mutes, Plan, Plans, Watch
 from rejex_stream.incidents.plans import runs
 from rejex_stream.learning import Learner, obey
 from rejex_stream.rejection.governor import Governor
@@ -76,6 +76,7 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     judge: dict[str, Any] | None = None  # of an earlier build
     watch: Any = None  # nor had that incidents
     plans: list[Plan] = []
+    mutes: list[Mute] = []
     learning: dict[str, Any] | None = None
 
 
@@ -129,7 +130,7 @@ class StreamState:
 
     __slots__ = (
         "_at_once", "_calendar", "_explainer", "_features", "_judge", "_learner", "_model",
-        "_recent", "_sensors", "_watch", "plans", "seq", "stream_key",
+        "_mutes", "_recent", "_sensors", "_watch", "plans", "seq", "stream_key",
     )  # fmt: skip
 
     def __init__(
@@ -147,6 +148,7 @@ class StreamState:
         self.stream_key = stream_key
         self.seq = 0
         self._watch, self._calendar, self.plans = watch, calendar, Plans()
+        self._mutes = Mutes(features.channels)
         self._features, self._model, self._judge = features, model, judge
         self._at_once = features.is_at_once
         self._explainer, self._learner = explainer, learner
@@ -222,6 +224,7 @@ class StreamState:
     ) -> Iterator[int]:
         """Judge readings that are all planned, or all not."""
         judge, seq, watch, model = self._judge, self.seq, self._watch, self._model
+        muted = self._mutes.found(readings)
         make = self._rows_at_once if self._at_once else self._rows_one_by_one
         rows, which = make(readings, totals, verdicts)
         explained = self._explainer is not None
@@ -244,8 +247,9 @@ class StreamState:
                 scores = segment.scores[judged : judged + size]
                 yield turn[0]
                 judged += judge.judge(
-                    readings, turn, seq, scores, segment.epoch, verdicts, planned=planned
-                )
+                    readings, turn, seq, scores, segment.epoch, verdicts, planned=planned,
+                    muted=muted,
+                )  # fmt: skip
                 turns = watch.turns
             if judged < len(owners):
                 segment.stop, owners = segment.start + judged, owners[:judged]
@@ -415,6 +419,10 @@ class StreamState:
 
     def command(self, command: Command) -> CommandReply | None:
         """Obey a person from the next reading on; ``None`` where nothing here is meant."""
+        if command.kind in (CommandKind.MUTE, CommandKind.CANCEL):
+            reply = self._mutes.command(command)
+            if reply is not None:
+                return reply
         if command.kind in (CommandKind.PLANNED, CommandKind.CANCEL):
             return self.plans.command(command)
         if command.kind in (CommandKind.ANSWERS, CommandKind.JUDGE):
@@ -423,6 +431,11 @@ class StreamState:
         if self._watch.is_adopting and not self._model.is_adopting:
             self._model.adopt(self._judge)
         return reply
+
+    def begin_like(self, other: StreamState) -> None:
+        """Know what people said of the stream in another of its modes."""
+        self.plans = Plans(other.plans.all)
+        self._mutes = Mutes(self._features.channels, other._mutes.all)
 
     def take_incidents(self) -> list[Incident]:
         """Return what has changed since the last call, in the order of the events."""
@@ -451,6 +464,8 @@ class StreamState:
         held: dict[str, Any] = {} if self._watch.is_blank else {"watch": self._watch.state()}
         if self.plans:
             held["plans"] = self.plans.state()
+        if self._mutes:
+            held["mutes"] = self._mutes.state()
         learnt = None if self._learner is None else self._learner.view()
 
         def state() -> bytes:
@@ -508,6 +523,7 @@ class StreamState:
             if recipes.tail is not None:
                 self._judge.tail = Tail.of(unpack_array(recipes.tail).tolist())
             self.plans = Plans(state.plans)
+            self._mutes = Mutes(self._features.channels, state.mutes)
             if self._learner is not None and state.learning is not None:
                 self._learner.restore(state.learning)
             for name, kept in state.sensors.items():

@@ -78,9 +78,14 @@ class Suspect(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
         """Return it; `evicted` is nan where the score did not enter."""
         entered = evicted is None or not math.isnan(evicted)
         return cls(
-            event.seq, event.event_time_ms, event.sensor, event.label, event.severity,
+            event.seq, event.event_time_ms, event.sensor, event.label, _told(event),
             evicted if entered else None, entered,
         )  # fmt: skip
+
+
+def _told(event: Verdict | Suspect) -> float | None:
+    """Return the severity that an incident may show; that of a muted event is none of its."""
+    return None if isinstance(event, Verdict) and event.muted else event.severity
 
 
 class _Open(msgspec.Struct, forbid_unknown_fields=True):
@@ -244,7 +249,7 @@ class Watch:
         """Look at a verdict of a stream that is held; return whether it turns the machine."""
         kept = self._open
         assert kept is not None  # or nothing would be held
-        kept.count(verdict.sensor, verdict.label, verdict.severity, verdict.event_time_ms)
+        kept.count(verdict.sensor, verdict.label, _told(verdict), verdict.event_time_ms)
         kept.n_held += 1
         if severity is not None:
             kept.ordinary = max(0.0, kept.ordinary + ORDINARY - min(severity, self.most))

@@ -188,6 +188,11 @@ class RunMetrics:
             "Events whose label stands because the review budget had no credit left.",
             group,
         )
+        self._muted = counter(
+            "rejex_muted_events",
+            "Events in a pattern that people muted: nobody was asked, unless the audit drew them.",
+            group,
+        )
         self._learns = spec is not None and spec.learning is not None
         self._challenged = counter(
             "rejex_challenged_events",
@@ -265,6 +270,7 @@ class RunMetrics:
         for reason in Reason:
             self._rejected.labels(pipeline, "", reason.value)
         self._withheld.labels(pipeline, "")
+        self._muted.labels(pipeline, "")
 
     def _describe(
         self,
@@ -341,6 +347,7 @@ class RunMetrics:
                 self._rejected.labels(self._pipeline, group, reason.value).inc(count)
             # The series are there before the first review.
             self._withheld.labels(self._pipeline, group).inc(counts.n_withheld)
+            self._muted.labels(self._pipeline, group).inc(counts.n_muted)
             self._reviews.labels(self._pipeline, group).inc(counts.n_reviews)
 
     def _count_challenged(self, verdicts: Iterable[Verdict]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -21,6 +22,8 @@ from rejex_stream.types import Label, Reading, Reason, Status, Verdict
 __all__ = ["Judge", "Watcher", "rejected"]
 
 _REJECTED, _AMBIGUOUS = Label.REJECTED, Reason.AMBIGUOUS  # look-up is not free
+_NOTHING: Mapping[int, str] = MappingProxyType({})
+_MUTABLE = (None, Reason.AMBIGUOUS)  # other reasons are states of the sensor, and no pattern
 
 
 def rejected(
@@ -211,6 +214,7 @@ class Judge:
         verdicts: list[Verdict | None],
         *,
         planned: bool = False,
+        muted: Mapping[int, str] = _NOTHING,
     ) -> int:
         """Fill ``verdicts[i]`` for every i in `which`, whose scores are `scores`, in order.
 
@@ -226,6 +230,8 @@ class Judge:
             The model that gave the scores.
         planned
             Whether all of it is planned work, which nothing is learnt from and nobody watches.
+        muted
+            Which readings lie in a mute, and in which: they are judged as any, and no evidence.
         """
         watcher = None if planned else self._watcher
         held, incident = (
@@ -348,6 +354,9 @@ class Judge:
                     planned,
                     incident,
                 )
+                if muted and i in muted and reason in _MUTABLE:
+                    verdicts[i] = verdict = replace(verdict, muted=muted[i])
+                    rare = ordinary  # neither for nor against an incident
             if still:
                 said = None if verdict.severity is None else rare
                 if watcher is not None and watcher.see(verdict, said):

@@ -26,7 +26,7 @@ from rejex_stream.review.queue.labels import resolution_of
 from rejex_stream.review.queue.report import pipelines_of
 from rejex_stream.review.queue.store import ReviewStore
 from rejex_stream.run.audit_draw import AuditDraw, commitment
-from rejex_stream.types import Label, Position
+from rejex_stream.types import Label, Position, Verdict
 
 __all__ = [
     "Answer",
@@ -72,6 +72,8 @@ class AuditedStratum(msgspec.Struct, frozen=True, kw_only=True):
 
 class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     """How many anomalies were called normal, valid at every look and for any stream.
+
+    By the pipeline, or by who muted them, whatever the pipeline said.
 
     Attributes
     ----------
@@ -252,7 +254,7 @@ def answers_in(connection: Connection, pipeline: str) -> Iterator[Audited]:
     ).fetchall()
     for row in rows:
         item = decode_review(row["item"])
-        if item.verdict.label is Label.NORMAL:
+        if _is_told_normal(item.verdict):
             found = resolution_of(connection, row["episode_id"])
             yield Audited(row["event_time_ms"], item.drawn, _answer(found.state, found.verdict))
 
@@ -280,12 +282,17 @@ def answers_of_log(
             said.setdefault(position, []).append(record)
     for line in verdicts:
         verdict = decode_verdict(line)
-        if verdict.label is not Label.NORMAL:
+        if not _is_told_normal(verdict):
             continue
         share = draw.draw(verdict)
         if share is not None:
             found = resolve(active_labels(said.get(verdict.position, ())))
             yield Audited(verdict.event_time_ms, share, _answer(found.state, found.verdict))
+
+
+def _is_told_normal(verdict: Verdict) -> bool:
+    """Whether an anomaly would be missed: called normal by the pipeline, or by who muted it."""
+    return verdict.label is Label.NORMAL or bool(verdict.muted)
 
 
 def _answer(state: str, verdict: Answer) -> Answer:

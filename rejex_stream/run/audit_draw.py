@@ -65,15 +65,18 @@ class AuditDraw:
         return Coin(self.key)
 
     def probability(self, verdict: Verdict) -> float:
-        """Return how probable it is that an accepted event is audited. O(1).
+        """Return how probable it is that an accepted or muted event is audited. O(1).
 
         None that is held or planned is: an incident asks one question, not one an event, and such
-        events are in no rate that an audit is about.
+        events are in no rate that an audit is about. A muted one is all the same, whatever its
+        label: but for the draw nobody is asked about it, and the certificate has to speak of it.
         """
-        if verdict.held or verdict.planned:
+        if (verdict.held or verdict.planned) and not verdict.muted:
             return 0.0
         share = self.rate
-        if verdict.label is Label.ANOMALY:
+        if verdict.muted:
+            share = max(share, self.near_rate or 0.0)
+        elif verdict.label is Label.ANOMALY:
             share = share if self.anomaly_rate is None else self.anomaly_rate
         elif self.near_rate is not None and _is_near(verdict):
             share = self.near_rate
@@ -82,7 +85,7 @@ class AuditDraw:
         return share
 
     def draw(self, verdict: Verdict) -> float | None:
-        """Return the probability with which an accepted event was drawn; ``None`` if it was not."""
+        """Return the probability with which such an event was drawn; ``None`` if it was not."""
         share = self.probability(verdict)
         return share if share and self.is_drawn(verdict.position, share) else None
 

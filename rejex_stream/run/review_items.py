@@ -60,8 +60,8 @@ class ReviewItems:
     reasons
         Rejected for one of these, an event goes to review; without any, nothing does but audits.
     audit
-        Which *accepted* events are drawn for review as well, by a hash of their position: labels
-        from the boundary alone say nothing about the rest.
+        Which *accepted* events, and muted ones, are drawn for review as well, by a hash of their
+        position: labels from the boundary alone say nothing about the rest.
 
     Raises
     ------
@@ -107,7 +107,7 @@ class ReviewItems:
         if recent is None:
             recent = self._recent[reading.sensor] = deque(maxlen=self._points)
         item = None
-        if verdict.label is Label.REJECTED:
+        if verdict.label is Label.REJECTED and not verdict.muted:
             if verdict.reason in self._reasons:
                 item = self._item(reading, verdict, recent, "rejected")
         elif self._audits and (share := self._audit.draw(verdict)):

@@ -1,8 +1,9 @@
-"""``control fault|new-normal|plan|cancel|judge|list``: tell a pipeline what only people know."""
+"""``control fault|new-normal|plan|mute|cancel|judge|list``: what only people know."""
 
 from __future__ import annotations
 
 import getpass
+import math
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ from rejex_stream.cli.show import As, AsOption, print_json, print_table
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly.control import ControlLine, make_command
 from rejex_stream.errors import ConfigError
-from rejex_stream.types import Command, CommandKind, CommandReply, IncidentState
+from rejex_stream.types import Box, Command, CommandKind, CommandReply, IncidentState
 
 __all__ = ["app"]
 
@@ -84,18 +85,53 @@ def plan(
 
 @app.command()
 @gathering(saying=Saying)
+def mute(
+    config: ConfigFile,
+    stream: Annotated[str, typer.Argument(help="Key of the stream.")],
+    *,
+    channel: Annotated[
+        list[str], typer.Option(help="A side of the box, NAME=LOW:HIGH; once for each channel.")
+    ],
+    until: Moment,
+    begin: Annotated[
+        str | None,
+        typer.Option("--from", help="A time of the events, with its zone; by default now."),
+    ] = None,
+    saying: Saying,
+) -> None:
+    """Say that a pattern is normal: for 90 days at most nobody is asked about it, give a --note."""
+    line = ControlLine(load_config(config))
+    now = time.time_ns() // 1_000_000
+    times = {
+        "from_ms": now if begin is None else _ms("--from", begin),
+        "until_ms": _ms("--until", until),
+    }
+    if begin is None and times["until_ms"] <= now:
+        raise ConfigError(
+            f"--until is {until!r}, which is over: where events are old, give --from."
+        )
+    box = _box(channel)
+    _give(line, _say(CommandKind.MUTE, saying, stream_key=stream, box=box, **times), saying)
+
+
+@app.command()
+@gathering(saying=Saying)
 def cancel(
     config: ConfigFile,
-    planned: Annotated[str, typer.Argument(help="Id of the plan, as `control list` shows it.")],
+    planned: Annotated[
+        str, typer.Argument(help="Id of the plan or the mute, as `control list` shows it.")
+    ],
     *,
     saying: Saying,
 ) -> None:
-    """Take a plan back."""
+    """Take a plan or a mute back."""
     line = ControlLine(load_config(config))
     plans = {command.id: command for command in line.given() if command.until_ms is not None}
     if planned not in plans:
         known = ", ".join(sorted(plans)) or "none"
-        raise ConfigError(f"there is no plan {planned!r} to take back; given were: {known}.")
+        raise ConfigError(
+            f"there is no plan or mute {planned!r} to take back; given were: {known}."
+        )
     of = plans[planned].stream_key
     command = _say(CommandKind.CANCEL, saying, cancels=planned, stream_key=of)
     _give(line, command, saying)
@@ -215,7 +251,27 @@ def _said(replies: list[CommandReply], note: str) -> str:
 def _whom(command: Command) -> str:
     if command.incident is not None:
         return command.incident
-    return command.cancels or command.stream_key or "all streams"
+    of = command.cancels or command.stream_key or "all streams"
+    if command.kind is CommandKind.MUTE and command.until_ms is not None:
+        box = ", ".join(f"{name} {low:g} to {high:g}" for name, (low, high) in command.box.items())
+        return f"{of}: {box} until {_time(command.until_ms)}"
+    return of
+
+
+def _box(sides: list[str]) -> Box:
+    box: Box = {}
+    for side in sides:
+        name, _, values = side.rpartition("=")
+        low, _, high = values.partition(":")
+        try:
+            box[name] = float(low), float(high)
+        except ValueError:
+            name = ""
+        if not name or not all(map(math.isfinite, box[name])):
+            raise ConfigError(
+                f"--channel is {side!r}: expected NAME=LOW:HIGH, two numbers, e.g. flow=1.2:3.4."
+            )
+    return box
 
 
 def _ms(option: str, text: str) -> int:

@@ -279,7 +279,10 @@ def judged_episodes(
             continue
         group = Label.REJECTED
         if row["why"] == "audit":
-            group = decode_review(row["item"]).verdict.label
+            verdict = decode_review(row["item"]).verdict
+            group = verdict.label
+            if verdict.muted and group is not Label.NORMAL:
+                continue  # drawn by another share than the group it would be counted in
         yield Judged(group, row["n_events"], found.verdict or "", labels)
 
 

@@ -97,7 +97,7 @@ def told(path):
 
 
 class Person:
-    """Answers what is open, and plans work, at random; sometimes too late, sometimes twice."""
+    """Answers what is open, plans work and mutes, at random; sometimes too late, or twice."""
 
     def __init__(self, out, rng):
         self.out, self.rng, self.n = out, rng, 0
@@ -109,8 +109,13 @@ class Person:
             one = self.rng.choice(found[-4:])
             kind = self.rng.choice([CommandKind.FAULT, CommandKind.NEW_NORMAL])
             command = Command(id=f"c{self.n}", kind=kind, incident=one.id, version=one.version)
-        else:
+        elif self.n % 2:
             command = Command(id=f"c{self.n}", kind=CommandKind.PLANNED, from_ms=0, until_ms=self.n)
+        else:
+            command = Command(
+                id=f"c{self.n}", kind=CommandKind.MUTE, stream_key="abc"[self.n % 3],
+                from_ms=0, until_ms=self.n, box={"x": (0.0, float(self.n))}, by="p", note="known",
+            )  # fmt: skip
         for _ in range(self.rng.choice([1, 1, 1, 2])):
             append_line(self.out / "control.jsonl", encode_command(command))
         if self.rng.random() < 0.2:

@@ -53,6 +53,8 @@ ELSEWHERE = {
             "rejex-stream control plan pipeline.toml --from 2024-05-01T06:00+02:00 "
             "--until 2024-05-01T14:00+02:00",
             "rejex-stream control cancel pipeline.toml c-0123456789ab",
+            "rejex-stream control mute pipeline.toml T07 --channel flow=1.2:3.4 "
+            '--until 2024-06-01T00:00Z --note "washing"',
             "rejex-stream control judge pipeline.toml T07 champion",
             "rejex-stream control list pipeline.toml",
         ),

@@ -223,6 +223,35 @@ def test_from_a_run_to_a_certificate_that_somebody_else_recomputes(judged, capsy
     assert "it was changed since" in capsys.readouterr().err
 
 
+def test_a_fault_that_a_mute_hides_is_looked_for_and_counted(judged, capsys):
+    """Rejected ones, too, are drawn, asked about, certified and found in the log again."""
+    times = ["--from", "2023-11-01T00:00Z", "--until", "2023-12-01T00:00Z"]
+    mute = ["--channel", "flow=-1:99", *times, "--note", "known", "--wait", "0"]
+    assert main(["control", "mute", "pump.toml", "p", *mute]) == 0
+    with (judged / "feed.csv").open("a") as file:
+        file.writelines(
+            f"{1_700_000_000 + i},{i * 7919 % 1009 / 100}\n" for i in range(LINES, 2 * LINES)
+        )
+    assert main(["run", "pump.toml"]) == 0
+    assert main(["review", "ingest", "--config", "pump.toml"]) == 0
+    answered(judged)
+    lines = (judged / "review.jsonl").read_bytes().splitlines()
+    items = [item for item in map(json.loads, lines) if "verdict" in item]  # no follow-ups
+    muted = [item for item in items if item["verdict"].get("muted")]
+    assert {item["why"] for item in muted} == {"audit"}
+    assert {item["verdict"]["label"] for item in muted} == {"normal", "rejected"}
+    normal = sum(i["why"] == "audit" and i["verdict"]["label"] == "normal" for i in items)
+    hidden = sum(item["verdict"]["label"] != "normal" for item in muted)
+    capsys.readouterr()
+    assert main(["review", "certify", "--config", "pump.toml"]) == 0
+    printed = capsys.readouterr()
+    told = json.loads(printed.out)
+    assert sum(one["audited"] for one in told["strata"]) == normal + hidden
+    (judged / "certificate.json").write_text(printed.out)
+    verify = ["review", "verify-certificate", "certificate.json", "--config", "pump.toml"]
+    assert main([*verify, "--verdicts", "verdicts.jsonl"]) == 0
+
+
 def test_the_commitment_is_told_before_the_first_event(judged, capsys):
     (judged / "verdicts.jsonl").unlink()
     config = CONFIG.replace('name = "pump"', 'name = "again"')

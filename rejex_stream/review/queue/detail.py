@@ -160,6 +160,15 @@ def _how_often(at: Stability) -> str:
 
 def _audit(verdict: Verdict, *, blind: bool) -> Explanation:
     said = "anomaly" if verdict.label is Label.ANOMALY else "normal"
+    if verdict.muted:
+        return Explanation(
+            "It lies in a pattern that was muted. Is it one of it, or a fault?",
+            (
+                "Drawn at random from muted events, about which nobody is asked otherwise: the "
+                "mute must not hide a fault.",
+            ),
+            _facts(verdict, blind=blind),
+        )
     return Explanation(
         "The model was sure about this one. Is it right?",
         (

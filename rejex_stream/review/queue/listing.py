@@ -387,7 +387,7 @@ def in_short(verdict: Verdict, why: str, *, blind: bool = False) -> str:
     'leans to anomaly, would flip in 6 % of redraws'
     """
     if why == "audit":
-        return "audit: accepted, drawn for a check"
+        return f"audit: {'muted' if verdict.muted else 'accepted'}, drawn for a check"
     if why == "status":
         return _STATUS.get(verdict.status, "")
     if verdict.reason in _NO_RANK:

@@ -25,7 +25,7 @@ from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.features import FeatureSpec
 from rejex_stream.rejection.budget import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.types import Position, Reading
+from rejex_stream.types import Position, Reading, Verdict
 
 EVENTS = 4000
 """That are timed in a turn."""
@@ -75,6 +75,11 @@ class Fleet:
         self._seen += 1
         i, name = self._seen, f"s{key}"
         return Reading(name, name, i, self._rows[i % len(self._rows)], Position("t", 0, i))
+
+    def judged(self, each: int) -> list[Verdict]:
+        """Return the verdicts of a poll with so many events of every key."""
+        poll = [self._reading(key) for _ in range(each) for key in range(self._keys)]
+        return self._engine.process(poll)
 
     def us(self, each: int) -> float:
         """Return µs an event of polls with so many events of every key."""

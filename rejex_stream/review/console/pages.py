@@ -27,6 +27,7 @@ from rejex_stream.review.console.console import (
 )
 from rejex_stream.review.console.formatting import CELL_STATES, FILTERS, seen, spark_svg
 from rejex_stream.review.incidents.kept import held_streams
+from rejex_stream.review.patterns import known_pattern
 from rejex_stream.review.queue.claims import Refusal
 from rejex_stream.review.queue.detail import episode_detail
 from rejex_stream.review.queue.listing import (
@@ -247,6 +248,7 @@ def _episode(console: Console, connection: Connection, viewer: Viewer, request: 
         ),
         "wider": row.pipeline in console.inputs and viewer.role != "viewer",
         "of_sensor": QueueFilter("all", sensor_words, "newest").address(),
+        "pattern": known_pattern(connection, row),
         "detail": detail,
         "row": row,
         "view": view,

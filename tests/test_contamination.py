@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from scipy.special import expit
+from scipy.special import expit, logit
 from scipy.stats import beta
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.plan import gamma
-from rejex_stream.plan.gamma import contamination, contamination_of_scores, rows_of
+from rejex_stream.plan.gamma import Contamination, contamination, contamination_of_scores, rows_of
 from rejex_stream.types import Position, Reading
 from tests.test_cli import in_process
 
@@ -158,6 +159,34 @@ def test_of_more_rows_evenly_many_are_taken():
     )
 
 
+# ------------------------------------------------------------------- how wrong a median may be
+def test_the_interval_of_a_new_data_set_is_the_median_as_wrong_as_it_was_in_known_ones():
+    found = [Contamination(m, m / 2, 2 * m, 0.9, 200, ("a", "b")) for m in (0.001, 0.05, 0.2)]
+    for one in found:
+        least, most = one.interval
+        assert 0 < least < one.low < one.median < one.high < most < 1
+        assert (logit(least) - logit(one.median), logit(most) - logit(one.median)) == pytest.approx(
+            gamma.WRONG_BY
+        )
+    lows, highs = zip(*(one.interval for one in found), strict=True)
+    assert (sorted(lows), sorted(highs)) == (list(lows), list(highs))
+    assert Contamination(0.0, 0.0, 0.1, 0.9, 200, ("a", "b")).interval == (0.0, 1.0)
+    with pytest.raises(ConfigError, match="no interval: cannot tell: 90 rows"):
+        _ = contamination(apart(80)).interval
+
+
+def test_the_errors_in_the_product_are_those_of_the_committed_benchmark():
+    path = Path(__file__).parents[1] / "benchmarks/results/contamination.json"
+    every = json.loads(path.read_text("utf-8"))["tables"][-1]["rows"]
+    known = [r for r in every if r[0].startswith("ADBench/") and not isinstance(r[3], str)]
+    wrong = [logit(r[2]) - logit(r[3]) for r in known]
+    assert len(wrong) == gamma.KNOWN_SETS
+    assert (
+        math.floor(100 * min(wrong)) / 100,
+        math.ceil(100 * max(wrong)) / 100,
+    ) == gamma.WRONG_BY
+
+
 # ------------------------------------------------------------------------------------- history
 def readings(values, sensor="p"):
     return [
@@ -238,7 +267,7 @@ def test_plan_asks_the_history_of_a_config_and_puts_its_own_beside(capsys, file,
     assert "rows looked at" in out
     assert "250 of 250" in out  # HBOS has no columns of its own: the channels as they are
     assert "in the config" in out
-    assert "20 %, outside the interval" in out
+    assert "20 %, inside the interval" in out  # and outside of what the model alone allows
     assert "Planned with γ = " in out
     assert "flagged kept" in out
 

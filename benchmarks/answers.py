@@ -27,6 +27,7 @@ from scipy.stats import beta, norm
 from benchmarks.harness import write
 from rejex_stream.plan.promises import Costs
 from rejex_stream.rejection.misses import Stratum, fewest_missed, most_missed
+from rejex_stream.review.known.errors import Errors, Known
 from rejex_stream.review.queue.quality import (
     Group,
     bootstrap,
@@ -82,17 +83,20 @@ def deploy(kind: str, rate: float, seed: int) -> tuple[bool, bool, bool, float, 
     return upper, lower, once, limits[-1, 1] / end, limits[-1, 2] / end
 
 
-WORK = ("ideal", "erring", "erring, believed", "partial", "biased")
+WORK = ("ideal", "erring", "erring, believed", "partial", "biased", "erring, known", "erring, both")
 ESTIMATES = ("precision", "false_omission", "anomalous_rejected", "miss_rate", "contamination",
              "cost_per_event", "overlooked", "false_alarms")  # fmt: skip
 PATTERNS = ("iid", "bursts", "AR(.99)", "drift")
 REPEATS, PAIRED, AUDIT, OVERLOOKED, FALSE_ALARMS, TWICE = 300, 60, 0.02, 0.05, 0.02, 0.2
+KNOWN = 100  # cases of either kind whose truth is known
 # Accepted anomalies, accepted normals, episodes of six rejected events; shares of true anomalies.
 SIZES, SHARES, OF_SIX = (3_000, 94_000, 500), (0.8, 0.005, 0.4), 6
 
 
-def work(kind: str, pattern: str, rng: np.random.Generator) -> tuple[list[Group], list[float]]:
-    """Return what people say of one deployment, and the true share of anomalies of each group."""
+def work(
+    kind: str, pattern: str, rng: np.random.Generator
+) -> tuple[list[Group], list[float], Known]:
+    """Return what people say of one deployment, the true shares of anomalies, and known cases."""
     groups, truth = [], []
     for size, share, events in zip(SIZES, SHARES, (1, 1, OF_SIX), strict=True):
         wrong = anomalous(pattern, rng, size, share)
@@ -105,7 +109,7 @@ def work(kind: str, pattern: str, rng: np.random.Generator) -> tuple[list[Group]
         errs = kind.startswith("erring")
         slips = np.where(wrong, OVERLOOKED, FALSE_ALARMS) * errs
         first, second = (wrong ^ (rng.random(size) < slips) for _ in range(2))
-        double = judged & (rng.random(size) < TWICE) & errs
+        double = judged & (rng.random(size) < TWICE) & errs & (kind != "erring, known")
         said = judged & ~(double & (first != second))
         both = first.astype(int) + second
         twice = [int((double & (both == k)).sum()) for k in (2, 1, 0)]
@@ -118,19 +122,23 @@ def work(kind: str, pattern: str, rng: np.random.Generator) -> tuple[list[Group]
                 twice=(0, 0, 0) if kind == "erring, believed" else (twice[0], twice[1], twice[2]),
             )
         )
-    return groups, truth
+    if kind not in ("erring, known", "erring, both"):
+        return groups, truth, Known()
+    slips = rng.binomial(KNOWN, (OVERLOOKED, FALSE_ALARMS)).tolist()
+    seen = Errors(anomalies=KNOWN, overlooked=slips[0], normals=KNOWN, false_alarms=slips[1])
+    return groups, truth, Known(cases=2 * KNOWN, reviewers={"all": seen})
 
 
 def covered(kind: str, pattern: str, seed: int) -> list[tuple[float, float]]:
     """Return of each interval of a deployment whether it held the truth, and how wide it was."""
     name = [seed, WORK.index(kind), PATTERNS.index(pattern)]
-    groups, p = work(kind, pattern, np.random.default_rng(name[: 2 + (pattern != "iid")]))
+    groups, p, known = work(kind, pattern, np.random.default_rng(name[: 2 + (pattern != "iid")]))
     weights = np.array([group.events for group in groups]) / sum(one.events for one in groups)
     costs = Costs(1, 1, 0.05)
     every = float(weights @ p)
     cost = weights[0] * (1 - p[0]) + weights[1] * p[1] + costs.c_r * weights[2]
     truth = (p[0], p[1], p[2], weights[1] * p[1] / every, every, cost, OVERLOOKED, FALSE_ALARMS)
-    found = estimate(groups[0], groups[1], groups[2], costs)
+    found = estimate(groups[0], groups[1], groups[2], costs, known)
     told = []
     for name_, true in zip(ESTIMATES, truth, strict=True):
         one = getattr(found, name_)
@@ -154,7 +162,7 @@ def coverage(cell: tuple[str, str, int]) -> tuple[list[object], list[object]]:
 
 
 PAIRS = (30, 100)
-IN_TIME = {"ideal": 100, "erring": 40, "partial": 100, "biased": 100}
+IN_TIME = {"ideal": 100, "erring": 40, "partial": 100, "biased": 100, "erring, known": 40}
 """Deployments in patterns, by what is worked: who errs costs twenty times as much to draw."""
 
 
@@ -222,7 +230,8 @@ _SETTING = (
     f"The report: {REPEATS} deployments of {SIZES[0] + SIZES[1]:,} accepted events, "
     f"{AUDIT:.0%} audited, and {SIZES[2]} episodes; who errs overlooks {OVERLOOKED:.0%} and "
     f"calls {FALSE_ALARMS:.0%} of normals anomalies, {TWICE:.0%} are judged twice "
-    "(believed: as if none were); partial is 60 % of the episodes, "
+    f"(believed: as if none were; known: none is, and {KNOWN} cases of either truth were "
+    "answered; both: both); partial is 60 % of the episodes, "
     "biased the likelier anomalies of them first."
 )
 

@@ -22,7 +22,7 @@ from rejex_stream.encode import decode_review, decode_verdict
 from rejex_stream.encode.labels import LabelRecord, active_labels, resolve
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.rejection.misses import Stratum, fewest_missed, most_missed
-from rejex_stream.review.queue.labels import resolution_of
+from rejex_stream.review.queue.labels import OF_KNOWN, resolution_of
 from rejex_stream.review.queue.report import pipelines_of
 from rejex_stream.review.queue.store import ReviewStore
 from rejex_stream.run.audit_draw import AuditDraw, commitment
@@ -249,7 +249,7 @@ def answers_in(connection: Connection, pipeline: str) -> Iterator[Audited]:
     rows = connection.execute(
         "SELECT v.event_time_ms, v.item, e.episode_id FROM event v "
         "JOIN episode e USING (episode_id) JOIN sensor s ON s.sensor_id = v.sensor_id "
-        "WHERE e.why = 'audit' AND s.pipeline = ? ORDER BY v.event_id",
+        f"WHERE e.why = 'audit' AND s.pipeline = ? AND NOT {OF_KNOWN} ORDER BY v.event_id",
         (pipeline,),
     ).fetchall()
     for row in rows:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rejex_stream.encode import decode_review
+from rejex_stream.review.queue.labels import OF_KNOWN
 from rejex_stream.review.queue.listing import EpisodeRow
 from rejex_stream.types import FloatArray
 
@@ -66,7 +67,8 @@ def known_pattern(connection: Connection, row: EpisodeRow) -> Pattern | None:
     them is three usual deviations apart (1.48 median absolute deviations of the newest readings),
     and nothing that was called an anomaly lies in their box. O(200 episodes).
     """
-    if row.blind or row.verdict != "normal" or row.why == "status" or not row.channels:
+    asked = not row.blind and row.verdict == "normal" and row.why != "status"
+    if not asked or not row.channels or _is_known(connection, row.episode_id):
         return None
     width = len(row.channels)
     recent = _readings(connection, row.sensor_id, width)
@@ -98,10 +100,15 @@ def known_pattern(connection: Connection, row: EpisodeRow) -> Pattern | None:
     return Pattern(LEAST, sides, _inside(recent, sides), len(recent), _command(row, sides))
 
 
+def _is_known(connection: Connection, episode: str) -> bool:
+    query = f"SELECT 1 FROM episode e WHERE episode_id = ? AND {OF_KNOWN}"
+    return connection.execute(query, (episode,)).fetchone() is not None
+
+
 def _answered(connection: Connection, row: EpisodeRow, verdict: str) -> list[str]:
     found = connection.execute(
-        "SELECT episode_id FROM episode WHERE sensor_id = ? AND episode_id <> ? AND verdict = ? "
-        "AND why <> 'status' ORDER BY start_ms DESC LIMIT ?",
+        "SELECT episode_id FROM episode e WHERE sensor_id = ? AND episode_id <> ? AND verdict = ? "
+        f"AND why <> 'status' AND NOT {OF_KNOWN} ORDER BY start_ms DESC LIMIT ?",
         (row.sensor_id, row.episode_id, verdict, _MOST),
     )
     return [episode for (episode,) in found]

@@ -6,7 +6,7 @@ else. Everything else is a view of those facts, or short-lived coordination (lea
 
 __all__ = ["ADDED", "HOURS_OF_MINUTES", "SCHEMA", "SCHEMA_VERSION"]
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 # What earlier versions lack, besides whole tables.
 ADDED = (
@@ -225,6 +225,14 @@ CREATE TABLE IF NOT EXISTS taught (    -- events whose answer is in a command
   event_id INTEGER PRIMARY KEY REFERENCES event,
   command TEXT NOT NULL
 ) STRICT;
+
+CREATE TABLE IF NOT EXISTS known (     -- events whose truth is known: they measure people alone
+  event_id INTEGER PRIMARY KEY REFERENCES event,
+  case_id TEXT NOT NULL,               -- the episode that they were, all together
+  truth TEXT NOT NULL,                 -- anomaly | normal
+  made INTEGER NOT NULL                -- 1: the pipeline did not ask about it
+) STRICT;
+CREATE INDEX IF NOT EXISTS known_case ON known (case_id);
 
 CREATE TABLE IF NOT EXISTS saved_view (  -- of the queue, by the name somebody gave it
   reviewer TEXT NOT NULL, name TEXT NOT NULL,

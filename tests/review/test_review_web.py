@@ -404,10 +404,10 @@ def test_the_raw_record_is_cut_on_the_page_and_whole_in_the_download(wall_store)
         episode = targets(console)[0]["id"]
         page = console.ask(f"/episode/{episode}")
         assert len(page.body) < 200_000
-        event = re.search(r'data-event="(\d+)"', page.text).group(1)
-        shown = console.ask(f"/api/events/{event}/raw").json
+        shown = console.ask(f"/api/episodes/{episode}/raw").json
         assert (shown["shown"], shown["bytes"]) == (16_384, len(line))
-        whole = console.ask(f"/api/events/{event}/raw?download=1")
+        whole = console.ask(f"/api/episodes/{episode}/raw?download=1")
+        assert f"/api/episodes/{episode}/raw?download=1" in page.text
         assert whole.body == line
         assert "attachment" in whole.headers["content-disposition"]
 
@@ -430,10 +430,8 @@ def test_blind_review_hides_leaning_labels_and_cases_until_the_verdict(wall_stor
         series = console.ask(f"/api/episodes/{first.episode_id}/series?from=0&to=9000").json
         assert series["score"] is None
         assert series["channels"][0]["v"]
-        event = store.database
-        with event.read() as connection:
-            number = connection.execute("SELECT event_id FROM event LIMIT 1").fetchone()[0]
-        assert console.ask(f"/api/events/{number}/raw").status == 403
+        assert console.ask(f"/api/episodes/{first.episode_id}/raw").status == 403
+        assert console.ask("/api/episodes/E-none/raw").status == 404
         assert "zoe" not in console.ask("/queue?tab=ready").text
         for page in ("/audit", f"/audit?subject={first.episode_id}", "/api/export/jsonl"):
             found = console.ask(page).text

@@ -483,18 +483,18 @@ async def get_sensor_series(request: Request) -> Response:
 
 @json_api
 async def get_raw(request: Request) -> Response:
-    """Return a record as it came: its first 16 kB as text, or all of it as a download."""
+    """Return an episode's first record: its first 16 kB as text, or all of it as a download."""
     console, viewer = console_of(request), viewer_of(request)
+    episode = request.path_params["episode"]
 
     def work() -> tuple[str, bytes]:
         with console.store.database.read() as connection:
             row = connection.execute(
-                "SELECT e.* FROM episode e JOIN event v USING (episode_id) WHERE event_id = ?",
-                (int(request.path_params["event_id"]),),
+                "SELECT * FROM episode WHERE episode_id = ?", (episode,)
             ).fetchone()
             if row is not None and is_blind(console.store.settings, row, viewer):
                 raise Refusal("forbidden", "Hidden until you have decided (blind review).")
-            return raw_record(connection, int(request.path_params["event_id"]))
+            return raw_record(connection, episode)
 
     _, data = await off_loop(work)
     if "download" in request.query_params:
@@ -528,5 +528,5 @@ routes = [
     Route("/api/queue/ids", get_ids),
     Route("/api/episodes/{episode}/series", get_series),
     Route("/api/sensors/{sensor_id:int}/series", get_sensor_series),
-    Route("/api/events/{event_id:int}/raw", get_raw),
+    Route("/api/episodes/{episode}/raw", get_raw),
 ]

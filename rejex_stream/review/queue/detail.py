@@ -223,7 +223,6 @@ def _facts(verdict: Verdict, *, blind: bool) -> tuple[tuple[str, str], ...]:
 class EventLine(NamedTuple):
     """One event of the episode."""
 
-    event_id: int
     position: str
     item: ReviewItem
     raw_bytes: int
@@ -442,7 +441,6 @@ def _table(rows: Sequence[Row], width: int) -> FloatArray:
 def _events(connection: Connection, episode: str) -> list[EventLine]:
     return [
         EventLine(
-            row["event_id"],
             f"{row['topic']}-{row['partition']}-{row['offset']}",
             decode_review(row["item"]),
             row["raw_bytes"],
@@ -481,16 +479,19 @@ def _history(connection: Connection, row: EpisodeRow, viewer: Viewer) -> list[au
     return sorted(lines, key=lambda line: -line.seq)
 
 
-def raw_record(connection: Connection, event_id: int) -> tuple[str, bytes]:
-    """Return (position, whole record as it came) of an event.
+def raw_record(connection: Connection, episode: str) -> tuple[str, bytes]:
+    """Return (position, whole record as it came) of the first event of an episode.
 
     Raises
     ------
     Refusal
         ``unknown``.
     """
-    row = connection.execute("SELECT * FROM event WHERE event_id = ?", (event_id,)).fetchone()
+    row = connection.execute(
+        "SELECT * FROM event WHERE episode_id = ? ORDER BY event_time_ms, event_id LIMIT 1",
+        (episode,),
+    ).fetchone()
     if row is None:
-        raise Refusal("unknown", f"There is no event {event_id}.")
+        raise Refusal("unknown", f"There is no episode {episode}.", episode)
     position = json.dumps([row["topic"], row["partition"], row["offset"]])
     return position, zlib.decompress(row["raw"])

@@ -94,7 +94,7 @@ def assign(connection: Connection, event: Arrival, settings: Review) -> str:
     """Return the episode `event` goes to, made or extended; O(log episodes).
 
     Only an episode that nobody has labelled takes more events; audits stand alone, since each is a
-    draw of its own.
+    draw of its own, and of a known case's next events nobody knows the truth.
     """
     # Data older than the settling time cannot be waiting for what comes after it.
     ready_ms = min(event.event_time_ms, event.received_ms) + settings.settle_ms
@@ -153,7 +153,8 @@ def _near(connection: Connection, event: Arrival, settings: Review) -> str | Non
     candidates = connection.execute(
         "SELECT episode_id, start_ms, end_ms, first_seq, last_seq, n_events FROM episode "
         "WHERE sensor_id = ? AND status = 'open' AND why = 'rejected' AND incident IS NULL "
-        "AND root_id = episode_id ORDER BY end_ms DESC LIMIT 8",
+        "AND root_id = episode_id AND NOT EXISTS (SELECT 1 FROM known WHERE case_id = episode_id) "
+        "ORDER BY end_ms DESC LIMIT 8",
         (event.sensor_id,),
     )
     for row in candidates:

@@ -21,7 +21,7 @@ from rejex_stream.encode import decode_review
 from rejex_stream.encode.labels import active_labels, resolve
 from rejex_stream.errors import ConfigError
 from rejex_stream.review.queue.database import Database
-from rejex_stream.review.queue.labels import LabelCache
+from rejex_stream.review.queue.labels import OF_KNOWN, LabelCache
 
 __all__ = ["FORMATS", "ExportFormat", "ExportRow", "as_csv", "as_jsonl", "cell", "rows", "write"]
 
@@ -72,6 +72,8 @@ def rows(
 ) -> Iterator[ExportRow]:
     """Yield events in order of arrival; constant memory, a short read per batch.
 
+    A known case stands among those that nobody has labelled, and is left out once somebody has.
+
     Parameters
     ----------
     labelled_only
@@ -83,15 +85,18 @@ def rows(
     while True:
         with database.read() as connection:
             batch = connection.execute(
-                "SELECT v.*, s.stream_key, s.sensor, e.why, e.status FROM event v "
+                "SELECT v.*, s.stream_key, s.sensor, e.why, e.status, "
+                f"{OF_KNOWN} AS known FROM event v "
                 "JOIN sensor s USING (sensor_id) JOIN episode e USING (episode_id) "
                 "WHERE v.event_id > ? ORDER BY v.event_id LIMIT ?",
                 (last, _BATCH),
             ).fetchall()
             found = [
-                _row(connection, row, cache)
+                one
                 for row in batch
                 if not (final_only and row["status"] == "needs_second")
+                for one in [_row(connection, row, cache)]
+                if not (row["known"] and one.reviewers)
             ]
         if not batch:
             return

@@ -30,6 +30,7 @@ from rejex_stream.errors import ConnectorError
 from rejex_stream.review.queue.database import Database, owner_only
 
 __all__ = [
+    "OF_KNOWN",
     "LabelCache",
     "LabelFile",
     "LabelSink",
@@ -43,6 +44,12 @@ __all__ = [
     "relay",
     "resolution_of",
 ]
+
+
+OF_KNOWN = (
+    "EXISTS (SELECT 1 FROM known JOIN event w USING (event_id) WHERE w.episode_id = e.episode_id)"
+)
+"""Says of an episode `e` that its truth is known: its answers measure people, and nothing else."""
 
 
 def drawn_for_second_review(root_id: str, ratio: float) -> bool:
@@ -149,7 +156,10 @@ def _follows_an_answer(connection: Connection, episode: str) -> bool:
 def publish(
     connection: Connection, record: LabelRecord, *, handle_ms: int | None, sent: bool
 ) -> bool:
-    """Store a record with its events and put it into the outbox; says whether it was new."""
+    """Store a record with its events and put it into the outbox; says whether it was new.
+
+    What is said of a known case stays in the store: it measures who says it, and teaches nobody.
+    """
     value = encode_label(record)
     made = connection.execute(
         "INSERT INTO label (label_id, episode_id, reviewer, kind, target, source, verdict, "
@@ -175,6 +185,11 @@ def publish(
         "WHERE topic = ? AND partition = ? AND offset = ?",
         [(made["label_seq"], *position) for position in record.events],
     )
+    if connection.execute(
+        "SELECT 1 FROM label_event JOIN known USING (event_id) WHERE label_seq = ? LIMIT 1",
+        (made["label_seq"],),
+    ).fetchone():
+        return True
     connection.execute(
         "INSERT INTO outbox (label_id, key, value, sent_ms) VALUES (?,?,?,?)",
         (record.label_id, record.root_id.encode(), value, record.created_ms if sent else None),

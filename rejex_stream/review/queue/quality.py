@@ -10,7 +10,10 @@ and at their worst.
 
 Reviewers err: where episodes were judged twice, one rate of overlooking and one of false alarms,
 the same for all and independent given the truth, are drawn together with the groups' shares [3]_.
-Groups of different shares make both identifiable. Without double reviews people are believed.
+Groups of different shares make both identifiable. Where the truth was known beforehand an error is
+seen: the counts of known cases multiply the likelihood as two binomials, beside Jeffreys'
+prior, from the first answer on where episodes were judged twice, else from the first to an anomaly
+and to a normal. Without either people are believed.
 
 References
 ----------
@@ -39,13 +42,13 @@ from scipy.stats import beta
 from rejex_stream.encode import decode_review
 from rejex_stream.encode.labels import LabelRecord, active_labels, resolve
 from rejex_stream.plan.promises import Costs
-from rejex_stream.review.queue.labels import records_of
+from rejex_stream.review.known.errors import Errors, Interval, Known, known_cases
+from rejex_stream.review.queue.labels import OF_KNOWN, records_of
 from rejex_stream.review.queue.series import FORGOTTEN_MS, HOUR_MS
 from rejex_stream.types import FloatArray, Label
 
 __all__ = [
     "Group",
-    "Interval",
     "Judged",
     "Quality",
     "bootstrap",
@@ -59,14 +62,6 @@ __all__ = [
 
 Unit = Sequence[str]
 """What the reviewers of one episode said, one entry a reviewer."""
-
-
-class Interval(NamedTuple):
-    """An estimate with a 95 % interval; ``None`` where there is nothing to estimate from."""
-
-    value: float | None
-    low: float | None
-    high: float | None
 
 
 def percent_agreement(units: Sequence[Unit]) -> float | None:
@@ -238,6 +233,8 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
         Shares of anomalies, and of normal events, that a reviewer calls the other.
     sent
         Rejected events that were sent to review, by reason.
+    known
+        Known cases, which are in no group.
     """
 
     accepted_anomaly: Group
@@ -253,19 +250,23 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     overlooked: Interval = Interval(None, None, None)
     false_alarms: Interval = Interval(None, None, None)
     sent: Mapping[str, int] = {}
+    known: Known = Known()
 
 
 def judged_episodes(
     connection: Connection, since_ms: int = 0, pipeline: str | None = None
 ) -> Iterator[Judged]:
-    """Yield every episode from an event time on that people have decided, of one or of all."""
+    """Yield every episode from an event time on that people have decided, of one or of all.
+
+    Known cases are none of them: somebody chose them by what they are.
+    """
     rows = connection.execute(
         "SELECT e.episode_id, e.why, e.n_events, "
         "(SELECT item FROM event v WHERE v.episode_id = e.episode_id LIMIT 1) AS item "
         "FROM episode e JOIN sensor s USING (sensor_id) "
         "WHERE e.status IN ('done', 'needs_second', 'disputed') AND e.why <> 'status' "
         "AND s.pipeline = coalesce(:pipeline, s.pipeline) AND e.start_ms >= :since "
-        "ORDER BY e.episode_id",
+        f"AND NOT {OF_KNOWN} ORDER BY e.episode_id",
         {"pipeline": pipeline, "since": since_ms},
     ).fetchall()
     for row in rows:
@@ -331,6 +332,7 @@ def quality(
         found[Label.NORMAL].group(accepted[1]),
         found[Label.REJECTED].group(sum(sent.values())),
         costs or Costs(),
+        known_cases(connection, since_ms, pipeline),
     )
     return msgspec.structs.replace(estimated, sent=sent)
 
@@ -360,9 +362,15 @@ class _Tally:
 
 
 def estimate(
-    accepted_anomaly: Group, accepted_normal: Group, rejected: Group, costs: Costs
+    accepted_anomaly: Group,
+    accepted_normal: Group,
+    rejected: Group,
+    costs: Costs,
+    known: Known | None = None,
 ) -> Quality:
     """Return the estimates for three groups; equal groups give equal intervals.
+
+    Known cases say how people err; what they are says nothing of the groups.
 
     Examples
     --------
@@ -380,11 +388,12 @@ def estimate(
     total = sum(group.events for group in groups)
     weights = [group.events / total if total else 0.0 for group in groups]
     there = [bool(group.judged) or not group.events for group in groups]
+    known = known or Known()
+    seen = known.all
     twice = any(sum(group.twice) for group in groups)
-    drawn = _erring(rng, groups) if twice else _believed(rng, groups)
-    values = [
-        _value(group, draws, twice) for group, draws in zip(groups, drawn.shares, strict=True)
-    ]
+    err = twice or bool(seen.anomalies and seen.normals)
+    drawn = _erring(rng, groups, seen) if err else _believed(rng, groups)
+    values = [_value(group, draws, err) for group, draws in zip(groups, drawn.shares, strict=True)]
 
     def interval(of: Callable[[Shares], FloatArray], enough: bool) -> Interval:
         """Take what waits among the rejected at its best and at its worst."""
@@ -423,6 +432,7 @@ def estimate(
         costs=(costs.c_fp, costs.c_fn, costs.c_r),
         overlooked=_middle(drawn.overlooked),
         false_alarms=_middle(drawn.false_alarms),
+        known=known,
     )
 
 
@@ -444,8 +454,8 @@ def _middle(draws: FloatArray | None) -> Interval:
     return Interval(float(value), float(low), float(high))
 
 
-def _value(group: Group, draws: FloatArray, twice: bool) -> FloatArray:
-    if twice and group.judged:
+def _value(group: Group, draws: FloatArray, err: bool) -> FloatArray:
+    if err and group.judged:
         return np.asarray(np.median(draws))
     return np.asarray(group.anomalous / group.judged if group.judged else 0.0)
 
@@ -473,7 +483,7 @@ _ANGLES, _ERRORS = 400, 48
 """Cells of the grid over a share, and over each of the two rates at which people err."""
 
 
-def _erring(rng: np.random.Generator, groups: Sequence[Group]) -> _Drawn:
+def _erring(rng: np.random.Generator, groups: Sequence[Group], seen: Errors) -> _Drawn:
     """Draw shares and error rates together, from a grid even in the angle of Jeffreys' prior.
 
     People do better than a coin: error rates end at 1/2, or words could change their meaning.
@@ -501,7 +511,12 @@ def _erring(rng: np.random.Generator, groups: Sequence[Group]) -> _Drawn:
         each.append(sum(found, np.zeros_like(said)))
     tops = [fit.max() for fit in each]
     chances = [np.exp(fit - top) for fit, top in zip(each, tops, strict=True)]
-    weight = np.prod([chance.sum(axis=2) for chance in chances], axis=0).ravel()
+    weight = np.prod([chance.sum(axis=2) for chance in chances], axis=0)
+    direct = np.add.outer(
+        _binomial(seen.overlooked, seen.anomalies, error),
+        _binomial(seen.false_alarms, seen.normals, error),
+    )
+    weight = (weight * np.exp(direct - direct.max())).ravel()
     cells = rng.choice(weight.size, _DRAWS, p=weight / weight.sum())
     i, j = np.divmod(cells, _ERRORS)
     drawn = []
@@ -512,3 +527,9 @@ def _erring(rng: np.random.Generator, groups: Sequence[Group]) -> _Drawn:
         at = np.searchsorted(steps.ravel(), cells + rng.random(_DRAWS)) - cells * _ANGLES
         drawn.append(np.sin((at + rng.random(_DRAWS)) / _ANGLES * np.pi / 2) ** 2)
     return _Drawn((drawn[0], drawn[1], drawn[2]), error[i], error[j])
+
+
+def _binomial(k: int, n: int, share: FloatArray) -> FloatArray:
+    """Return the logarithm of the likelihood of `k` of `n`, but for a constant."""
+    found: FloatArray = k * np.log(share) + (n - k) * np.log1p(-share)
+    return found

@@ -4,7 +4,7 @@ In come a store and the configs of pipelines, out go a running console, files an
 `options` first: how an option of a command stands before the same setting of a config.
 """
 
-from rejex_stream.cli.commands.review import certify, report, store
+from rejex_stream.cli.commands.review import certify, report, seed, store
 from rejex_stream.cli.commands.review.options import app, load_pipelines, overridden
 
-__all__ = ["app", "certify", "load_pipelines", "overridden", "report", "store"]
+__all__ = ["app", "certify", "load_pipelines", "overridden", "report", "seed", "store"]

@@ -16,7 +16,7 @@ from rejex_stream.cli.show import As, AsOption, number, print_facts, print_json,
 from rejex_stream.config.reviewing import Review
 from rejex_stream.plan.promises import Costs
 from rejex_stream.review.certificate import certificates, said
-from rejex_stream.review.queue.quality import Interval
+from rejex_stream.review.known.errors import Interval, Known
 from rejex_stream.review.queue.report import Report
 from rejex_stream.review.queue.report import report as make_report
 from rejex_stream.review.queue.store import wall_clock_ms
@@ -92,7 +92,33 @@ def _interval(interval: Interval, *, as_share: bool = True) -> tuple[str, str]:
 
 
 def _errors(interval: Interval) -> tuple[str, str]:
-    return _interval(interval) if interval.low is not None else ("-", "nothing judged twice")
+    return (
+        _interval(interval)
+        if interval.low is not None
+        else ("-", "nothing judged twice, no known case")
+    )
+
+
+def _print_known(known: Known) -> None:
+    """Print what reviewers said of cases whose truth was known, all and each."""
+    if not known.cases:
+        return
+    people = [("all", known.all), *known.reviewers.items()] if known.reviewers else []
+    print_table(
+        ("known cases", "of anomalies", "overlooked", "95 % interval",
+         "of normals", "false alarms", "95 % interval"),
+        [
+            (
+                name,
+                number(said.anomalies),
+                *_interval(said.rates["overlooked"]),
+                number(said.normals),
+                *_interval(said.rates["false_alarms"]),
+            )
+            for name, said in people
+        ] or [("nobody", *("-",) * 6)],
+        title=f"{number(known.waiting)} of {number(known.cases)} known cases wait",
+    )  # fmt: skip
 
 
 def _print_report(found: Report) -> None:
@@ -137,6 +163,7 @@ def _print_report(found: Report) -> None:
         ],
         left=(0, 3),
     )
+    _print_known(quality.known)
     print_facts(
         [
             ("open episodes", number(load.open_episodes)),

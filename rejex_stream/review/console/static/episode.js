@@ -309,7 +309,7 @@ $(".raw")?.addEventListener("toggle", async (event) => {
   const box = event.target;
   if (!box.open || box.dataset.loaded) return;
   box.dataset.loaded = "true";
-  const found = await asking(`/api/events/${box.dataset.event}/raw`);
+  const found = await asking(`/api/episodes/${data.id}/raw`);
   if (!found) { delete box.dataset.loaded; return; }
   $("#raw").textContent = found.text;
   $("#raw-note").textContent = found.shown < found.bytes ? `The first ${found.shown.toLocaleString("en")} of ${found.bytes.toLocaleString("en")} bytes.` : "";

@@ -1,0 +1,327 @@
+"""Known cases become ordinary items of the queue; only the store knows which they are.
+
+A rejected event that waits in the queue stays what it is. One that was accepted and not drawn gets
+the item that a draw would have made, with the readings of the input and the arrival of its time.
+One that was drawn is refused: taken out for what it is, it would bend what the audit proves.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from sqlite3 import Connection, Row
+from typing import NamedTuple, TypeAlias
+
+from rejex_stream.config import Config
+from rejex_stream.encode import decode_verdict, encode_review
+from rejex_stream.errors import ConfigError
+from rejex_stream.review.known.cases import Case, shown
+from rejex_stream.review.queue import audit
+from rejex_stream.review.queue.ingest import Intake
+from rejex_stream.review.queue.store import ReviewStore
+from rejex_stream.review.wider import Wider
+from rejex_stream.run.audit_draw import AuditDraw
+from rejex_stream.types import ContextPoint, FollowUp, Label, Position, ReviewItem, Verdict
+
+__all__ = ["Made", "Seeded", "make_items", "seed", "unknown"]
+
+_PATIENCE_S = 60.0
+
+
+class Seeded(NamedTuple):
+    """What became of a file of cases: put in, known before, and a sentence for each refused."""
+
+    new: int
+    known: int
+    refused: tuple[str, ...]
+
+
+class Made(NamedTuple):
+    """An item for an event about which the pipeline did not ask, and what came after it."""
+
+    item: ReviewItem
+    after: FollowUp
+
+
+Found: TypeAlias = Mapping[Position, Made | str]
+"""By position: an item, or why there is none."""
+
+
+def unknown(connection: Connection, cases: Iterable[Case]) -> list[Case]:
+    """Return the cases whose events the store does not hold as items."""
+    return [case for case in cases if _event(connection, case) is None]
+
+
+def _event(connection: Connection, case: Case) -> Row | None:
+    row: Row | None = connection.execute(
+        "SELECT e.*, s.stream_key, k.truth FROM event v JOIN episode e USING (episode_id) "
+        "JOIN sensor s ON s.sensor_id = v.sensor_id LEFT JOIN known k USING (event_id) "
+        "WHERE v.topic = ? AND v.partition = ? AND v.offset = ?",
+        case.position,
+    ).fetchone()
+    return row
+
+
+def seed(
+    store: ReviewStore, cases: Sequence[Case], *, by: str, made: Found | None = None
+) -> Seeded:
+    """Make items of cases, in one transaction: each that can be one, whatever the others are.
+
+    What is said of an event is said of the whole episode that it waits in: the question is one.
+    Cases that were put in before change nothing. O(cases).
+
+    Parameters
+    ----------
+    by
+        Who did it, for the audit; that does not say which these are.
+    made
+        What :func:`make_items` has made of those that the store does not hold.
+
+    Raises
+    ------
+    StoreError
+        If the store cannot be written; nothing was.
+    """
+    refused: list[tuple[Case, str]] = []
+    new = known = 0
+    with store.database.write() as connection:
+        together: dict[str, list[tuple[Case, Row]]] = {}
+        for case in cases:
+            row = _event(connection, case)
+            if row is not None:
+                together.setdefault(row["episode_id"], []).append((case, row))
+                continue
+            found = (made or {}).get(case.position, "the store does not know it: ingest the review "
+                "items first; of an accepted event give --verdicts and --config, too.")  # fmt: skip
+            why = found if isinstance(found, str) else _put(store, connection, case, found)
+            if why:
+                refused.append((case, why))
+            else:
+                new += 1
+        for episode, those in together.items():
+            first = those[0][0]
+            for case, row in those:
+                why = _why_not(case, row, {other.truth for other, _ in those})
+                if why:
+                    refused.append((case, why))
+                elif row["truth"] is not None or case is not first:
+                    known += 1
+                else:
+                    new += 1
+                    connection.execute(
+                        "INSERT INTO known SELECT event_id, episode_id, ?, 0 FROM event "
+                        "WHERE episode_id = ?",
+                        (case.truth, episode),
+                    )
+        if new:
+            audit.append(connection, store.now_ms(), by, "seed", "known cases", cases=new)
+    refused.sort(key=lambda one: one[0].line)
+    told = (f"line {case.line}: {shown(case.position)}: {why}" for case, why in refused)
+    return Seeded(new, known, tuple(told))
+
+
+_OVER = {
+    "held": "nobody is asked about it, as it follows an answer",
+    "expired": "it has expired",
+}
+
+
+def _why_not(case: Case, row: Row, truths: set[str]) -> str:
+    """Say why an event that is in the queue is no known case; empty: it is one."""
+    why = _of_another(case, row["stream_key"])
+    if why:
+        return why
+    if len(truths) > 1 or row["truth"] not in (None, case.truth):
+        return (
+            f"it is given as {case.truth}, and its episode as {_other(case.truth)}: an episode has "
+            "one truth; keep the one that is right."
+        )
+    if row["truth"] is not None:
+        return ""
+    if row["why"] == "rejected" and row["incident"] is not None:
+        return "it is of an incident, which asks a question of its own: leave it out."
+    if row["why"] == "rejected":
+        over = _OVER.get(row["status"], "it was answered already")
+        return "" if row["status"] == "open" else f"{over}: give events that wait for an answer."
+    return _DRAWN if row["why"] == "audit" else _STATE
+
+
+_DRAWN = (
+    "it was drawn for the audit, and what was missed is proved by that draw: give rejected events, "
+    "or accepted ones that were not drawn."
+)
+_STATE = "it tells a state of the sensor, about which no answer is wrong: leave it out."
+
+
+def _of_another(case: Case, stream_key: str) -> str:
+    if stream_key == case.stream_key:
+        return ""
+    return (
+        f"it is of the stream {shown(stream_key)}, not {shown(case.stream_key)}: give the position "
+        "and the stream of the same event."
+    )
+
+
+def _other(truth: str) -> str:
+    return "normal" if truth == "anomaly" else "anomaly"
+
+
+def _put(store: ReviewStore, connection: Connection, case: Case, made: Made) -> str:
+    """Put an item that was made into the queue, or say why it cannot be there."""
+    verdict, now_ms = made.item.verdict, store.now_ms()
+    # Its neighbour's arrival is its own: among old events one that came just now would stand out.
+    beside = connection.execute(
+        "SELECT v.received_ms FROM event v JOIN sensor s USING (sensor_id) WHERE v.topic = ? "
+        "ORDER BY abs(v.event_time_ms - ?), v.event_id LIMIT 1",
+        (verdict.position.topic, verdict.event_time_ms),
+    ).fetchone()
+    received_ms = min(now_ms, now_ms if beside is None else beside["received_ms"])
+    if now_ms - received_ms >= store.settings.max_age_ms:
+        return (
+            f"items of its time have expired (review.max_age_hours = "
+            f"{store.settings.max_age_hours:g}), and it would stand out: give later events."
+        )
+    pipeline = connection.execute(
+        "SELECT pipeline FROM sensor WHERE stream_key = ? AND pipeline <> '' LIMIT 1",
+        (verdict.stream_key,),
+    ).fetchone()
+    intake = Intake(
+        connection, store.settings, received_ms, "" if pipeline is None else pipeline["pipeline"]
+    )
+    intake.item(made.item, encode_review(made.item))
+    intake.follow_up(made.after)
+    intake.finish()
+    connection.execute(
+        "INSERT INTO known SELECT event_id, episode_id, ?, 1 FROM event "
+        "WHERE topic = ? AND partition = ? AND offset = ?",
+        (case.truth, *case.position),
+    )
+    return ""
+
+
+# ------------------------------------------------------------------- what was accepted, from a log
+@dataclass
+class _Seen:
+    """A verdict among those before and after it of its sensor."""
+
+    verdict: Verdict
+    before: tuple[Verdict, ...]
+    after: list[Verdict] = field(default_factory=list)
+
+
+def make_items(
+    config: Config, cases: Sequence[Case], verdicts: Iterable[bytes], draw: AuditDraw
+) -> Found:
+    """Return the items that a draw would have made of events that were not drawn. O(verdicts).
+
+    Parameters
+    ----------
+    config
+        Of the pipeline: names the input, from which readings come.
+    verdicts
+        All its verdicts as they were written, a line each.
+    draw
+        Which accepted events it has drawn, and how probably.
+
+    Raises
+    ------
+    ConfigError
+        If the input cannot be read twice.
+    ConnectorError
+        If a verdict or the input cannot be read.
+    """
+    seen = _find(cases, verdicts, config.output.context_events)
+    wider = Wider(config, most_bytes=1 << 30, patience_s=_PATIENCE_S)
+    found: dict[Position, Made | str] = {}
+    for case in cases:
+        one = seen.get(case.position)
+        found[case.position] = (
+            "neither the store nor the log of verdicts knows it: give the topic, partition and "
+            "offset of an event that was judged."
+            if one is None
+            else _made(case, one, draw, wider)
+        )
+    return found
+
+
+def _find(
+    cases: Sequence[Case], verdicts: Iterable[bytes], points: int
+) -> Mapping[Position, _Seen]:
+    """Return the verdicts of the cases, with so many of their sensor on either side."""
+    wanted = {case.position for case in cases}
+    topics = {position.topic for position in wanted}
+    recent: dict[tuple[str, str], deque[Verdict]] = {}
+    growing: dict[tuple[str, str], list[_Seen]] = {}
+    seen: dict[Position, _Seen] = {}
+    for line in verdicts:
+        verdict = decode_verdict(line)
+        if verdict.position.topic not in topics:
+            continue
+        who = verdict.stream_key, verdict.sensor
+        before = recent.setdefault(who, deque(maxlen=points))
+        for one in growing.get(who, ()):
+            one.after.append(verdict)
+        growing[who] = [one for one in growing.get(who, ()) if len(one.after) < points]
+        if verdict.position in wanted:
+            seen[verdict.position] = _Seen(verdict, tuple(before))
+            if points:
+                growing[who].append(seen[verdict.position])
+        before.append(verdict)
+    return seen
+
+
+def _undrawable(case: Case, verdict: Verdict, draw: AuditDraw) -> str:
+    """Say why an audit could not have asked about it, or did; empty: it could, and did not."""
+    share = draw.probability(verdict)
+    why = _of_another(case, verdict.stream_key)
+    if not why and verdict.label is Label.REJECTED and not verdict.muted:
+        why = "it was rejected, and the store does not have it: ingest the review items first."
+    if not why and not share:
+        why = (
+            "none like it is ever drawn for the audit (it is held or planned, or output.audit_rate "
+            "is 0), and it would stand out: give others, or raise the rate."
+        )
+    return _DRAWN if not why and draw.is_drawn(verdict.position, share) else why
+
+
+def _made(case: Case, one: _Seen, draw: AuditDraw, wider: Wider) -> Made | str:
+    verdict = one.verdict
+    why = _undrawable(case, verdict, draw)
+    if why:
+        return why
+    try:
+        read = wider.around(verdict.position, verdict.stream_key, verdict.sensor, 1)
+    except ConfigError as error:
+        return str(error)
+    values = dict(read.points)
+    if verdict.event_time_ms not in values:
+        cut = f" ({read.cut})" if read.cut else ""
+        return f"its reading is not in the input any more{cut}: give events that are."
+
+    def points(verdicts: Iterable[Verdict]) -> tuple[ContextPoint, ...]:
+        return tuple(
+            ContextPoint(v.event_time_ms, values[v.event_time_ms], v.score, v.label)
+            for v in verdicts
+            if v.event_time_ms in values
+        )
+
+    item = ReviewItem(
+        verdict=verdict,
+        channels=read.channels,
+        values=values[verdict.event_time_ms],
+        context=points(one.before),
+        why="audit",
+        drawn=draw.probability(verdict),
+    )
+    after = FollowUp(
+        position=verdict.position,
+        of=verdict.position,
+        stream_key=verdict.stream_key,
+        sensor=verdict.sensor,
+        channels=read.channels,
+        points=points(one.after),
+        n_since=len(one.after),
+        last=True,
+    )
+    return Made(item, after)

@@ -1,0 +1,744 @@
+"""Cases whose truth is known: nobody can tell them apart, and they measure people alone."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from contextlib import closing
+
+import msgspec
+import numpy as np
+import pytest
+
+pytest.importorskip("starlette", reason="the extra `review` is not installed")
+pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
+
+from rejex_stream.cli.main import main
+from rejex_stream.config import load_config
+from rejex_stream.encode import decode_command, decode_verdict, encode_review
+from rejex_stream.errors import ConfigError
+from rejex_stream.plan.promises import Costs
+from rejex_stream.review import teaching
+from rejex_stream.review.certificate import answers_in
+from rejex_stream.review.known import seeding
+from rejex_stream.review.known.cases import Case, read_cases
+from rejex_stream.review.known.errors import Errors, Known, known_cases
+from rejex_stream.review.patterns import known_pattern
+from rejex_stream.review.queue import audit, export
+from rejex_stream.review.queue.detail import episode_detail
+from rejex_stream.review.queue.labels import LabelFile, pending, read_labels
+from rejex_stream.review.queue.listing import Viewer
+from rejex_stream.review.queue.quality import Group, estimate, judged_episodes, quality
+from rejex_stream.review.queue.report import agreement, report
+from rejex_stream.review.queue.store import ReviewStore, rebuild, state_hash
+from rejex_stream.run.audit_draw import AuditDraw
+from rejex_stream.run.review_items import ReviewItems
+from rejex_stream.types import Label, Learned, Position, Reading
+from tests.pump import pump_toml
+from tests.review.console_server import running
+from tests.review.desk import counts, sees
+from tests.review.incidents import held
+from tests.review.test_patterns import at
+from tests.review.test_review_store import ADA, BOB, EVE, audited, episodes, item, label
+
+NOW_MS = 1_760_100_000_000
+STREAM = "T07/vib"
+
+
+def case(offset, truth="anomaly", *, stream=STREAM, line=2):
+    return Case(line, stream, Position("feed", 0, offset), truth)
+
+
+def put(store, *cases, **given):
+    return seeding.seed(store, cases, by="lead", **given)
+
+
+def rows(store, table="known"):
+    with store.database.read() as connection:
+        return [tuple(row) for row in connection.execute(f"SELECT * FROM {table}")]
+
+
+def known(store, **asked):
+    with store.database.read() as connection:
+        return known_cases(connection, **asked)
+
+
+@pytest.fixture
+def store(new_store):
+    """Five episodes of two events, an hour apart."""
+    store = new_store(settle_s=0)
+    store.add([item(1000 * i + k, t_s=3600 * i + k) for i in range(5) for k in range(2)])
+    return store
+
+
+# ---------------------------------------------------------------------------------- the file
+def write(folder, text, name="cases.csv"):
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_file_is_read_in_either_form(tmp_path):
+    found = [
+        Case(2, "T07/vib", Position("feed-a", 0, 7), "anomaly"),
+        Case(3, "T07, old", Position("feed-a", 12, 8), "normal"),
+    ]
+    lines = ["\ufeffstream,event,truth,who", "T07/vib,feed-a-0-7,anomaly,x"]
+    table = "\n".join([*lines, '"T07, old",feed-a-12-8,normal,'])
+    assert read_cases(write(tmp_path, table)) == (found, [])
+    lines = "\n".join(
+        json.dumps({"stream": one.stream_key, "event": str(one.position), "truth": one.truth})
+        for one in found
+    )
+    assert read_cases(write(tmp_path, f"\n{lines}\n", "cases.jsonl")) == (found, [])
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("T07,feed-0-9,fault", "the truth of 'feed-0-9' is 'fault': expected anomaly or normal."),
+        ("T07,feed-0-9", "the truth of 'feed-0-9' is None: expected anomaly or normal."),
+        ("T07,feed09,normal", "the event is 'feed09': expected topic-partition-offset"),
+        (f"T07,{'9' * 500},normal", "…: expected topic-partition-offset"),
+        (",feed-0-9,normal", "the stream of 'feed-0-9' is '': expected the key of its stream."),
+    ],
+)
+def test_a_row_that_cannot_be_meant_is_refused_in_a_sentence(tmp_path, row, said):
+    good = "T07,feed-0-1,normal"
+    cases, refused = read_cases(write(tmp_path, f"stream,event,truth\n{good}\n{row}\n"))
+    assert [one.position.offset for one in cases] == [1]
+    (sentence,) = refused
+    assert sentence.startswith("line 3: ")
+    assert said in sentence
+    assert len(sentence) < 200
+
+
+def test_a_line_that_is_no_object_is_refused_in_a_sentence(tmp_path):
+    cases, refused = read_cases(write(tmp_path, '{"stream\n[1]\n', "cases.jsonl"))
+    assert cases == []
+    assert [one.split(":")[0] for one in refused] == ["line 1", "line 2"]
+    assert "expected one with stream, event and truth" in refused[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("cases.txt", b"", "does not tell its form: name it .csv"),
+        ("cases.csv", b"stream,truth\n", "has no column event: its first line must be"),
+        ("cases.csv", b"", "has no column stream, event, truth"),
+        ("cases.csv", b"\xff\xfe\x00", "is no text in UTF-8"),
+        ("cases.jsonl", None, "cannot be read"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path, name, content, said):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        read_cases(tmp_path / name)
+
+
+def test_an_event_with_two_truths_is_no_case_and_the_others_are(tmp_path):
+    lines = ["a,feed-0-1,normal", "a,feed-0-2,normal", "a,feed-0-2,normal", "a,feed-0-1,anomaly"]
+    cases, refused = read_cases(write(tmp_path, "\n".join(["stream,event,truth", *lines])))
+    assert [one.position.offset for one in cases] == [2], "the same row twice is one"
+    (sentence,) = refused
+    assert sentence.startswith("line 5: 'feed-0-1' is anomaly of 'a', and on line 2 normal of 'a'")
+
+
+# ------------------------------------------------------------------------------- putting them in
+def test_a_known_case_is_all_of_its_episode_and_is_put_in_once(store):
+    before = episodes(store)
+    done = put(store, case(1), case(2001, "normal"))
+    assert done == (2, 0, ())
+    with store.database.read() as connection:
+        truths = connection.execute(
+            "SELECT v.offset, k.truth, k.made FROM known k JOIN event v USING (event_id) ORDER BY 1"
+        ).fetchall()
+    assert [tuple(row) for row in truths] == [
+        (0, "anomaly", 0), (1, "anomaly", 0), (2000, "normal", 0), (2001, "normal", 0),
+    ]  # fmt: skip
+    kept, acts = rows(store), audited(store)
+    assert put(store, case(0), case(2000, "normal")) == (0, 2, ()), "any of its events names it"
+    assert (rows(store), audited(store)) == (kept, acts)
+    assert episodes(store) == before
+    assert acts[-1] == ("lead", "seed", "known cases"), "the audit says that, not which"
+    label(store, ADA, before[:1])
+    assert put(store, case(0)) == (0, 1, ()), "also once it was answered"
+
+
+def test_what_can_be_no_known_case_is_refused_and_the_rest_goes_in(store):
+    store.add([item(50_000, why="audit"), item(60_000, why="status"), held(70_000)])
+    answered, *_ = episodes(store)
+    label(store, ADA, [answered])
+    assert put(store, case(1000)).new == 1
+    done = put(
+        store,
+        case(0, line=2),
+        case(50_000, line=3),
+        case(60_000, line=4),
+        case(70_000, line=5, stream="T07/vib"),
+        case(1001, "normal", line=6),
+        case(2000, stream="T08", line=7),
+        case(3000, line=8),
+        case(3001, "normal", line=9),
+        case(99, line=10),
+        case(4000, line=11),
+    )
+    said = (
+        "it was answered already: give events that wait",
+        "it was drawn for the audit, and what was missed is proved by that draw",
+        "it tells a state of the sensor",
+        "it is of an incident, which asks a question of its own",
+        "it is given as normal, and its episode as anomaly",
+        "it is of the stream 'T07/vib', not 'T08'",
+        "it is given as anomaly, and its episode as normal",
+        "it is given as normal, and its episode as anomaly",
+        "the store does not know it: ingest the review items first",
+    )
+    assert (done.new, done.known) == (1, 0)
+    assert len(done.refused) == len(said)
+    for number, (sentence, words) in enumerate(zip(done.refused, said, strict=True), 2):
+        assert sentence.startswith(f"line {number}: 'feed-0-")
+        assert words in sentence
+    assert len(rows(store)) == 4, "of 1000 and 4000, two events each"
+
+
+def test_an_episode_that_has_expired_is_no_known_case(store, clock):
+    clock.pass_ms(store.settings.max_age_ms)
+    assert len(store.expire_due()) == 5
+    assert "it has expired" in put(store, case(0)).refused[0]
+
+
+def test_a_crash_leaves_all_or_nothing_and_the_same_file_mends_it(store, monkeypatch):
+    def dies(*_args, **_given):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(audit, "append", dies)
+        with pytest.raises(KeyboardInterrupt):
+            put(store, case(0), case(1000))
+    assert rows(store) == []
+    assert put(store, case(0), case(1000)).new == 2
+
+
+def test_what_comes_after_a_known_case_is_an_episode_of_its_own(store):
+    put(store, case(4000))
+    store.add([item(4002, t_s=3600 * 4 + 2), item(1002, t_s=3602)])
+    assert sorted(one.n_events for one in episodes(store)) == [1, 2, 2, 2, 2, 3]
+    assert len(rows(store)) == 2
+
+
+# ------------------------------------------------------------------------------ what they measure
+def test_answers_to_known_cases_are_counted_by_who_gave_them(new_store):
+    store = new_store(settle_s=0, double_review_ratio=1.0)
+    store.add([item(1000 * i, t_s=3600 * i) for i in range(6)])
+    put(store, *(case(1000 * i, "anomaly" if i < 3 else "normal") for i in range(5)))
+    assert (known(store).cases, known(store).waiting) == (5, 5)
+    for number, (target, said) in enumerate(
+        zip(
+            episodes(store),
+            ("normal", "anomaly", "unsure", "anomaly", "normal", "anomaly"),
+            strict=True,
+        )
+    ):
+        label(store, ADA, [target], said, request=f"a{number}")
+    (first, *_) = episodes(store, BOB)
+    label(store, BOB, [first], "anomaly", request="b")
+    (disputed,) = episodes(store, EVE, "disputed")
+    label(store, EVE, [disputed], "normal", request="e")
+    found = known(store)
+    assert (found.cases, found.waiting) == (5, 0)
+    assert found.reviewers == {
+        "ada": Errors(anomalies=2, overlooked=1, normals=2, false_alarms=1),
+        "bob": Errors(anomalies=1),
+    }, "unsure is no error, and who settles a dispute has heard both"
+    assert found.all == Errors(anomalies=3, overlooked=1, normals=2, false_alarms=1)
+    assert known(store, since_ms=3600_000).all.anomalies == 1
+    assert known(store, pipeline="another") == Known()
+    store.undo("u", BOB)
+    assert known(store).reviewers.keys() == {"ada"}
+
+
+def test_an_answer_to_a_part_of_a_case_counts_for_nothing(store):
+    put(store, case(0, "normal"))
+    (first, *_) = episodes(store)
+    label(store, ADA, [first], "anomaly", span_ms=(0, 0))
+    assert known(store).all == Errors()
+    rest = next(one for one in episodes(store) if one.episode_id == first.episode_id)
+    label(store, ADA, [rest], "normal", request="r2")
+    assert known(store).all == Errors(), "nor does the answer to the rest of it"
+    with store.database.read() as connection:
+        assert list(judged_episodes(connection)) == []
+
+
+@pytest.mark.parametrize(("k", "n"), [(0, 20), (1, 20), (7, 30)])
+def test_the_rates_are_jeffreys_intervals(k, n):
+    # The prior is even in the angle whose squared sine is the share: no beta function needed.
+    angle = np.linspace(0, np.pi / 2, 1_000_001)
+    mass = np.cumsum(np.sin(angle) ** (2 * k) * np.cos(angle) ** (2 * (n - k)))
+    low, high = np.sin(angle[np.searchsorted(mass / mass[-1], [0.025, 0.975])]) ** 2
+    low = low if k else 0.0
+    seen = Errors(anomalies=n, overlooked=k, normals=n, false_alarms=n - k)
+    for found, ends in (
+        (seen.rates["overlooked"], (k / n, low, high)),
+        (seen.rates["false_alarms"], (1 - k / n, 1 - high, 1 - low)),
+    ):
+        assert tuple(found) == pytest.approx(ends, abs=1e-4)
+    assert Errors().rates["overlooked"].low is None
+
+
+GROUPS = (
+    Group(events=3000, judged=60, anomalous=48, effective=60),
+    Group(events=94_000, judged=1880, anomalous=50, effective=1880),
+    Group(events=3000, judged=3000, anomalous=1200, effective=500),
+)
+
+
+def told(*, over=(0, 0), false=(0, 0)):
+    one = Errors(overlooked=over[0], anomalies=over[1], false_alarms=false[0], normals=false[1])
+    return Known(cases=over[1] + false[1], reviewers={"ada": one})
+
+
+def test_known_cases_say_how_people_err_once_both_kinds_were_answered():
+    believed = estimate(*GROUPS, Costs())
+    for one in (told(over=(3, 40)), told(false=(1, 40))):
+        found = estimate(*GROUPS, Costs(), one)
+        assert found.overlooked.low is None, "of one kind alone: people are believed"
+        assert found.false_omission == believed.false_omission
+        assert found.known == one
+    few, many = (
+        estimate(*GROUPS, Costs(), told(over=(n // 20, n), false=(n // 50, n))) for n in (100, 2000)
+    )
+    direct = told(over=(5, 100)).all.rates["overlooked"]
+    assert few.overlooked == pytest.approx(tuple(direct), abs=0.015), "as counted, if nothing else"
+    assert many.overlooked.high - many.overlooked.low < few.overlooked.high - few.overlooked.low
+    # 50 of 1,880 looked like misses; two in a hundred normals do: most of them are none.
+    assert many.false_omission.value < 0.6 * believed.false_omission.value
+    assert many.false_omission.low < believed.false_omission.low
+    narrow, wide = (one.miss_rate.high - one.miss_rate.low for one in (many, few))
+    assert narrow < wide
+
+
+def test_known_cases_are_put_together_with_double_reviews():
+    # A fifth judged twice, with the same rates: 5 % overlooked, 2 % false alarms.
+    twice = [
+        msgspec.structs.replace(group, twice=counts)
+        for group, counts in zip(GROUPS, ((9, 1, 2), (1, 15, 360), (36, 6, 58)), strict=True)
+    ]
+    alone = estimate(*twice, Costs())
+    both = estimate(*twice, Costs(), told(over=(10, 200), false=(4, 200)))
+    for rate in ("overlooked", "false_alarms"):
+        one, other = getattr(alone, rate), getattr(both, rate)
+        assert other.high - other.low < one.high - one.low
+    one_kind = estimate(*twice, Costs(), told(over=(20, 40)))
+    assert one_kind.overlooked.value > alone.overlooked.value + 0.02, "beside these one is enough"
+
+
+@pytest.mark.thorough
+def test_intervals_hold_the_truth_where_known_cases_say_how_people_err():
+    from benchmarks.answers import ESTIMATES, covered
+
+    found = np.array([covered("erring, known", "iid", seed) for seed in range(24)])[:, :, 0]
+    held_ = dict(zip(ESTIMATES, found.mean(axis=0), strict=True))
+    assert min(held_.values()) > 0.75, held_
+    believed = np.array([covered("erring, believed", "iid", seed) for seed in range(24)])[:, :, 0]
+    assert held_["miss_rate"] > believed[:, ESTIMATES.index("miss_rate")].mean() + 0.5
+
+
+# --------------------------------------------------------------------------- what they never enter
+def test_answers_to_known_cases_enter_no_figure_but_those_of_the_people(new_store):
+    store = new_store(settle_s=0, double_review_ratio=1.0)
+    store.add([item(1000 * i, t_s=3600 * i) for i in range(3)])
+    with store.database.read() as connection:
+        before = quality(connection)
+    put(store, case(0, "normal"), case(1000, "anomaly"))
+    for viewer in (ADA, BOB):
+        for number, target in enumerate(episodes(store, viewer)[:2]):
+            label(store, viewer, [target], "anomaly", request=f"{viewer.reviewer}{number}")
+    with store.database.read() as connection:
+        after = quality(connection)
+        assert list(judged_episodes(connection)) == []
+        assert agreement(connection).episodes == 0
+        assert report(connection, now_ms=store.now_ms()).quality.known == after.known
+    assert after.known.all == Errors(anomalies=2, normals=2, false_alarms=2)
+    assert after.rejected == before.rejected, "as many as were sent, and none judged"
+    assert after.sent == before.sent == {"ambiguous": 3}
+
+
+def test_answers_to_known_cases_leave_with_no_label_and_no_export(store, tmp_path):
+    put(store, case(0), case(1000))
+    first, second, third, *_ = episodes(store)
+    label(store, ADA, [first, third], "anomaly")
+    label(store, ADA, [second], "anomaly", request="r2")
+    store.undo("u", ADA)
+    assert pending(store.database) == 1, "of the third alone"
+    assert {one.offset for one in export.rows(store.database)} == {2000, 2001}
+    everything = {one.offset: one.state for one in export.rows(store.database, labelled_only=False)}
+    assert everything.keys() == {1000, 1001, 2000, 2001, 3000, 3001, 4000, 4001}
+    assert everything[1000] == "open", "what nobody has answered stands with the others"
+    sink = LabelFile(tmp_path / "labels.jsonl")
+    store.relay(sink)
+    sink.close()
+    events = [one for record in read_labels(tmp_path / "labels.jsonl") for one in record.events]
+    assert {one.offset for one in events} == {2000, 2001}
+
+    items = [item(1000 * i + k, t_s=3600 * i + k) for i in range(5) for k in range(2)]
+    made = rebuild(
+        tmp_path / "again.db",
+        store.settings,
+        feed=lambda fresh: fresh.add(items),
+        labels=read_labels(tmp_path / "labels.jsonl"),
+    )
+    assert made.state_hash == state_hash(store.database), "the logs know nothing of them"
+
+
+def test_a_known_case_is_of_no_pattern(new_store):
+    store = new_store(settle_s=0, gap_s=0, gap_events=0)
+    draw = np.random.default_rng(0)
+    points = [(i * 1_000 - 900_000, tuple(draw.normal(size=2).tolist())) for i in range(500)]
+    store.add_readings(STREAM, STREAM, ("vib", "flow rate"), points)
+    where = [(5.0, 1.0), (5.5, 1.2), (4.8, -0.3), (5.1, 0.9)]
+    store.add([at(1000 * i, *one) for i, one in enumerate(where)])
+    put(store, case(0, "normal"))
+    answered = episodes(store)
+    for number, target in enumerate(answered):
+        label(store, ADA, [target], "normal", request=str(number))
+        with store.database.read() as connection:
+            shown = [
+                known_pattern(
+                    connection,
+                    episode_detail(connection, one.episode_id, store.settings, ADA, 0).row,
+                )
+                is not None
+                for one in answered
+            ]
+        assert shown == [False] * 4 if number < 3 else [False, True, True, True]
+    assert answered[0].episode_id in {row[1] for row in rows(store)}
+
+
+def test_an_anomaly_that_is_a_known_case_forbids_no_pattern(new_store):
+    store = new_store(settle_s=0, gap_s=0, gap_events=0)
+    points = [(i * 1_000 - 900_000, (float(i % 5), float(i % 7))) for i in range(500)]
+    store.add_readings(STREAM, STREAM, ("vib", "flow rate"), points)
+    store.add([at(1000 * i, 5.0 + i / 10, 1.0) for i in range(3)])
+    for number, target in enumerate(episodes(store)):
+        label(store, ADA, [target], "normal", request=str(number))
+        last = target.episode_id
+    store.add([at(9000, 5.1, 1.0)])
+    put(store, case(9000))
+    label(store, ADA, episodes(store), "anomaly", request="a")
+    with store.database.read() as connection:
+        row = episode_detail(connection, last, store.settings, ADA, 0).row
+        assert known_pattern(connection, row) is not None
+
+
+def test_a_known_case_teaches_nothing(new_store):
+    store = new_store(settle_s=0)
+    asked = Learned(judge="champion", asked="teach")
+    items = [
+        msgspec.structs.replace(one, verdict=msgspec.structs.replace(one.verdict, learning=asked))
+        for one in (item(1000 * i, t_s=3600 * i) for i in range(2))
+    ]
+    store.take("review", [encode_review(one) for one in items], pipeline="pump")
+    put(store, case(0))
+    label(store, ADA, episodes(store), "normal")
+    assert teaching.collect(store.database, "pump", store.now_ms())
+    (command,) = rows(store, "answer")
+    assert [one.position.offset for one in decode_command(command[4]).answers] == [1000]
+
+
+# -------------------------------------------------------------------------- nobody tells them apart
+PAGES = (
+    "/queue", "/queue?sort=newest", "/queue?sort=worth", "/queue?sort=severity&group=1",
+    "/queue?tab=all", "/queue?q=why%3Aaudit", "/fleet", "/live", "/incidents",
+    "/api/export/jsonl", "/api/export/csv",
+)  # fmt: skip
+
+
+def seen(console):
+    """Everything a reviewer gets of the queue and its items; without what every page has anew."""
+    with console.store.database.read() as connection:
+        ids = [row[0] for row in connection.execute("SELECT episode_id FROM episode ORDER BY 1")]
+    paths = [*PAGES]
+    for one in ids:
+        more = ("raw", "raw?download=1", f"series?from=0&to={NOW_MS}")
+        paths += [f"/episode/{one}", *(f"/api/episodes/{one}/{path}" for path in more)]
+    found = {}
+    for path in paths:
+        got = console.ask(path)
+        text = got.text.replace(console.base, "").replace(str(console.port), "")
+        # How far the store has come is told as a number: that something was written, not what.
+        text = re.sub(r"\b\d+\.\d+\.\d+\.\d+\.\d+\b", "VERSION", text)
+        found[path] = (got.status, text)
+    assert len(ids) > 3
+    return found
+
+
+@pytest.mark.parametrize("blind", ["off", "second", "always"])
+def test_a_rejected_event_with_a_known_truth_looks_like_any_other(wall_store, blind):
+    twins = []
+    for name in ("plain.db", "seeded.db"):
+        store = wall_store(name, lambda: NOW_MS, settle_s=0, blind=blind, double_review_ratio=1.0)
+        store.add([item(1000 * i + k, t_s=3600 * i + k) for i in range(5) for k in range(2)])
+        store.add([item(50_000, why="audit")])
+        if name == "seeded.db":
+            assert put(store, case(1000), case(3000, "normal")).new == 2
+        with running(store) as console:
+            before = seen(console)
+            (first, *_) = [one for one in episodes(store) if one.n_events == 2]
+            # The first of two opinions is given: the second reviewer must not know either.
+            label(store, Viewer("zoe"), [first])
+            twins.append((before, seen(console)))
+    assert twins[0] == twins[1]
+
+
+LINES = 3000
+CONFIG = pump_toml(
+    source='fixed_sensor = "p"',
+    more="""
+[output]
+audit_rate = 0.02
+[review]
+reviewers = ["ada"]
+settle_s = 0
+""",
+)
+
+
+@pytest.fixture
+def judged(run_once, monkeypatch):
+    """A feed that was judged, with the queue not yet filled; and its verdicts."""
+    monkeypatch.chdir(run_once[0])
+    return run_once
+
+
+@pytest.fixture(scope="module")
+def run_once(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pump")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        table = (f"{1_700_000_000 + i},{i * 7919 % 1009 / 100}" for i in range(LINES))
+        (folder / "feed.csv").write_text("t,flow\n" + "\n".join(table) + "\n")
+        (folder / "pump.toml").write_text(CONFIG)
+        assert main(["run", "pump.toml"]) == 0
+    verdicts = [
+        decode_verdict(line) for line in (folder / "verdicts.jsonl").read_bytes().splitlines()
+    ]
+    return folder, verdicts
+
+
+def accepted(verdicts):
+    """Accepted events of which no audit was made."""
+    draw = AuditDraw(0.02)
+    return [one for one in verdicts if one.label is not Label.REJECTED and draw.draw(one) is None]
+
+
+def as_drawn(folder, verdicts, wanted):
+    """The item of an event, and what follows it, had the pipeline's own draw drawn it."""
+
+    class Drawn(AuditDraw):
+        def draw(self, verdict):
+            return self.rate if verdict.position == wanted.position else super().draw(verdict)
+
+    table = list(csv.DictReader((folder / "feed.csv").read_text().splitlines()))
+    items = ReviewItems(["flow"], points=32, audit=Drawn(0.02))
+    found, after = None, []
+    for verdict in verdicts:
+        flow = float(table[verdict.position.offset]["flow"])
+        at_ms = verdict.event_time_ms
+        reading = Reading(verdict.stream_key, verdict.sensor, at_ms, (flow,), verdict.position)
+        one = items.observe(reading, verdict)
+        if verdict.position == wanted.position:
+            found = one
+        elif found is not None and len(after) < 32:
+            after.append((at_ms, (flow,), verdict.score, verdict.label))
+    return found, after
+
+
+def test_the_item_of_an_accepted_event_is_the_one_that_a_draw_would_have_made(judged):
+    folder, verdicts = judged
+    config = load_config(folder / "pump.toml")
+    for wanted in (accepted(verdicts)[300], accepted(verdicts)[-5]):
+        one = Case(2, wanted.stream_key, wanted.position, "anomaly")
+        with (folder / "verdicts.jsonl").open("rb") as lines:
+            made = seeding.make_items(config, [one], lines, AuditDraw(0.02))[wanted.position]
+        item_, after = as_drawn(folder, verdicts, wanted)
+        assert encode_review(made.item) == encode_review(item_)
+        assert [tuple(point) for point in made.after.points] == after
+
+
+def test_an_accepted_event_with_a_known_truth_looks_like_one_that_was_drawn(judged, wall_store):
+    folder, verdicts = judged
+    wanted = accepted(verdicts)[300]
+    twins = []
+    for name in ("drawn.db", "seeded.db"):
+        store = wall_store(name, lambda: NOW_MS, settle_s=0, max_age_hours=1e6)
+        lines = (folder / "review.jsonl").read_bytes().splitlines()
+        written = [line for line in lines if json.loads(line).get("why") == "audit"]
+        assert len(written) > 20
+        item_, after = as_drawn(folder, verdicts, wanted)
+        store.take("review", written, pipeline="pump")
+        if name == "drawn.db":
+            store.take("review", [encode_review(item_)], pipeline="pump")
+            points = [(at_ms, values) for at_ms, values, *_ in after]
+            store.add_readings(wanted.stream_key, wanted.sensor, ["flow"], points, pipeline="pump")
+        else:
+            one = Case(2, wanted.stream_key, wanted.position, "anomaly")
+            config = load_config(folder / "pump.toml")
+            with (folder / "verdicts.jsonl").open("rb") as verdict_lines:
+                found = seeding.make_items(config, [one], verdict_lines, AuditDraw(0.02))
+            assert put(store, one, made=found) == (1, 0, ())
+            assert put(store, one, made=found) == (0, 1, ())
+            with store.database.read() as connection:
+                drawn = list(answers_in(connection, "pump"))
+                assert len(drawn) == len([line for line in written if b'"normal"' in line])
+                assert wanted.event_time_ms not in {one.event_time_ms for one in drawn}
+        store.take(
+            "verdicts", (folder / "verdicts.jsonl").read_bytes().splitlines(), pipeline="pump"
+        )
+        with running(store) as console:
+            twins.append(seen(console))
+    assert twins[0] == twins[1]
+
+
+@pytest.mark.browser
+def test_a_browser_shows_a_known_case_as_it_shows_any_other(wall_store, desk):
+    twins = []
+    for name in ("plain.db", "seeded.db"):
+        store = wall_store(name, lambda: NOW_MS, settle_s=0)
+        store.add([item(1000 * i + k, t_s=3600 * i + k) for i in range(3) for k in range(2)])
+        if name == "seeded.db":
+            assert put(store, case(1000)).new == 1
+        (_, waits, _) = episodes(store)
+        with running(store) as console, desk(console) as place:
+            queue, episode = place.open("/queue"), place.open(f"/episode/{waits.episode_id}")
+            counts(queue, "#rows tr", 3)
+            counts(episode, "#plots canvas", 2)
+            episode.click(".raw summary")
+            sees(episode, '"why"', "#raw")
+            shown = [
+                queue.inner_html("#rows"),
+                episode.inner_text("main"),
+                episode.inner_html(".episode-side"),
+            ]
+            twins.append(shown)
+    assert twins[0] == twins[1]
+
+
+def test_an_item_that_is_made_has_arrived_with_its_neighbours(judged, new_store, clock):
+    folder, verdicts = judged
+    store = new_store(settle_s=0, max_age_hours=24)
+    for line in (folder / "review.jsonl").read_bytes().splitlines():
+        store.take("review", [line], pipeline="pump")
+        clock.pass_ms(1000)
+    wanted = accepted(verdicts)[300]
+    one = Case(2, wanted.stream_key, wanted.position, "anomaly")
+    config = load_config(folder / "pump.toml")
+    with (folder / "verdicts.jsonl").open("rb") as lines:
+        found = seeding.make_items(config, [one], lines, AuditDraw(0.02))
+    with store.database.read() as connection:
+        nearest, last = connection.execute(
+            "SELECT (SELECT received_ms FROM event ORDER BY abs(event_time_ms - ?) LIMIT 1), "
+            "max(received_ms) FROM event",
+            (wanted.event_time_ms,),
+        ).fetchone()
+    late = ReviewStore(store.database.path, store.settings, clock_ms=lambda: last + 86_400_000)
+    with closing(late):
+        refused = put(late, one, made=found).refused
+        assert "items of its time have expired (review.max_age_hours = 24)" in refused[0]
+        assert rows(late) == []
+    assert put(store, one, made=found).new == 1
+    with store.database.read() as connection:
+        (arrived,) = connection.execute(
+            "SELECT received_ms FROM event WHERE offset = ?", (wanted.position.offset,)
+        ).fetchone()
+    assert arrived == nearest < last
+
+
+def test_accepted_events_that_no_draw_could_hide_are_refused(judged):
+    folder, verdicts = judged
+    config, draw = load_config(folder / "pump.toml"), AuditDraw(0.02)
+    of = {
+        "drawn": next(
+            one for one in verdicts if one.label is not Label.REJECTED and draw.draw(one)
+        ),
+        "rejected": next(one for one in verdicts if one.label is Label.REJECTED),
+        "plain": accepted(verdicts)[300],
+    }
+
+    def said(verdict, *, stream=None, coin=draw, position=None):
+        one = Case(2, stream or verdict.stream_key, position or verdict.position, "normal")
+        with (folder / "verdicts.jsonl").open("rb") as lines:
+            return seeding.make_items(config, [one], lines, coin)[one.position]
+
+    assert "it was drawn for the audit" in said(of["drawn"])
+    assert "it was rejected, and the store does not have it" in said(of["rejected"])
+    assert "not 'other': give the position" in said(of["plain"], stream="other")
+    assert "output.audit_rate is 0" in said(of["plain"], coin=AuditDraw())
+    nowhere = of["plain"].position._replace(offset=10**9)
+    assert "neither the store nor the log" in said(of["plain"], position=nowhere)
+
+
+# ------------------------------------------------------------------------------------- as a user
+def test_from_a_file_to_the_report(judged, tmp_path, monkeypatch, capsys):
+    folder, verdicts = judged
+    monkeypatch.chdir(folder)
+    store = ("--store", str(tmp_path / "review.db"))
+    many = [*store, "--config", "pump.toml"]
+    assert main(["review", "ingest", *many]) == 0
+    path = tmp_path / "review.db"
+    with closing(ReviewStore(path)) as opened, opened.database.read() as connection:
+        rejected = connection.execute(
+            "SELECT v.offset, s.stream_key FROM event v JOIN sensor s USING (sensor_id) "
+            "JOIN episode e USING (episode_id) WHERE e.why = 'rejected' LIMIT 1"
+        ).fetchone()
+    plain = accepted(verdicts)[300:302]
+    topic = plain[0].position.topic
+    table = [
+        "stream,event,truth",
+        f"{rejected[1]},{topic}-0-{rejected[0]},normal",
+        *(f"{one.stream_key},{one.position},anomaly" for one in plain),
+        f"{plain[0].stream_key},{topic}-0-999999,anomaly",
+    ]
+    cases = write(tmp_path, "\n".join(table))
+    capsys.readouterr()
+    assert main(["review", "seed", str(cases), *many]) == 1
+    said = capsys.readouterr()
+    assert (
+        len([line for line in said.err.splitlines() if "give --verdicts and --config" in line]) == 3
+    )
+    assert main(["review", "seed", str(cases), *many, "--verdicts", "verdicts.jsonl"]) == 1
+    said = capsys.readouterr()
+    assert "line 5: " in said.err
+    assert "neither the store nor the log" in said.err
+    again = [
+        "review",
+        "seed",
+        str(cases),
+        *many,
+        "--verdicts",
+        "verdicts.jsonl",
+        "--output",
+        "json",
+    ]
+    assert main(again) == 1
+    counts = json.loads(capsys.readouterr().out)
+    assert (counts["new"], counts["known"], len(counts["refused"])) == (0, 3, 1)
+    assert main(["review", "seed", str(cases), *store, "--verdicts", "verdicts.jsonl"]) == 2
+    assert "give one --config with --verdicts" in capsys.readouterr().err
+    assert main(["review", "seed", str(cases), *many, "--verdicts", "none.jsonl"]) == 2
+    assert "cannot be read" in capsys.readouterr().err
+
+    assert main(["review", "report", *many]) == 0
+    assert "3 of 3 known cases wait" in capsys.readouterr().out
+    with closing(ReviewStore(tmp_path / "review.db", load_config("pump.toml").review)) as opened:
+        label(opened, ADA, episodes(opened), "normal")
+    assert main(["review", "report", *many]) == 0
+    said = capsys.readouterr().out
+    assert "0 of 3 known cases wait" in said
+    assert re.search(r"ada\s+2\s+100 %\s", said)
+    assert main(["review", "report", *many, "--output", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)["quality"]
+    assert found["known"]["reviewers"]["ada"]["overlooked"] == 2
+    assert found["overlooked"][0] is not None

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from rejex_stream.detectors import make_detector
+from rejex_stream.engine import Engine, EngineSpec
+from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.engine.rows import KeptRows, RowBuffer
+from rejex_stream.features import FeatureSpec
+from rejex_stream.rejection import RejectionPolicy
+from rejex_stream.run.executors import InlineExecutor
+from rejex_stream.types import Position, Reading
 
 kinds = {
     "two bytes": st.integers(-300, 300).map(lambda whole: whole / 100),
@@ -170,3 +177,28 @@ def test_only_the_column_that_is_none_stays_doubles():
     buffer.extend(rows[600:])
     assert bits(buffer.last(1000)) == bits(rows)
     assert buffer.nbytes <= 1000 * (3 * 2 + 8) + 64 * 4 * 8
+
+
+@pytest.mark.parametrize("name", ["HBOS", "GMM", "KNN", "IForest", "ECOD", "Sensor"])
+def test_a_model_scores_the_same_without_its_training_scores(name):
+    rows = np.random.default_rng(0).normal(size=(200, 3))
+    scorer = make_detector(name).fit(rows, seed=1)
+    slim = scorer.without_training()
+    assert slim.score(rows).tolist() == scorer.score(rows).tolist()
+    assert slim.score_row(rows[0].tolist()) == scorer.score_row(rows[0].tolist())
+    assert not np.size(getattr(slim.inner, "training_scores", ()))
+    assert slim.training_scores is None
+
+
+def test_what_calibrated_a_model_of_the_engine_is_not_kept_with_it():
+    spec = EngineSpec(
+        make_detector("HBOS"), FeatureSpec(("flow",)), RejectionPolicy(0.1, tolerance=4),
+        window=100,
+        schedule=RefitSchedule(first_fit_events=100, refit_every_events=None, refit_lag_events=0,
+                               calibration="training"),
+    )  # fmt: skip
+    engine = Engine(spec, InlineExecutor())
+    engine.process([Reading("a", "a", i, (i % 17 / 10,), Position("t", 0, i)) for i in range(150)])
+    scorer = engine._live["a"]._model._serving.fitted.scorer
+    assert scorer.training_scores is None
+    assert scorer.inner.training_scores.size == 0

@@ -1,6 +1,11 @@
-"""Bytes per stream key: how many sensors fit a machine.
+"""Bytes per stream key: how many sensors fit a machine, and where the bytes of a key are.
 
-python -m benchmarks.memory [--keys 1000]
+python -m benchmarks.memory [--keys 1000] [--parts]
+
+With `--parts` the objects of one key are walked instead, part by part: each object counts once, for
+the first part that holds it, and what other keys hold too counts for none. What the allocator
+keeps, and what compiled code hides (a tree's nodes), is the difference from the growth of the
+process, measured in the same run. It is printed, and written beside the first as `memory-parts`.
 """
 
 from __future__ import annotations
@@ -8,7 +13,11 @@ from __future__ import annotations
 import argparse
 import gc
 import multiprocessing as mp
+import sys
 import warnings
+from collections.abc import Callable, Iterable
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
 
 import numpy as np
 import psutil
@@ -23,16 +32,36 @@ from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Position, Reading
 
 N, CHANNELS = 2000, 4
+CASES: tuple[tuple[str, int, int | None], ...] = (
+    ("HBOS", 1000, None),
+    ("HBOS", 1000, 3),
+    ("HBOS", 1000, 5),
+    ("HBOS", 2000, 3),
+    ("GMM", 1000, 3),
+    ("KNN", 1000, 3),
+)
+"""Detector, rows of the buffer, digits of a value."""
+_SHARED = (type, ModuleType, FunctionType)  # code belongs to no key
+
+PARTS: dict[str, Callable[[Any], object]] = {
+    "window, sorted": lambda key: key._judge.window._sorted,
+    "window, by age": lambda key: key._judge.window._ring,
+    "row buffer": lambda key: key._model._rows,
+    "rows of the recipe": lambda key: key._model._serving.kept,
+    "fitted model": lambda key: key._model._serving.fitted,
+    "calibration scores": lambda key: key._judge.tail,
+    "rows held, guard": lambda key: [key._model._held, key._model._guard],
+    "incidents, plans, mutes": lambda key: [key._watch, key.plans, key._mutes],
+    "judge": lambda key: key._judge,
+    "model": lambda key: key._model,
+    "features": lambda key: [key._sensors, key._recent],
+    "the rest": lambda key: key,
+}
+"""How to get at them; the last is all."""
 
 
-def measure(
-    detector: str,
-    keys: int,
-    buffer: int,
-    digits: int | None,
-    answers: mp.Queue,  # type: ignore[type-arg]
-) -> None:
-    """Fill every key's window and report how the process grew."""
+def filled(detector: str, keys: int, buffer: int, digits: int | None) -> tuple[Engine, float]:
+    """Return an engine of so many keys with full windows, and how the process grew a key."""
     warnings.simplefilter("ignore")
     spec = EngineSpec(
         make_detector(detector),
@@ -63,41 +92,86 @@ def measure(
     for i in range(keys):
         fill(f"sensor-{i}")
     gc.collect()
-    per_key = (process.memory_info().rss - before) / keys
+    return engine, (process.memory_info().rss - before) / keys
+
+
+def measure(case: tuple[str, int, int, int | None]) -> list[object]:
+    """Fill every key's window and report how the process grew."""
+    detector, keys, buffer, digits = case
+    engine, per_key = filled(*case)
     snapshot = sum(map(len, engine.snapshot_stream("sensor-0")[:2]))
-    written = "doubles" if digits is None else f"{digits} decimals"
-    answers.put([detector, written, keys, N, buffer, per_key, per_key * 10_000 / 2**30, snapshot])
+    return [
+        detector, _written(digits), keys, N, buffer, per_key, per_key * 10_000 / 2**30, snapshot,
+    ]  # fmt: skip
+
+
+def walk(case: tuple[str, int, int, int | None]) -> list[int]:
+    """Return the bytes of a key by part; the last number is what none of them has."""
+    engine, per_key = filled(*case)
+    seen: set[int] = set()
+    size_of(engine._live["first"], seen)
+    key = engine._live["sensor-0"]
+    sizes = [size_of(part(key), seen) for part in PARTS.values()]
+    return [*sizes, round(per_key) - sum(sizes), round(per_key)]
+
+
+def size_of(root: object, seen: set[int]) -> int:
+    """Return the bytes of an object and of all that it holds and nobody has seen yet."""
+    waiting, total = [root], 0
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen or isinstance(one, _SHARED):
+            continue
+        seen.add(id(one))
+        total += sys.getsizeof(one)
+        waiting += _held_by(one)
+    return total
+
+
+def _held_by(one: object) -> Iterable[object]:
+    if isinstance(one, np.ndarray):  # says nothing of whose numbers it sees
+        return [] if one.base is None else [one.base]
+    if isinstance(one, BuiltinFunctionType):
+        return [one.__self__]
+    return gc.get_referents(one)
+
+
+def _written(digits: int | None) -> str:
+    return "doubles" if digits is None else f"{digits} decimals"
 
 
 def main() -> None:
     """Run and write."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keys", type=int, default=1000)
-    keys = parser.parse_args().keys
-    rows = []
-    for detector, buffer, digits in (
-        ("HBOS", 1000, None),
-        ("HBOS", 1000, 3),
-        ("HBOS", 1000, 5),
-        ("HBOS", 2000, 3),
-        ("GMM", 1000, 3),
-        ("KNN", 1000, 3),
-    ):
-        answers: mp.Queue = mp.get_context("spawn").Queue()  # type: ignore[type-arg]
-        child = mp.get_context("spawn").Process(
-            target=measure, args=(detector, keys, buffer, digits, answers)
-        )
-        child.start()
-        rows.append(answers.get())
-        child.join()
+    parser.add_argument("--parts", action="store_true", help="where the bytes of a key are")
+    asked = parser.parse_args()
+    rows: list[list[Any]] = []
+    run: Callable[[Any], list[Any]] = walk if asked.parts else measure
+    for detector, buffer, digits in CASES:
+        with mp.get_context("spawn").Pool(1) as fresh:
+            rows.append(fresh.apply(run, ((detector, asked.keys, buffer, digits),)))
+        print(rows[-1], flush=True)
+    what = (
+        f"with a full window of n = {N:,} scores and {CHANNELS} channels; the buffer holds the "
+        "rows a refit sees, and the training rows of the serving model are kept as its recipe."
+    )
+    if asked.parts:
+        names = [f"{name}, {buffer:,} rows, {_written(digits)}" for name, buffer, digits in CASES]
+        parts = [*PARTS, "allocator, compiled code", "growth of the process"]
+        by_part: list[list[Any]] = [
+            [part, *sizes] for part, sizes in zip(parts, zip(*rows, strict=True), strict=True)
+        ]
+        caption = f"Bytes of a key among {asked.keys:,} {what}"
+        write("memory-parts", "Where the bytes of a stream key are",
+              [(caption, ["part", *names], by_part)])  # fmt: skip
+        return
     write(
         "memory",
         "Memory per stream key",
         [
             (
-                f"Growth of the process per key with a full window of n = {N:,} scores and "
-                f"{CHANNELS} channels; the buffer holds the rows a refit sees, and the training "
-                "rows of the serving model are kept as its recipe.",
+                f"Growth of the process per key {what}",
                 ["detector", "values", "keys measured", "n", "buffer rows", "bytes per key",
                  "GiB for 10,000 keys", "snapshot bytes"],
                 rows,

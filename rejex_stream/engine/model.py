@@ -9,7 +9,7 @@ may be scored in one call.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -101,6 +101,8 @@ class _Model:
     def wait(self, executor: FitExecutor) -> Fitted:
         if self.fitted is None:
             self.fitted = executor.result(self.ticket)
+            if isinstance(scorer := self.fitted.scorer, TableScorer):  # calibrated by now
+                self.fitted = replace(self.fitted, scorer=scorer.without_training())
             if not isinstance(self.kept, KeptRows):
                 self.kept = KeptRows(self.kept)  # the fit needs them no more
         return self.fitted

@@ -15,7 +15,7 @@ from rejex_connectors.files.workbooks import workbook_of
 
 from rejex_stream.cli import options
 from rejex_stream.cli.drafts import save_draft
-from rejex_stream.cli.show import print_facts
+from rejex_stream.cli.show import print_facts, share
 from rejex_stream.config import name_of, parse_config
 from rejex_stream.config.assembly import kafka_settings, records_of
 from rejex_stream.detectors import DEFAULT
@@ -81,16 +81,19 @@ def init(  # noqa: PLR0917 - one parameter an option
         found, source = _of_file(file, asked)
     for line in found.said:
         print(f"{file.name if file else kafka[1]}: {escaped(line)}", file=sys.stderr)  # type: ignore[index]
-    if contamination is None:
-        contamination = _asked_for(
-            "Share of events that you expect to be anomalies (γ)", CONTAMINATION
-        )
+    guessed = []
+    if contamination is None and sys.stdin.isatty():
+        contamination = _asked_for(found, file)
+    elif contamination is None:
+        contamination = CONTAMINATION
+        how = f"`rejex-stream plan --from {file}` asks the data" if file else "who knows says it"
+        guessed = [f"γ: {CONTAMINATION:g} is a guess; {how}, --contamination gives it"]
     choice = found.suggested(
         contamination=contamination, tolerance=tolerance, rate=rate, window=window,
         detector=detector,
     )  # fmt: skip
     words = [str(file)] if file else ["--kafka", *kafka]  # type: ignore[misc]
-    notes = [*found.said, *choice.notes]
+    notes = [*found.said, *guessed, *choice.notes]
     text = draft_config(
         source,
         choice,
@@ -100,14 +103,21 @@ def init(  # noqa: PLR0917 - one parameter an option
         kafka=None if kafka is None else {"bootstrap_servers": kafka[0]},
     )
     save_draft(where, text)
-    _say(where, found, source, choice.notes, rekey_from)
+    _say(where, found, source, [*guessed, *choice.notes], rekey_from)
 
 
-def _asked_for(question: str, default: float) -> float:
-    """Ask somebody who can answer; without a terminal, the default stands."""
-    if not sys.stdin.isatty():
-        return default
-    return float(typer.prompt(question, default=default, type=float, err=True))
+def _asked_for(found: Table | Feed, file: Path | None) -> float:
+    """Ask somebody at a terminal for γ, and before that a table, which may know some of it."""
+    question, default = "Share of events that you expect to be anomalies (γ", CONTAMINATION
+    if isinstance(found, Table) and file is not None:
+        from rejex_stream.cli.commands.planning.history import ask_table
+
+        asked = ask_table(found, file.name)
+        if asked.contamination.refusal is None:
+            default = asked.gamma
+            least, most = map(share, asked.contamination.interval)
+            question += f"; the data alone allow {least} to {most}"
+    return float(typer.prompt(question + ")", default=default, type=float, err=True))
 
 
 def _of_file(file: Path, asked: Asked) -> tuple[Table | Feed, dict[str, object]]:

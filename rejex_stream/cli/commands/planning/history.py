@@ -23,10 +23,10 @@ from rejex_stream.plan.gamma import (
     contamination,
     rows_of,
 )
-from rejex_stream.tables import open_table
+from rejex_stream.tables import Table, open_table
 from rejex_stream.types import FloatArray, Reading, Record
 
-__all__ = ["Asked", "ask_history", "print_found"]
+__all__ = ["Asked", "ask_history", "ask_table", "print_found"]
 
 _MOST_RECORDS = 200_000
 """Of topics, so many of the newest are read."""
@@ -68,10 +68,7 @@ def ask_history(file: Path | None, config: Path | None) -> Asked:
     if file is not None:
         table = open_table(file)
         print_said(table)
-        preset = getattr(make_detector(DEFAULT), "preset", None)
-        features = FeatureSpec(table.guess.channels, preset=preset, flags=table.guess.flags)
-        rows, count = _rows(table.decoder(), table.records(), features, table.n_rows)
-        return Asked(file.name, count, contamination(rows))
+        return ask_table(table, file.name)
     assert config is not None
     found = load_config(config)
     spec = engine_spec(found)
@@ -79,6 +76,14 @@ def ask_history(file: Path | None, config: Path | None) -> Asked:
     rows, count = _rows(decoder, records, spec.features, None)
     name = found.input.path or ", ".join(found.input.topics)
     return Asked(name, count, contamination(rows), spec.policy.contamination)
+
+
+def ask_table(table: Table, name: str) -> Asked:
+    """Ask a table that is understood already, by the columns of the default detector."""
+    preset = getattr(make_detector(DEFAULT), "preset", None)
+    features = FeatureSpec(table.guess.channels, preset=preset, flags=table.guess.flags)
+    rows, count = _rows(table.decoder(), table.records(), features, table.n_rows)
+    return Asked(name, count, contamination(rows))
 
 
 def _rows(

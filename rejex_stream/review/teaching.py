@@ -21,7 +21,7 @@ from rejex_stream.encode.labels import active_labels, decode_label, resolve
 from rejex_stream.errors import ConfigError
 from rejex_stream.review.queue import audit
 from rejex_stream.review.queue.database import Database
-from rejex_stream.review.queue.labels import OF_KNOWN, LabelCache
+from rejex_stream.review.queue.labels import LabelCache
 from rejex_stream.types import CommandKind, EventAnswer, Position
 
 __all__ = ["Lessons", "collect", "lessons"]
@@ -113,7 +113,7 @@ def _answered(
             "JOIN episode e USING (episode_id) WHERE v.topic = ? AND v.partition = ? "
             "AND v.offset = ? AND s.pipeline = ? AND e.status <> 'needs_second' "
             "AND NOT EXISTS (SELECT 1 FROM taught WHERE event_id = v.event_id) "
-            f"AND NOT {OF_KNOWN}",
+            "AND NOT EXISTS (SELECT 1 FROM known WHERE event_id = v.event_id)",
             (*place, pipeline),
         ).fetchone()
         if event is None:

@@ -21,7 +21,7 @@ from rejex_stream.encode import decode_review
 from rejex_stream.encode.labels import active_labels, resolve
 from rejex_stream.errors import ConfigError
 from rejex_stream.review.queue.database import Database
-from rejex_stream.review.queue.labels import OF_KNOWN, LabelCache
+from rejex_stream.review.queue.labels import LabelCache
 
 __all__ = ["FORMATS", "ExportFormat", "ExportRow", "as_csv", "as_jsonl", "cell", "rows", "write"]
 
@@ -86,7 +86,7 @@ def rows(
         with database.read() as connection:
             batch = connection.execute(
                 "SELECT v.*, s.stream_key, s.sensor, e.why, e.status, "
-                f"{OF_KNOWN} AS known FROM event v "
+                "EXISTS (SELECT 1 FROM known WHERE event_id = v.event_id) AS known FROM event v "
                 "JOIN sensor s USING (sensor_id) JOIN episode e USING (episode_id) "
                 "WHERE v.event_id > ? ORDER BY v.event_id LIMIT ?",
                 (last, _BATCH),

@@ -47,9 +47,13 @@ __all__ = [
 
 
 OF_KNOWN = (
-    "EXISTS (SELECT 1 FROM known JOIN event w USING (event_id) WHERE w.episode_id = e.episode_id)"
+    "EXISTS (SELECT 1 FROM known WHERE event_id = "
+    "(SELECT event_id FROM event w WHERE w.episode_id = e.episode_id LIMIT 1))"
 )
-"""Says of an episode `e` that its truth is known: its answers measure people, and nothing else."""
+"""Says of an episode `e` that its truth is known: its answers measure people, and nothing else.
+
+All of its events are of the case or none is, so one stands for all.
+"""
 
 
 def drawn_for_second_review(root_id: str, ratio: float) -> bool:

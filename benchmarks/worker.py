@@ -14,7 +14,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,8 +88,9 @@ class Encoding:
 class Polls(ListSource):
     """Whole polls: first those that fill every window, then the timed ones."""
 
-    def __init__(self, sensors: int, polls: int, each: int) -> None:
+    def __init__(self, sensors: int, polls: int, each: int, at_last: Callable[[], object]) -> None:
         super().__init__([])
+        self._at_last = at_last
         rng = np.random.default_rng(0)
         self._values = rng.normal(10, 1, (4001, 3)).round(3).tolist()
         self._offset = 0
@@ -101,7 +102,7 @@ class Polls(ListSource):
         self.began = 0.0
         self.beside: list[float] = []
         self.aside = 0.0
-        self._done = False
+        self._ended = False
 
     def _records(self, sensors: Sequence[int], at: int) -> list[Record]:
         found = []
@@ -124,27 +125,35 @@ class Polls(ListSource):
         records: Sequence[Record] = []
         if self._left == self._n_timed:  # by now all that filled the windows is written
             self.began, self.aside, self.beside = time.process_time(), 0.0, []
+            self._at_last()
         if self._left:
             self._left -= 1
             records = self._records(self._poll, 10_000 + self._left)
             self.beside.append(bare(N, time.thread_time))
         else:
-            self._done = True
+            self._ended = True
         self.aside += time.thread_time() - aside
         return records
 
     @property
     def exhausted(self) -> bool:
         """Whether the last poll was asked for."""
-        return self._done
+        return self._ended
 
 
-def row(detector: str, form: str, sensors: int, polls: int, each: int) -> list[object]:
-    """Return one line of the table."""
+def row(
+    detector: str,
+    form: str,
+    sensors: int,
+    polls: int,
+    each: int,
+    at_last: Callable[[], object] = lambda: None,
+) -> list[object]:
+    """Return one line of the table; `at_last` is called when the windows are full."""
     config, problems = parse_config(CONFIG.format(detector=detector, form=form, n=N))
     assert config is not None, problems
     sink = Encoding(OutcomeMessages(kafka_settings(config), lambda _: 1))
-    source = Polls(sensors, polls, each)
+    source = Polls(sensors, polls, each, at_last)
     metrics = RunMetrics("worker", engine_spec(config))
     make, monitors = make_engine(config), monitor_config(config)
 

@@ -1,0 +1,174 @@
+"""Which part of an event's time costs what: a whole worker, and the engine alone.
+
+python -m benchmarks.parts [--sensors 1000] [--polls 60]
+
+A sampling profile: every millisecond a thread of ours looks where the others are, and gives what
+each has had of the processor since the last look (by its own clock) to the part that it is in. So
+nothing is slower for being called often, as with cProfile; but a look falls on calls and loops
+only, so neighbouring parts blur by a call. What this thread takes itself is nobody's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+import time
+from types import FrameType
+
+from benchmarks.harness import write
+from benchmarks.scaling import EVENTS, Fleet, bare
+from benchmarks.worker import row as worker
+
+LOOK_S = 0.001
+TURNS = 12
+
+OWNERS = {
+    "rejex_stream/decode/": "decoding",
+    "rejex_stream/engine/evidence.py": "evidence",
+    "rejex_stream/run/review_items.py": "review items",
+    "rejex_stream/monitor/": "monitors",
+    "rejex_stream/operate/": "metrics",
+    "rejex_stream/encode/": "encoding, messages",
+    "rejex_connectors/": "encoding, messages",
+}
+"""Whatever is called from here belongs to it."""
+PARTS = {
+    "_rows_one_by_one": "features",
+    "_rows_at_once": "features",
+    "rejex_stream/features/": "features",
+    "rejex_stream/detectors/": "scoring",
+    "rejex_stream/rejection/window.py": "rank, window",
+    "rejex_stream/rejection/ahead.py": "rank, window",
+    "sortedcontainers/": "rank, window",
+    "rejex_stream/rejection/": "judging: band, label, severity, verdict",
+    "rejex_stream/engine/rows.py": "row buffer",
+    "rejex_stream/incidents/": "incidents, plans, mutes",
+    "rejex_stream/engine/batch.py": "engine: look at the batch",
+    "rejex_stream/engine/engine.py": "engine: by key",
+    "rejex_stream/engine/stream.py": "engine: a stream",
+    "rejex_stream/engine/model.py": "engine: a model",
+    "rejex_stream/engine/": "engine: other",
+    "rejex_stream/run/": "loop: lives, outcomes, commits",
+}
+"""Of an engine and a loop: the innermost of these."""
+ENGINE = "Engine.process"
+ASIDE = "making readings"
+NAMES = list(dict.fromkeys([*PARTS.values(), *OWNERS.values()]))
+
+
+class Looks:
+    """Processor time of other threads by part, from when it begins to when it ends."""
+
+    def __init__(self) -> None:
+        self.spent: dict[str, float] = dict.fromkeys([*NAMES, ASIDE], 0.0)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._known: dict[object, str | None] = {}
+
+    def begin(self) -> None:
+        """Look from now on."""
+        self._thread.start()
+
+    def end(self) -> dict[str, float]:
+        """Return the seconds of each part."""
+        self._stop.set()
+        self._thread.join()
+        return self.spent
+
+    def _look(self) -> None:
+        before: dict[int, float] = {}
+        while not self._stop.wait(LOOK_S):
+            frames = sys._current_frames()
+            frames.pop(threading.get_ident())
+            for thread, frame in frames.items():
+                now = time.clock_gettime(time.pthread_getcpuclockid(thread))
+                self.spent[self._part(frame)] += now - before.get(thread, now)
+                before[thread] = now
+
+    def _part(self, frame: FrameType | None) -> str:
+        innermost = ""
+        owner = ""
+        while frame is not None:
+            code = frame.f_code
+            if code not in self._known:
+                self._known[code] = _named(code.co_filename, code.co_name)
+            part = self._known[code]
+            if part == ENGINE:  # whoever times it from outside does not own it
+                return owner or innermost or PARTS["rejex_stream/engine/engine.py"]
+            if part == ASIDE:
+                return ASIDE
+            if part in OWNERS.values():
+                owner = part or owner
+            elif part and not innermost:
+                innermost = part
+            frame = frame.f_back
+        return owner or innermost or ASIDE
+
+
+def _named(path: str, function: str) -> str | None:
+    if function == "process" and path.endswith("rejex_stream/engine/engine.py"):
+        return ENGINE
+    for known in (OWNERS, PARTS):
+        for name, part in known.items():
+            if name in path or name == function:
+                return part
+    return ASIDE if path.endswith("benchmarks/worker.py") and function == "poll" else None
+
+
+def of_worker(sensors: int, polls: int) -> tuple[dict[str, float], float]:
+    """Return µs an event of each part of a whole worker, and of bare work in the same run."""
+    looks = Looks()
+    found = worker("HBOS", "full", sensors, polls, 1, looks.begin)
+    spent = looks.end()
+    return {part: 1e6 * spent[part] / (sensors * polls) for part in NAMES}, float(str(found[5]))
+
+
+def of_engine(detector: str, keys: int, n: int) -> tuple[dict[str, float], float]:
+    """Return the same of an engine alone, a reading of each key in a call."""
+    fleet = Fleet(detector, n, 4, keys)
+    fleet.us(1)
+    polls = max(1, EVENTS // keys)
+    looks = Looks()
+    looks.begin()
+    beside = 0.0
+    for _ in range(TURNS):
+        fleet.us(1)
+        beside += bare(n) / TURNS
+    spent = looks.end()
+    return {part: 1e6 * spent[part] / (TURNS * polls * keys) for part in NAMES}, beside
+
+
+def main() -> None:
+    """Run and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sensors", type=int, default=1000)
+    parser.add_argument("--polls", type=int, default=60, help="of the worker")
+    asked = parser.parse_args()
+    many = asked.sensors
+    runs = {f"worker, HBOS, {many:,} sensors": of_worker(many, asked.polls)}
+    for keys in (many, 1):
+        for detector in ("HBOS", "GMM"):
+            runs[f"engine, {detector}, {keys:,} sensors"] = of_engine(detector, keys, 200)
+    rows: list[list[object]] = [[part, *(run[part] for run, _ in runs.values())] for part in NAMES]
+    rows.append(["all of it", *(sum(run.values()) for run, _ in runs.values())])
+    rows.append(
+        ["bare SortedList work in the same run", *(bare_us for _, bare_us in runs.values())]
+    )
+    write(
+        "parts",
+        "Which part of an event's time costs what",
+        [
+            (
+                "µs an event, one event of each sensor in a poll, by a sampling profile; n = 200. "
+                "The worker has 3 channels and everything on, without a broker; the engine alone 4 "
+                "channels and no evidence.",
+                ["part", *runs],
+                rows,
+            )
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -10,9 +10,11 @@ import pytest
 from rejex_stream.demo.turbine import CHANNELS, simulate
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
+from rejex_stream.engine.evidence import Explainer
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.features import Feature, FeatureSpec
 from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.rejection.verdict import Judge
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Label, Position, Reading, Reason
 from tests.streams import readings, spec
@@ -110,3 +112,41 @@ def test_the_numbers_of_the_evidence_are_those_of_the_verdict():
     clear = [verdicts[i] for i in faulty if verdicts[i].label is Label.ANOMALY]
     assert np.mean([v.evidence.flip == CHANNELS[faulty[v.seq]] for v in clear]) > 0.7
     assert all(math.isfinite(v.evidence.distance_score) for v in explained)
+
+
+@pytest.mark.parametrize(
+    ("name", "scale"),
+    [("HBOS", {}), ("GMM", {}), ("KNN", {}), ("Sensor", {}), ("GMM", {"scale": "standard"})],
+)
+def test_a_few_rows_score_as_rows_of_a_table_do_to_the_bit(name, scale):
+    rows = np.random.default_rng(3).normal(20, 2, (300, 3)).round(3)
+    scorer = make_detector(name, **scale).fit(rows[:200], seed=1)
+    few = scorer.score_few(rows[200:].tolist())
+    assert few == scorer.score(rows[200:]).tolist()
+    assert all(type(score) is float for score in few)
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.25])
+def test_a_row_explained_alone_has_the_evidence_it_has_among_others(weight):
+    spec = FeatureSpec(("a", "b"))
+    rows = np.random.default_rng(4).normal(20, 2, (300, 2))
+    scorer = make_detector("GMM").fit(rows[:200], seed=1)
+    medians = np.median(rows[:200], axis=0)
+    judge = Judge(RejectionPolicy(0.1, tolerance=4), 100)
+    judge.calibrate(scorer.score(rows[100:200]).tolist())
+    readings = [Reading("k", "k", i, tuple(r), Position("t", 0, i)) for i, r in enumerate(rows)]
+    verdicts = [None] * 300
+    judge.judge(readings, range(200, 300), 0, scorer.score(rows[200:]).tolist(), 0, verdicts)
+    explainer = Explainer(spec, 0.1)
+    wanted = [i for i in range(200, 300) if explainer.wants(verdicts[i])]
+    assert len(wanted) > 3
+
+    def score(X):
+        return np.array(scorer.score_few(X)) if type(X) is list else scorer.score(X)
+
+    def explained(which):
+        found = [verdicts[i] for i in which]
+        own = [rows[i].tolist() for i in which]
+        return explainer.explain(found, own, score, medians, which, weight=weight)
+
+    assert [explained([i])[0] for i in wanted] == explained(wanted)

@@ -67,6 +67,14 @@ class TableScorer:
         scored: float = score_row(row)
         return scored
 
+    def score_few(self, rows: Sequence[Sequence[float]]) -> list[float]:
+        """Score a few finite rows as :meth:`score` does, bit for bit."""
+        score_row = getattr(self.inner, "score_row", None)
+        if score_row is None or self.scale is not None:
+            scores: list[float] = self.score(np.array(rows)).tolist()
+            return scores
+        return [*map(score_row, rows)]
+
     def without_training(self) -> TableScorer:
         """Return the same model without its training scores: 8 bytes a row, if not twice."""
         inner = self.inner

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
+from rejex_stream.engine.rows import Rows
 from rejex_stream.features import FeatureSpec
 from rejex_stream.rejection import label_of
 from rejex_stream.types import ChannelEvidence, Evidence, FloatArray, Label, Reason, Verdict
@@ -54,8 +55,8 @@ class Explainer:
     def explain(
         self,
         verdicts: Sequence[Verdict],
-        rows: FloatArray,
-        score: Callable[[FloatArray], FloatArray],
+        rows: Sequence[Sequence[float] | FloatArray],
+        score: Callable[[Rows], FloatArray],
         medians: FloatArray,
         model_age_events: Sequence[int],
         *,
@@ -79,18 +80,33 @@ class Explainer:
             What a row's own score counts for in that of its verdict; the rest is of earlier rows.
         """
         count = len(self._channels)
-        altered = np.repeat(rows, count, axis=0)
-        for i, columns in enumerate(self._columns):
-            altered[np.ix_(range(i, len(altered), count), columns)] = medians[list(columns)]
+        # One row stays plain floats, on which a model may score it without numpy's price of a call.
+        own: Rows = [[*map(float, rows[0])]] if len(rows) == 1 else np.array(rows, np.float64)
+        altered = self._altered(own, medians)
         others = score(altered).reshape(len(rows), count)
         if weight < 1.0:
             judged = np.array([verdict.score for verdict in verdicts], dtype=np.float64)
-            others = judged[:, None] + weight * (others - score(rows)[:, None])
+            others = judged[:, None] + weight * (others - score(own)[:, None])
         without = others.tolist()
         return [
             self._with_evidence(verdict, scores, age)
             for verdict, scores, age in zip(verdicts, without, model_age_events, strict=True)
         ]
+
+    def _altered(self, rows: Rows, medians: FloatArray) -> Rows:
+        """Return the rows once per channel, the channel replaced."""
+        if isinstance(rows, list):
+            usual, (own,) = medians.tolist(), rows
+            whole = [own.copy() for _ in self._columns]
+            for row, columns in zip(whole, self._columns, strict=True):
+                for column in columns:
+                    row[column] = usual[column]
+            return whole
+        count = len(self._channels)
+        altered = np.repeat(rows, count, axis=0)
+        for i, columns in enumerate(self._columns):
+            altered[np.ix_(range(i, len(altered), count), columns)] = medians[list(columns)]
+        return altered
 
     def _with_evidence(self, verdict: Verdict, without: list[float], age: int) -> Verdict:
         assert verdict.score is not None  # wanted verdicts were judged

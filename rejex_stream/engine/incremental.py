@@ -203,9 +203,9 @@ class IncrementalModel:
         """What a row's own score counts for in the score that is judged: all of it."""
         return 1.0
 
-    def score(self, X: FloatArray) -> FloatArray:
+    def score(self, X: Rows) -> FloatArray:
         """Score other rows with the model as it stands, shape (m, d) to (m,)."""
-        return np.array([self._scorer.score_one(x) for x in X])
+        return np.array([self._scorer.score_one(x) for x in np.asarray(X)])
 
     def medians(self) -> FloatArray:
         """Return the medians of the last rows learnt, shape (d,)."""

@@ -390,7 +390,7 @@ class StreamState:
         stands = self._watch.still and not model.is_adopting
         explained = self._explainer.explain(
             [verdict for _, _, verdict in wanted],
-            np.array([rows[segment.start + i] for i, _, _ in wanted], dtype=np.float64),
+            [rows[segment.start + i] for i, _, _ in wanted],
             model.score,
             model.medians(),
             [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ __all__ = [
 ]
 
 DAY_MS = 86_400_000
+_HEARSAY_S = 5.0
 _NEWEST = 4
 """Offsets at the end of a topic that may be markers of transactions."""
 _UNKNOWN = (
@@ -242,7 +244,18 @@ def create_topics(
                     for plan in missing
                 }
             )
+            _wait_for(client, {plan.name for plan in missing})
     return missing
+
+
+def _wait_for(client: KafkaAdminClient, topics: set[str]) -> None:
+    """Wait until a broker that is asked has heard of topics, or whoever comes next finds none.
+
+    No longer than `_HEARSAY_S`: who may create a topic may not be allowed to see it.
+    """
+    until = time.monotonic() + _HEARSAY_S
+    while not topics <= set(client.list_topics()) and time.monotonic() < until:
+        time.sleep(0.05)
 
 
 def check_topics(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -15,6 +15,9 @@ from rejex_stream.rejection.arguments import check_window
 from rejex_stream.types import FloatArray
 
 __all__ = ["ScoreWindow", "mid_rank"]
+
+_ONE_PART = 8192
+"""Up to so many scores the sorted list is one part: moving 64 kB costs less than minding parts."""
 
 
 def mid_rank(below: int, at_or_below: int) -> int:
@@ -56,17 +59,19 @@ class ScoreWindow:
     0.9
     """
 
-    __slots__ = ("_add", "_oldest", "_remove", "_ring", "_sorted", "capacity")
+    __slots__ = ("_maxes", "_oldest", "_parts", "_ring", "_sorted", "capacity")
 
     def __init__(self, capacity: int, scores: Iterable[float] = ()) -> None:
         self.capacity = check_window(capacity)
         self._ring = array("d", [_finite(score) + 0.0 for score in scores][-self.capacity :])
         self._oldest = 0  # where it stands in a full ring
-        self._sorted: SortedList = SortedList(self._ring)
+        self._sorted: SortedList = SortedList()
+        if self.capacity <= _ONE_PART:
+            self._sorted._reset(_ONE_PART)  # a part is cut where it has twice as many
+        self._sorted.update(self._ring)
         # Its parts may be any sequence that bisect and insort can change.
-        self._sorted._lists[:] = [array("d", part) for part in self._sorted._lists]
-        self._add = self._sorted.add
-        self._remove = self._sorted.remove
+        self._parts, self._maxes = self._sorted._lists, self._sorted._maxes
+        self._parts[:] = [array("d", part) for part in self._parts]
 
     def __len__(self) -> int:
         return len(self._ring)
@@ -91,19 +96,25 @@ class ScoreWindow:
         if score - score != 0.0:  # inf - inf and nan - nan are nan
             _finite(score)
         score += 0.0  # 0.0 of -0.0
-        ring, oldest = self._ring, self._oldest
+        ring, oldest, parts = self._ring, self._oldest, self._parts
         if len(ring) < self.capacity:
             ring.append(score)
-            self._add(score)
+            self._sorted.add(score)
             if len(ring) == 1:  # a list of its own making
-                self._sorted._lists[0] = array("d", self._sorted._lists[0])
+                parts[0] = array("d", parts[0])
             return None
         evicted = ring[oldest]
-        self._remove(evicted)
         ring[oldest] = score
         oldest += 1
         self._oldest = oldest if oldest < self.capacity else 0
-        self._add(score)
+        if len(parts) == 1:  # as many as before: nothing else of a sorted list changes
+            part = parts[0]
+            del part[bisect_left(part, evicted)]
+            insort(part, score)
+            self._maxes[0] = part[-1]
+        else:
+            self._sorted.remove(evicted)
+            self._sorted.add(score)
         return evicted
 
     def push_all(self, scores: FloatArray) -> None:
@@ -111,12 +122,12 @@ class ScoreWindow:
         newest = np.concatenate((self.in_order(), scores + 0.0))[-self.capacity :]
         np.frombuffer(self._ring)[:] = newest
         self._oldest, newest = 0, np.sort(newest)
-        ordered, start = self._sorted, 0
-        for part in ordered._lists:  # as long as before, so nothing else changes but their ends
+        start = 0
+        for part in self._parts:  # as long as before, so nothing else changes but their ends
             stop = start + len(part)
             np.frombuffer(part)[:] = newest[start:stop]
             start = stop
-        ordered._maxes[:] = [part[-1] for part in ordered._lists]
+        self._maxes[:] = [part[-1] for part in self._parts]
 
     def retract(self, evicted: Iterable[float | None]) -> None:
         """Take back the newest pushes, newest first, each with what it evicted. O(log n) each.
@@ -132,23 +143,28 @@ class ScoreWindow:
         for before in evicted:
             if before is None:
                 self._ring, self._oldest = array("d", self.in_order()), 0
-                self._remove(self._ring.pop())
+                self._sorted.remove(self._ring.pop())
                 continue
             self._oldest = (self._oldest or self.capacity) - 1
-            self._remove(self._ring[self._oldest])
+            self._sorted.remove(self._ring[self._oldest])
             self._ring[self._oldest] = before
-            self._add(before)
+            self._sorted.add(before)
 
     def rank(self, score: float) -> tuple[int, int]:
         """Return (#{window < score}, #{window <= score}) in O(log n)."""
-        ordered = self._sorted
-        at = bisect_left(ordered._maxes, score)
-        if at == len(ordered._maxes):
-            return len(ordered), len(ordered)
-        part = ordered._lists[at]
+        parts, at = self._parts, 0
+        if len(parts) != 1:
+            at = bisect_left(self._maxes, score)
+            if at == len(parts):
+                return len(self._ring), len(self._ring)
+        part = parts[at]
         i = bisect_left(part, score)
-        below = ordered._loc(at, i)
-        return below, below if part[i] != score else ordered.bisect_right(score)
+        below = self._sorted._loc(at, i) if at else i
+        if i == len(part) or part[i] != score:
+            return below, below
+        if at + 1 < len(parts):
+            return below, self._sorted.bisect_right(score)
+        return below, below - i + bisect_right(part, score, i)
 
     def order_statistic(self, k: int) -> float:
         """Return the k-th smallest score, k in 1..len. O(log n).
@@ -163,7 +179,8 @@ class ScoreWindow:
                 f"There is no order statistic {k} in a window of {len(self)} scores: "
                 f"give a number from 1 to {len(self)}."
             )
-        value: float = self._sorted[k - 1]
+        parts = self._parts
+        value: float = parts[0][k - 1] if len(parts) == 1 else self._sorted[k - 1]
         return value
 
     def largest(self, k: int) -> Sequence[float]:
@@ -199,7 +216,9 @@ class ScoreWindow:
         assert list(self._sorted) == sorted(self._ring)
         assert all(map(math.isfinite, self._ring))
         # Plain numbers are what keeps the memory at 17 bytes a score.
-        assert all(type(part) is array for part in self._sorted._lists)
+        assert all(type(part) is array for part in self._parts)
+        assert self._parts is self._sorted._lists
+        assert len(self._parts) <= 1 or self.capacity > _ONE_PART
 
 
 def _finite(score: float) -> float:

@@ -59,6 +59,18 @@ def test_the_distance_is_the_formula_with_scikit_learns_shrunk_covariance():
     assert fit_distance(X).score(X) == pytest.approx(model.mahalanobis(Z), rel=1e-9)
 
 
+@pytest.mark.parametrize("d", [1, 2, 9])
+@pytest.mark.parametrize("name", ["Sensor", "VARResidual", "Subsequence"])
+def test_a_row_alone_scores_to_the_same_bits(name, d):
+    scorer, rows = fitted(name, ar(500, 0.7, d))
+    X = rows(np.concatenate((ar(60, 0.7, d, seed=1), 1e4 * noise(5, d), np.zeros((40, d)))))
+    whole = scorer.score(X).tolist()
+    assert [scorer.score_row(row) for row in X.tolist()] == whole
+    assert [scorer.score_few(X[i : i + 3].tolist()) for i in range(0, len(X), 3)] == [
+        whole[i : i + 3] for i in range(0, len(X), 3)
+    ]
+
+
 def test_a_wilder_value_scores_higher_and_no_value_is_too_wild():
     model = fit_distance(noise(500, 2))
     far = np.array([[10.0**k, 0.0] for k in range(150)])

@@ -91,6 +91,22 @@ def test_a_reading_alone_goes_without_numpy_to_the_same_bits(preset, channels):
 
 
 @settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(any_value, any_value), max_size=20), st.sampled_from([None, "b"]))
+def test_the_next_row_is_that_of_a_batch_or_none(values, flag):
+    spec = FeatureSpec(("a", "b"), preset="sensor", flags=() if flag is None else (flag,))
+    calm = feed(40, 2)
+    alone, whole = spec.start_recent(), spec.start_recent()
+    for reading in [*calm, *values, *calm]:
+        row = alone.next_row(reading, sum(reading))
+        if row is None:
+            alone.extract([reading])
+        rows, (which,) = whole.extract([reading])
+        if row is not None:
+            assert which == 0
+            assert np.array_equal([row], rows, equal_nan=True)
+
+
+@settings(max_examples=100, deadline=None)
 @given(st.lists(any_value, min_size=40, max_size=60))
 def test_any_float_leaves_no_trace_and_raises_nothing(values):
     spec = FeatureSpec(("x",), preset="sensor")

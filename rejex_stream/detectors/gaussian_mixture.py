@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add, mul, sub
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -33,6 +33,8 @@ class GaussianMixture:
     training_scores
         Shape (n,); in sample, so too low: prefer another calibration than ``training``.
     """
+
+    few: ClassVar[int] = 64
 
     means: FloatArray
     precisions_root: FloatArray

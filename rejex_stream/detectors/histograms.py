@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -35,6 +35,8 @@ class ColumnHistograms:
     training_scores
         Shape (n,); in sample.
     """
+
+    few: ClassVar[int] = 64
 
     edges: FloatArray
     reach: FloatArray

@@ -311,10 +311,9 @@ class Guard:
         self.newest = RowBuffer(self._lag + look_back, n_features)
         """All rows since a fit was asked for, kept out or not."""
 
-    def admit(self, X: Rows, outliers: Sequence[int]) -> FloatArray:
+    def admit(self, X: Rows, outliers: Sequence[int]) -> Rows:
         """Return which of the rows X of shape (m, d), some of them outliers, train later models."""
-        beyond = set(outliers)
-        keep = np.ones(len(X), dtype=np.bool_)
+        beyond, out = set(outliers), []
         flags = self._left_out
         for i in range(len(X)):
             if len(flags) == self._capacity:
@@ -322,10 +321,11 @@ class Guard:
                 self._before.append(flags[0])
             leave = i in beyond and self._n_left_out < self._most
             flags.append(leave)
-            self._n_left_out += leave
-            keep[i] = not leave
+            if leave:
+                self._n_left_out += 1
+                out.append(i)
         self.newest.extend(X)
-        return np.asarray(X)[keep]
+        return np.delete(np.asarray(X), out, axis=0) if out else X
 
     def retract(self, count: int) -> int:
         """Forget the newest rows; return how many of them were let in."""

@@ -181,15 +181,15 @@ class StreamState:
         A turn is all that one model scores; where the stream shares its credit, a single event, so
         that its turn can wait for those of other streams.
         """
-        if not self._watch.active and self._watch.forget(readings[0], self.seq):
+        watch = self._watch
+        if not watch.active and watch.forget(readings[0], self.seq):
             self._model.forget_held()
-        plans = (*self._calendar, *self.plans.all)
-        turns = (
-            self._turns_among(plans, readings, totals, verdicts)
-            if plans
-            else self._turns(readings, totals, verdicts, planned=False)
-        )
-        return turns if self._watch.mode is None else self._named(turns, verdicts)
+        if self._calendar or self.plans.all:
+            plans = (*self._calendar, *self.plans.all)
+            turns = self._turns_among(plans, readings, totals, verdicts)
+        else:
+            turns = self._turns(readings, totals, verdicts, planned=False)
+        return turns if watch.mode is None else self._named(turns, verdicts)
 
     def _named(self, turns: Iterator[int], verdicts: list[Verdict | None]) -> Iterator[int]:
         """Let verdicts speak of the stream, and say the mode."""
@@ -337,10 +337,18 @@ class StreamState:
     def _rows_at_once(
         self,
         readings: Sequence[Reading],
-        _totals: Sequence[float],
+        totals: Sequence[float],
         verdicts: list[Verdict | None],
     ) -> tuple[Rows, list[int]]:
         """Return the same, made for all readings of a sensor in one go."""
+        if len(readings) == 1 and (recent := self._recent.get(readings[0].sensor)) is not None:
+            alone = recent.next_row(readings[0].values, totals[0])
+            if alone is not None:
+                squares = sum(map(mul, alone, alone))  # nan where one is
+                if squares < _MOST / 2 or all(-LARGEST <= x <= LARGEST for x in alone):
+                    return [alone], [0]
+                verdicts[0] = rejected(readings[0], self.seq, Reason.UNSCORABLE)
+                return [], []
         of_sensor: dict[str, list[int]] = {}
         for i, reading in enumerate(readings):
             of_sensor.setdefault(reading.sensor, []).append(i)

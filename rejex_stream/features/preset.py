@@ -125,25 +125,53 @@ class RecentRows:
         """
         if self._picked is not None:
             values = [[reading[i] for i in self._picked] for reading in values]
-        cost = len(values) * (_CALLS + self._past.shape[1])
-        if cost <= (_ALONE if self._newest is None else _STAY):
-            found = self._one_by_one([[*map(float, reading)] for reading in values])
-            if found is not None:
-                return np.array(found), [*range(len(found))]
+        if self._is_cheaper_alone(len(values)) and self._goes_alone(sum(map(sum, values))):
+            assert self._newest is not None  # or none would
+            add = self._newest.add
+            found = [add([*map(float, reading)]) for reading in values]
+            return np.array(found), [*range(len(found))]
         self._put_down()
         self._newest = None
         return self._at_once(values)
 
-    def _one_by_one(self, readings: list[list[float]]) -> list[list[float]] | None:
-        """Return the row of each reading, or ``None`` if one of them has none."""
-        total = sum(map(sum, readings))
-        if total - total != 0.0:  # something is missing, or the sum overflowed
+    def next_row(self, values: Sequence[float], total: float) -> list[float] | None:
+        """Return the row of one reading as plain floats, bit for bit that of :meth:`extract`.
+
+        ``None``, and nothing has happened, where that is to be asked. O(d log span).
+
+        Parameters
+        ----------
+        values, total
+            Shape (d,), and their sum.
+
+        Examples
+        --------
+        >>> rows = RecentRows((("raw", None), ("difference", 1)), 1, 0)
+        >>> rows.next_row((1.0,), 1.0), rows.extract([(1.0,)])[1], rows.next_row((3.0,), 3.0)
+        (None, [-1], [3.0, 2.0])
+        """
+        if self._picked is not None:
+            values = [values[i] for i in self._picked]
+            total = sum(values)
+        if not (self._is_cheaper_alone(1) and self._goes_alone(total)):
             return None
+        assert self._newest is not None  # or it would not
+        return self._newest.add([*map(float, values)])
+
+    def _is_cheaper_alone(self, count: int) -> bool:
+        """Whether so many readings cost less one by one."""
+        cost: int = count * (_CALLS + self._past.shape[1])
+        return cost <= (_ALONE if self._newest is None else _STAY)
+
+    def _goes_alone(self, total: float) -> bool:
+        """Whether readings with such a sum have a row each, one by one."""
+        if total - total != 0.0:  # something is missing, or the sum overflowed
+            return False
         if self._newest is None:
             if len(self._past) < max(1, self._reach):
-                return None
+                return False
             self._newest = NewestRows(self._blocks, self._past.tolist())
-        return [self._newest.add(reading) for reading in readings]
+        return True
 
     def _put_down(self) -> None:
         """Note the past in arrays, where it was gone through one by one."""

@@ -8,6 +8,7 @@ against an incident. The audit draws it all the same, so what a mute hides is in
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -15,6 +16,8 @@ import msgspec
 from rejex_stream.types import Box, Command, CommandKind, CommandReply, Reading
 
 __all__ = ["MOST_MUTES", "Mute", "Mutes"]
+
+_NOTHING: Mapping[int, str] = MappingProxyType({})
 
 MOST_MUTES = 20
 """So many of one stream are remembered."""
@@ -84,6 +87,8 @@ class Mutes:
 
         A channel that is missing (nan) lies in no box.
         """
+        if not self._boxes:
+            return _NOTHING
         return {
             i: mute.id
             for mute, box in reversed(self._boxes)  # the first one said has the last word

@@ -67,8 +67,8 @@ class Governor:
     """
 
     __slots__ = (
-        "_bands", "_earns", "_n", "_policy", "asked", "credit", "is_shared", "latest_ms", "most",
-        "price",
+        "_bands", "_by_day", "_earns", "_n", "_policy", "asked", "credit", "is_shared", "latest_ms",
+        "most", "price",
     )  # fmt: skip
 
     def __init__(self, policy: RejectionPolicy, *, is_shared: bool = False) -> None:
@@ -77,7 +77,7 @@ class Governor:
         earns = decimal(policy.rate)
         if policy.per_day is not None:
             earns = decimal(policy.per_day) / DAY_MS
-        self._policy = policy
+        self._policy, self._by_day = policy, policy.per_day is not None
         self._earns, self.price = earns.numerator, earns.denominator
         self.credit = self.most = policy.burst * self.price
         self.latest_ms: int | None = None
@@ -89,15 +89,16 @@ class Governor:
         """Earn for one ranked event; return the band that the credit allows for it."""
         earned = self._earns
         self.asked += 1
-        if self._policy.per_day is not None:
+        if self._by_day:
             latest = event_time_ms if self.latest_ms is None else self.latest_ms
             earned *= max(0, event_time_ms - latest)
             self.latest_ms = max(latest, event_time_ms)
-        self.credit = credit = min(self.most, self.credit + earned)
+        most = self.most
+        self.credit = credit = min(most, self.credit + earned)
         if n != self._n:
             self._n, self._bands = n, _bands(self._policy, n)
         bands = self._bands
-        width = (len(bands) - 1) * credit // self.most if credit >= self.price else 0
+        width = (len(bands) - 1) * credit // most if credit >= self.price else 0
         band = bands[width]
         if band is None:
             band = bands[width] = nested_band(n, self._policy.contamination, width)

@@ -23,6 +23,7 @@ __all__ = ["Judge", "Watcher", "rejected"]
 
 _REJECTED, _AMBIGUOUS = Label.REJECTED, Reason.AMBIGUOUS  # look-up is not free
 _NOTHING: Mapping[int, str] = MappingProxyType({})
+_UNWATCHED = (0.0, math.inf, 0.0, 0.0, math.inf)  # level, least, ordinary, most, limit
 _MUTABLE = (None, Reason.AMBIGUOUS)  # other reasons are states of the sensor, and no pattern
 
 
@@ -233,15 +234,14 @@ class Judge:
         muted
             Which readings lie in a mute, and in which: they are judged as any, and no evidence.
         """
-        watcher = None if planned else self._watcher
-        held, incident = (
-            (False, None)
-            if self._watcher is None
-            else (self._watcher.still, self._watcher.incident)
-        )
+        watcher, held, incident = self._watcher, False, None
+        if watcher is not None:
+            held, incident = watcher.still, watcher.incident
+        if planned:
+            watcher = None
         still = held or planned
-        level, least, ordinary, most, since = 0.0, math.inf, 0.0, 0.0, None
-        limit = math.inf
+        level, least, ordinary, most, limit = _UNWATCHED
+        since = None
         if watcher is not None and not still:
             level, least, ordinary = watcher.level, watcher.least, watcher.ordinary
             most, since, limit = watcher.most, watcher.since, watcher.limit

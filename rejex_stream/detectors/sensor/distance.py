@@ -40,7 +40,7 @@ class SoftScale:
         Z: FloatArray = X - self.centre
         Z /= self.spread
         size = np.abs(Z)
-        if size.max(initial=0.0) > _LINEAR:
+        if np.maximum.reduce(size, axis=None, initial=0.0) > _LINEAR:
             beyond = np.log1p(np.maximum(size - _LINEAR, 0.0))
             Z = np.sign(Z) * (np.minimum(size, _LINEAR) + np.minimum(beyond, _LINEAR))
         return Z
@@ -71,6 +71,15 @@ class Distance:
         white = affine(centred, self.root, np.zeros(self.root.shape[1]))
         white *= white
         return row_sum(white)
+
+    def score_row(self, row: FloatArray) -> float:
+        """Score one finite row of shape (d,) as :meth:`score` does, bit for bit: fewer calls."""
+        z = self.scale.apply(row)
+        z -= self.mean
+        # Along the slow axis numpy adds one row after the other, as `affine` does.
+        white = np.add.reduce(z[:, None] * self.root, axis=0)
+        white *= white
+        return float(np.add.accumulate(white)[-1])
 
 
 def fit_scale(X: FloatArray) -> SoftScale:

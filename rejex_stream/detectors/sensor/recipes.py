@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, Self
 
@@ -44,12 +44,20 @@ _SEASONAL = 0.9  # how much of the residual may be left where a season is believ
 class Columns:
     """Scores some columns of a row."""
 
+    few: ClassVar[int] = 1
     which: Index
     inner: Scorer
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score rows X of shape (m, d)."""
         return self.inner.score(X.take(self.which, axis=1))
+
+    def score_row(self, row: Sequence[float]) -> float:
+        """Score one row as :meth:`score` does, bit for bit."""
+        x = np.array(row).take(self.which)
+        if isinstance(self.inner, Distance):
+            return self.inner.score_row(x)
+        return float(self.inner.score(x[None])[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,3 +115,29 @@ def test_every_float_gets_a_verdict(name, features):
             assert verdict.score is None or math.isfinite(verdict.score)
 
     judged()
+
+
+def test_near_the_end_of_what_is_scored_an_event_alone_is_judged_as_one_of_many():
+    pipeline = EngineSpec(
+        make_detector("Sensor"),
+        FeatureSpec(("x", "y")),
+        RejectionPolicy(0.2, tolerance=1.0),
+        window=20,
+        schedule=RefitSchedule(60, refit_every_events=None, refit_lag_events=0),
+    )
+    rng = random.Random(0)
+
+    def calm():
+        return [(rng.gauss(0, 1), rng.gauss(0, 1)) for _ in range(90)]
+
+    most, beyond = 0.9 * LARGEST, math.nextafter(LARGEST, math.inf)
+    wild = [[(most, most)], [(beyond, 0.0)], [(most, 0.0), (-most, 0.0)], [(LARGEST, LARGEST)]]
+    values = calm() + [pair for pairs in wild for pair in (*pairs, *calm())]
+    events = [
+        Reading("k", "k", 3000 * i, pair, Position("t", 0, i)) for i, pair in enumerate(values)
+    ]
+    whole = Engine(pipeline, InlineExecutor()).process(events)
+    one_by_one = Engine(pipeline, InlineExecutor())
+    assert [one_by_one.process([event])[0] for event in events] == whole
+    reasons = [v.reason for v, pair in zip(whole, values, strict=True) if pair[0] >= most]
+    assert {Reason.UNSCORABLE} < {*reasons}

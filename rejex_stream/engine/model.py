@@ -186,7 +186,7 @@ class BatchModel:
         The caller finishes with a segment before it asks for the next: a swap replaces the
         judge's window, and a turn decides what becomes of the rows.
         """
-        start, watch = 0, self._watch
+        start, watch, smooth = 0, self._watch, self._ewma.reach > 0
         while start < len(rows):
             held = watch.still and not self.is_adopting
             stop, begun = len(rows), self._serving is not None
@@ -203,15 +203,13 @@ class BatchModel:
                 segment = Segment(start, stop, None, -1, None)
             else:
                 own = self._scores(self._serving, X)
-                scores = self._ewma.means(own)
-                learns = not (held or planned or self.is_adopting)
-                quantile = (
-                    self._schedule.guard_quantile if self._guard is not None and learns else None
-                )
+                scores = self._ewma.means(own) if smooth else own
+                guarded = self._guard is not None and not (held or planned or self.is_adopting)
+                quantile = self._schedule.guard_quantile if guarded else None
                 segment = Segment(start, stop, scores, self._serving.epoch, quantile)
                 segment.mixed = not begun and is_mixed(self._serving.rows()[:, self._tested])
             yield segment
-            if segment.scores is not None:
+            if smooth and segment.scores is not None:
                 self._ewma.remember(own[: segment.stop - start])
             start = segment.stop
             if planned:
@@ -344,7 +342,7 @@ class BatchModel:
 
     def _scores(self, model: _Model, X: Rows) -> list[float]:
         """Score rows; one on plain floats where the model can, which costs no call of numpy."""
-        scorer = self._scorer(model)
+        scorer = self._scorer(model) if model.fitted is None else model.fitted.scorer
         if len(X) == 1 and type(X) is list and isinstance(scorer, TableScorer):
             return [scorer.score_row(X[0])]
         scores: list[float] = scorer.score(np.asarray(X)).tolist()

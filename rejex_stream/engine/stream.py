@@ -33,6 +33,7 @@ from rejex_stream.types import (
     CommandReply,
     FloatArray,
     Incident,
+    Label,
     Reading,
     Reason,
     Status,
@@ -42,6 +43,7 @@ from rejex_stream.types import (
 __all__ = ["StreamSnapshot", "StreamState", "StreamView", "credit_in"]
 
 _FORMAT = 2
+_NORMAL = Label.NORMAL  # look-up is not free
 _MANY = 16  # readings that are worth a call of numpy
 _MOST = LARGEST**2  # one value beyond would make whatever is fitted on the row infinite
 
@@ -387,11 +389,12 @@ class StreamState:
     ) -> None:
         """Add evidence to the segment's verdicts that want it."""
         assert self._explainer is not None
-        wanted = [
-            (i, owner, verdict)
-            for i, owner in enumerate(owners)
-            if (verdict := verdicts[owner]) is not None and self._explainer.wants(verdict)
-        ]
+        wants, wanted = self._explainer.wants, list[tuple[int, int, Verdict]]()
+        for i, owner in enumerate(owners):
+            verdict = verdicts[owner]
+            assert verdict is not None  # given by judge
+            if verdict.label is not _NORMAL and wants(verdict):
+                wanted.append((i, owner, verdict))
         if not wanted:
             return
         age, model = self._model.age_events(), self._model

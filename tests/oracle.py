@@ -55,6 +55,16 @@ def severity(ordered, score):
     return min(1e6, math.log10(n + 1) + min(1e9, beyond) / math.log(10))
 
 
+def in_order(ordered, score):
+    """Return the same among scores that stand still, a millionth of a step apart between two."""
+    found, below = severity(ordered, score), [s for s in ordered if s < score]
+    if not below or len(below) == len(ordered):
+        return found
+    a, b = Fraction(below[-1]), Fraction(ordered[len(below)])
+    step = math.log10((len(ordered) - len(below) + 2) / (len(ordered) - len(below) + 1))
+    return found - 1e-6 * float((b - Fraction(score)) / (b - a)) * step
+
+
 def reach(span):
     """Return how many rows before its own a mean looks back at: older ones weigh below .01."""
     return next(rows for rows in range(1, 10_000) if (1 - 2 / (span + 1)) ** rows < 0.01) - 1
@@ -103,7 +113,8 @@ def judge(said, policy, window, tail, score, epoch, credit, time_ms):
         said = partial(said, status="constant_begins" if constant else "constant_ends")
         credit.constant = constant
     if not constant:
-        said = partial(said, severity=severity(tail or ordered, score))
+        rare = severity(ordered, score) if tail is None else in_order(tail, score)
+        said = partial(said, severity=rare)
     if policy.burst is not None:
         own_lower, own_upper = lower, upper
         said = partial(said, policy_lower=lower, policy_upper=upper)

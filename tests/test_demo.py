@@ -20,6 +20,7 @@ from rich.console import Console
 from rejex_stream.cli import main
 from rejex_stream.demo.feeds import prepare, write_turbines, write_water
 from rejex_stream.demo.live import Board, picture, play
+from rejex_stream.detectors import DEFAULT
 from rejex_stream.encode import decode_incidents, decode_reviewed, decode_verdict
 from rejex_stream.report import find, write_report
 from rejex_stream.types import Label, Position, Reason, ReviewItem
@@ -102,6 +103,19 @@ def test_the_water_labels_cover_the_documented_moments_and_nothing_usual(tmp_pat
     assert flow[~inside].max() < 108
     assert flow.max() == flow[inside].max() > 109
     assert sum(flow[inside] < 97) >= 45
+
+
+def test_the_water_branch_goes_by_the_default_and_all_but_the_peak_is_found(played):
+    config, findings = played["feeds"][0].config, played["findings"][0]
+    assert "[detector]" not in played["feeds"][0].config_path.read_text(encoding="utf-8")
+    assert config.detector.name == DEFAULT
+    outcomes = {found.fault.title: found.outcome for found in findings.faults}
+    assert outcomes == {
+        "first low moment": "review",
+        "second low moment": "caught",
+        "pumping peak": "missed",  # benchmarks/README.md says why
+        "third low moment": "caught",
+    }
 
 
 def test_every_turbine_fault_shows_in_the_feed_as_it_is_described(tmp_path):
@@ -372,7 +386,7 @@ def test_the_command_takes_less_than_a_minute_and_says_what_it_did(typed):
 def test_without_a_terminal_there_are_plain_lines(typed):
     ended, _, _ = typed
     assert "\x1b" not in ended.stdout + ended.stderr
-    assert "Water branch: 1,268 records: 1,071 normal, 41 anomaly" in ended.stderr
+    assert "Water branch: 1,268 records: 1,081 normal, 36 anomaly" in ended.stderr
 
 
 def test_on_a_terminal_the_view_shows_progress_rates_and_reasons(played):

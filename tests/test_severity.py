@@ -127,7 +127,49 @@ def test_a_tail_is_the_severity_among_scores_that_stand_still():
     scores = np.random.default_rng(1).exponential(size=200).round(2).tolist()
     window, tail = ScoreWindow(200, scores), Tail.of(scores)
     assert tail is not None
-    for score in (-1.0, 0.5, max(scores), max(scores) + 1e-9, 50.0, 1e300):
+    for score in (-1.0, *scores, max(scores) + 1e-9, 50.0, 1e300):
         assert tail(score) == of(window, score)
     assert Tail.of([1.0, 1.0]) is None
     assert Tail.of([1.0]) is None
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(any_score, min_size=2, max_size=40), st.lists(any_score, min_size=2, max_size=8))
+def test_a_tail_orders_what_shares_a_p_value_and_is_never_above_it(scores, probes):
+    if (tail := Tail.of(scores)) is None:
+        return
+    window = ScoreWindow(50, scores)
+    found = [tail(score) for score in sorted([*probes, *scores])]
+    assert found == sorted(found)
+    for score in probes:
+        exact = of(window, score)
+        assert exact - 1e-6 < tail(score) <= exact, "the statement of the p-value holds as it is"
+
+
+def test_between_two_reference_scores_a_tail_is_a_straight_line_a_millionth_of_the_step_long():
+    tail = Tail([0.0, 1.0, 1.0, 2.0, 4.0, 1.0])
+    low, high = tail(2.0), tail(4.0)
+    assert (low, high) == (math.log10(7 / 3), math.log10(7 / 2))
+    for share in (0.25, 0.5, 0.999):
+        below = 1e-6 * (1 - share) * (high - low)
+        assert tail(2.0 + 2 * share) == pytest.approx(high - below, abs=1e-14)
+    # At ties the step ends where the next one begins, and the lowest of all has no order.
+    assert tail(1.0) < tail(1.0001) < tail(1.9) < tail(2.0)
+    assert tail(-5.0) == tail(0.0) == 0.0
+
+
+def test_a_tail_of_scores_at_the_ends_of_the_floats_is_finite_and_in_order():
+    tail = Tail([-1.7e308, -1.7e308, 1.7e308, 1.75e308])
+    found = [tail(score) for score in (-1.7e308, -1.6e308, 0.0, 1e308, 1.7e308, 1.72e308)]
+    assert all(math.isfinite(one) for one in found)
+    assert found == sorted(found)
+    assert Tail([0.0, 5e-324, 1.0])(5e-324) == math.log10(4 / 3)
+
+
+def test_a_model_tells_events_apart_whose_ranks_are_equal():
+    feed = readings(900)
+    said = [v for v in Engine(spec(), InlineExecutor()).process(feed) if v.severity is not None]
+    scores = {(v.model_epoch, v.score) for v in said if v.severity > 0}
+    severities = {(v.model_epoch, v.severity) for v in said if v.severity > 0}
+    assert len(said) > 500
+    assert len(severities) == len(scores)

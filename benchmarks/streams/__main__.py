@@ -1,4 +1,4 @@
-"""``python -m benchmarks.streams run|report``."""
+"""``python -m benchmarks.streams run|report|demo``."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ def main(arguments: list[str] | None = None) -> None:
     report = commands.add_parser("report", help="tables and figures from the rows")
     report.add_argument("--out", type=Path, required=True, help="folder of the rows")
     report.add_argument("--to", type=Path, help="where to write; default: --out")
+    demo = commands.add_parser("demo", help="the demo's water branch by other configs")
+    demo.add_argument("--to", type=Path, default=Path("benchmarks/results/streams"))
     options = parser.parse_args(arguments)
     if options.command == "run":
         from benchmarks.streams.run import run as execute
@@ -36,6 +38,10 @@ def main(arguments: list[str] | None = None) -> None:
             rows_each=options.rows,
             quick=options.quick,
         )
+    elif options.command == "demo":
+        from benchmarks.streams.demo import write_demo
+
+        write_demo(options.to)
     else:
         from benchmarks.streams.report import write_report
 

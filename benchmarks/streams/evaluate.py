@@ -17,15 +17,19 @@ from rejex_stream.rejection.budget import RejectionPolicy
 
 __all__ = [
     "FALSE_ALARMS",
+    "SEVERITIES",
     "autocorrelation",
     "evaluate",
     "evaluate_score",
+    "reached",
     "rejections_at",
     "trivial_scores",
 ]
 
 FALSE_ALARMS = 1 / 1000
 """Runs of false alarms an event at which recall is told."""
+SEVERITIES = (1, 2, 3)
+"""Each x should come 10^-x times among normal events."""
 
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -75,6 +79,12 @@ def evaluate(stream: Stream, said: dict[str, Array]) -> dict[str, Any]:
         "measured_normal": float(ambiguous[normal].mean()) if normal.any() else None,
         "flagged_normal": float(hard[normal].mean()) if normal.any() else None,
     }
+    with np.errstate(invalid="ignore"):
+        first = part["epoch"] <= np.nanmin(said["epoch"], initial=np.inf)
+    row["severity"] = {
+        name: reached(part["severity"][normal & which])
+        for name, which in (("first", first), ("later", ~first))
+    }
     psi = (part["rank"] / np.maximum(part["window"], 1))[normal]
     row["autocorrelation"] = autocorrelation(psi)
     own = {"detector": _lowest_where_missing(part["severity"])}
@@ -109,6 +119,12 @@ def evaluate_score(stream: Stream, score: Array) -> dict[str, Any]:
     }
     row["rate"] = {"flagged_normal": float(above[y == 0].mean()) if (y == 0).any() else None}
     return row
+
+
+def reached(severities: Array) -> list[int]:
+    """Return how many there are, and how many reach each of `SEVERITIES`."""
+    said = severities[np.isfinite(severities)]
+    return [len(said), *(int(np.count_nonzero(said >= x)) for x in SEVERITIES)]
 
 
 def first_filled(stream: Stream) -> int:

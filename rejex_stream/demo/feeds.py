@@ -2,7 +2,8 @@
 
 The configs are ``water.toml`` and ``turbines.toml`` of this folder, as a user would write them. No
 number in there was tuned on the labels: windows are whole weeks, budgets are whole reviews a day,
-γ is a round guess from above, and the detectors are the plain ones for the shape of the data.
+γ is a round guess from above, and the detectors are plain: the default, and a mixture for turbines,
+which idle or run.
 """
 
 from __future__ import annotations
@@ -127,9 +128,8 @@ def _configure(folder: Path, detector: str | None) -> tuple[Path, Config]:
     here = json.dumps(str(folder.parent))[1:-1]
     text = text.replace(f"{FOLDER}/", f"{here}/")
     if detector is not None:
-        before, _, rest = text.partition("[detector]\n")
-        after = rest.partition("\n\n")[2]
-        text = f"{before}[detector]\nname = {json.dumps(detector)}\n\n{after}"
+        sections = [part for part in text.split("\n\n") if not part.startswith("[detector]\n")]
+        text = "\n\n".join([*sections, f"[detector]\nname = {json.dumps(detector)}\n"])
     path = folder / "pipeline.toml"
     path.write_text(text, encoding="utf-8")
     return path, load_config(path)

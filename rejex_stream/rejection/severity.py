@@ -6,10 +6,12 @@ the reference scores, so 3 is one event in 1,000. A verdict's severity goes by t
 model was calibrated with (:class:`Tail`): they stand still until the next model, so that a fault
 which fills the window makes the rest of it no less severe. Up to the largest of them it is the
 conformal p-value (#{s_i >= s} + 1) / (n + 1), which is exact: exchangeable scores reach a severity
-of x with a probability of at most 10^-x, whatever ties there are. Beyond, an exponential tail goes
-on from there, whose mean is the mean excess of the largest scores above a high quantile (peaks over
-threshold). That is a model, not a promise: right for tails that fall exponentially, too small for
-lighter ones (normal), too large for heavier ones (powers).
+of x with a probability of at most 10^-x, whatever ties there are. All scores between two of them
+have one p-value; a :class:`Tail` puts them in order by a millionth of the step up to it, downwards,
+so that the promise stands. Beyond the largest an exponential tail goes on from there, whose mean is
+the mean excess of the largest scores above a high quantile (peaks over threshold). That is a model,
+not a promise: right for tails that fall exponentially, too small for lighter ones (normal), too
+large for heavier ones (powers).
 
 References
 ----------
@@ -34,6 +36,9 @@ __all__ = ["LARGEST_SEVERITY", "Tail", "severity", "severity_table"]
 LARGEST_SEVERITY = 1e6
 """Where severities end; beyond it lie scores that have left the scale of the window altogether."""
 _LN_10 = math.log(10.0)
+_SHADE = 1e-6
+"""Share of a step of the p-value by which scores on it differ: enough for an order, and for nothing
+that anybody counts."""
 
 
 def severity(window: ScoreWindow | WindowAhead, score: float, below: int) -> float:
@@ -75,7 +80,11 @@ def severity(window: ScoreWindow | WindowAhead, score: float, below: int) -> flo
 
 
 class Tail:
-    """The same among scores that stand still: O(log n) a score, in plain bisection.
+    """The same among scores that stand still, and in order between them: O(log n) a score.
+
+    All scores between two of them, a < b, have the p-value of b, and whoever orders events by it
+    has them tied. Here they are in order: the severity of b, less `_SHADE` · (b - score) / (b - a)
+    of the step from a to b.
 
     Parameters
     ----------
@@ -87,6 +96,8 @@ class Tail:
     >>> tail = Tail([i / 1000 for i in range(1, 1001)])
     >>> [round(tail(score), 1) for score in (0.5, 1.0, 1.001, 1.1)]
     [0.3, 2.7, 3.0, 5.7]
+    >>> tail(0.5002) < tail(0.5008) < tail(0.501)       # one p-value, and still an order
+    True
     """
 
     __slots__ = ("_of_ranks", "_scale", "ordered")
@@ -105,10 +116,18 @@ class Tail:
 
     def __call__(self, score: float) -> float:
         """Return the severity of a finite score."""
-        below = bisect_left(self.ordered, score)
-        if below < len(self.ordered):
-            return self._of_ranks[below]
-        return _beyond(below, score - self.ordered[-1], self._scale)
+        ordered = self.ordered
+        below = bisect_left(ordered, score)
+        if below == len(ordered):
+            return _beyond(below, score - ordered[-1], self._scale)
+        rare = self._of_ranks[below]
+        if not below:
+            return rare
+        a, b = ordered[below - 1], ordered[below]
+        short = (b - score) / (b - a)
+        if short <= 1.0:
+            return rare - _SHADE * short * (rare - self._of_ranks[below - 1])
+        return rare  # nan: the difference is beyond all numbers
 
 
 def _beyond(n: int, excess: float, scale: float) -> float:

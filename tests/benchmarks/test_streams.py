@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.paper import rows
 from benchmarks.paper.costs import Costs, Counts, cost
-from benchmarks.streams import rivals
+from benchmarks.streams import demo, rivals
 from benchmarks.streams.__main__ import main
 from benchmarks.streams.evaluate import (
     autocorrelation,
@@ -19,6 +19,7 @@ from benchmarks.streams.evaluate import (
     evaluate_score,
     hard_labels,
     policy_labels,
+    reached,
     rejections_at,
     trivial_scores,
 )
@@ -26,6 +27,8 @@ from benchmarks.streams.events import found, recall_at
 from benchmarks.streams.prequential import CONTAMINATION, RATE, said
 from benchmarks.streams.sources import capped, find, load
 from benchmarks.streams.vus import range_auc_pr, segments, soft_labels, vus_pr
+from rejex_stream.config import load_config
+from rejex_stream.demo.feeds import prepare
 from rejex_stream.rejection.budget import RejectionPolicy
 
 
@@ -142,7 +145,8 @@ def test_recall_at_a_rate_of_false_alarms_by_hand():
 def test_a_detector_is_ordered_by_severity_and_beside_it_by_raw_score(run):
     stream, part = run
     ours = evaluate(stream, part)["ranking"]
-    assert ours["detector"] != ours["raw score"]
+    assert len(set(part["epoch"][np.isfinite(part["epoch"])])) == 1
+    assert ours["detector"] == ours["raw score"], "one model: one order, by severity too"
     flat = {**part, "rank": np.ones_like(part["rank"])}  # ranks say nothing
     assert evaluate(stream, flat)["ranking"] == ours
     told = np.full(len(stream.y), np.nan)  # what has no severity stands lowest
@@ -151,6 +155,19 @@ def test_a_detector_is_ordered_by_severity_and_beside_it_by_raw_score(run):
     assert best["detector"]["auc_pr"] == 1.0
     assert best["raw score"] == ours["raw score"]
     assert evaluate_score(stream, part["score"])["ranking"]["max |z|"] == ours["max |z|"]
+
+
+def test_severities_are_counted_among_normal_events_by_first_and_later_models(run):
+    stream, said_ = run
+    assert reached(np.array([0.5, 1.0, 2.5, 3.0, np.nan])) == [4, 3, 2, 1]
+    counts = evaluate(stream, said_)["severity"]
+    use = (np.arange(len(stream.y)) >= stream.warm_up) & (stream.y == 0)
+    use &= np.isfinite(said_["severity"]) & (said_["held"] == 0) & (said_["constant"] == 0)
+    first = said_["epoch"] == np.nanmin(said_["epoch"])
+    for name, which in (("first", first), ("later", ~first)):
+        severities = said_["severity"][use & which]
+        assert counts[name] == [len(severities), *((severities >= x).sum() for x in (1, 2, 3))]
+    assert counts["first"][0] > 0
 
 
 def test_a_fault_that_lasts_is_one_that_fills_the_places_of_anomalies(run):
@@ -338,6 +355,7 @@ def test_run_resumes_and_the_report_has_its_tables(data, tmp_path):
     for title in (
         *("What an operator sees", "Cost", "Ranking of events", "Rejection rate"),
         "Faults that last",
+        "Severity: as rare as it says?",
     ):
         assert f"## {title}" in text
     for name in (
@@ -351,9 +369,30 @@ def test_run_resumes_and_the_report_has_its_tables(data, tmp_path):
         "lasting",
         "rate",
         "poor",
+        "severity",
     ):
         assert (out / f"{name}.csv").exists()
     assert (out / "streams.png").stat().st_size > 5000
+
+
+def test_every_config_of_the_demos_table_is_what_its_row_says(tmp_path):
+    feed = prepare(tmp_path)[0]
+    shipped = feed.config_path.read_text("utf-8")
+    found = {}
+    for row, change in demo.VARIANTS.items():
+        feed.config_path.write_text(change(shipped), "utf-8")
+        config = load_config(feed.config_path)
+        detector, columns, refits = row
+        assert detector.startswith(config.detector.name)
+        assert (columns == "its own") == (not config.features.columns)
+        assert (refits == "the demo's") == (config.refit == feed.config.refit)
+        if "init" in detector:
+            assert (config.rejection.window, config.rejection.review_budget.rate) == (310, 0.05)
+        else:
+            assert config.rejection == feed.config.rejection
+        found[row] = change(shipped)
+    assert found["Sensor (the demo)", "the demo's", "the demo's"] == shipped
+    assert len(set(found.values())) == len(found) == 9
 
 
 # ----------------------------------------------------------------------------- rivals

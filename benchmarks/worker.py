@@ -93,7 +93,7 @@ class Fits(InlineExecutor):
         super().__init__()
         self.n, self.spent = 0, 0.0
 
-    def result(self, key: Hashable) -> Any:  # noqa: ANN401 - as in the executor
+    def result(self, key: Hashable) -> Any:
         """Run the fit."""
         began = time.thread_time()
         try:
@@ -235,9 +235,10 @@ def main() -> None:
         "An event in a whole worker without a broker",
         [
             (
-                f"JSON in, messages out, 3 channels, n = {N}, every window full; a commit a poll, no "
-                "snapshots; refits as they come, in the loop and within its time. Bare: two bisections, one score out and one in, on a "
-                f"SortedList of {N}, {EVENTS:,} times before each poll.",
+                f"JSON in, messages out, 3 channels, n = {N}, every window full; a commit a poll, "
+                "no snapshots; refits as they come, in the loop and within its time. Bare: two "
+                f"bisections, one score out and one in, on a SortedList of {N}, {EVENTS:,} times "
+                "before each poll.",
                 ["detector", "output.form", "sensors", "events a sensor and poll", "µs/event",
                  "bare SortedList µs/event", "ratio", "of it making messages, µs",
                  "bytes of a verdict", "refits", "of it fitting, µs"],

@@ -307,6 +307,18 @@ def test_restored_anywhere_it_makes_the_same_items_and_the_same_snapshot(feed, c
     assert views(after) == views(whole)
 
 
+def test_what_is_missing_is_kept_as_nan_and_comes_back_as_none():
+    """Snapshots are read by the builds before and after."""
+    before, after = ReviewItems(["x", "y"]), ReviewItems(["x", "y"])
+    for at in range(3):
+        before.observe(*event(at, values=(math.nan, math.inf), score=None))
+    points = [(1000 * at, (math.nan, math.inf), None, Label.NORMAL) for at in range(3)]
+    assert before.view("a") == msgspec.msgpack.encode(points)
+    after.restore(views(before))
+    item = after.observe(*event(9, reason=Reason.AMBIGUOUS))
+    assert [point.values for point in item.context] == [(None, math.inf)] * 3
+
+
 def test_a_smaller_context_keeps_the_newest_points_of_a_larger_one():
     large, small = ReviewItems(["x"], points=9), ReviewItems(["x"], points=2)
     for offset in range(5):

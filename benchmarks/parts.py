@@ -44,6 +44,7 @@ PARTS = {
     "rejex_stream/rejection/": "judging: band, label, severity, verdict",
     "rejex_stream/engine/rows.py": "row buffer",
     "rejex_stream/incidents/": "incidents, plans, mutes",
+    "rejex_stream/engine/lives.py": "loop: lives, outcomes, commits",
     "rejex_stream/engine/batch.py": "engine: look at the batch",
     "rejex_stream/engine/engine.py": "engine: by key",
     "rejex_stream/engine/stream.py": "engine: a stream",
@@ -70,9 +71,13 @@ class Looks:
         """Look from now on."""
         self._thread.start()
 
+    def stop(self) -> None:
+        """Look no longer."""
+        self._stop.set()
+
     def end(self) -> dict[str, float]:
         """Return the seconds of each part."""
-        self._stop.set()
+        self.stop()
         self._thread.join()
         return self.spent
 
@@ -119,7 +124,7 @@ def _named(path: str, function: str) -> str | None:
 def of_worker(sensors: int, polls: int) -> tuple[dict[str, float], float]:
     """Return µs an event of each part of a whole worker, and of bare work in the same run."""
     looks = Looks()
-    found = worker("HBOS", "full", sensors, polls, 1, looks.begin)
+    found = worker("HBOS", "full", sensors, polls, 1, looks.begin, looks.stop)
     spent = looks.end()
     return {part: 1e6 * spent[part] / (sensors * polls) for part in NAMES}, float(str(found[5]))
 

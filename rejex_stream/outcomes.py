@@ -99,21 +99,34 @@ class OutcomeCounts:
         verdicts = [outcome.verdict for outcome in outcomes if outcome.verdict is not None]
         self.add_verdicts(verdicts)
         self.n_invalid += len(outcomes) - len(verdicts)
-        self.n_reviews += sum(outcome.review is not None for outcome in outcomes)
-        changes = [change for outcome in outcomes for change in outcome.incidents]
-        self.n_incidents += sum(incident.version == 1 for incident in changes)
+        self.n_reviews += len(outcomes) - [outcome.review for outcome in outcomes].count(None)
+        changed = [outcome.incidents for outcome in outcomes if outcome.incidents]
+        self.n_incidents += sum(one.version == 1 for changes in changed for one in changes)
 
     def add_verdicts(self, verdicts: Iterable[Verdict]) -> None:
         """Count verdicts whose records are not at hand; O(1) each."""
         verdicts = list(verdicts)
-        self.labels.update([verdict.label for verdict in verdicts])
-        self.reasons.update([verdict.reason for verdict in verdicts if verdict.reason is not None])
-        self.n_to_review += sum(map(is_for_review, verdicts))
-        self.n_withheld += sum(verdict.withheld for verdict in verdicts)
-        self.n_muted += sum(bool(verdict.muted) for verdict in verdicts)
-        self.n_held += sum(verdict.held or verdict.planned for verdict in verdicts)
-        ranked = [verdict for verdict in verdicts if is_ranked(verdict)]
-        self.n_ranked += len(ranked)
+        labels = [verdict.label for verdict in verdicts]
+        for label in Label:  # to hash a member of an enum takes longer than to compare it
+            if n := labels.count(label):
+                self.labels[label] += n
+        odd = [
+            one
+            for one in verdicts
+            if one.reason is not None
+            or one.withheld
+            or one.held
+            or one.planned
+            or one.status is not None
+            or one.muted
+        ]
+        self.reasons.update([verdict.reason for verdict in odd if verdict.reason is not None])
+        self.n_to_review += sum(map(is_for_review, odd))
+        self.n_withheld += sum(verdict.withheld for verdict in odd)
+        self.n_muted += sum(bool(verdict.muted) for verdict in odd)
+        self.n_held += sum(verdict.held or verdict.planned for verdict in odd)
+        ranked = [verdict for verdict in odd if is_ranked(verdict)]
+        self.n_ranked += len(verdicts) - len(odd) + len(ranked)
         self.n_ambiguous += sum(verdict.reason is Reason.AMBIGUOUS for verdict in ranked)
 
     @property

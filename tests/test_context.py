@@ -115,7 +115,7 @@ def test_accepted_events_are_drawn_for_audit_by_their_position_alone():
     def drawn(rate, start=0):
         context = ReviewItems(["x"], points=1, audit=AuditDraw(rate))
         items = [context.observe(*event(offset)) for offset in range(start, 4000)]
-        return {item.verdict.seq for item in items if item is not None}
+        return {item.verdict.seq for item in items if isinstance(item, ReviewItem)}
 
     assert drawn(0.0) == set()
     assert drawn(1.0) == set(range(4000))
@@ -234,16 +234,11 @@ def views(context):
     return {sensor: context.view(sensor) for sensor in context.sensors()}
 
 
-def shown(context, reading, verdict):
-    """What one event makes: an item, or what is due to the item before it."""
-    return context.observe(reading, verdict) or context.follow_up(verdict)
-
-
 def test_what_came_after_an_item_follows_early_and_each_event_once():
     context = ReviewItems(["x"], points=6)
-    assert shown(context, *event(0)) is None
-    assert shown(context, *event(1, reason=Reason.AMBIGUOUS)).why == "rejected"
-    told = {at: shown(context, *event(at, values=(float(at),))) for at in range(2, 12)}
+    assert context.observe(*event(0)) is None
+    assert context.observe(*event(1, reason=Reason.AMBIGUOUS)).why == "rejected"
+    told = {at: context.observe(*event(at, values=(float(at),))) for at in range(2, 12)}
     told = {at: one for at, one in told.items() if one is not None}
     found = {at: ([p.values[0] for p in one.points], one.n_since) for at, one in told.items()}
     assert found == {2: ([2], 1), 3: ([3], 2), 5: ([4, 5], 4), 7: ([6, 7], 6)}
@@ -255,29 +250,28 @@ def test_what_came_after_an_item_follows_early_and_each_event_once():
 def test_a_new_item_ends_what_follows_the_one_before():
     context = ReviewItems(["x"], points=6)
     for at, reason in enumerate([Reason.AMBIGUOUS, None, None, None, Reason.AMBIGUOUS]):
-        last = shown(context, *event(at, reason=reason))
+        last = context.observe(*event(at, reason=reason))
     assert times(last) == [0, 1, 2, 3], "what was not told yet is in its context"
-    follows = [shown(context, *event(at)) for at in range(5, 7)]
+    follows = [context.observe(*event(at)) for at in range(5, 7)]
     assert [(one.of.offset, one.n_since) for one in follows] == [(4, 1), (4, 2)]
 
 
 def test_without_a_context_and_of_other_sensors_nothing_follows():
     context = ReviewItems(["x"], points=0)
-    shown(context, *event(0, reason=Reason.AMBIGUOUS))
-    assert shown(context, *event(1)) is None
+    context.observe(*event(0, reason=Reason.AMBIGUOUS))
+    assert context.observe(*event(1)) is None
     context = ReviewItems(["x"], points=4)
-    shown(context, *event(0, reason=Reason.AMBIGUOUS))
-    assert shown(context, *event(1, sensor="b")) is None
+    context.observe(*event(0, reason=Reason.AMBIGUOUS))
+    assert context.observe(*event(1, sensor="b")) is None
     context.forget("a")
-    assert shown(context, *event(2)) is None
+    assert context.observe(*event(2)) is None
 
 
 @given(events, st.integers(1, 9))
 def test_no_event_near_an_item_is_unknown_and_none_follows_twice(feed, points):
     context, heard = ReviewItems(["x", "y"], points=points), {}
     for at, (reading, verdict) in enumerate(feed):
-        made = shown(
-            context,
+        made = context.observe(
             reading._replace(event_time_ms=at),
             msgspec.structs.replace(verdict, event_time_ms=at, position=Position("t", 0, at)),
         )
@@ -306,11 +300,23 @@ def test_restored_anywhere_it_makes_the_same_items_and_the_same_snapshot(feed, c
         return ReviewItems(["x", "y"], points=points, audit=AuditDraw(0.3))
 
     whole, before, after = fresh(), fresh(), fresh()
-    expected = [shown(whole, *item) for item in feed]
-    found = [shown(before, *item) for item in feed[:cut]]
+    expected = [whole.observe(*item) for item in feed]
+    found = [before.observe(*item) for item in feed[:cut]]
     after.restore(views(before))
-    assert found + [shown(after, *item) for item in feed[cut:]] == expected
+    assert found + [after.observe(*item) for item in feed[cut:]] == expected
     assert views(after) == views(whole)
+
+
+def test_what_is_missing_is_kept_as_nan_and_comes_back_as_none():
+    """Snapshots are read by the builds before and after."""
+    before, after = ReviewItems(["x", "y"]), ReviewItems(["x", "y"])
+    for at in range(3):
+        before.observe(*event(at, values=(math.nan, math.inf), score=None))
+    points = [(1000 * at, (math.nan, math.inf), None, Label.NORMAL) for at in range(3)]
+    assert before.view("a") == msgspec.msgpack.encode(points)
+    after.restore(views(before))
+    item = after.observe(*event(9, reason=Reason.AMBIGUOUS))
+    assert [point.values for point in item.context] == [(None, math.inf)] * 3
 
 
 def test_a_smaller_context_keeps_the_newest_points_of_a_larger_one():

@@ -218,7 +218,7 @@ def test_ranks_of_too_few_scores_carry_levels_and_unseen_rows_end_them():
     )
     monitor.observe(early)
     assert monitor.status().drift == "watching"
-    assert len(monitor._drift.scale.rows) == 51  # the short window's, and this one
+    assert len(monitor._drift._scale.rows) == 51  # the short window's, and this one
     monitor.observe(msgspec.structs.replace(early, rank=None))
     assert monitor.status().drift == "collecting"
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 
-from rejex_stream.outcomes import OutcomeCounts
+from rejex_stream.outcomes import OutcomeCounts, is_for_review, is_ranked
 from rejex_stream.types import (
     Invalid,
     Label,
@@ -14,6 +17,7 @@ from rejex_stream.types import (
     Reason,
     Record,
     ReviewItem,
+    Status,
     Verdict,
 )
 
@@ -50,3 +54,34 @@ def test_the_rate_is_of_those_the_theory_speaks_of(found, n_invalid, cut):
     assert (counts.n_invalid, counts.n_events) == (n_invalid, len(outcomes))
     assert counts.n_reviews == sum(reviewed for _, reviewed in found)
     assert counts.n_to_review == ambiguous + reasons.count(Reason.UNSCORABLE)
+
+
+KINDS_OF_VERDICT = st.builds(
+    Verdict,
+    position=st.just(PLACE),
+    stream_key=st.just("a"),
+    sensor=st.just("a"),
+    event_time_ms=st.just(0),
+    seq=st.just(0),
+    label=st.sampled_from(Label),
+    reason=st.none() | st.sampled_from(Reason),
+    status=st.none() | st.sampled_from(Status),
+    withheld=st.booleans(),
+    held=st.booleans(),
+    planned=st.booleans(),
+    muted=st.just(UNSET) | st.just("m"),
+)
+
+
+@given(st.lists(KINDS_OF_VERDICT.filter(lambda v: (v.reason is None) == (v.label != "rejected"))))
+def test_every_count_is_the_sum_of_what_each_verdict_is(verdicts):
+    counts, ranked = OutcomeCounts(), [one for one in verdicts if is_ranked(one)]
+    counts.add_verdicts(verdicts)
+    assert counts.labels == Counter(one.label for one in verdicts)
+    assert counts.reasons == Counter(one.reason for one in verdicts if one.reason)
+    assert counts.n_to_review == sum(is_for_review(one) for one in verdicts)
+    assert counts.n_withheld == sum(one.withheld for one in verdicts)
+    assert counts.n_muted == sum(one.muted is not UNSET for one in verdicts)
+    assert counts.n_held == sum(one.held or one.planned for one in verdicts)
+    assert counts.n_ranked == len(ranked)
+    assert counts.n_ambiguous == sum(one.reason is Reason.AMBIGUOUS for one in ranked)

@@ -134,7 +134,12 @@ class Lives:
                 ahead, ahead_ms, now = sensor, time_ms, ahead_ms
             elif time_ms > now:
                 now = time_ms
-            if step is not None and forget_after is not None and now // step > before // step:
+            if (
+                now > before
+                and step is not None
+                and forget_after is not None
+                and now // step > before // step
+            ):
                 gone = self._silent_since(now - forget_after)
                 if gone.lives:
                     end = i
@@ -148,7 +153,7 @@ class Lives:
                 self._sensors_of[key] += 1
                 if streams is None:
                     streams = heard[sensor] = {}
-            streams[key] = max(time_ms, now)
+            streams[key] = time_ms if time_ms > now else now
         self._clock = _Clock(ahead, ahead_ms, now)
         return Heard(end, turned_away, gone)
 

@@ -82,17 +82,18 @@ class MonitorBank:
         streams, pooled = self._streams, self._pooled
         has_budget = self._config.review_budget_per_day is not None
         for verdict in verdicts:
-            key = in_mode(verdict.stream_key, verdict.mode)
+            key = verdict.stream_key
+            if verdict.mode is not None:
+                key = in_mode(key, verdict.mode)
             monitor = streams.get(key)
             if monitor is None:
                 monitor = self._add(key)
             raised = monitor.observe(verdict)
             if raised:
                 alarms.extend(raised)
-            if monitor.ranked and monitor.law is not None:
-                raised = pooled.observe(
-                    verdict, monitor.law, monitor.shown_cell, monitor.drawn_cell
-                )
+            law = monitor.law
+            if monitor.ranked and law is not None:
+                raised = pooled.observe(verdict, law, monitor.shown_cell, monitor.drawn_cell)
                 if raised and len(streams) > 1:  # of a single stream it would be said twice
                     alarms.extend(raised)
             else:

@@ -49,6 +49,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Collection
 from typing import Literal
 
 import msgspec
@@ -72,6 +73,7 @@ _AGREEMENT = 0.65  # rank correlation of two models in a row that the margin all
 _MEMORY_WINDOWS = 8
 _SETTLED = 0.01  # swaps: what is left of one after eighteen windows
 _BLOCKS_PER_WINDOW = (20, 5, 2, 1)
+_MOST_WAITING = 32
 
 
 class DriftState(msgspec.Struct):
@@ -117,14 +119,11 @@ class DriftDetector:
     config
         Length of the reference, n and L.
 
-    Attributes
-    ----------
-    scale
-        Gives each event its level.
-
     Notes
     -----
-    O(log cells) an event; about 2 ms once, when the reference is full.
+    O(log cells) an event; about 2 ms once, when the reference is full. Nothing can be said between
+    two bets, so scores wait until the next one is due, 32 at most, and are placed together: what
+    is asked for meanwhile is answered as if each had been placed at once.
 
     Examples
     --------
@@ -143,33 +142,35 @@ class DriftDetector:
         "_capital",
         "_cells",
         "_collecting",
+        "_due",
         "_error",
         "_group",
         "_inflation",
         "_limit",
         "_quantiles",
+        "_scale",
         "_seen",
         "_step",
         "_swaps",
         "_tells",
+        "_waiting",
         "_window",
         "margin",
         "reference_events",
-        "scale",
     )
 
     def __init__(self, config: MonitorConfig) -> None:
         self.reference_events = config.drift_reference
         self._window = config.window
         self._limit = config.false_alarm_events
-        self.scale = LevelScale(config.window)
+        self._scale = LevelScale(config.window)
+        self._waiting: list[float] = []
         self._inflation = 0.0  # not measured yet
         self._collect()
 
     def _collect(self) -> None:
         """Begin a new reference."""
-        self._collecting: array[int] = array("I")
-        self._quantiles: list[int] = []
+        self._collecting, self._quantiles = array("I"), array("I")
         self._group = 0
         self._error = self._step = self._swaps = self.margin = 0.0
         self._tells = True
@@ -177,6 +178,7 @@ class DriftDetector:
         self._seen = 0
         self._cells = 0
         self._capital = [0.0] * len(_STAKES)
+        self._due = 0  # so many scores are placed together; 0: each needs its rank
 
     def update(self, score: float, below: int, ties: int, rows: int) -> Alternative | None:
         """Count one finite score; return in which direction levels drifted, if they did.
@@ -186,38 +188,64 @@ class DriftDetector:
         score, below, ties, rows
             As :meth:`LevelScale.place` is told.
         """
+        if self._due:
+            self._waiting.append(score)
+            return None if len(self._waiting) < self._due else self._place()
         if not self.reference_events:
             return None
-        began = bool(self.scale.rows)
-        level = self.scale.place(score, below, ties, rows)
+        scale = self._scale
+        began = bool(scale.rows)
+        level = scale.place(score, below, ties, rows)
         if level is None:
             return None
         if not began:  # the first window belongs to the reference
-            self._collecting.extend(list(self.scale.rows)[:-1])
-        return self._count(level)
+            self._collecting.extend(list(scale.rows)[:-1])
+        return self._count([level])
 
-    def _count(self, level: int) -> Alternative | None:
-        group = self._group
-        if group:
-            quantiles = self._quantiles
-            cell = bisect_left(quantiles, level)
-            # Twice the mid cell: under ties the level may lie anywhere in a run of equal quantiles.
-            if cell < len(quantiles) and quantiles[cell] == level:
-                self._cells += cell + bisect_right(quantiles, level, cell)
-            else:
-                self._cells += cell + cell
-            self._seen += 1
-            return self._bet() if self._seen == group else None
-        if not self._tells:
-            return None
-        self._collecting.append(level)
-        if len(self._collecting) >= self.reference_events:
-            self._freeze()
-        return None
+    def _place(self) -> Alternative | None:
+        """Place the scores that wait: an alarm comes of them only where the last one was due."""
+        waiting, self._waiting = self._waiting, []
+        return self._count(self._scale.place_by_score(waiting)) if waiting else None
+
+    def _count(self, levels: Collection[int]) -> Alternative | None:
+        """Count levels, the last of which completes a group or the reference at most."""
+        moved = None
+        if self._group:
+            quantiles, cells = self._quantiles, self._cells
+            end = len(quantiles)
+            for level in levels:
+                cell = bisect_left(quantiles, level)
+                # Twice the mid cell: under ties it may lie anywhere in a run of equal quantiles.
+                if cell < end and quantiles[cell] == level:
+                    cells += cell + bisect_right(quantiles, level, cell)
+                else:
+                    cells += cell + cell
+            self._cells = cells
+            self._seen += len(levels)
+            if self._seen == self._group:
+                moved = self._bet()
+        elif self._tells:
+            self._collecting.extend(levels)
+            if len(self._collecting) >= self.reference_events:
+                self._freeze()
+        self._due = self._next_due()
+        return moved
+
+    def _next_due(self) -> int:
+        """Return after how many scores there is something to say, or enough to do."""
+        if not self._scale.scores_tell:
+            return 0
+        if self._group:
+            return min(self._group - self._seen, _MOST_WAITING)
+        if self._tells:
+            return max(1, min(self.reference_events - len(self._collecting), _MOST_WAITING))
+        return _MOST_WAITING
 
     def swap(self) -> None:
         """Note that another model speaks from the next event on."""
-        self.scale.swap()
+        self._place()
+        self._scale.swap()
+        self._due = self._next_due()
         if not self._group:
             if not self._tells:
                 self._collect()  # it may say more by now
@@ -230,13 +258,16 @@ class DriftDetector:
     def follow(self, score: float, below: int, ties: int, rows: int) -> None:
         """Take note of a row that entered the window and is not judged."""
         if self.reference_events:
-            self.scale.place(score, below, ties, rows)
+            self._place()
+            self._scale.place(score, below, ties, rows)
+            self._due = self._next_due()
 
     def lose(self) -> None:
         """Begin anew: after an alarm, and where a row entered the window without a rank."""
         self._inflation = 0.0
+        self._waiting = []
         self._collect()
-        self.scale.lose()
+        self._scale.lose()
 
     def _bet(self) -> Alternative | None:
         group, margin = self._group, self.margin
@@ -276,7 +307,7 @@ class DriftDetector:
         self._tells = effective >= LEAST_REFERENCE
         if not self._tells:
             return
-        self._quantiles = cuts.tolist()
+        self._quantiles = array("I", cuts.tolist())
         self._group = max(_MIN_GROUP, math.ceil(_GROUP_VIFS * self._inflation))
         variance = _variance(doubled) / (2 * _CELLS) ** 2
         self._error = variance / effective
@@ -310,8 +341,9 @@ class DriftDetector:
     @property
     def state(self) -> DriftState:
         """All that has to be kept."""
+        self._place()
         return DriftState(
-            scale=self.scale.state,
+            scale=self._scale.state,
             collecting=np.array(self._collecting, "<u4").tobytes(),
             quantiles=np.array(self._quantiles, "<u4").tobytes(),
             group=self._group,
@@ -328,16 +360,17 @@ class DriftDetector:
 
     def restore(self, state: DriftState) -> None:
         """Go on from a state."""
-        self._collect()
-        self.scale.restore(state.scale)
+        self.lose()
+        self._scale.restore(state.scale)
         self._collecting.extend(np.frombuffer(state.collecting, "<u4").tolist())
-        self._quantiles = np.frombuffer(state.quantiles, "<u4").tolist()
+        self._quantiles.extend(np.frombuffer(state.quantiles, "<u4").tolist())
         self._group, self._error, self._step = state.group, state.error, state.step
         self._swaps, self._inflation, self._tells = state.swaps, state.inflation, state.tells
         self._baseline = state.baseline
         self._capital = list(state.capital)
         self._seen, self._cells = state.seen, state.cells
         self.margin = self._margin_now() if self._group else 0.0
+        self._due = self._next_due() if self.reference_events else 0
 
 
 def _block_inflation(values: npt.NDArray[np.int64], window: int) -> float:

@@ -46,6 +46,8 @@ __all__ = ["HealthDetector", "HealthState"]
 _LONGEST_RUN = 16
 _BLIND_WINDOWS = 10  # a doubling that takes longer than this to show cannot be told in time
 _MIN_EFFECTIVE = 10  # a window worth fewer independent events measures no VIF to rely on
+_MOST_LAWS = 1_024  # whose ratios are kept, where streams alternate
+_LAWS_A_STREAM = 8
 _ZEROS = [0.0] * len(ALTERNATIVES)
 
 
@@ -63,6 +65,38 @@ class HealthState(msgspec.Struct):
             raise ValueError("the evidence is out of order")
         if not 0 <= self.run < min(_LONGEST_RUN, max(self.inflation.left, 1)):
             raise ValueError("the run of normal events is out of order")
+
+
+class _Ratios:
+    """Ratios of one law, each to the power 1 / VIF: made when they are asked for, and then kept.
+
+    While a window fills, every event brings a law of its own, and few cells of it are ever seen.
+    """
+
+    __slots__ = ("_cells", "_factor", "_log_ratios", "_runs")
+
+    def __init__(self, law: RankLaw, factor: float) -> None:
+        self._log_ratios, self._factor = law.log_ratios, factor
+        self._cells: list[tuple[float, ...] | None] = [None] * len(law.log_ratios)
+        self._runs = [(1.0,) * len(_ZEROS) + (0.0,) * len(_ZEROS)]
+
+    def of(self, cell: int) -> tuple[float, ...]:
+        """Return the ratio a of each alternative."""
+        ratios = self._cells[cell]
+        if ratios is None:
+            factor = self._factor
+            ratios = tuple([math.exp(ratio / factor) for ratio in self._log_ratios[cell]])
+            self._cells[cell] = ratios
+        return ratios
+
+    def of_run(self, length: int) -> tuple[float, ...]:
+        """Return (a^m of each alternative, then a + ... + a^m) of m normal events."""
+        runs, n = self._runs, len(_ZEROS)
+        while length >= len(runs):
+            power, total = runs[-1][:n], runs[-1][n:]
+            power = tuple([p * a for p, a in zip(power, self.of(0), strict=True)])
+            runs.append(power + tuple([t + p for t, p in zip(total, power, strict=True)]))
+        return runs[length]
 
 
 class HealthDetector:
@@ -109,8 +143,7 @@ class HealthDetector:
         "_inflation",
         "_law",
         "_limit",
-        "_powers",
-        "_rows",
+        "_ratios",
         "_run",
         "_tempered",
         "_window",
@@ -126,9 +159,8 @@ class HealthDetector:
         self._limit = self._every * len(ALTERNATIVES)
         self._inflation = Inflation(config.window, streams)
         self._law: RankLaw | None = None
-        self._tempered: dict[tuple[int, ...], _Rows] = {}
-        self._rows: _Rows | None = None
-        self._powers: _Rows = ()
+        self._tempered: dict[tuple[int, ...], _Ratios] = {}
+        self._ratios: _Ratios | None = None
         self._evidence = list(_ZEROS)
         self._run = 0
         self._due = 1
@@ -162,19 +194,19 @@ class HealthDetector:
     def _book(self, law: RankLaw, run: int, cell: int) -> int | None:
         """Book `run` normal events and then, unless it is 0, one event of `cell`."""
         fired = None
-        rows = self._rows
-        if rows is not None:
+        ratios = self._ratios
+        if ratios is not None:
             s0, s1, s2, s3, s4, s5, s6 = self._evidence
             if run > 1:
-                a, b, c, d, e, f, g, h0, h1, h2, h3, h4, h5, h6 = self._power(rows, run)
+                a, b, c, d, e, f, g, h0, h1, h2, h3, h4, h5, h6 = ratios.of_run(run)
                 s0, s1, s2, s3 = s0 * a + h0, s1 * b + h1, s2 * c + h2, s3 * d + h3
                 s4, s5, s6 = s4 * e + h4, s5 * f + h5, s6 * g + h6
             elif run:
-                a, b, c, d, e, f, g = rows[0]
+                a, b, c, d, e, f, g = ratios.of(0)
                 s0, s1, s2, s3 = (s0 + 1) * a, (s1 + 1) * b, (s2 + 1) * c, (s3 + 1) * d
                 s4, s5, s6 = (s4 + 1) * e, (s5 + 1) * f, (s6 + 1) * g
             if cell:
-                a, b, c, d, e, f, g = rows[cell]
+                a, b, c, d, e, f, g = ratios.of(cell)
                 s0, s1, s2, s3 = (s0 + 1) * a, (s1 + 1) * b, (s2 + 1) * c, (s3 + 1) * d
                 s4, s5, s6 = (s4 + 1) * e, (s5 + 1) * f, (s6 + 1) * g
             evidence = self._evidence = [s0, s1, s2, s3, s4, s5, s6]
@@ -192,23 +224,10 @@ class HealthDetector:
             counts[1] += cell > 1
         if inflation.advance(law, events, self.streams):
             self._tempered.clear()
-            self._rows = self._rows_of(law)
-            self._powers = ()
+            self._ratios = self._ratios_of(law)
         left = inflation.state.left
         self._due = left if left < _LONGEST_RUN else _LONGEST_RUN
         return fired
-
-    def _power(self, rows: _Rows, run: int) -> tuple[float, ...]:
-        """Return (a^m for each alternative, then a + ... + a^m) of m = `run` normal events."""
-        if not self._powers:
-            power, total = (1.0,) * len(_ZEROS), (0.0,) * len(_ZEROS)
-            powers = [power + total]
-            for _ in range(_LONGEST_RUN):
-                power = tuple(p * a for p, a in zip(power, rows[0], strict=True))
-                total = tuple(t + p for t, p in zip(total, power, strict=True))
-                powers.append(power + total)
-            self._powers = tuple(powers)
-        return self._powers[run]
 
     # --------------------------------------------------------------------------- cold path
     def raise_alarm(
@@ -258,23 +277,21 @@ class HealthDetector:
                 fired = self._book(self._law, run, 0)
             self._inflation.settle(self._law)
         self._law = law
-        self._rows, self._powers = self._rows_of(law), ()
+        self._ratios = self._ratios_of(law)
         return fired
 
-    def _rows_of(self, law: RankLaw) -> _Rows | None:
+    def _ratios_of(self, law: RankLaw) -> _Ratios | None:
         """Return ratio ** (1 / VIF) by cell, or ``None`` where no VIF can be relied on."""
         factor = self._inflation.factor
         if factor is None or factor * _MIN_EFFECTIVE > self._window * self.streams:
             self._evidence = list(_ZEROS)
             return None
-        rows = self._tempered.get(law.key)
-        if rows is None:
-            if len(self._tempered) >= 64:
+        ratios = self._tempered.get(law.key)
+        if ratios is None:
+            if len(self._tempered) >= min(_LAWS_A_STREAM * self.streams, _MOST_LAWS):
                 self._tempered.clear()
-            rows = self._tempered[law.key] = tuple(
-                tuple(math.exp(log_ratio / factor) for log_ratio in row) for row in law.log_ratios
-            )
-        return rows
+            ratios = self._tempered[law.key] = _Ratios(law, factor)
+        return ratios
 
     # ------------------------------------------------------------------------------- status
     @property
@@ -297,7 +314,7 @@ class HealthDetector:
 
     def can_tell(self, law: RankLaw) -> bool:
         """Whether silence means health: a doubling would show within ten windows."""
-        if self._rows is None:
+        if self._ratios is None:
             return False
         return self.doubling_delay(law) <= _BLIND_WINDOWS * self._window * self.streams
 
@@ -314,9 +331,5 @@ class HealthDetector:
         self.crossings = state.crossings
         self._tempered.clear()
         self._law = law
-        self._rows = None if law is None else self._rows_of(law)
-        self._powers = ()
+        self._ratios = None if law is None else self._ratios_of(law)
         self._due = max(1, min(_LONGEST_RUN, self._inflation.state.left))
-
-
-_Rows = tuple[tuple[float, ...], ...]

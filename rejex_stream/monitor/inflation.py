@@ -25,6 +25,10 @@ __all__ = ["Inflation", "InflationState"]
 
 _SCALES = (1, 2, 3, 8, 20, 40)  # block lengths in units of n/40
 _UNITS = 40
+_ENDS = tuple(
+    [s for s, scale in enumerate(_SCALES) if units % scale == 0] for units in range(_UNITS + 1)
+)
+"""Which blocks end after so many units."""
 _LAG_WINDOWS = 1
 _MEMORY_WINDOWS = 20
 _MIN_WINDOWS = 2
@@ -123,8 +127,8 @@ class Inflation:
         The cells of these events must have been counted in ``state.counts`` before.
         """
         state = self.state
-        state.left -= events
-        if state.left:
+        state.left = left = state.left - events
+        if left:
             return False
         self.settle(law)
         return self._close_unit(streams)
@@ -134,9 +138,12 @@ class Inflation:
         state = self.state
         events = state.since - state.left
         state.since = state.left
-        for i, rate in enumerate((law.rejection_rate, law.flagged_rate)):
-            state.expected[i] += events * rate
-            state.variance[i] += events * rate * (1.0 - rate)
+        rejected, flagged = law.rejection_rate, law.flagged_rate
+        expected, variance = state.expected, state.variance
+        expected[0] += events * rejected
+        expected[1] += events * flagged
+        variance[0] += events * rejected * (1.0 - rejected)
+        variance[1] += events * flagged * (1.0 - flagged)
 
     def restore(self, state: InflationState) -> None:
         """Go on from a state."""
@@ -149,16 +156,15 @@ class Inflation:
         state.left = state.since = state.unit
         (rejected, flagged), (e0, e1), (v0, v1) = state.counts, state.expected, state.variance
         d0, d1 = rejected - e0, flagged - e1
-        squares = state.squares
-        for s, scale in enumerate(_SCALES):
-            if units % scale:
-                continue
-            m0, m1, w0, w1 = state.marks[s]
+        squares, marks = state.squares, state.marks
+        now = (d0, d1, v0, v1)
+        for s in _ENDS[units]:
+            m0, m1, w0, w1 = marks[s]
             if v0 > w0:
                 squares[2 * s] += (d0 - m0) ** 2 / (v0 - w0)
             if v1 > w1:
                 squares[2 * s + 1] += (d1 - m1) ** 2 / (v1 - w1)
-            state.marks[s] = (d0, d1, v0, v1)
+            marks[s] = now
         if units < _UNITS:
             return False
         means = (square / (_UNITS // _SCALES[j // 2]) for j, square in enumerate(squares))

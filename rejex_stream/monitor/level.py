@@ -13,12 +13,14 @@ of 32 bits: 4 bytes a row, and the same on every machine.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 __all__ = ["SCALE", "LevelScale", "LevelState"]
 
@@ -89,13 +91,13 @@ class LevelScale:
         """Begin anew: with the next event, or since a row entered the window unseen."""
         self.rows: deque[int] = deque()
         self._sorted: list[int] = []  # rows in order, between a swap and the end of its quarter
-        self._scores: list[float] = []  # of the first window in time order, else in their own
-        self._levels: list[int] = []
+        # Scores of the first window in time order, else in their own; with their levels.
+        self._scores, self._levels = array("d"), array("I")
         self._met = False
 
     def swap(self) -> None:
         """Note that another model gives the next score."""
-        self._scores, self._levels = [], []
+        self._scores, self._levels = array("d"), array("I")
         self._met = bool(self.rows)
         self._sorted = sorted(self.rows)
 
@@ -119,22 +121,20 @@ class LevelScale:
                 self.lose()
                 return self._begin(score)
             return self._by_rank(score, below, ties, rows)
-        level = self._by_score(score)
-        known.append(level)
-        if len(known) > self._window:
-            known.popleft()
-        return level
+        return self.place_by_score((score,))[0]
 
     def _begin(self, score: float) -> int | None:
         scores = self._scores
         scores.append(score)
         if len(scores) < self._window:
             return None
-        ordered, unit = sorted(scores), 2 * len(scores)
-        self.rows = deque(  # equal ones share the middle of their places
-            (bisect_left(ordered, x) + bisect_right(ordered, x)) * SCALE // unit for x in scores
-        )
-        self._scores, self._levels = ordered, sorted(self.rows)
+        as_came, unit = np.array(scores), 2 * len(scores)
+        ordered = np.sort(as_came, kind="stable")
+        places = ordered.searchsorted(as_came, "left") + ordered.searchsorted(as_came, "right")
+        levels = places * SCALE // unit  # equal ones share the middle of their places
+        self.rows = deque(levels.tolist())
+        self._scores = array("d", ordered.tobytes())
+        self._levels = array("I", _packed(np.sort(levels)))
         return self.rows[-1]
 
     def _by_rank(self, score: float, below: int, ties: int, rows: int) -> int:
@@ -155,19 +155,33 @@ class LevelScale:
             self._met, self._sorted = False, []
         return level
 
-    def _by_score(self, score: float) -> int:
-        scores, levels = self._scores, self._levels
-        at = bisect_left(scores, score)
-        if at == len(scores):
-            return (levels[-1] + SCALE) >> 1
-        if scores[at] == score:
-            return (levels[at] + levels[bisect_right(scores, score, at) - 1]) >> 1
-        if not at:
-            return levels[0] >> 1
-        low, high = scores[at - 1], scores[at]
-        share = (score - low) / (high - low)  # nan where the difference is beyond all numbers
-        a, b = levels[at - 1], levels[at]
-        return a + int((b - a) * share) if 0.0 <= share <= 1.0 else (a + b) >> 1
+    @property
+    def scores_tell(self) -> bool:
+        """Whether the model's own scores tell the level of every other."""
+        return bool(self.rows) and not self._met
+
+    def place_by_score(self, new: Iterable[float]) -> list[int]:
+        """Return the levels of the next rows, where :attr:`scores_tell`. O(log n) each."""
+        scores, levels, found = self._scores, self._levels, list[int]()
+        end = len(scores)
+        for score in new:
+            at = bisect_left(scores, score)
+            if at == end:
+                level = (levels[-1] + SCALE) >> 1
+            elif (high := scores[at]) == score:
+                level = (levels[at] + levels[bisect_right(scores, score, at) - 1]) >> 1
+            elif not at:
+                level = levels[0] >> 1
+            else:
+                low, a, b = scores[at - 1], levels[at - 1], levels[at]
+                share = (score - low) / (high - low)  # nan where that is beyond all numbers
+                level = a + int((b - a) * share) if 0.0 <= share <= 1.0 else (a + b) >> 1
+            found.append(level)
+        known = self.rows
+        known.extend(found)
+        for _ in range(len(known) - self._window):
+            known.popleft()
+        return found
 
     @property
     def state(self) -> LevelState:
@@ -182,11 +196,11 @@ class LevelScale:
     def restore(self, state: LevelState) -> None:
         """Go on from a state."""
         self.rows = deque(np.frombuffer(state.rows, "<u4").tolist())
-        self._scores = np.frombuffer(state.scores, "<f8").tolist()
-        self._levels = np.frombuffer(state.levels, "<u4").tolist()
+        self._scores = array("d", np.frombuffer(state.scores, "<f8").tolist())
+        self._levels = array("I", np.frombuffer(state.levels, "<u4").tolist())
         self._met = state.met
         self._sorted = sorted(self.rows) if state.met else []
 
 
-def _packed(levels: Sequence[int]) -> bytes:
+def _packed(levels: Sequence[int] | npt.NDArray[np.int64]) -> bytes:
     return np.array(levels, "<u4").tobytes()

@@ -75,6 +75,8 @@ class RankMonitors:
             self.law = law
         outside = rate.update(law, shown)
         fired = self.health.update(law, drawn)
+        if fired is None and not outside and rate.events < rate.recheck:
+            return NO_ALARMS
         alarms = NO_ALARMS
         if fired is not None:
             alarms = self.health.raise_alarm(

@@ -143,18 +143,20 @@ class RejectionRate:
 
     def update(self, law: RankLaw, cell: int) -> bool:
         """Count one event by its verdict's cell; return whether a count is outside its limits."""
-        ring, at = self._ring, self._at
-        is_reject = _IS_REJECT[cell]
+        ring, at, window = self._ring, self._at, self._window
         # A negative index wraps, which is just what a ring needs.
-        self.in_window = count = self.in_window + is_reject - _IS_REJECT[ring[at - self._window]]
-        self.in_rolling += is_reject - _IS_REJECT[ring[at]]
-        ring[at] = cell
+        left, oldest = ring[at - window], ring[at]
+        if cell or left or oldest:
+            is_reject = _IS_REJECT[cell]
+            self.in_window += is_reject - _IS_REJECT[left]
+            self.in_rolling += is_reject - _IS_REJECT[oldest]
+            ring[at] = cell
         at += 1
         self._at = at if at < len(ring) else 0
-        self.events += 1
-        if self.events < self._mixed_until:
-            self.expected_rate += (law.rejection_rate - self.expected_rate) / self._window
-        return count > self.high or count < self.low or self.in_rolling < self.deep
+        self.events = events = self.events + 1
+        if events < self._mixed_until:
+            self.expected_rate += (law.rejection_rate - self.expected_rate) / window
+        return not self.low <= self.in_window <= self.high or self.in_rolling < self.deep
 
     def switch(self, old: RankLaw | None, new: RankLaw) -> None:
         """Note a change of law: R is then averaged until one law has filled a whole window."""

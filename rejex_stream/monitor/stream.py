@@ -14,7 +14,7 @@ from rejex_stream.monitor.drift import DriftDetector, DriftState
 from rejex_stream.monitor.ranks import RankMonitors, RankState
 from rejex_stream.monitor.status import MonitorStatus, Unranked, summarise
 from rejex_stream.monitor.theory import RankLaw, Theory, randomised_rank, rank_law, theory_of
-from rejex_stream.outcomes import is_ranked, policy_band
+from rejex_stream.outcomes import is_ranked
 from rejex_stream.settings import Section
 from rejex_stream.types import Reason, Status, Verdict
 
@@ -69,17 +69,21 @@ class StuckRun(msgspec.Struct):
             return 0 if self.was_common or score is None else 1
         if self.swapped:  # the same row, as another model sees it
             self.swapped, self.score = False, score
-        nearest = _NEGLIGIBLE * self.usual_step if self.steps >= _STEPS else 0.0
+        usual, steps = self.usual_step, self.steps
+        is_usual = steps >= _STEPS
+        nearest = _NEGLIGIBLE * usual if is_usual else 0.0
         if abs(score - self.score) <= nearest:
             self.length += 1
         else:
             step = abs(score - self.last)
-            if self.steps >= _STEPS:
-                step = min(step, _LARGEST_STEP * self.usual_step)
+            if is_usual:
+                step = min(step, _LARGEST_STEP * usual)
             if step > nearest:
-                self.steps = min(self.steps + 1, _STEPS)
-                self.usual_step += (step - self.usual_step) / self.steps
-            self._begin(score, ties, window_len)
+                if not is_usual:
+                    self.steps = steps = steps + 1
+                self.usual_step = usual + (step - usual) / steps
+            self.score, self.length = score, 1
+            self.was_common = 2 * ties > window_len
         self.last = score
         return 0 if self.was_common else self.length
 
@@ -147,6 +151,7 @@ class StreamMonitor:
 
     __slots__ = (
         "_config",
+        "_counts_reviews",
         "_drift",
         "_is_stuck",
         "_law_key",
@@ -167,6 +172,7 @@ class StreamMonitor:
     def __init__(self, config: MonitorConfig, stream_key: str) -> None:
         self.stream_key = stream_key
         self._config = config
+        self._counts_reviews = config.review_budget_per_day is not None
         self._paper_ties = config.ties == "paper"
         self._stuck_events = config.stuck_events or math.inf
         self.ranks = RankMonitors(config, stream_key)
@@ -188,10 +194,12 @@ class StreamMonitor:
 
         Never raises, whatever the verdict holds. Verdicts must come in stream order.
         """
-        rank, n = verdict.rank, verdict.window_len
-        lower, upper = policy_band(verdict)
+        rank, n, r = verdict.rank, verdict.window_len, verdict.n_anomalies
+        lower, upper = verdict.policy_lower, verdict.policy_upper
+        if lower is None:
+            lower, upper = verdict.band_lower, verdict.band_upper
         alarms = NO_ALARMS
-        if self._config.review_budget_per_day is not None:
+        if self._counts_reviews:
             alarms = self.ranks.count_review(verdict)
         if verdict.status is Status.WARM_UP_MIXED:
             alarms += self._raise_warm_up(verdict)
@@ -200,20 +208,15 @@ class StreamMonitor:
         if verdict.model_epoch != self._model_epoch:
             self._swap(verdict.model_epoch)
 
-        r = verdict.n_anomalies
         law = self.law
         if law is None or self._law_key != (n, r, lower, upper):
             self._law_key = (n, r, lower, upper)
             self.law = law = rank_law(n, r, lower, upper)
-        shown = drawn = law.cell(rank)
-        ties = verdict.ties
-        if ties > 0:
-            below = rank - ties if self._paper_ties else rank - ties // 2
-            drawn = law.cell(below)
-            if drawn != law.cell(below + ties):  # else every draw lies in the same cell
-                drawn = law.cell(randomised_rank(below, ties, verdict.position))
-            if below < law.edges[1] <= below + ties:  # the score is the threshold itself
-                self._tie_mass = ties / n
+        below, ties = self._among(rank, verdict.ties)
+        if below + ties < law.edges[0]:  # whatever is drawn
+            shown = drawn = 0
+        else:
+            shown, drawn = self._cells(verdict, law, rank, below, ties)
         self.ranked, self.shown_cell, self.drawn_cell = True, shown, drawn
         raised = self.ranks.observe(verdict, law, shown, drawn)
         if raised:
@@ -221,27 +224,43 @@ class StreamMonitor:
 
         score = verdict.score
         if score is not None and score - score == 0.0:  # finite
-            raised = self._observe_score(verdict, score)
+            raised = self._observe_score(verdict, score, below, ties)
             if raised:
                 alarms += raised
         return alarms
 
-    def _observe_score(self, verdict: Verdict, score: float) -> tuple[Alarm, ...]:
-        alarms = NO_ALARMS
-        if self._stuck.update(score, verdict.ties, verdict.window_len) >= self._stuck_events:
+    def _observe_score(
+        self, verdict: Verdict, score: float, below: int, ties: int
+    ) -> tuple[Alarm, ...]:
+        alarms, n = NO_ALARMS, verdict.window_len
+        if self._stuck.update(score, ties, n) >= self._stuck_events:
             alarms = self._raise_stuck(verdict, f"{self._stuck.length:,} equal scores in a row")
         elif self._is_stuck:
             self._is_stuck = False
             self.ranks.active.withdraw(AlarmKind.STUCK)
-        moved = self._drift.update(score, *self._among(verdict))
+        moved = self._drift.update(score, below, ties, n)
         if moved is not None:
             alarms += self._raise_drift(verdict, moved)
         return alarms
 
-    def _among(self, verdict: Verdict) -> tuple[int, int, int]:
-        """Return rows of the window below and equal to a score, and how many there are."""
-        rank, ties = verdict.rank or 0, max(0, verdict.ties)
-        return rank - ties if self._paper_ties else rank - ties // 2, ties, verdict.window_len
+    def _among(self, rank: int, ties: int) -> tuple[int, int]:
+        """Return how many rows of the window are below and equal to a score."""
+        if ties <= 0:
+            return rank, 0
+        return rank - ties if self._paper_ties else rank - ties // 2, ties
+
+    def _cells(
+        self, verdict: Verdict, law: RankLaw, rank: int, below: int, ties: int
+    ) -> tuple[int, int]:
+        """Return the cells of the verdict's own rank and of one drawn among its ties."""
+        shown = drawn = law.cell(rank)
+        if ties:
+            drawn = law.cell(below)
+            if drawn != law.cell(below + ties):  # else every draw lies in the same cell
+                drawn = law.cell(randomised_rank(below, ties, verdict.position))
+            if below < law.edges[1] <= below + ties:  # the score is the threshold itself
+                self._tie_mass = ties / verdict.window_len
+        return shown, drawn
 
     # --------------------------------------------------------------------------- cold path
     def _observe_unranked(self, verdict: Verdict) -> tuple[Alarm, ...]:
@@ -254,7 +273,8 @@ class StreamMonitor:
             if verdict.rank is None:
                 self._drift.lose()
             else:
-                self._drift.follow(score, *self._among(verdict))
+                among = self._among(verdict.rank, verdict.ties)
+                self._drift.follow(score, *among, verdict.window_len)
         if verdict.reason is Reason.CONSTANT_WINDOW and self._config.stuck_events:
             return self._raise_stuck(verdict, "All reference scores are one number")
         return NO_ALARMS

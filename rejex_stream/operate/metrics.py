@@ -313,9 +313,12 @@ class RunMetrics:
         self._count(outcomes)
         if self._learns:
             self._count_challenged(verdicts)
-        keys = ((in_mode(v.stream_key, v.mode), v.model_epoch) for v in verdicts)
-        for key, epoch in dict.fromkeys(keys):
-            if epoch is not None and self._epochs.get(key) != epoch:
+        epochs = self._epochs
+        for verdict in verdicts:
+            key, mode, epoch = verdict.stream_key, verdict.mode, verdict.model_epoch
+            if mode is not None:
+                key = in_mode(key, mode)
+            if epoch is not None and epochs.get(key) != epoch:
                 self._new_model(key, epoch)
         if self._sensors is not None:
             for verdict in verdicts:
@@ -328,17 +331,14 @@ class RunMetrics:
         self.refresh()
 
     def _count(self, outcomes: Sequence[Outcome]) -> None:
-        grouped: dict[str, list[Outcome]] = {}
-        for outcome in outcomes:
-            if outcome.verdict is not None:
-                group = self._groups.of(outcome.verdict.stream_key)
-                grouped.setdefault(group, []).append(outcome)
-                for incident in outcome.incidents:
-                    self._incidents.count(incident, self._groups.of(incident.stream_key))
-            elif outcome.invalid is not None:
-                self._invalid.labels(self._pipeline, outcome.invalid.stage).inc()
-                self._dead_letters.labels(self._pipeline).inc()
-        for group, those in grouped.items():
+        for incidents in [outcome.incidents for outcome in outcomes if outcome.incidents]:
+            for incident in incidents:
+                self._incidents.count(incident, self._groups.of(incident.stream_key))
+        for invalid in [outcome.invalid for outcome in outcomes if outcome.invalid is not None]:
+            self._invalid.labels(self._pipeline, invalid.stage).inc()
+            self._dead_letters.labels(self._pipeline).inc()
+        judged = [outcome for outcome in outcomes if outcome.verdict is not None]
+        for group, those in self._groups.told_apart(judged).items():
             counts = OutcomeCounts()
             counts.add(those)
             for label, count in counts.labels.items():

@@ -7,13 +7,13 @@ show.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from rejex_stream.operate.logs import escaped
-from rejex_stream.types import Label, Reason, Verdict
+from rejex_stream.types import Label, Outcome, Reason, Verdict
 
 __all__ = ["GroupNames", "SensorRates", "most_sensors"]
 
@@ -66,6 +66,16 @@ class GroupNames:
                 return _OTHER
             name = self._known[stream_key] = escaped(stream_key)
         return name
+
+    def told_apart(self, judged: Sequence[Outcome]) -> Mapping[str, Sequence[Outcome]]:
+        """Return outcomes with verdicts by the label's value; O(1) where nothing is grouped."""
+        if not self._grouped:
+            return {"": judged} if judged else {}
+        found: dict[str, list[Outcome]] = {}
+        for outcome in judged:
+            if outcome.verdict is not None:
+                found.setdefault(self.of(outcome.verdict.stream_key), []).append(outcome)
+        return found
 
 
 class _Counts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, deque
 from collections.abc import Sequence
+from itertools import repeat
 
 from rejex_stream.decode import Decoder
 from rejex_stream.errors import ConnectorError
@@ -56,13 +57,12 @@ class UnreadableShare:
 
     def see(self, outcomes: Sequence[Outcome]) -> None:
         """Take note of outcomes in order."""
-        self._window.extend(
-            [None if outcome.invalid is None else outcome.invalid.reason for outcome in outcomes]
-        )
-        for outcome in reversed(outcomes):
-            if outcome.invalid is not None:
-                self._newest = outcome.invalid
-                break
+        found = [outcome.invalid for outcome in outcomes]
+        if found.count(None) == len(found):
+            self._window.extend(repeat(None, len(found)))
+            return
+        self._window.extend([None if invalid is None else invalid.reason for invalid in found])
+        self._newest = next(invalid for invalid in reversed(found) if invalid is not None)
 
     def complaint(self, *, ended: bool = False) -> ConnectorError | None:
         """Return an error to raise if too many records could not be read. O(window).

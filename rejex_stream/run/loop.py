@@ -351,8 +351,13 @@ class _Loop:
         if not records and not self.ours.waiting():
             return
         by_partition: dict[tuple[str, int], list[Record]] = {}
+        last: tuple[str, int] | None = None
         for record in records:
-            by_partition.setdefault(record.position[:2], []).append(record)
+            topic, number, _ = record.position
+            if last is None or number != last[1] or topic != last[0]:
+                last = topic, number
+                into = by_partition.setdefault(last, [])
+            into.append(record)
         begun = self.clock()
         for partition, owned in self.ours.owned.items():
             batch = by_partition.get(partition, [])

@@ -30,6 +30,7 @@ from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.types import (
     Command,
     CommandReply,
+    FollowUp,
     Incident,
     IncidentState,
     Invalid,
@@ -38,7 +39,9 @@ from rejex_stream.types import (
     Reading,
     Reason,
     Record,
+    ReviewItem,
     UnreadRecord,
+    Verdict,
     in_mode,
     of_mode,
 )
@@ -100,7 +103,8 @@ class PartitionState:
         self._monitor = monitor
         self._accept_environment = accept_environment
         self._pending: Restored | None = None  # between a restore and going live
-        self._ahead: list[tuple[Record, Reading | Invalid]] = []
+        self._ahead: list[Record] = []  # taken and not judged,
+        self._items: list[Reading | Invalid] = []  # and what was read of them
         self._inputs = inputs
         self.decisions = Decisions(partition, None, inputs or ())
         self._replies: tuple[CommandReply, ...] = ()  # until the event from which they hold
@@ -122,12 +126,12 @@ class PartitionState:
     @property
     def judged_next(self) -> int:
         """Offset of the record to be judged next, as far as it is known: gaps end with it."""
-        return self._ahead[0][0].position.offset if self._ahead else self.next_offset
+        return self._ahead[0].position.offset if self._ahead else self.next_offset
 
     @property
     def taken_next(self) -> int:
         """Offset from which on records are to be taken."""
-        return self._ahead[-1][0].position.offset + 1 if self._ahead else self.next_offset
+        return self._ahead[-1].position.offset + 1 if self._ahead else self.next_offset
 
     def process(
         self, records: Sequence[Record] = (), *, replay_to: int | None = None
@@ -142,26 +146,27 @@ class PartitionState:
         ahead, outcomes = self._ahead, list[Outcome]()
         end = len(ahead)
         if replay_to is not None:
-            end = bisect_left(ahead, replay_to, key=lambda taken: taken[0].position.offset)
-        while end and (now := ahead[: self._ready(self._obey(end))]):
-            outcomes += self._judge(now, replaying=replay_to is not None)
-            del ahead[: len(now)]
-            end -= len(now)
+            end = bisect_left(ahead, replay_to, key=_offset)
+        while end and (n := self._ready(self._obey(end))):
+            outcomes += self._judge(ahead[:n], self._items[:n], replaying=replay_to is not None)
+            del ahead[:n], self._items[:n]
+            end -= n
         return outcomes
 
     def _take(self, records: Sequence[Record]) -> None:
         taken_next, decode = self.taken_next, self._decoder.decode
         if records and records[0].position.offset < taken_next:  # they come in order
             records = [record for record in records if record.position.offset >= taken_next]
-        self._ahead += [(r, decode(r) if type(r) is Record else _unread(r)) for r in records]
+        self._items += [decode(r) if type(r) is Record else _unread(r) for r in records]
+        self._ahead += records
 
     def _obey(self, end: int) -> int:
         """Obey what holds from the next record on; count those before the command after it."""
-        self._replies += self.decisions.take(self._ahead[0][0].position.offset, self._command)
+        self._replies += self.decisions.take(self._ahead[0].position.offset, self._command)
         since = self.decisions.next_since
         if since is None:
             return end
-        return bisect_left(self._ahead, since, hi=end, key=lambda taken: taken[0].position.offset)
+        return bisect_left(self._ahead, since, hi=end, key=_offset)
 
     def _command(self, command: Command) -> CommandReply | None:
         for moved in self._engine.streams_of(command):
@@ -170,32 +175,39 @@ class PartitionState:
 
     def _ready(self, end: int) -> int:
         """Count the first of those taken, up to `end`, that need not wait for a fit."""
-        found = [
-            (i, item) for i, (_, item) in enumerate(self._ahead[:end]) if isinstance(item, Reading)
-        ]
-        ready = self._engine.ready([reading for _, reading in found]) if found else 0
-        return end if ready == len(found) else found[ready][0]
+        readings = _readings(self._items[:end])
+        ready = self._engine.ready(readings) if readings else 0
+        if ready == len(readings):
+            return end
+        if len(readings) == end:
+            return ready
+        return [i for i in range(end) if type(self._items[i]) is Reading][ready]
 
     def _judge(
-        self, taken: Sequence[tuple[Record, Reading | Invalid]], *, replaying: bool
+        self, records: Sequence[Record], items: Sequence[Reading | Invalid], *, replaying: bool
     ) -> list[Outcome]:
-        items, outcomes, at = [item for _, item in taken], list[Outcome](), 0
+        outcomes, at, n = list[Outcome](), 0, len(records)
         ended: tuple[Incident, ...] = ()
-        self.parts.before([item for item in items if isinstance(item, Reading)])
-        while at < len(taken):
-            heard = self._lives.hear(items, at)
-            away = {i - at for i in heard.turned_away}
-            judged = self._judge_heard(taken[at : heard.end], away, ended, replaying=replaying)
-            outcomes += judged
-            if heard.end < len(taken):  # the next event is the one that makes the time pass
-                ended = self._ended(heard.gone, items[heard.end])
-            self._forget(heard.gone)
-            at = heard.end
+        self.parts.before(_readings(items))
+        while at < n:
+            end, turned_away, gone = self._lives.hear(items, at)
+            outcomes += self._judge_heard(
+                records[at:end],
+                items[at:end],
+                {i - at for i in turned_away},
+                ended,
+                replaying=replaying,
+            )
+            if end < n:  # the next event is the one that makes the time pass
+                ended = self._ended(gone, items[end])
+            self._forget(gone)
+            at = end
         return outcomes
 
     def _judge_heard(
         self,
-        taken: Sequence[tuple[Record, Reading | Invalid]],
+        records: Sequence[Record],
+        items: Sequence[Reading | Invalid],
         away: Collection[int],
         ended: tuple[Incident, ...],
         *,
@@ -205,29 +217,23 @@ class PartitionState:
 
         The first of them has `ended` incidents of streams that are forgotten.
         """
-        readings = [
-            item for i, (_, item) in enumerate(taken) if isinstance(item, Reading) and i not in away
-        ]
+        readings, judged, apart = _readings(items), records, dict[int, Outcome]()
+        if away or len(readings) < len(items):
+            apart = self._not_judged(records, items, away)
+            readings = _readings(item for i, item in enumerate(items) if i not in apart)
+            judged = [record for i, record in enumerate(records) if i not in apart]
         self.parts.moved(readings)
         verdicts = self._engine.process(readings) if readings else ()
-        answers = zip(readings, verdicts, strict=True)
-        observe, follow_up = self._context.observe, self._context.follow_up
+        made = map(self._context.observe, readings, verdicts)
         new = tuple.__new__  # nearly twice as fast as calling a named tuple's class
-        outcomes = []
-        for i, (record, item) in enumerate(taken):
-            if isinstance(item, Invalid):
-                outcomes.append(Outcome(record, None, item))
-            elif i in away:
-                stream_key, mode = of_mode(item.stream_key)
-                verdict = rejected(item, 0, Reason.TOO_MANY_SENSORS)
-                verdict = replace(verdict, stream_key=stream_key, mode=mode)
-                review = self._context.turned_away(item, verdict)
-                outcomes.append(Outcome(record, verdict, None, review))
-            else:
-                reading, verdict = next(answers)
-                review = observe(reading, verdict)
-                after = follow_up(verdict) if review is None else None
-                outcomes.append(new(Outcome, (record, verdict, None, review, (), (), after)))
+        outcomes = [
+            new(Outcome, (record, verdict, None, None, (), (), None))
+            if one is None
+            else _shown(record, verdict, one)
+            for record, verdict, one in zip(judged, verdicts, made, strict=True)
+        ]
+        for i, outcome in apart.items():
+            outcomes.insert(i, outcome)
         changed = {incident.position: (incident,) for incident in self._engine.take_incidents()}
         if changed:
             outcomes = [o._replace(incidents=changed.get(o.record.position, ())) for o in outcomes]
@@ -241,10 +247,29 @@ class PartitionState:
             if away:
                 known = [outcome for i, outcome in enumerate(outcomes) if i not in away]
             self._monitor.observe(known, replaying=replaying)
-        if taken:
-            self.next_offset = taken[-1][0].position.offset + 1
-            self.n_events += len(taken)
+        if records:
+            self.next_offset = records[-1].position.offset + 1
+            self.n_events += len(records)
         return outcomes
+
+    def _not_judged(
+        self,
+        records: Sequence[Record],
+        items: Sequence[Reading | Invalid],
+        away: Collection[int],
+    ) -> dict[int, Outcome]:
+        """Return the outcomes of those that the engine is not shown, by their place, in order."""
+        found = {}
+        for i, (record, item) in enumerate(zip(records, items, strict=True)):
+            if isinstance(item, Invalid):
+                found[i] = Outcome(record, None, item)
+            elif i in away:
+                stream_key, mode = of_mode(item.stream_key)
+                verdict = rejected(item, 0, Reason.TOO_MANY_SENSORS)
+                verdict = replace(verdict, stream_key=stream_key, mode=mode)
+                review = self._context.turned_away(item, verdict)
+                found[i] = Outcome(record, verdict, None, review)
+        return found
 
     def _ended(self, gone: Gone, item: object) -> tuple[Incident, ...]:
         """Return the end of each incident of the streams that an event has forgotten."""
@@ -461,6 +486,20 @@ def described(parts: Mapping[str, bytes]) -> Described | None:
         {key: len(stream.state) + len(stream.model) for key, stream in kept.streams.items()},
         kept.lives,
     )
+
+
+def _offset(record: Record) -> int:
+    return record.position.offset
+
+
+def _readings(items: Iterable[Reading | Invalid]) -> list[Reading]:
+    return [item for item in items if type(item) is Reading]
+
+
+def _shown(record: Record, verdict: Verdict, made: ReviewItem | FollowUp) -> Outcome:
+    if isinstance(made, ReviewItem):
+        return Outcome(record, verdict, review=made)
+    return Outcome(record, verdict, follow_up=made)
 
 
 def _unread(record: Record) -> Invalid:

@@ -7,7 +7,7 @@ streams stands at one offset, and the loop never waits for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from time import perf_counter
@@ -212,10 +212,10 @@ class MovedParts:
             for reading in readings:
                 self._view_first(self._begun, reading.stream_key, reading.sensor)
 
-    def moved(self, readings: Iterable[Reading]) -> None:
+    def moved(self, readings: Collection[Reading]) -> None:
         """Take note of what these have moved."""
-        for reading in readings:
-            self._streams[reading.stream_key] = self._sensors[reading.sensor] = None
+        self._streams |= dict.fromkeys([reading.stream_key for reading in readings])
+        self._sensors |= dict.fromkeys([reading.sensor for reading in readings])
 
     def before_command(self, key: str) -> None:
         """Take note that one stream is about to move, without a reading of it."""

@@ -436,16 +436,15 @@ def test_any_row_becomes_a_reading_or_an_invalid(row):
 @settings(max_examples=300, deadline=None)
 def test_the_quick_way_and_the_thorough_way_agree(tree, decoder):
     item = record(good() | tree, key=b"k", timestamp_ms=5)
-    quick = decoder._quick(item, item.value) if decoder._quick else None
+    quick = decoder._at_once([item])
     if quick is not None:
-        assert repr(quick) == repr(decoder._thorough(item, item.value))
+        assert repr(quick) == repr([decoder._thorough(item, item.value)])
 
 
 def test_the_quick_way_is_taken_for_ordinary_records():
     decoder = JsonDecoder(PLAIN)
     for value in (good(), good(temp=None), good(extra=[1, {"a": "b"}])):
-        item = record(value)
-        assert decoder._quick(item, item.value) is not None
+        assert decoder._at_once([record(value)] * 3) is not None
 
 
 @given(st.text(max_size=300) | st.binary(max_size=300) | json_values)

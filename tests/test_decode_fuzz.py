@@ -132,6 +132,63 @@ def test_whatever_a_payload_holds_it_is_a_reading_or_a_dead_letter(make):
     assert min(seen.values()) > 100, seen  # else the mutations were too weak or too strong
 
 
+READABLE = b'{"sensor":"a","ts":1,"temp":2.5,"more":{"vib":1}}'
+TOGETHER = (
+    # What is broken alone, and as many values as records together.
+    (READABLE + b" " + READABLE, b" "),
+    (READABLE + b"\n" + READABLE, b""),
+    (READABLE[:-1] + b',"x":[{}', b"{}]}", READABLE + READABLE),
+    (READABLE[:-1] + b",", READABLE[1:], READABLE + b"\n" + READABLE),
+    (READABLE[:-1] + b',"x":"}', b'{"}', READABLE + READABLE),
+    (b" " + READABLE, READABLE + b"\n", None),
+    (READABLE.replace(b",", b",\n"),),
+    (READABLE.replace(b"2.5", b"null"), READABLE.replace(b"1}", b"NaN}")),
+    (READABLE.replace(b"{", b'{"x":' + b"[" * 65 + b"]" * 65 + b",", 1),),
+    (READABLE.replace(b"{", b'{"x":' + b"[" * 60 + b"]" * 60 + b",", 1),) * 9,
+    (READABLE.replace(b'"a"', b'"' + b"a" * 257 + b'"'),),
+    (READABLE.replace(b'"a"', b'"a\\u001fb"'),),
+    (READABLE.replace(b"1,", b"9e15,"), READABLE.replace(b'"ts":1,', b"")),
+    (READABLE.replace(b'{"vib":1}', b"null"), READABLE.replace(b'{"vib":1}', b"5")),
+    (READABLE.replace(b"a", b"\xff"), READABLE.replace(b"a", "é".encode())),
+    (b"[" + READABLE + b"]", b"null", b"x"),
+)
+
+
+@pytest.mark.parametrize("together", TOGETHER)
+def test_records_decoded_at_once_become_what_each_becomes_alone(together):
+    decoder, _ = from_json()
+    values = [READABLE, *together, READABLE, *reversed(together), *[READABLE] * 200, *together]
+    records = [Record(AT._replace(offset=i), None, v, (), 5) for i, v in enumerate(values)]
+    alone = [decoder.decode(record) for record in records]
+    assert repr(decoder.decode_all(records)) == repr(alone)  # nan is not itself
+    for record, one in zip(records, alone, strict=True):
+        assert repr(decoder.decode_all([record])) == repr([one])
+
+
+def test_records_decoded_at_once_become_what_each_becomes_alone_whatever_they_hold():
+    decoder, whole = from_json()
+    chance = random.Random(20_260_102)
+    for _ in range(1_000):
+        values = [whole if chance.random() < 0.8 else mutated(chance, whole) for _ in range(6)]
+        records = [Record(AT, None, value, (), 5) for value in values]
+        alone = [decoder.decode(record) for record in records]
+        assert repr(decoder.decode_all(records)) == repr(alone)
+
+
+def test_a_name_that_is_met_again_is_checked_again_where_too_many_were(monkeypatch):
+    monkeypatch.setattr("rejex_stream.decode.json._MOST_NAMES", 3)
+    decoder = JsonDecoder(FieldMapping(["v"], sensor="s", group="g"))
+    values = [b'{"s":"s%d","g":"g%d","v":1}' % (i % 7, i % 5) for i in range(50)]
+    found = decoder.decode_all([Record(AT, None, value, (), 5) for value in values])
+    assert [(r.sensor, r.stream_key) for r in found] == [
+        (f"s{i % 7}", f"g{i % 5}") for i in range(50)
+    ]
+    for name in ("s", "g"):
+        value = values[0].replace(b'"%c0"' % ord(name), b'""')
+        (one,) = decoder.decode_all([Record(AT, None, value, (), 5)])
+        assert isinstance(one, Invalid)
+
+
 @pytest.mark.parametrize("make", [from_avro, from_json, from_csv, from_protobuf])
 def test_a_stack_that_is_nearly_full_is_no_crash(make):
     """Parsers are recursive: how deep they get depends on who called."""

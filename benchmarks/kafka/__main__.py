@@ -14,8 +14,16 @@ from importlib.metadata import version
 
 from benchmarks import harness
 from benchmarks.kafka import latency, restore, throughput
-from benchmarks.kafka.loops import WARM
-from benchmarks.kafka.setting import CLIENTS, COMMIT_S, PARTITIONS, SENSORS, broker, cores
+from benchmarks.kafka.setting import (
+    CLIENTS,
+    COMMIT_S,
+    FEW,
+    MANY,
+    PARTITIONS,
+    SENSORS,
+    broker,
+    cores,
+)
 
 PARTS_CAPTION = (
     "Whose the processor time of an event is, HBOS, µs; differences of medians, so a rough guide: "
@@ -34,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     os.sched_setaffinity(0, {first})  # the feed keeps off the worker's core
     with broker(first) as bootstrap:
         rows = throughput.throughput(bootstrap, last, n_events, repeats)
+        n_many = max(n_events, MANY.warm + 60_000)
+        many = throughput.throughput(bootstrap, last, n_many, repeats, MANY, ["HBOS"])
         waits, restored = [], []
         for client in CLIENTS:
             full = next(row[2] for row in rows if row[:2] == [client, "service, HBOS"])
@@ -51,14 +61,20 @@ def main(argv: Sequence[str] | None = None) -> None:
             (
                 f"Throughput of one worker on one core, the broker on another: {n_events:,} events "
                 f"of about 200 bytes, {PARTITIONS} partitions, {SENSORS} sensors, a commit every "
-                f"{COMMIT_S} s or 20,000 events; measured after {WARM:,} events; service with n = "
-                "2,000, refits, monitors, evidence, review records and snapshots. Median of "
-                f"{repeats}. 'Events/s' is by the clock on the wall, on a machine that others use "
-                "too; 'CPU' is of all threads and of the processes that fit, and '1 / CPU' what a "
-                "core to itself could do. 'Core had' is the share of the wall time in which the "
-                "loop was given a processor. Ratios are medians within a repeat.",
+                f"{COMMIT_S} s or 20,000 events; measured after {FEW.warm:,} events; service with "
+                f"n = {FEW.window:,}, refits, monitors, evidence, review records and snapshots. "
+                f"Median of {repeats}. 'Events/s' is by the clock on the wall, on a machine that "
+                "others use too; 'CPU' is of all threads and of the processes that fit, and "
+                "'1 / CPU' what a core to itself could do. 'Core had' is the share of the wall "
+                "time in which the loop was given a processor. Ratios are medians within a repeat.",
                 throughput.COLUMNS,
                 rows,
+            ),
+            (
+                f"The same with {MANY.sensors} sensors, so few events of each in a poll: "
+                f"{n_many:,} events, n = {MANY.window}, measured after {MANY.warm:,} events.",
+                throughput.COLUMNS,
+                many,
             ),
             (PARTS_CAPTION, throughput.PARTS, throughput.parts(rows)),
             (

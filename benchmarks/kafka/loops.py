@@ -15,14 +15,12 @@ from typing import Any
 import psutil
 from rejex_connectors.kafka import KafkaSettings
 
-from benchmarks.kafka.setting import COMMIT_S, config_file
+from benchmarks.kafka.setting import COMMIT_S, Load, config_file
 from rejex_stream.run.progress import Committed, Retrying, RunEvent
 from rejex_stream.run.settings import RunSettings
 from rejex_stream.types import Outcome, Partition
 
 COMMIT_EVENTS = RunSettings().commit_every_events
-WARM = 40_000
-"""Events until every model is fitted and the fit processes run."""
 VALUE = b"x" * 600
 HEADERS = [
     ("ce_specversion", b"1.0"),
@@ -98,17 +96,25 @@ def _open(began: float, sent: int) -> bool:
     return sent < COMMIT_EVENTS and time.perf_counter() - began < COMMIT_S
 
 
-def bare(settings: KafkaSettings, n_events: int, contract: bool, _: object = None) -> Pace:
+def bare(
+    settings: KafkaSettings, n_events: int, load: Load, contract: bool, _: object = None
+) -> Pace:
     """Consume and produce one to one with nothing but the client library.
 
     `contract`: write as many bytes and headers as a verdict has; else pass the value through.
     """
     loop = _bare_confluent if settings.client == "confluent" else _bare_python
-    return loop(settings, n_events, VALUE if contract else None, HEADERS if contract else [])
+    return loop(
+        settings, n_events, load.warm, VALUE if contract else None, HEADERS if contract else []
+    )
 
 
 def _bare_confluent(
-    settings: KafkaSettings, n_events: int, value: bytes | None, headers: list[tuple[str, bytes]]
+    settings: KafkaSettings,
+    n_events: int,
+    warm: int,
+    value: bytes | None,
+    headers: list[tuple[str, bytes]],
 ) -> Pace:
     import confluent_kafka as ck
 
@@ -139,7 +145,7 @@ def _bare_confluent(
     )
     if transactional:
         producer.init_transactions()
-    pace, done, topic = Pace(WARM), 0, settings.topics.verdicts
+    pace, done, topic = Pace(warm), 0, settings.topics.verdicts
     while done < n_events:
         if transactional:
             producer.begin_transaction()
@@ -173,7 +179,11 @@ def _bare_confluent(
 
 
 def _bare_python(
-    settings: KafkaSettings, n_events: int, value: bytes | None, headers: list[tuple[str, bytes]]
+    settings: KafkaSettings,
+    n_events: int,
+    warm: int,
+    value: bytes | None,
+    headers: list[tuple[str, bytes]],
 ) -> Pace:
     from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata
 
@@ -201,7 +211,7 @@ def _bare_python(
     )
     if transactional:
         producer.init_transactions()
-    pace, done, topic = Pace(WARM), 0, settings.topics.verdicts
+    pace, done, topic = Pace(warm), 0, settings.topics.verdicts
     while done < n_events:
         if transactional:
             producer.begin_transaction()
@@ -233,8 +243,10 @@ def _bare_python(
 class Watch:
     """Counts commits of a run, and ends it after so many events."""
 
-    def __init__(self, n_events: int, on_commit: Callable[[int], object] | None = None) -> None:
-        self.pace = Pace(WARM)
+    def __init__(
+        self, n_events: int, on_commit: Callable[[int], object] | None = None, warm: int = 0
+    ) -> None:
+        self.pace = Pace(warm)
         self.stop = threading.Event()
         self._on_commit = on_commit
         self._left = n_events
@@ -257,12 +269,14 @@ class Watch:
                 self.stop.set()
 
 
-def service(settings: KafkaSettings, n_events: int, detector: str, _: object = None) -> Pace:
+def service(
+    settings: KafkaSettings, n_events: int, load: Load, detector: str, _: object = None
+) -> Pace:
     """Run the service as ``rejex-stream run`` does."""
     from rejex_stream.config import load_config
     from rejex_stream.config.assembly import run_pipeline
 
-    watch = Watch(n_events)
-    with config_file(settings, detector) as path:
+    watch = Watch(n_events, warm=load.warm)
+    with config_file(settings, detector, window=load.window) as path:
         run_pipeline(load_config(path), observers=[watch], stop=watch.stop)
     return watch.pace

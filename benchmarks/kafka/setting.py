@@ -11,7 +11,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rejex_connectors.kafka import KafkaSettings, KafkaTopics
 from rejex_connectors.kafka.topics import create_topics, plan_topics
@@ -19,6 +19,20 @@ from rejex_connectors.kafka.topics import create_topics, plan_topics
 CLIENTS = ("kafka-python", "confluent")
 PARTITIONS = 4
 SENSORS = 8
+
+
+class Load(NamedTuple):
+    """Whose events they are, the window, and after how many events it is measured.
+
+    By then every model is fitted and the fit processes run.
+    """
+
+    sensors: int = SENSORS
+    window: int = 2_000
+    warm: int = 40_000
+
+
+FEW, MANY = Load(), Load(200, 200, 100_000)
 COMMIT_S = 0.5
 CHANNELS = ("temperature", "vibration", "power")
 DETECTORS = {

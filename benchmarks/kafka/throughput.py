@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import harness
 from benchmarks.kafka.loops import Pace, bare, service
-from benchmarks.kafka.setting import CLIENTS, DETECTORS, Pinned, fill, settings_of
+from benchmarks.kafka.setting import CLIENTS, DETECTORS, FEW, Load, Pinned, fill, settings_of
 
 PASS_THROUGH = "bare, transactions, value passed through"
 SAME_BYTES = "bare, transactions, a verdict's bytes and headers"
@@ -25,16 +26,23 @@ COLUMNS = [
 ]
 
 
-def throughput(bootstrap: str, core: int, n_events: int, repeats: int) -> list[list[Any]]:
+def throughput(
+    bootstrap: str,
+    core: int,
+    n_events: int,
+    repeats: int,
+    load: Load = FEW,
+    detectors: Sequence[str] = tuple(DETECTORS),
+) -> list[list[Any]]:
     """Return a row per client and loop; ratios are medians of those within a repeat."""
     topic = settings_of(bootstrap).topics.input[0]
-    fill(bootstrap, topic, n_events)
+    fill(bootstrap, topic, n_events, load.sensors)
     loops: dict[str, tuple[Any, Any, str]] = {
         "bare, plain, value passed through": (bare, False, "at_least_once"),
         PASS_THROUGH: (bare, False, "exactly_once"),
         SAME_BYTES: (bare, True, "exactly_once"),
     }
-    for detector in DETECTORS:
+    for detector in detectors:
         loops[f"service, {detector}"] = (service, detector, "exactly_once")
     rows: list[list[Any]] = []
     paces: dict[tuple[str, str], list[Pace]] = {}
@@ -42,7 +50,7 @@ def throughput(bootstrap: str, core: int, n_events: int, repeats: int) -> list[l
         for client in CLIENTS:
             for name, (loop, what, delivery) in loops.items():
                 settings = settings_of(bootstrap, client, topic=topic, delivery=delivery)
-                pace = Pinned(core, loop, settings, n_events, what).result()
+                pace = Pinned(core, loop, settings, n_events, load, what).result()
                 paces.setdefault((client, name), []).append(pace)
                 print(f"{client}: {name}: {pace.per_s:,.0f}/s, {pace.cpu_us:.1f} µs", flush=True)
     for (client, name), taken in paces.items():

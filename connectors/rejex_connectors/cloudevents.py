@@ -66,7 +66,7 @@ class EventHeaders:
     """
 
     def __init__(self, event_type: str, pipeline: str, pipeline_version: str) -> None:
-        self._suffix = f"@{pipeline_version}".encode()
+        self._version = f"@{pipeline_version}"
         self._fixed: Headers = [
             ("ce_specversion", b"1.0"),
             ("ce_type", event_type.encode()),
@@ -78,7 +78,7 @@ class EventHeaders:
         """Return the headers of what is told from others by an id of its own, and has no time."""
         return [
             *self._fixed,
-            ("ce_id", id_.encode("utf-8", "replace") + self._suffix),
+            ("ce_id", f"{id_}{self._version}".encode("utf-8", "replace")),
             ("ce_subject", subject.encode("utf-8", "replace")),
         ]
 
@@ -91,11 +91,11 @@ class EventHeaders:
     ) -> Headers:
         """Return the headers for one event; of trace headers, the first of each kind is kept."""
         topic, partition, offset = position
-        minutes, ms = divmod(event_time_ms, 60_000)
+        minute, ms = divmod(event_time_ms, 60_000)
         headers = [
             *self._fixed,
-            ("ce_id", b"%b-%d-%d%b" % (topic.encode(), partition, offset, self._suffix)),
-            ("ce_time", b"%b%02d.%03dZ" % (_minute(minutes), ms // 1000, ms % 1000)),
+            ("ce_id", f"{topic}-{partition}-{offset}{self._version}".encode()),
+            ("ce_time", _minute(minute) + _SECONDS[ms // 1000] + _MILLISECONDS[ms % 1000]),
             ("ce_subject", subject.encode("utf-8", "replace")),
         ]
         if original:
@@ -105,6 +105,14 @@ class EventHeaders:
                     kept.setdefault(name, value)
             headers += kept.items()
         return headers
+
+    def like(self, headers: Headers) -> Headers:
+        """Return the headers of one event as of this kind, which were made as of another."""
+        return [*self._fixed, *headers[len(self._fixed) :]]
+
+
+_SECONDS = [b"%02d." % s for s in range(60)]
+_MILLISECONDS = [b"%03dZ" % ms for ms in range(1000)]
 
 
 @lru_cache(maxsize=1024)

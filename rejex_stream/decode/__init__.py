@@ -7,13 +7,21 @@ sentence what is wrong. Where the quick way succeeds both give the same reading,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from rejex_stream.decode.csv import CsvDecoder, parse_csv_header
 from rejex_stream.decode.json import JsonDecoder
 from rejex_stream.types import Invalid, Reading, Record
 
-__all__ = ["CsvDecoder", "DecidingDecoder", "Decoder", "JsonDecoder", "parse_csv_header"]
+__all__ = [
+    "CsvDecoder",
+    "DecidingDecoder",
+    "Decoder",
+    "JsonDecoder",
+    "decode_all",
+    "parse_csv_header",
+]
 
 
 class Decoder(Protocol):
@@ -27,6 +35,15 @@ class Decoder(Protocol):
     def decode(self, record: Record) -> Reading | Invalid:
         """Decode one record; never raises on what the record holds."""
         ...
+
+
+def decode_all(decoder: Decoder, records: Sequence[Record]) -> list[Reading | Invalid]:
+    """Decode records in order, at once where the decoder can."""
+    at_once = getattr(decoder, "decode_all", None)  # decoders of one's own need not know
+    if at_once is None:
+        return [decoder.decode(record) for record in records]
+    found: list[Reading | Invalid] = at_once(records)
+    return found
 
 
 @runtime_checkable

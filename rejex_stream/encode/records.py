@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import starmap
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -98,7 +99,7 @@ class LeanVerdictRecord(msgspec.Struct, frozen=True, gc=False):
     severity: float | None
 
 
-class ContextRecord(msgspec.Struct, frozen=True, kw_only=True):
+class ContextRecord(msgspec.Struct, frozen=True, gc=False):
     """One earlier or later event of the same sensor, on the wire."""
 
     event_time_ms: int
@@ -276,8 +277,11 @@ def _refuse_lean(line: bytes) -> None:
     )
 
 
-def encode_review(item: ReviewItem) -> bytes:
-    """Encode a review item as one line of JSON, without the newline."""
+def encode_review(item: ReviewItem, verdict: bytes | None = None) -> bytes:
+    """Encode a review item as one line of JSON, without the newline.
+
+    `verdict` is what :func:`encode_verdict` made of the item's, where that is at hand.
+    """
     return _encode(
         {
             "id": str(item.verdict.position),
@@ -285,7 +289,7 @@ def encode_review(item: ReviewItem) -> bytes:
             "why": item.why,
             "channels": item.channels,
             "values": item.values,
-            "verdict": msgspec.Raw(encode_verdict(item.verdict)),
+            "verdict": msgspec.Raw(verdict or encode_verdict(item.verdict)),
             "context": _context_records(item.context),
             "drawn": item.drawn,
         }
@@ -384,10 +388,7 @@ def _require_known(
 
 
 def _context_records(points: Sequence[ContextPoint]) -> tuple[ContextRecord, ...]:
-    return tuple(
-        ContextRecord(event_time_ms=time_ms, values=values, score=score, label=label)
-        for time_ms, values, score, label in points
-    )
+    return tuple(starmap(ContextRecord, points))
 
 
 def _context_points(records: Sequence[ContextRecord]) -> tuple[ContextPoint, ...]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from rejex_stream.decode import DecidingDecoder, Decoder
+from rejex_stream.decode import DecidingDecoder, Decoder, decode_all
 from rejex_stream.engine.checkpoint import seal, split_parts, unseal
 from rejex_stream.engine.engine import Origin, Restored, origin
 from rejex_stream.engine.lives import Gone, Limits, Lives
@@ -154,10 +154,11 @@ class PartitionState:
         return outcomes
 
     def _take(self, records: Sequence[Record]) -> None:
-        taken_next, decode = self.taken_next, self._decoder.decode
+        taken_next = self.taken_next
         if records and records[0].position.offset < taken_next:  # they come in order
             records = [record for record in records if record.position.offset >= taken_next]
-        self._items += [decode(r) if type(r) is Record else _unread(r) for r in records]
+        found = iter(decode_all(self._decoder, [r for r in records if type(r) is Record]))
+        self._items += [next(found) if type(r) is Record else _unread(r) for r in records]
         self._ahead += records
 
     def _obey(self, end: int) -> int:

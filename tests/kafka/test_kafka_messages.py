@@ -77,6 +77,59 @@ def test_a_rejected_event_goes_to_review_as_well():
     assert decode_review(second.value) == item
 
 
+def test_bytes_and_headers_are_those_that_were_always_written():
+    told = msgspec.structs.replace(verdict(label=Label.REJECTED), score=0.5)
+    points = (ContextPoint(1, (20.5, None), 0.25, Label.NORMAL), ContextPoint(2, (1.0,), None, "x"))
+    item = ReviewItem(verdict=told, channels=("t", "p"), values=(20.5, None), context=points)
+    _, review = MESSAGES.of([Outcome(record(), told, review=item)])
+    start, _, rest = review.value.partition(b'"verdict":')
+    assert start == (
+        b'{"id":"in-5-42","schema_version":1,"why":"rejected","channels":["t","p"],'
+        b'"values":[20.5,null],'
+    )
+    written, _, rest = rest.partition(b',"context":')
+    assert written.startswith(
+        b'{"id":"in-5-42","topic":"in","partition":5,"offset":42,"stream_key":"pump",'
+        b'"sensor":"pump","event_time_ms":1700000000042,"seq":0,"label":"rejected",'
+        b'"reason":"ambiguous","score":0.5,"rank":null,"ties":0,'
+    )
+    context = (
+        b'[{"event_time_ms":1,"values":[20.5,null],"score":0.25,"label":"normal"},'
+        b'{"event_time_ms":2,"values":[1.0],"score":null,"label":"x"}]'
+    )
+    assert rest == context + b',"drawn":null}'
+    assert review.headers == [
+        ("ce_specversion", b"1.0"),
+        ("ce_type", b"io.rejex.review.v1"),
+        ("ce_source", b"/rejex-stream/turbine"),
+        ("content-type", b"application/json"),
+        ("ce_id", b"in-5-42@3"),
+        ("ce_time", b"2023-11-14T22:13:20.042Z"),
+        ("ce_subject", b"pump"),
+    ]
+    after = FollowUp(
+        position=POSITION, of=POSITION._replace(offset=40), stream_key="pump", sensor="pump",
+        channels=("t", "p"), points=points, n_since=2,
+    )  # fmt: skip
+    _, followed = MESSAGES.of([Outcome(record(), verdict(), follow_up=after)])
+    assert followed.value == (
+        b'{"id":"in-5-42","topic":"in","partition":5,"offset":42,"schema_version":1,'
+        b'"follows":"in-5-40","follows_offset":40,"stream_key":"pump","sensor":"pump",'
+        b'"channels":["t","p"],"points":' + context + b',"n_since":2,"last":false}'
+    )
+
+
+@pytest.mark.parametrize("form", ["full", "lean"])
+def test_an_item_holds_its_own_verdict_in_full_whatever_is_written_beside_it(form):
+    other = msgspec.structs.replace(verdict(label=Label.REJECTED), score=0.5)
+    messages = OutcomeMessages(SETTINGS.replace(form=form), lambda _: 4)
+    item = ReviewItem(verdict=other, channels=("t",), values=(1.0,))
+    told, equal = verdict(label=Label.REJECTED), msgspec.structs.replace(other)
+    for beside in (told, other, equal):
+        _, review = messages.of([Outcome(record(), beside, review=item)])
+        assert decode_review(review.value) == item
+
+
 def test_what_came_after_goes_where_the_item_went_and_fits():
     point = ContextPoint(5, (1.0,), 0.5, Label.NORMAL)
     after = FollowUp(

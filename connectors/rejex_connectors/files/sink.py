@@ -164,16 +164,18 @@ def lines_of(
 
     Without `review` nothing is encoded for reviewers, whose items are the longest lines.
     """
-    encode_verdict = verdict_encoder(form)
+    encode_verdict, full = verdict_encoder(form), form == "full"
     for record, verdict, invalid, item, incidents, replies, after in outcomes:
         for reply in replies:
             yield "incidents", encode_reply(record.position, reply)
+        line = None
         if verdict is not None:
-            yield "verdicts", encode_verdict(verdict)
+            line = encode_verdict(verdict)
+            yield "verdicts", line
         elif invalid is not None:
             yield "deadletter", encode_dead_letter(record, invalid)
         if item is not None and review:
-            yield "review", encode_review(item)
+            yield "review", encode_review(item, line if full and item.verdict is verdict else None)
         elif after is not None and review:
             yield "review", encode_follow_up(after)
         for incident in incidents:

@@ -41,7 +41,6 @@ from rejex_stream.types import (
     Record,
     ReviewItem,
     UnreadRecord,
-    Verdict,
 )
 
 if TYPE_CHECKING:
@@ -91,6 +90,7 @@ class OutcomeMessages:
         event_type = LEAN_VERDICT_TYPE if settings.form == "lean" else VERDICT_TYPE
         self._verdict_headers = EventHeaders(event_type, settings.pipeline, version)
         self._encode_verdict = verdict_encoder(settings.form)
+        self._is_full = settings.form == "full"
         self._review_headers = EventHeaders(REVIEW_TYPE, settings.pipeline, version)
         self._follow_up_headers = EventHeaders(FOLLOW_UP_TYPE, settings.pipeline, version)
         self._incident_headers = EventHeaders(INCIDENT_TYPE, settings.pipeline, version)
@@ -100,7 +100,7 @@ class OutcomeMessages:
         """Yield the messages of `outcomes`, in order."""
         limit = self._limit - _RECORD_OVERHEAD
         headers_of, topic, n = self._verdict_headers.of, self._verdicts, self._n_verdicts
-        encode_verdict = self._encode_verdict
+        encode_verdict, full = self._encode_verdict, self._is_full
         new = tuple.__new__  # nearly twice as fast as calling a named tuple's class
         for record, verdict, invalid, review, incidents, replies, after in outcomes:
             for reply in replies:
@@ -113,13 +113,13 @@ class OutcomeMessages:
             position, key, _, original, _ = record
             headers = headers_of(position, verdict.sensor, verdict.event_time_ms, original)
             message = new(Message, (topic, position[1] % n, key, value, headers))
-            # Rarely is it worth while to measure it well.
-            if len(value) + (len(key) if key else 0) + 2048 > limit and _size(message) > limit:
+            if _is_above(limit, message):
                 yield self._dead(record, _unsendable(position, "verdict", _size(message)))
             else:
                 yield message
                 if review is not None:
-                    yield self._reviewed(record, verdict, review, limit)
+                    line = value if full and review.verdict is verdict else None
+                    yield self._reviewed(record, review, line, headers, limit)
                 elif after is not None:
                     yield self._followed(record, after, limit)
             for incident in incidents:
@@ -133,7 +133,7 @@ class OutcomeMessages:
         to = position.partition % self._n_incidents
         while True:
             message = Message(self._incidents, to, key, encode_reply(position, reply), headers)
-            if _size(message) <= limit or not reply.said:
+            if not (_is_above(limit, message) and reply.said):
                 return message
             half = reply.said[: len(reply.said) // 2]
             reply = msgspec.structs.replace(reply, said=half)
@@ -152,7 +152,7 @@ class OutcomeMessages:
         while True:
             value = encode_incident(incident)
             message = Message(self._incidents, to, record.key, value, headers)
-            if _size(message) <= limit:
+            if not _is_above(limit, message):
                 return message
             if not incident.channels and not incident.sensors:
                 what = _unsendable(position, "incident", _size(message))
@@ -164,17 +164,24 @@ class OutcomeMessages:
             )
 
     def _reviewed(
-        self, record: Record, verdict: Verdict, review: ReviewItem, limit: int
+        self,
+        record: Record,
+        review: ReviewItem,
+        verdict: bytes | None,
+        headers: list[tuple[str, bytes]],
+        limit: int,
     ) -> Message:
-        """Return the review record; where it is too large, its oldest context goes first."""
+        """Return the review record; where it is too large, its oldest context goes first.
+
+        `verdict` is its verdict, encoded, if it is; `headers` are that one's.
+        """
         position = record.position
-        headers = self._review_headers.of(
-            position, verdict.sensor, verdict.event_time_ms, record.headers
-        )
+        headers = self._review_headers.like(headers)
         partition = position.partition % self._n_review
         while True:
-            message = Message(self._review, partition, record.key, encode_review(review), headers)
-            if _size(message) <= limit:
+            value = encode_review(review, verdict)
+            message = Message(self._review, partition, record.key, value, headers)
+            if not _is_above(limit, message):
                 return message
             if not review.context:
                 return self._dead(record, _unsendable(position, "review record", _size(message)))
@@ -193,7 +200,7 @@ class OutcomeMessages:
         partition = position.partition % self._n_review
         while True:
             message = Message(self._review, partition, record.key, encode_follow_up(after), headers)
-            if _size(message) <= limit:
+            if not _is_above(limit, message):
                 return message
             if not after.points:
                 return self._dead(record, _unsendable(position, "follow-up", _size(message)))
@@ -288,6 +295,12 @@ def split_headers(headers: Headers) -> DeadHeaders:
 def _unsendable(position: Position, what: str, size: int) -> Invalid:
     reason = f"its {what} would be {size} bytes, more than kafka.max_message_bytes"
     return Invalid(position, "encode", reason)
+
+
+def _is_above(limit: int, message: Message) -> bool:
+    # Rarely is it worth while to measure the headers well: ours are never longer than this.
+    rough = len(message.value or b"") + len(message.key or b"") + 2048
+    return rough > limit and _size(message) > limit
 
 
 def _size(message: Message) -> int:

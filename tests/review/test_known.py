@@ -549,6 +549,7 @@ def as_drawn(folder, verdicts, wanted):
         at_ms = verdict.event_time_ms
         reading = Reading(verdict.stream_key, verdict.sensor, at_ms, (flow,), verdict.position)
         one = items.observe(reading, verdict)
+        one = one if hasattr(one, "verdict") else None  # not what came after one
         if verdict.position == wanted.position:
             found = one
         elif found is not None and len(after) < 32:

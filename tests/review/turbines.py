@@ -115,7 +115,8 @@ def simulate(
             verdict = out[0]
             assert verdict is not None
             verdicts.append(verdict)
-            item = review.observe(reading, verdict)
+            made = review.observe(reading, verdict)
+            item = made if hasattr(made, "verdict") else None  # not what came after one
             if item is not None:
                 items.append(item)
     order = lambda v: (v.event_time_ms, v.position)  # noqa: E731

@@ -73,6 +73,10 @@ class ScoreWindow:
         self._parts, self._maxes = self._sorted._lists, self._sorted._maxes
         self._parts[:] = [array("d", part) for part in self._parts]
 
+    def __reduce__(self) -> tuple[type[ScoreWindow], tuple[int, Sequence[float]]]:
+        # A copy of a sorted list has parts of its own.
+        return ScoreWindow, (self.capacity, self.scores())
+
     def __len__(self) -> int:
         return len(self._ring)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 import random
 
 import pytest
@@ -68,3 +70,15 @@ def test_bad_arguments_are_refused():
         ScoreWindow(1)
     with pytest.raises(ConfigError, match="no order statistic 3"):
         ScoreWindow(4, [1.0, 2.0]).order_statistic(3)
+
+
+def test_a_copy_goes_on_by_itself():
+    window = ScoreWindow(3, [0.3, 0.1])
+    copies = [copy.deepcopy(window), pickle.loads(pickle.dumps(window))]
+    window.push(0.9)
+    for made in copies:
+        assert made.scores() == [0.3, 0.1]
+        assert [made.push(score) for score in (0.2, 0.5)] == [None, 0.3]
+        assert made.rank(0.5) == (2, 3)
+        made.check_invariants()
+    assert window.scores() == [0.3, 0.1, 0.9]

@@ -34,7 +34,7 @@ from rejex_stream.review.queue.report import agreement, report
 from rejex_stream.review.queue.store import ReviewStore, rebuild, state_hash
 from rejex_stream.run.audit_draw import AuditDraw
 from rejex_stream.run.review_items import ReviewItems
-from rejex_stream.types import Label, Learned, Position, Reading
+from rejex_stream.types import Label, Learned, Position, Reading, ReviewItem
 from tests.pump import pump_toml
 from tests.review.console_server import running
 from tests.review.desk import counts, sees
@@ -549,7 +549,7 @@ def as_drawn(folder, verdicts, wanted):
         at_ms = verdict.event_time_ms
         reading = Reading(verdict.stream_key, verdict.sensor, at_ms, (flow,), verdict.position)
         one = items.observe(reading, verdict)
-        one = one if hasattr(one, "verdict") else None  # not what came after one
+        one = one if isinstance(one, ReviewItem) else None  # not what came after one
         if verdict.position == wanted.position:
             found = one
         elif found is not None and len(after) < 32:

@@ -116,7 +116,7 @@ def simulate(
             assert verdict is not None
             verdicts.append(verdict)
             made = review.observe(reading, verdict)
-            item = made if hasattr(made, "verdict") else None  # not what came after one
+            item = made if isinstance(made, ReviewItem) else None  # not what came after one
             if item is not None:
                 items.append(item)
     order = lambda v: (v.event_time_ms, v.position)  # noqa: E731

@@ -314,3 +314,27 @@ def test_any_headers_come_back(headers):
         [Outcome(record(b"x", headers=pairs), invalid=Invalid(POSITION, "decode", "because"))]
     )
     assert tuple(split_headers(message.headers).original) == pairs
+
+
+# What lies on the edge of the limit: each byte of a value, and headers as long as they can be.
+@pytest.mark.parametrize("size", range(LIMIT - 4_400, LIMIT - 400, 37))
+def test_every_message_fits_whatever_its_headers_take(size):
+    sensor, trace = "\U0001f300" * 256, (("traceparent", b"t" * 512), ("tracestate", b"s" * 512))
+    judged = verdict(sensor, Label.REJECTED)
+    points = (ContextPoint(1, (), None, Label.NORMAL),)
+    item = ReviewItem(
+        verdict=judged, channels=(), values=(), context=points, why="x" * max(0, size - 4_000)
+    )
+    follow_up = FollowUp(
+        position=POSITION, of=POSITION, stream_key="s", sensor=sensor, channels=("c" * size,),
+        points=points, n_since=1,
+    )  # fmt: skip
+    reply = CommandReply(command="c" * 1_200, accepted=True, said="y" * size)
+    key = b"k" * (size // 2)
+    outcomes = [
+        Outcome(record(key=key, headers=trace), judged, review=item),
+        Outcome(record(headers=trace), judged, follow_up=follow_up, replies=(reply,)),
+    ]
+    made = list(MESSAGES.of(outcomes))
+    assert len(made) in (4, 5)  # a verdict that cannot be sent has no item
+    assert max(map(_size, made)) <= LIMIT - 100

@@ -298,9 +298,10 @@ def _unsendable(position: Position, what: str, size: int) -> Invalid:
 
 
 def _is_above(limit: int, message: Message) -> bool:
-    # Rarely is it worth while to measure the headers well: ours are never longer than this.
-    rough = len(message.value or b"") + len(message.key or b"") + 2048
-    return rough > limit and _size(message) > limit
+    # Rarely is it worth while to measure the names of headers well: ours are shorter than that.
+    most = len(message.value or b"") + len(message.key or b"") + 64 * len(message.headers)
+    most += sum([len(value) for _, value in message.headers])
+    return most > limit and _size(message) > limit
 
 
 def _size(message: Message) -> int:

@@ -14,7 +14,7 @@ from rejex_stream.monitor.drift import DriftDetector, DriftState
 from rejex_stream.monitor.ranks import RankMonitors, RankState
 from rejex_stream.monitor.status import MonitorStatus, Unranked, summarise
 from rejex_stream.monitor.theory import RankLaw, Theory, randomised_rank, rank_law, theory_of
-from rejex_stream.outcomes import is_ranked
+from rejex_stream.outcomes import is_ranked, policy_band
 from rejex_stream.settings import Section
 from rejex_stream.types import Reason, Status, Verdict
 
@@ -195,9 +195,7 @@ class StreamMonitor:
         Never raises, whatever the verdict holds. Verdicts must come in stream order.
         """
         rank, n, r = verdict.rank, verdict.window_len, verdict.n_anomalies
-        lower, upper = verdict.policy_lower, verdict.policy_upper
-        if lower is None:
-            lower, upper = verdict.band_lower, verdict.band_upper
+        lower, upper = policy_band(verdict)
         alarms = NO_ALARMS
         if self._counts_reviews:
             alarms = self.ranks.count_review(verdict)

@@ -9,6 +9,7 @@ import math
 import operator
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
 from typing import SupportsFloat
 
 from rejex_stream.errors import ConfigError
@@ -31,6 +32,7 @@ _MOST_TOLERANCE = 1e9
 _MOST_WINDOW = 10**15
 
 
+@lru_cache(maxsize=256)  # a pipeline has a few, and a filling window asks for them at every event
 def decimal(value: float) -> Fraction:
     """Return `value` as the shortest decimal that prints like it, exactly.
 

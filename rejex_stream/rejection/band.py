@@ -32,8 +32,10 @@ from rejex_stream.rejection.arguments import (
     round_up,
 )
 from rejex_stream.rejection.exceed import (
+    DEEPEST,
     Stability,
     anomaly_count,
+    anomaly_is_deep,
     checked_count,
     log_p_anomaly,
     log_p_normal,
@@ -69,6 +71,7 @@ TOLERANCE = 32.0
 """T of the paper, where neither a tolerance nor a rate is given."""
 
 _FAR = 1 << 40  # an end for searches that have none
+_CLEAR = math.log(0.4)  # a tail below this is the smaller of the two
 # By cell, see `rank_edges`: the rule "rejected iff k_lo <= K <= k_hi, else anomaly iff K > n - r".
 _LABELS = (Label.NORMAL, Label.REJECTED, Label.REJECTED, Label.ANOMALY)
 
@@ -299,11 +302,18 @@ def max_tolerance(n: int, contamination: float) -> float:
     16.06
     """
     r = checked_count(n, contamination)
-    return min(_flip_tolerance(n, n, r), _flip_tolerance(0, n, r))
+    top = _flip_tolerance(n, n, r)
+    if top < DEEPEST and anomaly_is_deep(0, n, r):
+        return top
+    return min(top, _flip_tolerance(0, n, r))
 
 
 def _flip_tolerance(rank: int, n: int, r: int) -> float:
-    """Return the tolerance from which on a rank is rejected."""
+    """Return the tolerance from which on a rank is rejected: that of the smaller tail."""
+    log_p1 = log_p_anomaly(rank, n, r) if rank <= n - r else log_p_normal(rank, n, r)
+    # The other one is the larger, and next to it near 1/2 only.
+    if log_p1 < _CLEAR:
+        return -log_p1
     return -min(log_p_anomaly(rank, n, r), log_p_normal(rank, n, r))
 
 
@@ -437,14 +447,16 @@ def _easiest(n: int, r: int, width: int) -> tuple[int, float, float]:
     def distance(rank: int) -> float:
         return _flip_tolerance(rank, n, r) if 0 <= rank <= n else math.inf
 
-    # Slide an interval of `width` ranks to where its two ends are equally far from flipping.
-    low, high = 0, n + 1 - width
-    while low < high:
-        middle = (low + high) // 2
-        if distance(middle) > distance(middle + width):
-            low = middle + 1
-        else:
-            high = middle
+    # Slide an interval of `width` ranks to where its two ends are equally far from flipping. On the
+    # scale of asin(√p), where a share's variance is the same everywhere (F. Anscombe: Biometrika
+    # 35, 1948), it lies evenly around the threshold: a guess that is right to a rank or two.
+    middle = math.asin(math.sqrt((n - r + 1) / (n + 2)))
+    half = math.asin(min(1.0, width / ((n + 2) * math.sin(2 * middle)))) / 2
+    low = _first(
+        lambda rank: distance(rank) <= distance(rank + width),
+        guess=round((n + 2) * math.sin(max(0.0, middle - half)) ** 2 - 1),
+        last=n + 1 - width,
+    )
     inside = max(distance(low), distance(low + width - 1), math.log(2))
     return low, inside, min(distance(low - 1), distance(low + width))
 

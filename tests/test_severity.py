@@ -146,6 +146,15 @@ def test_a_tail_orders_what_shares_a_p_value_and_is_never_above_it(scores, probe
         assert exact - 1e-6 < tail(score) <= exact, "the statement of the p-value holds as it is"
 
 
+@settings(max_examples=300, deadline=None)
+@given(st.lists(any_score, min_size=2, max_size=40), st.lists(any_score, min_size=2, max_size=8))
+def test_many_severities_at_once_are_those_of_one_by_one(scores, probes):
+    if (tail := Tail.of(scores)) is None:
+        return
+    probes = [*probes, *scores, math.nextafter(max(scores), 1.7976931348623157e308), -1e308, -0.0]
+    assert tail.each(probes) == [tail(probe) for probe in probes]
+
+
 def test_between_two_reference_scores_a_tail_is_a_straight_line_a_millionth_of_the_step_long():
     tail = Tail([0.0, 1.0, 1.0, 2.0, 4.0, 1.0])
     low, high = tail(2.0), tail(4.0)

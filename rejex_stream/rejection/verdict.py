@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -261,9 +262,14 @@ class Judge:
             window, ranks = ahead, ahead.ranks
         else:
             ranks = map(window.rank, scores)  # of each when its turn has come
+        severe: Iterable[float | None] = repeat(None, len(scores))
+        if (tail := self.tail) is not None:
+            severe = map(tail, scores) if ahead is None else tail.each(scores)
         push, by_mid_rank = window.push, policy.ties == "mid"
-        tail, n_judged = self.tail, len(which)
-        for i, score, (below, at_or_below) in zip(which, scores, ranks, strict=True):
+        n_judged = len(which)
+        for i, score, (below, at_or_below), rarity in zip(
+            which, scores, ranks, severe, strict=True
+        ):
             key, sensor, time_ms, _, position = reading = readings[i]
             if score - score != 0.0:
                 verdict = rejected(reading, seq + i, Reason.UNSCORABLE, n, epoch)
@@ -348,7 +354,7 @@ class Judge:
                     withheld,
                     band.lower if governed else None,
                     band.upper if governed else None,
-                    None if self._constant else rare if tail is None else tail(score),
+                    None if self._constant else rare if tail is None else rarity,
                     status,
                     held,
                     planned,

@@ -19,6 +19,7 @@ from rejex_stream.encode.records import (
     Form,
     LeanVerdictRecord,
     ReviewRecord,
+    VerdictEncoder,
     VerdictRecord,
     decode_dead_letter,
     decode_review,
@@ -29,7 +30,6 @@ from rejex_stream.encode.records import (
     encode_lean_verdict,
     encode_review,
     encode_verdict,
-    verdict_encoder,
 )
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "LeanVerdictRecord",
     "ReplyRecord",
     "ReviewRecord",
+    "VerdictEncoder",
     "VerdictRecord",
     "decode_command",
     "decode_dead_letter",
@@ -55,5 +56,4 @@ __all__ = [
     "encode_reply",
     "encode_review",
     "encode_verdict",
-    "verdict_encoder",
 ]

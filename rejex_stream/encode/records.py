@@ -6,7 +6,7 @@ same in parts. Field order is stable. NaN and infinity do not exist in JSON: the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import starmap
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -33,6 +33,7 @@ __all__ = [
     "Form",
     "LeanVerdictRecord",
     "ReviewRecord",
+    "VerdictEncoder",
     "VerdictRecord",
     "decode_dead_letter",
     "decode_review",
@@ -43,7 +44,6 @@ __all__ = [
     "encode_lean_verdict",
     "encode_review",
     "encode_verdict",
-    "verdict_encoder",
 ]
 
 Form: TypeAlias = Literal["full", "lean"]
@@ -245,9 +245,40 @@ def encode_lean_verdict(verdict: Verdict) -> bytes:
     )
 
 
-def verdict_encoder(form: Form) -> Callable[[Verdict], bytes]:
-    """Return what encodes verdicts in a form."""
-    return encode_lean_verdict if form == "lean" else encode_verdict
+class VerdictEncoder:
+    """Encodes verdicts in a form, and review items, whose verdict is mostly the one before.
+
+    Examples
+    --------
+    >>> verdict = Verdict(position=Position("water", 0, 7), stream_key="m", sensor="m", seq=7,
+    ...     event_time_ms=5, label=Label.REJECTED)
+    >>> item = ReviewItem(verdict=verdict, channels=(), values=(), context=(), why="ambiguous")
+    >>> for form in ("full", "lean"):
+    ...     encoder = VerdictEncoder(form)
+    ...     line = encoder.verdict(verdict)
+    ...     print(line[9:23], encoder.review(item) == encode_review(item))
+    b'ter-0-7","topi' True
+    b'ter-0-7","stre' True
+    """
+
+    __slots__ = ("_encode", "_form", "_last", "_line")
+
+    def __init__(self, form: Form) -> None:
+        self._form: Form = form
+        self._encode = encode_lean_verdict if form == "lean" else encode_verdict
+        self._last: Verdict | None = None
+        self._line = b""
+
+    def verdict(self, verdict: Verdict) -> bytes:
+        """Return a verdict as one line of JSON, without the newline."""
+        self._last = verdict
+        self._line = line = self._encode(verdict)
+        return line
+
+    def review(self, item: ReviewItem) -> bytes:
+        """Return a review item as :func:`encode_review` does: in full, whatever the form."""
+        is_there = self._form == "full" and item.verdict is self._last
+        return encode_review(item, self._line if is_there else None)
 
 
 def decode_verdict(line: bytes) -> Verdict:

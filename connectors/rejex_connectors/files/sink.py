@@ -12,12 +12,11 @@ from rejex_connectors.durable import sync_folder
 from rejex_connectors.files.state import CommitState, lock_folder, read_commit
 from rejex_stream.encode import (
     Form,
+    VerdictEncoder,
     encode_dead_letter,
     encode_follow_up,
     encode_incident,
     encode_reply,
-    encode_review,
-    verdict_encoder,
 )
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.types import Outcome, Partition
@@ -164,18 +163,16 @@ def lines_of(
 
     Without `review` nothing is encoded for reviewers, whose items are the longest lines.
     """
-    encode_verdict, full = verdict_encoder(form), form == "full"
+    encoder = VerdictEncoder(form)
     for record, verdict, invalid, item, incidents, replies, after in outcomes:
         for reply in replies:
             yield "incidents", encode_reply(record.position, reply)
-        line = None
         if verdict is not None:
-            line = encode_verdict(verdict)
-            yield "verdicts", line
+            yield "verdicts", encoder.verdict(verdict)
         elif invalid is not None:
             yield "deadletter", encode_dead_letter(record, invalid)
         if item is not None and review:
-            yield "review", encode_review(item, line if full and item.verdict is verdict else None)
+            yield "review", encoder.review(item)
         elif after is not None and review:
             yield "review", encode_follow_up(after)
         for incident in incidents:

@@ -16,11 +16,10 @@ import msgspec
 from rejex_connectors.cloudevents import EventHeaders
 from rejex_connectors.kafka.clients import Message
 from rejex_stream.encode import (
+    VerdictEncoder,
     encode_follow_up,
     encode_incident,
     encode_reply,
-    encode_review,
-    verdict_encoder,
 )
 from rejex_stream.encode.schemas import (
     CONNECT_PREFIX,
@@ -89,8 +88,7 @@ class OutcomeMessages:
         self._pipeline, self._worker = settings.pipeline, settings.instance_id or ""
         event_type = LEAN_VERDICT_TYPE if settings.form == "lean" else VERDICT_TYPE
         self._verdict_headers = EventHeaders(event_type, settings.pipeline, version)
-        self._encode_verdict = verdict_encoder(settings.form)
-        self._is_full = settings.form == "full"
+        self._encoder = VerdictEncoder(settings.form)
         self._review_headers = EventHeaders(REVIEW_TYPE, settings.pipeline, version)
         self._follow_up_headers = EventHeaders(FOLLOW_UP_TYPE, settings.pipeline, version)
         self._incident_headers = EventHeaders(INCIDENT_TYPE, settings.pipeline, version)
@@ -100,7 +98,7 @@ class OutcomeMessages:
         """Yield the messages of `outcomes`, in order."""
         limit = self._limit - _RECORD_OVERHEAD
         headers_of, topic, n = self._verdict_headers.of, self._verdicts, self._n_verdicts
-        encode_verdict, full = self._encode_verdict, self._is_full
+        encode_verdict = self._encoder.verdict
         new = tuple.__new__  # nearly twice as fast as calling a named tuple's class
         for record, verdict, invalid, review, incidents, replies, after in outcomes:
             for reply in replies:
@@ -118,8 +116,7 @@ class OutcomeMessages:
             else:
                 yield message
                 if review is not None:
-                    line = value if full and review.verdict is verdict else None
-                    yield self._reviewed(record, review, line, headers, limit)
+                    yield self._reviewed(record, review, headers, limit)
                 elif after is not None:
                     yield self._followed(record, after, limit)
             for incident in incidents:
@@ -167,19 +164,18 @@ class OutcomeMessages:
         self,
         record: Record,
         review: ReviewItem,
-        verdict: bytes | None,
         headers: list[tuple[str, bytes]],
         limit: int,
     ) -> Message:
         """Return the review record; where it is too large, its oldest context goes first.
 
-        `verdict` is its verdict, encoded, if it is; `headers` are that one's.
+        `headers` are those of its verdict.
         """
         position = record.position
         headers = self._review_headers.like(headers)
         partition = position.partition % self._n_review
         while True:
-            value = encode_review(review, verdict)
+            value = self._encoder.review(review)
             message = Message(self._review, partition, record.key, value, headers)
             if not _is_above(limit, message):
                 return message

@@ -6,6 +6,7 @@ python -m benchmarks.verdict
 from __future__ import annotations
 
 import statistics
+import time
 import warnings
 
 import numpy as np
@@ -15,6 +16,8 @@ from sortedcontainers import SortedList
 
 from benchmarks.harness import paired, ratio, write
 from rejex_stream.rejection import rejection_band
+from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.rejection.governor import Governor
 from rejex_stream.rejection.window import ScoreWindow
 
 EVENTS = 20_000
@@ -124,12 +127,40 @@ def reject_layer_rows() -> list[list[object]]:
     return rows
 
 
+def filling_rows() -> list[list[object]]:
+    """Return µs a length of a window that fills, of policies that nobody has met before."""
+    rows: list[list[object]] = []
+    for n in (500, 2000, 10_000):
+        own, allowed = [], []
+        for turn in range(5):
+            policy = RejectionPolicy(round(0.05 + 1e-6 * turn, 6), rate=0.05, burst=72)
+            lengths = range(policy.first_window, n + 1)
+            start = time.process_time()
+            for length in lengths:
+                policy.band(length)
+            middle = time.process_time()
+            governor = Governor(policy)
+            for length in lengths:
+                if governor.allow(length, 0).width and length % 20 == 0:
+                    governor.spend()
+            own.append(1e6 * (middle - start) / len(lengths))
+            allowed.append(1e6 * (time.process_time() - middle) / len(lengths))
+        rows.append([n, len(lengths), statistics.median(own), statistics.median(allowed)])
+    return rows
+
+
 def main() -> None:
     """Run and write."""
     write(
         "verdict",
         "Cost of a verdict",
         [
+            (
+                "While a window fills, every length has a band of its own, which is looked up the "
+                "first time and then kept for all streams (µs a length).",
+                ["n", "lengths", "the policy's band", "and the band that a budget allows"],
+                filling_rows(),
+            ),
             (
                 "Push, evict, rank and verdict together, beside the bare SortedList operations "
                 "they need (µs an event).",

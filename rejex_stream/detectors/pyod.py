@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from rejex_stream.detectors.autoencoder import fit_autoencoder
 from rejex_stream.detectors.ecdf import fit_copod, fit_ecod
@@ -35,6 +34,7 @@ from rejex_stream.detectors.scaling import check_scale, measure_scale
 from rejex_stream.detectors.table import TableScorer, training_table
 from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.protocols import Scorer
+from rejex_stream.threads import one_thread
 from rejex_stream.types import FloatArray
 
 __all__ = ["REFUSED", "PyODDetector", "contained", "pyod_detector"]
@@ -254,7 +254,7 @@ def contained(seed: int) -> Iterator[None]:
     True
     """
     torch = sys.modules.get("torch")
-    with _lock, warnings.catch_warnings(), np.errstate(all="ignore"), threadpool_limits(1):
+    with _lock, warnings.catch_warnings(), np.errstate(all="ignore"), one_thread():
         warnings.filterwarnings("ignore", module=_CHATTY)
         numpy_state = np.random.get_state()  # noqa: NPY002 - PyOD draws from the global one
         python_state = random.getstate()

@@ -34,12 +34,12 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from threadpoolctl import threadpool_limits
 
 from rejex_stream.detectors import make_detector
 from rejex_stream.detectors.sensor.layout import Layout
 from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.features import FeatureSpec, MissingChannelError, SensorFeatures
+from rejex_stream.threads import one_thread
 from rejex_stream.types import FloatArray, Reading
 
 __all__ = [
@@ -330,7 +330,7 @@ def _scores(name: str, rows: FloatArray, seed: int) -> FloatArray | None:
     """
     detector: Any = make_detector(name)
     try:
-        with threadpool_limits(limits=1), warnings.catch_warnings(), np.errstate(all="ignore"):
+        with one_thread(), warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             found: FloatArray = np.asarray(detector.fit(rows, seed=seed).training_scores, float)
     except (DetectorError, ValueError):  # too few distinct rows for it
@@ -351,7 +351,7 @@ def _posterior(logs: FloatArray, seed: int) -> FloatArray | None:
     from scipy.special import expit
     from sklearn.mixture import BayesianGaussianMixture
 
-    with threadpool_limits(limits=1), warnings.catch_warnings():
+    with one_thread(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the bound still moves after so many steps
         mixture = BayesianGaussianMixture(
             n_components=min(_COMPONENTS, len(logs) - 1),

@@ -7,8 +7,6 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from threadpoolctl import threadpool_limits
-
 from rejex_stream.decode import Decoder
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.model import FitFailed
@@ -16,6 +14,7 @@ from rejex_stream.plan.measured import Measured, Measurement
 from rejex_stream.plan.promises import EpisodeRule
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.progress import RunEvent
+from rejex_stream.threads import one_thread
 from rejex_stream.types import Invalid, Outcome, Partition, Reading, Record, Verdict
 
 __all__ = [
@@ -75,7 +74,7 @@ def replay(
     first_invalid: Invalid | None = None
     done = 0
     source = iter(records)
-    with threadpool_limits(limits=1):
+    with one_thread():
         while batch := list(itertools.islice(source, _BATCH)):
             decoded = [decoder.decode(record) for record in batch]
             readings = [item for item in decoded if isinstance(item, Reading)]

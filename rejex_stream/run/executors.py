@@ -16,10 +16,9 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import Any, NamedTuple, TypeVar
 
-from threadpoolctl import threadpool_limits
-
 from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.protocols import FitExecutor
+from rejex_stream.threads import one_thread
 
 __all__ = [
     "InlineExecutor",
@@ -266,7 +265,7 @@ class _Failed(NamedTuple):
 def _run(fit: Callable[[], Any]) -> _Done | _Failed:
     try:
         # Here and not only at the start of the worker: a fit may load further native libraries.
-        with threadpool_limits(limits=1):
+        with one_thread():
             return _Done(fit())
     except BaseException as error:  # SystemExit too: it must not end the parent
         return _Failed(_portable(error))

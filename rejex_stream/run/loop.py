@@ -33,8 +33,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from threadpoolctl import threadpool_limits
-
 from rejex_stream.decode import Decoder
 from rejex_stream.errors import ConnectorError, RejexError
 from rejex_stream.protocols import ControlLog, FitExecutor, Sink, SnapshotStore, Source
@@ -61,6 +59,7 @@ from rejex_stream.run.progress import (
 from rejex_stream.run.retry import Retries
 from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.run.settings import RunSettings
+from rejex_stream.threads import one_thread
 from rejex_stream.types import Outcome, Partition, Record
 
 __all__ = ["RunSettings", "run"]
@@ -183,7 +182,7 @@ def run(
         exits.callback(loop.commits.close)
         exits.callback(loop.listening.close)
         # The last bit of a score may depend on the number of BLAS threads.
-        exits.enter_context(threadpool_limits(limits=1))
+        exits.enter_context(one_thread())
         exits.enter_context(seldom_collecting())
         exits.enter_context(quick_switching())
         return loop.run()

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from rejex_connectors.files.sink import lines_of
-from threadpoolctl import threadpool_limits
 
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import DecodedBefore, Judging, kafka_settings
 from rejex_stream.run.partition import PartitionState
 from rejex_stream.spark.told import Told
+from rejex_stream.threads import one_thread
 from rejex_stream.types import Invalid, Outcome, Partition, Reading, Record
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class KeyedStates:
         state, read = live.state, live.read
         self._bench.listen(state)
         read.items = {one.record.position.offset: one.reading or one.invalid for one in taken}  # type: ignore[misc] # one of both
-        with threadpool_limits(limits=1):
+        with one_thread():
             outcomes = state.process([one.record for one in taken])
         read.items = {}
         self._keep(key, live)

@@ -11,7 +11,6 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from threadpoolctl import threadpool_limits
 
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import DecodedBefore, Judging, file_format, open_source
@@ -28,6 +27,7 @@ from rejex_stream.spark.job import (
     with_connector,
 )
 from rejex_stream.spark.keyed import Taken
+from rejex_stream.threads import one_thread
 from rejex_stream.types import Partition
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _judged(
     makes = Judging(one), Judging(other)
     read = None if one.input == other.input else decoder_of(other, header).decode
     rows = (decode(body) for batch in batches for body in batch.column("taken").to_pylist())
-    with threadpool_limits(limits=1), seldom_collecting():
+    with one_thread(), seldom_collecting():
         for (topic, number), of_it in groupby(rows, lambda row: row.record.position[:2]):
             pair = DecodedBefore(makes[0].channels), DecodedBefore(makes[1].channels)
             partition = Partition(topic, number)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from threadpoolctl import threadpool_limits
 
 from rejex_stream.cli.commands.spark import ConfOption, settings_of
 from rejex_stream.cli.show import As, AsOption, print_facts, print_json, print_table, share
@@ -34,6 +33,7 @@ from rejex_stream.plan.differences import Differences, compare
 from rejex_stream.run.process import seldom_collecting
 from rejex_stream.spark.job import SparkJob
 from rejex_stream.spark.replayed import differences_on_spark
+from rejex_stream.threads import one_thread
 from rejex_stream.types import Invalid, Partition, Reading, Record
 
 __all__ = ["replay"]
@@ -139,7 +139,7 @@ def _judge_share(
     """Judge the streams that fall to one of several processes; each reads everything."""
     found = Differences()
     makes = Judging(one), Judging(other)
-    with threadpool_limits(limits=1), seldom_collecting():
+    with one_thread(), seldom_collecting():
         for partition, decoders, records in _histories(one, other):
             pair = [DecodedBefore(decoder.channels) for decoder in decoders]
             read, read_other = (decoder.decode for decoder in decoders)

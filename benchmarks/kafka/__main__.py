@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from benchmarks import harness
-from benchmarks.kafka import latency, restore, throughput
+from benchmarks.kafka import latency, throughput
 from benchmarks.kafka.setting import (
     CLIENTS,
     COMMIT_S,
@@ -44,12 +44,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         rows = throughput.throughput(bootstrap, last, n_events, repeats)
         n_many = max(n_events, MANY.warm + 60_000)
         many = throughput.throughput(bootstrap, last, n_many, repeats, MANY, ["HBOS"])
-        waits, restored = [], []
+        waits = []
         for client in CLIENTS:
             full = next(row[2] for row in rows if row[:2] == [client, "service, HBOS"])
             rates = {f"{share:.0%}": share * full for share in (0.1, 0.5, 0.9)}
             waits += latency.latency(bootstrap, last, client, rates, 4.0 if quick else 12.0)
-            restored.append(restore.restore(bootstrap, last, client, 1_000, 150))
     title = (
         f"Kafka: kafka-python {version('kafka-python')}, confluent-kafka "
         f"{version('confluent-kafka')}, one broker on the same machine"
@@ -83,12 +82,6 @@ def main(argv: Sequence[str] | None = None) -> None:
                 "broker share the other core.",
                 latency.COLUMNS,
                 waits,
-            ),
-            (
-                f"A worker that died and was restarted: HBOS, n = {restore.WINDOW}, snapshots in "
-                "the state topic. Restoring fits every model again.",
-                restore.COLUMNS,
-                restored,
             ),
         ],
     )

@@ -1,17 +1,33 @@
-"""How long a restarted worker with many keys takes until it is live."""
+"""How long a restarted worker with many keys takes until it is live.
+
+``python -m benchmarks.kafka.restore`` starts a broker on one core (or takes ``REJEX_TEST_KAFKA``);
+the worker has the other. Results go to ``benchmarks/results/kafka-restore.md``.
+"""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import os
 import time
 
 from rejex_connectors.kafka import KafkaSettings
 
+from benchmarks import harness
 from benchmarks.kafka.loops import Watch
-from benchmarks.kafka.setting import PARTITIONS, Pinned, config_file, fill, settings_of
+from benchmarks.kafka.setting import (
+    CLIENTS,
+    PARTITIONS,
+    Pinned,
+    broker,
+    config_file,
+    cores,
+    fill,
+    settings_of,
+)
 from rejex_stream.run.progress import PartitionLive, PartitionOpened, RunEvent, SnapshotSaved
 
-WINDOW = 200
+WINDOW, KEYS, EACH = 200, 1_000, 150
 COLUMNS = [
     "client",
     "keys",
@@ -108,3 +124,29 @@ def _until_live(settings: KafkaSettings, every: int, _: object) -> tuple[float, 
         began, watch = time.perf_counter(), _Live()
         run_pipeline(config, observers=[watch], stop=watch.stop)
     return watch.opened - began, watch.replayed, watch.live - watch.opened
+
+
+def main() -> None:
+    """Run and write."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    first, last = cores()
+    os.sched_setaffinity(0, {first})
+    with broker(first) as bootstrap:
+        rows = [restore(bootstrap, last, client, KEYS, EACH) for client in CLIENTS]
+    harness.write(
+        "kafka-restore",
+        "Kafka: a worker that died and was restarted",
+        [
+            (
+                f"HBOS, n = {WINDOW}, {EACH} events of every key, snapshots in the state topic; "
+                "the last one lies before the first fit of most keys, so that what is replayed holds "
+                "it: a key of a fleet is at its dearest then.",
+                COLUMNS,
+                rows,
+            )
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -139,8 +139,8 @@ def main() -> None:
         [
             (
                 f"HBOS, n = {WINDOW}, {EACH} events of every key, snapshots in the state topic; "
-                "the last one lies before the first fit of most keys, so that what is replayed holds "
-                "it: a key of a fleet is at its dearest then.",
+                "the last one lies before the first fit of most keys, so that what is replayed "
+                "holds it: a key of a fleet is at its dearest then.",
                 COLUMNS,
                 rows,
             )

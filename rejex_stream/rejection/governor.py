@@ -143,14 +143,18 @@ def base_width(policy: RejectionPolicy, n: int) -> int:
     """Return the width of the band at full credit: twice the policy's own, with both labels left.
 
     Twice, so that a stream without a trend settles at half its credit and at the policy's own
-    width. O(log n).
+    width; mostly that is far from the widest, which lies where tails are too small for floats.
+    O(log n).
 
     Examples
     --------
     >>> base_width(RejectionPolicy(0.05, rate=0.05, burst=72), 1000)
     100
     """
-    return min(2 * policy.band(n).width, widest_band(n, policy.contamination))
+    twice = 2 * policy.band(n).width
+    if twice <= n and nested_band(n, policy.contamination, twice).can_accept_both:
+        return twice
+    return widest_band(n, policy.contamination)
 
 
 @lru_cache(maxsize=1024)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from rejex_stream.outcomes import is_ranked
 from rejex_stream.plan.measured import Measurement
 from rejex_stream.rejection.band import (
     anomaly_count,
+    max_tolerance,
     nested_band,
     rejection_band,
     stability,
@@ -34,6 +36,30 @@ MANY = settings(max_examples=25, deadline=None)
 
 
 # ------------------------------------------------------------------------- the nested order
+@pytest.mark.parametrize("gamma", [0.005, 0.02, 0.05, 0.29, 0.45, 0.499])
+@pytest.mark.parametrize("n", [3, 7, 40, 203, 1000, 3000])
+def test_some_label_is_out_of_reach_from_the_tolerance_at_which_an_end_of_the_window_flips(
+    n, gamma
+):
+    if anomaly_count(n, gamma) < 1:
+        return
+    ends = stability(np.array([0, n]), n, gamma)
+    flips = -np.minimum(ends.log_p_anomaly, ends.log_p_normal)
+    assert max_tolerance(n, gamma) == pytest.approx(flips.min(), rel=1e-12)
+
+
+def test_full_credit_has_twice_the_band_or_the_widest_that_leaves_both_labels():
+    is_twice = set()
+    for n, gamma, rate in product(
+        (254, 1000, 2500), (0.005, 0.05, 0.29, 0.45, 0.499), (0.004, 0.05, 0.3, 0.7, 0.95)
+    ):
+        policy = RejectionPolicy(gamma, rate=rate, burst=50)
+        twice, widest = 2 * policy.band(n).width, widest_band(n, gamma)
+        assert base_width(policy, n) == min(twice, widest)
+        is_twice.add(twice < widest)
+    assert is_twice == {True, False}
+
+
 @pytest.mark.thorough
 @settings(max_examples=150, deadline=None)
 @given(

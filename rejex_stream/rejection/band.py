@@ -32,10 +32,8 @@ from rejex_stream.rejection.arguments import (
     round_up,
 )
 from rejex_stream.rejection.exceed import (
-    DEEPEST,
     Stability,
     anomaly_count,
-    anomaly_is_deep,
     checked_count,
     log_p_anomaly,
     log_p_normal,
@@ -302,10 +300,9 @@ def max_tolerance(n: int, contamination: float) -> float:
     16.06
     """
     r = checked_count(n, contamination)
-    top = _flip_tolerance(n, n, r)
-    if top < DEEPEST and anomaly_is_deep(0, n, r):
-        return top
-    return min(top, _flip_tolerance(0, n, r))
+    # The top rank flips first: P0 there is I(r, n - r + 1) at 1 / (n + 2), P1 at rank 0 is the same
+    # with its arguments swapped, and smaller, since r < n / 2.
+    return _flip_tolerance(n, n, r)
 
 
 def _flip_tolerance(rank: int, n: int, r: int) -> float:

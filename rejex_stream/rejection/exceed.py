@@ -34,10 +34,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = [
-    "DEEPEST",
     "Stability",
     "anomaly_count",
-    "anomaly_is_deep",
     "checked_count",
     "log_p_anomaly",
     "log_p_normal",
@@ -48,8 +46,6 @@ __all__ = [
 
 # Below this, betainc is too close to the smallest float to carry full precision.
 _DEEP_TAIL = 1e-280
-DEEPEST = -math.log(_DEEP_TAIL)
-"""Up to so many nats a tail's logarithm costs a call; beyond, a continued fraction: 50 calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +147,6 @@ def log_p_anomaly(rank: int, n: int, r: int) -> float:
     if p >= _DEEP_TAIL:
         return math.log(p)
     return float(_log_tails(np.array([float(rank)]), n, r)[0][0])
-
-
-def anomaly_is_deep(rank: int, n: int, r: int) -> bool:
-    """Return whether -log P1 of a rank lies beyond `DEEPEST` (callers vouch for r)."""
-    return float(betainc(n - r + 1, r, (rank + 1) / (n + 2))) < _DEEP_TAIL
 
 
 def log_p_normal(rank: int, n: int, r: int) -> float:

@@ -27,9 +27,9 @@ from benchmarks.kafka.setting import (
 
 PARTS_CAPTION = (
     "Whose the processor time of an event is, HBOS, µs; differences of medians, so a rough guide: "
-    "the paired ratios above decide whether 70 % of the bare loop, the aim, is reached. Of the "
-    "service's time the engine alone takes about 7 µs (engine.md); the rest is the client, "
-    "decoding, monitors, evidence, review context, metrics, encoding and headers."
+    "the paired ratios above decide whether 70 % of the bare loop, the aim, is reached. What "
+    "the engine alone takes is in engine.md; the rest is the client, decoding, monitors, evidence, "
+    "review context, metrics, encoding and headers."
 )
 
 

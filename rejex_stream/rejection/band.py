@@ -307,11 +307,10 @@ def max_tolerance(n: int, contamination: float) -> float:
 
 def _flip_tolerance(rank: int, n: int, r: int) -> float:
     """Return the tolerance from which on a rank is rejected: that of the smaller tail."""
-    log_p1 = log_p_anomaly(rank, n, r) if rank <= n - r else log_p_normal(rank, n, r)
+    sides = (log_p_anomaly, log_p_normal) if rank <= n - r else (log_p_normal, log_p_anomaly)
+    own = sides[0](rank, n, r)
     # The other one is the larger, and next to it near 1/2 only.
-    if log_p1 < _CLEAR:
-        return -log_p1
-    return -min(log_p_anomaly(rank, n, r), log_p_normal(rank, n, r))
+    return -own if own < _CLEAR else -min(own, sides[1](rank, n, r))
 
 
 def min_window(contamination: float, tolerance: float) -> int:

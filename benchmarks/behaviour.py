@@ -30,7 +30,7 @@ from rejex_stream.demo.turbine import STEP_S, Fault, simulate  # noqa: E402
 from rejex_stream.detectors import make_detector  # noqa: E402
 from rejex_stream.engine import Engine, EngineSpec  # noqa: E402
 from rejex_stream.features import FeatureSpec  # noqa: E402
-from rejex_stream.rejection.budget import RejectionPolicy  # noqa: E402
+from rejex_stream.rejection.policy import RejectionPolicy  # noqa: E402
 from rejex_stream.run.executors import InlineExecutor  # noqa: E402
 from rejex_stream.types import FloatArray, Position, Reading  # noqa: E402
 

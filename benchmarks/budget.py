@@ -24,8 +24,8 @@ from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.features import FeatureSpec
 from rejex_stream.rejection.band import nested_band, widest_band
-from rejex_stream.rejection.budget import RejectionPolicy
-from rejex_stream.rejection.governor import Governor
+from rejex_stream.rejection.policy import RejectionPolicy
+from rejex_stream.rejection.token_bucket import Governor
 from rejex_stream.rejection.window import ScoreWindow, mid_rank
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Position, Reading, Reason

@@ -43,7 +43,7 @@ from rejex_stream.plan.gamma import (  # noqa: E402
     contamination,
     rows_of,
 )
-from rejex_stream.rejection.budget import CONTAMINATION  # noqa: E402
+from rejex_stream.rejection.policy import CONTAMINATION  # noqa: E402
 from rejex_stream.types import FloatArray, Position, Reading  # noqa: E402
 
 __all__ = ["main", "tables_of"]

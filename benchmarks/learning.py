@@ -35,7 +35,7 @@ from rejex_stream.detectors import make_detector
 from rejex_stream.errors import ConfigError
 from rejex_stream.learning import Asked, Duel, LabelMass, Trial
 from rejex_stream.protocols import BatchDetector
-from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.rejection.severity import severity
 from rejex_stream.rejection.window import ScoreWindow, mid_rank
 from rejex_stream.run.audit_draw import AuditDraw

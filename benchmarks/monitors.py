@@ -58,7 +58,7 @@ from rejex_stream.monitor.rate import (
     batch_means,
     rate_limits,
 )
-from rejex_stream.monitor.stream import StuckRun
+from rejex_stream.monitor.stream_monitor import StuckRun
 from rejex_stream.monitor.theory import rank_law
 from rejex_stream.rejection import rejection_band
 from rejex_stream.rejection.bounds import exact_rate_bound, paper_rate_bound

@@ -12,7 +12,7 @@ from itertools import count
 from time import perf_counter, thread_time
 
 import numpy as np
-from rejex_connectors.snapshots import FolderSnapshotStore
+from rejex_connectors.folder_snapshots import FolderSnapshotStore
 
 from benchmarks.harness import write
 from rejex_stream.decode import JsonDecoder
@@ -22,11 +22,11 @@ from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.features import FeatureSpec
 from rejex_stream.monitor import MonitorConfig
-from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.commit import VIEW_S
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.run.monitors import PartitionMonitor
 from rejex_stream.run.partition import PartitionState
+from rejex_stream.run.partition_monitor import PartitionMonitor
 from rejex_stream.run.process import seldom_collecting
 from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.types import Partition, Position, Record

@@ -16,8 +16,8 @@ from sortedcontainers import SortedList
 
 from benchmarks.harness import paired, ratio, write
 from rejex_stream.rejection import rejection_band
-from rejex_stream.rejection.budget import RejectionPolicy
-from rejex_stream.rejection.governor import Governor
+from rejex_stream.rejection.policy import RejectionPolicy
+from rejex_stream.rejection.token_bucket import Governor
 from rejex_stream.rejection.window import ScoreWindow
 
 EVENTS = 20_000

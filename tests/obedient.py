@@ -10,7 +10,7 @@ import msgspec
 from rejex_stream.engine.engine import Restored
 from rejex_stream.engine.stream import StreamView
 from rejex_stream.protocols import Heard
-from rejex_stream.run.decided import Decisions
+from rejex_stream.run.command_journal import Decisions
 from rejex_stream.types import (
     CommandKind,
     CommandReply,

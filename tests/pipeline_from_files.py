@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from rejex_connectors.files import FileSink, FileSource
-from rejex_connectors.snapshots import FolderSnapshotStore
+from rejex_connectors.folder_snapshots import FolderSnapshotStore
 
 from rejex_stream.decode import JsonDecoder
 from rejex_stream.decode.mapping import FieldMapping

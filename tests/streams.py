@@ -11,7 +11,7 @@ from rejex_stream.engine import EngineSpec
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.features import Feature, FeatureSpec
 from rejex_stream.incidents import Hold
-from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.types import Position, Reading
 
 

@@ -13,8 +13,8 @@ from rejex_stream.encode import decode_command, decode_incidents, encode_command
 from rejex_stream.encode.incidents import position_of
 from rejex_stream.errors import CheckpointError, ConnectorError
 from rejex_stream.protocols import Heard
-from rejex_stream.run import decided
-from rejex_stream.run.decided import Decisions
+from rejex_stream.run import command_journal
+from rejex_stream.run.command_journal import Decisions
 from rejex_stream.run.progress import ControlUnread
 from rejex_stream.testing import (
     ABORT,
@@ -322,7 +322,7 @@ def test_what_no_replay_needs_is_dropped_and_a_replay_that_needed_it_is_refused(
 
 
 def test_a_flood_waits_in_the_log_and_nothing_of_it_is_lost(monkeypatch):
-    monkeypatch.setattr(decided, "MOST_KEPT", 10)
+    monkeypatch.setattr(command_journal, "MOST_KEPT", 10)
     control = ListControl()
     control.lines = [plan(f"p{n}") for n in range(35)]
     script = [line(i) for i in range(2_000)]

@@ -17,10 +17,10 @@ from rejex_stream.engine.checkpoint import split_parts
 from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.monitor import MonitorConfig
-from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.loop import RunSettings, run
-from rejex_stream.run.monitors import PartitionMonitor
+from rejex_stream.run.partition_monitor import PartitionMonitor
 from rejex_stream.run.progress import DecisionChanged, EnvironmentChanged
 from rejex_stream.testing import Crash, FakeClock, ListSink, ListSource, MemorySnapshotStore
 from rejex_stream.types import Label, Partition

@@ -26,12 +26,12 @@ from rejex_stream.engine.refit import FitJob, RefitSchedule
 from rejex_stream.facade import RejectingDetector, RejectingStream
 from rejex_stream.features import Feature, FeatureSpec
 from rejex_stream.monitor.config import Monitor, MonitorConfig
+from rejex_stream.plan.capacity import plan_for_team
 from rejex_stream.plan.promises import EpisodeRule, plan, plan_table
-from rejex_stream.plan.team import plan_for_team
 from rejex_stream.rejection import rejection_band
 from rejex_stream.rejection.bounds import exact_rate_bound, paper_rate_bound
-from rejex_stream.rejection.budget import CONTAMINATION, TOLERANCE, WINDOW, RejectionPolicy
 from rejex_stream.rejection.costs import cost_quantile
+from rejex_stream.rejection.policy import CONTAMINATION, TOLERANCE, WINDOW, RejectionPolicy
 from rejex_stream.run.audit_draw import AuditDraw
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.settings import Output, Run, RunSettings, State

@@ -15,7 +15,7 @@ from rejex_stream.engine import EngineSpec
 from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.facade import RejectingDetector
 from rejex_stream.features import Feature, FeatureSpec
-from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.rejection.policy import RejectionPolicy
 
 POLICY = RejectionPolicy(0.05, tolerance=8)
 FEW = 20  # events, so that a fit on a few hundred rows is one

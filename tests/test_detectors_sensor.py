@@ -16,7 +16,7 @@ from rejex_stream.detectors.sensor.ensemble import LogTail
 from rejex_stream.engine import EngineSpec
 from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.features import Feature, FeatureSpec
-from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.rejection.policy import RejectionPolicy
 from tests.test_any_float import any_value
 
 POLICY = RejectionPolicy(0.05, tolerance=8)

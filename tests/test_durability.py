@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from rejex_stream.errors import CheckpointError, ConnectorError
+from rejex_stream.run.command_journal import Decisions
 from rejex_stream.run.commit import Commits
-from rejex_stream.run.decided import Decisions
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.ownership import Ownership
 from rejex_stream.run.partition import PartitionState

@@ -13,8 +13,8 @@ from rejex_stream.engine.checkpoint import join_parts, seal, split_parts
 from rejex_stream.engine.refit import RefitSchedule, derive_seed
 from rejex_stream.errors import CheckpointError, ConfigError, DetectorError
 from rejex_stream.features import FeatureSpec
-from rejex_stream.rejection.budget import RejectionPolicy
-from rejex_stream.rejection.verdict import Judge
+from rejex_stream.rejection.judge import Judge
+from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Label, Position, Reading, Reason
 from tests.streams import Distance, FailsOn, Holes, readings, spec

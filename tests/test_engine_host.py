@@ -20,7 +20,7 @@ from rejex_stream.engine import head as head_module
 from rejex_stream.engine.checkpoint import join_parts, pack_array, seal, split_parts, unseal
 from rejex_stream.engine.refit import derive_seed
 from rejex_stream.errors import CheckpointError, ConfigError, DetectorError, EngineError
-from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from tests.streams import EVERY_KIND, FailsOn, readings, spec
 

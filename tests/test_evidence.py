@@ -10,11 +10,11 @@ import pytest
 from rejex_stream.demo.turbine import CHANNELS, simulate
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
-from rejex_stream.engine.evidence import Explainer
+from rejex_stream.engine.explanation import Explainer
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.features import Feature, FeatureSpec
-from rejex_stream.rejection.budget import RejectionPolicy
-from rejex_stream.rejection.verdict import Judge
+from rejex_stream.rejection.judge import Judge
+from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Label, Position, Reading, Reason
 from tests.streams import readings, spec

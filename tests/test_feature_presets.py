@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import Feature, FeatureSpec, MissingChannelError
-from rejex_stream.features.newest import NewestRows
 from rejex_stream.features.preset import FILLING, MISSING, blocks_of
+from rejex_stream.features.row_builder import NewestRows
 from tests.test_any_float import any_value
 
 AT_ONCE = ("sensor", "lags", "sensor_lags")

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from rejex_connectors.kafka import KafkaSettings
-from rejex_connectors.kafka.reading import admin
+from rejex_connectors.kafka.partition_reader import admin
 
 from rejex_stream.cli import main
 from rejex_stream.config import load_config

@@ -25,9 +25,9 @@ from rejex_stream.rejection.band import (
     stability,
     widest_band,
 )
-from rejex_stream.rejection.budget import RejectionPolicy
-from rejex_stream.rejection.governor import DAY_MS, Governor, base_width
-from rejex_stream.rejection.verdict import Judge
+from rejex_stream.rejection.judge import Judge
+from rejex_stream.rejection.policy import RejectionPolicy
+from rejex_stream.rejection.token_bucket import DAY_MS, Governor, base_width
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Position, Reading
 from tests.streams import readings, spec

@@ -15,8 +15,8 @@ from rejex_stream.engine.rows import Guard
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.incidents import Hold
-from rejex_stream.rejection.budget import RejectionPolicy
-from rejex_stream.rejection.verdict import Judge, rejected
+from rejex_stream.rejection.judge import Judge, rejected
+from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Label, Position, Reading, Reason
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.learning import Asked, Duel, LabelMass, Trial
-from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.types import Label, Position, Verdict
 
 MANY = settings(max_examples=50, deadline=None)

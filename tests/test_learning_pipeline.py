@@ -14,7 +14,7 @@ from rejex_stream.engine import Engine
 from rejex_stream.errors import ConnectorError
 from rejex_stream.learning import LearningSpec
 from rejex_stream.operate.metrics import RunMetrics
-from rejex_stream.rejection.coin import Coin
+from rejex_stream.rejection.keyed_sampling import Coin
 from rejex_stream.run.audit_draw import AuditDraw
 from rejex_stream.run.loop import RunSettings, run
 from rejex_stream.testing import (
@@ -158,7 +158,7 @@ def test_what_nobody_could_obey_is_refused(line, complaint):
 
 def test_answers_concern_their_own_partition_alone():
     from rejex_stream.protocols import Heard
-    from rejex_stream.run.decided import Decisions
+    from rejex_stream.run.command_journal import Decisions
 
     command = Command(id="c", kind=CommandKind.ANSWERS, stream_key="a",
                       answers=(EventAnswer(Position("input", 1, 5), "normal"),))  # fmt: skip

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from rejex_stream.decode import JsonDecoder
 from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.engine import Engine, EngineSpec
-from rejex_stream.engine.lives import Limits, Lives
 from rejex_stream.engine.refit import RefitSchedule
+from rejex_stream.engine.sensor_registry import Limits, Lives
 from rejex_stream.errors import CheckpointError
 from rejex_stream.features import Feature, FeatureSpec
 from rejex_stream.monitor import MonitorBank
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.loop import RunSettings
-from rejex_stream.run.monitors import PartitionMonitor
 from rejex_stream.run.partition import PartitionState
+from rejex_stream.run.partition_monitor import PartitionMonitor
 from rejex_stream.run.progress import SensorsForgotten
 from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.testing import ListSink, ListSource

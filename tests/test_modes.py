@@ -19,8 +19,8 @@ from rejex_stream.decode.registry import RegistryDecoder
 from rejex_stream.detectors import make_detector
 from rejex_stream.encode import decode_verdict
 from rejex_stream.engine import Engine
-from rejex_stream.engine.credits import SharedCredits
-from rejex_stream.engine.lives import Limits, Lives
+from rejex_stream.engine.sensor_registry import Limits, Lives
+from rejex_stream.engine.shared_budgets import SharedCredits
 from rejex_stream.errors import ConfigError
 from rejex_stream.incidents import Hold, Plan
 from rejex_stream.monitor import MonitorBank, MonitorConfig

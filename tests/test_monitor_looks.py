@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rejex_stream.monitor import AlarmKind, MonitorBank, MonitorConfig, health
 from rejex_stream.monitor.drift import DriftDetector
 from rejex_stream.monitor.health import HealthDetector
-from rejex_stream.monitor.level import LevelScale
+from rejex_stream.monitor.score_level import LevelScale
 from rejex_stream.monitor.theory import rank_law
 from rejex_stream.types import Label, Position, Reason, Status, Verdict
 

@@ -32,7 +32,7 @@ from rejex_stream.monitor.rate import (
     rate_limits,
     sliding_variance,
 )
-from rejex_stream.monitor.stream import StreamMonitor, StuckRun
+from rejex_stream.monitor.stream_monitor import StreamMonitor, StuckRun
 from rejex_stream.monitor.theory import (
     ALTERNATIVES,
     mean_theory,

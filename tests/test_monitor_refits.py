@@ -16,9 +16,9 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.monitor import AlarmKind, MonitorBank, MonitorConfig, StreamMonitor
 from rejex_stream.monitor.drift import DriftDetector
-from rejex_stream.monitor.level import SCALE, LevelScale
-from rejex_stream.monitor.stream import StuckRun
-from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.monitor.score_level import SCALE, LevelScale
+from rejex_stream.monitor.stream_monitor import StuckRun
+from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Position, Reading
 from tests.monitor_streams import CONFIG, N, observe_all, scores, stream

@@ -7,7 +7,7 @@ import random
 from functools import cache
 
 import pytest
-from rejex_connectors.packed import Packed
+from rejex_connectors.spill_map import Packed
 
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine

@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rejex_connectors.packed import Packed
+from rejex_connectors.spill_map import Packed
 
 from rejex_stream.engine.stream import StreamSnapshot
 from rejex_stream.errors import ConnectorError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rejex_connectors.parts import PartSets
+from rejex_connectors.snapshot_parts import PartSets
 
 from rejex_stream.protocols import SnapshotPiece
 from rejex_stream.testing import MemorySnapshotStore

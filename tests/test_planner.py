@@ -10,9 +10,7 @@ import pytest
 from scipy.stats import betabinom, binom
 
 from rejex_stream.errors import ConfigError
-from rejex_stream.plan.measured import Measurement
-from rejex_stream.plan.promises import Costs, EpisodeRule, episodes_per_day, plan, plan_table
-from rejex_stream.plan.team import (
+from rejex_stream.plan.capacity import (
     Team,
     frozen_overrun,
     held_rate,
@@ -20,6 +18,8 @@ from rejex_stream.plan.team import (
     safe_rate,
     sliding_overrun,
 )
+from rejex_stream.plan.measured import Measurement
+from rejex_stream.plan.promises import Costs, EpisodeRule, episodes_per_day, plan, plan_table
 from rejex_stream.rejection import rejection_band
 from rejex_stream.rejection.costs import cost_bound, cost_quantile
 from rejex_stream.types import Label, Position, Reason, Verdict

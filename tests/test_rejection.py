@@ -29,8 +29,8 @@ from rejex_stream.rejection.band import (
     tolerance_for_rate,
     window_for_rate,
 )
-from rejex_stream.rejection.budget import RejectionPolicy
 from rejex_stream.rejection.exceed import stability_at, stability_table
+from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.types import Label
 
 

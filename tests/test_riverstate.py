@@ -22,16 +22,16 @@ from river import (
 )
 
 from rejex_stream.detectors import RIVER, as_detector, make_detector
+from rejex_stream.detectors.river.deserialize import read
 from rejex_stream.detectors.river.fourier import FourierFeatures
-from rejex_stream.detectors.river.reading import read
-from rejex_stream.detectors.river.state import (
+from rejex_stream.detectors.river.model_state import (
     class_of,
     read_array,
     seal,
     unseal,
     write_array,
 )
-from rejex_stream.detectors.river.writing import write
+from rejex_stream.detectors.river.serialize import write
 from rejex_stream.errors import CheckpointError, DetectorError
 
 NAMES = [f"river:{name}" for name in RIVER]
@@ -464,7 +464,7 @@ FUZZ = textwrap.dedent(
     import numpy as np
     from river import anomaly, preprocessing
     from rejex_stream.detectors import RIVER, as_detector, make_detector
-    from rejex_stream.detectors.river.state import seal, unseal
+    from rejex_stream.detectors.river.model_state import seal, unseal
     from rejex_stream.errors import CheckpointError
 
     warnings.simplefilter("ignore")

@@ -7,7 +7,7 @@ import itertools
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rejex_connectors.snapshots import FolderSnapshotStore
+from rejex_connectors.folder_snapshots import FolderSnapshotStore
 
 from rejex_stream.decode.avro import avro_reader
 from rejex_stream.decode.registry import RegistryDecoder

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rejex_connectors.sealing import SealedStore, read_key
+from rejex_connectors.signed_snapshots import SealedStore, read_key
 
 from rejex_stream.cli import main
 from rejex_stream.errors import CheckpointError, ConfigError

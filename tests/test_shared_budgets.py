@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine
 from rejex_stream.engine.checkpoint import seal
-from rejex_stream.engine.credits import SharedCredits
 from rejex_stream.engine.engine import Decision
+from rejex_stream.engine.shared_budgets import SharedCredits
 from rejex_stream.engine.stream import StreamSnapshot
 from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.outcomes import is_ranked
-from rejex_stream.rejection.budget import RejectionPolicy
-from rejex_stream.rejection.governor import Governor
-from rejex_stream.rejection.verdict import Judge
+from rejex_stream.rejection.judge import Judge
+from rejex_stream.rejection.policy import RejectionPolicy
+from rejex_stream.rejection.token_bucket import Governor
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.testing import DelayedExecutor
 from rejex_stream.types import Position, Reading

@@ -12,7 +12,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from rejex_connectors.snapshots import FolderSnapshotStore
+from rejex_connectors.folder_snapshots import FolderSnapshotStore
 
 from rejex_stream.errors import CheckpointError, ConnectorError
 from rejex_stream.protocols import SnapshotPiece
@@ -183,7 +183,7 @@ def test_a_snapshot_of_an_earlier_version_is_read_once_and_converted(tmp_path):
 def test_killed_while_saving_there_is_always_a_whole_snapshot(tmp_path):
     program = """
         import itertools, sys
-        from rejex_connectors.snapshots import FolderSnapshotStore
+        from rejex_connectors.folder_snapshots import FolderSnapshotStore
         from rejex_stream.protocols import SnapshotPiece
         from rejex_stream.types import Partition
         store = FolderSnapshotStore(sys.argv[1])

@@ -9,15 +9,15 @@ import shutil
 import sqlite3
 
 import pytest
-from rejex_connectors.sealing import SealedStore
-from rejex_connectors.snapshots import FolderSnapshotStore
+from rejex_connectors.folder_snapshots import FolderSnapshotStore
+from rejex_connectors.signed_snapshots import SealedStore
 
 from rejex_stream.cli import main
 from rejex_stream.config import load_config
 from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.protocols import Heard
-from rejex_stream.run.decided import Decisions
-from rejex_stream.spark.moved import of_worker
+from rejex_stream.run.command_journal import Decisions
+from rejex_stream.spark.state_migration import of_worker
 from rejex_stream.types import Partition, Position, Record
 from tests.pump import feed, pump_toml
 

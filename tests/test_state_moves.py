@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from rejex_stream.engine import Engine
 from rejex_stream.engine.checkpoint import join_parts
 from rejex_stream.engine.engine import EngineSpec
-from rejex_stream.engine.lives import Limits
 from rejex_stream.engine.refit import RefitSchedule
+from rejex_stream.engine.sensor_registry import Limits
 from rejex_stream.engine.stream import StreamState
 from rejex_stream.errors import ConnectorError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.monitor import MonitorConfig
-from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run import commit
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.run.monitors import PartitionMonitor
+from rejex_stream.run.incremental_snapshot import told_apart
 from rejex_stream.run.partition import PartitionState
-from rejex_stream.run.parts import told_apart
+from rejex_stream.run.partition_monitor import PartitionMonitor
 from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.testing import ABORT, REBALANCE, RETRY, Crash, ListSink, ListSource
 from rejex_stream.testing import MemorySnapshotStore as Store

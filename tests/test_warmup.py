@@ -11,8 +11,8 @@ import pytest
 from benchmarks.warmup import NULLS, STEPS
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
+from rejex_stream.engine.batch_model import new_model
 from rejex_stream.engine.checkpoint import pack_array
-from rejex_stream.engine.model import new_model
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.features import Feature, FeatureSpec
 from rejex_stream.incidents import Plan

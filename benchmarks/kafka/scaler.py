@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rejex_connectors.kafka import KafkaSettings
-from rejex_connectors.kafka.reading import (
+from rejex_connectors.kafka.partition_reader import (
     bounds_of,
     committed_offsets,
     partitions_of,

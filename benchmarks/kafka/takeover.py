@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Self
 
 from rejex_connectors.kafka import KafkaSettings
-from rejex_connectors.kafka.reading import asking
+from rejex_connectors.kafka.partition_reader import asking
 
 from benchmarks import harness
 from benchmarks.kafka.setting import (

@@ -19,7 +19,7 @@ from rejex_stream.demo.feeds import prepare
 from rejex_stream.demo.live import Board, play
 from rejex_stream.plan.suggest import suggest
 from rejex_stream.report import Findings, find
-from rejex_stream.report.words import percent
+from rejex_stream.report.plain_words import percent
 
 __all__ = ["VARIANTS", "by_init", "changed", "write_demo"]
 

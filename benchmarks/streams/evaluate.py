@@ -13,7 +13,7 @@ from benchmarks.streams.events import found, lasting, recall_at
 from benchmarks.streams.prequential import CONTAMINATION, RATE, window_for
 from benchmarks.streams.sources import Stream
 from benchmarks.streams.vus import vus_pr
-from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.rejection.policy import RejectionPolicy
 
 __all__ = [
     "FALSE_ALARMS",

@@ -186,7 +186,7 @@ def _costs(config: Any) -> None:  # noqa: ANN401
 
 
 def _learning(config: Any) -> None:  # noqa: ANN401
-    from rejex_stream.rejection.coin import Coin
+    from rejex_stream.rejection.keyed_sampling import Coin
 
     rejection = config.rejection
     learning = config.learning.spec(rejection.costs, rejection.contamination, Coin())

@@ -14,8 +14,8 @@ from rejex_stream.features import Feature, FeatureKind, FeatureSpec, PresetName
 from rejex_stream.incidents import Plan
 from rejex_stream.learning import LearningSpec
 from rejex_stream.rejection.bounds import DELTA
-from rejex_stream.rejection.budget import LEAST_BURST, WINDOW, BudgetOwner, RejectionPolicy
-from rejex_stream.rejection.coin import Coin
+from rejex_stream.rejection.keyed_sampling import Coin
+from rejex_stream.rejection.policy import LEAST_BURST, WINDOW, BudgetOwner, RejectionPolicy
 from rejex_stream.settings import Section, setting
 
 __all__ = [

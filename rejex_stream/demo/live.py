@@ -16,11 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from rejex_stream.config.assembly import monitor_config, run_pipeline
-from rejex_stream.config.assembly.control import ControlLine, make_command
+from rejex_stream.config.assembly.control_line import ControlLine, make_command
 from rejex_stream.demo.feeds import Feed
 from rejex_stream.monitor import Alarm, Theory
 from rejex_stream.report.findings import theory_at
-from rejex_stream.report.words import in_words, percent
+from rejex_stream.report.plain_words import in_words, percent
 from rejex_stream.run.progress import RunEvent, RunSummary
 from rejex_stream.types import (
     Command,

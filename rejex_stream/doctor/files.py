@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
-from rejex_connectors.snapshots import FolderSnapshotStore
+from rejex_connectors.folder_snapshots import FolderSnapshotStore
 
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import file_decoder, file_places, open_source, require_own_places

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from rejex_connectors.folder_snapshots import FolderSnapshotStore
 from rejex_connectors.kafka.settings import KafkaSettings
-from rejex_connectors.snapshots import FolderSnapshotStore
 
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import (
@@ -85,7 +85,7 @@ class _Broker:
 
     def reachable(self) -> Iterator[Finding]:
         """Ask the broker for its topics."""
-        from rejex_connectors.kafka.reading import admin
+        from rejex_connectors.kafka.partition_reader import admin
         from rejex_connectors.kafka.topics import describe
 
         settings = self._settings
@@ -129,7 +129,7 @@ class _Broker:
         if self._unreachable():
             yield Finding("skipped", "the broker does not answer")
             return
-        from rejex_connectors.kafka.reading import admin
+        from rejex_connectors.kafka.partition_reader import admin
         from rejex_connectors.kafka.refusals import grant
         from rejex_connectors.kafka.topics import missing_rights
 
@@ -179,7 +179,7 @@ class _Broker:
         if not partitions:
             yield Finding("skipped", "there is no input topic yet")
             return
-        from rejex_connectors.kafka.reading import newest_records
+        from rejex_connectors.kafka.partition_reader import newest_records
 
         records = list(newest_records(self._settings, partitions, self._sample))
         decoder = kafka_decoder(self._config)
@@ -190,7 +190,7 @@ class _Broker:
 
     def _parted(self, records: Sequence[Record]) -> Iterator[Finding]:
         """Say whether a sensor's records stay together: apart, they are several streams."""
-        from rejex_connectors.kafka.guards.keys import keyless
+        from rejex_connectors.kafka.guards.key_check import keyless
 
         if self._config.input.order == "as_it_comes":
             return
@@ -246,7 +246,7 @@ class _Broker:
         if self._unreachable() or name is None or not known or self._unread([name]):
             yield Finding("skipped", "there is no state topic that can be read")
             return
-        from rejex_connectors.kafka.reading import bounds_of, read_partition
+        from rejex_connectors.kafka.partition_reader import bounds_of, read_partition
 
         partitions = [Partition(name, index) for index in range(len(known))]
         newest = 0
@@ -273,7 +273,7 @@ class _Broker:
             if self._unread([name]):
                 yield Finding("skipped", f"{name} may not be read")
                 return
-            from rejex_connectors.kafka.snapshots import reading_snapshots
+            from rejex_connectors.kafka.topic_snapshots import reading_snapshots
 
             store = reading_snapshots(self._settings, len(self._described[name]["partitions"]))
         stored = () if store is None else stored_environments(self._config, store, partitions)

@@ -16,12 +16,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
-from rejex_stream.engine.alone import Alone
-from rejex_stream.engine.batch import checked, in_order
+from rejex_stream.engine.batch_check import checked, in_order
+from rejex_stream.engine.batch_model import FitFailed, new_model
 from rejex_stream.engine.checkpoint import join_parts, seal, split_parts, unseal
-from rejex_stream.engine.credits import SharedCredits
-from rejex_stream.engine.evidence import Explainer
-from rejex_stream.engine.head import (
+from rejex_stream.engine.explanation import Explainer
+from rejex_stream.engine.modes import Modes
+from rejex_stream.engine.shared_budgets import SharedCredits
+from rejex_stream.engine.single_owner import Alone
+from rejex_stream.engine.snapshot_manifest import (
     FORMAT,
     Head,
     Origin,
@@ -32,14 +34,12 @@ from rejex_stream.engine.head import (
     origin,
     origin_of,
 )
-from rejex_stream.engine.model import FitFailed, new_model
-from rejex_stream.engine.modes import Modes
 from rejex_stream.engine.spec import Decision, EngineSpec
 from rejex_stream.engine.stream import StreamSnapshot, StreamState, StreamView
 from rejex_stream.errors import WAY_OUT, CheckpointError, ConfigError
 from rejex_stream.incidents import Plan, Plans, Watch
 from rejex_stream.protocols import FitExecutor
-from rejex_stream.rejection.verdict import Judge
+from rejex_stream.rejection.judge import Judge
 from rejex_stream.types import (
     Command,
     CommandKind,

@@ -18,8 +18,8 @@ from rejex_stream.learning import Learner, LearningSpec
 from rejex_stream.protocols import BatchDetector, IncrementalDetector, require_identity
 from rejex_stream.rejection import RejectionBand
 from rejex_stream.rejection.arguments import check_window
-from rejex_stream.rejection.budget import WINDOW, RejectionPolicy
-from rejex_stream.rejection.coin import Coin
+from rejex_stream.rejection.keyed_sampling import Coin
+from rejex_stream.rejection.policy import WINDOW, RejectionPolicy
 
 __all__ = ["Decision", "EngineSpec", "changes"]
 

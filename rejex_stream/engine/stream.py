@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from rejex_stream.engine.batch_model import BatchModel
 from rejex_stream.engine.checkpoint import pack_array, seal, unpack_array, unseal
-from rejex_stream.engine.evidence import Explainer
-from rejex_stream.engine.incremental import IncrementalModel
-from rejex_stream.engine.model import BatchModel
+from rejex_stream.engine.explanation import Explainer
+from rejex_stream.engine.incremental_model import IncrementalModel
 from rejex_stream.engine.rows import Rows, Segment
 from rejex_stream.engine.spec import Decision
 from rejex_stream.errors import WAY_OUT, CheckpointError
@@ -24,9 +24,9 @@ from rejex_stream.features.preset import MISSING, RecentRows
 from rejex_stream.incidents import Mute, Mutes, Plan, Plans, Watch
 from rejex_stream.incidents.plans import runs
 from rejex_stream.learning import Learner, obey
-from rejex_stream.rejection.governor import Governor
+from rejex_stream.rejection.judge import Judge, rejected
 from rejex_stream.rejection.severity import Tail
-from rejex_stream.rejection.verdict import Judge, rejected
+from rejex_stream.rejection.token_bucket import Governor
 from rejex_stream.types import (
     Command,
     CommandKind,
@@ -164,8 +164,8 @@ class StreamState:
     def advance(self, readings: Sequence[Reading], totals: Sequence[float]) -> list[Verdict]:
         """Return the verdicts for the next readings of this key, in order.
 
-        Both come from :func:`~rejex_stream.engine.batch.checked`: the readings can be judged, and
-        `totals` are the sums of their values.
+        Both come from :func:`~rejex_stream.engine.batch_check.checked`: the readings can be
+        judged, and `totals` are the sums of their values.
         """
         verdicts: list[Verdict | None] = [None] * len(readings)
         for _ in self.turns(readings, totals, verdicts):

@@ -17,8 +17,8 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.protocols import BatchDetector
 from rejex_stream.rejection.band import RejectionBand, require_reachable
-from rejex_stream.rejection.budget import CONTAMINATION, TOLERANCE, RejectionPolicy
 from rejex_stream.rejection.exceed import stability
+from rejex_stream.rejection.policy import CONTAMINATION, TOLERANCE, RejectionPolicy
 from rejex_stream.types import FloatArray
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class RejectingDetector(BaseEstimator):  # type: ignore[misc]
         detectors that fit their training rows closely (KDE, large mixtures). ``holdout``: fit on
         70 % of the rows, rank among the scores of the last 30 %.
     ties
-        ``mid`` or ``paper``, see :class:`rejex_stream.rejection.budget.RejectionPolicy`.
+        ``mid`` or ``paper``, see :class:`rejex_stream.rejection.policy.RejectionPolicy`.
     seed
         Of the fit.
 

@@ -11,8 +11,8 @@ from river.base.anomaly_detector import AnomalyDetector
 from rejex_stream.detectors import as_detector
 from rejex_stream.errors import ConfigError
 from rejex_stream.protocols import IncrementalDetector, IncrementalScorer
-from rejex_stream.rejection.budget import CONTAMINATION, TOLERANCE, WINDOW, RejectionPolicy
 from rejex_stream.rejection.exceed import stability_table
+from rejex_stream.rejection.policy import CONTAMINATION, TOLERANCE, WINDOW, RejectionPolicy
 from rejex_stream.rejection.window import ScoreWindow, mid_rank
 from rejex_stream.types import FloatArray, Label
 

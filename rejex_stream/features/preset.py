@@ -2,7 +2,7 @@
 
 Every number is a sum of a fixed tree over its own window, never one carried along: a spike leaves
 no trace once it is out of the window, and no cut into batches changes a bit. Readings that come one
-by one go the same way without numpy (:mod:`rejex_stream.features.newest`).
+by one go the same way without numpy (:mod:`rejex_stream.features.row_builder`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from rejex_stream.features.newest import Block, NewestRows, parts_of, reach_of
+from rejex_stream.features.row_builder import Block, NewestRows, parts_of, reach_of
 from rejex_stream.types import FloatArray
 
 __all__ = ["AT_ONCE", "FILLING", "MISSING", "PRESETS", "PresetName", "RecentRows", "blocks_of"]

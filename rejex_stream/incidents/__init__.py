@@ -8,6 +8,6 @@ clock, no thread, no file, no log. Open `watch` first, then `evidence`.
 from rejex_stream.incidents.mutes import Mute, Mutes
 from rejex_stream.incidents.plans import Plan, Plans
 from rejex_stream.incidents.settings import Hold
-from rejex_stream.incidents.watch import Turn, Watch
+from rejex_stream.incidents.state_machine import Turn, Watch
 
 __all__ = ["Hold", "Mute", "Mutes", "Plan", "Plans", "Turn", "Watch"]

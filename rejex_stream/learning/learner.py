@@ -16,11 +16,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from rejex_stream.errors import CheckpointError, ConfigError
-from rejex_stream.learning.duel import Asked, Duel
-from rejex_stream.learning.mass import LabelMass
-from rejex_stream.learning.trial import Trial
-from rejex_stream.rejection.budget import RejectionPolicy
-from rejex_stream.rejection.coin import Coin, commitment
+from rejex_stream.learning.champion_challenger import Asked, Duel
+from rejex_stream.learning.label_kernel import LabelMass
+from rejex_stream.learning.sequential_test import Trial
+from rejex_stream.rejection.keyed_sampling import Coin, commitment
+from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.types import (
     Command,
     CommandKind,

@@ -30,7 +30,7 @@ from rejex_stream.monitor.alarm import Alarm, AlarmKind, Alternative
 from rejex_stream.monitor.bank import MonitorBank
 from rejex_stream.monitor.config import MonitorConfig
 from rejex_stream.monitor.status import MonitorStatus
-from rejex_stream.monitor.stream import StreamMonitor
+from rejex_stream.monitor.stream_monitor import StreamMonitor
 from rejex_stream.monitor.theory import Theory
 
 __all__ = [

@@ -11,7 +11,7 @@ from rejex_stream.monitor.alarm import Alarm
 from rejex_stream.monitor.config import MonitorConfig
 from rejex_stream.monitor.ranks import RankMonitors, RankState
 from rejex_stream.monitor.status import MonitorStatus, Unranked, summarise
-from rejex_stream.monitor.stream import StreamMonitor, decode, encode
+from rejex_stream.monitor.stream_monitor import StreamMonitor, decode, encode
 from rejex_stream.monitor.theory import mean_theory
 from rejex_stream.types import Verdict, in_mode
 

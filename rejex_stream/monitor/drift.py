@@ -3,7 +3,7 @@
 A sliding window absorbs slow drift by design, so ranks within it cannot show it. Here the levels of
 5 windows of events are frozen, and later ones are ranked among *them*. Levels, not scores: models
 come and go every two windows, and a score means nothing to the next one
-(:mod:`rejex_stream.monitor.level` says how a level is carried over a swap).
+(:mod:`rejex_stream.monitor.score_level` says how a level is carried over a swap).
 
 1. *Collect*. The reference keeps its time order until it is full; then it is cut into 250 cells of
    equal mass, and its own autocorrelation is measured (block variances, as in
@@ -58,7 +58,7 @@ import numpy.typing as npt
 
 from rejex_stream.monitor.alarm import Alternative
 from rejex_stream.monitor.config import LEAST_REFERENCE, MonitorConfig
-from rejex_stream.monitor.level import LevelScale, LevelState
+from rejex_stream.monitor.score_level import LevelScale, LevelState
 
 __all__ = ["DriftDetector", "DriftState"]
 

@@ -1,6 +1,6 @@
 """What is watched about ranked events, of one stream or of a whole pipeline: rate, health, budget.
 
-What needs a score (stuck sensor, drift) is :mod:`rejex_stream.monitor.stream`'s.
+What needs a score (stuck sensor, drift) is :mod:`rejex_stream.monitor.stream_monitor`'s.
 """
 
 from __future__ import annotations

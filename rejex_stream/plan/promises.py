@@ -1,7 +1,7 @@
 """What a choice of γ, n and T promises, and which n and T a team's working day allows.
 
 Pure functions with frozen results: the command line and the console print the same numbers.
-Everything here holds for exchangeable scores; :mod:`rejex_stream.plan.rehearsal` puts
+Everything here holds for exchangeable scores; :mod:`rejex_stream.plan.dry_run` puts
 measured numbers beside it.
 """
 
@@ -25,9 +25,9 @@ from rejex_stream.rejection.bounds import (
     expected_rejection_rate,
     paper_rate_bound,
 )
-from rejex_stream.rejection.budget import RejectionPolicy
 from rejex_stream.rejection.costs import cost_bound, cost_quantile
-from rejex_stream.rejection.governor import base_width
+from rejex_stream.rejection.policy import RejectionPolicy
+from rejex_stream.rejection.token_bucket import base_width
 
 __all__ = [
     "TRUSTED_TOLERANCE",
@@ -74,7 +74,7 @@ class EpisodeRule:
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """A rate that holds on any stream, see :mod:`rejex_stream.rejection.governor`.
+    """A rate that holds on any stream, see :mod:`rejex_stream.rejection.token_bucket`.
 
     Attributes
     ----------

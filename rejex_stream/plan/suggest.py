@@ -9,7 +9,7 @@ from rejex_stream.engine import EngineSpec
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import Feature, FeatureSpec
-from rejex_stream.rejection.budget import CONTAMINATION, LEAST_BURST, RejectionPolicy
+from rejex_stream.rejection.policy import CONTAMINATION, LEAST_BURST, RejectionPolicy
 
 __all__ = ["Suggestion", "suggest"]
 

@@ -24,9 +24,9 @@ from rejex_stream.rejection.bounds import (
     paper_rate_bound,
     theorem_interval,
 )
-from rejex_stream.rejection.budget import RejectionPolicy
 from rejex_stream.rejection.costs import cost_bound, cost_quantile
 from rejex_stream.rejection.exceed import Stability, anomaly_count, stability
+from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.rejection.window import ScoreWindow, mid_rank
 
 __all__ = [

@@ -30,7 +30,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from rejex_stream.rejection.ahead import WindowAhead
+from rejex_stream.rejection.batch_ranks import WindowAhead
 from rejex_stream.rejection.window import ScoreWindow
 from rejex_stream.types import FloatArray
 

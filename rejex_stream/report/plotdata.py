@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from rejex_stream.report.findings import Event, Findings, Series
-from rejex_stream.report.words import in_words
+from rejex_stream.report.plain_words import in_words
 from rejex_stream.types import Label, Reason, Verdict
 
 __all__ = ["plot_data"]

@@ -10,7 +10,7 @@ from html import escape
 from rejex_stream.decode.mapping import printable
 from rejex_stream.outcomes import is_for_review
 from rejex_stream.report.findings import Event, FaultFindings, Findings
-from rejex_stream.report.words import after, in_words, number, percent, span
+from rejex_stream.report.plain_words import after, in_words, number, percent, span
 from rejex_stream.types import Incident, IncidentState, Label, Verdict, spoken
 
 __all__ = ["MARKS", "run_section"]

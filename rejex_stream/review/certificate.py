@@ -2,7 +2,7 @@
 
 Drawn events that nobody has called normal count as missed, whatever the reason: an answer that is
 "unsure", disputed, expired or not there yet can only make the bound worse, never wrong
-(:mod:`rejex_stream.rejection.misses`).
+(:mod:`rejex_stream.rejection.missed_bound`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 from rejex_stream.encode import decode_review, decode_verdict
 from rejex_stream.encode.labels import LabelRecord, active_labels, resolve
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.rejection.misses import Stratum, fewest_missed, most_missed
+from rejex_stream.rejection.missed_bound import Stratum, fewest_missed, most_missed
 from rejex_stream.review.queue.labels import OF_KNOWN, resolution_of
 from rejex_stream.review.queue.report import pipelines_of
 from rejex_stream.review.queue.store import ReviewStore

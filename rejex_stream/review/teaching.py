@@ -13,7 +13,7 @@ from itertools import groupby, takewhile
 from sqlite3 import Connection, Row
 from typing import NamedTuple
 
-from rejex_stream.config.assembly.control import make_command
+from rejex_stream.config.assembly.control_line import make_command
 from rejex_stream.config.reviewing import SYSTEM
 from rejex_stream.encode import decode_review, encode_command
 from rejex_stream.encode.incidents import MOST_ANSWERS

@@ -1,6 +1,6 @@
 """Which accepted events are audited, and with which probability.
 
-The coins are those of :mod:`rejex_stream.rejection.coin`: nobody can foresee them.
+The coins are those of :mod:`rejex_stream.rejection.keyed_sampling`: nobody can foresee them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.rejection.band import label_of, rank_edges
-from rejex_stream.rejection.coin import Coin, commitment
+from rejex_stream.rejection.keyed_sampling import Coin, commitment
 from rejex_stream.types import Label, Position, Verdict
 
 __all__ = ["AuditDraw", "commitment"]

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from rejex_stream.errors import CheckpointError
 from rejex_stream.protocols import Sink, SnapshotStore
+from rejex_stream.run.incremental_snapshot import Piece
 from rejex_stream.run.ownership import OwnedPartition, Ownership
-from rejex_stream.run.parts import Piece
 from rejex_stream.run.progress import Committed, Outbox, RunEvent, RunSummary, SnapshotSaved
 from rejex_stream.run.settings import RunSettings
 from rejex_stream.types import Incident, Outcome, Partition

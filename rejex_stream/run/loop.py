@@ -6,7 +6,7 @@ One turn of :func:`run`:
 2. **Take ownership changes**. Assigned: rebuild the partition's state as it was at its committed
    offset (:func:`~rejex_stream.run.partition.starting_point`) and seek. Revoked: drop the state,
    write nothing more for it. Then hear what people say in the control log
-   (:mod:`~rejex_stream.run.decided`): it waits for a commit.
+   (:mod:`~rejex_stream.run.command_journal`): it waits for a commit.
 3. **Process** the records of each partition in order: decode, engine, one outcome a record.
    Before the committed offset this is *silent replay*: state comes of it and nothing else.
    Where the next event needs a fit that is not done, the partition keeps its records, up to a
@@ -36,13 +36,13 @@ from dataclasses import dataclass, field
 from rejex_stream.decode import Decoder
 from rejex_stream.errors import ConnectorError, RejexError
 from rejex_stream.protocols import ControlLog, FitExecutor, Sink, SnapshotStore, Source
+from rejex_stream.run.command_journal import Listening
 from rejex_stream.run.commit import Commits
-from rejex_stream.run.decided import Listening
-from rejex_stream.run.doubts import UnreadableShare, UnscorableStreak
 from rejex_stream.run.executors import InlineExecutor
+from rejex_stream.run.incremental_snapshot import PartitionEngine, PartitionMonitor
+from rejex_stream.run.input_health import UnreadableShare, UnscorableStreak
 from rejex_stream.run.ownership import OwnedPartition, Ownership
 from rejex_stream.run.partition import PartitionState
-from rejex_stream.run.parts import PartitionEngine, PartitionMonitor
 from rejex_stream.run.process import quick_switching, seldom_collecting
 from rejex_stream.run.progress import (
     FitFailure,
@@ -141,7 +141,7 @@ def run(
     >>> from rejex_stream.engine import Engine, EngineSpec
     >>> from rejex_stream.features import FeatureSpec
     >>> from rejex_stream.decode.mapping import FieldMapping
-    >>> from rejex_stream.rejection.budget import RejectionPolicy
+    >>> from rejex_stream.rejection.policy import RejectionPolicy
     >>> from rejex_stream.testing import ListSink, ListSource, MemorySnapshotStore
     >>> spec = EngineSpec(
     ...     make_detector("HalfSpaceTrees"), FeatureSpec(("flow",)),

@@ -10,14 +10,14 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from rejex_stream.decode import DecidingDecoder, Decoder, decode_all
+from rejex_stream.engine.batch_model import FitFailed
 from rejex_stream.engine.checkpoint import seal, split_parts, unseal
 from rejex_stream.engine.engine import Origin, Restored, origin
-from rejex_stream.engine.lives import Gone, Limits, Lives
-from rejex_stream.engine.model import FitFailed
+from rejex_stream.engine.sensor_registry import Gone, Limits, Lives
 from rejex_stream.errors import CheckpointError
-from rejex_stream.rejection.verdict import rejected
-from rejex_stream.run.decided import Decisions
-from rejex_stream.run.parts import (
+from rejex_stream.rejection.judge import rejected
+from rejex_stream.run.command_journal import Decisions
+from rejex_stream.run.incremental_snapshot import (
     HEAD_FORMAT,
     HEAD_KIND,
     MovedParts,

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from rejex_stream.encode.records import Form
 from rejex_stream.encode.schemas import TOPICS
-from rejex_stream.engine.lives import Limits
+from rejex_stream.engine.sensor_registry import Limits
 from rejex_stream.run.audit_draw import AuditDraw
 from rejex_stream.run.review_items import REVIEW_REASONS
 from rejex_stream.settings import Section, setting, stated

@@ -14,8 +14,8 @@ from rejex_stream.config.input import REGISTRY_FORMATS
 from rejex_stream.decode import Decoder
 from rejex_stream.decode.json import JsonDecoder
 from rejex_stream.errors import ConfigError
+from rejex_stream.spark.commands import Told
 from rejex_stream.spark.keyed import KeyedStates, Recipe, Taken
-from rejex_stream.spark.told import Told
 from rejex_stream.types import Position, Reading, Record
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ def verdicts(
     told
         Where people tell the pipeline things, if it listens; whoever writes must decide then.
     states
-        What a new checkpoint begins with, of :func:`~rejex_stream.spark.moved.rows_of`; records
-        before it are passed over.
+        What a new checkpoint begins with, of :func:`~rejex_stream.spark.state_migration.rows_of`;
+        records before it are passed over.
 
     Returns
     -------

@@ -28,10 +28,12 @@ from rejex_stream.config.assembly import (
 )
 from rejex_stream.config.assembly.watching import Watch, watching
 from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError, RejexError
-from rejex_stream.operate.telling import log_incident
-from rejex_stream.run.monitors import log_alarm
+from rejex_stream.operate.alert_messages import log_incident
+from rejex_stream.run.partition_monitor import log_alarm
+from rejex_stream.spark.commands import Told
 from rejex_stream.spark.frames import refused, verdicts
-from rejex_stream.spark.moved import (
+from rejex_stream.spark.monitoring import Watched, still_open
+from rejex_stream.spark.state_migration import (
     Begin,
     MonitorsOnSpark,
     begun,
@@ -40,13 +42,11 @@ from rejex_stream.spark.moved import (
     of_worker,
     rows_of,
 )
-from rejex_stream.spark.told import Told
-from rejex_stream.spark.watched import Watched, still_open
 from rejex_stream.types import Partition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from rejex_connectors.kafka.reading import PartitionReader
+    from rejex_connectors.kafka.partition_reader import PartitionReader
     from rejex_connectors.kafka.settings import KafkaSettings
 
 __all__ = [
@@ -256,13 +256,13 @@ def _run_files(config: Config, job: SparkJob, stop: threading.Event) -> dict[str
 
 
 def _run_topics(config: Config, job: SparkJob, stop: threading.Event) -> dict[str, int]:
-    from rejex_connectors.kafka.reading import (
+    from rejex_connectors.kafka.partition_reader import (
         PartitionReader,
         bounds_of,
         committed_offsets,
         partitions_of,
     )
-    from rejex_connectors.kafka.snapshots import AloneSink
+    from rejex_connectors.kafka.topic_snapshots import AloneSink
     from rejex_connectors.spark.sink import KafkaBatches
 
     settings = _settings(config)
@@ -404,7 +404,7 @@ def _start(
     settings: KafkaSettings, inputs: Sequence[Partition], begins: Mapping[Partition, Begin]
 ) -> str:
     """Say where Spark begins to read; refuse where records are gone of which states are made."""
-    from rejex_connectors.kafka.reading import bounds_of, committed_offsets
+    from rejex_connectors.kafka.partition_reader import bounds_of, committed_offsets
 
     committed = committed_offsets(settings, inputs)
     bounds = bounds_of(settings, inputs)

@@ -14,7 +14,7 @@ from rejex_connectors.files.sink import lines_of
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import DecodedBefore, Judging, kafka_settings
 from rejex_stream.run.partition import PartitionState
-from rejex_stream.spark.told import Told
+from rejex_stream.spark.commands import Told
 from rejex_stream.threads import one_thread
 from rejex_stream.types import Invalid, Outcome, Partition, Reading, Record
 

@@ -1,13 +1,14 @@
 """Any table: what a file of rows is, how it is written, and the config that reads it so.
 
-In: a CSV file nobody described. Out: a :class:`~rejex_stream.tables.look.Table`, its dialect and
+In: a CSV file nobody described. Out: a :class:`~rejex_stream.tables.inspection.Table`, its
+dialect and
 columns guessed and every guess said, and a config that reads it the same way; likewise a `feed` of
 JSON records. Open `look` first, then `draft`; what a column means is guessed in
 :mod:`rejex_stream.plan.guess`.
 """
 
 from rejex_stream.tables.draft import draft_config
-from rejex_stream.tables.feed import Feed, open_feed
-from rejex_stream.tables.look import Asked, Table, open_table
+from rejex_stream.tables.inspection import Asked, Table, open_table
+from rejex_stream.tables.json_fields import Feed, open_feed
 
 __all__ = ["Asked", "Feed", "Table", "draft_config", "open_feed", "open_table"]

@@ -23,8 +23,8 @@ from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartitio
 from kafka.errors import KafkaError
 from rejex_connectors.kafka import KafkaSettings, KafkaTopics, connect
 from rejex_connectors.kafka.messages import OutcomeMessages
-from rejex_connectors.kafka.reading import admin, read_partition
-from rejex_connectors.kafka.snapshots import KafkaSnapshots
+from rejex_connectors.kafka.partition_reader import admin, read_partition
+from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots
 from rejex_connectors.kafka.topics import create_topics, plan_topics
 
 from rejex_stream.decode import JsonDecoder
@@ -34,9 +34,9 @@ from rejex_stream.engine.engine import Decision, Restored
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.engine.stream import StreamSnapshot, StreamView
 from rejex_stream.protocols import BatchDetector, FitExecutor, Scorer
-from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.rejection.policy import RejectionPolicy
+from rejex_stream.run.incremental_snapshot import PartitionEngine
 from rejex_stream.run.loop import RunSettings, run
-from rejex_stream.run.parts import PartitionEngine
 from rejex_stream.run.progress import Committed, RunEvent
 from rejex_stream.testing import ListSink, ListSource
 from rejex_stream.types import (

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from kafka_harness import IN_MODES, MAPPING, RUN, make_engine
 from rejex_connectors.kafka import KafkaSettings, connect
-from rejex_connectors.kafka.reading import KafkaControl
-from rejex_connectors.kafka.snapshots import KafkaSnapshots
+from rejex_connectors.kafka.partition_reader import KafkaControl
+from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots
 
 from rejex_stream.decode import JsonDecoder
 from rejex_stream.errors import RejexError

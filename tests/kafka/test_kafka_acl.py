@@ -300,7 +300,7 @@ def test_a_run_that_is_refused_ends_with_one_sentence_and_the_line_to_type(
 def test_a_refusal_that_comes_while_the_rest_is_still_being_written_is_told(
     pipeline: Pipeline,
 ) -> None:
-    from rejex_connectors.kafka.confluent import FastProducer
+    from rejex_connectors.kafka.confluent_client import FastProducer
 
     lacking = pipeline.right("topic", "review", "WRITE")
     pipeline.allow_all_but(lacking)

@@ -12,7 +12,7 @@ from kafka.errors import KafkaError
 from kafka_harness import SCHEDULE, Kafka, Worker, Workers, assert_exactly, feed, next_offsets
 from raw_batches import Raw, batch, produce
 from rejex_connectors.kafka import KafkaSettings
-from rejex_connectors.kafka.guards.lastresort import ALONE, ENDS, FEW, LastResort, Note
+from rejex_connectors.kafka.guards.poison_pill import ALONE, ENDS, FEW, LastResort, Note
 from rejex_connectors.kafka.guards.unpacking import TOO_LARGE
 from rejex_connectors.kafka.moving.deadletters import list_dead_letters
 from test_kafka_delivery import CLIENTS, CONFLUENT
@@ -321,7 +321,7 @@ def test_a_note_of_the_other_client_is_one() -> None:
 @pytest.mark.parametrize("beyond", [b"", b"\xff\xfe", b"}", b'{"by"', "\u00e9 1".encode(), b"\xc3"])
 def test_a_note_ends_where_it_ends_whatever_the_library_reads_behind_it(beyond: bytes) -> None:
     """A storm of kills ended a worker: librdkafka's metadata are read up to a byte of zero."""
-    from rejex_connectors.kafka.confluent import note_of
+    from rejex_connectors.kafka.confluent_client import note_of
 
     note = Note(by="1f2e3d4c", in_hand=1, ends=2, left_out=(7,))
 

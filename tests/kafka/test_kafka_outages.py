@@ -24,7 +24,7 @@ from kafka_harness import (
 )
 from rejex_connectors.kafka import KafkaSettings, connect
 from rejex_connectors.kafka.opening import open_clients
-from rejex_connectors.kafka.reading import admin
+from rejex_connectors.kafka.partition_reader import admin
 from test_kafka_delivery import CLIENTS, DEFAULT_CLIENT_FIRST, finish
 
 from rejex_stream.errors import ConfigError, ConnectorError

@@ -285,7 +285,7 @@ def test_an_incident_comes_from_its_topic_and_the_answer_goes_to_the_control_top
 ):
     from rejex_stream.encode import decode_command
     from rejex_stream.review.console.background import Background, feeding
-    from rejex_stream.review.incidents import kept
+    from rejex_stream.review.incidents import incident_store
     from rejex_stream.review.incidents.answers import Said
     from rejex_stream.review.queue.listing import Viewer
     from rejex_stream.review.queue.store import ReviewStore
@@ -303,9 +303,9 @@ def test_an_incident_comes_from_its_topic_and_the_answer_goes_to_the_control_top
     def known() -> Any:
         background.round()
         with store.database.read() as connection:
-            return kept.kept_incident(connection, said.incident), kept.answers_to(
+            return incident_store.kept_incident(
                 connection, said.incident
-            )
+            ), incident_store.answers_to(connection, said.incident)
 
     try:
         with Kafka(bootstrap) as kafka:

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from kafka_harness import Kafka, pipeline_toml
 from rejex_connectors.kafka import connect
-from rejex_connectors.kafka.snapshots import KafkaSnapshots
 from rejex_connectors.kafka.source import KafkaSource
+from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots
 from test_kafka_delivery import CLIENTS
 
 from rejex_stream.cli import main

@@ -32,7 +32,7 @@ from kafka_harness import (
 from rejex_connectors.kafka import KafkaSecurity, KafkaSettings, KafkaTopics, connect
 from rejex_connectors.kafka.guards.redaction import guard_logs, hide
 from rejex_connectors.kafka.opening import open_clients
-from rejex_connectors.kafka.reading import admin
+from rejex_connectors.kafka.partition_reader import admin
 from rejex_connectors.kafka.security import distrust
 from rejex_connectors.kafka.sink import KafkaSink
 from rejex_connectors.kafka.source import KafkaSource
@@ -175,7 +175,7 @@ def test_who_has_which_partition_is_seen_with_a_token_too(
     kafka: Kafka, secured: tuple[broker.Cluster, Path]
 ) -> None:
     """librdkafka gets a token where its owner asks for its callbacks, and not otherwise."""
-    from rejex_connectors.kafka.guards.ownerless import Ownerless
+    from rejex_connectors.kafka.guards.unassigned_partitions import Ownerless
 
     cluster, folder = secured
     own = security(folder, "SASL_SSL", "OAUTHBEARER")

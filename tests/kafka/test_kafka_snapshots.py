@@ -12,8 +12,8 @@ from kafka import KafkaProducer, TopicPartition
 from kafka_harness import Kafka, assert_exactly, feed, next_offsets, run_here
 from rejex_connectors.kafka import KafkaSettings, connect
 from rejex_connectors.kafka.refusals import SeatTakenError
-from rejex_connectors.kafka.snapshots import KafkaSnapshots
 from rejex_connectors.kafka.source import KafkaSource
+from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots
 
 from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError
 from rejex_stream.protocols import Assigned, SnapshotPiece
@@ -287,7 +287,7 @@ def test_what_lies_behind_an_open_transaction_is_not_taken_for_absent(
 
     Whoever takes over then would replay without the commands that were decided.
     """
-    monkeypatch.setattr("rejex_connectors.kafka.snapshots.SETTLE_S", 0.5)
+    monkeypatch.setattr("rejex_connectors.kafka.topic_snapshots.SETTLE_S", 0.5)
     source, sink = connect(settings)
     partition, state = Partition(settings.topics.input[0], 0), settings.topics.state
     killed = KafkaProducer(bootstrap_servers=kafka.bootstrap, transactional_id=f"{kafka.name}-dead")

@@ -9,7 +9,7 @@ from kafka_harness import Kafka, pipeline_toml
 
 from rejex_stream.config import load_config
 from rejex_stream.errors import ConfigError
-from rejex_stream.review.wider import Wider
+from rejex_stream.review.context_loader import Wider
 from rejex_stream.types import Position, Record
 
 pytestmark = pytest.mark.kafka

@@ -192,7 +192,7 @@ def test_what_we_tell_the_libraries_nobody_else_may() -> None:
                 told[role] = set(said)
                 raise KafkaTimeoutError
 
-            patched.setattr(f"rejex_connectors.kafka.python.{name}", noted)
+            patched.setattr(f"rejex_connectors.kafka.kafka_python_client.{name}", noted)
         for open_one in open_clients(settings, "w"):
             with pytest.raises(ConnectorError):
                 open_one()

@@ -11,9 +11,9 @@ from rejex_stream.config import parse_config
 from rejex_stream.config.assembly import engine_spec
 from rejex_stream.config.assembly.watching import Watch
 from rejex_stream.monitor.alarm import AlarmKind
+from rejex_stream.operate.alert_channels import Alertmanager, Webhook
+from rejex_stream.operate.alert_messages import alert_of, event_of
 from rejex_stream.operate.incidents import FLOOD_MS, FLOOD_STREAMS, Flood, OpenIncidents
-from rejex_stream.operate.notify import Alertmanager, Webhook
-from rejex_stream.operate.telling import alert_of, event_of
 from rejex_stream.run.progress import (
     IncidentsDurable,
     PartitionClosed,

@@ -24,13 +24,13 @@ from rejex_stream.errors import ConnectorError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.monitor import Alarm, MonitorBank, MonitorConfig
 from rejex_stream.monitor.alarm import AlarmKind, Alternative
+from rejex_stream.operate.alert_channels import Alertmanager, Webhook, sign
+from rejex_stream.operate.alert_messages import alert_of, event_of
 from rejex_stream.operate.dashboard import PANELS, dashboard, dashboard_json
 from rejex_stream.operate.health import Health, HealthServer
 from rejex_stream.operate.metrics import RunMetrics
-from rejex_stream.operate.notify import Alertmanager, Webhook, sign
 from rejex_stream.operate.sensors import GroupNames
-from rejex_stream.operate.telling import alert_of, event_of
-from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.progress import (
     Committed,

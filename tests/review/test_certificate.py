@@ -13,7 +13,7 @@ import pytest
 from rejex_stream.cli.main import main
 from rejex_stream.config import load_config
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.rejection.misses import Stratum, fewest_missed, log_evidence, most_missed
+from rejex_stream.rejection.missed_bound import Stratum, fewest_missed, log_evidence, most_missed
 from rejex_stream.review.certificate import Audited, certify, differences, signed
 from rejex_stream.review.queue.decisions import Decision
 from rejex_stream.review.queue.labels import LabelFile

@@ -21,9 +21,9 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.plan.promises import Costs
 from rejex_stream.review import teaching
 from rejex_stream.review.certificate import answers_in
-from rejex_stream.review.known import seeding
-from rejex_stream.review.known.cases import Case, read_cases
-from rejex_stream.review.known.errors import Errors, Known, known_cases
+from rejex_stream.review.gold_cases import seeding
+from rejex_stream.review.gold_cases.reviewer_errors import Errors, Known, known_cases
+from rejex_stream.review.gold_cases.truth_file import Case, read_cases
 from rejex_stream.review.patterns import known_pattern
 from rejex_stream.review.queue import audit, export
 from rejex_stream.review.queue.detail import episode_detail

@@ -18,7 +18,7 @@ from rejex_stream.errors import ConnectorError
 from rejex_stream.review.console.auth import Access
 from rejex_stream.review.console.background import Background, feeding
 from rejex_stream.review.console.rates import PipelineWatch
-from rejex_stream.review.incidents import kept
+from rejex_stream.review.incidents import incident_store
 from rejex_stream.review.incidents.answers import Said
 from rejex_stream.review.queue.claims import Refusal
 from rejex_stream.review.queue.listing import QueueFilter, Viewer
@@ -34,7 +34,7 @@ from tests.waiting import until
 WHICH = "feed-0-10"
 
 
-def look(store, read=kept.kept_incident, which=WHICH):
+def look(store, read=incident_store.kept_incident, which=WHICH):
     with store.database.read() as connection:
         return read(connection, which)
 
@@ -49,7 +49,7 @@ def test_the_newest_version_stands_and_every_change_is_kept_once(new_store):
     tell(store, incident(1), incident(3, "recovering"), incident(2, "fault"), incident(1))
     assert look(store).incident.state == "recovering"
     with store.database.read() as connection:
-        course = kept.timeline(connection, look(store).incident)
+        course = incident_store.timeline(connection, look(store).incident)
     assert [change.incident.version for change in course] == [3, 2, 1]
 
 
@@ -58,8 +58,8 @@ def test_a_course_shows_readings_and_scores_where_the_store_has_them(new_store):
     store.add([item(9)], [msgspec.structs.replace(item(11).verdict, score=7.5)])
     tell(store, incident(1), incident(2, "fault"), incident(1, opened=500, stream="T99"))
     with store.database.read() as connection:
-        now, first = kept.timeline(connection, look(store).incident)
-        (unknown,) = kept.timeline(connection, look(store, which="feed-0-500").incident)
+        now, first = incident_store.timeline(connection, look(store).incident)
+        (unknown,) = incident_store.timeline(connection, look(store, which="feed-0-500").incident)
     assert (first.score, first.values) == (1.0, (("vib", 9.0),))
     assert (now.score, now.label, now.values) == (7.5, "rejected", (("vib", 9.0),))
     assert (unknown.score, unknown.values) == (None, ())
@@ -71,13 +71,13 @@ def test_the_most_severe_stand_first_and_only_what_is_not_over_is_held(new_store
     tell(store, incident(opened=30, severity=5, stream="c"))
     tell(store, incident(2, "closed", opened=30, severity=5, stream="c", ended="recovered"))
     with store.database.read() as connection:
-        order = [one.incident.stream_key for one in kept.standing(connection)]
+        order = [one.incident.stream_key for one in incident_store.standing(connection)]
         assert order == ["b", "T07/vib", "c"]
-        assert kept.held_streams(connection) == {
+        assert incident_store.held_streams(connection) == {
             ("", "T07/vib"): "feed-0-10",
             ("", "b"): "feed-0-20",
         }
-        assert kept.open_count(connection) == 2
+        assert incident_store.open_count(connection) == 2
 
 
 def test_one_incident_is_one_item_whatever_its_length_and_answers(new_store):

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("starlette", reason="the extra `review` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
-from rejex_stream.operate.notify import Webhook
+from rejex_stream.operate.alert_channels import Webhook
 from rejex_stream.review.console.auth import Access
 from rejex_stream.review.console.background import Background
 from rejex_stream.review.queue.claims import Refusal

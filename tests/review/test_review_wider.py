@@ -16,9 +16,9 @@ from rejex_stream.encode import encode_review
 from rejex_stream.errors import ConfigError
 from rejex_stream.review.console.auth import Access
 from rejex_stream.review.console.background import feeding
+from rejex_stream.review.context_loader import Wider
 from rejex_stream.review.queue import series
 from rejex_stream.review.queue.listing import Viewer
-from rejex_stream.review.wider import Wider
 from rejex_stream.types import Position
 from tests.review.console_server import running
 from tests.review.desk import sees, violations

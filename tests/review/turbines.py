@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from rejex_stream.encode import encode_review, encode_verdict
-from rejex_stream.rejection.budget import RejectionPolicy
-from rejex_stream.rejection.verdict import Judge
+from rejex_stream.rejection.judge import Judge
+from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.audit_draw import AuditDraw
 from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.types import Label, Position, Reading, ReviewItem, Verdict

@@ -18,8 +18,8 @@ from rejex_connectors.kafka.topics import create_topics, plan_topics
 
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly import Judging, kafka_decoder, kafka_settings
-from rejex_stream.config.assembly.control import ControlLine, make_command
-from rejex_stream.spark.told import Told
+from rejex_stream.config.assembly.control_line import ControlLine, make_command
+from rejex_stream.spark.commands import Told
 from rejex_stream.types import CommandKind, Partition, Position, Record
 from tests.kafka.kafka_harness import Kafka, pipeline_toml
 from tests.operate.alerting import Receiver, events_taken

@@ -17,7 +17,7 @@ import psutil
 import pytest
 from rejex_connectors.files.control import append_line
 from rejex_connectors.files.sink import lines_of
-from rejex_connectors.snapshots import FolderSnapshotStore
+from rejex_connectors.folder_snapshots import FolderSnapshotStore
 
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly import (

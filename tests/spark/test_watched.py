@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from rejex_connectors.files import FileSink
 from rejex_connectors.files.control import append_line
 from rejex_connectors.files.sink import lines_of
-from rejex_connectors.kafka import reading
+from rejex_connectors.kafka import partition_reader
 from rejex_connectors.kafka.clients import Message
 from rejex_connectors.kafka.messages import OutcomeMessages
 from rejex_connectors.spark import sink
@@ -37,11 +37,11 @@ from rejex_stream.config.assembly.watching import watching
 from rejex_stream.encode import encode_incident, encode_verdict
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.metrics import GAUGES
-from rejex_stream.run.decided import Decisions
+from rejex_stream.run.command_journal import Decisions
 from rejex_stream.run.progress import PartitionClosed, Progress
+from rejex_stream.spark.commands import AtCommit, Told, changes_in
 from rejex_stream.spark.job import _Input
-from rejex_stream.spark.told import AtCommit, Told, changes_in
-from rejex_stream.spark.watched import OUTPUTS, Watched, outcomes_in, still_open
+from rejex_stream.spark.monitoring import OUTPUTS, Watched, outcomes_in, still_open
 from rejex_stream.types import IncidentState, Label, Partition, Position, Reason, Verdict
 from tests.operate.alerting import Receiver
 from tests.operate.test_incidents_told import incident
@@ -401,7 +401,9 @@ def test_each_transaction_of_a_task_records_who_is_untold_and_another_try_shows_
     writer = SimpleNamespace(write=lambda *what: transactions.append(what), close=nobody)
     monkeypatch.setattr(sink, "_writer", lambda *_: writer)
     monkeypatch.setattr(sink, "_TRANSACTION_MESSAGES", 2)
-    monkeypatch.setattr(reading, "committed_offsets", lambda _, where: dict.fromkeys(where, done))
+    monkeypatch.setattr(
+        partition_reader, "committed_offsets", lambda _, where: dict.fromkeys(where, done)
+    )
     topics = SimpleNamespace(model_dump=lambda: {role: f"farm.{role}" for role in OUTPUTS})
     settings, nothing = SimpleNamespace(topics=topics), msgspec.msgpack.encode([])
     rows = [

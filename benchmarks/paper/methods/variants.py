@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.paper.cell import TOLERANCE, Cell
 from benchmarks.paper.costs import count
 from benchmarks.paper.methods.outcome import ANY, Outcome
-from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.rejection.policy import RejectionPolicy
 
 __all__ = ["variant"]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rejex_connectors.durable import sync_folder
-from rejex_connectors.files.state import CommitState, lock_folder, read_commit
+from rejex_connectors.files.commit_state import CommitState, lock_folder, read_commit
 from rejex_stream.encode import (
     Form,
     VerdictEncoder,

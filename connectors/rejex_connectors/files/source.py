@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from rejex_connectors.files.bytes import END, NEW_FILE, ByteInput, Mark, ToUtf8, is_gzip
+from rejex_connectors.files.commit_state import InputState, read_commit, read_input
 from rejex_connectors.files.rows import MAX_ROW_BYTES, CsvRows, LineRows
-from rejex_connectors.files.state import InputState, read_commit, read_input
 from rejex_connectors.files.workbooks import WORKBOOKS, TableInput, Workbook
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.protocols import Assigned, Revoked

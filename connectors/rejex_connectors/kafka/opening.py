@@ -62,7 +62,7 @@ def open_clients(
     """
     if settings.client != "kafka-python":
         try:
-            from rejex_connectors.kafka.confluent import FastConsumer, FastProducer
+            from rejex_connectors.kafka.confluent_client import FastConsumer, FastProducer
         except ImportError:
             told = {"client": "confluent", "group_protocol": "consumer"}
             asked = [name for name, value in told.items() if getattr(settings, name) == value]
@@ -73,7 +73,7 @@ def open_clients(
                 ) from None
         else:
             return partial(FastConsumer, settings), partial(FastProducer, settings, worker)
-    from rejex_connectors.kafka.python import PythonConsumer, PythonProducer
+    from rejex_connectors.kafka.kafka_python_client import PythonConsumer, PythonProducer
 
     return partial(PythonConsumer, settings), partial(PythonProducer, settings, worker)
 

@@ -167,7 +167,7 @@ def _token_provider(security: KafkaSecurity) -> object:
 
 def librdkafka_options(security: KafkaSecurity) -> dict[str, Any]:
     """Options for confluent-kafka's clients; from here on its log does not tell the secrets."""
-    _keep_secret(security, "rejex_connectors.kafka.confluent")
+    _keep_secret(security, "rejex_connectors.kafka.confluent_client")
     options: dict[str, Any] = {"security.protocol": security.protocol}
     if security.protocol.endswith("SSL"):
         files = {

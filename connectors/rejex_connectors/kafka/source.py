@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from rejex_connectors.kafka.clients import Consumer, Edge, Gained, Place
-from rejex_connectors.kafka.guards.lastresort import LastResort
-from rejex_connectors.kafka.guards.ownerless import members
-from rejex_connectors.kafka.reading import read_partition
+from rejex_connectors.kafka.guards.poison_pill import LastResort
+from rejex_connectors.kafka.guards.unassigned_partitions import members
+from rejex_connectors.kafka.partition_reader import read_partition
 from rejex_connectors.kafka.refusals import SeatTakenError
 from rejex_connectors.kafka.settings import KafkaSettings
 from rejex_stream.errors import ConnectorError

@@ -13,7 +13,7 @@ from kafka import errors as ke
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from rejex_connectors.cloudevents import pipeline_of
-from rejex_connectors.kafka.reading import PartitionReader, asking, explain
+from rejex_connectors.kafka.partition_reader import PartitionReader, asking, explain
 from rejex_connectors.kafka.refusals import Right, transactional_right
 from rejex_stream.errors import ConfigError, ConnectorError
 

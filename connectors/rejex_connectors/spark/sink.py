@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from rejex_connectors.kafka.clients import Message
-    from rejex_connectors.kafka.moving.once import OnceWriter
+    from rejex_connectors.kafka.moving.transactional_copy import OnceWriter
     from rejex_connectors.kafka.settings import KafkaSettings
 
 __all__ = ["AtCommit", "FileBatches", "KafkaBatches", "Watcher", "Written"]
@@ -188,7 +188,7 @@ class KafkaBatches:
         ConnectorError
             If the broker refuses.
         """
-        from rejex_connectors.kafka.reading import committed_offsets
+        from rejex_connectors.kafka.partition_reader import committed_offsets
 
         writer = _writer(self._settings, partition)
         try:
@@ -220,7 +220,7 @@ def _write_partition(
     wanted: Collection[str],
     rows: Iterator[Any],
 ) -> tuple[list[Written], int]:
-    from rejex_connectors.kafka.reading import committed_offsets
+    from rejex_connectors.kafka.partition_reader import committed_offsets
 
     # The name first: taking it settles what a predecessor left open.
     writer = _writer(settings, where)
@@ -258,7 +258,7 @@ def _write_partition(
 
 
 def _writer(settings: KafkaSettings, where: Partition) -> OnceWriter:
-    from rejex_connectors.kafka.moving.once import OnceWriter
+    from rejex_connectors.kafka.moving.transactional_copy import OnceWriter
 
     name = f"{settings.group}-spark-{where.topic}-{where.partition}"
     return OnceWriter(settings, settings.group, "writing outcomes", name)

@@ -16,7 +16,7 @@ import typer
 from rejex_stream.cli.options import ConfigFile, gathering
 from rejex_stream.cli.show import As, AsOption, print_json, print_table
 from rejex_stream.config import load_config
-from rejex_stream.config.assembly.control import ControlLine, make_command
+from rejex_stream.config.assembly.control_line import ControlLine, make_command
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import Box, Command, CommandKind, CommandReply, IncidentState
 

@@ -18,7 +18,7 @@ from rejex_stream.demo.feeds import FOLDER, prepare
 from rejex_stream.demo.live import Board, play, watched
 from rejex_stream.report import Findings, find, write_report
 from rejex_stream.report.findings import FaultFindings
-from rejex_stream.report.words import after, percent
+from rejex_stream.report.plain_words import after, percent
 from rejex_stream.types import IncidentState, Label, Reason
 
 __all__ = ["demo"]

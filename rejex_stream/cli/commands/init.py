@@ -21,7 +21,7 @@ from rejex_stream.config.assembly import kafka_settings, records_of
 from rejex_stream.detectors import DEFAULT
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import escaped
-from rejex_stream.rejection.budget import CONTAMINATION
+from rejex_stream.rejection.policy import CONTAMINATION
 from rejex_stream.tables import Asked, Feed, Table, draft_config, open_feed, open_table
 from rejex_stream.types import Record
 
@@ -143,7 +143,7 @@ def _is_json(file: Path) -> bool:
 
 def _of_topic(servers: str, topic: str, asked: Asked) -> tuple[Feed, int]:
     """Read the newest records of a topic, outside any group, and understand them."""
-    from rejex_connectors.kafka.reading import bounds_of, partitions_of, read_partition
+    from rejex_connectors.kafka.partition_reader import bounds_of, partitions_of, read_partition
     from rejex_connectors.kafka.topics import look_at_inputs
 
     config, problems = parse_config(

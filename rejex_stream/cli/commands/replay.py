@@ -32,7 +32,7 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.plan.differences import Differences, compare
 from rejex_stream.run.process import seldom_collecting
 from rejex_stream.spark.job import SparkJob
-from rejex_stream.spark.replayed import differences_on_spark
+from rejex_stream.spark.replay import differences_on_spark
 from rejex_stream.threads import one_thread
 from rejex_stream.types import Invalid, Partition, Reading, Record
 
@@ -173,7 +173,7 @@ def _histories(
         decoders = file_decoder(one, source), file_decoder(other, source)
         yield source.partition, decoders, records_of(source)
         return
-    from rejex_connectors.kafka.reading import partitions_of, read_partition
+    from rejex_connectors.kafka.partition_reader import partitions_of, read_partition
 
     settings = kafka_settings(one)
     for topic in settings.topics.input:

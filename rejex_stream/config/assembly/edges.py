@@ -18,14 +18,14 @@ from rejex_stream.config.model import Config
 from rejex_stream.decode import CsvDecoder, Decoder, JsonDecoder, parse_csv_header
 from rejex_stream.decode.mapping import FieldMapping, printable
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.plan.rehearsal import NothingSink
+from rejex_stream.plan.dry_run import NothingSink
 from rejex_stream.protocols import Assigned, ControlLog, Sink, SnapshotStore, Source
 from rejex_stream.types import Invalid, Reading, Record
 
 if TYPE_CHECKING:
     from rejex_connectors.files import FileSource
     from rejex_connectors.kafka.registry import HttpSchemaRegistry
-    from rejex_connectors.sealing import SealedStore
+    from rejex_connectors.signed_snapshots import SealedStore
 
 __all__ = [
     "Edges",
@@ -160,7 +160,7 @@ def require_own_places(config: Config) -> None:
     ConnectorError
         If its state cannot be read.
     """
-    from rejex_connectors.files.state import read_commit
+    from rejex_connectors.files.commit_state import read_commit
 
     places, name = file_places(config), config.pipeline.name
     if places.state is None:
@@ -286,7 +286,7 @@ def history_of(config: Config, most: int) -> tuple[Decoder, Iterator[Record]]:
         )
         source = open_source(found)
         return file_decoder(found, source), records_of(source)
-    from rejex_connectors.kafka.reading import newest_records, partitions_of
+    from rejex_connectors.kafka.partition_reader import newest_records, partitions_of
 
     settings = kafka_settings(config)
     topics = settings.topics.input
@@ -424,7 +424,7 @@ def _require(modules: Sequence[str], what: str, extra: str) -> None:
 
 def _file_edges(config: Config, *, dry_run: bool) -> Edges:
     from rejex_connectors.files import FileControl, FileSink
-    from rejex_connectors.snapshots import FolderSnapshotStore
+    from rejex_connectors.folder_snapshots import FolderSnapshotStore
 
     places = file_places(config)
     if dry_run:
@@ -459,9 +459,9 @@ class MissingTopicError(ConnectorError):
 
 def _kafka_edges(config: Config, *, dry_run: bool) -> Edges:
     from rejex_connectors.kafka import KafkaSource, connect
-    from rejex_connectors.kafka.guards.keys import KeyWatch
+    from rejex_connectors.kafka.guards.key_check import KeyWatch
     from rejex_connectors.kafka.opening import open_clients
-    from rejex_connectors.kafka.reading import KafkaControl
+    from rejex_connectors.kafka.partition_reader import KafkaControl
     from rejex_connectors.kafka.topics import look_at_inputs
 
     settings = kafka_settings(config)
@@ -486,11 +486,11 @@ def _kafka_edges(config: Config, *, dry_run: bool) -> Edges:
     source.inspect = inspect
     store: SnapshotStore
     if config.state.folder is not None:
-        from rejex_connectors.snapshots import FolderSnapshotStore
+        from rejex_connectors.folder_snapshots import FolderSnapshotStore
 
         store = FolderSnapshotStore(config.state.folder)
     else:
-        from rejex_connectors.kafka.snapshots import KafkaSnapshots
+        from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots
 
         store = KafkaSnapshots(settings, sink)
         source.is_decided = store.is_decided  # a partition waits for its state, and for no other
@@ -518,7 +518,7 @@ def require_own_topics(settings: KafkaSettings) -> None:
 
 def sealing(config: Config) -> Callable[[SnapshotStore], SealedStore]:
     """Read the key, and return what puts a store under it."""
-    from rejex_connectors.sealing import SealedStore, read_key
+    from rejex_connectors.signed_snapshots import SealedStore, read_key
 
     path = config.state.seal_key_file
     return partial(SealedStore, key=None if path is None else read_key(path))

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from rejex_connectors.packed import Packed
+from rejex_connectors.spill_map import Packed
 
 from rejex_stream.config.assembly.edges import Edges, MissingTopicError, open_edges
 from rejex_stream.config.assembly.watching import watching
@@ -20,12 +20,12 @@ from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.stream import StreamSnapshot
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.monitor import Alarm
-from rejex_stream.operate.telling import log_incident
+from rejex_stream.operate.alert_messages import log_incident
 from rejex_stream.protocols import FitExecutor
-from rejex_stream.rejection.coin import Coin
+from rejex_stream.rejection.keyed_sampling import Coin
 from rejex_stream.run.audit_draw import AuditDraw, commitment
 from rejex_stream.run.executors import InlineExecutor, ProcessFitExecutor, ThreadFitExecutor
-from rejex_stream.run.monitors import log_alarm
+from rejex_stream.run.partition_monitor import log_alarm
 from rejex_stream.run.progress import (
     Progress,
     Retrying,
@@ -113,7 +113,7 @@ def audit_draw(config: Config) -> AuditDraw:
     ConfigError
         If the key cannot be read, or is too short or too long.
     """
-    from rejex_connectors.sealing import read_key
+    from rejex_connectors.signed_snapshots import read_key
 
     output, key = config.output, b""
     if output.audit_key_file is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rejex_connectors.kafka.settings import KafkaSettings
-from rejex_connectors.sealing import SealedStore
+from rejex_connectors.signed_snapshots import SealedStore
 
 from rejex_stream.config.assembly.edges import file_places, kafka_settings, sealing
 from rejex_stream.config.model import Config
@@ -92,8 +92,8 @@ def stored(config: Config, *, to_change: bool = False) -> Iterator[Stored]:
 
 @contextmanager
 def _of_files(config: Config, *, to_change: bool) -> Iterator[Stored]:
-    from rejex_connectors.files.state import lock_folder
-    from rejex_connectors.snapshots import FolderSnapshotStore
+    from rejex_connectors.files.commit_state import lock_folder
+    from rejex_connectors.folder_snapshots import FolderSnapshotStore
 
     folder = file_places(config).state
     if folder is None:
@@ -113,9 +113,9 @@ def _of_files(config: Config, *, to_change: bool) -> Iterator[Stored]:
 
 @contextmanager
 def _of_kafka(config: Config, *, to_change: bool) -> Iterator[Stored]:
-    from rejex_connectors.kafka.reading import partitions_of
-    from rejex_connectors.kafka.snapshots import AloneSink, KafkaSnapshots, reading_snapshots
-    from rejex_connectors.snapshots import FolderSnapshotStore
+    from rejex_connectors.folder_snapshots import FolderSnapshotStore
+    from rejex_connectors.kafka.partition_reader import partitions_of
+    from rejex_connectors.kafka.topic_snapshots import AloneSink, KafkaSnapshots, reading_snapshots
 
     settings = kafka_settings(config)
     every = [p for topic in settings.topics.input for p in partitions_of(settings, topic)]
@@ -151,19 +151,19 @@ class _FilePlaces:
         self._outputs, self._folder = file_places(config), folder
 
     def committed(self) -> dict[Partition, int]:
-        from rejex_connectors.files.state import read_commit
+        from rejex_connectors.files.commit_state import read_commit
 
         found = read_commit(self._folder)
         return {} if found is None else dict(found.next_offsets)
 
     def earliest(self, partition: Partition) -> int:
-        from rejex_connectors.files.state import read_input
+        from rejex_connectors.files.commit_state import read_input
 
         found = read_input(self._folder, partition.topic)
         return 0 if found is None else found.first_offset
 
     def input_is(self, partition: Partition) -> dict[str, Any] | None:
-        from rejex_connectors.files.state import read_input
+        from rejex_connectors.files.commit_state import read_input
 
         found = read_input(self._folder, partition.topic)
         return None if found is None else asdict(found)
@@ -171,7 +171,7 @@ class _FilePlaces:
     def begin_at(
         self, partition: Partition, offset: int, input_is: Mapping[str, Any] | None
     ) -> None:
-        from rejex_connectors.files.state import CommitState, InputState
+        from rejex_connectors.files.commit_state import CommitState, InputState
 
         if input_is is not None:
             InputState(**input_is).write(self._folder, partition.topic)
@@ -190,12 +190,12 @@ class _KafkaPlaces:
         self._settings, self._partitions = settings, partitions
 
     def committed(self) -> dict[Partition, int]:
-        from rejex_connectors.kafka.reading import committed_offsets
+        from rejex_connectors.kafka.partition_reader import committed_offsets
 
         return committed_offsets(self._settings, self._partitions)
 
     def earliest(self, partition: Partition) -> int:
-        from rejex_connectors.kafka.reading import bounds_of
+        from rejex_connectors.kafka.partition_reader import bounds_of
 
         return bounds_of(self._settings, [partition])[partition][0]
 
@@ -205,6 +205,6 @@ class _KafkaPlaces:
     def begin_at(
         self, partition: Partition, offset: int, input_is: Mapping[str, Any] | None
     ) -> None:
-        from rejex_connectors.kafka.snapshots import AloneSink
+        from rejex_connectors.kafka.topic_snapshots import AloneSink
 
         AloneSink(self._settings).commit({partition: offset})

@@ -13,13 +13,13 @@ from rejex_stream.config.operating import Alerts
 from rejex_stream.engine import EngineSpec
 from rejex_stream.errors import ConnectorError
 from rejex_stream.monitor import Alarm, MonitorConfig
+from rejex_stream.operate.alert_channels import Alertmanager, Webhook, WebhookOutbox
+from rejex_stream.operate.alert_messages import Told, alert_of, event_of
 from rejex_stream.operate.health import Health, HealthServer
 from rejex_stream.operate.incidents import OpenIncidents
 from rejex_stream.operate.metrics import RunMetrics
-from rejex_stream.operate.notify import Alertmanager, Webhook, WebhookOutbox
-from rejex_stream.operate.telling import Told, alert_of, event_of
-from rejex_stream.run.monitors import PartitionMonitor
-from rejex_stream.run.parts import PartitionEngine
+from rejex_stream.run.incremental_snapshot import PartitionEngine
+from rejex_stream.run.partition_monitor import PartitionMonitor
 from rejex_stream.run.progress import (
     IncidentsDurable,
     NothingScorable,

@@ -9,8 +9,7 @@ from typing import Any, Final
 import numpy as np
 from river import compose
 
-from rejex_stream.detectors.river.feeds import AllColumns, EachColumn, Feed
-from rejex_stream.detectors.river.parts import (
+from rejex_stream.detectors.river.components import (
     ends_in_a_detector,
     is_a,
     judges_one_value,
@@ -20,9 +19,10 @@ from rejex_stream.detectors.river.parts import (
     own_warm_up_events,
     seeded,
 )
-from rejex_stream.detectors.river.reading import read
-from rejex_stream.detectors.river.state import Kinds, read_array, seal, unseal, write_array
-from rejex_stream.detectors.river.writing import write
+from rejex_stream.detectors.river.deserialize import read
+from rejex_stream.detectors.river.feeds import AllColumns, EachColumn, Feed
+from rejex_stream.detectors.river.model_state import Kinds, read_array, seal, unseal, write_array
+from rejex_stream.detectors.river.serialize import write
 from rejex_stream.detectors.scaling import FrozenScale, check_scale
 from rejex_stream.errors import CheckpointError, ConfigError, DetectorError
 from rejex_stream.types import FloatArray

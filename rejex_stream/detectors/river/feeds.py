@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from river import anomaly, time_series
 
-from rejex_stream.detectors.river.parts import is_a
+from rejex_stream.detectors.river.components import is_a
 from rejex_stream.types import FloatArray
 
 __all__ = ["AllColumns", "EachColumn", "Feed"]

@@ -19,7 +19,7 @@ from rejex_stream.review.console.login import LoginGuard
 from rejex_stream.review.console.security import FetchGuard, HostGuard, SafeHeaders
 from rejex_stream.review.incidents import screen
 from rejex_stream.review.queue.database import StoreError
-from rejex_stream.review.team import calls
+from rejex_stream.review.team import team_api
 
 __all__ = ["make_app"]
 
@@ -44,7 +44,7 @@ def make_app(console: Console, allowed_hosts: Iterable[str] = ()) -> Starlette:
             *live.routes,
             *overview.routes,
             *screen.routes,
-            *calls.routes,
+            *team_api.routes,
             *login.routes,
             Mount("/static", StaticFiles(directory=_STATIC)),
         ],

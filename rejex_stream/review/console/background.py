@@ -12,20 +12,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rejex_stream.config.assembly.control import ControlLine
+from rejex_stream.config.assembly.control_line import ControlLine
 from rejex_stream.config.assembly.watching import open_webhook
 from rejex_stream.config.reviewing import Shown
 from rejex_stream.encode.labels import LabelRecord
 from rejex_stream.errors import ConfigError, RejexError
-from rejex_stream.operate.notify import Webhook
+from rejex_stream.operate.alert_channels import Webhook
 from rejex_stream.review import teaching
 from rejex_stream.review.console.rates import PipelineWatch
+from rejex_stream.review.context_loader import Wider
 from rejex_stream.review.incidents.answers import Tells
 from rejex_stream.review.queue.feeds import Feed, FileFeed
 from rejex_stream.review.queue.labels import LabelFile, LabelSink, read_labels
 from rejex_stream.review.queue.store import ReviewStore
 from rejex_stream.review.team.notices import Notices
-from rejex_stream.review.wider import Wider
 
 if TYPE_CHECKING:
     from rejex_stream.config import Config

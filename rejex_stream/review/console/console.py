@@ -15,9 +15,9 @@ from rejex_stream.config.reviewing import Shown
 from rejex_stream.review.console.auth import Access, Sessions, Throttle
 from rejex_stream.review.console.background import Background
 from rejex_stream.review.console.rates import PipelineWatch
+from rejex_stream.review.context_loader import Wider
 from rejex_stream.review.queue.listing import SORTS, TABS, QueueFilter, Tab, Viewer
 from rejex_stream.review.queue.store import ReviewStore
-from rejex_stream.review.wider import Wider
 
 __all__ = ["Console", "console_of", "filter_of", "off_loop", "viewer_of", "whole_number"]
 

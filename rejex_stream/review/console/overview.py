@@ -15,10 +15,10 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from rejex_stream.errors import ConfigError
+from rejex_stream.plan.capacity import CapacityPlan, Team, plan_for_team
 from rejex_stream.plan.promises import Costs, EpisodeRule, Plan, plan, plan_doubts, plan_table
-from rejex_stream.plan.team import CapacityPlan, Team, plan_for_team
 from rejex_stream.rejection.bounds import DELTA
-from rejex_stream.rejection.budget import CONTAMINATION
+from rejex_stream.rejection.policy import CONTAMINATION
 from rejex_stream.review import teaching
 from rejex_stream.review.certificate import certificates, said
 from rejex_stream.review.console import fleet, rates
@@ -26,7 +26,7 @@ from rejex_stream.review.console.console import Console, whole_number
 from rejex_stream.review.console.formatting import FLEET_STATES
 from rejex_stream.review.console.pages import Context, page
 from rejex_stream.review.console.rates import Brief
-from rejex_stream.review.incidents.kept import held_streams
+from rejex_stream.review.incidents.incident_store import held_streams
 from rejex_stream.review.queue import audit, report
 from rejex_stream.review.queue.claims import Refusal
 from rejex_stream.review.queue.listing import QueueFilter, Viewer, unblinded

@@ -26,7 +26,7 @@ from rejex_stream.review.console.console import (
     whole_number,
 )
 from rejex_stream.review.console.formatting import CELL_STATES, FILTERS, seen, spark_svg
-from rejex_stream.review.incidents.kept import held_streams
+from rejex_stream.review.incidents.incident_store import held_streams
 from rejex_stream.review.patterns import known_pattern
 from rejex_stream.review.queue.claims import Refusal
 from rejex_stream.review.queue.detail import episode_detail

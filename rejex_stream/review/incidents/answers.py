@@ -12,10 +12,10 @@ from collections.abc import Callable
 from sqlite3 import Connection
 from typing import Literal, NamedTuple, Protocol
 
-from rejex_stream.config.assembly.control import make_command
+from rejex_stream.config.assembly.control_line import make_command
 from rejex_stream.encode import decode_command, encode_command
 from rejex_stream.errors import ConfigError
-from rejex_stream.review.incidents.kept import kept_incident
+from rejex_stream.review.incidents.incident_store import kept_incident
 from rejex_stream.review.queue import audit
 from rejex_stream.review.queue.claims import Refusal
 from rejex_stream.review.queue.database import Database
@@ -38,7 +38,7 @@ class Said(NamedTuple):
 
 
 class Tells(Protocol):
-    """Where commands go; see :class:`~rejex_stream.config.assembly.control.ControlLine`."""
+    """Where commands go; see :class:`~rejex_stream.config.assembly.control_line.ControlLine`."""
 
     def say(self, *commands: Command) -> None:
         """Make commands durable in the control log, in this order."""

@@ -15,9 +15,9 @@ from rejex_stream.review.console.api import Name, answer, json_api, read_body
 from rejex_stream.review.console.console import Console, console_of, off_loop, viewer_of
 from rejex_stream.review.console.formatting import spark_svg
 from rejex_stream.review.console.pages import Context, page
-from rejex_stream.review.incidents import kept
+from rejex_stream.review.incidents import incident_store
 from rejex_stream.review.incidents.answers import Said
-from rejex_stream.review.incidents.kept import Kept, Line
+from rejex_stream.review.incidents.incident_store import Kept, Line
 from rejex_stream.review.queue.claims import Refusal
 from rejex_stream.review.queue.listing import Viewer
 from rejex_stream.types import IncidentState
@@ -63,7 +63,7 @@ class AnswerIn(msgspec.Struct):
 
 # ---------------------------------------------------------------------------------------- pages
 def _list(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
-    found = kept.standing(connection)
+    found = incident_store.standing(connection)
     return {
         "sections": [
             (title, [one for one in found if one.incident.state in states])
@@ -79,9 +79,11 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
     return {
         "kept": found,
         "incident": incident,
-        "changes": kept.timeline(connection, incident),
-        "answers": kept.answers_to(connection, incident.id),
-        "plots": [plot for line in kept.lines(connection, incident) for plot in _plots(line)],
+        "changes": incident_store.timeline(connection, incident),
+        "answers": incident_store.answers_to(connection, incident.id),
+        "plots": [
+            plot for line in incident_store.lines(connection, incident) for plot in _plots(line)
+        ],
         "item": connection.execute(
             "SELECT episode_id, n_events, status FROM episode WHERE incident = ? "
             "AND status <> 'empty' ORDER BY rowid LIMIT 1",
@@ -114,7 +116,7 @@ def _plots(line: Line) -> list[tuple[str, Any]]:
 
 
 def _known(connection: Connection, request: Request) -> Kept:
-    found = kept.kept_incident(connection, request.path_params["incident"])
+    found = incident_store.kept_incident(connection, request.path_params["incident"])
     if found is None:
         raise Refusal("unknown", "There is no such incident.")
     return found
@@ -138,7 +140,7 @@ async def get_incidents(request: Request) -> Response:
 
     def work() -> list[dict[str, Any]]:
         with console.store.database.read() as connection:
-            return [one._asdict() for one in kept.standing(connection)]
+            return [one._asdict() for one in incident_store.standing(connection)]
 
     return answer(await off_loop(work))
 
@@ -151,8 +153,8 @@ async def get_incident(request: Request) -> Response:
     def work() -> dict[str, Any]:
         with console.store.database.read() as connection:
             found = _known(connection, request)
-            changes = kept.timeline(connection, found.incident)
-            said = kept.answers_to(connection, found.incident.id)
+            changes = incident_store.timeline(connection, found.incident)
+            said = incident_store.answers_to(connection, found.incident.id)
         return {
             **found._asdict(),
             "changes": [one._asdict() for one in changes],

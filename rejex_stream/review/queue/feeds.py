@@ -316,7 +316,7 @@ class TopicFeed:
         ConnectorError
             If the broker does not answer, or refuses.
         """
-        from rejex_connectors.kafka.reading import bounds_of, read_partition
+        from rejex_connectors.kafka.partition_reader import bounds_of, read_partition
 
         total = IntakeCounts()
         partitions = _partitions(self._settings, _topic(self._settings, self.kind))
@@ -363,7 +363,7 @@ def read_label_topic(config: Config) -> Iterator[LabelRecord]:
 
 
 def _labels_in(settings: KafkaSettings, partition: Partition) -> Iterator[LabelRecord]:
-    from rejex_connectors.kafka.reading import read_partition
+    from rejex_connectors.kafka.partition_reader import read_partition
 
     for record in read_partition(settings, partition, settle_s=_SETTLE_S):
         if record.value is None:
@@ -375,7 +375,7 @@ def _labels_in(settings: KafkaSettings, partition: Partition) -> Iterator[LabelR
 
 
 def _partitions(settings: KafkaSettings, topic: str) -> list[Partition]:
-    from rejex_connectors.kafka.reading import partitions_of
+    from rejex_connectors.kafka.partition_reader import partitions_of
     from rejex_connectors.kafka.refusals import missing_topic
 
     found = partitions_of(settings, topic)

@@ -19,7 +19,7 @@ from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review
 from rejex_stream.errors import ConnectorError
 from rejex_stream.outcomes import policy_band
-from rejex_stream.review.incidents import kept
+from rejex_stream.review.incidents import incident_store
 from rejex_stream.review.queue import episodes
 from rejex_stream.review.queue.series import HOUR_MS, MINUTE_MS, Point, SeriesBatch
 from rejex_stream.types import (
@@ -328,7 +328,7 @@ class Intake:
     # ---------------------------------------------------------------------------- incidents
     def told(self, told: Incident | tuple[Position, CommandReply]) -> None:
         """Keep a change of an incident, or what became of a command."""
-        if kept.take(self._connection, told, self._pipeline):
+        if incident_store.take(self._connection, told, self._pipeline):
             self.counts.incidents += 1
         else:
             self.counts.duplicates += 1

@@ -11,7 +11,7 @@ from sqlite3 import Connection
 from typing import Any, TypeAlias
 
 from rejex_stream.config.reviewing import Review
-from rejex_stream.operate.telling import Event, cloud_event
+from rejex_stream.operate.alert_messages import Event, cloud_event
 from rejex_stream.review.queue.claims import counted
 from rejex_stream.review.queue.store import ReviewStore
 

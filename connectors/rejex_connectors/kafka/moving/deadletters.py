@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from rejex_connectors.kafka.messages import Cut, split_headers
-from rejex_connectors.kafka.moving.once import OnceWriter
-from rejex_connectors.kafka.reading import (
+from rejex_connectors.kafka.moving.transactional_copy import OnceWriter
+from rejex_connectors.kafka.partition_reader import (
     bounds_of,
     committed_offsets,
     partitions_of,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from kafka.partitioner.default import murmur2
 
-from rejex_connectors.kafka.moving.once import OnceWriter
-from rejex_connectors.kafka.reading import (
+from rejex_connectors.kafka.moving.transactional_copy import OnceWriter
+from rejex_connectors.kafka.partition_reader import (
     asking,
     bounds_of,
     committed_offsets,

@@ -18,8 +18,7 @@ from rejex_stream.cli.show import (
     share,
 )
 from rejex_stream.errors import ConfigError
-from rejex_stream.plan.promises import Costs, EpisodeRule, Plan, plan_table
-from rejex_stream.plan.team import (
+from rejex_stream.plan.capacity import (
     WINDOWS,
     CapacityPlan,
     CapacityRow,
@@ -27,8 +26,9 @@ from rejex_stream.plan.team import (
     Team,
     plan_for_team,
 )
+from rejex_stream.plan.promises import Costs, EpisodeRule, Plan, plan_table
 from rejex_stream.rejection.bounds import DELTA
-from rejex_stream.rejection.budget import CONTAMINATION, LEAST_BURST
+from rejex_stream.rejection.policy import CONTAMINATION, LEAST_BURST
 
 if TYPE_CHECKING:
     from rejex_stream.cli.commands.planning.history import Asked

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rejex_connectors.sealing import read_key
+from rejex_connectors.signed_snapshots import read_key
 
 from rejex_stream.cli.commands.review.options import (
     Configs,

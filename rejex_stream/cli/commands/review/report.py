@@ -16,7 +16,7 @@ from rejex_stream.cli.show import As, AsOption, number, print_facts, print_json,
 from rejex_stream.config.reviewing import Review
 from rejex_stream.plan.promises import Costs
 from rejex_stream.review.certificate import certificates, said
-from rejex_stream.review.known.errors import Interval, Known
+from rejex_stream.review.gold_cases.reviewer_errors import Interval, Known
 from rejex_stream.review.queue.report import Report
 from rejex_stream.review.queue.report import report as make_report
 from rejex_stream.review.queue.store import wall_clock_ms

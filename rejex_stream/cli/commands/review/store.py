@@ -22,7 +22,7 @@ from rejex_stream.cli.commands.review.options import (
     require_store,
 )
 from rejex_stream.cli.show import As, AsOption, number, print_facts, print_json
-from rejex_stream.config.assembly.control import ControlLine
+from rejex_stream.config.assembly.control_line import ControlLine
 from rejex_stream.config.operating import Logging
 from rejex_stream.config.reviewing import Review, named_reviewer, networks
 from rejex_stream.errors import ConfigError

@@ -18,7 +18,7 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.plan.dialect import Marks, find_marks
 from rejex_stream.plan.guess import TableGuess, guess_table
 from rejex_stream.plan.suggest import Suggestion, suggest
-from rejex_stream.tables.look import Asked
+from rejex_stream.tables.inspection import Asked
 from rejex_stream.types import Record
 
 __all__ = ["Feed", "open_feed"]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import IO
 
 from rejex_stream.decode.csv import split_row
-from rejex_stream.tables.look import Table
+from rejex_stream.tables.inspection import Table
 from rejex_stream.types import Invalid, Record, Verdict
 
 __all__ = ["ScoredCsv"]

@@ -14,7 +14,7 @@ from river import anomaly
 from river.tree.padded import PaddedBranch
 from river.utils import VectorDict
 
-from rejex_stream.detectors.river.state import (
+from rejex_stream.detectors.river.model_state import (
     DICTS,
     RUST,
     SCALARS,
@@ -58,7 +58,7 @@ def write(
     Examples
     --------
     >>> from river import stats
-    >>> from rejex_stream.detectors.river.reading import read
+    >>> from rejex_stream.detectors.river.deserialize import read
     >>> mean = stats.Mean()
     >>> mean.update(3.0)
     >>> plain, kinds = write(mean)

@@ -15,7 +15,7 @@ from rejex_stream.engine.rows import Count, HeldState, RowBuffer, Rows, Segment,
 from rejex_stream.incidents import Turn, Watch
 from rejex_stream.incidents.warmup import is_mixed
 from rejex_stream.protocols import IncrementalDetector, IncrementalScorer
-from rejex_stream.rejection.verdict import Judge
+from rejex_stream.rejection.judge import Judge
 from rejex_stream.types import FloatArray, IncidentState
 
 __all__ = ["IncrementalModel"]

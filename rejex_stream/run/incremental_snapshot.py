@@ -15,10 +15,10 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
+from rejex_stream.engine.batch_model import FitFailed
 from rejex_stream.engine.checkpoint import seal, unseal
 from rejex_stream.engine.engine import Decision, Restored
-from rejex_stream.engine.lives import Gone, Lives
-from rejex_stream.engine.model import FitFailed
+from rejex_stream.engine.sensor_registry import Gone, Lives
 from rejex_stream.engine.stream import StreamSnapshot, StreamView
 from rejex_stream.errors import CheckpointError
 from rejex_stream.protocols import SnapshotPiece

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka import errors as ke
 
-import rejex_connectors.kafka.mends  # noqa: F401 - mends leaks on import
+import rejex_connectors.kafka.kafka_python_patches  # noqa: F401 - mends leaks on import
 from rejex_connectors.kafka.guards.redaction import guard_logs
 from rejex_connectors.kafka.guards.unpacking import Unread
 from rejex_connectors.kafka.refusals import (

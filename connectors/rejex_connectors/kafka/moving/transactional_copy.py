@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kafka import KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka import errors as ke
 
-from rejex_connectors.kafka.reading import client_options, connecting, explain
+from rejex_connectors.kafka.partition_reader import client_options, connecting, explain
 from rejex_stream.types import Partition, Record
 
 if TYPE_CHECKING:

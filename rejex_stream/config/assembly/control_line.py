@@ -146,7 +146,7 @@ class ControlLine:
         """Return where the incidents end now."""
         if self._kafka is None:
             return self._incidents.stat().st_size if self._incidents.exists() else 0
-        from rejex_connectors.kafka.reading import bounds_of, partitions_of
+        from rejex_connectors.kafka.partition_reader import bounds_of, partitions_of
 
         there = partitions_of(self._kafka, self._kafka.topics.incidents)
         return {partition: end for partition, (_, end) in bounds_of(self._kafka, there).items()}
@@ -170,7 +170,7 @@ class ControlLine:
             except OSError as error:
                 raise ConnectorError(f"cannot read {path}: {error.strerror}.") from error
             return
-        from rejex_connectors.kafka.reading import partitions_of, read_partition
+        from rejex_connectors.kafka.partition_reader import partitions_of, read_partition
         from rejex_connectors.kafka.refusals import missing_topic
 
         topic = getattr(self._kafka.topics, role)

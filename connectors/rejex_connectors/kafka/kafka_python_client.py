@@ -31,8 +31,8 @@ from rejex_connectors.kafka.clients import (
     transactional_id,
     within,
 )
-from rejex_connectors.kafka.guards.ownerless import Ownerless
-from rejex_connectors.kafka.mends import (
+from rejex_connectors.kafka.guards.unassigned_partitions import Ownerless
+from rejex_connectors.kafka.kafka_python_patches import (
     Assignor,
     ask_again,
     end_thread,
@@ -41,7 +41,7 @@ from rejex_connectors.kafka.mends import (
     refused_topics,
     take_rounds,
 )
-from rejex_connectors.kafka.reading import (
+from rejex_connectors.kafka.partition_reader import (
     admin,
     client_options,
     connecting,

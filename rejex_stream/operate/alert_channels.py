@@ -1,7 +1,7 @@
 """Telling others: Alertmanager, and a signed webhook. Never in the run's own thread.
 
-What they are told is said in :mod:`~rejex_stream.operate.telling`; here it is posted, tried again,
-and kept where nobody takes it.
+What they are told is said in :mod:`~rejex_stream.operate.alert_messages`; here it is posted,
+tried again, and kept where nobody takes it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from rejex_stream.operate.telling import Alert, Event
+from rejex_stream.operate.alert_messages import Alert, Event
 from rejex_stream.types import Incident, Partition
 
 __all__ = ["Alertmanager", "Webhook", "WebhookOutbox", "sign"]

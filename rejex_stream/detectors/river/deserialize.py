@@ -16,7 +16,7 @@ from river import anomaly
 from river.tree.padded import PaddedBranch, PaddedLeaf
 from river.utils import VectorDict
 
-from rejex_stream.detectors.river.state import (
+from rejex_stream.detectors.river.model_state import (
     DICTS,
     RUST,
     SCALARS,

@@ -2,8 +2,8 @@
 
 A part is written in the transaction that commits its offset, or after it, so the newest snapshot
 never runs ahead of what is committed; which parts make one is said by the last record of it
-(:mod:`rejex_connectors.parts`). What was decided has keys of its own, written with the offset it
-belongs to.
+(:mod:`rejex_connectors.snapshot_parts`). What was decided has keys of its own, written with the
+offset it belongs to.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kafka import KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka import errors as ke
 
 from rejex_connectors.kafka.clients import Message
-from rejex_connectors.kafka.reading import (
+from rejex_connectors.kafka.partition_reader import (
     PartitionReader,
     asking,
     client_options,
@@ -25,7 +25,7 @@ from rejex_connectors.kafka.reading import (
     partitions_of,
 )
 from rejex_connectors.kafka.refusals import missing_topic, undecided
-from rejex_connectors.parts import PartSets
+from rejex_connectors.snapshot_parts import PartSets
 from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError
 from rejex_stream.protocols import SnapshotPiece
 from rejex_stream.types import Partition, Record

@@ -1,7 +1,8 @@
 """The model of one stream key over its life: which scorer speaks for which row.
 
 A batch model is fitted, refitted and swapped at fixed row counts
-(:mod:`rejex_stream.engine.refit`); an incremental one (:mod:`rejex_stream.engine.incremental`)
+(:mod:`rejex_stream.engine.refit`); an incremental one
+(:mod:`rejex_stream.engine.incremental_model`)
 scores a row, then learns it. Both turn rows into segments of scores; a segment has one model, so it
 may be scored in one call.
 """
@@ -18,7 +19,7 @@ import numpy as np
 from rejex_stream.detectors.smoothing import Ewma
 from rejex_stream.detectors.table import TableScorer
 from rejex_stream.engine.checkpoint import pack_array, unpack_array
-from rejex_stream.engine.incremental import IncrementalModel
+from rejex_stream.engine.incremental_model import IncrementalModel
 from rejex_stream.engine.refit import Calibration, FitJob, Fitted, RefitSchedule, derive_seed
 from rejex_stream.engine.rows import (
     Count,
@@ -37,7 +38,7 @@ from rejex_stream.features.columns import LARGEST
 from rejex_stream.incidents import Turn, Watch
 from rejex_stream.incidents.warmup import is_mixed
 from rejex_stream.protocols import BatchDetector, FitExecutor, Scorer
-from rejex_stream.rejection.verdict import Judge
+from rejex_stream.rejection.judge import Judge
 from rejex_stream.types import FloatArray, IncidentState
 
 __all__ = ["BatchModel", "FitFailed", "new_model"]

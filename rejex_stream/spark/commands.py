@@ -13,13 +13,13 @@ from rejex_stream.config.assembly import file_places, kafka_settings
 from rejex_stream.encode import decode_incidents
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.protocols import Heard
-from rejex_stream.run.decided import Decisions
+from rejex_stream.run.command_journal import Decisions
 from rejex_stream.types import Incident, Partition
 
 if TYPE_CHECKING:
+    from rejex_connectors.folder_snapshots import FolderSnapshotStore
     from rejex_connectors.kafka.clients import Message
     from rejex_connectors.kafka.settings import KafkaSettings
-    from rejex_connectors.snapshots import FolderSnapshotStore
     from rejex_connectors.spark.sink import Written
 
 __all__ = ["AtCommit", "Told", "changes_in"]
@@ -69,7 +69,7 @@ class Told:
             assert places.control is not None
             name = Path(config.input.path or "").name
             return cls((name,), places.state.absolute(), places.control.absolute(), hears=hears)
-        from rejex_connectors.kafka.reading import partitions_of
+        from rejex_connectors.kafka.partition_reader import partitions_of
 
         settings = kafka_settings(config)
         if settings.topics.state is None:
@@ -155,8 +155,8 @@ class Told:
         return pieces.messages
 
     def _store(self, pieces: _Pieces) -> FolderSnapshotStore:
-        from rejex_connectors.kafka.snapshots import KafkaSnapshots
-        from rejex_connectors.snapshots import FolderSnapshotStore
+        from rejex_connectors.folder_snapshots import FolderSnapshotStore
+        from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots
 
         if self.settings is None:
             return FolderSnapshotStore(cast("Path", self.folder))
@@ -167,7 +167,7 @@ class Told:
             from rejex_connectors.files import FileControl
 
             return FileControl(cast("Path", self.control), self.inputs).read(start)
-        from rejex_connectors.kafka.reading import read_partition
+        from rejex_connectors.kafka.partition_reader import read_partition
 
         log = Partition(self.settings.topics.control, 0)
         said = list(read_partition(self.settings, log, start))

@@ -55,7 +55,7 @@ class RejectionPolicy:
         ``mid``: decide by mid-rank. ``paper``: by #{<=}, for parity runs only.
     burst
         With a rate: how many events beyond it may be rejected at once. The rate then holds on any
-        stream, see :mod:`rejex_stream.rejection.governor`; ``None``: it is only expected.
+        stream, see :mod:`rejex_stream.rejection.token_bucket`; ``None``: it is only expected.
     per_day
         With a burst: rejected events a day, by event time, instead of a share of the events; the
         rate goes on giving the band its width.

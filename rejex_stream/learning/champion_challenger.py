@@ -1,10 +1,11 @@
 """Champion and challenger on one stream: whose answers teach, whose measure, and who speaks.
 
 The champion is the detector's own verdict, the challenger the same band over scores that answers
-correct (:class:`~rejex_stream.learning.mass.LabelMass`). Events that are rejected by whoever speaks
+correct (:class:`~rejex_stream.learning.label_kernel.LabelMass`). Events that are rejected by
+whoever speaks
 are asked about, and their answers teach. Of the events on which the two differ a known share is
 drawn by coins of the audit's key; these are asked about too, and their answers measure
-(:class:`~rejex_stream.learning.trial.Trial`) and never teach.
+(:class:`~rejex_stream.learning.sequential_test.Trial`) and never teach.
 
 Everything is decided by the order of the calls alone: the same events, and the same answers at the
 same places between them, give the same labels.
@@ -18,9 +19,9 @@ from enum import StrEnum
 from typing import Any
 
 from rejex_stream.errors import ConfigError
-from rejex_stream.learning.mass import LabelMass
-from rejex_stream.learning.trial import Trial
-from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.learning.label_kernel import LabelMass
+from rejex_stream.learning.sequential_test import Trial
+from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.types import FloatArray, Label, Position, Verdict
 
 __all__ = ["Asked", "Duel", "Judged"]

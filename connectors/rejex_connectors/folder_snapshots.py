@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from rejex_connectors.durable import replace_file
-from rejex_connectors.parts import PartSets
+from rejex_connectors.snapshot_parts import PartSets
 from rejex_stream.errors import WAY_OUT, CheckpointError, ConnectorError
 from rejex_stream.protocols import SnapshotPiece
 from rejex_stream.types import Partition

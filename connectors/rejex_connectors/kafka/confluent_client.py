@@ -26,8 +26,14 @@ from rejex_connectors.kafka.clients import (
     transactional_id,
     within,
 )
-from rejex_connectors.kafka.guards.faults import REFUSED, RIVAL, UNREADABLE, WAITED_IN_VAIN, explain
-from rejex_connectors.kafka.guards.ownerless import Ownerless
+from rejex_connectors.kafka.guards.librdkafka_errors import (
+    REFUSED,
+    RIVAL,
+    UNREADABLE,
+    WAITED_IN_VAIN,
+    explain,
+)
+from rejex_connectors.kafka.guards.unassigned_partitions import Ownerless
 from rejex_connectors.kafka.guards.unpacking import LARGEST_RECORD, TOO_LARGE, UNREADABLE_HEADERS
 from rejex_connectors.kafka.security import librdkafka_options
 from rejex_stream.errors import ConnectorError

@@ -8,7 +8,7 @@ import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from rejex_connectors.kafka.reading import asking
+from rejex_connectors.kafka.partition_reader import asking
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition
 

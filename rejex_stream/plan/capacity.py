@@ -24,7 +24,7 @@ from rejex_stream.plan.promises import (
 from rejex_stream.rejection import min_window, rejection_band, window_for_rate
 from rejex_stream.rejection.arguments import check_burst, check_contamination
 from rejex_stream.rejection.bounds import DELTA, expected_rejection_rate
-from rejex_stream.rejection.budget import LEAST_BURST, BudgetOwner
+from rejex_stream.rejection.policy import LEAST_BURST, BudgetOwner
 
 __all__ = [
     "WINDOWS",

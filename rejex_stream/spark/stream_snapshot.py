@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rejex_stream.engine.checkpoint import seal, unseal
-from rejex_stream.engine.head import joined as joined_heads
-from rejex_stream.engine.head import of_stream
-from rejex_stream.engine.lives import joined as joined_lives
+from rejex_stream.engine.sensor_registry import joined as joined_lives
+from rejex_stream.engine.snapshot_manifest import joined as joined_heads
+from rejex_stream.engine.snapshot_manifest import of_stream
 from rejex_stream.errors import WAY_OUT, CheckpointError
-from rejex_stream.run.parts import HEAD, HEAD_FORMAT, HEAD_KIND, of_streams
+from rejex_stream.run.incremental_snapshot import HEAD, HEAD_FORMAT, HEAD_KIND, of_streams
 
 __all__ = ["apart", "together"]
 

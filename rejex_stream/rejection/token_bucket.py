@@ -22,7 +22,7 @@ from functools import lru_cache
 
 from rejex_stream.rejection.arguments import decimal
 from rejex_stream.rejection.band import RejectionBand, nested_band, widest_band
-from rejex_stream.rejection.budget import RejectionPolicy
+from rejex_stream.rejection.policy import RejectionPolicy
 
 __all__ = ["DAY_MS", "Governor", "base_width"]
 

@@ -16,11 +16,11 @@ from typing import NamedTuple, TypeAlias
 from rejex_stream.config import Config
 from rejex_stream.encode import decode_verdict, encode_review
 from rejex_stream.errors import ConfigError
-from rejex_stream.review.known.cases import Case, shown
+from rejex_stream.review.context_loader import Wider
+from rejex_stream.review.gold_cases.truth_file import Case, shown
 from rejex_stream.review.queue import audit
 from rejex_stream.review.queue.ingest import Intake
 from rejex_stream.review.queue.store import ReviewStore
-from rejex_stream.review.wider import Wider
 from rejex_stream.run.audit_draw import AuditDraw
 from rejex_stream.types import ContextPoint, FollowUp, Label, Position, ReviewItem, Verdict
 

@@ -21,8 +21,8 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from rejex_stream.incidents.evidence import ORDINARY, inflation, limit_of, recovery_of
 from rejex_stream.incidents.settings import Hold
+from rejex_stream.incidents.thresholds import ORDINARY, inflation, limit_of, recovery_of
 from rejex_stream.rejection.window import ScoreWindow
 from rejex_stream.types import (
     ChannelEvidence,
@@ -176,7 +176,7 @@ class Watch:
     active
         Whether it watches at all.
     level, least, ordinary, most, limit, since, still, incident
-        As :class:`~rejex_stream.rejection.verdict.Watcher` says; the first event under suspicion
+        As :class:`~rejex_stream.rejection.judge.Watcher` says; the first event under suspicion
         is the onset.
     changes
         What has changed since somebody looked, with the place in the batch.

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import DecodedBefore, Judging, NothingStoredError, stored
 from rejex_stream.errors import CheckpointError, ConfigError
-from rejex_stream.run.decided import Decisions
-from rejex_stream.spark.parts import apart, together
+from rejex_stream.run.command_journal import Decisions
+from rejex_stream.spark.stream_snapshot import apart, together
 from rejex_stream.types import Partition
 
 if TYPE_CHECKING:

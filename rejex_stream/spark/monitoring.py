@@ -28,8 +28,8 @@ from rejex_stream.encode import (
 )
 from rejex_stream.engine.checkpoint import seal, unseal
 from rejex_stream.errors import CheckpointError, ConnectorError
-from rejex_stream.run.doubts import UnscorableStreak
-from rejex_stream.run.monitors import PartitionMonitor
+from rejex_stream.run.input_health import UnscorableStreak
+from rejex_stream.run.partition_monitor import PartitionMonitor
 from rejex_stream.run.process import seldom_collecting
 from rejex_stream.run.progress import (
     IncidentsDurable,
@@ -37,7 +37,7 @@ from rejex_stream.run.progress import (
     PartitionOpened,
     Progress,
 )
-from rejex_stream.spark.told import AtCommit, Told, changes_in
+from rejex_stream.spark.commands import AtCommit, Told, changes_in
 from rejex_stream.types import (
     Incident,
     IncidentState,

@@ -11,8 +11,8 @@ from typing import Any
 
 from rejex_stream.engine.stream import StreamSnapshot, credit_in
 from rejex_stream.errors import WAY_OUT, CheckpointError
-from rejex_stream.rejection.budget import RejectionPolicy
-from rejex_stream.rejection.governor import Governor
+from rejex_stream.rejection.policy import RejectionPolicy
+from rejex_stream.rejection.token_bucket import Governor
 from rejex_stream.types import of_mode
 
 __all__ = ["SharedCredits"]

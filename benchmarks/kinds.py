@@ -4,8 +4,9 @@ python -m benchmarks.kinds [--quick] [--bases sine season] [--kinds frozen] [--d
 
 A base is a stream in which nothing is wrong; a kind is put into it at the same places, 200 rows
 every 2,613 (`slow ramp`: 1,000; `spike`: 1); the 50 rows after a fault count neither way.
-Detectors go through the engine with its defaults, rivals are fitted on the same rows at the same counts. Nothing is chosen by what comes out here:
-kinds that somebody invented choose the wrong detector, so labelled streams stand beside them.
+Detectors go through the engine with its defaults, rivals are fitted on the same rows at the same
+counts. Nothing is chosen by what comes out here: kinds that somebody invented choose the wrong
+detector, so labelled streams stand beside them.
 """
 
 from __future__ import annotations

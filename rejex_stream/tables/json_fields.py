@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rejex_stream.decode.json import flat
 from rejex_stream.decode.mapping import printable
@@ -24,6 +24,7 @@ from rejex_stream.types import Record
 __all__ = ["Feed", "open_feed"]
 
 _KEY = "key"
+_SINGLE = ("sensor", "label", "tag", "mode")
 _LIVE = 8_000
 """Events of a sensor to plan for, where there are few yet: a topic goes on."""
 _ENOUGH = 800
@@ -79,6 +80,7 @@ class Feed:
             "decimal": None if marks.decimal == "." else marks.decimal,
             "thousands": marks.thousands,
             "missing": list(guess.missing) or None,
+            "units": list(guess.units) or None,
             "sensor": None if guess.sensor is None or self.from_key else path[guess.sensor],
             "sensor_from_key": self.from_key or None,
             "tag": None if guess.tag is None else path[guess.tag],
@@ -96,8 +98,8 @@ class Feed:
         guess = self.guess
         streams = self.n_sensors * (guess.n_modes or 1)
         n = self.n_records if self.n_records // streams >= _ENOUGH else _LIVE * streams
-        own = {"flags": guess.flags, "n_modes": guess.n_modes}
-        return suggest(n, self.n_sensors, guess.channels, **own, **knobs)  # type: ignore[arg-type]
+        own = {**guess.for_features(), **knobs}
+        return suggest(n, self.n_sensors, guess.channels, **own)
 
 
 def open_feed(
@@ -154,19 +156,14 @@ def open_feed(
         header.append(key)
         cells = [[*row, str(found)] for row, found in zip(cells, keys, strict=True)]
     marks = _marks(rows, asked)
-    single = ("sensor", "label", "tag", "mode")
-    known = {part: _named(getattr(asked, part), names, key) for part in single}
-    guess = guess_table(
-        header,
-        cells,
-        **known,  # type: ignore[arg-type]
+    known = replace(
+        asked,
+        **{part: _named(getattr(asked, part), names, key) for part in _SINGLE},  # type: ignore[arg-type]
         time=[str(_named(time, names, key)) for time in asked.time],
         channels=[str(_named(channel, names, key)) for channel in asked.channels],
         flags=None if asked.flags is None else [str(_named(f, names, key)) for f in asked.flags],
-        time_format=asked.time_format,
-        marks=marks,
-        missing=asked.missing,
     )
+    guess = guess_table(header, cells, known, marks=marks, timed=True)
     from_key = guess.sensor == key
     of_sensor = [0] * len(rows) if guess.sensor is None else _column(header, cells, guess.sensor)
     channels = [short[name] for name in guess.channels]
@@ -213,7 +210,7 @@ def _said(feed: Feed, asked: Asked, rows: Sequence[Mapping[str, object]], broken
         for name, why in guess.aside.items()
         if name in feed.fields
     ]
-    return [*said, *guess.flags_said, *guess.doubts]
+    return [*guess.said, *said, *guess.flags_said, *guess.doubts]
 
 
 def _short(paths: Sequence[str]) -> dict[str, str]:

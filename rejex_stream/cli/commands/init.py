@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 from rejex_connectors.files import FileSource
-from rejex_connectors.files.bytes import ByteInput, is_gzip
+from rejex_connectors.files.bytes import ByteInput, compression_of
 from rejex_connectors.files.workbooks import workbook_of
 
 from rejex_stream.cli import options
@@ -133,7 +133,7 @@ def _of_file(file: Path, asked: Asked) -> tuple[Table | Feed, dict[str, object]]
 
 def _is_json(file: Path) -> bool:
     """Whether a file begins as an object of JSON does."""
-    source = ByteInput(str(file), compressed=is_gzip(str(file)))
+    source = ByteInput(str(file), compression=compression_of(str(file)))
     try:
         begun = source.read(1.0)
     finally:

@@ -6,12 +6,14 @@ else. Everything else is a view of those facts, or short-lived coordination (lea
 
 __all__ = ["ADDED", "HOURS_OF_MINUTES", "SCHEMA", "SCHEMA_VERSION"]
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 # What earlier versions lack, besides whole tables.
 ADDED = (
     *(("episode", column) for column in ("incident TEXT", "severity REAL", "assigned TEXT")),
     ("event", "severity REAL"),
+    ("event", "reading INTEGER NOT NULL DEFAULT 0"),
+    ("counted", "last_reading INTEGER NOT NULL DEFAULT 0"),
 )
 
 _APPEND_ONLY = ("label", "label_event", "audit")
@@ -60,6 +62,7 @@ CREATE INDEX IF NOT EXISTS episode_lease ON episode (lease_owner) WHERE lease_ow
 CREATE TABLE IF NOT EXISTS event (
   event_id INTEGER PRIMARY KEY,
   topic TEXT NOT NULL, partition INTEGER NOT NULL, offset INTEGER NOT NULL,
+  reading INTEGER NOT NULL,         -- its index in the record, where that holds several
   sensor_id INTEGER NOT NULL REFERENCES sensor,
   episode_id TEXT NOT NULL REFERENCES episode,
   event_time_ms INTEGER NOT NULL,
@@ -71,7 +74,7 @@ CREATE TABLE IF NOT EXISTS event (
   raw BLOB NOT NULL,                -- the whole record as it came, deflated
   raw_bytes INTEGER NOT NULL,       -- its size before deflating
   severity REAL,
-  UNIQUE (topic, partition, offset)
+  UNIQUE (topic, partition, offset, reading)
 ) STRICT;
 CREATE INDEX IF NOT EXISTS event_episode ON event (episode_id, event_time_ms, event_id);
 
@@ -135,6 +138,7 @@ CREATE TABLE IF NOT EXISTS consumed (  -- where to go on reading, moved with wha
 
 CREATE TABLE IF NOT EXISTS counted (   -- verdicts already in the totals, per input partition
   topic TEXT NOT NULL, partition INTEGER NOT NULL, last_offset INTEGER NOT NULL,
+  last_reading INTEGER NOT NULL,
   PRIMARY KEY (topic, partition)
 ) STRICT;
 

@@ -11,7 +11,7 @@ from rejex_stream.cli.progress import counting
 from rejex_stream.cli.show import number, print_facts, share
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly import engine_spec, history_of
-from rejex_stream.decode import Decoder
+from rejex_stream.decode import Decoder, decode_records
 from rejex_stream.detectors import DEFAULT, make_detector
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import FeatureSpec
@@ -93,9 +93,9 @@ def _rows(
 
         def readings() -> Iterable[Reading]:
             for number_read, record in enumerate(records, 1):
-                item = decoder.decode(record)
-                if isinstance(item, Reading):
-                    yield item
+                for item in decode_records(decoder, [record])[1]:
+                    if isinstance(item, Reading):
+                        yield item
                 if number_read % 1000 == 0:
                     progress(number_read)
 

@@ -184,7 +184,7 @@ def test_offsets_that_expired_are_gone_on_from_at_the_snapshot(
 
 
 def test_a_large_snapshot_goes_in_pieces_and_comes_back_whole(kafka: Kafka) -> None:
-    settings = kafka.settings(partitions=2, max_message_bytes=10_000)
+    settings = kafka.settings(partitions=2, options={"message.max.bytes": 10_000})
     bodies = [bytes(range(256)) * n for n in (400, 100, 700, 0)]
     source, sink = connect(settings)
     try:
@@ -393,7 +393,7 @@ def test_without_a_state_topic_there_is_no_store(kafka: Kafka, settings: KafkaSe
 
 
 def test_a_missing_output_topic_is_named_with_the_command_that_makes_it(kafka: Kafka) -> None:
-    settings = kafka.settings(partitions=1, commit_timeout_ms=2_000)
+    settings = kafka.settings(partitions=1, options={"delivery.timeout.ms": 2_000})
     topics = settings.topics.replace(review="not.there")
     with pytest.raises(ConfigError, match=r"'not\.there' does not exist .* topics create"):
         connect(settings.replace(topics=topics))

@@ -61,7 +61,6 @@ __all__ = [
 _DIAL_S = 2.0
 
 logging.getLogger("kafka").addHandler(logging.NullHandler())
-
 Role: TypeAlias = Literal["consumer", "producer", "admin"]
 
 

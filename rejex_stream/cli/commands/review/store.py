@@ -99,7 +99,7 @@ def serve(
         print(f"review console: {address}", flush=True)
 
     logs = configs[0].logging if configs else Logging()
-    with logging_to_stderr(logs.level, logs.format, logs.libraries):
+    with logging_to_stderr(logs.level, logs.format):
         serve_console(
             opened,
             fed,

@@ -67,7 +67,7 @@ def write_config(bootstrap, tmp_path, monkeypatch, **more: dict[str, Any]) -> Pa
     usual: dict[str, dict[str, Any]] = {
         "input": {"time": "t"},
         "output": {"audit_rate": 0.05},
-        "kafka": {"commit_timeout_ms": 3000},
+        "kafka": {"options": {"delivery.timeout.ms": 3000}},
         "review": {"port": 0, "settle_s": 0, "gap_s": 0.05},
     }
     sections = {name: usual.get(name, {}) | more.get(name, {}) for name in usual | more}

@@ -61,7 +61,10 @@ def test_a_full_disk_loses_no_review_item(bootstrap, kafka: Kafka, small_disk, t
             f"full-{uuid.uuid4().hex[:8]}",
             bootstrap,
             input={"time": "t"},
-            kafka={"client": client, "max_poll_interval_ms": int(POLL_INTERVAL_S * 1000)},
+            kafka={
+                "client": client,
+                "options": {"max.poll.interval.ms": int(POLL_INTERVAL_S * 1000)},
+            },
         )
     )
     config = load_config(path)

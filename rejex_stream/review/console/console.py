@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from rejex_stream.config.reviewing import Shown
+from rejex_stream.rejection.bounds import DELTA
 from rejex_stream.review.console.auth import Access, Sessions, Throttle
 from rejex_stream.review.console.background import Background
 from rejex_stream.review.console.rates import PipelineWatch
@@ -57,7 +58,7 @@ class Console:
     inputs: dict[str, Wider] = field(default_factory=dict)
     lacks: Sequence[str] = ()
     title: str = "rejex-stream"
-    delta: float = 0.05
+    delta: float = DELTA
     tick_s: float = 0.5
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     watching: Counter[str] = field(default_factory=Counter)

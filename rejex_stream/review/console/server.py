@@ -15,6 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rejex_stream.config.reviewing import check_bind, is_loopback
 from rejex_stream.errors import ConnectorError
+from rejex_stream.rejection.bounds import DELTA
 from rejex_stream.review.console.app import make_app
 from rejex_stream.review.console.auth import Access
 from rejex_stream.review.console.background import Background, Feeding
@@ -178,7 +179,7 @@ def serve(
     people: Sequence[Viewer] = (),
     allowed_hosts: Sequence[str] = (),
     certificate: tuple[str, str] | None = None,
-    delta: float = 0.05,
+    delta: float = DELTA,
     on_ready: Callable[[str, Sequence[tuple[str, str]]], None],
 ) -> None:
     """Serve the console until a signal comes; closes feeds, labels and store.

@@ -98,7 +98,7 @@ def serve(
         print(f"review console: {address}", flush=True)
 
     logs = configs[0].logging if configs else Logging()
-    with logging_to_stderr(logs.level, logs.format, logs.libraries):
+    with logging_to_stderr(logs.level, logs.format):
         serve_console(
             opened,
             fed,
@@ -110,7 +110,6 @@ def serve(
             certificate=(section.tls_cert, section.tls_key)
             if section.tls_cert and section.tls_key
             else None,
-            delta=configs[0].rejection.delta if configs else 0.05,
             on_ready=ready,
         )
 

@@ -18,7 +18,6 @@ from rejex_connectors.kafka.settings import (
 from rejex_stream.config import assembly as build
 from rejex_stream.config import parse_config
 from rejex_stream.config.model import Config
-from rejex_stream.config.reviewing import Review
 from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import EngineSpec
@@ -32,6 +31,7 @@ from rejex_stream.rejection import rejection_band
 from rejex_stream.rejection.bounds import DELTA, exact_rate_bound, paper_rate_bound
 from rejex_stream.rejection.costs import cost_quantile
 from rejex_stream.rejection.policy import CONTAMINATION, TOLERANCE, WINDOW, RejectionPolicy
+from rejex_stream.review.queue import episodes
 from rejex_stream.run.audit_draw import AuditDraw
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.settings import Output, Run, RunSettings, State
@@ -256,9 +256,9 @@ def as_stated(field):
 
 
 def test_an_episode_is_planned_as_it_is_queued():
-    rule, queue = EpisodeRule(), Review()
-    assert (rule.gap_s, rule.gap_events) == (queue.gap_s, queue.gap_events)
-    assert (rule.max_s, rule.max_events) == (queue.max_duration_hours * 3600, queue.max_events)
+    rule = EpisodeRule()
+    assert rule.gap_events == episodes.stream_gap(())
+    assert (rule.max_s * 1000, rule.max_events) == (episodes.LONGEST_MS, episodes.MOST_EVENTS)
 
 
 # --------------------------------------------------------------- every row of docs/settings.md

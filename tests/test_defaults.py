@@ -155,7 +155,7 @@ def test_a_setting_is_stated_once_and_used_by_its_concept(concept, sections):
         elif name not in RESOLVED:
             assert as_stated(field) == as_stated(there), f"{name} is stated twice"
             held += 1
-    assert held >= 6
+    assert held >= 4
 
 
 def test_what_a_config_says_of_a_run_reaches_the_loop():
@@ -220,9 +220,6 @@ calibration = "training"
 holdout_share = 0.4
 [monitor]
 false_alarm_events = 1000
-confidence = 0.9
-rolling_events = 300
-review_budget_per_day = 5
 stuck_events = 30
 drift_reference_events = 0
 [output]
@@ -353,15 +350,11 @@ def test_what_is_left_out_or_zero_means_what_the_page_says(more, found, wanted):
     assert found(config_of(more)) == wanted
 
 
-def test_the_budget_of_the_day_is_the_budget_of_the_pipeline_where_none_is_given():
+def test_the_reviews_of_a_day_are_exported_beside_the_rates():
     budget = "review_budget = { reviews_per_day = 40, events_per_day = 1000 }"
     config, _ = parse_config(LEAST.replace("tolerance = 8", budget))
     assert MONITOR(config).review_budget_per_day == 40
     assert SPEC(config).policy == RejectionPolicy(0.05, rate=0.04, burst=50)
-    config, _ = parse_config(
-        LEAST.replace("tolerance = 8", budget) + "[monitor]\nreview_budget_per_day = 7"
-    )
-    assert MONITOR(config).review_budget_per_day == 7
 
 
 def test_a_rolling_window_is_an_hour_at_1_hz_and_at_least_a_window():

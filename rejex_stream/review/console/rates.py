@@ -441,7 +441,6 @@ def state_word(sample: RateSample | MonitorStatus | None) -> str:
         ("health", "changed"),
         ("drift", "drifting"),
         ("warm_up", "warm-up in doubt"),
-        ("review_budget", "over budget"),
     ):
         if kind in alarms:
             return word

@@ -249,7 +249,7 @@ def test_what_a_config_says_of_the_monitors_reaches_them():
     config, _ = parse_config(SAID)
     told = dict(build.monitor_config(config))
     assert told.pop("enabled") is True
-    assert list(told.values()) == [1000, 0.9, 300, 5, 30, 0, 100, 0.1, 2.5, 0.02, "paper"]
+    assert list(told.values()) == [1000, 30, 0, 100, 0.1, 2.5, 0.02, "paper", None]
 
 
 def as_stated(field):

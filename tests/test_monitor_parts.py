@@ -115,18 +115,20 @@ def cells_of(text):
 
 
 def brute_force_inflation(cells, n, law):
-    """Straight from the definition: blocks of n/40 to n; lag one window; 20 windows."""
-    length = n // 40 * 40
+    """Straight from the definition: blocks of n/40 (20 events) to n; lag one window; 20 windows."""
+    unit = max(20, n // 40)
+    parts = min(40, n // unit)
+    length = unit * parts
     windows = [cells[i : i + length] for i in range(0, len(cells) - length + 1, length)][:-1]
     windows = windows[-20:]
     if len(windows) < 2:
         return None
     factor = 1.0
     for wanted, rate in (((1, 2), law.rejection_rate), ((2, 3), law.flagged_rate)):
-        for units in (1, 2, 3, 8, 20, 40):
-            if units == 40 and len(windows) < 3:
+        for units in sorted({1, 2, 3, parts // 5, parts // 2, parts}):
+            if units == parts and len(windows) < 3:
                 continue
-            size = length // 40 * units
+            size = unit * units
             squares = [
                 (sum(cell in wanted for cell in window[i : i + size]) - size * rate) ** 2
                 / (size * rate * (1 - rate))

@@ -23,7 +23,7 @@ from rejex_stream.config import load_config
 from rejex_stream.doctor import examine
 from rejex_stream.doctor import kafka as doctor_of_kafka
 from rejex_stream.doctor.findings import clock_finding
-from rejex_stream.engine import head as head_module
+from rejex_stream.engine import snapshot_manifest as head_module
 from rejex_stream.engine.checkpoint import environment
 from rejex_stream.types import Position, Reading
 from tests.operate.alerting import active_alerts, alertmanager
@@ -241,11 +241,11 @@ def test_what_does_not_speak_http_is_named(place):
 
 def test_a_key_of_the_webhook_that_cannot_be_read_is_an_error(place):
     with Hook() as hook:
-        alerts = f'[alerts]\nwebhook_url = "{hook.url}"\nwebhook_secret_file = "key"\n[detector]'
+        alerts = f'[alerts]\nwebhook_url = "{hook.url}"\nwebhook_secret = "file:key"\n[detector]'
         change(place, "[detector]", alerts)
         check = found(place)["webhook"]
         assert check.level == "error"
-        assert "alerts.webhook_secret_file" in check.message
+        assert "alerts.webhook_secret" in check.message
         assert check.fix
         (place / "key").write_text("secret\n")
         assert found(place)["webhook"].level == "ok"
@@ -352,8 +352,7 @@ def test_a_broken_snapshot_is_an_error_with_a_mend(place, capsys):
     assert check.fix
 
 
-def codec_checks(place, client, **kafka):
-    more = "".join(f'{name} = "{value}"\n' for name, value in kafka.items())
+def codec_checks(place, client, more=""):
     text = (
         (place / "pump.toml")
         .read_text()
@@ -380,10 +379,10 @@ def test_a_codec_that_is_missing_is_named(place, monkeypatch):
 
     monkeypatch.setattr(codec, "snappy", None)
     monkeypatch.setattr(codec, "zstd", None)
-    snappy, zstd = codec_checks(place, "kafka-python", compression="zstd")
+    snappy, zstd = codec_checks(place, "kafka-python", "options.'compression.type' = 'zstd'")
     assert (snappy.level, zstd.level) == ("warning", "error")
     assert snappy.message == "kafka-python cannot read records compressed with snappy"
-    assert zstd.message.endswith("with zstd, nor write by kafka.compression")
+    assert zstd.message.endswith("with zstd, nor write by kafka.options.'compression.type'")
     assert zstd.fix == "pip install 'kafka-python[zstd]'"
 
 

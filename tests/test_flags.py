@@ -18,9 +18,9 @@ from rejex_stream.encode import decode_reviewed, decode_verdict
 from rejex_stream.engine import Engine
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import Feature, FeatureSpec
-from rejex_stream.plan.guess import guess_table
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.tables import Asked, open_feed, open_table
+from rejex_stream.tables.guess import guess_table
 from rejex_stream.types import Position, Reading, Record, ReviewItem
 from tests.streams import Distance, readings, spec
 

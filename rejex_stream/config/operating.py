@@ -51,12 +51,6 @@ class Alerts(Section):
         example="https://ops.example.com/rejex",
     )
     webhook_secret: SecretStr | None = secret(says="Key of the webhook's signature.")
-    webhook_secret_file: str | None = setting(
-        None,
-        says="File that holds the key of the signature.",
-        otherwise="none",
-        example="/run/secrets/webhook",
-    )
     webhook_deadletter: str | None = setting(
         None,
         says="File for what the webhook did not take.",
@@ -76,9 +70,8 @@ class Alerts(Section):
         Raises
         ------
         ConfigError
-            If the secret is given twice, or nobody could have refused an alarm.
+            If nobody could have refused an alarm.
         """
-        self.check_secret("webhook_secret")
         if self.webhook_url is None and self.webhook_deadletter is not None:
             raise ConfigError("webhook_deadletter needs a webhook_url: give one, or leave it out.")
 
@@ -87,13 +80,10 @@ class Logging(Section):
     """What is said while running."""
 
     level: Literal["debug", "info", "warning", "error"] = setting(
-        "info", says="From which level on."
+        "info",
+        says="From which level on; of libraries, warnings. What Kafka's client repeats is counted, "
+        "unless this is debug.",
     )
     format: Literal["auto", "text", "json"] = setting(
         "auto", says="JSON lines or text; auto: text on a terminal."
-    )
-    libraries: Literal["debug", "info", "warning", "error"] = setting(
-        "warning",
-        says="From which level on libraries speak; what Kafka's client repeats is counted, unless "
-        "this or the level is debug.",
     )

@@ -50,7 +50,7 @@ def webhook(alerts: Alerts) -> Iterator[Finding]:
     try:
         alerts.reveal("webhook_secret")
     except ConfigError as error:
-        yield Finding("error", str(error), "mend alerts.webhook_secret_file, or its permissions")
+        yield Finding("error", str(error), "mend alerts.webhook_secret, or the file's permissions")
         return
     status, to = 0, ""
     try:

@@ -94,7 +94,6 @@ def _verdicts(config: Config) -> Iterator[Finding]:
         rejection.window,
         policy.tolerance,
         rate=policy.rate,
-        delta=rejection.delta,
     )
     promise = choice.promise
     assert promise is not None

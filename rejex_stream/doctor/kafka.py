@@ -75,7 +75,7 @@ class _Broker:
             yield Finding(
                 "error" if writes else "warning",
                 f"{client} cannot read records compressed with {name}"
-                + (", nor write by kafka.compression" if writes else ""),
+                + (", nor write by kafka.options.'compression.type'" if writes else ""),
                 f"pip install 'kafka-python[{name}]'"
                 if client == "kafka-python"
                 else "install a build of confluent-kafka with it, or take another kafka.client",

@@ -289,7 +289,7 @@ def split_headers(headers: Headers) -> DeadHeaders:
 
 
 def _unsendable(position: Position, what: str, size: int) -> Invalid:
-    reason = f"its {what} would be {size} bytes, more than kafka.max_message_bytes"
+    reason = f"its {what} would be {size} bytes, more than message.max.bytes"
     return Invalid(position, "encode", reason)
 
 

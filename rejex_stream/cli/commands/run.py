@@ -61,7 +61,7 @@ def run(
     order = _Order(settings)
     log = settings.logging
     with (
-        logging_to_stderr(log.level, log.format, log.libraries) as handler,
+        logging_to_stderr(log.level, log.format) as handler,
         stopping(stop),
         following(settings, handler) as display,
     ):

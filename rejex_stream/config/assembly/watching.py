@@ -47,8 +47,6 @@ def monitor_config(config: Config) -> MonitorConfig:
         window=rejection.window,
         contamination=rejection.contamination,
         tolerance=rejection.policy().band(rejection.window).tolerance,
-        delta=rejection.delta,
-        ties=rejection.ties,
     )
 
 

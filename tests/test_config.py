@@ -255,7 +255,7 @@ refit_lag_events = 200
             ("[detector]", '[features]\ncolumns = [{ kind = "raw", channel = "flw" }]\n[detector]'),
             "unknown channel 'flw'",
         ),
-        (("[detector]", "[monitor]\nrolling_events = 100\n[detector]"), "rolling_events = 100"),
+        (("[detector]", "[monitor]\nstuck_events = -1\n[detector]"), "stuck_events = -1"),
         (("water.csv", "water.dat"), "does not tell its format"),
         (("[detector]", '[output]\nreview = "./verdicts.jsonl"\n[detector]'), "its own file"),
         (("[detector]", '[output]\nreview = "-"\n[state]\nfolder = "s"\n[detector]'), "taken back"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -68,14 +67,6 @@ def test_the_queue_knows_nothing_of_the_web():
     queue = {m: others for m, others in IMPORTS.items() if ".review.queue" in m}
     assert queue
     assert [m for m, others in queue.items() if any(".review.console" in o for o in others)] == []
-
-
-def test_no_folder_is_a_crowd():
-    folders = Counter(path.parent for path in SOURCES.values())
-    crowds = {folder.name for folder, n in folders.items() if n > 16}
-    assert crowds == set()
-    flat = [path for path in SOURCES.values() if path.parent == PACKAGE]
-    assert len(flat) <= 14
 
 
 @pytest.mark.parametrize("name", CORE)

@@ -149,7 +149,6 @@ def test_gauges_say_what_the_monitors_know():
         "rejection_window_effective_events": status.effective_events,
         "health_log_evidence": status.health_log_evidence,
         "health_log_threshold": status.health_threshold,
-        "reviews_projected_per_day": status.reviews_projected,
         "review_budget_per_day": None,
     }
     names = f'{{partition="{PART.partition}",pipeline="p",topic="{PART.topic}"}}'
@@ -443,13 +442,13 @@ def test_a_real_alertmanager_groups_keeps_and_resolves(tmp_path):
         manager = Alertmanager(url, repeat_s=0.5)
         manager.update(
             alert_of(one, "turbine")
-            for one in (alarm(), alarm("pump-8"), alarm(None, AlarmKind.REVIEW_BUDGET))
+            for one in (alarm(), alarm("pump-8"), alarm(None, AlarmKind.DRIFT))
         )
         until(lambda: len(receiver.got) >= 1)
         until(lambda: sum(len(json.loads(b)["alerts"]) for _, b in receiver.got) >= 3)
         with urllib.request.urlopen(f"{url}/api/v2/alerts", timeout=PATIENCE_S) as answer:
             alerts = json.load(answer)
-        assert {a["labels"]["alertname"] for a in alerts} == {"RejexHealth", "RejexReviewBudget"}
+        assert {a["labels"]["alertname"] for a in alerts} == {"RejexHealth", "RejexDrift"}
         assert all(a["annotations"]["guarantee"] for a in alerts)
         manager.update([alert_of(alarm(), "turbine")])
         until(

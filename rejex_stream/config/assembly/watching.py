@@ -39,12 +39,10 @@ _ASK_EVERY_S = 10.0
 def monitor_config(config: Config) -> MonitorConfig:
     """Return what the monitors are told."""
     rejection, monitor = config.rejection, config.monitor
-    budget = monitor.review_budget_per_day
-    if budget is None and rejection.review_budget is not None:
-        budget = rejection.review_budget.reviews_per_day
-    told = dict(monitor) | {"review_budget_per_day": budget}
+    budget = rejection.review_budget
     return MonitorConfig(
-        **told,
+        **dict(monitor),
+        review_budget_per_day=None if budget is None else budget.reviews_per_day,
         window=rejection.window,
         contamination=rejection.contamination,
         tolerance=rejection.policy().band(rejection.window).tolerance,

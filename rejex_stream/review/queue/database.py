@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.review.schema import ADDED, HOURS_OF_MINUTES, SCHEMA, SCHEMA_VERSION
+from rejex_stream.review.schema import SCHEMA, SCHEMA_VERSION
 
 __all__ = [
     "Database",
@@ -200,27 +200,20 @@ class Database:
     def _prepare(self) -> None:
         with self._borrow() as connection:
             connection.execute("PRAGMA journal_mode = WAL")
+            if connection.execute("PRAGMA user_version").fetchone()[0] == SCHEMA_VERSION:
+                return
+            connection.execute("BEGIN IMMEDIATE")  # another process may be making it, too
             found = connection.execute("PRAGMA user_version").fetchone()[0]
-            if not 0 <= found <= SCHEMA_VERSION:
+            if not found:
+                for statement in SCHEMA:
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            connection.execute("COMMIT")
+            if found not in (0, SCHEMA_VERSION):
                 raise ConfigError(
                     f"The review store {str(self.path)!r} has schema version {found}, this program "
-                    f"writes {SCHEMA_VERSION}: rebuild it with `rejex-stream review rebuild`."
+                    f"writes {SCHEMA_VERSION}: make it anew with `rejex-stream review rebuild`."
                 )
-            if found < SCHEMA_VERSION:
-                self._bring_up_to_date(connection)
-
-    @staticmethod
-    def _bring_up_to_date(connection: sqlite3.Connection) -> None:
-        connection.execute("BEGIN IMMEDIATE")
-        for table, column in ADDED:
-            there = [row["name"] for row in connection.execute(f"PRAGMA table_info({table})")]
-            if there and column.split()[0] not in there:
-                connection.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
-        connection.execute("COMMIT")
-        connection.executescript(
-            f"BEGIN IMMEDIATE;{SCHEMA}{HOURS_OF_MINUTES}"
-            f"PRAGMA user_version = {SCHEMA_VERSION};COMMIT;"
-        )
 
     def _require_there(self) -> None:
         """Refuse to write into a file that nobody can open any more: it would be lost with us."""

@@ -159,6 +159,8 @@ class Intake:
         Wall clock: what ages count from.
     pipeline
         Whose records these are, where several share a store.
+    costs
+        What mistakes cost, by pipeline; 1 each where nothing is said.
     """
 
     def __init__(
@@ -167,13 +169,14 @@ class Intake:
         settings: Review,
         now_ms: int,
         pipeline: str = "",
+        costs: Mapping[str, episodes.Costs] | None = None,
     ) -> None:
+        self._costs = costs or {}
         self._pipeline = pipeline
         self._connection = connection
         self._settings = settings
         self._now_ms = now_ms
         self._sensors: dict[tuple[str, str], tuple[int, str]] = {}
-        self._epochs: dict[int, int | None] = {}
         self._series = SeriesBatch()
         self._minutes: dict[tuple[int, int], _Minute] = {}
         self._latest: dict[int, Verdict] = {}
@@ -192,7 +195,7 @@ class Intake:
             "ON CONFLICT (stream_key, sensor) DO UPDATE SET "
             "channels = coalesce(nullif(:names, ''), sensor.channels), "
             "pipeline = coalesce(nullif(:pipeline, ''), sensor.pipeline) "
-            "RETURNING sensor_id, channels, epoch",
+            "RETURNING sensor_id, channels",
             {
                 "key": stream_key,
                 "sensor": sensor,
@@ -202,7 +205,6 @@ class Intake:
             },
         ).fetchone()
         self._sensors[stream_key, sensor] = (row["sensor_id"], row["channels"])
-        self._epochs.setdefault(row["sensor_id"], row["epoch"])
         return int(row["sensor_id"])
 
     # ------------------------------------------------------------------------- review items
@@ -220,6 +222,7 @@ class Intake:
         priority = any(
             verdict.sensor.startswith(prefix) for prefix in self._settings.priority_sensors
         )
+        worth = episodes.worth_of(item, self._costs.get(self._pipeline, episodes.Costs()))
         episode = episodes.assign(
             connection,
             episodes.Arrival(
@@ -233,13 +236,15 @@ class Intake:
                 self._now_ms,
                 verdict.incident,
                 verdict.severity,
+                worth,
+                item.context,
             ),
             self._settings,
         )
         connection.execute(
             "INSERT INTO event (topic, partition, offset, sensor_id, episode_id, event_time_ms, "
-            "seq, confidence, reason, received_ms, item, raw, raw_bytes, severity) "
-            "VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+            "seq, confidence, reason, received_ms, item, raw, raw_bytes, severity, worth) "
+            "VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
             (
                 *verdict.position,
                 sensor_id,
@@ -253,6 +258,7 @@ class Intake:
                 zlib.compress(raw, 1),
                 len(raw),
                 verdict.severity,
+                worth,
             ),
         )
         width = len(item.channels)
@@ -297,18 +303,6 @@ class Intake:
             minute.banded += 1
             minute.ambiguous += verdict.label is Label.REJECTED
             minute.expected += max(0, upper - lower + 1) / (verdict.window_len + 1)
-        if verdict.model_epoch is not None and verdict.model_epoch != self._epochs[sensor_id]:
-            if self._epochs[sensor_id] is not None:
-                self._connection.execute(
-                    "INSERT INTO mark VALUES (?,?,?,'model',?) ON CONFLICT DO NOTHING",
-                    (
-                        self._pipeline,
-                        verdict.stream_key,
-                        verdict.event_time_ms,
-                        f"model {verdict.model_epoch}",
-                    ),
-                )
-            self._epochs[sensor_id] = verdict.model_epoch
         self._latest[sensor_id] = verdict
         self._series.add(
             sensor_id, Point(verdict.event_time_ms, None, verdict.score, verdict.label)

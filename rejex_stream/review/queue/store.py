@@ -71,6 +71,8 @@ class ReviewStore:
         The SQLite file, made if missing, on a local disk.
     settings
         How the queue works.
+    costs
+        What mistakes cost, by name of pipeline: what an answer is worth.
     clock_ms
         Wall clock, for leases and ages; replaced in tests.
 
@@ -97,9 +99,11 @@ class ReviewStore:
         path: Path,
         settings: Review | None = None,
         *,
+        costs: Mapping[str, episodes.Costs] | None = None,
         clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self.settings = settings or Review()
+        self.costs = costs or {}
         self.database = Database(path)
         self.now_ms = clock_ms
         self._unnoted: dict[int, str] = {}
@@ -132,7 +136,7 @@ class ReviewStore:
             else:
                 read.append((one, line))
         with self.database.write() as connection:
-            intake = Intake(connection, self.settings, self.now_ms(), pipeline)
+            intake = Intake(connection, self.settings, self.now_ms(), pipeline, self.costs)
             for one, line in read:
                 if isinstance(one, ReviewItem):
                     intake.item(one, line)
@@ -289,14 +293,8 @@ class ReviewStore:
 
     def forget_old_points(self) -> None:
         """Drop points, minutes and hours beyond what is kept."""
-        day_ms = 24 * series.HOUR_MS
         with self.database.write() as connection:
-            series.forget(
-                connection,
-                self.settings.points_per_sensor,
-                round(self.settings.minutes_days * day_ms),
-                round(self.settings.hours_days * day_ms),
-            )
+            series.forget(connection)
 
     def close(self) -> None:
         """Close the database."""
@@ -415,6 +413,7 @@ def rebuild(
     feed: Callable[[ReviewStore], None],
     labels: Iterable[LabelRecord],
     replace: bool = False,
+    costs: Mapping[str, episodes.Costs] | None = None,
 ) -> Rebuilt:
     """Make the store at `path` anew from review items and labels; it appears whole or not at all.
 
@@ -441,7 +440,7 @@ def rebuild(
         require_replaceable(path)
     fresh = path.with_name(path.name + ".rebuild")
     _remove_file(fresh)
-    store = ReviewStore(fresh, settings)
+    store = ReviewStore(fresh, settings, costs=costs)
     try:
         feed(store)
         new, unknown = apply_labels(store, labels)

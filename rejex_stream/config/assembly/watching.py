@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 from rejex_stream.config.model import Config
 from rejex_stream.config.operating import Alerts
@@ -191,16 +190,12 @@ def open_webhook(alerts: Alerts) -> Webhook | None:
     Raises
     ------
     ConfigError
-        If the file of the secret cannot be read.
+        If the address or the secret cannot be read.
     """
-    if alerts.webhook_url is None:
+    address, key = alerts.webhook_address(), alerts.reveal("webhook_secret")
+    if address is None:
         return None
-    kept, key = alerts.webhook_deadletter, alerts.reveal("webhook_secret")
-    return Webhook(
-        alerts.webhook_url,
-        secret=None if key is None else key.encode("utf-8", "surrogateescape"),
-        deadletter=None if kept is None else Path(kept),
-    )
+    return Webhook(address, secret=None if key is None else key.encode("utf-8", "surrogateescape"))
 
 
 @contextmanager

@@ -88,6 +88,7 @@ def find_marks(cells: Iterable[str], delimiter: str = ",") -> Marks:
         Marks(d, t) for d, t in ((",", "."), (".", " "), (",", " "), (".", "'"), (",", "'"))
     ]
     cells = [cell for cell in cells if _has_digit(cell)]
+    cells = [unit[1] if (unit := _WITH_UNIT.fullmatch(cell)) else cell for cell in cells]
     found = []
     for choice in choices:
         read = number_reader(*choice)
@@ -342,10 +343,10 @@ def _readable(cells: Sequence[str], format: str | None) -> float:
     return sum(_moment(cell, format) is not None for cell in cells) / len(cells)
 
 
-def _steps(cells: Sequence[str], format: str) -> tuple[bool, int, float]:
-    """Return whether it is to come, how often it goes back, and the longest step.
+def _steps(cells: Sequence[str], format: str) -> tuple[bool, int, float, float]:
+    """Return whether it is to come, how often it goes back, the longest step, and years ago.
 
-    Months for days, and years for days, show in all three.
+    Months for days, and years for days, show in all of them.
     """
     back, longest = 0, 0.0
     last = newest = -math.inf
@@ -357,4 +358,5 @@ def _steps(cells: Sequence[str], format: str) -> tuple[bool, int, float]:
         back += now < last
         longest = max(longest, abs(now - last) if last > -math.inf else 0.0)
         last, newest = now, max(now, newest)
-    return newest > datetime.now(UTC).timestamp() * 1000 + 86_400_000, back, longest
+    ago = (datetime.now(UTC).timestamp() * 1000 - newest) / 86_400_000
+    return ago < -1, back, longest, ago // 365

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import io
 import itertools
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -311,7 +312,7 @@ def _lines(
     """Return the first lines that are not blank, as text."""
     to_utf8 = ToUtf8(encoding)
     text = (to_utf8.feed(begun) + (to_utf8.finish() if whole else b"")).decode("utf-8", "replace")
-    text = text.removeprefix("\ufeff").strip("\0")
+    text = re.sub("\0{2,}", "", text.removeprefix("\ufeff"))  # of a power loss
     if not text.strip():
         raise ConfigError(f"{path} is empty: expected a CSV table with a header.")
     if text.count("\0") > len(text) / 20 or ("\ufffd" in text[:2000] and encoding is None):

@@ -147,7 +147,8 @@ class _Search:
         if written is None:
             return None
         moments = tuple(_moment(text, written) for text in texts)
-        if moments.count(None) > 0.1 * len(moments) and written.unit == "iso8601":
+        given = [m for m, text in zip(moments, texts, strict=True) if text not in MISSING_TEXTS]
+        if given.count(None) > 0.1 * len(given) and written.unit == "iso8601":
             return None
         return TimeColumns(names, written, moments, tuple(self._doubts(names, written, moments)))
 

@@ -14,20 +14,22 @@ MAX_ROW_BYTES = 16 << 20
 MAX_OPEN_BYTES = 64 << 10
 """How far a quote may stay open before it is taken for a stray one."""
 
+_FIRST_END = re.compile(rb'"|\r\n|\r|\n')
 _JSON_MARKS = re.compile(rb'"(?:[^"\\]|\\.)*("|\Z)|[{}\[\]]', re.DOTALL)
 
 
 class _Lines:
-    """Cuts at newlines, or where the first piece has none, at returns; bounded in any case."""
+    """Cuts at newlines, or at returns where the first line ends with one alone."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._at_returns: bool | None = None
+        self._undecided = False  # the last byte so far is a return, the first of all line ends
         self.tail = bytearray()
 
     def feed(self, chunk: bytes) -> list[bytes]:
         if self._at_returns is None and chunk:
-            self._at_returns = b"\r" in chunk[:-1] and b"\n" not in chunk
+            chunk = self._decided(chunk)
         if self._at_returns:
             chunk = chunk.replace(b"\r", b"\n")
         first, newline, rest = chunk.partition(b"\n")
@@ -39,7 +41,22 @@ class _Lines:
         self._keep(lines.pop())
         return lines
 
+    def _decided(self, chunk: bytes) -> bytes:
+        """See how the first line ends, however the bytes arrive; where quotes are, by newlines."""
+        if self._undecided:
+            chunk, self._undecided = b"\r" + chunk, False
+        match = _FIRST_END.search(chunk)
+        if match is None:
+            return chunk
+        if match[0] == b"\r" and match.end() == len(chunk):
+            self._undecided = True
+            return chunk[:-1]
+        self._at_returns = match[0] == b"\r"
+        return chunk
+
     def finish(self) -> list[bytes]:
+        if self._undecided:
+            self._keep(b"\r")
         lines = [bytes(self.tail)]
         self.tail.clear()
         return lines

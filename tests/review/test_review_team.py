@@ -17,7 +17,7 @@ from rejex_stream.review.queue.claims import Refusal
 from rejex_stream.review.queue.detail import episode_detail
 from rejex_stream.review.queue.listing import SORTS, QueueFilter, Viewer
 from tests.review.console_server import running
-from tests.review.desk import counts, cursor, sees, violations
+from tests.review.desk import counts, cursor, sees, verdict, violations
 from tests.review.test_review_store import ADA, BOB, EVE, LOOKER, audited, episodes, item, label
 
 HOUR_MS = 3_600_000
@@ -69,12 +69,11 @@ def test_episodes_of_one_incident_are_a_group_of_their_own(mixed):
     assert sorted(groups) == ["T00", "T01", "T02", "farm-0-7"]
 
 
-def test_an_answer_is_worth_the_events_it_speaks_for(new_store):
+def test_audited_events_come_first_and_then_what_saves_most(new_store):
     store = new_store(settle_s=0)
-    rare = msgspec.structs.replace(item(5000, sensor="rare", why="audit"), drawn=0.001)
-    often = msgspec.structs.replace(item(6000, sensor="often", why="audit"), drawn=0.5)
-    store.add([*(item(n, sensor="long") for n in range(10)), rare, often])
-    assert [name for name, _ in order(store, sort="worth")] == ["rare", "long", "often"]
+    store.add([*(item(n, sensor="long") for n in range(10)), item(5000, sensor="short")])
+    store.add([item(6000, sensor="drawn", why="audit")])
+    assert [name for name, _ in order(store, sort="worth")] == ["drawn", "long", "short"]
 
 
 def test_the_next_to_claim_is_the_first_of_a_grouped_list(mixed):
@@ -227,7 +226,7 @@ def test_groups_are_worked_by_keyboard_and_selected_as_one(wall_store, desk, axe
         page.keyboard.press("Enter")
         sees(page, "3 episodes selected", "#what")
         assert violations(page, axe) == []
-        page.keyboard.press("2")
+        verdict(page, "2")
         sees(page, "3 episodes (3 events) marked normal")
         counts(page, "#rows tr.group", 2)
         page.keyboard.press("z")

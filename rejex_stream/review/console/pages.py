@@ -46,7 +46,7 @@ __all__ = ["KEYS", "TAGS", "environment", "page", "render", "routes"]
 
 TAGS = ("process", "sensor fault", "planned", "regime change", "other")
 # Nobody looks further down; what leaves at the top is made up for at the end.
-_PAGE_ROWS = 200
+_PAGE_ROWS = 100
 _VERDICTS: tuple[tuple[HumanVerdict, str], ...] = (
     ("anomaly", "Anomaly"),
     ("normal", "Normal"),
@@ -175,7 +175,7 @@ def _with_sparks(connection: Connection, rows: list[EpisodeRow]) -> list[tuple[E
 
 def _tabs(view: QueueFilter, since_ms: int) -> list[tuple[Tab, str, QueueFilter]]:
     named: tuple[tuple[Tab, str], ...] = (
-        ("ready", "Ready"),
+        ("ready", "Today"),
         ("mine", "Mine"),
         ("claimed", "With others"),
         ("waiting", "Waiting"),
@@ -294,8 +294,8 @@ def _help(console: Console, connection: Connection, viewer: Viewer, request: Req
 
 
 async def home(request: Request) -> Response:
-    """Go to the queue."""
-    return RedirectResponse("/queue", status_code=303)
+    """Go to what is wrong now."""
+    return RedirectResponse("/now", status_code=303)
 
 
 routes = [

@@ -1,6 +1,6 @@
 // The queue: a cursor, a selection, verdicts that take effect at once and are sent behind.
 
-import { $, $$, ask, asking, call, every, newId, onKeys, pageData, plural, poll, readData, shortAge, showCounts, showKeys, showTimes, takeToast, toast, Refused } from "./shell.js";
+import { $, $$, ask, asking, call, drawn, every, newId, onKeys, pageData, plural, poll, readData, shortAge, showCounts, showKeys, showTimes, takeToast, toast, Refused } from "./shell.js";
 
 const data = readData("queue-data");
 const body = $("#rows");
@@ -31,6 +31,7 @@ const selected = () => rows().filter((row) => row.classList.contains("selected")
 // --------------------------------------------------------------------------------------- cursor
 function moveTo(row, { focus = true } = {}) {
   if (cursor) cursor.removeAttribute("aria-current");
+  if (row !== cursor) drawn();
   cursor = row || null;
   if (cursor) {
     cursor.setAttribute("aria-current", "true");
@@ -385,3 +386,11 @@ regroup();
 moveTo(rows()[0], { focus: false });
 takeToast(undo);
 every(4000, look);
+// Ages go on by themselves: a list in which nothing changed is not fetched again.
+const skew = pageData.now_ms - Date.now();
+every(20000, async () => {
+  for (const age of $$(".age[data-waiting]")) {
+    const text = shortAge(Date.now() + skew - +age.dataset.waiting);
+    if (age.lastChild.textContent !== text) age.lastChild.textContent = text;
+  }
+});

@@ -331,6 +331,47 @@ def test_a_flood_waits_in_the_log_and_nothing_of_it_is_lost(monkeypatch):
     assert len({offset for offset, _ in replies(sink.outcomes)}) >= 4
 
 
+def test_after_a_crash_the_log_is_read_from_the_first_command_that_waited(monkeypatch):
+    monkeypatch.setattr(command_journal, "MOST_KEPT", 2)
+    log = [Record(Position("control", 0, n), None, plan(f"p{n}")) for n in range(5)]
+    before = Decisions(ONE, None, [])
+    before.hear(Heard(log, 5))
+    before.decide(100)
+    after = Decisions(ONE, before.encoded(None), [])
+    assert after.next_heard == 2  # the next three are nowhere but in the log
+    after.begin_at(100, whatever_is_lost=False)
+    found = [reply.command for reply in after.take(100, lambda command: None)]
+    after.snapshot_kept(150)
+    after.snapshot_kept(200)
+    after.hear(Heard(log[after.next_heard :], 5))
+    after.decide(200)
+    found += [reply.command for reply in after.take(200, lambda command: None)]
+    assert found == ["p0", "p1", "p2", "p3"]
+
+
+@pytest.mark.parametrize("at", range(26, 36, 2))
+def test_no_snapshot_begins_between_a_command_and_the_event_from_which_it_holds(at):
+    """It would contain what a replay from it does again, where partitions move meanwhile."""
+    control, sink, store = ListControl(), ListSink(), MemorySnapshotStore(keep=1000)
+    script = lines(60)
+    script.insert(at, REBALANCE)
+    source = Speaking({ONE: script}, control, {4: [plan("p")]}, committed=sink.offsets)
+    knobs = {"max_poll_records": 5, "commit_interval_s": 0.0, "invalid_limit": 1.0}
+    lives(source, sink, store, control, waits=4, snapshot_every_events=1000, **knobs)
+    assert len(replies(sink.outcomes)) == 1
+    assert by_partition(sink) == by_partition(undisturbed({ONE: script}, control, sink))
+    said = [Record(Position("control", 0, 0), None, control.lines[0])]
+    told = [(offset, reply.command) for offset, reply in replies(sink.outcomes)]
+    for offset, snapshot in store.snapshots[ONE].items():
+        kept, again = MemorySnapshotStore(), ListSink()
+        kept.snapshots[ONE] = {offset: snapshot}
+        kept.decisions[ONE] = as_decided(ONE, control.inputs, said, told, 60)
+        again.offsets[ONE] = offset
+        play(ListSource(lines(60), committed=again.offsets), again, kept,
+             engine=obedient(), control=ListControl(), knobs=knobs)  # fmt: skip
+        assert again.outcomes == sink.outcomes[offset:]
+
+
 def test_commands_keep_their_order_where_a_commit_failed_that_was_recorded():
     """A folder keeps decisions before the commit: the next commit may stand before that one."""
 

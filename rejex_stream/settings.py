@@ -80,8 +80,6 @@ class Section(BaseModel):
     )
     table: ClassVar[str] = ""
     """Where it stands in the file, for the sentences of :meth:`check`."""
-    moved: ClassVar[Mapping[str, str]] = {}
-    """By the name of a setting that was here in earlier versions: what to say instead."""
 
     def __init__(self, /, **values: Any) -> None:  # noqa: ANN401
         try:
@@ -107,53 +105,36 @@ class Section(BaseModel):
         """Return the same settings but for `changes`, checked anew."""
         return type(self)(**dict(self) | changes)
 
-    def sources(self, name: str) -> list[str]:
-        """Return which of NAME, NAME_file and NAME_env are given for a secret."""
-        places = (name, f"{name}_file", f"{name}_env")
-        return [place for place in places if getattr(self, place, None) is not None]
-
-    def check_secret(self, name: str) -> None:
-        """Refuse a secret that is given more than once.
-
-        Raises
-        ------
-        ConfigError
-            Naming the places where it may stand.
-        """
-        if len(self.sources(name)) > 1:
-            raise ConfigError(
-                f"{self.table}.{name} is given more than once: keep one of {name}, {name}_file "
-                f"and {name}_env."
-            )
-
     def reveal(self, name: str) -> str | None:
-        """Read a secret now: as it stands, from its file (less one newline) or its variable.
+        """Read a secret now: as it stands, or from where ``env:NAME`` or ``file:PATH`` says.
+
+        A file is read less one newline; its bytes may be any (``surrogateescape``).
 
         Raises
         ------
         ConfigError
             When the variable or the file is not there.
         """
-        for place in self.sources(name):
-            value = getattr(self, place)
-            if place == name:
-                return str(value.get_secret_value())
-            if place == f"{name}_env":
-                if value in os.environ:
-                    return os.environ[value]
-                raise ConfigError(
-                    f"{self.table}.{place}: environment variable {value} is not set: it holds a "
-                    "secret."
-                )
+        declared = getattr(self, name)
+        if declared is None:
+            return None
+        value = str(declared.get_secret_value())
+        kind, _, place = value.partition(":")
+        if kind == "env":
+            if place in os.environ:
+                return os.environ[place]
+            raise ConfigError(
+                f"{self.table}.{name}: environment variable {place} is not set: it holds a secret."
+            )
+        if kind == "file":
             try:
-                # A key may be any bytes: those that are no text come back in `encode` as they are.
-                text = Path(value).read_bytes().decode("utf-8", "surrogateescape")
+                text = Path(place).read_bytes().decode("utf-8", "surrogateescape")
             except OSError as error:
                 raise ConfigError(
-                    f"{self.table}.{place} {value} cannot be read: {error.strerror}."
+                    f"{self.table}.{name}: {place} cannot be read: {error.strerror}."
                 ) from None
             return text.removesuffix("\r\n").removesuffix("\n")
-        return None
+        return value
 
 
 def setting(
@@ -194,7 +175,7 @@ def setting(
 
 
 def secret(*, says: str, otherwise: str = "none") -> Any:  # noqa: ANN401
-    """Declare a secret: never printed, not even in an error message."""
+    """Declare a secret, as it is or as ``env:NAME`` or ``file:PATH``: never printed."""
     extra: dict[str, Any] = {
         "unit": "secret",
         "otherwise": otherwise,
@@ -303,7 +284,7 @@ def _problem(
     if kind == "extra_forbidden":
         known = _known_keys(model, path[:-1])
         what = "unknown key" if issubclass(model, Section) or len(path) > 1 else "unknown section"
-        mend = _moved(model, path) or f"{what}; did you mean {nearest(path[-1], known)}?"
+        mend = f"{what}; did you mean {nearest(path[-1], known)}?"
         return Problem(key, None, "", mend, variable)
     field = field_at(model, path)
     hint = _hint(field)
@@ -340,9 +321,8 @@ def _choices(annotation: Any) -> list[Any]:  # noqa: ANN401 - a type
 
 
 def _shown(value: object, model: type[BaseModel], path: tuple[str, ...]) -> str | None:
-    field = field_at(model, path)
-    passed_on = not {"librdkafka", "kafka_python"}.isdisjoint(path)
-    if passed_on or (field is not None and extra_of(field).get("unit") == SECRET):
+    above = (field_at(model, path[:depth]) for depth in range(1, len(path) + 1))
+    if any(field is not None and extra_of(field).get("unit") == SECRET for field in above):
         return _MASK
     if isinstance(value, Mapping | list):
         return None
@@ -415,13 +395,6 @@ def _known_keys(root: type[BaseModel], path: Sequence[str]) -> list[str]:
         if model is not None and part in model.model_fields:
             model = section_of(model.model_fields[part].annotation)
     return list(model.model_fields) if model is not None else []
-
-
-def _moved(root: type[BaseModel], path: Sequence[str]) -> str | None:
-    """Say where a setting of earlier versions went."""
-    field = field_at(root, path[:-1])
-    section = section_of(field.annotation) if field is not None else root
-    return getattr(section, "moved", {}).get(path[-1])
 
 
 def _path_in(

@@ -484,7 +484,7 @@ window = 200
 [kafka]
 bootstrap_servers = "127.0.0.1:{free_port()}"
 client = "kafka-python"
-commit_timeout_ms = 2000
+options = {{ "delivery.timeout.ms" = 2000 }}
 """
     )
     told = []

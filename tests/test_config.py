@@ -150,14 +150,14 @@ topic = "s"
 bootstrap_servers = "a:1,b:2"
 client = "confluent"
 instance_id = "w0"
-compression = "lz4"
 [kafka.options]
-librdkafka = { "client.rack" = "x" }
+"client.rack" = "x"
+"compression.type" = "lz4"
 [kafka.security]
 protocol = "SASL_SSL"
 mechanism = "PLAIN"
 username = "u"
-password_env = "KAFKA_PASSWORD"
+password = "env:KAFKA_PASSWORD"
 """
     )
     found = build.kafka_settings(config_of(text))
@@ -166,9 +166,9 @@ password_env = "KAFKA_PASSWORD"
     assert (found.topics.labels, found.topics.state) == ("l", "s")
     assert (found.group, found.pipeline, found.pipeline_version) == ("turbine", "turbine", "3")
     assert (found.client, found.instance_id, found.compression) == ("confluent", "w0", "lz4")
-    assert found.options.librdkafka == {"client.rack": "x"}
+    assert found.options["client.rack"] == "x"
     assert found.security.username == "u"
-    assert found.security.password_env == "KAFKA_PASSWORD"
+    assert found.security.password.get_secret_value() == "env:KAFKA_PASSWORD"
     folder = build.kafka_settings(config_of(KAFKA + '[state]\nfolder = "here"\n'))
     assert folder.topics.state is None
 
@@ -255,12 +255,7 @@ refit_lag_events = 200
             ("[detector]", '[features]\ncolumns = [{ kind = "raw", channel = "flw" }]\n[detector]'),
             "unknown channel 'flw'",
         ),
-        (("[detector]", "[monitor]\nrolling_events = 100\n[detector]"), "rolling_events = 100"),
-        (
-            ("[detector]", '[alerts]\nwebhook_secret = "a"\nwebhook_secret_file = "b"\n[detector]'),
-            "alerts.webhook_secret is given more than once",
-        ),
-        (("[detector]", '[alerts]\nwebhook_deadletter = "d"\n[detector]'), "needs a webhook_url"),
+        (("[detector]", "[monitor]\nstuck_events = -1\n[detector]"), "stuck_events = -1"),
         (("water.csv", "water.dat"), "does not tell its format"),
         (("[detector]", '[output]\nreview = "./verdicts.jsonl"\n[detector]'), "its own file"),
         (("[detector]", '[output]\nreview = "-"\n[state]\nfolder = "s"\n[detector]'), "taken back"),
@@ -291,18 +286,16 @@ def test_a_detector_without_an_identity_is_refused(tmp_path, monkeypatch):
     [
         ('[output]\nreview = "readings"', "'readings' is named twice"),
         ('[kafka.security]\nprotocol = "SASL_SSL"', "needs kafka.security.mechanism"),
-        ("[kafka]\nmax_poll_interval_ms = 2000", "is below session_timeout_ms"),
-        ("[kafka]\nclient_options = { a = 1 }", "options are said to one library now: [kafka.opt"),
-        ("[kafka.options.kafka_python.consumer]\nfetch_min_byte = 1", "mean 'fetch_min_bytes'?"),
-        ("[kafka.options.kafka_python.producer]\nfetch_min_bytes = 1", "producer knows no such"),
-        ("[kafka.options.kafka_python.admin]\nsasl_plain_password = 'a'", "leave it out"),
-        ("[kafka.options.kafka_python.consumer]\ngroup_id = 'a'", "set by rejex-stream itself"),
-        ("[kafka.options.librdkafka]\n'group.id' = 'a'", "set by rejex-stream itself"),
-        ("[kafka.options.librdkafka]\n'sasl.password' = 'a'", "leave it out"),
+        ("[kafka.options]\n'max.poll.interval.ms' = 2000", "is below 'session.timeout.ms'"),
+        ("[kafka.options]\n'linger.ms' = '5'", "'linger.ms' = '5': expected a whole number of at"),
+        ("[kafka.options]\n'compression.type' = 'rar'", "expected one of none, gzip"),
         (
-            '[kafka.security]\npassword = "a"\npassword_file = "b"',
-            "kafka.security.password is given more than once",
+            "[kafka]\nclient = 'kafka-python'\n[kafka.options]\n'fetch.min.byte' = 1",
+            "did you mean 'fetch.min.bytes'?",
         ),
+        ("[kafka.options]\n'fetch.min.byte' = 1", "No such configuration property"),
+        ("[kafka.options]\n'group.id' = 'a'", "set by rejex-stream itself"),
+        ("[kafka.options]\n'sasl.password' = 'a'", "leave it out"),
     ],
 )
 def test_kafka_settings_that_contradict_are_refused(addition, expected):
@@ -326,7 +319,7 @@ def test_kafka_settings_that_contradict_are_refused(addition, expected):
 @pytest.mark.parametrize("setting", ["alertmanager_url", "webhook_url"])
 def test_an_address_that_cannot_be_asked_is_refused(setting, address, expected):
     (found,) = said(FILE.replace("[detector]", f'[alerts]\n{setting} = "{address}"\n[detector]'))
-    assert found.startswith(f"alerts.{setting} = ")
+    assert f"alerts.{setting} = " in found
     assert expected in found
     assert "hunter2" not in found
 
@@ -338,7 +331,7 @@ def test_a_topic_must_be_named():
 def test_a_variable_of_the_environment_is_named_in_its_problem(monkeypatch):
     monkeypatch.setenv("REJEX_REJECTION__WINDOW", "many")
     monkeypatch.setenv("REJEX_REJECTIN__WINDOW", "5")
-    monkeypatch.setenv("REJEX_RUN__COMIT_EVERY_EVENTS", "5")
+    monkeypatch.setenv("REJEX_RUN__MAX_POL_RECORDS", "5")
     found = said(FILE)
     assert found[0].startswith("REJEX_REJECTIN__WINDOW")
     assert any(
@@ -346,8 +339,8 @@ def test_a_variable_of_the_environment_is_named_in_its_problem(monkeypatch):
         for line in found
     )
     assert any(
-        line == "REJEX_RUN__COMIT_EVERY_EVENTS (run.comit_every_events): unknown key; did you mean "
-        "'commit_every_events'?"
+        line == "REJEX_RUN__MAX_POL_RECORDS (run.max_pol_records): unknown key; did you mean "
+        "'max_poll_records'?"
         for line in found
     )
 
@@ -382,10 +375,8 @@ webhook_url = "http://localhost:1"
 webhook_secret = "hunter2"
 [kafka]
 client = "confluent"
-[kafka.options.librdkafka]
+[kafka.options]
 "client.rack" = "hunter2"
-[kafka.options.kafka_python.consumer]
-client_rack = "hunter2"
 [kafka.security]
 protocol = "SASL_SSL"
 mechanism = "PLAIN"

@@ -18,7 +18,6 @@ from rejex_connectors.kafka.settings import (
 from rejex_stream.config import assembly as build
 from rejex_stream.config import parse_config
 from rejex_stream.config.model import Config
-from rejex_stream.config.reviewing import Review
 from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import EngineSpec
@@ -29,9 +28,10 @@ from rejex_stream.monitor.config import Monitor, MonitorConfig
 from rejex_stream.plan.capacity import plan_for_team
 from rejex_stream.plan.promises import EpisodeRule, plan, plan_table
 from rejex_stream.rejection import rejection_band
-from rejex_stream.rejection.bounds import exact_rate_bound, paper_rate_bound
+from rejex_stream.rejection.bounds import DELTA, exact_rate_bound, paper_rate_bound
 from rejex_stream.rejection.costs import cost_quantile
 from rejex_stream.rejection.policy import CONTAMINATION, TOLERANCE, WINDOW, RejectionPolicy
+from rejex_stream.review.queue import episodes
 from rejex_stream.run.audit_draw import AuditDraw
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.settings import Output, Run, RunSettings, State
@@ -98,16 +98,15 @@ def test_a_share_held_out_is_the_same_in_a_pipeline_and_in_a_notebook(monkeypatc
     monkeypatch.setattr(FitJob, "__call__", lambda job: seen.append(job) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         RejectingDetector("HBOS", calibration="holdout").fit([[1.0], [2.0]])
-    assert seen[0].holdout_share == config_of().refit.holdout_share == RefitSchedule().holdout_share
+    assert seen[0].holdout_share == RefitSchedule().holdout_share
 
 
 def test_the_probability_that_a_bound_fails_has_one_default():
-    wanted = config_of().rejection.delta
     for function in (
         plan, plan_table, plan_for_team, exact_rate_bound, paper_rate_bound, cost_quantile,
         MonitorConfig,
     ):  # fmt: skip
-        assert default_of(function, "delta") == wanted, function
+        assert default_of(function, "delta") == DELTA, function
 
 
 @pytest.mark.parametrize(
@@ -155,7 +154,7 @@ def test_a_setting_is_stated_once_and_used_by_its_concept(concept, sections):
         elif name not in RESOLVED:
             assert as_stated(field) == as_stated(there), f"{name} is stated twice"
             held += 1
-    assert held >= 6
+    assert held >= 4
 
 
 def test_what_a_config_says_of_a_run_reaches_the_loop():
@@ -163,10 +162,8 @@ def test_what_a_config_says_of_a_run_reaches_the_loop():
         config_of("""
 [run]
 commit_interval_s = 1
-commit_every_events = 2
 max_poll_records = 3
 invalid_limit = 0.25
-invalid_window_events = 4
 retry_for_s = 5
 topic_wait_s = 5.5
 [state]
@@ -184,10 +181,11 @@ audit_near_rate = 0.6
 audit_anomaly_rate = 0.7
 """)
     )
-    own = {"poll_timeout_s", "batch_s", "retry_first_s", "retry_longest_s", "progress_interval_s"}
+    own = {"poll_timeout_s", "batch_s", "retry_first_s", "retry_longest_s", "progress_interval_s",
+           "commit_every_events", "invalid_window_events"}  # fmt: skip
     told = {name: value for name, value in found if name not in own}
     assert list(told.values()) == [
-        1, 2, 3, 0.25, 4, 5, 5.5, 6, 7, "restart", "refuse", 8, 9, 10, ("unscorable",),
+        1, 3, 0.25, 5, 5.5, 6, 7, "restart", "refuse", 8, 9, 10, ("unscorable",),
         AuditDraw(0.5, 0.6, 0.7),
     ]  # fmt: skip
 
@@ -209,20 +207,14 @@ params = { n_bins = 6 }
 contamination = 0.1
 window = 100
 tolerance = 2.5
-delta = 0.02
-ties = "paper"
 [refit]
 first_fit_events = 60
 refit_every_events = 150
 refit_lag_events = 4
 buffer_events = 110
 calibration = "training"
-holdout_share = 0.4
 [monitor]
 false_alarm_events = 1000
-confidence = 0.9
-rolling_events = 300
-review_budget_per_day = 5
 stuck_events = 30
 drift_reference_events = 0
 [output]
@@ -234,11 +226,11 @@ def test_what_a_config_says_of_an_engine_reaches_it():
     config, problems = parse_config(SAID)
     assert not problems
     flow = Feature("difference", "flow", events=1)
-    schedule = RefitSchedule(60, 150, 4, 110, calibration="training", holdout_share=0.4)
+    schedule = RefitSchedule(60, 150, 4, 110, calibration="training")
     wanted = EngineSpec(
         make_detector("HBOS", n_bins=6),
         FeatureSpec(("flow",), (flow,), carry_forward_events=3),
-        RejectionPolicy(0.1, tolerance=2.5, ties="paper"),
+        RejectionPolicy(0.1, tolerance=2.5),
         window=100,
         schedule=schedule,
         seed=7,
@@ -252,7 +244,7 @@ def test_what_a_config_says_of_the_monitors_reaches_them():
     config, _ = parse_config(SAID)
     told = dict(build.monitor_config(config))
     assert told.pop("enabled") is True
-    assert list(told.values()) == [1000, 0.9, 300, 5, 30, 0, 100, 0.1, 2.5, 0.02, "paper"]
+    assert list(told.values()) == [1000, 30, 0, 100, 0.1, 2.5, DELTA, "mid", None]
 
 
 def as_stated(field):
@@ -261,9 +253,9 @@ def as_stated(field):
 
 
 def test_an_episode_is_planned_as_it_is_queued():
-    rule, queue = EpisodeRule(), Review()
-    assert (rule.gap_s, rule.gap_events) == (queue.gap_s, queue.gap_events)
-    assert (rule.max_s, rule.max_events) == (queue.max_duration_hours * 3600, queue.max_events)
+    rule = EpisodeRule()
+    assert rule.gap_events == episodes.stream_gap(())
+    assert (rule.max_s * 1000, rule.max_events) == (episodes.LONGEST_MS, episodes.MOST_EVENTS)
 
 
 # --------------------------------------------------------------- every row of docs/settings.md
@@ -353,15 +345,11 @@ def test_what_is_left_out_or_zero_means_what_the_page_says(more, found, wanted):
     assert found(config_of(more)) == wanted
 
 
-def test_the_budget_of_the_day_is_the_budget_of_the_pipeline_where_none_is_given():
+def test_the_reviews_of_a_day_are_exported_beside_the_rates():
     budget = "review_budget = { reviews_per_day = 40, events_per_day = 1000 }"
     config, _ = parse_config(LEAST.replace("tolerance = 8", budget))
     assert MONITOR(config).review_budget_per_day == 40
     assert SPEC(config).policy == RejectionPolicy(0.05, rate=0.04, burst=50)
-    config, _ = parse_config(
-        LEAST.replace("tolerance = 8", budget) + "[monitor]\nreview_budget_per_day = 7"
-    )
-    assert MONITOR(config).review_budget_per_day == 7
 
 
 def test_a_rolling_window_is_an_hour_at_1_hz_and_at_least_a_window():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.covariance import LedoitWolf
 
 from rejex_stream.detectors import make_detector
-from rejex_stream.detectors.sensor.distance import fit_distance
+from rejex_stream.detectors.sensor.distance import fit_distance, fit_larger
 from rejex_stream.detectors.sensor.ensemble import LogTail
 from rejex_stream.engine import EngineSpec
 from rejex_stream.errors import ConfigError, DetectorError
@@ -69,6 +69,34 @@ def test_a_row_alone_scores_to_the_same_bits(name, d):
     assert [scorer.score_few(X[i : i + 3].tolist()) for i in range(0, len(X), 3)] == [
         whole[i : i + 3] for i in range(0, len(X), 3)
     ]
+
+
+@pytest.mark.parametrize("kind", ["frozen", "clipped"])
+@pytest.mark.parametrize("name", ["Sensor", "SensorEnsemble"])
+def test_what_goes_quiet_is_far_from_ordinary(name, kind):
+    x = np.sin(2 * np.pi * np.arange(3000) / 50) + 0.1 * noise(3000)[:, 0]
+    scorer, rows = fitted(name, x[:2000, None])
+    odd, at = x[2000:].copy(), slice(500, 700)
+    odd[at] = odd[500] if kind == "frozen" else np.clip(odd[at], -0.35, 0.35)
+    scores = scorer.score(rows(odd[:, None]))  # a row for every value but the first ones
+    within = np.median(scores[len(scores) - 470 : len(scores) - 310])  # once 30 are in
+    assert within > 2 * np.quantile(scorer.score(rows(x[2000:, None])), 0.99)
+
+
+def test_the_quiet_side_counts_where_it_is_rarer_and_nowhere_else():
+    X = np.abs(noise(2000, 3, seed=4)) + 0.5
+    spreads = np.array([False, True, False])
+    both, plain = fit_larger(X, spreads), fit_distance(X)
+    wild, still = X[:50].copy(), X[:50].copy()
+    wild[:, 1] *= 20
+    still[:, 1] = 0.0
+    assert both.score(wild).tolist() == plain.score(wild).tolist()
+    assert np.all(both.score(still) > 3 * plain.score(still))
+    share = np.mean(both.score(X) > np.quantile(plain.score(X), 0.98))
+    assert 0.02 <= share <= 0.035, "at most as often again as one alone"
+    assert fit_larger(X, np.zeros(3, dtype=bool)).score(X).tolist() == plain.score(X).tolist()
+    X[:1500, 1] = 0.0  # a deviation that is mostly 0 is quiet by nature
+    assert fit_larger(X, spreads).score(X).tolist() == fit_distance(X).score(X).tolist()
 
 
 def test_a_wilder_value_scores_higher_and_no_value_is_too_wild():

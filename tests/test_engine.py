@@ -135,7 +135,7 @@ def test_lengths_of_a_filling_window_that_cannot_say_a_label_are_warm_up():
     judge, verdicts = Judge(policy, 200), [None] * 200
     scores = rng.random(200).tolist()
     events = feed([(score, 0.0) for score in scores])
-    judge.judge(events, range(200), 0, scores, 0, verdicts)
+    judge.judge(events, range(200), scores, verdicts, seq=0, epoch=0)
     warm_up = [i for i, v in enumerate(verdicts) if v.reason is Reason.WARM_UP]
     assert warm_up == [*range(150), *range(166, 200)]
     assert all(v.rank is not None and v.severity is None for v in verdicts[166:200])

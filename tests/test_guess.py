@@ -9,12 +9,11 @@ import pytest
 
 from rejex_stream.decode.mapping import parse_moment
 from rejex_stream.errors import ConfigError
-from rejex_stream.plan import dialect
-from rejex_stream.plan.dialect import find_times
 from rejex_stream.plan.dry_run import replay
-from rejex_stream.plan.guess import guess_table, split_rows
 from rejex_stream.plan.suggest import suggest
-from rejex_stream.tables import open_table
+from rejex_stream.tables import dialect, open_table
+from rejex_stream.tables.dialect import find_times
+from rejex_stream.tables.guess import guess_table, split_rows
 
 
 def table(header, *columns):

@@ -81,7 +81,7 @@ def test_a_run_in_pieces_and_one_that_is_killed_give_the_lean_bytes_of_a_run_in_
     killed = ran("killed")
     feed(killed, 0, 3000)
     (killed / "pump.toml").write_text(pump_toml(more=LEAN + "[run]\nmax_poll_records = 100\n"
-                                                "commit_every_events = 100\n"))  # fmt: skip
+                                                "commit_interval_s = 0\n"))  # fmt: skip
     process = subprocess.Popen(
         command("run", "pump.toml"), cwd=killed, env=environment(),
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -131,7 +131,7 @@ def test_the_console_of_a_lean_pipeline_has_items_and_says_what_it_lacks(
         fed = feeding(store, configs=[load_config(folder / "pump.toml")])
         (said,) = fed.lacks
         assert said.startswith("pump writes lean verdicts")
-        background = Background(store, fed.inflows, fed.sink)
+        background = Background(store, fed.feeds, fed.sink)
         assert background.round()
         assert background.invalid == {}
         assert background.stop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 import sqlite3
@@ -159,24 +158,6 @@ def test_wherever_the_disk_fails_the_snapshot_before_is_whole(tmp_path, monkeypa
     assert FolderSnapshotStore(tmp_path).load(ONE, LAST) == (10, dict.fromkeys("abc", b"1"))
     assert save(store, 21, 10, a=b"3")
     assert store.load(ONE, LAST) == (21, {"a": b"3", "b": b"1", "c": b"1"})
-
-
-def test_a_snapshot_of_an_earlier_version_is_read_once_and_converted(tmp_path):
-    for offset, blob in ((10, b"older"), (20, b"old")):
-        digest = hashlib.sha256(blob).digest()
-        path = tmp_path / f"water-0-{offset:020d}.snapshot"
-        path.write_bytes(b"rejex-snapshot-1\n" + digest + blob)
-    (tmp_path / "water-0-notes.snapshot").write_text("mine")
-    store = FolderSnapshotStore(tmp_path)
-    assert store.load(ONE, 99) == (20, {"": b"old"})
-    assert store.load(ONE, 19) == (10, {"": b"older"})
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(CheckpointError, match="the one before it serves"):
-        store.load(ONE, 99)
-    save(store, 30, a=b"new")
-    assert store.load(ONE, 99) == (30, {"a": b"new"})
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["water-0-notes.snapshot", "water-0-snapshots.db"]
 
 
 @pytest.mark.thorough

@@ -80,18 +80,26 @@ def lasting(y: npt.ArrayLike, first: int) -> tuple[npt.NDArray[np.bool_], int]:
     return late, faults
 
 
-def recall_at(y: npt.ArrayLike, score: npt.ArrayLike, false_alarms_per_event: float) -> float:
+def recall_at(
+    y: npt.ArrayLike,
+    score: npt.ArrayLike,
+    false_alarms_per_event: float,
+    false_share: float = 0.01,
+) -> float:
     """Return the share of segments that an alarm hits before there are too many false alarms.
 
-    The threshold falls until runs of alarms that touch no labelled event are more than allowed;
-    up to 400 thresholds, denser where scores are high.
+    The threshold falls until runs of alarms that touch no labelled event are more than allowed,
+    or alarms take more than `false_share` of the events that are not labelled: a run that begins
+    long before a segment and never ends touches it, and is no alarm that anybody could use. Up to
+    400 thresholds, denser where scores are high.
 
     Examples
     --------
-    >>> recall_at([0, 0, 1, 0, 1, 0], [3.0, 0.0, 5.0, 0.0, 2.0, 0.0], 0.01)    # none is allowed
-    0.5
-    >>> recall_at([0, 0, 1, 0, 1, 0], [3.0, 0.0, 5.0, 0.0, 2.0, 0.0], 0.2)     # one is
-    1.0
+    >>> y, score = [0, 0, 1, 0, 1, 0], [3.0, 0.0, 5.0, 0.0, 2.0, 0.0]
+    >>> recall_at(y, score, 0.01), recall_at(y, score, 0.2, 0.3)    # none is allowed; one is
+    (0.5, 1.0)
+    >>> recall_at(y, [1.0] * 6, 0.2)    # one alarm without an end
+    0.0
     """
     y, score = np.asarray(y) == 1, np.asarray(score, dtype=np.float64)
     parts = segments(y)
@@ -100,12 +108,14 @@ def recall_at(y: npt.ArrayLike, score: npt.ArrayLike, false_alarms_per_event: fl
     falling = np.sort(score)[::-1]
     at = np.unique(np.geomspace(1, len(y), 400).astype(int)) - 1
     peaks = np.array([score[a:b].max() for a, b in parts])
-    labelled = np.concatenate(([0], np.cumsum(y)))
+    labelled, normal = np.concatenate(([0], np.cumsum(y))), ~y
     best = 0.0
     for threshold in np.unique(falling[at])[::-1]:
-        runs = np.array(segments(score >= threshold))
+        alarms = score >= threshold
+        runs = np.array(segments(alarms))
         false = np.count_nonzero(labelled[runs[:, 1]] == labelled[runs[:, 0]])
-        if false > false_alarms_per_event * len(y):
+        time = np.count_nonzero(alarms & normal)
+        if false > false_alarms_per_event * len(y) or time > false_share * normal.sum():
             break
         best = float(np.mean(peaks >= threshold))
     return best

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -20,7 +19,6 @@ __all__ = ["FolderSnapshotStore"]
 
 _MAGIC = b"rejex-snapshot-1\n"
 _DIGEST_BYTES = 32
-_SUFFIX = ".snapshot"
 _BUSY_S = 5.0
 _MOST_BYTES = 100_000_000  # of one value; SQLite takes ten times as much
 
@@ -92,8 +90,6 @@ class FolderSnapshotStore:
                 else:
                     connection.execute("REPLACE INTO records VALUES (?, ?)", (key, value))
         self._sets[partition] = sets
-        if piece.last and piece.base is None:
-            self._convert(partition)
         return True
 
     def load(self, partition: Partition, at_most: int) -> tuple[int, Mapping[str, bytes]] | None:
@@ -111,8 +107,8 @@ class FolderSnapshotStore:
         path = self._path(partition)
         found = None
         try:
+            self._folder.stat()  # of a folder that is gone nothing is known
             there = path.exists()
-            old = max((o for o in self._old(partition) if o <= at_most), default=None)
         except OSError as error:
             raise ConnectorError(
                 f"the snapshots in {self._folder} cannot be read: {error}"
@@ -123,8 +119,6 @@ class FolderSnapshotStore:
                 found = sets.load(at_most)
                 sets.forget_bodies()
                 self._sets[partition] = sets
-        if found is None and old is not None:
-            return old, {"": self._read_old(partition, old)}
         return found
 
     def drop(self, partition: Partition, *, schemas: bool = False) -> None:
@@ -138,8 +132,6 @@ class FolderSnapshotStore:
         path = self._path(partition)
         self._sets.pop(partition, None)
         try:
-            for offset in self._old(partition):
-                self._old_path(partition, offset).unlink(missing_ok=True)
             decided = [self._decisions(partition)] if schemas else []
             for file in (path.with_name(f"{path.name}-journal"), path, *decided):
                 file.unlink(missing_ok=True)
@@ -200,41 +192,6 @@ class FolderSnapshotStore:
 
     def _path(self, partition: Partition) -> Path:
         return self._folder / f"{self._stem(partition)}snapshots.db"
-
-    # ------------------------------------------------- snapshots of earlier versions, a file each
-    def _read_old(self, partition: Partition, offset: int) -> bytes:
-        path = self._old_path(partition, offset)
-        try:
-            blob = _opened(path.read_bytes())
-        except OSError as error:
-            raise ConnectorError(f"the snapshot {path} cannot be read: {error}") from error
-        if blob is None:
-            raise CheckpointError(
-                f"The snapshot {path} was altered or cut short (its checksum does not match). "
-                "Restore the file; or remove it: the one before it serves, with more to replay; "
-                "or `rejex-stream state drop`, to start from the input alone."
-            )
-        return blob
-
-    def _convert(self, partition: Partition) -> None:
-        """Let go of what earlier versions left: there is a snapshot that needs none of it."""
-        with suppress(OSError):
-            for offset in self._old(partition):
-                self._old_path(partition, offset).unlink(missing_ok=True)
-
-    def _old_path(self, partition: Partition, offset: int) -> Path:
-        return self._folder / f"{self._stem(partition)}{offset:020d}{_SUFFIX}"
-
-    def _old(self, partition: Partition) -> list[int]:
-        stem = self._stem(partition)
-        return [
-            int(digits)
-            for name in os.listdir(self._folder)
-            if name.startswith(stem)
-            and name.endswith(_SUFFIX)
-            and len(digits := name[len(stem) : -len(_SUFFIX)]) == 20
-            and digits.isdecimal()
-        ]
 
 
 def _connect(path: Path) -> sqlite3.Connection:

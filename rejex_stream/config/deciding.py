@@ -8,12 +8,11 @@ from typing import Any, Literal
 
 from rejex_stream.detectors import DEFAULT
 from rejex_stream.encode.schemas import PIPELINE, PIPELINE_VERSION
-from rejex_stream.engine.refit import GUARD_SHARE, HOLDOUT_SHARE, Calibration, RefitSchedule
+from rejex_stream.engine.refit import Calibration, RefitSchedule
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import Feature, FeatureKind, FeatureSpec, PresetName
 from rejex_stream.incidents import Plan
 from rejex_stream.learning import LearningSpec
-from rejex_stream.rejection.bounds import DELTA
 from rejex_stream.rejection.keyed_sampling import Coin
 from rejex_stream.rejection.policy import LEAST_BURST, WINDOW, BudgetOwner, RejectionPolicy
 from rejex_stream.settings import Section, setting
@@ -249,16 +248,6 @@ class Rejection(Section):
         ge=2,
         example=2000,
     )
-    ties: Literal["mid", "paper"] = setting(
-        "mid", says="How tied scores rank: by mid-rank, or as in the paper (for parity runs only)."
-    )
-    delta: float = setting(
-        DELTA,
-        unit="probability",
-        says="δ, with which the bounds on the rejection rate may fail.",
-        gt=0,
-        lt=1,
-    )
     costs: Costs = setting(Costs, says="What mistakes cost.")
 
     def policy(self) -> RejectionPolicy:
@@ -274,7 +263,6 @@ class Rejection(Section):
             self.contamination,
             tolerance=self.tolerance,
             rate=None if budget is None else budget.share,
-            ties=self.ties,
             burst=None if budget is None else budget.held_burst,
             per_day=None if budget is None else budget.per_day,
             owner="stream" if budget is None else budget.owner,
@@ -322,13 +310,6 @@ class Refit(Section):
         says="Where the reference scores of a new model come from: live events it scores in the "
         "shadow, a holdout of the buffer, or its own training rows (the paper's; rarely honest).",
     )
-    holdout_share: float = setting(
-        HOLDOUT_SHARE,
-        unit="share of buffer",
-        says="Newest share of the buffer that calibrates instead of training.",
-        gt=0,
-        lt=1,
-    )
     guard_quantile: float | None = setting(
         None,
         unit="quantile of scores",
@@ -338,14 +319,6 @@ class Refit(Section):
         ge=0.5,
         le=1,
         example=0.95,
-    )
-    guard_share: float = setting(
-        GUARD_SHARE,
-        unit="share of buffer",
-        says="Where more of the newest events than this were kept out of training, it is a new "
-        "regime, and they enter again.",
-        gt=0,
-        lt=1,
     )
     executor: Literal["auto", "process", "thread", "inline"] = setting(
         "auto",

@@ -78,9 +78,5 @@ class Config(BaseSettings):
     def redacted(self) -> dict[str, Any]:
         """Return all values as JSON data, secrets and client options masked."""
         data = self.model_dump(mode="json")
-        options = data["kafka"]["options"]
-        for told in (options, options["kafka_python"]):
-            for name, given in told.items():
-                if name != "kafka_python":
-                    told[name] = dict.fromkeys(given, "**********")
+        data["kafka"]["options"] = dict.fromkeys(data["kafka"]["options"], "**********")
         return data

@@ -14,8 +14,8 @@ import msgspec
 
 from rejex_stream.decode import Decoder
 from rejex_stream.decode.numbers import number_reader
-from rejex_stream.plan.dialect import find_marks, find_times
 from rejex_stream.settings import toml
+from rejex_stream.tables.dialect import find_marks, find_times
 from rejex_stream.types import Invalid, Reading, Record
 
 __all__ = [

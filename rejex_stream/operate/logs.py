@@ -173,19 +173,18 @@ def escaped(text: str) -> str:
 def logging_to_stderr(
     level: str = "info",
     style: Literal["auto", "text", "json"] = "auto",
-    libraries: str = "warning",
 ) -> Iterator[logging.StreamHandler[TextIO]]:
     """Log to standard error from `level` on; ``auto`` is text on a terminal, else JSON.
 
     Yields the handler, so that a live display can move it above itself. Libraries speak from
-    `libraries` on; unless one of the two levels is debug, what Kafka's client repeats is counted.
+    warning on; unless `level` is debug, what Kafka's client repeats is counted.
     """
-    thinned = "debug" not in (level, libraries)
+    thinned = level != "debug"
     handler = ThinningHandler(sys.stderr) if thinned else logging.StreamHandler(sys.stderr)
     as_text = style == "text" or (style == "auto" and sys.stderr.isatty())
     handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
     levels = {
-        "": libraries.upper(),
+        "": "WARNING",
         "rejex_stream": level.upper(),
         "rejex_connectors": level.upper(),
     }

@@ -193,9 +193,6 @@ class Run(Section):
         ge=0,
         le=60,
     )
-    commit_every_events: int = setting(
-        20_000, unit="events", says="Or so many of them, whichever comes first.", ge=1
-    )
     max_poll_records: int = setting(
         5_000, unit="records", says="Records taken from the input at once.", ge=1
     )
@@ -206,9 +203,6 @@ class Run(Section):
         "1 never stops.",
         ge=0,
         le=1,
-    )
-    invalid_window_events: int = setting(
-        1_000, unit="records", says="How many newest records that is.", ge=1
     )
     retry_for_s: float = setting(
         600.0,
@@ -242,6 +236,12 @@ class RunSettings(Run):
     review_context_events: int = stated(Output, "context_events")
     review_reasons: tuple[Reason, ...] = stated(Output, "review_reasons")
     audit: AuditDraw = AuditDraw()
+    commit_every_events: int = setting(
+        20_000, unit="events", says="Or so many of them, whichever comes first.", ge=1
+    )
+    invalid_window_events: int = setting(
+        1_000, unit="records", says="How many newest records that is.", ge=1
+    )
     poll_timeout_s: float = setting(
         0.2, unit="s", says="Longest wait for the first record of a turn.", ge=0
     )

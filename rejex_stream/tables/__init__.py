@@ -4,7 +4,7 @@ In: a CSV file nobody described. Out: a :class:`~rejex_stream.tables.inspection.
 dialect and
 columns guessed and every guess said, and a config that reads it the same way; likewise a `feed` of
 JSON records. Open `look` first, then `draft`; what a column means is guessed in
-:mod:`rejex_stream.plan.guess`.
+:mod:`rejex_stream.tables.guess`.
 """
 
 from rejex_stream.tables.draft import draft_config

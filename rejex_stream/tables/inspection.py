@@ -22,9 +22,9 @@ from rejex_stream.decode.csv import EMPTY_ROW, split_row
 from rejex_stream.decode.mapping import FieldMapping, parse_moment, printable
 from rejex_stream.decode.times import is_repeated, joined, zone_of
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.plan.dialect import Marks, find_marks, is_header, is_second_header
-from rejex_stream.plan.guess import TableGuess, guess_table, split_all, split_rows
 from rejex_stream.plan.suggest import Suggestion, suggest
+from rejex_stream.tables.dialect import Marks, find_marks, is_header, is_second_header
+from rejex_stream.tables.guess import TableGuess, guess_table, split_all, split_rows
 from rejex_stream.tables.order import TimeOrder
 from rejex_stream.types import Invalid, Reading, Record
 

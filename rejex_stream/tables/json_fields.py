@@ -15,9 +15,9 @@ from rejex_stream.decode.mapping import printable
 from rejex_stream.decode.numbers import MISSING_TEXTS
 from rejex_stream.decode.times import joined
 from rejex_stream.errors import ConfigError
-from rejex_stream.plan.dialect import Marks, find_marks
-from rejex_stream.plan.guess import TableGuess, guess_table
 from rejex_stream.plan.suggest import Suggestion, suggest
+from rejex_stream.tables.dialect import Marks, find_marks
+from rejex_stream.tables.guess import TableGuess, guess_table
 from rejex_stream.tables.inspection import Asked
 from rejex_stream.types import Record
 

@@ -142,6 +142,20 @@ def test_recall_at_a_rate_of_false_alarms_by_hand():
     assert np.isnan(recall_at(np.zeros(5), np.zeros(5), 0.1))
 
 
+def test_an_alarm_without_an_end_finds_nothing():
+    y = np.zeros(4000, dtype=int)
+    y[1000:1060], y[3000:3060] = 1, 1
+    assert recall_at(y, np.zeros(4000), 1 / 1000) == 0.0, "constant"
+    step = np.where(np.arange(4000) >= 50, 1.0, 0.0)
+    assert recall_at(y, step, 1 / 1000) == 0.0, "one run that touches every fault"
+    tail = np.zeros(4000)
+    for start in (1000, 3000):  # a little longer than the fault: 19 of 3,880 normal events each
+        tail[start : start + 79] = 1.0
+    assert recall_at(y, tail, 1 / 1000) == 1.0
+    tail[1000:1090] = 1.0  # 30 and 19
+    assert recall_at(y, tail, 1 / 1000) == 0.0
+
+
 def test_a_detector_is_ordered_by_severity_and_beside_it_by_raw_score(run):
     stream, part = run
     ours = evaluate(stream, part)["ranking"]

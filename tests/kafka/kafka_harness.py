@@ -96,7 +96,7 @@ def pipeline_toml(name: str, bootstrap: str, **sections: Mapping[str, Any]) -> s
         "kafka": {
             "bootstrap_servers": bootstrap,
             "client": "kafka-python",
-            "session_timeout_ms": 3000,
+            "options": {"session.timeout.ms": 3000},
         },
     }
     merged = {key: usual.get(key, {}) | dict(sections.get(key, {})) for key in usual | sections}
@@ -108,7 +108,11 @@ def pipeline_toml(name: str, bootstrap: str, **sections: Mapping[str, Any]) -> s
 
 def _toml(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {_toml(one)}" for key, one in value.items()) + " }"
+        return (
+            "{ "
+            + ", ".join(f"{json.dumps(key)} = {_toml(one)}" for key, one in value.items())
+            + " }"
+        )
     return json.dumps(value)
 
 
@@ -146,11 +150,14 @@ class Kafka:
             "group": run,
             "topics": topics,
             "client": "kafka-python",  # the one that needs mends
-            "session_timeout_ms": 3_000,
-            "max_poll_interval_ms": 60_000,
-            "transaction_timeout_ms": 10_000,
-            "commit_timeout_ms": 10_000,
         }
+        options = {
+            "session.timeout.ms": 3_000,
+            "max.poll.interval.ms": 60_000,
+            "transaction.timeout.ms": 10_000,
+            "delivery.timeout.ms": 10_000,
+        }
+        fields["options"] = options | fields.get("options", {})
         settings = KafkaSettings(**{**usual, **fields})
         plans = [
             dataclasses.replace(plan, config={**plan.config, **(config or {}).get(plan.role, {})})
@@ -170,7 +177,7 @@ class Kafka:
         )
         futures = []
         for record in records:
-            topic, partition, _ = record.position
+            topic, partition = record.position[:2]
             headers = [(name, value or b"") for name, value in record.headers]
             value, key = record.value, record.key
             futures.append(
@@ -620,7 +627,7 @@ def next_offsets(records: Sequence[Record]) -> dict[Partition, int]:
     """Where a run that read everything ends."""
     ends: dict[Partition, int] = defaultdict(int)
     for record in records:
-        topic, partition, offset = record.position
+        topic, partition, offset, _ = record.position
         ends[Partition(topic, partition)] = max(ends[Partition(topic, partition)], offset + 1)
     return dict(ends)
 

@@ -85,7 +85,7 @@ class Pipeline:
                 kafka={
                     "client": client,
                     "instance_id": "w0",
-                    "commit_timeout_ms": 5000,
+                    "options": {"delivery.timeout.ms": 5000},
                     "security": {
                         "protocol": "SASL_PLAINTEXT",
                         "mechanism": "PLAIN",
@@ -307,7 +307,12 @@ def test_a_refusal_that_comes_while_the_rest_is_still_being_written_is_told(
     pipeline.allow(lacking._replace(operation="DESCRIBE"))
     topics = pipeline.settings.topics
     verdicts = [Message(topics.verdicts, 0, b"k", b"v" * 50, [])] * 400_000
-    producer = FastProducer(pipeline.settings.replace(commit_timeout_ms=60_000), "w0")
+    producer = FastProducer(
+        pipeline.settings.replace(
+            options=pipeline.settings.options | {"delivery.timeout.ms": 60_000}
+        ),
+        "w0",
+    )
     try:
         with pytest.raises(ConnectorError, match=f"does not allow {pipeline.user} to {lacking}"):
             producer.publish([Message(topics.review, 0, b"k", b"v", []), *verdicts], {}, None)

@@ -47,7 +47,7 @@ def test_all_at_once_ends_as_if_nothing_had_happened(
 
     The new tolerance comes with the new processor, in the middle of the storm.
     """
-    settings = kafka.settings(partitions=4, max_poll_interval_ms=6_000)
+    settings = kafka.settings(partitions=4, options={"max.poll.interval.ms": 6_000})
     records = feed(settings, n_events, sensors=4, partitions=4, seed=7, flood_share=0.6)
     ends, draw = next_offsets(records), random.Random(7)
     everyone: list[Worker] = []

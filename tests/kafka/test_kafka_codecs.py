@@ -20,7 +20,7 @@ CODECS = [None, "gzip", "snappy", "lz4", "zstd"]
 def test_batches_of_every_codec_are_read_and_written(
     kafka: Kafka, client: str, codec: str | None
 ) -> None:
-    settings = kafka.settings(partitions=2, client=client, compression=codec)
+    settings = kafka.settings(partitions=2, client=client, options={"compression.type": codec})
     records = feed(settings, 400, partitions=2)
     producer = KafkaProducer(
         bootstrap_servers=kafka.bootstrap,
@@ -29,7 +29,7 @@ def test_batches_of_every_codec_are_read_and_written(
         metrics_enabled=False,
     )
     for record in records:
-        topic, partition, _ = record.position
+        topic, partition = record.position[:2]
         producer.send(topic, record.value, record.key, list(record.headers), partition)
     producer.flush(60)
     producer.close()

@@ -141,7 +141,7 @@ def test_a_worker_whose_broker_comes_late_waits_for_it_and_one_without_partition
                         name,
                         cluster.bootstrap,
                         metrics={"port": port},
-                        kafka={"client": client, "commit_timeout_ms": 3_000},
+                        kafka={"client": client, "options": {"delivery.timeout.ms": 3_000}},
                     )
                 )
                 running.append(start(tmp_path, config))

@@ -137,7 +137,7 @@ def test_an_answer_that_comes_between_two_polls_is_taken(kafka: Kafka) -> None:
 
 def test_while_the_group_waits_for_one_that_was_killed_the_others_work(kafka: Kafka) -> None:
     """A round ends with the session of who is dead; kafka-python delivered nothing for as long."""
-    settings = kafka.settings(partitions=2, session_timeout_ms=45_000)
+    settings = kafka.settings(partitions=2, options={"session.timeout.ms": 45_000})
     source, sink = connect(settings.replace(instance_id="alive"))
     killed, late = (Member(settings.replace(instance_id=name)) for name in ("killed", "late"))
     taken: list[int] = []
@@ -192,7 +192,9 @@ def test_what_a_worker_gave_up_when_it_was_killed_finds_an_owner(
     So a kill that comes while a program works through its records falls between the two.
     """
     # The seat of the killed one must outlast the start of its successor, on any machine.
-    settings = kafka.settings(partitions=4, client="confluent", session_timeout_ms=45_000)
+    settings = kafka.settings(
+        partitions=4, client="confluent", options={"session.timeout.ms": 45_000}
+    )
     records = feed(settings, 400)
     kafka.fill(settings, records)
 
@@ -303,7 +305,9 @@ def test_a_worker_thrown_out_starts_from_what_others_committed(
 
     That is so where heartbeats are seconds apart; where they come often, one of them tells it.
     """
-    settings = kafka.settings(partitions=2, instance_id="w", session_timeout_ms=session_timeout_ms)
+    settings = kafka.settings(
+        partitions=2, instance_id="w", options={"session.timeout.ms": session_timeout_ms}
+    )
     kafka.fill(settings, feed(settings, 100, partitions=2))
     first, second = (Partition(settings.topics.input[0], number) for number in (0, 1))
     source, sink = connect(settings)

@@ -31,7 +31,9 @@ from rejex_stream.types import (
 
 POSITION = Position("in", 5, 42)
 LIMIT = 8_000
-SETTINGS = KafkaSettings(max_message_bytes=LIMIT, pipeline="turbine", pipeline_version="3")
+SETTINGS = KafkaSettings(
+    options={"message.max.bytes": LIMIT}, pipeline="turbine", pipeline_version="3"
+)
 MESSAGES = OutcomeMessages(SETTINGS, lambda topic: 4)
 
 

@@ -64,7 +64,7 @@ def test_a_broker_is_killed_and_comes_back_on_its_data(
     one_node: tuple[broker.Cluster, Kafka], tmp_path: Path, client: str
 ) -> None:
     cluster, kafka = one_node
-    settings = kafka.settings(partitions=2, client=client, commit_timeout_ms=4_000)
+    settings = kafka.settings(partitions=2, client=client, options={"delivery.timeout.ms": 4_000})
     records = feed(settings, 4_000, partitions=2)
     kafka.fill(settings, records)
     with Workers(tmp_path) as workers:
@@ -87,7 +87,9 @@ def test_a_broker_that_freezes_is_waited_for(
 ) -> None:
     cluster, kafka = one_node
     settings = kafka.settings(
-        partitions=2, client=client, commit_timeout_ms=2_000, transaction_timeout_ms=2_500
+        partitions=2,
+        client=client,
+        options={"delivery.timeout.ms": 2_000, "transaction.timeout.ms": 2_500},
     )
     records = feed(settings, 3_000, partitions=2)
     kafka.fill(settings, records)
@@ -199,9 +201,11 @@ def test_a_slow_refit_never_costs_a_worker_its_seat(
 ) -> None:
     """The engine stands still longer than session and transaction may take: only polls stop."""
     settings = kafka.settings(
-        partitions=2, client=client, session_timeout_ms=1_500, transaction_timeout_ms=1_500
+        partitions=2,
+        client=client,
+        options={"session.timeout.ms": 1_500, "transaction.timeout.ms": 1_500},
     )
-    settings = settings.replace(commit_timeout_ms=1_500)
+    settings = settings.replace(options=settings.options | {"delivery.timeout.ms": 1_500})
     records = feed(settings, 300, sensors=2, partitions=2)
     kafka.fill(settings, records)
     with Workers(tmp_path) as workers:
@@ -231,7 +235,10 @@ def test_a_topic_of_a_broker_that_is_away_is_not_said_to_be_missing(
 ) -> None:
     cluster, kafka = one_node
     settings = kafka.settings(
-        partitions=1, client=client, delivery="at_least_once", commit_timeout_ms=2_000
+        partitions=1,
+        client=client,
+        delivery="at_least_once",
+        options={"delivery.timeout.ms": 2_000},
     )
     _, open_producer = open_clients(settings, "w")
     producer = open_producer()
@@ -278,7 +285,7 @@ def test_a_start_with_two_of_three_nodes_down_waits_until_they_are_back(
     kafka.fill(settings, [Record(Position(topic, 0, i), b"p", b'{"flow": 1}') for i in range(n)])
     config = tmp_path / "pipeline.toml"
     (name, _, _) = topic.rpartition(".in")
-    told = {"client": client, "delivery": delivery, "commit_timeout_ms": 4_000}
+    told = {"client": client, "delivery": delivery, "options": {"delivery.timeout.ms": 4_000}}
     config.write_text(pipeline_toml(name, cluster.bootstrap, kafka=told))
     for node in cluster.nodes[1:]:
         node.kill()

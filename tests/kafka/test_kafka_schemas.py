@@ -161,7 +161,7 @@ def test_killed_and_told_otherwise_a_worker_keeps_to_what_is_committed(
 
 
 def test_decisions_of_many_schemas_go_in_pieces_and_with_the_commit_alone(kafka: Kafka) -> None:
-    settings = kafka.settings(partitions=1, max_message_bytes=10_000)
+    settings = kafka.settings(partitions=1, options={"message.max.bytes": 10_000})
     source, sink = connect(settings)
     try:
         with closing(KafkaSnapshots(settings, sink)) as store:

@@ -122,7 +122,7 @@ def security(folder: Path, protocol: str, mechanism: str | None) -> KafkaSecurit
         fields |= {"cert_file": str(folder / "client.pem"), "key_file": str(folder / "client.key")}
     if mechanism == "OAUTHBEARER":
         (folder / "token").write_text(token() + "\n")
-        fields["oauth_token_file"] = str(folder / "token")
+        fields["oauth_token"] = f"file:{folder / 'token'}"
     elif mechanism is not None:
         fields |= {"username": "ada", "password": PASSWORD}
     return KafkaSecurity(**fields)
@@ -278,7 +278,7 @@ def test_a_certificate_is_refused_for_what_is_wrong_with_it(
         until(lambda: said in (distrust(own, address) or ""), lambda: distrust(own, address))
         settings = KafkaSettings(bootstrap_servers=address, security=own, client="confluent")
         with pytest.raises(ConnectorError) as caught:
-            connect(settings.replace(commit_timeout_ms=3_000))
+            connect(settings.replace(options=settings.options | {"delivery.timeout.ms": 3_000}))
         assert said in str(caught.value)
         assert "ssl.ca.location" not in str(caught.value)
     finally:
@@ -294,7 +294,7 @@ def test_a_wrong_password_is_one_sentence_without_the_password(
     cluster, folder = secured
     own = security(folder, "SASL_SSL", "SCRAM-SHA-256")
     wrong = own.replace(password="not the password")
-    settings = through(kafka, cluster, wrong, client=client, commit_timeout_ms=3_000)
+    settings = through(kafka, cluster, wrong, client=client, options={"delivery.timeout.ms": 3_000})
     with pytest.raises(ConnectorError) as caught:
         connect(settings)
     text = str(caught.value)
@@ -357,7 +357,7 @@ def test_a_login_that_is_broken_off_is_tried_again_and_goes_through(
     """No reason was given: a right password must not end a run then, and a wrong one is hinted."""
     cluster, folder = secured
     own = security(folder, "SASL_SSL", "SCRAM-SHA-512")
-    settings = through(kafka, cluster, own, client=client, commit_timeout_ms=3_000)
+    settings = through(kafka, cluster, own, client=client, options={"delivery.timeout.ms": 3_000})
     with Doorman(cluster.listeners["SASL_SSL"]) as door:
         settings = settings.replace(bootstrap_servers=f"localhost:{door.port}")
         with pytest.raises(ConnectorError) as caught:
@@ -388,8 +388,8 @@ def test_the_command_line_reads_its_password_from_a_file_or_the_environment(
     name = f"cli-{uuid.uuid4().hex[:8]}"
     (folder / "password").write_text(PASSWORD + "\n")
     path = tmp_path / "pipeline.toml"
-    told = {"file": {"password_file": f"{folder}/password"}, "neither": {}}
-    told["env"] = {"password_env": "KAFKA_PASSWORD_OF_ADA"}
+    told = {"file": {"password": f"file:{folder}/password"}, "neither": {}}
+    told["env"] = {"password": "env:KAFKA_PASSWORD_OF_ADA"}
     login = {
         "protocol": "SASL_SSL",
         "mechanism": "SCRAM-SHA-512",
@@ -510,7 +510,9 @@ def test_a_broker_that_nobody_vouches_for_is_refused(
     cluster, folder = secured
     own = security(folder, "SASL_SSL", "PLAIN")
     unknown = own.replace(ca_file=None)
-    settings = through(kafka, cluster, unknown, client=client, commit_timeout_ms=3_000)
+    settings = through(
+        kafka, cluster, unknown, client=client, options={"delivery.timeout.ms": 3_000}
+    )
     with pytest.raises(ConnectorError, match=r"certificate .*check kafka\.security") as caught:
         connect(settings)
     assert not caught.value.retriable

@@ -38,8 +38,8 @@ def test_secrets_come_from_the_environment_and_from_files(monkeypatch, tmp_path)
     monkeypatch.setenv("KAFKA_PASSWORD", PASSWORD)
     path = tmp_path / "password"
     path.write_bytes(PASSWORD.encode() + b"\r\n")
-    assert KafkaSecurity(password_env="KAFKA_PASSWORD").reveal("password") == PASSWORD
-    assert KafkaSecurity(password_file=str(path)).reveal("password") == PASSWORD
+    assert KafkaSecurity(password="env:KAFKA_PASSWORD").reveal("password") == PASSWORD
+    assert KafkaSecurity(password=f"file:{path}").reveal("password") == PASSWORD
     assert KafkaSecurity(password=PASSWORD).reveal("password") == PASSWORD
     assert KafkaSecurity().reveal("password") is None
 
@@ -47,15 +47,15 @@ def test_secrets_come_from_the_environment_and_from_files(monkeypatch, tmp_path)
 def test_a_key_of_any_bytes_comes_back_as_it_is(tmp_path):
     path = tmp_path / "key"
     path.write_bytes(bytes(range(256)) + b"\n")
-    alerts = Alerts(webhook_url="http://localhost", webhook_secret_file=str(path))
+    alerts = Alerts(webhook_url="http://localhost", webhook_secret=f"file:{path}")
     assert alerts.reveal("webhook_secret").encode("utf-8", "surrogateescape") == bytes(range(256))
 
 
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"password_env": "REJEX_NOT_SET"}, "kafka.security.password_env: .* REJEX_NOT_SET is not"),
-        ({"password_file": "/nowhere/at/all"}, "password_file /nowhere/at/all cannot be read: No"),
+        ({"password": "env:REJEX_NOT_SET"}, "kafka.security.password: .* REJEX_NOT_SET is not"),
+        ({"password": "file:/nowhere/at/all"}, "password: /nowhere/at/all cannot be read: No"),
     ],
 )
 def test_a_secret_that_is_not_there_is_named(fields, sentence):
@@ -70,7 +70,6 @@ def test_a_secret_that_is_not_there_is_named(fields, sentence):
         ({"mechanism": "PLAIN"}, "does nothing with protocol"),
         ({"protocol": "SASL_SSL", "mechanism": "PLAIN"}, "needs kafka.security.username"),
         ({"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER"}, "OAUTHBEARER needs oauth_token"),
-        ({"password": "a", "password_env": "B"}, "security.password is given more than once"),
     ],
 )
 def test_contradictions_are_refused(fields, sentence):
@@ -144,7 +143,7 @@ def test_a_token_from_a_file_is_read_at_each_login(tmp_path):
     path = tmp_path / "token"
     path.write_text("one\n")
     security = KafkaSecurity(
-        protocol="SASL_SSL", mechanism="OAUTHBEARER", oauth_token_file=str(path)
+        protocol="SASL_SSL", mechanism="OAUTHBEARER", oauth_token=f"file:{path}"
     )
     source = TokenSource(security)
     assert source.token()[0] == "one"

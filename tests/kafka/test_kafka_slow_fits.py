@@ -21,10 +21,12 @@ def test_fits_longer_than_the_poll_interval_stop_nobody_not_even_at_a_takeover(
     settings = kafka.settings(
         partitions=2,
         client=client,
-        session_timeout_ms=3_000,
-        max_poll_interval_ms=3_000,
-        transaction_timeout_ms=3_000,
-        commit_timeout_ms=3_000,
+        options={
+            "session.timeout.ms": 3_000,
+            "max.poll.interval.ms": 3_000,
+            "transaction.timeout.ms": 3_000,
+            "delivery.timeout.ms": 3_000,
+        },
     )
     records = feed(settings, 500, sensors=2, partitions=2)
     kafka.fill(settings, records)

@@ -184,7 +184,7 @@ def test_offsets_that_expired_are_gone_on_from_at_the_snapshot(
 
 
 def test_a_large_snapshot_goes_in_pieces_and_comes_back_whole(kafka: Kafka) -> None:
-    settings = kafka.settings(partitions=2, max_message_bytes=10_000)
+    settings = kafka.settings(partitions=2, options={"message.max.bytes": 10_000})
     bodies = [bytes(range(256)) * n for n in (400, 100, 700, 0)]
     source, sink = connect(settings)
     try:
@@ -230,38 +230,6 @@ def test_what_reads_the_state_is_closed_with_the_run(kafka: Kafka, settings: Kaf
         assert not [name for name in left if "kafka" in name], left
     finally:
         gc.enable()
-
-
-def test_a_snapshot_of_an_earlier_version_is_read_once_and_converted(
-    kafka: Kafka, settings: KafkaSettings
-) -> None:
-    state = settings.topics.state
-    assert state is not None
-    (topic,) = settings.topics.input
-    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap)
-    for slot, offset in ((0, 3), (1, 5)):
-        for n, piece in enumerate((b"old ", b"%d" % offset)):
-            headers = [("next_offset", b"%d" % offset), ("pieces", b"2"), ("id", b"%d" % slot)]
-            key = f"{settings.group}|{topic}|0|{slot}|{n}".encode()
-            producer.send(state, piece, key, headers, 0).get(5)
-    producer.close()
-    kafka.fill(settings, feed(settings, 40, partitions=1))
-    source, sink = connect(settings)
-    partition = Partition(topic, 0)
-
-    try:
-        until(lambda: owns(source, partition), "the partition")
-        with closing(KafkaSnapshots(settings, sink)) as store:
-            assert store.load(partition, 4) == (3, {"": b"old 3"})
-            assert store.load(partition, 99) == (5, {"": b"old 5"})
-            sink.commit({partition: 6})
-            assert not store.save(partition, SnapshotPiece(6, 5, {"a": b"new"})), "it has no parts"
-            assert store.save(partition, SnapshotPiece(6, None, {"a": b"new"}))
-            assert store.load(partition, 99) == (6, {"a": b"new"})
-            assert store.load(partition, 5) is None
-    finally:
-        source.close()
-        sink.close()
 
 
 def test_a_snapshot_that_was_not_committed_is_not_found(kafka: Kafka) -> None:
@@ -393,7 +361,7 @@ def test_without_a_state_topic_there_is_no_store(kafka: Kafka, settings: KafkaSe
 
 
 def test_a_missing_output_topic_is_named_with_the_command_that_makes_it(kafka: Kafka) -> None:
-    settings = kafka.settings(partitions=1, commit_timeout_ms=2_000)
+    settings = kafka.settings(partitions=1, options={"delivery.timeout.ms": 2_000})
     topics = settings.topics.replace(review="not.there")
     with pytest.raises(ConfigError, match=r"'not\.there' does not exist .* topics create"):
         connect(settings.replace(topics=topics))

@@ -14,7 +14,6 @@ from rejex_connectors.kafka import KafkaSettings, connect
 from rejex_connectors.kafka.clients import Message
 from rejex_connectors.kafka.guards.options import OURS
 from rejex_connectors.kafka.opening import open_clients
-from rejex_connectors.kafka.settings import KafkaOptions, KafkaPythonOptions
 from test_kafka_delivery import CLIENTS
 
 from rejex_stream.config.assembly.edges import require_own_topics
@@ -30,16 +29,18 @@ def of(topic: str, n: int, size: int = 200) -> list[Message]:
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize("compression", ["none", "gzip"])
 @pytest.mark.parametrize("client", CLIENTS)
-def test_what_was_sent_is_read_in_order(kafka: Kafka, client: str, compression: str | None) -> None:
+def test_what_was_sent_is_read_in_order(kafka: Kafka, client: str, compression: str) -> None:
     settings = kafka.settings(
         partitions=2,
         client=client,
-        batch_bytes=8_192,
-        compression=compression,
-        transaction_timeout_ms=120_000,
-        commit_timeout_ms=120_000,
+        options={
+            "batch.size": 8_192,
+            "compression.type": compression,
+            "transaction.timeout.ms": 120_000,
+            "delivery.timeout.ms": 120_000,
+        },
     )
     source, sink = connect(settings)
     sent = of(settings.topics.verdicts, 12_000)  # more than may be on their way at once
@@ -117,7 +118,7 @@ except Exception as error:
 @pytest.mark.kafka
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_topic_that_was_deleted_is_named(kafka: Kafka, client: str) -> None:
-    settings = kafka.settings(partitions=2, client=client, commit_timeout_ms=4_000)
+    settings = kafka.settings(partitions=2, client=client, options={"delivery.timeout.ms": 4_000})
     source, sink = connect(settings)
     gone = settings.topics.review
     try:
@@ -140,27 +141,28 @@ def test_a_topic_that_was_deleted_is_named(kafka: Kafka, client: str) -> None:
         source.close()
 
 
-COMMON = {
-    "fetch_min_bytes": 1, "max_poll_records": 400, "check_crcs": True, "client_rack": "a",
-    "connections_max_idle_ms": 300_000, "receive_buffer_bytes": 65_536, "retry_backoff_ms": 50,
-    "reconnect_backoff_ms": 20, "request_timeout_ms": 20_000, "max_partition_fetch_bytes": 500_000,
+COMMON: dict[str, str | int | float | bool] = {
+    "client.rack": "a", "retry.backoff.ms": 50, "reconnect.backoff.ms": 20, "fetch.min.bytes": 1,
+    "connections.max.idle.ms": 300_000, "request.timeout.ms": 20_000,
 }  # fmt: skip
-COMMON_PRODUCER = {"send_buffer_bytes": 131_072, "retries": 7, "retry_backoff_ms": 50}
-COMMON_ADMIN = {"connections_max_idle_ms": 300_000, "retry_backoff_ms": 50}
-COMMON_LIBRDKAFKA: dict[str, str | int | float | bool] = {
-    "client.rack": "a", "socket.keepalive.enable": True, "broker.address.family": "v4",
-    "fetch.min.bytes": 1, "queued.min.messages": 500, "socket.timeout.ms": 9_000,
-    "metadata.max.age.ms": 60_000, "statistics.interval.ms": 0, "compression.level": 3,
-    "connections.max.idle.ms": 300_000, "receive.message.max.bytes": 120_000_000,
+"""What both libraries have."""
+COMMON_OF: dict[str, dict[str, str | int | float | bool]] = {
+    "kafka-python": {
+        "max.poll.records": 400, "check.crcs": True, "receive.buffer.bytes": 65_536,
+        "max.partition.fetch.bytes": 500_000, "send.buffer.bytes": 131_072, "retries": 7,
+    },
+    "confluent": {
+        "socket.keepalive.enable": True, "broker.address.family": "v4", "queued.min.messages": 500,
+        "socket.timeout.ms": 9_000, "metadata.max.age.ms": 60_000, "statistics.interval.ms": 0,
+        "compression.level": 3, "receive.message.max.bytes": 120_000_000,
+    },
 }  # fmt: skip
 
 
 @pytest.mark.kafka
 @pytest.mark.parametrize("client", CLIENTS)
-def test_ten_common_options_of_each_library_and_role_reach_it(kafka: Kafka, client: str) -> None:
-    roles = KafkaPythonOptions(consumer=COMMON, producer=COMMON_PRODUCER, admin=COMMON_ADMIN)
-    options = KafkaOptions(librdkafka=COMMON_LIBRDKAFKA, kafka_python=roles)
-    settings = kafka.settings(partitions=1, client=client, options=options)
+def test_ten_common_options_of_each_library_reach_it(kafka: Kafka, client: str) -> None:
+    settings = kafka.settings(partitions=1, client=client, options=COMMON | COMMON_OF[client])
     records = feed(settings, 100, sensors=2, partitions=1)
     kafka.fill(settings, records)
     run_here(settings, next_offsets(records))

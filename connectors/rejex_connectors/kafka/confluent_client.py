@@ -33,6 +33,7 @@ from rejex_connectors.kafka.guards.librdkafka_errors import (
     WAITED_IN_VAIN,
     explain,
 )
+from rejex_connectors.kafka.guards.options import others_of
 from rejex_connectors.kafka.guards.unassigned_partitions import Ownerless
 from rejex_connectors.kafka.guards.unpacking import LARGEST_RECORD, TOO_LARGE, UNREADABLE_HEADERS
 from rejex_connectors.kafka.security import librdkafka_options
@@ -69,7 +70,7 @@ def client_options(settings: KafkaSettings) -> dict[str, Any]:
         "log_level": 3,
         "logger": _log,
         **librdkafka_options(settings.security),
-        **settings.options.librdkafka,
+        **others_of(settings.options),
     }
 
 
@@ -189,7 +190,7 @@ class FastConsumer:
                 continue
             topic, partition = m.topic(), m.partition()
             if (topic, partition) in running:
-                position = new(Position, (topic, partition, m.offset()))
+                position = new(Position, (topic, partition, m.offset(), 0))
                 try:
                     headers = tuple(headers_of(m) or ())
                 except SystemError:
@@ -343,7 +344,7 @@ class FastProducer:
             "enable.idempotence": True,
             "linger.ms": settings.linger_ms,
             "batch.size": settings.batch_bytes,
-            "compression.type": settings.compression or "none",
+            "compression.type": settings.compression,
             "message.max.bytes": settings.max_message_bytes + 1024,
             "queue.buffering.max.messages": 200_000,
             "queue.buffering.max.kbytes": 262_144,

@@ -334,7 +334,7 @@ class PythonProducer:
                 enable_idempotence=True,
                 linger_ms=settings.linger_ms,
                 batch_size=min(settings.batch_bytes, settings.max_message_bytes),
-                compression_type=settings.compression,
+                compression_type=None if settings.compression == "none" else settings.compression,
                 # The library's own estimate adds a little for the batch.
                 max_request_size=settings.max_message_bytes + 1024,
                 delivery_timeout_ms=settings.commit_timeout_ms,

@@ -19,6 +19,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka import errors as ke
 
 import rejex_connectors.kafka.kafka_python_patches  # noqa: F401 - mends leaks on import
+from rejex_connectors.kafka.guards.options import kafka_python_options_of
 from rejex_connectors.kafka.guards.redaction import guard_logs
 from rejex_connectors.kafka.guards.unpacking import Unread
 from rejex_connectors.kafka.refusals import (
@@ -60,7 +61,6 @@ __all__ = [
 _DIAL_S = 2.0
 
 logging.getLogger("kafka").addHandler(logging.NullHandler())
-
 Role: TypeAlias = Literal["consumer", "producer", "admin"]
 
 
@@ -73,7 +73,7 @@ def client_options(settings: KafkaSettings, role: Role) -> dict[str, Any]:
         "bootstrap_timeout_ms": 4_000,
         "reconnect_backoff_max_ms": 1_000,
         **kafka_python_options(settings.security),
-        **getattr(settings.options.kafka_python, role),
+        **kafka_python_options_of(role, settings.options),
     }
 
 
@@ -82,7 +82,7 @@ def records_of(topic: str, partition: int, found: Sequence[Any]) -> list[Record]
     new = tuple.__new__  # nearly twice as fast as calling a named tuple's class
     records: list[Record] = []
     for r in found:
-        position = new(Position, (topic, partition, r.offset))
+        position = new(Position, (topic, partition, r.offset, 0))
         headers = r.headers
         if type(headers) is Unread:
             records.append(UnreadRecord.of(position, r.timestamp, headers.reason))
@@ -486,7 +486,7 @@ def explain(
     elif isinstance(error, _TOO_LARGE):
         reason = (
             "a record was larger than the topic accepts; raise the topic's max.message.bytes or "
-            f"lower kafka.max_message_bytes = {settings.max_message_bytes}"
+            f"lower kafka.options.'message.max.bytes' = {settings.max_message_bytes}"
         )
     elif isinstance(error, ke.OffsetOutOfRangeError):
         reason = (

@@ -109,7 +109,7 @@ def fenced(settings: KafkaSettings, elapsed_s: float) -> ConnectorError:
     if elapsed_s * 1000 < settings.transaction_timeout_ms:
         return ConnectorError(_name_taken(settings))
     return ConnectorError(
-        f"a transaction took {elapsed_s:.1f} s, longer than transaction_timeout_ms = "
+        f"a transaction took {elapsed_s:.1f} s, longer than transaction.timeout.ms = "
         f"{settings.transaction_timeout_ms}: the broker aborted it",
         retriable=True,
     )
@@ -132,8 +132,8 @@ def no_member(settings: KafkaSettings) -> ConnectorError:
     """Say that the group went on without us."""
     return ConnectorError(
         f"this worker is no longer a member of group {settings.group!r} (it was silent for more "
-        f"than session_timeout_ms = {settings.session_timeout_ms}, or did not poll for "
-        f"max_poll_interval_ms = {settings.max_poll_interval_ms}); nothing was committed",
+        f"than session.timeout.ms = {settings.session_timeout_ms}, or did not poll for "
+        f"max.poll.interval.ms = {settings.max_poll_interval_ms}); nothing was committed",
         retriable=True,
     )
 
@@ -161,7 +161,7 @@ def undecided(settings: KafkaSettings, partition: Partition, end: int) -> Connec
     return ConnectorError(
         f"{partition.topic}-{partition.partition} cannot be read beyond offset {end} yet: a "
         "transaction is open there, of a worker that has ended, say. The broker aborts it after "
-        f"transaction_timeout_ms = {settings.transaction_timeout_ms}, or as soon as that worker is "
+        f"transaction.timeout.ms = {settings.transaction_timeout_ms}, or as soon as that worker is "
         "back",
         retriable=True,
     )

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, SecretStr
 
-from rejex_connectors.kafka.guards.options import (
-    Options,
-    check_kafka_python,
-    check_librdkafka,
-)
+from rejex_connectors.kafka.guards.options import TUNED, Options, check_options
 from rejex_stream.encode.records import Form
 from rejex_stream.encode.schemas import PIPELINE, PIPELINE_VERSION, TOPICS
 from rejex_stream.errors import ConfigError
-from rejex_stream.settings import HttpAddress, Section, secret, setting
+from rejex_stream.settings import SECRET, HttpAddress, Section, secret, setting
 
 __all__ = ["Kafka", "KafkaSecurity", "KafkaSettings", "KafkaTopics", "RegistrySettings"]
 
@@ -34,15 +29,6 @@ class KafkaSecurity(Section):
         None, says="Name for PLAIN and SCRAM.", otherwise="none", example="rejex"
     )
     password: SecretStr | None = secret(says="Password for PLAIN and SCRAM.")
-    password_file: str | None = setting(
-        None, says="File that holds the password.", otherwise="none", example="/run/secrets/kafka"
-    )
-    password_env: str | None = setting(
-        None,
-        says="Environment variable that holds the password.",
-        otherwise="none",
-        example="KAFKA_PASSWORD",
-    )
     ca_file: str | None = setting(
         None,
         says="PEM file of the authorities to trust.",
@@ -56,12 +42,6 @@ class KafkaSecurity(Section):
         None, says="PEM file of the client's key.", otherwise="none", example="client.key"
     )
     key_password: SecretStr | None = secret(says="Password of the client's key.")
-    key_password_file: str | None = setting(
-        None,
-        says="File that holds the key's password.",
-        otherwise="none",
-        example="/run/secrets/key",
-    )
     check_hostname: bool = setting(
         True, says="Whether the broker's certificate must name the host that was dialled."
     )
@@ -75,21 +55,10 @@ class KafkaSecurity(Section):
         None, says="Client id for the token endpoint.", otherwise="none", example="rejex"
     )
     oauth_client_secret: SecretStr | None = secret(says="Client secret for the token endpoint.")
-    oauth_client_secret_file: str | None = setting(
-        None,
-        says="File that holds the client secret.",
-        otherwise="none",
-        example="/run/secrets/oauth",
-    )
     oauth_scope: str | None = setting(
         None, says="Scope to ask for.", otherwise="none", example="kafka"
     )
-    oauth_token_file: str | None = setting(
-        None,
-        says="File with a token that somebody else renews.",
-        otherwise="none",
-        example="/run/secrets/token",
-    )
+    oauth_token: SecretStr | None = secret(says="A token; read anew at every login.")
 
     def check(self) -> None:
         """Refuse what no single setting can know to be wrong.
@@ -97,10 +66,8 @@ class KafkaSecurity(Section):
         Raises
         ------
         ConfigError
-            If a secret is given twice, or protocol, mechanism and login do not go together.
+            If protocol, mechanism and login do not go together.
         """
-        for name in ("password", "key_password", "oauth_client_secret"):
-            self.check_secret(name)
         sasl = self.protocol.startswith("SASL")
         if sasl and self.mechanism is None:
             raise ConfigError(
@@ -113,78 +80,28 @@ class KafkaSecurity(Section):
                 f"{self.protocol!r}: set protocol to SASL_SSL (or SASL_PLAINTEXT)"
             )
         if self.mechanism == "OAUTHBEARER":
-            fetched = self.oauth_token_url and self.oauth_client_id
-            if not (fetched and self.sources("oauth_client_secret")) and not self.oauth_token_file:
+            fetched = self.oauth_token_url and self.oauth_client_id and self.oauth_client_secret
+            if not fetched and self.oauth_token is None:
                 raise ConfigError(
-                    "OAUTHBEARER needs oauth_token_file, or oauth_token_url with oauth_client_id "
+                    "OAUTHBEARER needs oauth_token, or oauth_token_url with oauth_client_id "
                     "and oauth_client_secret"
                 )
-        elif self.mechanism is not None and not (
-            self.username is not None and self.sources("password")
-        ):
+        elif self.mechanism is not None and None in (self.username, self.password):
             raise ConfigError(f"{self.mechanism} needs kafka.security.username and .password")
 
 
-def _options(says: str, example: Options) -> Any:  # noqa: ANN401 - as `setting`
-    return setting(dict, says=says, otherwise="none", example=example, repr=False)
+class _Tuned:
+    """What stands in ``options`` for one of :data:`TUNED`, or its default."""
 
+    def __init__(self, name: str) -> None:
+        self._name, self._default = name, TUNED[name][0]
 
-class KafkaPythonOptions(Section):
-    """Options of kafka-python by what a client is for; each is told to that client alone."""
-
-    table: ClassVar[str] = "kafka.options.kafka_python"
-    consumer: Options = _options(
-        "For consumers, as they are; never printed.", {"fetch_min_bytes": 65_536}
-    )
-    producer: Options = _options(
-        "For producers, as they are; never printed.", {"send_buffer_bytes": 131_072}
-    )
-    admin: Options = _options(
-        "For admin clients, as they are; never printed.", {"connections_max_idle_ms": 60_000}
-    )
-
-    def check(self) -> None:
-        """Refuse options that kafka-python does not know, or that we set.
-
-        Raises
-        ------
-        ConfigError
-            With the option.
-        """
-        for role in ("consumer", "producer", "admin"):
-            check_kafka_python(role, getattr(self, role))
-
-
-class KafkaOptions(Section):
-    """Options of either client library, passed on as they are."""
-
-    table: ClassVar[str] = "kafka.options"
-    librdkafka: Options = _options(
-        "For all clients of confluent-kafka, as they are; never printed.", {"client.rack": "a"}
-    )
-    kafka_python: KafkaPythonOptions = setting(
-        KafkaPythonOptions, says="For clients of kafka-python."
-    )
-
-    def check(self) -> None:
-        """Refuse options that a library does not know, or that we set.
-
-        Raises
-        ------
-        ConfigError
-            With the option.
-        """
-        check_librdkafka(self.librdkafka)
-        self.kafka_python.check()
+    def __get__(self, settings: Any, owner: object) -> Any:  # noqa: ANN401 - int, or str
+        return (settings.options if settings else {}).get(self._name, self._default)
 
 
 class Kafka(Section):
     """The broker; used where input.kind is kafka."""
-
-    moved: ClassVar[Mapping[str, str]] = {
-        "client_options": "options are said to one library now: [kafka.options.librdkafka], or "
-        "[kafka.options.kafka_python.consumer], .producer and .admin"
-    }
 
     bootstrap_servers: str = setting(
         "localhost:9092",
@@ -220,31 +137,39 @@ class Kafka(Section):
         "classic",
         says="Who deals partitions: a worker, or the broker (KIP-848; Kafka 4.0 and newer, with "
         "confluent). All workers of a group say the same. With consumer the broker's "
-        "group.consumer.session.timeout.ms counts, not session_timeout_ms.",
+        "group.consumer.session.timeout.ms counts, not session.timeout.ms.",
     )
-    session_timeout_ms: int = setting(
-        15_000, unit="ms", says="How long a silent worker keeps its partitions.", ge=1000
+    options: Options = setting(
+        dict,
+        unit=SECRET,
+        says="Options of the client library by librdkafka's names, such as 'linger.ms'; to "
+        "kafka-python goes what it has under the same name with underscores. Ours by default: "
+        + ", ".join(f"{name} {default}" for name, (default, _) in TUNED.items())
+        + ".",
+        otherwise="none",
+        example={"linger.ms": 20},
+        repr=False,
     )
-    max_poll_interval_ms: int = setting(
-        300_000, unit="ms", says="How long a worker may work between two polls.", ge=1000
-    )
-    transaction_timeout_ms: int = setting(
-        15_000, unit="ms", says="After this the broker aborts an open transaction.", ge=1000
-    )
-    commit_timeout_ms: int = setting(15_000, unit="ms", says="Deadline of one commit.", ge=1000)
-    linger_ms: int = setting(20, unit="ms", says="How long the producer gathers a batch.", ge=0)
-    batch_bytes: int = setting(524_288, unit="bytes", says="Size of a producer's batch.", ge=1)
-    compression: Literal["gzip", "snappy", "lz4", "zstd"] | None = setting(
-        None, says="Compression of what is written.", otherwise="none", example="lz4"
-    )
-    max_message_bytes: int = setting(
-        1_000_000, unit="bytes", says="Largest record to write.", ge=4096
-    )
-    fetch_max_bytes: int = setting(
-        33_554_432, unit="bytes", says="Largest answer to one fetch; bounds memory.", ge=1
-    )
-    options: KafkaOptions = setting(KafkaOptions, says="Further options of the client libraries.")
     security: KafkaSecurity = setting(KafkaSecurity, says="TLS and login.")
+
+    session_timeout_ms: ClassVar = _Tuned("session.timeout.ms")
+    """How long a silent worker keeps its partitions, in ms."""
+    max_poll_interval_ms: ClassVar = _Tuned("max.poll.interval.ms")
+    """How long a worker may work between two polls, in ms."""
+    transaction_timeout_ms: ClassVar = _Tuned("transaction.timeout.ms")
+    """After this the broker aborts an open transaction, in ms."""
+    commit_timeout_ms: ClassVar = _Tuned("delivery.timeout.ms")
+    """Deadline of one commit, in ms."""
+    linger_ms: ClassVar = _Tuned("linger.ms")
+    """How long the producer gathers a batch."""
+    batch_bytes: ClassVar = _Tuned("batch.size")
+    """Size of a producer's batch."""
+    compression: ClassVar = _Tuned("compression.type")
+    """Of what is written; ``none`` where it is not."""
+    max_message_bytes: ClassVar = _Tuned("message.max.bytes")
+    """Largest record to write."""
+    fetch_max_bytes: ClassVar = _Tuned("fetch.max.bytes")
+    """Largest answer to one fetch; bounds memory."""
 
     def check(self) -> None:
         """Refuse what no single setting can know to be wrong.
@@ -255,7 +180,7 @@ class Kafka(Section):
             If a library does not know an option, deadlines contradict, or the login is no login.
         """
         self.security.check()
-        self.options.check()
+        check_options(self.client, self.options)
         if self.group_protocol == "consumer" and self.client == "kafka-python":
             raise ConfigError(
                 "kafka.group_protocol = 'consumer' is not spoken by kafka.client = 'kafka-python': "
@@ -263,8 +188,8 @@ class Kafka(Section):
             )
         if self.max_poll_interval_ms < self.session_timeout_ms:
             raise ConfigError(
-                f"kafka.max_poll_interval_ms = {self.max_poll_interval_ms} is below "
-                f"session_timeout_ms = {self.session_timeout_ms}: raise it"
+                f"kafka.options.'max.poll.interval.ms' = {self.max_poll_interval_ms} is below "
+                f"'session.timeout.ms' = {self.session_timeout_ms}: raise it"
             )
 
 
@@ -362,18 +287,6 @@ class RegistrySettings(Section):
         None, says="Name for HTTP Basic authentication.", otherwise="none", example="rejex"
     )
     password: SecretStr | None = secret(says="Password that goes with the name.")
-    password_file: str | None = setting(
-        None,
-        says="File that holds the password.",
-        otherwise="none",
-        example="/run/secrets/registry",
-    )
-    password_env: str | None = setting(
-        None,
-        says="Environment variable that holds the password.",
-        otherwise="none",
-        example="REGISTRY_PASSWORD",
-    )
     ca_file: str | None = setting(
         None,
         says="PEM file of the authorities to trust.",
@@ -387,8 +300,7 @@ class RegistrySettings(Section):
         Raises
         ------
         ConfigError
-            If the password is given twice, or a name without one.
+            If one of name and password is missing.
         """
-        self.check_secret("password")
-        if (self.username is None) == bool(self.sources("password")):
+        if (self.username is None) != (self.password is None):
             raise ConfigError("schema_registry.username and .password go together: give both")

@@ -47,26 +47,11 @@ _OVERHEAD = 3072
 
 @dataclass
 class _Pieces:
-    """The pieces of one snapshot, as far as they were seen."""
+    """The pieces of one journal of decisions, as far as they were seen."""
 
-    next_offset: int
     count: int
     id: bytes
     found: dict[int, bytes] = field(default_factory=dict)
-    written_at: int = 0
-
-    def forgotten(self) -> _Pieces:
-        """Return it without its bytes."""
-        return _Pieces(self.next_offset, self.count, self.id)
-
-
-@dataclass
-class _Known:
-    """What the state topic holds of a partition; in slots, what earlier versions wrote."""
-
-    sets: PartSets
-    slots: dict[int, _Pieces] = field(default_factory=dict)
-    decisions: _Pieces | None = None
 
 
 class KafkaSnapshots:
@@ -93,7 +78,7 @@ class KafkaSnapshots:
         self._sink = sink
         self._reader = PartitionReader(settings)  # a takeover reads one partition after another
         self._partitions = sink.partitions(self._topic)
-        self._known: dict[Partition, _Known] = {}
+        self._known: dict[Partition, PartSets] = {}
         self._just_read: tuple[Partition, _Pieces | None] | None = None
         self._size = settings.max_message_bytes - _OVERHEAD
 
@@ -103,19 +88,13 @@ class KafkaSnapshots:
         # over the snapshot that we would restore from.
         self._just_read, known = None, self._known.pop(partition, None)
         if known is None:
-            known = self._read(partition)
-            known.sets.forget_bodies()
-            known.slots = {slot: found.forgotten() for slot, found in known.slots.items()}
-        writes = known.sets.write(piece)
+            known, _ = self._read(partition)
+            known.forget_bodies()
+        writes = known.write(piece)
         if writes is None:
             return False
         to, prefix = self._where(partition).partition, self._prefix(partition)
         messages = [Message(self._topic, to, prefix + key, value, []) for key, value in writes]
-        if piece.last:  # there is a snapshot that needs none of what earlier versions left
-            for slot, found in known.slots.items():
-                keys = [self._key(partition, slot, n) for n in range(found.count)]
-                messages += [Message(self._topic, to, key, None, []) for key in keys]
-            known.slots = {}
         if self._sink.keep_snapshot(partition, piece.next_offset, messages):
             self._known[partition] = known
         return True
@@ -125,21 +104,10 @@ class KafkaSnapshots:
 
         That its bytes are those that were written is for the seals in them to say.
         """
-        known = self._read(partition)
-        found = known.sets.load(at_most)
-        if found is None:
-            fitting = [
-                pieces
-                for pieces in known.slots.values()
-                if len(pieces.found) == pieces.count and pieces.next_offset <= at_most
-            ]
-            if fitting:
-                best = max(fitting, key=lambda pieces: (pieces.next_offset, pieces.written_at))
-                blob = b"".join(best.found[n] for n in range(best.count))
-                found = best.next_offset, {"": blob}
-        known.sets.forget_bodies()
-        known.slots = {slot: pieces.forgotten() for slot, pieces in known.slots.items()}
-        self._known[partition], self._just_read = known, (partition, known.decisions)
+        known, decisions = self._read(partition)
+        found = known.load(at_most)
+        known.forget_bodies()
+        self._known[partition], self._just_read = known, (partition, decisions)
         return found
 
     def drop(self, partition: Partition, *, schemas: bool = False) -> None:
@@ -180,7 +148,7 @@ class KafkaSnapshots:
         if just_read is not None and just_read[0] == partition:
             found = just_read[1]
         else:
-            found = self._read(partition).decisions
+            _, found = self._read(partition)
         if found is None:
             return None
         if len(found.found) < found.count:
@@ -194,22 +162,21 @@ class KafkaSnapshots:
 
     def _pieces(self, partition: Partition, blob: bytes) -> list[Message]:
         pieces = [blob[i : i + self._size] for i in range(0, len(blob), self._size)] or [b""]
-        headers = [
-            ("next_offset", b"0"),
-            ("pieces", b"%d" % len(pieces)),
-            ("id", uuid.uuid4().hex.encode()),
-        ]
+        headers = [("pieces", b"%d" % len(pieces)), ("id", uuid.uuid4().hex.encode())]
         to = self._where(partition).partition
         return [
-            Message(self._topic, to, self._key(partition, _DECISIONS, n), piece, headers)
+            Message(
+                self._topic,
+                to,
+                self._prefix(partition) + f"{_DECISIONS}|{n}".encode(),
+                piece,
+                headers,
+            )
             for n, piece in enumerate(pieces)
         ]
 
     def _prefix(self, partition: Partition) -> bytes:
         return f"{self._settings.group}|{partition.topic}|{partition.partition}|".encode()
-
-    def _key(self, partition: Partition, slot: int | str, piece: int) -> bytes:
-        return self._prefix(partition) + f"{slot}|{piece}".encode()
 
     def close(self) -> None:
         """Close the client that reads the topic."""
@@ -242,24 +209,18 @@ class KafkaSnapshots:
             raise undecided(self._settings, where, open_from)
         return self._reader.read(where)
 
-    def _read(self, partition: Partition) -> _Known:
+    def _read(self, partition: Partition) -> tuple[PartSets, _Pieces | None]:
         prefix = self._prefix(partition)
         decided = f"{_DECISIONS}|".encode()
-        known = _Known(PartSets(self._size - len(prefix)))
-        decisions: dict[int, _Pieces] = {}
+        sets, decisions = PartSets(self._size - len(prefix)), None
         for record in self._records(partition):
             if record.key is None or not record.key.startswith(prefix):
                 continue
             rest = record.key[len(prefix) :]
-            if known.sets.take(rest, record.value):
-                continue
-            if rest.startswith(decided):
-                _collect(decisions, record, b"0|" + rest[len(decided) :])
-            else:
-                _collect(known.slots, record, rest)
-        known.sets.settle()
-        known.decisions = decisions.get(0)
-        return known
+            if not sets.take(rest, record.value) and rest.startswith(decided):
+                decisions = _collected(decisions, record, rest[len(decided) :])
+        sets.settle()
+        return sets, decisions
 
 
 def reading_snapshots(settings: KafkaSettings, partitions: int) -> KafkaSnapshots:
@@ -353,21 +314,17 @@ class AloneSink:
             producer.close(timeout=2)
 
 
-def _collect(slots: dict[int, _Pieces], record: Record, rest: bytes) -> None:
-    """Add one piece; a piece of another snapshot starts its slot anew. Foreign ones are ignored."""
+def _collected(known: _Pieces | None, record: Record, number: bytes) -> _Pieces | None:
+    """Add one piece; a piece of another journal begins anew. Foreign records are ignored."""
     headers = dict(record.headers)
+    if record.value is None:
+        return None
     try:
-        slot, n = (int(part) for part in rest.split(b"|"))
-        if record.value is None:
-            slots.pop(slot, None)
-            return
-        next_offset, count = int(headers["next_offset"] or b""), int(headers["pieces"] or b"")
-        id_ = headers["id"] if "id" in headers else headers["sha256"]  # that of older versions
+        n, count, id_ = int(number), int(headers["pieces"] or b""), headers["id"] or b""
     except (KeyError, ValueError):
-        return
-    pieces = slots.get(slot)
-    if pieces is None or (pieces.next_offset, pieces.id) != (next_offset, id_ or b""):
-        pieces = slots[slot] = _Pieces(next_offset, count, id_ or b"")
+        return known
+    if known is None or known.id != id_:
+        known = _Pieces(count, id_)
     if n < count:
-        pieces.found[n] = record.value
-        pieces.written_at = record.position.offset
+        known.found[n] = record.value
+    return known

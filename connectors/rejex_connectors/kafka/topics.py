@@ -337,8 +337,8 @@ def _wrong(
         if largest < settings.max_message_bytes:
             say(
                 "error",
-                f"max.message.bytes is {largest}, below kafka.max_message_bytes = "
-                f"{settings.max_message_bytes}: raise it or lower the setting",
+                f"max.message.bytes is {largest}, below kafka.options.'message.max.bytes' = "
+                f"{settings.max_message_bytes}: raise it or lower the option",
             )
         if n_input and partitions != n_input:
             say(

@@ -69,7 +69,7 @@ def spark(  # noqa: PLR0917 - options of a program
         settings_of(conf),
     )
     log = settings.logging
-    with logging_to_stderr(log.level, log.format, log.libraries), stopping(stop):
+    with logging_to_stderr(log.level, log.format), stopping(stop):
         counts = run_on_spark(settings, job, stop)
     if output is As.JSON:
         print_json({"messages": counts, "stopped": stop.is_set()})

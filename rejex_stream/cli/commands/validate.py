@@ -78,7 +78,6 @@ def promised(config: Config) -> Plan:
         rate=policy.rate,
         burst=policy.burst,
         per_day=policy.per_day,
-        delta=rejection.delta,
         costs=costs_of(rejection.costs.c_fp, rejection.costs.c_fn, rejection.costs.c_r),
         events_per_day=None if budget is None else budget.events_per_day,
     )

@@ -6,18 +6,24 @@ Journal of Multivariate Analysis 88, 2004; scikit-learn's implementation.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from rejex_stream.detectors.rowwise import affine, row_sum
 from rejex_stream.types import FloatArray
 
-__all__ = ["Distance", "SoftScale", "fit_distance", "fit_scale"]
+__all__ = ["Distance", "Larger", "SoftScale", "fit_distance", "fit_larger", "fit_scale"]
 
 _LINEAR = 30.0
 """Deviations up to which a column counts in full; beyond, its logarithm is added, so that one wild
 column orders events and drowns nothing."""
+_TAIL = 0.98
+_QUIET = 0.02
+"""Share of its median that is added to a standard deviation before its logarithm is taken: what is
+fifty times quieter than usual counts as silent."""
 _FLOOR = 1e-9
 """Least eigenvalue, as a share of the largest."""
 
@@ -82,6 +88,62 @@ class Distance:
         return float(np.add.accumulate(white)[-1])
 
 
+@dataclass(frozen=True, slots=True)
+class Larger:
+    """The larger of two distances: of the columns as they are, and with some of them as logarithms.
+
+    A standard deviation ends at 0, so that no signal can be so quiet that it is far away; its
+    logarithm has no such end. Each distance is rare by its own standard (min-p): the second one is
+    put on the scale of the first by the median, the .98 quantile and the mean excess above it that
+    either has among the training rows. Where nothing is quiet the first counts, to the bit.
+
+    Attributes
+    ----------
+    plain, quiet
+        The two distances.
+    logs
+        Which columns are taken as logarithms.
+    floors
+        What is added to them before that, shape (k,).
+    knots
+        Median and .98 quantile of either distance, and the two slopes from the second to the first.
+    """
+
+    plain: Distance
+    quiet: Distance
+    logs: npt.NDArray[np.intp]
+    floors: FloatArray
+    knots: tuple[float, float, float, float, float, float]
+
+    def score(self, X: FloatArray) -> FloatArray:
+        """Score finite rows X of shape (m, d); O(d²) a row."""
+        middle, start, middle_quiet, start_quiet, slope, slope_beyond = self.knots
+        quiet = self.quiet.score(self._logarithms(X))
+        below = middle + (quiet - middle_quiet) * slope
+        beyond = start + (quiet - start_quiet) * slope_beyond
+        return np.maximum(self.plain.score(X), np.where(quiet < start_quiet, below, beyond))
+
+    def score_row(self, row: FloatArray) -> float:
+        """Score one finite row of shape (d,) as :meth:`score` does, bit for bit: fewer calls."""
+        middle, start, middle_quiet, start_quiet, slope, slope_beyond = self.knots
+        quiet = self.quiet.score_row(self._logarithms(row))
+        below = middle + (quiet - middle_quiet) * slope
+        beyond = start + (quiet - start_quiet) * slope_beyond
+        return max(self.plain.score_row(row), below if quiet < start_quiet else beyond)
+
+    def _logarithms(self, X: FloatArray) -> FloatArray:
+        return _with_logarithms(X, self.logs, self.floors)
+
+
+def _with_logarithms(X: FloatArray, logs: npt.NDArray[np.intp], floors: FloatArray) -> FloatArray:
+    """Return a copy with some columns as logarithms."""
+    X = X.copy()
+    # One value at a time: a vectorised logarithm has other bits in the rest of a batch.
+    spreads = np.maximum(X[..., logs], 0.0) + floors
+    X[..., logs] = np.array([*map(math.log, spreads.ravel().tolist())]).reshape(spreads.shape)
+    return X
+
+
 def fit_scale(X: FloatArray) -> SoftScale:
     """Measure the scale of finite rows X of shape (n, d)."""
     middle = np.median(X, axis=0)
@@ -115,3 +177,42 @@ def fit_distance(X: FloatArray) -> Distance:
         values, vectors = np.ones_like(values), np.eye(len(values))
     root = vectors / np.sqrt(np.maximum(values, _FLOOR * values[-1]))
     return Distance(scale, mean, np.ascontiguousarray(root))
+
+
+def fit_larger(X: FloatArray, spreads: npt.NDArray[np.bool_]) -> Distance | Larger:
+    """Fit both distances on finite rows X of shape (n, d), or one where no column is a spread.
+
+    `spreads` says which columns are standard deviations; one that is mostly 0 is quiet by nature.
+
+    Examples
+    --------
+    >>> X = np.abs(np.random.default_rng(0).normal(1.0, 0.1, size=(500, 1)))
+    >>> still, usual, wild = fit_larger(X, np.array([True])).score(np.array([[0.0], [1.0], [2.0]]))
+    >>> bool(usual < 1 < 90 < wild < still)
+    True
+    """
+    plain = fit_distance(X)
+    floors = _QUIET * np.median(X, axis=0)
+    logs = np.flatnonzero(spreads & (floors > 0))
+    if not len(logs):
+        return plain
+    Y = _with_logarithms(X, logs, floors[logs])
+    quiet = fit_distance(Y)
+    (middle, start, excess), (of_middle, of_start, of_excess) = map(
+        _tail, (plain.score(X), quiet.score(Y))
+    )
+    least = 1e-12 * max(1.0, of_start)
+    slope = (start - middle) / max(of_start - of_middle, least)
+    return Larger(
+        plain,
+        quiet,
+        logs,
+        floors[logs],
+        (middle, start, of_middle, of_start, slope, excess / max(of_excess, least)),
+    )
+
+
+def _tail(scores: FloatArray) -> tuple[float, float, float]:
+    """Return the median, the .98 quantile and the mean excess above it."""
+    middle, start = (float(q) for q in np.quantile(scores, (0.5, _TAIL)))
+    return middle, start, float(np.mean(scores[scores >= start] - start))

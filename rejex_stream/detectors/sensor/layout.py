@@ -26,10 +26,13 @@ class Layout:
         For each column the number of its channel; -1 for the calendar.
     lags
         For each column how many events ago its value was read: 0 the level, -1 for what is derived.
+    spreads
+        Numbers of the columns that are standard deviations, whose low side ends at 0.
     """
 
     channels: tuple[int, ...]
     lags: tuple[int, ...]
+    spreads: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, spec: FeatureSpec) -> Layout:
@@ -38,17 +41,20 @@ class Layout:
         Examples
         --------
         >>> Layout.of(FeatureSpec(("flow",), preset="seasonal"))
-        Layout(channels=(0, -1, -1, -1, -1), lags=(0, -1, -1, -1, -1))
+        Layout(channels=(0, -1, -1, -1, -1), lags=(0, -1, -1, -1, -1), spreads=())
         """
         channels: list[int] = []
         lags: list[int] = []
+        spreads: list[int] = []
         for feature in spec.columns:
             own = spec.channels.index(feature.channel) if feature.channel else _CALENDAR
             ago = {"raw": 0, "lag": feature.events}.get(feature.kind)
             for _ in feature.names:
+                if feature.kind == "std":
+                    spreads.append(len(channels))
                 channels.append(own)
                 lags.append(_DERIVED if ago is None else ago)
-        return cls(tuple(channels), tuple(lags))
+        return cls(tuple(channels), tuple(lags), tuple(spreads))
 
     @classmethod
     def plain(cls, n_columns: int) -> Layout:

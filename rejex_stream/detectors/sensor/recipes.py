@@ -10,7 +10,14 @@ import numpy as np
 
 from rejex_stream.detectors.pyod import contained
 from rejex_stream.detectors.rowwise import affine
-from rejex_stream.detectors.sensor.distance import Distance, SoftScale, fit_distance, fit_scale
+from rejex_stream.detectors.sensor.distance import (
+    Distance,
+    Larger,
+    SoftScale,
+    fit_distance,
+    fit_larger,
+    fit_scale,
+)
 from rejex_stream.detectors.sensor.layout import Index, Layout
 from rejex_stream.detectors.table import TableScorer, training_table
 from rejex_stream.errors import ConfigError, DetectorError
@@ -55,7 +62,7 @@ class Columns:
     def score_row(self, row: Sequence[float]) -> float:
         """Score one row as :meth:`score` does, bit for bit."""
         x = np.array(row).take(self.which)
-        if isinstance(self.inner, Distance):
+        if isinstance(self.inner, Distance | Larger):
             return self.inner.score_row(x)
         return float(self.inner.score(x[None])[0])
 
@@ -156,7 +163,10 @@ class SensorRecipe:
 class Mahalanobis(SensorRecipe):
     """Distance of a row from the training rows, by their shrunk covariance.
 
-    On the columns of ``features.preset = "sensor"`` it is the detector ``Sensor``.
+    On the columns of ``features.preset = "sensor"`` it is the detector ``Sensor``. Where standard
+    deviations are among the columns, their logarithm counts as well
+    (:class:`~rejex_stream.detectors.sensor.distance.Larger`): a signal that freezes or goes quiet
+    is as far from ordinary as one that is wild.
 
     Examples
     --------
@@ -170,7 +180,7 @@ class Mahalanobis(SensorRecipe):
 
     def _fit(self, X: FloatArray, layout: Layout, measured: Any, seed: int) -> Scorer:  # noqa: ANN401
         which = np.flatnonzero(measured & (np.array(layout.lags) <= 0))
-        return Columns(which, fit_distance(X[:, which]))
+        return Columns(which, fit_larger(X[:, which], np.isin(which, layout.spreads)))
 
 
 @dataclass(frozen=True)

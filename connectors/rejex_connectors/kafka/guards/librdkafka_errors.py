@@ -93,7 +93,7 @@ def explain(
         hopeless = True
         reason = (
             "a record was larger than the topic accepts; raise the topic's max.message.bytes or "
-            f"lower kafka.max_message_bytes = {settings.max_message_bytes}"
+            f"lower kafka.options.'message.max.bytes' = {settings.max_message_bytes}"
         )
     elif code == _E.INVALID_TIMESTAMP:
         reason = wrong_clock()

@@ -1,16 +1,31 @@
-"""Further options of the client libraries: known to them, and none that decides what we promise."""
+"""`[kafka.options]`: what we set ourselves, what may be tuned, and what a client library knows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any, TypeAlias
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.settings import nearest
 
-__all__ = ["Options", "check_kafka_python", "check_librdkafka"]
+__all__ = ["TUNED", "Options", "check_options", "kafka_python_options_of", "others_of"]
 
 Options: TypeAlias = dict[str, str | int | float | bool]
+
+TUNED: dict[str, tuple[int | str, int]] = {
+    "session.timeout.ms": (15_000, 1000),
+    "max.poll.interval.ms": (300_000, 1000),
+    "transaction.timeout.ms": (15_000, 1000),
+    "delivery.timeout.ms": (15_000, 1000),
+    "linger.ms": (20, 0),
+    "batch.size": (524_288, 1),
+    "message.max.bytes": (1_000_000, 4096),
+    "fetch.max.bytes": (33_554_432, 1),
+    "compression.type": ("none", 0),
+}
+"""Options that we give to either library, by librdkafka's name: our default, the least value."""
+_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 _EVERY = {
     "bootstrap_servers", "bootstrap_timeout_ms", "client_id", "reconnect_backoff_max_ms",
@@ -35,58 +50,88 @@ OURS_LIBRDKAFKA = {
     "bootstrap.servers", "metadata.broker.list", "client.id", "reconnect.backoff.max.ms",
     "allow.auto.create.topics", "log_level", "security.protocol", "group.id", "group.instance.id",
     "isolation.level", "enable.auto.commit", "enable.auto.offset.store", "auto.offset.reset",
-    "session.timeout.ms", "heartbeat.interval.ms", "max.poll.interval.ms", "fetch.max.bytes",
-    "queued.max.messages.kbytes", "fetch.wait.max.ms", "partition.assignment.strategy",
+    "heartbeat.interval.ms", "queued.max.messages.kbytes", "fetch.wait.max.ms",
+    "partition.assignment.strategy",
     "group.protocol", "group.remote.assignor",
-    "transactional.id", "transaction.timeout.ms", "acks", "request.required.acks",
-    "enable.idempotence", "linger.ms", "queue.buffering.max.ms", "batch.size", "compression.type",
-    "compression.codec", "message.max.bytes", "delivery.timeout.ms", "message.timeout.ms",
+    "transactional.id", "acks", "request.required.acks",
+    "enable.idempotence", "queue.buffering.max.ms", "compression.codec", "message.timeout.ms",
     "queue.buffering.max.messages", "queue.buffering.max.kbytes", "ssl.ca.location",
     "ssl.certificate.location", "ssl.key.location", "ssl.key.password",
     "ssl.endpoint.identification.algorithm",
 }  # fmt: skip
 
 
-def check_kafka_python(role: str, options: Mapping[str, object]) -> None:
-    """Refuse what a client of kafka-python in this role does not know, or may not be told.
+def check_options(client: str, options: Mapping[str, object]) -> None:
+    """Refuse what the library does not know, what is no value of ours, and what we set.
+
+    Parameters
+    ----------
+    client
+        ``kafka.client``; the library that it leads to is asked, if it is installed.
 
     Raises
     ------
     ConfigError
-        Naming the option, never its value.
+        Naming the option, and never the value of one that is handed on.
     """
-    if not options:
-        return
+    for name, value in options.items():
+        if name in OURS_LIBRDKAFKA or name.startswith(("sasl.", "ssl.")):
+            raise ConfigError(
+                f"kafka.options.{name!r} is set by rejex-stream itself, from a setting of [kafka] "
+                "or [kafka.security] or so that every event is decided exactly once: leave it out"
+            )
+        if name in TUNED:
+            _check_tuned(name, value)
+    others = others_of(options)
+    if client != "kafka-python" and find_spec("confluent_kafka"):
+        _check_librdkafka(others)
+    elif client != "confluent":
+        known = sorted(
+            {name for role in OURS for name in _defaults(role) if name not in OURS[role]}
+        )
+        for name in others:
+            if name.replace(".", "_") not in known:
+                near = nearest(name.replace(".", "_"), known).replace("_", ".")
+                raise ConfigError(
+                    f"kafka.options.{name!r}: kafka-python knows no such option; did you mean "
+                    f"{near}?"
+                )
+
+
+def others_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are handed on as they are."""
+    return {name: value for name, value in options.items() if name not in TUNED}
+
+
+def kafka_python_options_of(role: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those that kafka-python has for a client in this role, under its names."""
+    known = _defaults(role).keys() - OURS[role]
+    named = {name.replace(".", "_"): value for name, value in others_of(options).items()}
+    return {name: value for name, value in named.items() if name in known}
+
+
+def _defaults(role: str) -> Mapping[str, object]:
     from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
     of = {"consumer": KafkaConsumer, "producer": KafkaProducer, "admin": KafkaAdminClient}[role]
-    where = f"kafka.options.kafka_python.{role}"
-    _refuse_ours(where, options, OURS[role], "_")
-    known = sorted(set(of.DEFAULT_CONFIG) - OURS[role])
-    for name in options:
-        if name not in known:
-            near = nearest(name, known)
-            raise ConfigError(
-                f"{where}.{name}: kafka-python's {role} knows no such option; did you mean {near}?"
-            )
+    defaults: Mapping[str, object] = of.DEFAULT_CONFIG
+    return defaults
 
 
-def check_librdkafka(options: Mapping[str, object]) -> None:
-    """Refuse what librdkafka does not know, or may not be told; what it knows, it says itself.
+def _check_tuned(name: str, value: object) -> None:
+    _, least = TUNED[name]
+    if name == "compression.type":
+        good, expected = value in _CODECS, "one of " + ", ".join(_CODECS)
+    else:
+        good = type(value) is int and value >= least
+        expected = f"a whole number of at least {least}"
+    if not good:
+        raise ConfigError(f"kafka.options.{name!r} = {value!r}: expected {expected}")
 
-    Raises
-    ------
-    ConfigError
-        Naming the option, never its value.
-    """
-    if not options:
-        return
-    where = "kafka.options.librdkafka"
-    _refuse_ours(where, options, OURS_LIBRDKAFKA, ".")
-    try:
-        import confluent_kafka
-    except ImportError:  # it is not installed, so nobody is told
-        return
+
+def _check_librdkafka(options: Mapping[str, object]) -> None:
+    import confluent_kafka
+
     for name, value in options.items():
         try:
             confluent_kafka.Producer({name: value, "log_level": 0})
@@ -94,14 +139,4 @@ def check_librdkafka(options: Mapping[str, object]) -> None:
             reason = "it is not of the type that librdkafka wants"
             if isinstance(error, confluent_kafka.KafkaException):
                 reason = error.args[0].str().replace(str(value), "its value")
-            raise ConfigError(f"{where}.{name!r}: {reason}") from None
-
-
-def _refuse_ours(where: str, given: Iterable[str], ours: set[str], separator: str) -> None:
-    logins = (f"sasl{separator}", "ssl_")  # those belong into kafka.security
-    for name in given:
-        if name in ours or name.startswith(logins):
-            raise ConfigError(
-                f"{where}.{name!r} is set by rejex-stream itself, from a setting of [kafka] or "
-                "[kafka.security] or so that every event is decided exactly once: leave it out"
-            )
+            raise ConfigError(f"kafka.options.{name!r}: {reason}") from None

@@ -16,7 +16,7 @@ from rejex_stream.decode.mapping import TimeUnit, Unreadable, printable, to_epoc
 from rejex_stream.decode.numbers import MISSING_TEXTS, number_reader
 from rejex_stream.decode.times import joined
 from rejex_stream.errors import ConfigError
-from rejex_stream.plan.dialect import Marks, Written, find_missing, find_times
+from rejex_stream.tables.dialect import Marks, Written, find_missing, find_times
 
 _PLAIN = Marks(".", None)
 __all__ = ["TableGuess", "guess_table", "split_all", "split_rows"]

@@ -1,0 +1,509 @@
+"""What a guess has to survive: one table of suspicions, each with its test and what overrules it.
+
+A column can be readable and still be no measurement: a number that only counts, a value that
+stands for none, a name that is the position of a valve. `score`, `init` and `doctor` ask this list
+of a sample of columns, and `run` asks it once, of its first events. Nothing here decides: whoever
+asks sets aside, proposes or warns, and says so.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from statistics import quantiles
+from typing import Literal, NamedTuple, TypeAlias
+
+from rejex_stream.decode.mapping import printable
+from rejex_stream.decode.numbers import MISSING_TEXTS
+
+__all__ = [
+    "SUSPICIONS",
+    "Kind",
+    "Sample",
+    "Suspicion",
+    "carry_needed",
+    "is_key",
+    "suspect",
+    "time_doubt",
+]
+
+Kind: TypeAlias = Literal["counter", "key", "sentinel", "sparse", "mixture", "time", "decimal"]
+
+_ENOUGH = 20
+"""Steps, or values, below which nothing is suspected."""
+_NEARLY_ALWAYS = 0.95
+_SWITCHES = frozenset(
+    {"on", "off", "open", "opened", "closed", "close", "true", "false", "yes", "no", "ja", "nein",
+     "an", "aus", "auf", "zu", "ein", "start", "stop", "started", "stopped", "run", "running",
+     "idle", "ok", "good", "bad", "fault", "alarm", "0", "1", "enabled", "disabled", "high", "low",
+     "active", "inactive", "auto", "manual", "up", "down", "ready", "busy", "marche", "arret"}
+)  # fmt: skip
+_NINES = re.compile(r"-?[6-9]?9{2,}(\.9+|\.0)?|-?9{2,}")
+_EXTREMES = frozenset(
+    (127.0, -128.0, 255.0, 32767.0, -32768.0, 65535.0, 8388607.0, -8388608.0, 16777215.0,
+     2147483647.0, -2147483648.0, 4294967295.0)
+)  # fmt: skip
+_GROUP = re.compile(r"[+-]?[1-9]\d{0,2}([.,])\d{3}")
+_INTEGER = re.compile(r"[+-]?\d{1,3}")
+_NAMED_UNITS = (
+    (re.compile(r"[\W_](ms|msec|millis|milliseconds?)\W*$|^(millis|msec|ms)$", re.I), "ms"),
+    (re.compile(r"[\W_](us|usec|micros|microseconds?|µs)\W*$|^(micros|usec|us)$", re.I), "us"),
+    (re.compile(r"[\W_](ns|nsec|nanos|nanoseconds?)\W*$|^(nanos|nsec|ns)$", re.I), "ns"),
+    (re.compile(r"[\W_](s|sec|secs|seconds?)\W*$|^(seconds?|sec|secs)$", re.I), "s"),
+)
+_1990_MS, _DAY_MS = 631_152_000_000, 86_400_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """Some records in their order, by column.
+
+    Attributes
+    ----------
+    numbers
+        Columns of numbers; ``nan`` where there is none.
+    cells
+        All columns as they are written; empty where there is nothing.
+    series
+        Whose each row is; empty: all rows are of one.
+    moments_ms
+        When each row was measured; empty where nobody knows.
+    """
+
+    numbers: Mapping[str, Sequence[float]]
+    cells: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    series: Sequence[object] = ()
+    moments_ms: Sequence[int | None] = ()
+
+    def runs(self, name: str) -> list[list[float]]:
+        """Return the values of a column that are there, a list a series. O(rows)."""
+        values = self.numbers[name]
+        if not self.series:
+            return [[x for x in values if not math.isnan(x)]]
+        found: dict[object, list[float]] = {}
+        for whose, x in zip(self.series, values, strict=True):
+            if not math.isnan(x):
+                found.setdefault(whose, []).append(x)
+        return list(found.values())
+
+
+class Suspicion(NamedTuple):
+    """One doubt about one column.
+
+    Attributes
+    ----------
+    kind, column
+        Which, and about what.
+    seen
+        What was seen, a sentence without its end.
+    option, setting
+        What to write on the command line, and in a config.
+    value
+        The text in question, where it is about one.
+    """
+
+    kind: Kind
+    column: str
+    seen: str
+    option: str
+    setting: str
+    value: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.seen}; {self.option}"
+
+
+class _Entry(NamedTuple):
+    """A row of the table: how a column is tested, and what overrules it."""
+
+    test: Callable[[Sample, str], Iterator[tuple[str, str]]]
+    option: str
+    setting: str
+
+
+def suspect(sample: Sample, *kinds: Kind) -> list[Suspicion]:
+    """Return what is doubtful about a sample of columns. O(cells log cells).
+
+    Parameters
+    ----------
+    sample
+        The columns.
+    kinds
+        Which suspicions; without any, all.
+
+    Examples
+    --------
+    >>> counts = Sample(numbers={"entry": [float(94_554 + i) for i in range(50)]})
+    >>> [str(found) for found in suspect(counts)]
+    ["'entry' only counts: it rises in 49 of 49 steps; --channel takes it for a measurement"]
+    """
+    return [
+        Suspicion(
+            kind,
+            name,
+            seen,
+            entry.option.format(name=printable(name), value=value),
+            entry.setting.format(name=printable(name), value=value),
+            value,
+        )
+        for kind, entry in SUSPICIONS.items()
+        if not kinds or kind in kinds
+        for name in (sample.cells if kind in _OF_CELLS else sample.numbers)
+        for seen, value in entry.test(sample, name)
+    ]
+
+
+# ------------------------------------------------------------------------------------- counter
+def _counter(sample: Sample, name: str) -> Iterator[tuple[str, str]]:
+    """Rises, or counts down, nearly always; never falls; or falls back to where it began."""
+    runs = sample.runs(name)
+    pairs = [pair for run in runs for pair in itertools.pairwise(run)]
+    steps = [b - a for a, b in pairs]
+    if len(steps) < _ENOUGH:
+        return
+    up, down = [step for step in steps if step > 0], [step for step in steps if step < 0]
+    shown = f"{printable(name)} only counts: it "
+    if len(up) >= _NEARLY_ALWAYS * len(steps):
+        yield f"{shown}rises in {len(up):,} of {len(steps):,} steps", ""
+    elif len(down) >= _NEARLY_ALWAYS * len(steps) and _share_of_usual(down) > 0.8:
+        yield f"{shown}falls by {-_usual(down):g} in {len(down):,} of {len(steps):,} steps", ""
+    elif not up:
+        return
+    elif len(down) <= 0.005 * len(steps) and (_is_total(up, steps, runs) or _is_calendar(runs, up)):
+        yield f"{shown}rises in {len(up):,} steps and falls in {len(down):,} of {len(steps):,}", ""
+    elif down and _is_sawtooth(pairs, up, down):
+        yield f"{shown}rises, and falls back to its beginning {len(down):,} times", ""
+
+
+def _usual(steps: Sequence[float]) -> float:
+    return Counter(round(step, 9) for step in steps).most_common(1)[0][0]
+
+
+def _share_of_usual(steps: Sequence[float]) -> float:
+    return Counter(round(step, 9) for step in steps).most_common(1)[0][1] / len(steps)
+
+
+def _is_total(up: Sequence[float], steps: Sequence[float], runs: Sequence[Sequence[float]]) -> bool:
+    """Whether it adds up, as an energy or a volume does, with rests between."""
+    return len(up) >= 0.1 * len(steps) and len({x for run in runs for x in run}) >= _ENOUGH
+
+
+def _is_calendar(runs: Sequence[Sequence[float]], up: Sequence[float]) -> bool:
+    """Whether whole numbers rise by one at even distances, as days of the year do."""
+    if _share_of_usual(up) < 0.9 or not all(x.is_integer() for run in runs for x in run):
+        return False
+    lengths = [
+        length
+        for run in runs
+        for length in [len(list(same)) for _, same in itertools.groupby(run)][1:-1]
+    ]
+    return len(lengths) > 1 and max(lengths) <= 1.1 * min(lengths)
+
+
+def _is_sawtooth(
+    pairs: Sequence[tuple[float, float]], up: Sequence[float], down: Sequence[float]
+) -> bool:
+    """Whether it rises by few sizes of step and, seldom, falls to the bottom."""
+    low, high = min(map(min, pairs)), max(map(max, pairs))
+    deep = all(b - low <= 0.1 * (high - low) and a - b > 0.2 * (high - low)
+               for a, b in pairs if b < a)  # fmt: skip
+    sizes = len({round(step, 6) for step in up})
+    return (
+        3 * len(down) <= len(up)
+        and len({x for pair in pairs for x in pair}) >= 4
+        and deep
+        and (sizes <= 3 or _share_of_usual(up) > 0.8)
+    )
+
+
+# ----------------------------------------------------------------------------------------- key
+def is_key(cells: Sequence[str], moments_ms: Sequence[int | None] = (), *, strong: bool) -> bool:
+    """Whether a column says whose a row is. O(rows).
+
+    It is one where the same set of values comes back at each time, or where each value has one
+    long run and time begins anew with it. A switch, a number that moves smoothly or in steps up,
+    and a state that changes while time goes on are none.
+
+    Parameters
+    ----------
+    cells
+        The column.
+    moments_ms
+        When; empty where nobody knows.
+    strong
+        Whether its name means nothing else, such as ``sensor`` or ``device_id``: then it is a
+        key unless its values say otherwise.
+    """
+    given = [cell for cell in cells if cell]
+    distinct = set(given)
+    if len(distinct) < 2 or {cell.lower() for cell in distinct} <= _SWITCHES:
+        return False
+    if _is_side_by_side(cells, moments_ms) or _begins_anew(cells, moments_ms):
+        return True
+    if not all(_INTEGER.fullmatch(cell.removesuffix(".0")) or cell.isdigit() for cell in distinct):
+        changes = sum(a != b for a, b in itertools.pairwise(given))
+        return strong or (len(distinct) > 2 and changes > len(given) / len(distinct) / 2)
+    return strong and not _is_smooth([float(cell) for cell in given])
+
+
+def _is_side_by_side(cells: Sequence[str], moments_ms: Sequence[int | None]) -> bool:
+    """Whether rows of one time differ in this column, and hold the same few values each time."""
+    at: dict[int, set[str]] = {}
+    n = 0
+    for moment, cell in zip(moments_ms, cells, strict=False):
+        if moment is not None:
+            n += 1
+            at.setdefault(moment, set()).add(cell)
+    if n < 1.5 * len(at) or sum(map(len, at.values())) < 0.98 * n:
+        return False
+    widths = sorted(map(len, at.values()))
+    return 2 * widths[len(widths) // 2] >= len(set(cells))
+
+
+def _begins_anew(cells: Sequence[str], moments_ms: Sequence[int | None]) -> bool:
+    """Whether each value has one run of rows, and time goes back where the next begins."""
+    runs = [value for value, _ in itertools.groupby(cells)]
+    if not moments_ms or len(runs) != len(set(runs)):
+        return False
+    rows = list(zip(cells, moments_ms, strict=False))
+    back = sum(
+        a is not None and b is not None and b <= a and one != other
+        for (one, a), (other, b) in itertools.pairwise(rows)
+    )
+    return back > 0.5 * (len(runs) - 1) > 0
+
+
+def _is_smooth(values: Sequence[float]) -> bool:
+    """Whether steps are small beside what the same values in any order would give."""
+    steps = sorted(abs(b - a) for a, b in itertools.pairwise(values))
+    mean = math.fsum(values) / len(values)
+    spread = math.fsum(abs(x - mean) for x in values) / len(values)
+    return math.fsum(steps) / max(1, len(steps)) < spread
+
+
+def _key(sample: Sample, name: str) -> Iterator[tuple[str, str]]:
+    """Whether the column that names the series is none."""
+    cells = sample.cells[name]
+    if not sample.series or list(map(str, sample.series)) != list(cells):
+        return
+    if not is_key(cells, sample.moments_ms, strong=True) and len(set(cells)) > 1:
+        yield f"{printable(name)} is taken for the sensor and moves as a measurement does", ""
+
+
+# ------------------------------------------------------------------------------------ sentinel
+def _sentinel(sample: Sample, name: str) -> Iterator[tuple[str, str]]:
+    """Find a value far outside the others that comes back exactly."""
+    values = [x for x in sample.numbers[name] if not math.isnan(x)]
+    counts = Counter(values)
+    distinct = sorted(counts)
+    if len(values) < _ENOUGH or len(distinct) < 4:
+        return
+    ends = dict.fromkeys((*distinct[:3], *reversed(distinct[-3:])))
+    for x in [x for x in ends if counts[x] > 1]:
+        rest = [y for y in values if y != x and not (y in ends and is_sentinel(y))]
+        if len(rest) < _ENOUGH // 2:
+            continue
+        low, *_, high = quantiles(rest, n=100, method="inclusive")
+        if why := _why_sentinel(x, values, low, high):
+            yield (
+                f"{printable(name)} is {x:.15g} in {counts[x]:,} of {len(values):,} rows, {why}; "
+                f"the others are from {low:g} to {high:g}",
+                f"{x:.15g}",
+            )
+
+
+def _why_sentinel(x: float, values: Sequence[float], low: float, high: float) -> str:
+    """Say why a value that comes back is none, or nothing."""
+    span = high - low or abs(high) * 0.01 or 1.0
+    away = max(low - x, x - high)
+    if away > span and is_sentinel(x):
+        return "far from all others"
+    runs = sum(b == x != a for a, b in itertools.pairwise([math.nan, *values]))
+    count = values.count(x)
+    if count < 5 or runs < 3 or count > 0.5 * len(values):
+        return ""
+    if x < 0 <= min(y for y in values if y != x):
+        return "the only one below zero"
+    return "far from all others" if away > 3 * span and count <= 5 * runs else ""
+
+
+def is_sentinel(x: float) -> bool:
+    """Whether a number looks like none: nines, or the end of an integer type.
+
+    Examples
+    --------
+    >>> [x for x in (-999.0, 9999.9, -7999.0, 65535.0, 99.0, 20.5, -200.0) if is_sentinel(x)]
+    [-999.0, 9999.9, -7999.0, 65535.0, 99.0]
+    """
+    return bool(_NINES.fullmatch(f"{x:.15g}")) or x in _EXTREMES or abs(x) >= 1e30
+
+
+# -------------------------------------------------------------------------------------- sparse
+def _sparse(sample: Sample, name: str) -> Iterator[tuple[str, str]]:
+    """Find a channel without a value in most rows."""
+    values = sample.numbers[name]
+    there = sum(not math.isnan(x) for x in values)
+    if len(values) >= _ENOUGH and there < 0.5 * len(values):
+        yield f"{printable(name)} has a value in {there:,} of {len(values):,} rows", ""
+
+
+def carry_needed(sample: Sample, names: Sequence[str]) -> int:
+    """Return for how many rows a value has to stand until the next; 0 where most rows are whole.
+
+    O(cells).
+
+    Examples
+    --------
+    >>> nan = math.nan
+    >>> turns = {"a": [1.0, nan, 2.0, nan] * 9, "b": [nan, 5.0, nan, 6.0] * 9}
+    >>> carry_needed(Sample(numbers=turns), ["a", "b"])
+    1
+    """
+    columns = [sample.numbers[name] for name in names]
+    rows = list(zip(*columns, strict=True))
+    whole = sum(not any(map(math.isnan, row)) for row in rows)
+    if len(rows) < _ENOUGH or whole >= 0.5 * len(rows):
+        return 0
+    series = sample.series or [None] * len(rows)
+    since: dict[tuple[object, int], int] = {}
+    gaps: list[int] = []
+    for whose, row in zip(series, rows, strict=True):
+        for i, x in enumerate(row):
+            key = whose, i
+            if math.isnan(x):
+                since[key] = since.get(key, 0) + 1
+            elif gap := since.pop(key, 0):
+                gaps.append(gap)
+    return sorted(gaps)[int(0.99 * (len(gaps) - 1))] if gaps else 0
+
+
+# ------------------------------------------------------------------------------------- mixture
+def _mixture(sample: Sample, name: str) -> Iterator[tuple[str, str]]:
+    """Find a text that says which fields a record has: records of several types."""
+    cells = sample.cells[name]
+    kinds = Counter(cell for cell in cells if cell)
+    if not 2 <= len(kinds) <= _ENOUGH < len(cells) or kinds.total() < len(cells):
+        return
+    if any(number[:1].isdigit() for number in kinds):
+        return
+    for other, values in sample.numbers.items():
+        there = Counter(kind for kind, x in zip(cells, values, strict=True) if not math.isnan(x))
+        full = [kind for kind in kinds if there[kind] > 0.9 * kinds[kind]]
+        if (
+            full
+            and all(there[kind] == 0 for kind in kinds if kind not in full)
+            and len(full) < len(kinds)
+        ):
+            most = max(full, key=kinds.__getitem__)
+            yield (
+                f"{printable(name)} tells {len(kinds)} types of record apart, and only "
+                f"{', '.join(map(printable, full))} has {printable(other)}",
+                most,
+            )
+            return
+
+
+# ---------------------------------------------------------------------------------------- time
+def time_doubt(name: str, moments_ms: Sequence[int | None], unit: str, now_ms: int) -> str:
+    """Say what is odd about the times of a column, or nothing. O(rows).
+
+    Parameters
+    ----------
+    name
+        Of the column: ``t_ms`` speaks of milliseconds.
+    moments_ms, unit
+        What was read, and as what.
+    now_ms
+        The time of day: nothing was measured after tomorrow.
+    """
+    known = [moment for moment in moments_ms if moment is not None]
+    if not known:
+        return ""
+    first, last = min(known), max(known)
+    named = named_unit(name)
+    if named and unit not in (named, "iso8601"):
+        return f"{printable(name)} speaks of {named}, and is read as {unit}"
+    since_start = unit != "iso8601" and 0 <= first < _DAY_MS
+    if not since_start and (first < _1990_MS or last > now_ms + _DAY_MS):
+        return f"the times of {printable(name)} are from {_day(first)} to {_day(last)}"
+    return ""
+
+
+def named_unit(name: str) -> str | None:
+    """Return the unit that the name of a column of times speaks of.
+
+    Examples
+    --------
+    >>> named_unit("time_ms"), named_unit("Time [us]"), named_unit("timestamp")
+    ('ms', 'us', None)
+    """
+    return next((unit for pattern, unit in _NAMED_UNITS if pattern.search(name)), None)
+
+
+def _day(epoch_ms: int) -> str:
+    return f"{datetime.fromtimestamp(epoch_ms / 1000, UTC):%Y-%m-%d}"
+
+
+def _time(sample: Sample, name: str) -> Iterator[tuple[str, str]]:
+    """Years in which nobody measured; said of the first column alone, as it is about the rows."""
+    if name == next(iter(sample.numbers)) and sample.moments_ms:
+        now_ms = int(datetime.now(UTC).timestamp() * 1000)
+        if said := time_doubt("the record", sample.moments_ms, "iso8601", now_ms):
+            yield said, ""
+
+
+# ------------------------------------------------------------------------------------- decimal
+def _decimal(sample: Sample, name: str) -> Iterator[tuple[str, str]]:
+    """Fractions of exactly three digits beside whole numbers: thousands, perhaps."""
+    given = [c for c in map(str.strip, sample.cells[name]) if c.lower() not in MISSING_TEXTS]
+    grouped = [match for cell in given if (match := _GROUP.fullmatch(cell))]
+    whole = sum(_INTEGER.fullmatch(cell) is not None for cell in given)
+    marks = {match[1] for match in grouped}
+    if grouped and whole and len(marks) == 1 and len(grouped) + whole >= 0.99 * len(given):
+        yield (
+            f"{printable(name)} holds whole numbers beside such as {printable(grouped[0][0])}, "
+            "with exactly three digits behind the mark: it may stand between thousands",
+            marks.pop(),
+        )
+
+
+_OF_CELLS: frozenset[Kind] = frozenset(("key", "mixture", "decimal"))
+SUSPICIONS: dict[Kind, _Entry] = {
+    "counter": _Entry(
+        _counter,
+        "--channel takes it for a measurement",
+        "leave it out of input.channels, or make it a flag",
+    ),
+    "key": _Entry(_key, "--sensor names another, or - for none", "mend input.sensor"),
+    "sentinel": _Entry(
+        _sentinel,
+        "--missing={value} says it stands for no value",
+        'if it stands for no value, give input.missing = ["{value}"]',
+    ),
+    "sparse": _Entry(
+        _sparse,
+        "--channel takes it all the same, and --carry ROWS lets its last value stand",
+        "leave it out of input.channels, or give features.carry_forward_events",
+    ),
+    "mixture": _Entry(
+        _mixture,
+        "init proposes an input.select",
+        'give input.select, a jq program such as select(.{name} == "{value}")',
+    ),
+    "time": _Entry(
+        _time,
+        "--time-unit or --time-format says how it is written",
+        "check input.time, input.time_unit and input.time_format",
+    ),
+    "decimal": _Entry(
+        _decimal,
+        "--decimal and --thousands say which",
+        "check input.decimal and input.thousands",
+    ),
+}
+"""Every suspicion: its test, what overrules it on the command line, what in a config."""

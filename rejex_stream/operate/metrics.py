@@ -100,10 +100,6 @@ GAUGES: Mapping[str, tuple[str, Callable[[MonitorStatus], float | None]]] = {
         "Where the health monitor raises its alarm.",
         lambda s: s.health_threshold,
     ),
-    "reviews_projected_per_day": (
-        "Rejected events of the day of event time, projected to its end.",
-        lambda s: s.reviews_projected,
-    ),
     "review_budget_per_day": ("Reviews a day that people can do.", lambda s: s.review_budget),
 }
 
@@ -202,6 +198,11 @@ class RunMetrics:
         self._invalid = counter(
             "rejex_records_invalid",
             "Records that could not be read and went to the dead letters.",
+            [*whole, "reason"],
+        )
+        self._ignored = counter(
+            "rejex_records_ignored",
+            "Records without a reading of their own: ignored, or joined into a later row.",
             [*whole, "reason"],
         )
         self._reviews = counter("rejex_review_items", "Events sent to the reviewers.", group)
@@ -335,6 +336,9 @@ class RunMetrics:
             for incident in incidents:
                 self._incidents.count(incident, self._groups.of(incident.stream_key))
         for invalid in [outcome.invalid for outcome in outcomes if outcome.invalid is not None]:
+            if invalid.silent:
+                self._ignored.labels(self._pipeline, invalid.stage).inc()
+                continue
             self._invalid.labels(self._pipeline, invalid.stage).inc()
             self._dead_letters.labels(self._pipeline).inc()
         judged = [outcome for outcome in outcomes if outcome.verdict is not None]

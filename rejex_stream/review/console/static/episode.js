@@ -273,6 +273,7 @@ async function send(path, body) {
   if (busy || $("#actions [data-act=normal]")?.disabled !== false) return;
   busy = true;
   enable(false);
+  undrawn();
   const part = brush;
   try {
     const done = await call(path, { request_id: newId(), ...body, view: data.view });
@@ -285,6 +286,7 @@ async function send(path, body) {
   } catch (error) {
     busy = false;
     enable(true);
+    drawn();
     toast(error.message, { bad: true });
     if (error.code === "leased" || error.code === "lapsed") await claim();
   }

@@ -208,7 +208,7 @@ def test_keys_are_the_sensor_where_no_field_is():
     values = [{"flow": i * 7 % 13 / 2} for i in range(60)]
     feed = open_feed(records(*values, keys=[b"a", b"b"]))
     assert feed.from_key
-    assert feed.settings()["sensor_from_key"] is True
+    assert feed.settings()["sensor"] == "key"
     assert feed.settings()["sensor"] is None
     assert (feed.n_sensors, feed.keyless, feed.parted) == (2, False, False)
     assert "time: no field found, the record's own is taken" in "\n".join(feed.said)

@@ -79,8 +79,7 @@ class Feed:
             "decimal": None if marks.decimal == "." else marks.decimal,
             "thousands": marks.thousands,
             "missing": list(guess.missing) or None,
-            "sensor": None if guess.sensor is None or self.from_key else path[guess.sensor],
-            "sensor_from_key": self.from_key or None,
+            "sensor": None if guess.sensor is None else path.get(guess.sensor, "key"),
             "tag": None if guess.tag is None else path[guess.tag],
             "mode": None if guess.mode is None else path[guess.mode],
         }

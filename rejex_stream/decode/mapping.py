@@ -36,6 +36,7 @@ from rejex_stream.types import MODE_MARK, Invalid, Reading, Record, in_mode
 __all__ = [
     "ABSENT",
     "GLOBAL_KEY",
+    "SWITCHES",
     "FieldMapping",
     "NotWanted",
     "Numbers",
@@ -59,8 +60,10 @@ MIN_EPOCH_MS = -62_135_596_800_000  # 0001-01-01T00:00:00Z
 MAX_EPOCH_MS = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z
 _MARKED = "the character U+001F in it, which no name may have: it stands before an operating mode"
 _SHOWN = 12  # channels or fields in a sentence
-_ON = frozenset(("on", "true", "yes", "open", "opened", "run", "running", "active", "1"))
-_OFF = frozenset(("off", "false", "no", "closed", "close", "stop", "stopped", "inactive", "0"))
+SWITCHES = dict.fromkeys(("on", "true", "yes", "open", "opened", "run", "running", "active"), True)
+SWITCHES |= dict.fromkeys(("off", "false", "no", "closed", "close", "stop", "stopped"), False)
+SWITCHES |= {"inactive": False, "1": True, "0": False}
+"""Words of a flag, in lower case."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _UNITS_PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
@@ -621,9 +624,8 @@ def _switch(found: object) -> object:
     if isinstance(found, bool):
         return float(found)
     if isinstance(found, str):
-        word = found.strip().lower()
-        if word in _ON or word in _OFF:
-            return float(word in _ON)
+        word = SWITCHES.get(found.strip().lower())
+        return found if word is None else float(word)
     return found
 
 

@@ -215,9 +215,6 @@ buffer_events = 110
 calibration = "training"
 [monitor]
 false_alarm_events = 1000
-confidence = 0.9
-rolling_events = 300
-review_budget_per_day = 5
 stuck_events = 30
 drift_reference_events = 0
 [output]
@@ -247,7 +244,7 @@ def test_what_a_config_says_of_the_monitors_reaches_them():
     config, _ = parse_config(SAID)
     told = dict(build.monitor_config(config))
     assert told.pop("enabled") is True
-    assert list(told.values()) == [1000, 0.9, 300, 5, 30, 0, 100, 0.1, 2.5, DELTA, "mid"]
+    assert list(told.values()) == [1000, 30, 0, 100, 0.1, 2.5, DELTA, "mid", None]
 
 
 def as_stated(field):
@@ -348,15 +345,11 @@ def test_what_is_left_out_or_zero_means_what_the_page_says(more, found, wanted):
     assert found(config_of(more)) == wanted
 
 
-def test_the_budget_of_the_day_is_the_budget_of_the_pipeline_where_none_is_given():
+def test_the_reviews_of_a_day_are_exported_beside_the_rates():
     budget = "review_budget = { reviews_per_day = 40, events_per_day = 1000 }"
     config, _ = parse_config(LEAST.replace("tolerance = 8", budget))
     assert MONITOR(config).review_budget_per_day == 40
     assert SPEC(config).policy == RejectionPolicy(0.05, rate=0.04, burst=50)
-    config, _ = parse_config(
-        LEAST.replace("tolerance = 8", budget) + "[monitor]\nreview_budget_per_day = 7"
-    )
-    assert MONITOR(config).review_budget_per_day == 7
 
 
 def test_a_rolling_window_is_an_hour_at_1_hz_and_at_least_a_window():

@@ -1,7 +1,7 @@
 """Telling others: Alertmanager, and a signed webhook. Never in the run's own thread.
 
 What they are told is said in :mod:`~rejex_stream.operate.alert_messages`; here it is posted,
-tried again, and kept where nobody takes it.
+tried again, and said in the log where nobody takes it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, TypeAlias
 
+from rejex_stream.addresses import masked
 from rejex_stream.operate.alert_messages import Alert, Event
 from rejex_stream.types import Incident, Partition
 
@@ -108,7 +108,10 @@ class Alertmanager:
         except OSError as error:
             self.failures += 1
             _log.warning(
-                "Alertmanager at %s did not take %d alerts: %s", self._url, len(alerts), error
+                "Alertmanager at %s did not take %d alerts: %s",
+                masked(self._url),
+                len(alerts),
+                error,
             )
             if not self._stop.wait(2.0):
                 self._wake.set()  # resolved ones must not be lost
@@ -145,7 +148,7 @@ def sign(secret: bytes, body: bytes) -> str:
 
 
 class Webhook:
-    """Posts every event once, signed, retried, and kept if nobody takes it.
+    """Posts every event once, signed, and tries again; the log says what nobody took.
 
     Parameters
     ----------
@@ -153,8 +156,6 @@ class Webhook:
         Who is told.
     secret
         Key of the HMAC; without one the header is left out.
-    deadletter
-        JSON Lines file for what was given up after `attempts`.
     attempts, first_delay_s
         Tries, with the delay doubling in between.
     wait
@@ -171,13 +172,12 @@ class Webhook:
         url: str,
         *,
         secret: bytes | None = None,
-        deadletter: Path | None = None,
         attempts: int = 6,
         first_delay_s: float = 1.0,
         wait: Callable[[float], object] | None = None,
     ) -> None:
         self._url, self._secret = url, secret
-        self._deadletter, self._attempts = deadletter, attempts
+        self._attempts = attempts
         self._stop = threading.Event()
         self._first_delay_s, self._wait = first_delay_s, wait or self._stop.wait
         self._queue: queue.Queue[_Delivery | None] = queue.Queue(maxsize=10_000)
@@ -229,14 +229,12 @@ class Webhook:
 
     def _give_up(self, delivery: Event, problem: str) -> None:
         self.given_up += 1
-        _log.error("the webhook at %s did not take event %s: %s", self._url, delivery.id, problem)
-        if self._deadletter is not None:
-            line = json.dumps({"problem": problem, "event": json.loads(delivery.body)})
-            with self._deadletter.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
+        _log.error(
+            "the webhook at %s did not take event %s: %s", masked(self._url), delivery.id, problem
+        )
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Deliver what is queued, for a while; keep what is left as given up, and end."""
+        """Deliver what is queued, for a while; give up what is left, and end."""
         self._stop.set()  # tries that wait for their turn take it now
         with contextlib.suppress(queue.Full):
             self._queue.put_nowait(None)

@@ -100,10 +100,6 @@ GAUGES: Mapping[str, tuple[str, Callable[[MonitorStatus], float | None]]] = {
         "Where the health monitor raises its alarm.",
         lambda s: s.health_threshold,
     ),
-    "reviews_projected_per_day": (
-        "Rejected events of the day of event time, projected to its end.",
-        lambda s: s.reviews_projected,
-    ),
     "review_budget_per_day": ("Reviews a day that people can do.", lambda s: s.review_budget),
 }
 

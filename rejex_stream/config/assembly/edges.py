@@ -285,34 +285,6 @@ def records_of(source: Source) -> Iterator[Record]:
         source.close()
 
 
-def history_of(config: Config, most: int) -> tuple[Decoder, Iterator[Record]]:
-    """Return what a pipeline has had to read so far, and what reads it; nothing is committed.
-
-    A file from its first row on; of topics the newest records, `most` in all.
-
-    Raises
-    ------
-    ConnectorError
-        If the file cannot be opened or the broker does not answer.
-    ConfigError
-        If there are no such topics.
-    """
-    if config.input.kind == "file":
-        found = config.model_copy(
-            update={"input": config.input.model_copy(update={"follow": False})}
-        )
-        source = open_source(found)
-        return file_decoder(found, source), records_of(source)
-    from rejex_connectors.kafka.partition_reader import newest_records, partitions_of
-
-    settings = kafka_settings(config)
-    topics = settings.topics.input
-    partitions = [one for topic in topics for one in partitions_of(settings, topic)]
-    if not partitions:
-        raise ConfigError(f"input.topics: {', '.join(topics)} hold no history: no such topic.")
-    return kafka_decoder(config), newest_records(settings, partitions, most)
-
-
 class _LateCsvDecoder:
     """Learns the header of a followed file with its first record: it may not be there yet."""
 

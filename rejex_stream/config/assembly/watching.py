@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 from rejex_stream.config.model import Config
 from rejex_stream.config.operating import Alerts
@@ -40,12 +39,10 @@ _ASK_EVERY_S = 10.0
 def monitor_config(config: Config) -> MonitorConfig:
     """Return what the monitors are told."""
     rejection, monitor = config.rejection, config.monitor
-    budget = monitor.review_budget_per_day
-    if budget is None and rejection.review_budget is not None:
-        budget = rejection.review_budget.reviews_per_day
-    told = dict(monitor) | {"review_budget_per_day": budget}
+    budget = rejection.review_budget
     return MonitorConfig(
-        **told,
+        **dict(monitor),
+        review_budget_per_day=None if budget is None else budget.reviews_per_day,
         window=rejection.window,
         contamination=rejection.contamination,
         tolerance=rejection.policy().band(rejection.window).tolerance,
@@ -193,16 +190,12 @@ def open_webhook(alerts: Alerts) -> Webhook | None:
     Raises
     ------
     ConfigError
-        If the file of the secret cannot be read.
+        If the address or the secret cannot be read.
     """
-    if alerts.webhook_url is None:
+    address, key = alerts.webhook_address(), alerts.reveal("webhook_secret")
+    if address is None:
         return None
-    kept, key = alerts.webhook_deadletter, alerts.reveal("webhook_secret")
-    return Webhook(
-        alerts.webhook_url,
-        secret=None if key is None else key.encode("utf-8", "surrogateescape"),
-        deadletter=None if kept is None else Path(kept),
-    )
+    return Webhook(address, secret=None if key is None else key.encode("utf-8", "surrogateescape"))
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Literal
 
+from rejex_stream.decode.intake import IntakeRules
 from rejex_stream.decode.mapping import MAX_VALUE_BYTES, FieldMapping, Numbers, Quality, TimeUnit
 from rejex_stream.decode.origins import origin_of
 from rejex_stream.encode.schemas import TOPICS
@@ -189,7 +190,8 @@ class Input(Section):
     tag: str | None = setting(
         None,
         says="In a table with one value a row: the field that names the quantity. Each quantity of "
-        "a sensor is a series of its own, sensor/tag.",
+        "a sensor is a series of its own, sensor/tag; or, where channels is a table from several "
+        "tags to one field, they are joined to rows with all of them.",
         otherwise="every row holds all channels",
         example="tag",
     )
@@ -209,6 +211,29 @@ class Input(Section):
         "missing",
         says="What a channel is that a record does not name: missing; or unchanged (hold_last), as "
         "where only changes are reported. null is missing in any case.",
+    )
+    max_age_s: float | None = setting(
+        None,
+        unit="s",
+        says="How long the last value of a channel stands for it, in event time, where rows are "
+        "joined or absent fields are unchanged; older, it is missing.",
+        otherwise="for good",
+        gt=0,
+        example=600,
+    )
+    step_s: float = setting(
+        1.0,
+        unit="s",
+        says="Where rows are joined of records with a tag: a row ends when all channels have come, "
+        "or with the first value so much later than its first.",
+        gt=0,
+    )
+    reorder_s: float = setting(
+        0.0,
+        unit="s",
+        says="How long events wait for earlier ones, in event time by the partition's trusted "
+        "clock; 0: they are judged as they come.",
+        ge=0,
     )
     group: str | None = setting(
         None,
@@ -235,6 +260,15 @@ class Input(Section):
         MAX_VALUE_BYTES, unit="bytes", says="Larger records go to the dead letters unread.", ge=1
     )
 
+    def intake(self) -> IntakeRules:
+        """Return what becomes of readings before they are judged."""
+        return IntakeRules(
+            step_ms=round(1000 * self.step_s) if self.mapping().joined else None,
+            hold=self.partial == "hold_last",
+            max_age_ms=None if self.max_age_s is None else round(1000 * self.max_age_s),
+            reorder_ms=round(1000 * self.reorder_s),
+        )
+
     def mapping(self) -> FieldMapping:
         """Return which field means what, as the decoders want it."""
         sensor, fixed, beside = self.sensor, self.fixed_sensor, None
@@ -247,9 +281,14 @@ class Input(Section):
         # The same names twice, and no more: a mapping is made of guessed tables too, stands below
         # the config, and is whole, where a file may leave out who measured.
         names = {field.name for field in fields(FieldMapping)} & set(type(self).model_fields)
-        own = {"sensor": sensor, "fixed_sensor": fixed, "sensor_from": beside}
-        own |= {"quality": self.quality and Quality(self.quality.field, self.quality.good)}
-        own |= {"partial": self.partial == "hold_last"}
+        quality = self.quality and Quality(self.quality.field, self.quality.good)
+        own = {
+            "sensor": sensor,
+            "fixed_sensor": fixed,
+            "sensor_from": beside,
+            "quality": quality,
+            "partial": self.partial == "hold_last",
+        }
         return FieldMapping(**{name: getattr(self, name) for name in names} | own)
 
 

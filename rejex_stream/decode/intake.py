@@ -56,7 +56,7 @@ class IntakeRules(NamedTuple):
     @property
     def any(self) -> bool:
         """Whether there is anything to remember."""
-        return self != IntakeRules()
+        return self.step_ms is not None or self.hold or self.reorder_ms > 0
 
 
 class _Row:

@@ -197,7 +197,7 @@ def open_feed(
     channels, joined = _named_channels(guess, columns, short)
     feed = Feed(
         guess=guess,
-        fields={name: short.get(name, name) for name in columns},
+        fields={str(name): str(short.get(name, name)) for name in columns},
         channels=channels,
         select=shape.program,
         before=trees[0] if shape.program else None,
@@ -484,7 +484,7 @@ def _named_channels(
     if guess.tag is not None and guess.sensor is not None and len(guess.channels) == 1:
         tags = columns[guess.tag]
         value = columns[guess.channels[0]]
-        numeric = {}
+        numeric: dict[str, list[bool]] = {}
         for tag, one in zip(map(str, tags), value, strict=True):
             good = isinstance(one, int | float) and not isinstance(one, bool)
             numeric.setdefault(tag, []).append(good or (isinstance(one, str) and _is_numeric(one)))

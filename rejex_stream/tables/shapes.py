@@ -638,7 +638,7 @@ def _column_arrays(trees: Sequence[Any]) -> _Step | None:
     inside = above.pop()
     rows = [dict(flat(tree)) for tree in objects]
     even = sum(
-        len({len(row[p]) for p in lists if isinstance(row.get(p), list)}) == 1 for row in rows
+        len({len(one) for p in lists if isinstance(one := row.get(p), list)}) == 1 for row in rows
     )
     if even < _MOSTLY * len(rows):
         return None

@@ -148,7 +148,7 @@ def _is_moment(value: object) -> bool:
         return False
     if isinstance(value, int | float):
         return any(0.9 <= value / (1.7e9 * unit) <= 1.35 for unit in (1, 1e3, 1e6, 1e9))
-    return isinstance(value, str) and bool(re.match(r"\d{4}-\d\d-\d\d([T ]\d|$)", value))
+    return isinstance(value, str) and bool(re.match(r"\d{4}-\d\d-\d\d[T ]\d", value))
 
 
 def is_quality(name: str, values: Sequence[object]) -> bool:

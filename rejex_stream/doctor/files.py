@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import file_decoder, file_places, open_source, require_own_places
+from rejex_stream.decode import decode_records
 from rejex_stream.doctor.findings import (
     Finding,
     clock_finding,
@@ -53,8 +54,7 @@ def _sample(config: Config, sample: int, readings: list[Reading]) -> Iterator[Fi
         for change in source.changes():
             if isinstance(change, Assigned):
                 source.seek(change.partition, change.earliest)
-        records = source.poll(sample, timeout_s=1.0)
-        decoded = [decoder.decode(record) for record in records]
+        records, decoded = decode_records(decoder, source.poll(sample, timeout_s=1.0))
         readings += [item for item in decoded if isinstance(item, Reading)]
         yield from sample_findings(records, decoded, decoder, config.input.flags)
 

@@ -16,6 +16,7 @@ from rejex_stream.config.assembly import (
     open_registry,
     require_own_topics,
 )
+from rejex_stream.decode import decode_records
 from rejex_stream.decode.mapping import printable
 from rejex_stream.doctor.findings import (
     Finding,
@@ -153,9 +154,9 @@ class _Broker:
             return
         from rejex_connectors.kafka.partition_reader import newest_records
 
-        records = list(newest_records(self._settings, partitions, self._sample))
         decoder = kafka_decoder(self._config)
-        decoded = [decoder.decode(record) for record in records]
+        newest = list(newest_records(self._settings, partitions, self._sample))
+        records, decoded = decode_records(decoder, newest)
         self._readings = [item for item in decoded if isinstance(item, Reading)]
         yield from sample_findings(records, decoded, decoder, self._config.input.flags)
         yield from self._parted(records)

@@ -202,6 +202,11 @@ class RunMetrics:
             "Records that could not be read and went to the dead letters.",
             [*whole, "reason"],
         )
+        self._ignored = counter(
+            "rejex_records_ignored",
+            "Records without a reading of their own: ignored, or joined into a later row.",
+            [*whole, "reason"],
+        )
         self._reviews = counter("rejex_review_items", "Events sent to the reviewers.", group)
         self._alarms = counter(
             "rejex_monitor_alarms", "Alarms raised, by monitor.", [*whole, "kind"]
@@ -333,6 +338,9 @@ class RunMetrics:
             for incident in incidents:
                 self._incidents.count(incident, self._groups.of(incident.stream_key))
         for invalid in [outcome.invalid for outcome in outcomes if outcome.invalid is not None]:
+            if invalid.silent:
+                self._ignored.labels(self._pipeline, invalid.stage).inc()
+                continue
             self._invalid.labels(self._pipeline, invalid.stage).inc()
             self._dead_letters.labels(self._pipeline).inc()
         judged = [outcome for outcome in outcomes if outcome.verdict is not None]

@@ -34,11 +34,12 @@ from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.features import FeatureSpec
 from rejex_stream.outcomes import is_for_review
 from rejex_stream.rejection import RejectionPolicy
+from rejex_stream.review.incidents.incident_store import flagged
 from rejex_stream.review.queue.decisions import Decision, Target
 from rejex_stream.review.queue.listing import QueueFilter, Viewer, model_leaning
 from rejex_stream.review.queue.store import ReviewStore
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.types import ContextPoint, Incident, Position, Reading, ReviewItem
+from rejex_stream.types import ContextPoint, Incident, Position, Reading, ReviewItem, Verdict
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 HOUR_MS = 3_600_000
@@ -78,8 +79,8 @@ class Judged:
     """What the engine made of a stream: items and incidents by hour, and the truth."""
 
     items: list[tuple[int, ReviewItem, bool]]
+    verdicts: list[Verdict]
     incidents: list[tuple[int, Incident]]
-    events: int
 
 
 def judge(
@@ -119,7 +120,7 @@ def judge(
         if is_for_review(verdict) and i >= WARM
     ]
     found = [(one.position.offset, one) for one in engine.take_incidents()]
-    return Judged(items, [one for one in found if one[0] >= WARM], len(verdicts))
+    return Judged(items, verdicts[WARM:], [one for one in found if one[0] >= WARM])
 
 
 def fleet(sensors: int, days: int, faults: int, seed: int) -> tuple[list[Judged], list[Fault]]:
@@ -160,6 +161,7 @@ class Outcome:
     saved: list[list[int]]
     cases: set[tuple[str, int, int]]
     incidents: set[tuple[str, int]]
+    listed: set[tuple[str, int]]
 
 
 def people(judged: Sequence[Judged], days: int, capacity: int, how: str, folder: Path) -> Outcome:
@@ -179,16 +181,23 @@ def people(judged: Sequence[Judged], days: int, capacity: int, how: str, folder:
             wrong[str(item.verdict.position)] = leaning != anomaly
         for hour, incident in one.incidents:
             opened.setdefault((hour - WARM) // 24, []).append(incident)
+    said: dict[int, list[Verdict]] = {}
+    for one in judged if how == "worth" else ():
+        for verdict in one.verdicts:
+            said.setdefault((verdict.position.offset - WARM) // 24, []).append(verdict)
     rng = np.random.default_rng(0)
-    outcome = Outcome([], [], set(), set())
+    outcome = Outcome([], [], set(), set(), set())
     for day in range(days):
         now[0] = EPOCH_MS + WARM * HOUR_MS + (day + 1) * DAY_MS - 1
-        store.add(by_day.get(day, []))
+        store.add(by_day.get(day, []), said.get(day, []))
         store.take("incidents", [encode_incident(one) for one in opened.get(day, [])])
         new = [one for one in opened.get(day, []) if one.version == 1]
         outcome.incidents |= {(one.stream_key, one.position.offset) for one in new}
         today: list[int] = []
         with store.database.read() as connection:
+            outcome.listed |= {
+                (one.sensor, 24 * (day + 1) + WARM - 1) for one in flagged(connection)
+            }
             view = QueueFilter(sort={"worth": "", "age": "oldest", "random": "oldest"}[how])
             rows = list(view.ids(connection, PEOPLE, now[0], limit=100_000))
         if how == "random":
@@ -218,7 +227,9 @@ def people(judged: Sequence[Judged], days: int, capacity: int, how: str, folder:
     return outcome
 
 
-def caught(outcome: Outcome, faults: Sequence[Fault]) -> tuple[int, dict[str, int]]:
+def caught(
+    outcome: Outcome, faults: Sequence[Fault], *, with_list: bool = False
+) -> tuple[int, dict[str, int]]:
     """Return how many faults were asked or alerted, and how many not, by kind."""
     missed: dict[str, int] = {}
     for fault in faults:
@@ -230,7 +241,11 @@ def caught(outcome: Outcome, faults: Sequence[Fault]) -> tuple[int, dict[str, in
             sensor == fault.sensor and begin < fault.end and end >= fault.begin
             for sensor, begin, end in outcome.cases
         )
-        if not (alerted or asked):
+        listed = any(
+            sensor == fault.sensor and fault.begin <= hour < fault.end + 24
+            for sensor, hour in outcome.listed
+        )
+        if not (alerted or asked or (listed and with_list)):
             missed[fault.kind] = missed.get(fault.kind, 0) + 1
     return len(faults) - sum(missed.values()), missed
 
@@ -243,12 +258,14 @@ def simulated(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for how in ("worth", "age", "random"):
             outcome = people(judged, args.days, args.capacity, how, Path(folder))
-            found, missed = caught(outcome, faults)
+            found, _ = caught(outcome, faults)
+            seen, missed = caught(outcome, faults, with_list=True)
             half = sum(sum(day[: len(day) // 2]) for day in outcome.saved)
             saved = [one for day in outcome.saved for one in day]
             rows.append(
                 [how, len(saved), max(outcome.asked), sum(saved), half,
-                 f"{found} of {len(faults)}", len(outcome.incidents),
+                 f"{found} of {len(faults)}", f"{seen}" if how == "worth" else "–",
+                 len(outcome.incidents),
                  ", ".join(f"{k} {n}" for k, n in sorted(missed.items())) or "–"]
             )  # fmt: skip
     write(
@@ -259,7 +276,7 @@ def simulated(args: argparse.Namespace) -> None:
         f"{rejected:,} rejected events.",
         ["order", "cases answered", "most asked a day", "events saved",
          "by the first half of each day",
-         "faults asked or alerted", "incidents", "missed, by kind"],
+         "faults asked or alerted", "or listed", "incidents", "missed, by kind"],
         rows)],
         note="Counts.",
     )  # fmt: skip

@@ -143,6 +143,7 @@ def _now(console: Console, connection: Connection, viewer: Viewer, request: Requ
         "shown_of": lambda pipeline: console.shown.get(pipeline, Shown()),
         "choices_of": _choices,
         "learning": _LEARNING,
+        "flagged": incident_store.flagged(connection),
         "today": list(queue_rows(connection, asked, store.settings, viewer, now, limit=_TODAY)),
         "health": [
             {

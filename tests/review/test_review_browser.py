@@ -63,7 +63,7 @@ def test_the_first_episode_is_worked_without_reading_anything(office):
         assert box["y"] + box["height"] <= 860, "the choice is on the first screen"
     page.click("text=Normal")
     page.wait_for_url(f"**/episode/{second}*")
-    sees(page, "1 episode (2 events) marked normal")
+    sees(page, "1 case (2 events) marked normal")
     page.click("#toasts button")
     page.wait_for_url(f"**/episode/{first}*")
     assert [kind for kind, _ in labels(console.store)] == ["label", "retract"]
@@ -88,7 +88,7 @@ def test_an_episode_is_worked_by_keyboard_alone(office):
     page.keyboard.press("Escape")
     verdict(page, "1")
     page.wait_for_url(f"**/episode/{third}*")
-    sees(page, "1 episode (2 events) marked anomaly")
+    sees(page, "1 case (2 events) marked anomaly")
     page.keyboard.press("Escape")
     page.wait_for_url("**/queue*")
     counts(page, f"#row-{second}", 0)
@@ -199,14 +199,14 @@ def test_a_batch_is_exactly_what_was_selected(office):
     for _ in range(2):
         page.keyboard.press("j")
     page.keyboard.press("Shift+X")
-    sees(page, "3 episodes selected, 6 events", "#what")
+    sees(page, "3 cases selected, 6 events", "#what")
     sensors = ("T00/vib", "T01/vib", "T09/vib")
     console.store.add([item(500_000 + i, sensor=name) for i, name in enumerate(sensors)])
-    sees(page, "new episode", "#news")
-    sees(page, "3 episodes selected", "#what")
+    sees(page, "new case", "#news")
+    sees(page, "3 cases selected", "#what")
     assert cursor(page) == before[2], "the cursor stays while the list changes"
     verdict(page, "2")
-    sees(page, "3 episodes (6 events) marked normal")
+    sees(page, "3 cases (6 events) marked normal")
     assert ids(page) == before[3:]
     page.keyboard.press("r")
     until(lambda: len(ids(page)) == 6)
@@ -223,10 +223,10 @@ def test_a_selection_survives_a_refusal(office):
     console.store.claim(before[1], Viewer("bob"))
     verdict(page, "1")
     sees(page, f"bob is working on {before[1]}")
-    sees(page, "2 episodes selected", "#what")
+    sees(page, "2 cases selected", "#what")
     assert ids(page) == before
     counts(page, f"#row-{before[1]}.gone", 1)
-    sees(page, "2 episodes selected", "#what")
+    sees(page, "2 cases selected", "#what")
     assert labels(console.store) == []
 
 
@@ -277,17 +277,17 @@ def test_everything_in_a_filter_is_labelled_only_after_a_question(wall_store, de
         page = place.open("/queue")
         page.check("#select-all")
         verdict(page, "2")
-        sees(page, "Mark 30 episodes normal?", "#ask")
+        sees(page, "Mark 30 cases normal?", "#ask")
         page.keyboard.press("Escape")
         assert labels(store) == []
         verdict(page, "2")
         page.click("#ask-yes")
-        sees(page, "30 episodes (30 events) marked normal")
+        sees(page, "30 cases (30 events) marked normal")
         sees(page, "All reviewed", "#empty")
         page.reload()
         page.click("text=Undo the last verdict")
         until(lambda: len(episodes(store)) == 30)
-        sees(page, "30 new episodes", "#news")
+        sees(page, "30 new cases", "#news")
 
 
 def test_the_closing_of_one_question_does_not_answer_the_next(wall_store, desk):
@@ -297,7 +297,7 @@ def test_the_closing_of_one_question_does_not_answer_the_next(wall_store, desk):
         page = place.open("/queue")
         page.check("#select-all")
         verdict(page, "2")
-        sees(page, "Mark 30 episodes normal?", "#ask")
+        sees(page, "Mark 30 cases normal?", "#ask")
         # A dialog's close event comes after the fact: here the next question is asked before it.
         page.evaluate(
             """() => {
@@ -305,9 +305,9 @@ def test_the_closing_of_one_question_does_not_answer_the_next(wall_store, desk):
               document.body.dispatchEvent(new KeyboardEvent("keydown", {key: "1", bubbles: true}));
             }"""
         )
-        sees(page, "Mark 30 episodes anomaly?", "#ask")
+        sees(page, "Mark 30 cases anomaly?", "#ask")
         page.click("#ask-yes")
-        sees(page, "30 episodes (30 events) marked anomaly")
+        sees(page, "30 cases (30 events) marked anomaly")
         assert set(labels(store)) == {("label", "anomaly")}
 
 
@@ -319,18 +319,18 @@ def test_more_than_is_shown_is_selected_only_after_a_question(wall_store, desk):
         assert len(ids(page)) == 100
         sees(page, "100 rows of 503 are shown", "#beyond")
         page.check("#select-all")
-        sees(page, "Select all 503 episodes of this list?", "#ask")
+        sees(page, "Select all 503 cases of this list?", "#ask")
         page.keyboard.press("Escape")
-        sees(page, "100 episodes selected, 100 events", "#what")
+        sees(page, "100 cases selected, 100 events", "#what")
         page.uncheck("#select-all")
         page.check("#select-all")
         page.click("#ask-yes")
-        sees(page, "All 503 episodes of this list, 503 events", "#what")
+        sees(page, "All 503 cases of this list, 503 events", "#what")
         store.add([item(900_000, sensor="T99/vib")])
         verdict(page, "2")
-        sees(page, "Mark 503 episodes normal?", "#ask")
+        sees(page, "Mark 503 cases normal?", "#ask")
         page.click("#ask-yes")
-        sees(page, "503 episodes (503 events) marked normal")
+        sees(page, "503 cases (503 events) marked normal")
         until(lambda: len(ids(page)) == 1)
         assert len(episodes(store)) == 1, "what came meanwhile was not meant"
 
@@ -346,9 +346,9 @@ def test_a_long_list_follows_as_it_is_worked(wall_store, desk):
             page.check("#select-all")
             sees(page, "Select all", "#ask")
             page.keyboard.press("Escape")
-            sees(page, "100 episodes selected", "#what")
+            sees(page, "100 cases selected", "#what")
             verdict(page, "1")
-            sees(page, "Mark 100 episodes anomaly?", "#ask")
+            sees(page, "Mark 100 cases anomaly?", "#ask")
             page.click("#ask-yes")
             until(lambda left=left: len(episodes(store)) == left)
         until(lambda: len(ids(page)) == 10)
@@ -493,15 +493,15 @@ def test_a_dragged_range_labels_the_events_inside_it_and_the_rest_stays_open(wal
         sees(page, "Marked part: 5 of 20 events", "#scope")
         shot(page, "marked")
         page.keyboard.press("e")
-        sees(page, "Whole episode: 20 events", "#scope")
+        sees(page, "Whole case: 20 events", "#scope")
         for _ in range(5):
             page.keyboard.press("[")
         for _ in range(10):
             page.keyboard.press("]")
         sees(page, "Marked part: 5 of 20 events", "#scope")
         verdict(page, "1")
-        sees(page, "1 episode (5 events) marked anomaly")
-        sees(page, "Whole episode: 15 events", "#scope")
+        sees(page, "1 case (5 events) marked anomaly")
+        sees(page, "Whole case: 15 events", "#scope")
         with store.database.read() as connection:
             rows = connection.execute(
                 "SELECT offset FROM label_event JOIN event USING (event_id) ORDER BY 1"
@@ -632,6 +632,6 @@ def test_what_a_plot_shows_is_there_as_a_table_and_marked_without_a_mouse(wall_s
             page.keyboard.press(key)
         sees(page, "Marked part: 5 of 8 events", "#scope")
         verdict(page, "2")
-        sees(page, "1 episode (5 events) marked normal")
+        sees(page, "1 case (5 events) marked normal")
         (rest,) = [target for target in episodes(store) if target.n_events == 3]
         assert rest.status == "open"

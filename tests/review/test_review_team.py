@@ -101,7 +101,7 @@ def assign(store, targets, to, viewer=ADA):
 
 def test_what_is_given_to_somebody_is_theirs_and_no_longer_ready_for_others(two):
     first, second = episodes(two)
-    assert assign(two, [first], "bob") == "1 episode given to bob"
+    assert assign(two, [first], "bob") == "1 case given to bob"
     assert [episodes(two, ADA, tab) for tab in ("ready", "mine", "claimed")] == [
         [second], [], [first]
     ]  # fmt: skip
@@ -112,7 +112,7 @@ def test_what_is_given_to_somebody_is_theirs_and_no_longer_ready_for_others(two)
         assert QueueFilter("all", "for:bob").count(connection, ADA, two.now_ms()) == 1
     assert two.claim_next(QueueFilter(), ADA).episode_id == second.episode_id
     assign(two, [first], "bob")
-    assert assign(two, [first], "", BOB) == "1 episode given back to everybody"
+    assert assign(two, [first], "", BOB) == "1 case given back to everybody"
     assert first in episodes(two)
     assert [row for row in audited(two) if row[1] == "assign"] == [
         ("ada", "assign", first.episode_id), ("bob", "assign", first.episode_id)
@@ -191,7 +191,7 @@ def test_what_is_shared_goes_over_the_console_and_is_refused_in_sentences(wall_s
             422, "Nobody here is called nobody: name a reviewer."
         )  # fmt: skip
         assert console.ask("/api/assign", {"episodes": [target.episode_id], "to": "bob"}).json == {
-            "message": "1 episode given to bob"
+            "message": "1 case given to bob"
         }
         comment = f"/api/episodes/{target.episode_id}/comment"
         said = console.ask(comment, {"request_id": "1", "text": "<b>off</b>"}).json
@@ -218,16 +218,16 @@ def test_groups_are_worked_by_keyboard_and_selected_as_one(wall_store, desk, axe
         page.keyboard.press("g")
         page.wait_for_url("**group=1*")
         counts(page, "#rows tr.group", 3)
-        sees(page, "T02/vib 3 episodes, 3 events", "#rows tr.group:first-child")
+        sees(page, "T02/vib 3 cases, 3 events", "#rows tr.group:first-child")
         second = page.get_attribute("#rows tr[data-id] >> nth=1", "data-id")
         page.keyboard.press("j")
         assert cursor(page) == second, "headings are passed over"
         page.focus("#rows tr.group:first-child button")
         page.keyboard.press("Enter")
-        sees(page, "3 episodes selected", "#what")
+        sees(page, "3 cases selected", "#what")
         assert violations(page, axe) == []
         verdict(page, "2")
-        sees(page, "3 episodes (3 events) marked normal")
+        sees(page, "3 cases (3 events) marked normal")
         counts(page, "#rows tr.group", 2)
         page.keyboard.press("z")
         counts(page, "#rows tr.group", 3)
@@ -242,7 +242,7 @@ def test_an_episode_is_given_away_and_talked_about_on_a_phone_too(wall_store, de
         first = episodes(console.store)[0].episode_id
         page = place.open(f"/episode/{first}", width=390, height=844, scheme="dark")
         page.select_option("#assigned", "bob")
-        sees(page, "1 episode given to bob.")
+        sees(page, "1 case given to bob.")
         page.fill("#comment-text", "<i>ask bob</i>")
         page.click("#comment button")
         sees(page, "ada wrote", "#history li:first-child")

@@ -324,7 +324,7 @@ async def post_wider(request: Request) -> Response:
                 (request.path_params["episode"],),
             ).fetchone()
         if row is None:
-            raise Refusal("unknown", "There is no such episode.")
+            raise Refusal("unknown", "There is no such case.")
         source = console.inputs.get(row["pipeline"])
         if source is None:
             raise Refusal("nothing", "The console does not know the input of this pipeline.")
@@ -334,7 +334,7 @@ async def post_wider(request: Request) -> Response:
         except RejexError as error:
             raise Refusal("nothing", str(error)) from error
         if list(found.channels) != json.loads(row["channels"]):
-            raise Refusal("nothing", "The input has other channels now than this episode.")
+            raise Refusal("nothing", "The input has other channels now than this case.")
         store.add_readings(
             row["stream_key"],
             row["sensor"],
@@ -531,7 +531,7 @@ async def get_series(request: Request) -> Response:
                 (request.path_params["episode"],),
             ).fetchone()
             if row is None:
-                raise Refusal("unknown", "There is no such episode.")
+                raise Refusal("unknown", "There is no such case.")
             found = series.read(
                 connection, row["sensor_id"], json.loads(row["channels"]), low, high, most=most
             )

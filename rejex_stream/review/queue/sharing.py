@@ -74,7 +74,7 @@ def assign(
             "SELECT status, assigned FROM episode WHERE episode_id = ?", (episode,)
         ).fetchone()
         if row is None or row["status"] == "empty":
-            raise Refusal("unknown", f"There is no episode {episode}.", episode)
+            raise Refusal("unknown", f"There is no case {episode}.", episode)
         if row["status"] not in ("open", "needs_second", "disputed"):
             raise Refusal("changed", f"{episode} has been decided meanwhile.", episode)
         if (row["assigned"] or "") == to:
@@ -83,7 +83,7 @@ def assign(
             "UPDATE episode SET assigned = ? WHERE episode_id = ?", (to or None, episode)
         )
         audit.append(connection, now_ms, viewer.reviewer, "assign", episode, to=to)
-    return f"{counted(len(targets), 'episode')} given {f'to {to}' if to else 'back to everybody'}"
+    return f"{counted(len(targets), 'case')} given {f'to {to}' if to else 'back to everybody'}"
 
 
 def comment(
@@ -110,7 +110,7 @@ def comment(
         "SELECT status FROM episode WHERE episode_id = ?", (episode,)
     ).fetchone()
     if found is None or found["status"] == "empty":
-        raise Refusal("unknown", f"There is no episode {episode}.", episode)
+        raise Refusal("unknown", f"There is no case {episode}.", episode)
     note(connection, request_id, episode, viewer, text=text, now_ms=now_ms)
 
 

@@ -92,7 +92,7 @@ class ReviewStore:
     ...         Decision(request_id="1", verdict="normal", targets=(target,)), Viewer("ada"))
     ...     store.close()
     >>> counts.items, done.message
-    (1, '1 episode (1 event) marked normal')
+    (1, '1 case (1 event) marked normal')
     """
 
     def __init__(

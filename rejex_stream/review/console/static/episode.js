@@ -199,9 +199,9 @@ function markRange(range) {
   const count = inside().length;
   scope.classList.toggle("part", Boolean(brush));
   scope.textContent = !brush
-    ? `Whole episode: ${plural(data.n_events, "event")}`
+    ? `Whole case: ${plural(data.n_events, "event")}`
     : count ? `Marked part: ${count} of ${plural(data.n_events, "event")}, ${showRange(inside()[0], inside()[count - 1])}`
-      : "Marked part: it holds no event of the episode";
+      : "Marked part: it holds no event of the case";
 }
 function shrink(fromStart) {
   const kept = inside();
@@ -259,7 +259,7 @@ function showLease() {
 }
 const skew = pageData.now_ms - Date.now();
 async function toggleClaim() {
-  if (lease) { release(); enable(false); say("You released this episode. Claim it again to decide."); showLease(); } else await claim();
+  if (lease) { release(); enable(false); say("You released this case. Claim it again to decide."); showLease(); } else await claim();
 }
 
 // -------------------------------------------------------------------------------------- verdict

@@ -526,8 +526,9 @@ class _IncidentMetrics:
             self._duration.labels(self._pipeline).observe(max(0.0, seconds))
 
     def show(self, incidents: Iterable[Incident]) -> None:
-        states = Counter(incident.state for incident in incidents)
+        states = Counter((incident.state, incident.held) for incident in incidents)
         for state in _OPEN:
-            self._open.labels(self._pipeline, state.value).set(states[state])
-        held = states.total() - states[IncidentState.ADOPTING]
-        self._held.labels(self._pipeline).set(held)
+            of = states[state, True] + states[state, False]
+            self._open.labels(self._pipeline, state.value).set(of)
+        held = sum(n for (state, held), n in states.items() if held)
+        self._held.labels(self._pipeline).set(held - states[IncidentState.ADOPTING, True])

@@ -24,7 +24,6 @@ import psutil
 from benchmarks.console import console, review_item
 from benchmarks.harness import write
 from rejex_stream.config.reviewing import Review
-from rejex_stream.review.console.rates import PipelineWatch
 from rejex_stream.review.queue.store import ReviewStore
 from rejex_stream.types import Label, Position, Reason, Verdict
 
@@ -57,8 +56,7 @@ def fill(path: Path) -> None:
     draw = np.random.default_rng(7)
     now = int(time.time() * 1000)
     last = now - now % 60_000
-    store = ReviewStore(path, Review(settle_s=0, gap_s=0, gap_events=0))
-    watch = PipelineWatch(store)
+    store = ReviewStore(path, Review(settle_s=0, gap_events=0))
     for minute in range(MINUTES):
         t_ms = last - 60_000 * (MINUTES - minute)
         labels = draw.random(SENSORS) < 0.1
@@ -67,8 +65,6 @@ def fill(path: Path) -> None:
             for i in range(SENSORS)
         ]
         store.add([], verdicts)
-        watch.observe(verdicts)
-    watch.save()
     shown = review_item("", 0, 0, draw)
     items = []
     for number in range(EPISODES):

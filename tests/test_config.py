@@ -255,8 +255,7 @@ refit_lag_events = 200
             ("[detector]", '[features]\ncolumns = [{ kind = "raw", channel = "flw" }]\n[detector]'),
             "unknown channel 'flw'",
         ),
-        (("[detector]", "[monitor]\nrolling_events = 100\n[detector]"), "rolling_events = 100"),
-        (("[detector]", '[alerts]\nwebhook_deadletter = "d"\n[detector]'), "needs a webhook_url"),
+        (("[detector]", "[monitor]\nstuck_events = -1\n[detector]"), "stuck_events = -1"),
         (("water.csv", "water.dat"), "does not tell its format"),
         (("[detector]", '[output]\nreview = "./verdicts.jsonl"\n[detector]'), "its own file"),
         (("[detector]", '[output]\nreview = "-"\n[state]\nfolder = "s"\n[detector]'), "taken back"),
@@ -320,7 +319,7 @@ def test_kafka_settings_that_contradict_are_refused(addition, expected):
 @pytest.mark.parametrize("setting", ["alertmanager_url", "webhook_url"])
 def test_an_address_that_cannot_be_asked_is_refused(setting, address, expected):
     (found,) = said(FILE.replace("[detector]", f'[alerts]\n{setting} = "{address}"\n[detector]'))
-    assert found.startswith(f"alerts.{setting} = ")
+    assert f"alerts.{setting} = " in found
     assert expected in found
     assert "hunter2" not in found
 

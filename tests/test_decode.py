@@ -138,7 +138,6 @@ def test_one_field_may_play_two_roles():
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (None, ["tombstone"]),
         (b"", ["empty"]),
         (b"\xff\xfe{}", ["UTF-8", "byte 0"]),
         (b'{"sensor": "a", "ts": 1, "ignored": "\xff"}', ["UTF-8"]),
@@ -290,7 +289,6 @@ def test_csv_cells_that_are_not_numbers_are_invalid_and_named(cell):
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        (None, ["tombstone"]),
         (b"", ["empty"]),
         (b"5,a,1", ["4 cells", "got 3"]),
         (b"5,a,1,2,3", ["4 cells", "got 5"]),

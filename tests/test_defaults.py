@@ -18,7 +18,6 @@ from rejex_connectors.kafka.settings import (
 from rejex_stream.config import assembly as build
 from rejex_stream.config import parse_config
 from rejex_stream.config.model import Config
-from rejex_stream.config.reviewing import Review
 from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import EngineSpec
@@ -32,6 +31,7 @@ from rejex_stream.rejection import rejection_band
 from rejex_stream.rejection.bounds import DELTA, exact_rate_bound, paper_rate_bound
 from rejex_stream.rejection.costs import cost_quantile
 from rejex_stream.rejection.policy import CONTAMINATION, TOLERANCE, WINDOW, RejectionPolicy
+from rejex_stream.review.queue import episodes
 from rejex_stream.run.audit_draw import AuditDraw
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.settings import Output, Run, RunSettings, State
@@ -215,9 +215,6 @@ buffer_events = 110
 calibration = "training"
 [monitor]
 false_alarm_events = 1000
-confidence = 0.9
-rolling_events = 300
-review_budget_per_day = 5
 stuck_events = 30
 drift_reference_events = 0
 [output]
@@ -247,7 +244,7 @@ def test_what_a_config_says_of_the_monitors_reaches_them():
     config, _ = parse_config(SAID)
     told = dict(build.monitor_config(config))
     assert told.pop("enabled") is True
-    assert list(told.values()) == [1000, 0.9, 300, 5, 30, 0, 100, 0.1, 2.5, DELTA, "mid"]
+    assert list(told.values()) == [1000, 30, 0, 100, 0.1, 2.5, DELTA, "mid", None]
 
 
 def as_stated(field):
@@ -256,9 +253,9 @@ def as_stated(field):
 
 
 def test_an_episode_is_planned_as_it_is_queued():
-    rule, queue = EpisodeRule(), Review()
-    assert (rule.gap_s, rule.gap_events) == (queue.gap_s, queue.gap_events)
-    assert (rule.max_s, rule.max_events) == (queue.max_duration_hours * 3600, queue.max_events)
+    rule = EpisodeRule()
+    assert rule.gap_events == episodes.stream_gap(())
+    assert (rule.max_s * 1000, rule.max_events) == (episodes.LONGEST_MS, episodes.MOST_EVENTS)
 
 
 # --------------------------------------------------------------- every row of docs/settings.md
@@ -348,15 +345,11 @@ def test_what_is_left_out_or_zero_means_what_the_page_says(more, found, wanted):
     assert found(config_of(more)) == wanted
 
 
-def test_the_budget_of_the_day_is_the_budget_of_the_pipeline_where_none_is_given():
+def test_the_reviews_of_a_day_are_exported_beside_the_rates():
     budget = "review_budget = { reviews_per_day = 40, events_per_day = 1000 }"
     config, _ = parse_config(LEAST.replace("tolerance = 8", budget))
     assert MONITOR(config).review_budget_per_day == 40
     assert SPEC(config).policy == RejectionPolicy(0.05, rate=0.04, burst=50)
-    config, _ = parse_config(
-        LEAST.replace("tolerance = 8", budget) + "[monitor]\nreview_budget_per_day = 7"
-    )
-    assert MONITOR(config).review_budget_per_day == 7
 
 
 def test_a_rolling_window_is_an_hour_at_1_hz_and_at_least_a_window():

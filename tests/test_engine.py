@@ -98,6 +98,19 @@ def test_a_stuck_sensor_says_that_its_window_is_constant():
     assert {v.label for v in late} == {Label.REJECTED}
 
 
+@pytest.mark.parametrize("before", [[1.0], [1.0, 7.0, 2.0]])
+def test_a_window_is_constant_with_the_event_after_its_last_other_score_has_left(before):
+    """Ranks among equal scores say nothing, so not one of them may be judged."""
+    judge = Judge(RejectionPolicy(0.2, tolerance=3.0), 60)
+    scores = [*np.linspace(0.0, 5.0, 60).tolist(), *before, *[7.0] * 80]
+    events, verdicts = feed([(score, 0.0) for score in scores]), [None] * len(scores)
+    for i in range(len(scores)):
+        judge.judge(events, [i], 0, [scores[i]], 0, verdicts)
+    other = max(i for i, score in enumerate(scores) if score != 7.0)
+    first = [v.reason is Reason.CONSTANT_WINDOW for v in verdicts].index(True)
+    assert first == other + 60 + 1
+
+
 def test_a_stuck_sensor_is_said_once_where_it_begins_and_once_where_it_ends():
     moving = readings(events=250, keys=("a",), missing=0)
     stuck = readings(events=200, keys=("a",), missing=0, stuck=200)
@@ -122,7 +135,7 @@ def test_lengths_of_a_filling_window_that_cannot_say_a_label_are_warm_up():
     judge, verdicts = Judge(policy, 200), [None] * 200
     scores = rng.random(200).tolist()
     events = feed([(score, 0.0) for score in scores])
-    judge.judge(events, range(200), 0, scores, 0, verdicts)
+    judge.judge(events, range(200), scores, verdicts, seq=0, epoch=0)
     warm_up = [i for i, v in enumerate(verdicts) if v.reason is Reason.WARM_UP]
     assert warm_up == [*range(150), *range(166, 200)]
     assert all(v.rank is not None and v.severity is None for v in verdicts[166:200])

@@ -136,7 +136,9 @@ def test_a_row_explained_alone_has_the_evidence_it_has_among_others(weight):
     judge.calibrate(scorer.score(rows[100:200]).tolist())
     readings = [Reading("k", "k", i, tuple(r), Position("t", 0, i)) for i, r in enumerate(rows)]
     verdicts = [None] * 300
-    judge.judge(readings, range(200, 300), 0, scorer.score(rows[200:]).tolist(), 0, verdicts)
+    judge.judge(
+        readings, range(200, 300), scorer.score(rows[200:]).tolist(), verdicts, seq=0, epoch=0
+    )
     explainer = Explainer(spec, 0.1)
     wanted = [i for i in range(200, 300) if explainer.wants(verdicts[i])]
     assert len(wanted) > 3

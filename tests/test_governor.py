@@ -147,7 +147,7 @@ def play(policy, events, greed, seed, clock=lambda i: i):
     for i in range(events):
         reading = Reading("s", "s", clock(i), (0.0,), Position("t", 0, i))
         verdicts = [None]
-        judge.judge([reading], [0], i, [adversary.score()], 0, verdicts)
+        judge.judge([reading], [0], [adversary.score()], verdicts, seq=i, epoch=0)
         said += verdicts
     return said
 
@@ -203,7 +203,7 @@ def test_exchangeable_scores_are_rejected_at_the_rate_and_ranks_stay_uniform():
     judge.replace_window(rng.random(500))
     feed = [Reading("s", "s", i, (0.0,), Position("t", 0, i)) for i in range(60_000)]
     verdicts = [None] * len(feed)
-    judge.judge(feed, range(len(feed)), 0, rng.random(len(feed)).tolist(), 0, verdicts)
+    judge.judge(feed, range(len(feed)), rng.random(len(feed)).tolist(), verdicts, seq=0, epoch=0)
     rate = np.mean([v.label == "rejected" for v in verdicts])
     assert rate == pytest.approx(0.05, abs=0.0015)  # ρ, to B / L
     ranks = np.bincount([v.rank for v in verdicts], minlength=501)
@@ -245,7 +245,7 @@ def test_a_constant_window_neither_earns_nor_pays():
     judge.replace_window([1.0] * 100)
     judge._governor.credit, verdicts = 77, [None] * 50
     feed = [Reading("s", "s", i, (0.0,), Position("t", 0, i)) for i in range(50)]
-    judge.judge(feed, range(50), 0, [1.0] * 50, 0, verdicts)
+    judge.judge(feed, range(50), [1.0] * 50, verdicts, seq=0, epoch=0)
     assert {v.reason for v in verdicts} == {"constant_window"}
     assert judge._governor.credit == 77
 

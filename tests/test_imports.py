@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -70,14 +69,6 @@ def test_the_queue_knows_nothing_of_the_web():
     assert [m for m, others in queue.items() if any(".review.console" in o for o in others)] == []
 
 
-def test_no_folder_is_a_crowd():
-    folders = Counter(path.parent for path in SOURCES.values())
-    crowds = {folder.name for folder, n in folders.items() if n > 16}
-    assert crowds == set()
-    flat = [path for path in SOURCES.values() if path.parent == PACKAGE]
-    assert len(flat) <= 14
-
-
 @pytest.mark.parametrize("name", CORE)
 def test_the_core_has_no_clock_no_thread_no_file_and_no_log(name):
     inside = [m for m in SOURCES if f"{m}.".startswith(f"rejex_stream.{name}.")]
@@ -103,15 +94,11 @@ def test_connectors_know_only_the_contracts():
 
 # --------------------------------------------------------------------------- files and circles
 LINES = {module: len(path.read_text("utf-8").splitlines()) for module, path in SOURCES.items()}
-MOST, LEAST = 600, 60
+LEAST = 60
 # Small, with one importer, and for a reason that will last.
 SMALL_FOR_A_REASON: dict[str, str] = {}
 # The rest waits for its home: these lists only get shorter. Who mends one takes it out here.
 SMALL_TODAY: set[str] = set()
-
-
-def test_no_file_outgrows_one_concept():
-    assert {module: n for module, n in LINES.items() if n > MOST} == {}
 
 
 def test_no_file_is_a_fragment_of_the_one_that_imports_it():

@@ -78,7 +78,7 @@ def test_no_stretch_of_an_owner_s_events_has_more_than_rate_times_length_plus_bu
         judge, adversary = players[key]
         verdicts = [None]
         reading = Reading(key, key, i, (0.0,), Position("t", 0, i))
-        judge.judge([reading], [0], i, [adversary.score()], 0, verdicts)
+        judge.judge([reading], [0], [adversary.score()], verdicts, seq=i, epoch=0)
         said.setdefault(OWNERS[owner](key), []).extend(filter(is_ranked, verdicts))
     for verdicts in said.values():
         rejected = [verdict.label == "rejected" for verdict in verdicts]

@@ -133,6 +133,20 @@ def _format(config: Any) -> None:  # noqa: ANN401
                 raise _Misfit(f"{name} is for files of text, but the format is {kind!r}: drop it.")
 
 
+def _select(config: Any) -> None:  # noqa: ANN401
+    source = config.input
+    if source.select is None:
+        return
+    if source.kind == "file" and source.path is not None:
+        from rejex_stream.config.assembly import file_format
+
+        if file_format(config)[0] != "jsonl":
+            raise _Misfit("select is for JSON: a table has one reading a row; drop it.")
+    from rejex_stream.decode.select import Selector
+
+    Selector(source.select)
+
+
 def _columns(config: Any) -> None:  # noqa: ANN401
     source = config.input
     if not source.columns or source.kind != "file" or source.path is None:
@@ -259,6 +273,7 @@ _CHECKS = (
     _Check("schema_registry", ("schema_registry", "input"), _registry, after=("input.format",)),
     _Check("output", ("input", "output", "state", "pipeline"), _outputs),
     _Check("input", ("input",), lambda config: config.input.mapping()),
+    _Check("input.select", ("input",), _select, after=("input", "input.format")),
     _Check("input.columns", ("input",), _columns, after=("input", "input.format")),
     _Check("rejection", ("rejection",), _reachable),
     _Check("rejection.costs", ("rejection",), _costs, after=("rejection",)),

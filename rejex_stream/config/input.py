@@ -89,6 +89,15 @@ class Input(Section):
         "sensor in several partitions is several streams; as_it_comes: every sensor is in one "
         "partition all the same.",
     )
+    select: str | None = setting(
+        None,
+        says="A jq program (extra `select`) that makes of a record zero or more flat objects, each "
+        "a reading: of arrays, pairs of names and values, envelopes, text in JSON. What gives none "
+        "is ignored.",
+        otherwise="a record is one reading",
+        min_length=1,
+        example=".machine as $m | .readings[] + {machine: $m}",
+    )
     channels: tuple[str, ...] | dict[str, str] = setting(
         says="The channels by name, or a table from a channel's name to its field; nested fields "
         "are written with dots.",

@@ -16,6 +16,7 @@ __all__ = [
     "ROLES",
     "SYSTEM",
     "AuthMode",
+    "Capacity",
     "Channel",
     "Fallback",
     "Network",
@@ -33,7 +34,6 @@ Role: TypeAlias = Literal["viewer", "reviewer", "lead", "admin"]
 ROLES: tuple[Role, ...] = ("viewer", "reviewer", "lead", "admin")
 Blind: TypeAlias = Literal["off", "second", "always"]
 Fallback: TypeAlias = Literal["none", "model", "anomaly"]
-Notice: TypeAlias = Literal["claim", "sla", "full"]
 AuthMode: TypeAlias = Literal["none", "token", "proxy"]
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 SYSTEM = "system"
@@ -176,6 +176,20 @@ class Shown:
         return ""
 
 
+class Capacity(Section):
+    """How much people can be asked, all pipelines of a queue together."""
+
+    questions_per_day: int | None = setting(
+        None,
+        unit="cases/day",
+        says="So many cases are put to people between midnights (UTC): audited ones, then those "
+        "whose answer is worth most; the others wait.",
+        otherwise="every case is asked",
+        ge=0,
+        example=240,
+    )
+
+
 class Review(Section):
     """Rejected events as work for people; of no consequence for any verdict."""
 
@@ -189,21 +203,16 @@ class Review(Section):
         min_length=1,
         example="labels.jsonl",
     )
-    gap_s: float = setting(
-        60.0,
-        unit="s",
-        says="Rejected events of one sensor this far apart in event time are one episode.",
+    gap_events: int | None = setting(
+        None,
+        unit="events",
+        says="Rejected events of one sensor this far apart, anomalies between them not counted, "
+        "are one case.",
+        otherwise="how far the stream's own scores remember each other, 5 to 60",
         ge=0,
+        example=30,
     )
-    gap_events: int = setting(
-        5, unit="events", says="Or with so few other events between them.", ge=0
-    )
-    max_duration_hours: float = setting(
-        24.0, unit="h", says="An episode this long is continued by a new one.", ge=0
-    )
-    max_events: int = setting(
-        500, unit="events", says="An episode of so many is continued by a new one.", ge=1
-    )
+    capacity: Capacity = setting(Capacity, says="How much people can be asked.")
     settle_s: float = setting(
         20.0, unit="s", says="How long an episode waits for what comes after it.", ge=0
     )
@@ -244,39 +253,6 @@ class Review(Section):
         (),
         says="Prefixes of sensors that come first and do not wait to settle.",
         example=["T07/"],
-    )
-    notify: tuple[Notice, ...] = setting(
-        ("sla", "full"),
-        says="What alerts.webhook_url is told of the queue: claims and assignments, episodes that "
-        "waited for three quarters of sla_hours, a queue that is full.",
-        example=["claim", "sla", "full"],
-    )
-    full_at: int | None = setting(
-        None,
-        unit="episodes",
-        says="So many waiting episodes are a full queue.",
-        otherwise="it is never full",
-        ge=1,
-        example=500,
-    )
-    points_per_sensor: int = setting(
-        100_000,
-        unit="readings",
-        says="Kept for plots at full resolution; of older ones the extremes of each minute.",
-        ge=1,
-    )
-    minutes_days: float = setting(
-        31.0,
-        unit="days",
-        says="So long (event time) counts and extremes of each minute are kept; of older ones the "
-        "counts of each hour.",
-        ge=1,
-    )
-    hours_days: float = setting(
-        400.0,
-        unit="days",
-        says="So long (event time) counts of each hour are kept; of older ones their sum.",
-        ge=1,
     )
     host: str = setting("127.0.0.1", says="Address the console listens on.", min_length=1)
     port: int = setting(8321, says="Its port; 0 takes any free one.", ge=0, le=65535)
@@ -320,16 +296,6 @@ class Review(Section):
     tls_key: str | None = setting(
         None, says="PEM file of its key.", otherwise="none", min_length=1, example="k.pem"
     )
-
-    @property
-    def gap_ms(self) -> int:
-        """gap_s in milliseconds."""
-        return round(self.gap_s * 1000)
-
-    @property
-    def max_duration_ms(self) -> int:
-        """max_duration_hours in milliseconds."""
-        return round(self.max_duration_hours * 3_600_000)
 
     @property
     def settle_ms(self) -> int:

@@ -143,6 +143,13 @@ class JsonDecoder:
         except (TypeError, RecursionError, *_UNSURE):  # TypeError: one is a tombstone
             return None
 
+    def text_of(self, record: Record) -> bytes | Invalid:
+        """Return the text of a record, or why it is not worth parsing."""
+        value = record.value
+        if not value or len(value) > self._max_bytes:
+            return self._mapping.refuse(record)
+        return value
+
     def lacking(self, record: Record) -> str:
         """Say which channels a record lacks, and which fields it has instead."""
         try:

@@ -227,11 +227,11 @@ class FieldMapping:
         return self.time_format is not None or self.time_unit == "iso8601"
 
     def refuse(self, record: Record) -> Invalid:
-        """Say why a tombstone, an empty or a huge record is not worth parsing."""
+        """Say why a tombstone, which is ignored, an empty or a huge record is not worth parsing."""
         value = record.value
         if value is None:
-            reason = "the record has no value (a tombstone)"
-        elif not value:
+            return Invalid(record.position, "ignored", "the record has no value (a tombstone)")
+        if not value:
             reason = "the record is empty"
         else:
             reason = (

@@ -249,7 +249,7 @@ class StreamState:
                 scores = segment.scores[judged : judged + size]
                 yield turn[0]
                 judged += judge.judge(
-                    readings, turn, seq, scores, segment.epoch, verdicts, planned=planned,
+                    readings, turn, scores, verdicts, seq=seq, epoch=segment.epoch, planned=planned,
                     muted=muted,
                 )  # fmt: skip
                 turns = watch.turns

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from msgspec.structs import replace
@@ -24,7 +24,10 @@ __all__ = ["Judge", "Watcher", "rejected"]
 
 _REJECTED, _AMBIGUOUS = Label.REJECTED, Reason.AMBIGUOUS  # look-up is not free
 _NOTHING: Mapping[int, str] = MappingProxyType({})
-_UNWATCHED = (0.0, math.inf, 0.0, 0.0, math.inf)  # level, least, ordinary, most, limit
+_NOT_ENTERED: float | None = math.nan  # in the place of what a score pushed out
+_MUTED = -1.0  # in the place of how rare a score is: neither for nor against an incident
+_Marks: TypeAlias = tuple[int, bool, bool, str | None]
+"""What the verdicts of a block have in common: epoch, held, planned, and the incident."""
 _MUTABLE = (None, Reason.AMBIGUOUS)  # other reasons are states of the sensor, and no pattern
 
 
@@ -101,6 +104,38 @@ class Watcher(Protocol):
         ...
 
 
+def _unscorable(reading: Reading, seq: int, n: int, marks: _Marks) -> Verdict:
+    epoch, held, planned, incident = marks
+    verdict = rejected(reading, seq, Reason.UNSCORABLE, n, epoch)
+    if held or planned:
+        return replace(verdict, held=held, planned=planned, incident=incident)
+    return verdict
+
+
+def _weighs(watcher: Watcher, verdict: Verdict, rare: float | None, evicted: float | None) -> bool:
+    """Add a verdict to the evidence; return whether there is enough of it to stop.
+
+    One without a score, in a warm-up, a mute or a constant window is neither for nor against.
+    """
+    level, ordinary, since = watcher.level, watcher.ordinary, watcher.since
+    if verdict.score is None:
+        since.append((verdict, evicted))
+        return False
+    if rare is None or rare == _MUTED:
+        rare = ordinary
+    level += min(rare, watcher.most) - ordinary
+    if level <= 0.0:
+        watcher.level = 0.0
+        since.clear()
+        return False
+    watcher.level = level
+    since.append((verdict, evicted))
+    if level < watcher.limit:
+        return False
+    watcher.stop()
+    return True
+
+
 class Judge:
     """The reference window of one stream key, and the verdicts it gives.
 
@@ -131,11 +166,14 @@ class Judge:
     """
 
     __slots__ = (
+        "_by_mid_rank",
+        "_capacity",
         "_constant",
         "_edges",
         "_edges_of",
         "_full",
         "_governor",
+        "_is_plain",
         "_policy",
         "_said_constant",
         "_watcher",
@@ -150,15 +188,15 @@ class Judge:
         governor: Governor | None = None,
         watcher: Watcher | None = None,
     ) -> None:
-        self._policy, self._watcher = policy, watcher
+        self._watcher = watcher
         self.window = ScoreWindow(capacity)
         self.tail: Tail | None = None
         self._constant = False
         self._edges: tuple[float, float | None, float | None] | None = None
         self._edges_of: RejectionBand | None = None
-        self._full: _Full | None = None
-        self._governor = governor or _own(policy)
         self._said_constant = False
+        self._capacity = self.window.capacity
+        self._go_by(policy, governor)
 
     @property
     def shares(self) -> bool:
@@ -168,10 +206,15 @@ class Judge:
     def decide(self, policy: RejectionPolicy, governor: Governor | None = None) -> None:
         """Judge by another policy from the next score on; the window stays, and so does credit."""
         state = self.state()
-        self._policy = policy
-        self._full = self._edges = None
-        self._governor = governor or _own(policy)
+        self._edges = None
+        self._go_by(policy, governor)
         self.restore(state)
+
+    def _go_by(self, policy: RejectionPolicy, governor: Governor | None) -> None:
+        self._policy, self._by_mid_rank = policy, policy.ties == "mid"
+        self._full: _Full | None = None
+        self._governor = governor or _own(policy)
+        self._is_plain = self._governor is None
 
     def state(self) -> dict[str, Any]:
         """Return as plain values what is kept beside the window."""
@@ -206,21 +249,23 @@ class Judge:
         self._constant = self.window.is_constant
         self._edges = None
 
-    def judge(  # noqa: C901, PLR0912, PLR0915, PLR0917 - one straight line for every event
+    def judge(
         self,
         readings: Sequence[Reading],
         which: Sequence[int],
-        seq: int,
         scores: Sequence[float],
-        epoch: int,
         verdicts: list[Verdict | None],
         *,
+        seq: int,
+        epoch: int,
         planned: bool = False,
         muted: Mapping[int, str] = _NOTHING,
     ) -> int:
         """Fill ``verdicts[i]`` for every i in `which`, whose scores are `scores`, in order.
 
         Returns how many of them were judged: all, unless the watcher stopped it before the next.
+        Each goes through five steps: its rank, the band for it, the label, whether it enters the
+        window, and what evidence it is to the watcher.
 
         Parameters
         ----------
@@ -235,169 +280,141 @@ class Judge:
         muted
             Which readings lie in a mute, and in which: they are judged as any, and no evidence.
         """
-        watcher, held, incident = self._watcher, False, None
-        if watcher is not None:
-            held, incident = watcher.still, watcher.incident
+        watcher = self._watcher
+        held, incident = (False, None) if watcher is None else (watcher.still, watcher.incident)
+        frozen = held or planned
         if planned:
             watcher = None
-        still = held or planned
-        level, least, ordinary, most, limit = _UNWATCHED
-        since = None
-        if watcher is not None and not still:
-            level, least, ordinary = watcher.level, watcher.least, watcher.ordinary
-            most, since, limit = watcher.most, watcher.since, watcher.limit
-        policy, governed = self._policy, self._governor is not None
-        full, ahead = self._full, None
-        window: ScoreWindow | WindowAhead = self.window
-        capacity, n = window.capacity, len(window)
-        ranks: Iterable[tuple[int, int]]
+        window, ranks, severities = self._ranked(scores, frozen=frozen)  # 1. Rank
+        marks = epoch, held, planned, incident
+        n, n_judged = len(window), 0
+        for i, score, (below, at_or_below), by_tail in zip(
+            which, scores, ranks, severities, strict=True
+        ):
+            n_judged += 1
+            reading, rare, evicted = readings[i], None, _NOT_ENTERED
+            if score - score != 0.0:
+                verdict = _unscorable(reading, seq + i, n, marks)
+            else:  # 2. Band and 3. label
+                verdict, rare = self._verdict(
+                    window, reading, score, below, at_or_below,
+                    n=n, seq=seq + i, by_tail=by_tail, marks=marks,
+                )  # fmt: skip
+                if muted and i in muted and verdict.reason in _MUTABLE:
+                    verdict, rare = replace(verdict, muted=muted[i]), _MUTED
+                if not frozen:  # 4. Enter
+                    evicted = self._enter(window, n, score, at_or_below - below)
+                    n += evicted is None
+            verdicts[i] = verdict
+            if watcher is None:
+                continue
+            if frozen:  # 5. Evidence
+                stops = watcher.see(verdict, 0.0 if rare == _MUTED else rare)
+            elif watcher.level or (rare is not None and rare > watcher.least):
+                stops = _weighs(watcher, verdict, rare, evicted)
+            else:
+                continue
+            if stops:
+                break
+        if isinstance(window, WindowAhead):
+            window.settle()
+        return n_judged
+
+    def _ranked(
+        self, scores: Sequence[float], *, frozen: bool
+    ) -> tuple[ScoreWindow | WindowAhead, Iterable[tuple[int, int]], Iterable[float | None]]:
+        """Return what takes the scores, what is below and at or below each, and how rare each is.
+
+        Of many that enter a full window, all ranks are known ahead; else each when its turn comes.
+        """
+        window, tail, full = self.window, self.tail, self._full
+        unknown = repeat(None, len(scores))
         if (
             len(scores) >= SHORTEST
             and full is not None
-            and n == capacity
-            and not still
+            and len(window) == window.capacity
+            and not frozen
             and np.isfinite(scores).all()
         ):
-            ahead = WindowAhead(self.window, scores, n + 1 - max(1, full.band.edges[0]))
-            window, ranks = ahead, ahead.ranks
+            top = window.capacity + 1 - max(1, full.band.edges[0])
+            ahead = WindowAhead(window, scores, top)
+            return ahead, ahead.ranks, unknown if tail is None else tail.each(scores)
+        return window, map(window.rank, scores), unknown if tail is None else map(tail, scores)
+
+    def _verdict(
+        self,
+        window: ScoreWindow | WindowAhead,
+        reading: Reading,
+        score: float,
+        below: int,
+        at_or_below: int,
+        *,
+        n: int,
+        seq: int,
+        by_tail: float | None,
+        marks: _Marks,
+    ) -> tuple[Verdict, float | None]:
+        """Return the verdict on a score among n, and how rare it is in the window of now."""
+        key, sensor, time_ms, _, position = reading
+        epoch, held, planned, incident = marks
+        ties = at_or_below - below
+        rank = mid_rank(below, at_or_below) if ties and self._by_mid_rank else at_or_below
+        rare: float | None
+        if n == self._capacity:
+            if (full := self._full) is None:
+                full = self._look_up()
+            band, p_anomalies, confidences, severities = full
+            p_anomaly, confidence = p_anomalies[rank], confidences[rank]
+            rare = severities[below] if below < n else None
+        elif self._speaks(n):
+            band, rare = self._policy.band(n), None
+            p_anomaly, confidence = stability_at(rank, n, band.n_anomalies)
         else:
-            ranks = map(window.rank, scores)  # of each when its turn has come
-        severe: Iterable[float | None] = repeat(None, len(scores))
-        if (tail := self.tail) is not None:
-            severe = map(tail, scores) if ahead is None else tail.each(scores)
-        push, by_mid_rank = window.push, policy.ties == "mid"
-        n_judged = len(which)
-        for i, score, (below, at_or_below), rarity in zip(
-            which, scores, ranks, severe, strict=True
-        ):
-            key, sensor, time_ms, _, position = reading = readings[i]
-            if score - score != 0.0:
-                verdict = rejected(reading, seq + i, Reason.UNSCORABLE, n, epoch)
-                if still:
-                    verdict = replace(verdict, held=held, planned=planned, incident=incident)
-                verdicts[i] = verdict
-                if level and since is not None:
-                    since.append((verdict, math.nan))
-                if held and watcher is not None and watcher.see(verdict, None):
-                    n_judged = which.index(i) + 1
-                    break
-                continue
-            ties = at_or_below - below
-            rank = mid_rank(below, at_or_below) if ties and by_mid_rank else at_or_below
-            if n < capacity and not self._speaks(n):
-                rare = ordinary
-                verdicts[i] = verdict = Verdict(
-                    position,
-                    key,
-                    sensor,
-                    time_ms,
-                    seq + i,
-                    _REJECTED,
-                    Reason.WARM_UP,
-                    score,
-                    rank,
-                    ties,
-                    n,
-                    model_epoch=epoch,
-                    held=held,
-                    planned=planned,
-                    incident=incident,
-                )
-            else:
-                if n == capacity:
-                    if full is None:
-                        full = self._look_up()
-                    band, p_anomalies, confidences, severities = full
-                    p_anomaly, confidence = p_anomalies[rank], confidences[rank]
-                else:
-                    band = policy.band(n)
-                    p_anomaly, confidence = stability_at(rank, n, band.n_anomalies)
-                if governed or self._constant or self._said_constant:
-                    judged, label, reason, withheld, status = self._decide(band, rank, time_ms)
-                else:
-                    judged, withheld, status, label = band, False, None, band.label(rank)
-                    reason = _AMBIGUOUS if label is _REJECTED else None
-                edges = self._edges
-                if edges is None or judged is not self._edges_of:
-                    edges = self._edges = self._order_statistics(judged, window)
-                    self._edges_of = judged
-                if self._constant:
-                    rare = ordinary
-                elif below < n == capacity:
-                    rare = severities[below]
-                else:
-                    rare = severity(window, score, below)
-                verdicts[i] = verdict = Verdict(
-                    position,
-                    key,
-                    sensor,
-                    time_ms,
-                    seq + i,
-                    label,
-                    reason,
-                    score,
-                    rank,
-                    ties,
-                    n,
-                    band.n_anomalies,
-                    judged.lower,
-                    judged.upper,
-                    rank / n,
-                    p_anomaly,
-                    confidence,
-                    edges[0],
-                    edges[1],
-                    edges[2],
-                    epoch,
-                    judged.tolerance,
-                    None,
-                    withheld,
-                    band.lower if governed else None,
-                    band.upper if governed else None,
-                    None if self._constant else rare if tail is None else rarity,
-                    status,
-                    held,
-                    planned,
-                    incident,
-                )
-                if muted and i in muted and reason in _MUTABLE:
-                    verdicts[i] = verdict = replace(verdict, muted=muted[i])
-                    rare = ordinary  # neither for nor against an incident
-            if still:
-                said = None if verdict.severity is None else rare
-                if watcher is not None and watcher.see(verdict, said):
-                    n_judged = which.index(i) + 1
-                    break
-                continue
-            evicted = push(score)
-            if evicted is None:
-                n += 1
+            return Verdict(
+                position, key, sensor, time_ms, seq, _REJECTED, Reason.WARM_UP, score, rank, ties,
+                n, model_epoch=epoch, held=held, planned=planned, incident=incident,
+            ), None  # fmt: skip
+        if self._is_plain and not (self._constant or self._said_constant):
+            judged, withheld, status, label = band, False, None, band.label(rank)
+            reason = _AMBIGUOUS if label is _REJECTED else None
+        else:
+            judged, label, reason, withheld, status = self._decide(band, rank, time_ms)
+        edges = self._edges
+        if edges is None or judged is not self._edges_of:
+            edges = self._edges = self._order_statistics(judged, window)
+            self._edges_of = judged
+        if self._constant:
+            rare = by_tail = None
+        else:
+            if rare is None:
+                rare = severity(window, score, below)
+            if by_tail is None:
+                by_tail = rare
+        governed = self._governor is not None
+        return Verdict(
+            position, key, sensor, time_ms, seq, label, reason, score, rank, ties, n,
+            band.n_anomalies, judged.lower, judged.upper, rank / n, p_anomaly, confidence,
+            edges[0], edges[1], edges[2], epoch, judged.tolerance, None, withheld,
+            band.lower if governed else None, band.upper if governed else None,
+            by_tail, status, held, planned, incident,
+        ), rare  # fmt: skip
+
+    def _enter(
+        self, window: ScoreWindow | WindowAhead, n: int, score: float, ties: int
+    ) -> float | None:
+        """Let a score among n into the window; return what it pushed out, if anything."""
+        evicted = window.push(score)
+        if evicted is None:
+            n += 1
+            self._edges = None
+        elif self._edges is not None:
+            # Order statistics above both the newcomer and the evicted have not moved.
+            lowest = self._edges[1]
+            if lowest is None or score >= lowest or evicted >= lowest:
                 self._edges = None
-            elif self._edges is not None:
-                # Order statistics above both the newcomer and the evicted have not moved.
-                lowest = self._edges[1]
-                if lowest is None or score >= lowest or evicted >= lowest:
-                    self._edges = None
-            # Constant where all others equal the newcomer, of which one has left.
-            self._constant = ties + (evicted != score) >= n
-            if level or rare > least:
-                assert since is not None  # or nothing would be above `least`
-                level += (rare if rare < most else most) - ordinary
-                if level <= 0.0:
-                    level = 0.0
-                    since.clear()
-                else:
-                    since.append((verdict, evicted))
-                    if level >= limit:
-                        assert watcher is not None  # nor would there be a limit
-                        watcher.stop()
-                        n_judged = which.index(i) + 1
-                        break
-        if watcher is not None and not still:
-            watcher.level = level
-        if ahead is not None:
-            ahead.settle()
-        return n_judged
+        # Constant where all others equal the newcomer, of which one has left.
+        self._constant = ties + (evicted != score) >= n
+        return evicted
 
     def _decide(
         self, band: RejectionBand, rank: int, time_ms: int

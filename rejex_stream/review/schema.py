@@ -1,25 +1,19 @@
-"""The tables of the review store, and what brings those of earlier versions up to date.
+"""The tables of the review store.
 
 Facts (`event`, `label`, `label_event`, `audit`) are only ever inserted; triggers refuse anything
 else. Everything else is a view of those facts, or short-lived coordination (leases, snoozes).
 """
 
-__all__ = ["ADDED", "HOURS_OF_MINUTES", "SCHEMA", "SCHEMA_VERSION"]
+__all__ = ["SCHEMA", "SCHEMA_VERSION"]
 
-SCHEMA_VERSION = 6
-
-# What earlier versions lack, besides whole tables.
-ADDED = (
-    *(("episode", column) for column in ("incident TEXT", "severity REAL", "assigned TEXT")),
-    ("event", "severity REAL"),
-)
+SCHEMA_VERSION = 7
 
 _APPEND_ONLY = ("label", "label_event", "audit")
 
 _TABLES = """
-CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 
-CREATE TABLE IF NOT EXISTS sensor (
+CREATE TABLE sensor (
   sensor_id INTEGER PRIMARY KEY,
   stream_key TEXT NOT NULL,
   sensor TEXT NOT NULL,
@@ -31,7 +25,7 @@ CREATE TABLE IF NOT EXISTS sensor (
   UNIQUE (stream_key, sensor)
 ) STRICT;
 
-CREATE TABLE IF NOT EXISTS episode (
+CREATE TABLE episode (
   episode_id TEXT PRIMARY KEY,
   root_id TEXT NOT NULL,            -- the episode it was split from, else itself
   sensor_id INTEGER NOT NULL REFERENCES sensor,
@@ -50,16 +44,19 @@ CREATE TABLE IF NOT EXISTS episode (
   snooze_until_ms INTEGER, snooze_growth INTEGER NOT NULL DEFAULT 0, snooze_by TEXT,
   incident TEXT,                    -- the incident that its events are of: one item for all
   severity REAL,                    -- the largest of its events
-  assigned TEXT                     -- whose it is, until somebody gives it to another
+  assigned TEXT,                    -- whose it is, until somebody gives it to another
+  worth REAL NOT NULL DEFAULT 0     -- what an answer saves: the sum of its events
 ) STRICT;
-CREATE INDEX IF NOT EXISTS episode_incident ON episode (incident) WHERE incident IS NOT NULL;
-CREATE INDEX IF NOT EXISTS episode_queue ON episode (status, priority DESC, received_ms);
-CREATE INDEX IF NOT EXISTS episode_sensor ON episode (sensor_id, status, end_ms);
-CREATE INDEX IF NOT EXISTS episode_lease ON episode (lease_owner) WHERE lease_owner IS NOT NULL;
+CREATE INDEX episode_incident ON episode (incident) WHERE incident IS NOT NULL;
+CREATE INDEX episode_queue ON episode (status, priority DESC, received_ms);
+CREATE INDEX episode_worth ON episode (status, worth DESC);
+CREATE INDEX episode_sensor ON episode (sensor_id, status, end_ms);
+CREATE INDEX episode_lease ON episode (lease_owner) WHERE lease_owner IS NOT NULL;
 
-CREATE TABLE IF NOT EXISTS event (
+CREATE TABLE event (
   event_id INTEGER PRIMARY KEY,
   topic TEXT NOT NULL, partition INTEGER NOT NULL, offset INTEGER NOT NULL,
+  reading INTEGER NOT NULL,         -- its index in the record, where that holds several
   sensor_id INTEGER NOT NULL REFERENCES sensor,
   episode_id TEXT NOT NULL REFERENCES episode,
   event_time_ms INTEGER NOT NULL,
@@ -71,11 +68,12 @@ CREATE TABLE IF NOT EXISTS event (
   raw BLOB NOT NULL,                -- the whole record as it came, deflated
   raw_bytes INTEGER NOT NULL,       -- its size before deflating
   severity REAL,
-  UNIQUE (topic, partition, offset)
+  worth REAL NOT NULL DEFAULT 0,    -- expected cost of the label it leans to
+  UNIQUE (topic, partition, offset, reading)
 ) STRICT;
-CREATE INDEX IF NOT EXISTS event_episode ON event (episode_id, event_time_ms, event_id);
+CREATE INDEX event_episode ON event (episode_id, event_time_ms, event_id);
 
-CREATE TABLE IF NOT EXISTS label (
+CREATE TABLE label (
   label_seq INTEGER PRIMARY KEY AUTOINCREMENT,
   label_id TEXT NOT NULL UNIQUE,
   episode_id TEXT NOT NULL,
@@ -88,24 +86,24 @@ CREATE TABLE IF NOT EXISTS label (
   handle_ms INTEGER,                -- from claim to verdict, where it was claimed
   record BLOB NOT NULL              -- the LabelRecord as published
 ) STRICT;
-CREATE INDEX IF NOT EXISTS label_episode ON label (episode_id);
-CREATE INDEX IF NOT EXISTS label_time ON label (created_ms);
+CREATE INDEX label_episode ON label (episode_id);
+CREATE INDEX label_time ON label (created_ms);
 
-CREATE TABLE IF NOT EXISTS label_event (
+CREATE TABLE label_event (
   event_id INTEGER NOT NULL REFERENCES event,
   label_seq INTEGER NOT NULL REFERENCES label,
   PRIMARY KEY (event_id, label_seq)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE IF NOT EXISTS outbox (
+CREATE TABLE outbox (
   seq INTEGER PRIMARY KEY AUTOINCREMENT,
   label_id TEXT NOT NULL,
   key BLOB NOT NULL, value BLOB NOT NULL,
   sent_ms INTEGER, place TEXT
 ) STRICT;
-CREATE INDEX IF NOT EXISTS outbox_pending ON outbox (seq) WHERE sent_ms IS NULL;
+CREATE INDEX outbox_pending ON outbox (seq) WHERE sent_ms IS NULL;
 
-CREATE TABLE IF NOT EXISTS action (    -- what can be undone, and what a retried request gets back
+CREATE TABLE action (    -- what can be undone, and what a retried request gets back
   action_seq INTEGER PRIMARY KEY AUTOINCREMENT,
   request_id TEXT NOT NULL UNIQUE,
   reviewer TEXT NOT NULL,
@@ -115,9 +113,9 @@ CREATE TABLE IF NOT EXISTS action (    -- what can be undone, and what a retried
   payload TEXT NOT NULL,
   result TEXT NOT NULL
 ) STRICT;
-CREATE INDEX IF NOT EXISTS action_undo ON action (reviewer, undone, action_seq);
+CREATE INDEX action_undo ON action (reviewer, undone, action_seq);
 
-CREATE TABLE IF NOT EXISTS audit (
+CREATE TABLE audit (
   seq INTEGER PRIMARY KEY AUTOINCREMENT,
   at_ms INTEGER NOT NULL,
   actor TEXT NOT NULL,
@@ -126,19 +124,20 @@ CREATE TABLE IF NOT EXISTS audit (
   detail TEXT NOT NULL,
   hash TEXT NOT NULL
 ) STRICT;
-CREATE INDEX IF NOT EXISTS audit_subject ON audit (subject, seq);
+CREATE INDEX audit_subject ON audit (subject, seq);
 
-CREATE TABLE IF NOT EXISTS consumed (  -- where to go on reading, moved with what was read
+CREATE TABLE consumed (  -- where to go on reading, moved with what was read
   topic TEXT NOT NULL, partition INTEGER NOT NULL, next_offset INTEGER NOT NULL,
   PRIMARY KEY (topic, partition)
 ) STRICT;
 
-CREATE TABLE IF NOT EXISTS counted (   -- verdicts already in the totals, per input partition
+CREATE TABLE counted (   -- verdicts already in the totals, per input partition
   topic TEXT NOT NULL, partition INTEGER NOT NULL, last_offset INTEGER NOT NULL,
+  last_reading INTEGER NOT NULL,
   PRIMARY KEY (topic, partition)
 ) STRICT;
 
-CREATE TABLE IF NOT EXISTS point (     -- the series around events, full resolution, a ring
+CREATE TABLE point (     -- the series around events, full resolution, a ring
   sensor_id INTEGER NOT NULL REFERENCES sensor,
   t_ms INTEGER NOT NULL,
   channel_values BLOB,                 -- float64, one per channel, NaN where missing
@@ -147,7 +146,7 @@ CREATE TABLE IF NOT EXISTS point (     -- the series around events, full resolut
   PRIMARY KEY (sensor_id, t_ms)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE IF NOT EXISTS hour (      -- exact counts per hour; those forgotten in one sum
+CREATE TABLE hour (      -- exact counts per hour; those forgotten in one sum
   sensor_id INTEGER NOT NULL REFERENCES sensor, t_ms INTEGER NOT NULL,
   normal INTEGER NOT NULL DEFAULT 0, anomaly INTEGER NOT NULL DEFAULT 0,
   rejected INTEGER NOT NULL DEFAULT 0,
@@ -156,7 +155,7 @@ CREATE TABLE IF NOT EXISTS hour (      -- exact counts per hour; those forgotten
   PRIMARY KEY (sensor_id, t_ms)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE IF NOT EXISTS minute (    -- exact counts and extremes per minute, kept for weeks
+CREATE TABLE minute (    -- exact counts and extremes per minute, kept for weeks
   sensor_id INTEGER NOT NULL REFERENCES sensor,
   t_ms INTEGER NOT NULL,
   normal INTEGER NOT NULL DEFAULT 0, anomaly INTEGER NOT NULL DEFAULT 0,
@@ -167,50 +166,29 @@ CREATE TABLE IF NOT EXISTS minute (    -- exact counts and extremes per minute, 
   lows BLOB, highs BLOB, score_low REAL, score_high REAL,
   PRIMARY KEY (sensor_id, t_ms)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS minute_time ON minute (t_ms);
+CREATE INDEX minute_time ON minute (t_ms);
 
-CREATE TABLE IF NOT EXISTS mark (      -- model swaps and alarms, for the plots
-  pipeline TEXT NOT NULL,
-  stream_key TEXT NOT NULL,            -- empty for the whole pipeline
-  t_ms INTEGER NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL,
-  PRIMARY KEY (pipeline, stream_key, t_ms, kind)
-) STRICT, WITHOUT ROWID;
-
-CREATE TABLE IF NOT EXISTS rate (     -- what the monitors said, as time went by
-  pipeline TEXT NOT NULL,
-  stream_key TEXT NOT NULL,            -- empty for the whole pipeline
-  t_ms INTEGER NOT NULL,               -- event time
-  rate_seq INTEGER NOT NULL,           -- order of arrival
-  value BLOB NOT NULL,                 -- the sample, as JSON
-  PRIMARY KEY (pipeline, stream_key, t_ms)
-) STRICT, WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS rate_order ON rate (rate_seq);
-
-CREATE TABLE IF NOT EXISTS monitor (   -- state of the monitors, so that a restart goes on
-  pipeline TEXT PRIMARY KEY, state BLOB NOT NULL
-) STRICT;
-
-CREATE TABLE IF NOT EXISTS incident (  -- each as it stands
+CREATE TABLE incident (  -- each as it stands
   incident TEXT PRIMARY KEY,
   pipeline TEXT NOT NULL, stream_key TEXT NOT NULL, state TEXT NOT NULL,
   version INTEGER NOT NULL, severity REAL NOT NULL, changed_ms INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE IF NOT EXISTS incident_change (
+CREATE TABLE incident_change (
   change_seq INTEGER PRIMARY KEY AUTOINCREMENT,
   incident TEXT NOT NULL, version INTEGER NOT NULL,
   record BLOB NOT NULL,                -- as published
   UNIQUE (incident, version)
 ) STRICT;
 
-CREATE TABLE IF NOT EXISTS reply (     -- what became of commands, whoever gave them
+CREATE TABLE reply (     -- what became of commands, whoever gave them
   reply_seq INTEGER PRIMARY KEY AUTOINCREMENT,
   command TEXT NOT NULL, position TEXT NOT NULL,
   accepted INTEGER NOT NULL, said TEXT NOT NULL,
   UNIQUE (command, position)
 ) STRICT;
 
-CREATE TABLE IF NOT EXISTS answer (    -- commands given here, and those on their way out
+CREATE TABLE answer (    -- commands given here, and those on their way out
   answer_seq INTEGER PRIMARY KEY AUTOINCREMENT,
   command TEXT NOT NULL UNIQUE,        -- made of the request: a retry says nothing new
   incident TEXT NOT NULL,              -- empty: answers to events, which teach
@@ -219,28 +197,22 @@ CREATE TABLE IF NOT EXISTS answer (    -- commands given here, and those on thei
   sent_ms INTEGER
 ) STRICT;
 
-CREATE INDEX IF NOT EXISTS answer_waiting ON answer (pipeline, answer_seq) WHERE sent_ms IS NULL;
+CREATE INDEX answer_waiting ON answer (pipeline, answer_seq) WHERE sent_ms IS NULL;
 
-CREATE TABLE IF NOT EXISTS taught (    -- events whose answer is in a command
+CREATE TABLE taught (    -- events whose answer is in a command
   event_id INTEGER PRIMARY KEY REFERENCES event,
   command TEXT NOT NULL
 ) STRICT;
 
-CREATE TABLE IF NOT EXISTS known (     -- events whose truth is known: they measure people alone
+CREATE TABLE known (     -- events whose truth is known: they measure people alone
   event_id INTEGER PRIMARY KEY REFERENCES event,
   case_id TEXT NOT NULL,               -- the episode that they were, all together
   truth TEXT NOT NULL,                 -- anomaly | normal
   made INTEGER NOT NULL                -- 1: the pipeline did not ask about it
 ) STRICT;
-CREATE INDEX IF NOT EXISTS known_case ON known (case_id);
+CREATE INDEX known_case ON known (case_id);
 
-CREATE TABLE IF NOT EXISTS saved_view (  -- of the queue, by the name somebody gave it
-  reviewer TEXT NOT NULL, name TEXT NOT NULL,
-  address TEXT NOT NULL,               -- what stands behind /queue?
-  PRIMARY KEY (reviewer, name)
-) STRICT, WITHOUT ROWID;
-
-CREATE TABLE IF NOT EXISTS session (
+CREATE TABLE session (
   token_hash TEXT PRIMARY KEY,
   reviewer TEXT NOT NULL, role TEXT NOT NULL,
   kind TEXT NOT NULL,                  -- cookie | link
@@ -248,18 +220,14 @@ CREATE TABLE IF NOT EXISTS session (
 ) STRICT;
 """
 
-_TRIGGERS = "\n".join(
-    f"""CREATE TRIGGER IF NOT EXISTS {table}_no_{verb} BEFORE {verb.upper()} ON {table}
+_TRIGGERS = tuple(
+    f"""CREATE TRIGGER {table}_no_{verb} BEFORE {verb.upper()} ON {table}
 BEGIN SELECT RAISE(ABORT, '{table} rows are never changed'); END;"""
     for table in _APPEND_ONLY
     for verb in ("update", "delete")
 )
 
-# What versions 1 and 2 counted by the minute alone; nothing in a new store.
-HOURS_OF_MINUTES = """
-INSERT OR IGNORE INTO hour SELECT sensor_id, t_ms - ((t_ms % 3600000) + 3600000) % 3600000,
-  sum(normal), sum(anomaly), sum(rejected), sum(banded), sum(ambiguous), sum(expected)
-FROM minute WHERE normal + anomaly + rejected > 0 GROUP BY 1, 2;
-"""
-
-SCHEMA = f"{_TABLES}\n{_TRIGGERS}"
+SCHEMA = (
+    *(one for one in _TABLES.split(";\n") if one.strip()),
+    *_TRIGGERS,
+)

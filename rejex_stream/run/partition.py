@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from rejex_stream.decode import DecidingDecoder, Decoder, decode_all
+from rejex_stream.decode import DecidingDecoder, Decoder, decode_records
 from rejex_stream.engine.batch_model import FitFailed
 from rejex_stream.engine.checkpoint import seal, split_parts, unseal
 from rejex_stream.engine.engine import Origin, Restored, origin
@@ -40,7 +40,6 @@ from rejex_stream.types import (
     Reason,
     Record,
     ReviewItem,
-    UnreadRecord,
     Verdict,
     in_mode,
     of_mode,
@@ -147,7 +146,7 @@ class PartitionState:
         end = len(ahead)
         if replay_to is not None:
             end = bisect_left(ahead, replay_to, key=_offset)
-        while end and (n := self._ready(self._obey(end))):
+        while end and (n := self._whole(self._ready(self._obey(end)))):
             outcomes += self._judge(ahead[:n], self._items[:n], replaying=replay_to is not None)
             del ahead[:n], self._items[:n]
             end -= n
@@ -157,8 +156,8 @@ class PartitionState:
         taken_next = self.taken_next
         if records and records[0].position.offset < taken_next:  # they come in order
             records = [record for record in records if record.position.offset >= taken_next]
-        found = iter(decode_all(self._decoder, [r for r in records if type(r) is Record]))
-        self._items += [next(found) if type(r) is Record else _unread(r) for r in records]
+        records, items = decode_records(self._decoder, records)
+        self._items += items
         self._ahead += records
 
     def _obey(self, end: int) -> int:
@@ -173,6 +172,17 @@ class PartitionState:
         for moved in self._engine.streams_of(command):
             self.parts.before_command(moved)
         return self._engine.command(command)
+
+    def _whole(self, n: int) -> int:
+        """Return how many records' readings, at least one record's, `n` readings are."""
+        ahead = self._ahead
+        if not n or n == len(ahead) or not ahead[n].position.reading:
+            return n
+        first = n - ahead[n].position.reading  # of the record that the cut would part
+        if first > 0:
+            return first
+        # Its own first readings begin a fit that its later ones need: that is waited for.
+        return next((i for i in range(n, len(ahead)) if not ahead[i].position.reading), len(ahead))
 
     def _ready(self, end: int) -> int:
         """Count the first of those taken, up to `end`, that need not wait for a fit."""
@@ -501,11 +511,6 @@ def _shown(record: Record, verdict: Verdict, made: ReviewItem | FollowUp) -> Out
     if isinstance(made, ReviewItem):
         return Outcome(record, verdict, review=made)
     return Outcome(record, verdict, follow_up=made)
-
-
-def _unread(record: Record) -> Invalid:
-    assert isinstance(record, UnreadRecord)
-    return Invalid(record.position, record.stage, record.reason)
 
 
 def _name(partition: Partition) -> str:

@@ -68,7 +68,7 @@ def write_config(bootstrap, tmp_path, monkeypatch, **more: dict[str, Any]) -> Pa
         "input": {"time": "t"},
         "output": {"audit_rate": 0.05},
         "kafka": {"options": {"delivery.timeout.ms": 3000}},
-        "review": {"port": 0, "settle_s": 0, "gap_s": 0.05},
+        "review": {"port": 0, "settle_s": 0, "gap_events": 0},
     }
     sections = {name: usual.get(name, {}) | more.get(name, {}) for name in usual | more}
     path.write_text(pipeline_toml(f"loop-{uuid.uuid4().hex[:8]}", bootstrap, **sections))
@@ -297,7 +297,7 @@ def test_an_incident_comes_from_its_topic_and_the_answer_goes_to_the_control_top
     topics = settings.topics
     store = ReviewStore(config.parent / "review.db")
     fed = feeding(store, configs=[loaded])
-    background = Background(store, fed.inflows, fed.sink, tells=fed.tells)
+    background = Background(store, fed.feeds, fed.sink, tells=fed.tells)
     said = Said("r", "feed-0-10", 1, "new_normal", "a new pump")
 
     def known() -> Any:

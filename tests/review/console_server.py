@@ -14,7 +14,6 @@ from rejex_stream.review.console.app import make_app
 from rejex_stream.review.console.auth import Access
 from rejex_stream.review.console.background import Background
 from rejex_stream.review.console.console import Console
-from rejex_stream.review.console.rates import PipelineWatch
 from rejex_stream.review.console.server import ConsoleServer, listen
 from rejex_stream.review.queue.listing import Viewer
 from rejex_stream.review.queue.store import ReviewStore
@@ -90,24 +89,20 @@ def running(
     store: ReviewStore,
     *,
     access: Access | None = None,
-    watches: dict[str, PipelineWatch] | None = None,
     background: Background | None = None,
     port: int = 0,
-    tick_s: float = 0.25,
     patience_s: float = PATIENCE_S,
 ) -> Iterator[Running]:
     """Serve a store until the block ends."""
     console = Console(
         store,
         access or Access(local=Viewer("ada", "admin")),
-        watches or {},
         background,
         title="Wind farm",
-        tick_s=tick_s,
     )
     listener = listen("127.0.0.1", port)
     ready = threading.Event()
-    server = ConsoleServer(make_app(console), console, on_ready=ready.set, patience_s=patience_s)
+    server = ConsoleServer(make_app(console), on_ready=ready.set, patience_s=patience_s)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     assert ready.wait(PATIENCE_S), "the console did not start"

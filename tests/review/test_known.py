@@ -394,7 +394,7 @@ def test_answers_to_known_cases_leave_with_no_label_and_no_export(store, tmp_pat
 
 
 def test_a_known_case_is_of_no_pattern(new_store):
-    store = new_store(settle_s=0, gap_s=0, gap_events=0)
+    store = new_store(settle_s=0, gap_events=0)
     draw = np.random.default_rng(0)
     points = [(i * 1_000 - 900_000, tuple(draw.normal(size=2).tolist())) for i in range(500)]
     store.add_readings(STREAM, STREAM, ("vib", "flow rate"), points)
@@ -418,7 +418,7 @@ def test_a_known_case_is_of_no_pattern(new_store):
 
 
 def test_an_anomaly_that_is_a_known_case_forbids_no_pattern(new_store):
-    store = new_store(settle_s=0, gap_s=0, gap_events=0)
+    store = new_store(settle_s=0, gap_events=0)
     points = [(i * 1_000 - 900_000, (float(i % 5), float(i % 7))) for i in range(500)]
     store.add_readings(STREAM, STREAM, ("vib", "flow rate"), points)
     store.add([at(1000 * i, 5.0 + i / 10, 1.0) for i in range(3)])

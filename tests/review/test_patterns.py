@@ -24,7 +24,7 @@ def at(offset, *values, channels=("vib", "flow rate")):
 @pytest.fixture
 def queue(new_store):
     """A store of one sensor whose readings vary by about 1, and what somebody says of episodes."""
-    store = new_store(settle_s=0, gap_s=0, gap_events=0)
+    store = new_store(settle_s=0, gap_events=0)
     draw = np.random.default_rng(0)
     points = [(i * 1_000 - 900_000, tuple(draw.normal(size=2).tolist())) for i in range(500)]
     store.add_readings("T07/vib", "T07/vib", ("vib", "flow rate"), points)
@@ -112,7 +112,7 @@ def test_missing_channels_and_unknown_readings_make_no_box(queue, new_store):
     found = say([at(0, 5.0, None), *(at(1000 * i, *where) for i, where in enumerate(NEAR, 1))])
     assert pattern(found[0]) is None
     assert pattern(found[1]) is not None
-    bare = new_store("bare.db", settle_s=0, gap_s=0, gap_events=0)
+    bare = new_store("bare.db", settle_s=0, gap_events=0)
     bare.add([at(1000 * i, *where) for i, where in enumerate(NEAR)])
     every = episodes(bare)
     for one in every:
@@ -129,7 +129,7 @@ def test_the_console_offers_it_where_it_was_answered(wall_store, desk, axe, widt
     from tests.review.console_server import running
     from tests.review.desk import counts, sees, violations
 
-    store = wall_store(settle_s=0, gap_s=0, gap_events=0)
+    store = wall_store(settle_s=0, gap_events=0)
     points = [(i * 1_000 - 900_000, (i % 7 / 3.0, i % 5 / 2.0)) for i in range(500)]
     store.add_readings("T07/vib", "T07/vib", ("vib", "flow rate"), points)
     store.add([at(1000 * i, *where) for i, where in enumerate([*NEAR, NEAR[0]])])

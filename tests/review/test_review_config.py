@@ -7,7 +7,6 @@ import os
 import signal
 import urllib.error
 import urllib.request
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,6 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.review.console.background import feeding
 from rejex_stream.review.queue.labels import read_labels
 from rejex_stream.review.queue.store import ReviewStore
-from tests.operate.alerting import Receiver
 from tests.review.test_review_cli import serving
 from tests.waiting import PATIENCE_S, until
 
@@ -65,10 +63,8 @@ def test_every_setting_of_the_queue_comes_from_the_config(tmp_path, monkeypatch)
         PIPELINE
         + """
 [review]
-gap_s = 30
 gap_events = 3
-max_duration_hours = 2
-max_events = 50
+capacity = { questions_per_day = 240 }
 settle_s = 1.5
 lease_minutes = 4
 sla_hours = 1
@@ -77,20 +73,19 @@ fallback = "model"
 double_review_ratio = 0.2
 blind = "always"
 priority_sensors = ["T07/"]
-points_per_sensor = 500
 """
     )
     monkeypatch.setenv("REJEX_REVIEW__LEASE_MINUTES", "5")
     config = load_config(path)
     told = config.review
-    times = (told.gap_ms, told.max_duration_ms, told.settle_ms, told.lease_ms, told.sla_ms)
-    assert times == (30_000, 7_200_000, 1_500, 300_000, 3_600_000)
+    times = (told.settle_ms, told.lease_ms, told.sla_ms)
+    assert times == (1_500, 300_000, 3_600_000)
     assert told.max_age_ms == 1_800_000
-    assert (told.gap_events, told.max_events, told.points_per_sensor) == (3, 50, 500)
+    assert (told.gap_events, told.capacity.questions_per_day) == (3, 240)
     assert (told.fallback, told.blind, told.double_review_ratio) == ("model", "always", 0.2)
     assert told.priority_sensors == ("T07/",)
-    over = overridden([config], gap_s=9.0, priority_sensors=["T01"], fallback=None, labels=None)
-    assert (over.gap_s, over.priority_sensors, over.fallback) == (9.0, ("T01",), "model")
+    over = overridden([config], gap_events=9, priority_sensors=["T01"], fallback=None, labels=None)
+    assert (over.gap_events, over.priority_sensors, over.fallback) == (9, ("T01",), "model")
 
 
 @pytest.mark.parametrize(
@@ -141,10 +136,10 @@ def test_what_is_told_of_channels_and_sensors_reaches_the_console(folder):
 
 def test_one_queue_has_one_section(tmp_path):
     first, second, third = (tmp_path / f"{name}.toml" for name in "abc")
-    first.write_text(PIPELINE + "[review]\ngap_s = 30\n")
+    first.write_text(PIPELINE + "[review]\ngap_events = 30\n")
     second.write_text(PIPELINE.replace("farm", "other"))
-    third.write_text(PIPELINE.replace("farm", "third") + "[review]\ngap_s = 31\n")
-    assert overridden(load_pipelines([first, second])).gap_s == 30
+    third.write_text(PIPELINE.replace("farm", "third") + "[review]\ngap_events = 31\n")
+    assert overridden(load_pipelines([first, second])).gap_events == 30
     with pytest.raises(ConfigError, match="there is one queue"):
         overridden(load_pipelines([first, second, third]))
     with pytest.raises(ConfigError, match="Two configs name their pipeline 'farm'"):
@@ -261,19 +256,3 @@ def test_one_config_is_enough_for_every_command(folder, capsys):
     (folder / "labels.jsonl").touch()
     assert main(["review", "rebuild", *words, "--store", "b.db", "--check", "review.db"]) == 0
     assert "same as checked" in capsys.readouterr().out
-
-
-def test_serve_tells_the_webhook_of_the_config_of_a_full_queue(folder):
-    with closing(Receiver()) as receiver:
-        (folder / "told.toml").write_text(
-            PIPELINE
-            + f'[alerts]\nwebhook_url = "{receiver.url}"\nconsole_url = "https://desk.example"\n'
-            + '[review]\nfull_at = 2\nnotify = ["full"]\n'
-        )
-        with serving("--config", "told.toml", folder=folder):
-            until(lambda: receiver.got)
-    _, body = receiver.got[0]
-    told = json.loads(body)
-    assert told["type"] == "io.github.rejex-stream.review-full.v1"
-    assert "the queue is full at 2" in told["data"]["message"]
-    assert told["data"]["link"] == "https://desk.example/queue"

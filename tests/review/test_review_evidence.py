@@ -92,7 +92,7 @@ def test_the_words_hold_for_a_band_of_another_method():
 
 @pytest.mark.thorough
 def test_a_spike_of_one_sample_in_a_week_is_still_there(new_store):
-    store = new_store(points_per_sensor=50_000)
+    store = new_store()
     seconds = 7 * 86_400
     batch = SeriesBatch()
     with store.database.write() as connection:
@@ -182,10 +182,16 @@ def test_a_sensor_is_silent_while_its_pipeline_speaks(new_store):
     store = new_store()
     points = [(1000 * i, (1.0, 1.0)) for i in range(40)]
     series_of(store, points, heard=[t for t, _ in points])
-    other = msgspec.structs.replace(
-        item(90).verdict, stream_key="o", sensor="o", event_time_ms=90_000
-    )
-    store.add([], [other])
+    others = [
+        msgspec.structs.replace(
+            item(90 + k).verdict, stream_key=name, sensor=name, event_time_ms=90_000 + away
+        )
+        for k, (name, away) in enumerate((("o", 0), ("p", 0), ("q", 10**9)))
+    ]
+    store.add([], others[:1])
+    with store.database.read() as connection:
+        assert series.read(connection, 1, ("v", "w"), 0, 100_000).holes[-1].kind == "unknown"
+    store.add([], others[1:])
     with store.database.read() as connection:
         found = series.read(connection, 1, ("v", "w"), 0, 100_000)
     assert found.holes == ((39_000, 90_000, "silent"), (90_000, 100_000, "unknown"))

@@ -114,7 +114,7 @@ def test_what_was_missed_stands_on_the_audit_page_and_in_the_report(
     pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
     from tests.review.console_server import running
 
-    store = wall_store(settle_s=0, gap_s=0, gap_events=0)
+    store = wall_store(settle_s=0, gap_events=0)
     with running(store) as console:
         assert "What was missed" not in console.ask("/audit").text
         drawn = []

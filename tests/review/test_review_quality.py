@@ -450,7 +450,7 @@ def test_the_audit_page_tells_what_is_wrong_with_a_pipeline(wall_store):
         verdict = replace(one.verdict, label=label_, tolerance=16.0, rank=500)
         return replace(one, verdict=verdict)
 
-    store = wall_store(settle_s=0, gap_s=0, gap_events=0)
+    store = wall_store(settle_s=0, gap_events=0)
     items = [accepted(10 * n, Label.NORMAL, f"s{n % 9}") for n in range(120)]
     store.add(items[:3], [one.verdict for one in items])
     with running(store) as console:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import sqlite3
 from pathlib import Path
@@ -14,6 +15,7 @@ from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.encode.labels import decode_label
 from rejex_stream.errors import ConfigError
 from rejex_stream.review.queue import audit
+from rejex_stream.review.queue import episodes as cases
 from rejex_stream.review.queue.claims import Refusal
 from rejex_stream.review.queue.database import Database, filesystem_of
 from rejex_stream.review.queue.decisions import Decision, Target
@@ -82,19 +84,71 @@ def audited(store: ReviewStore) -> list[tuple[str, str, str]]:
     return [(row.actor, row.action, row.subject) for row in reversed(rows)]
 
 
-def test_events_of_one_sensor_close_in_time_or_in_number_are_one_episode(new_store):
-    store = new_store(gap_s=60, gap_events=5)
-    store.add([item(i) for i in (0, 1, 2, 61)])
+def test_events_of_one_sensor_that_are_close_are_one_case(new_store):
+    store = new_store(gap_events=5)
+    store.add([item(i) for i in (0, 1, 2, 8)])
     store.add([item(500), item(504, t_s=9_000), item(600, t_s=9_500)])
     store.add([item(700, sensor="T08/vib", t_s=9_501)])
-    assert [t.n_events for t in episodes(store)] == [4, 2, 1, 1]
+    assert sorted(t.n_events for t in episodes(store)) == [1, 1, 1, 2, 3]
 
 
-def test_an_episode_that_is_full_is_continued_by_another(new_store):
-    store = new_store(max_events=10)
+def seen(offset, scores, labels):
+    """An item whose context has these scores and labels, one event a second."""
+    context = tuple(
+        ContextPoint(1000 * (offset - len(scores) + k), (0.0,), score, label)
+        for k, (score, label) in enumerate(zip(scores, labels, strict=True))
+    )
+    return msgspec.structs.replace(item(offset), context=context)
+
+
+def test_what_remembers_itself_is_one_case_and_noise_is_not(new_store):
+    store = new_store()
+    slow = [math.sin(t / 12) for t in range(32)]
+    noise = [(-1.0) ** t for t in range(32)]
+    normal = [Label.NORMAL] * 32
+    store.add([seen(100, slow, normal), seen(115, slow, normal)])
+    assert [t.n_events for t in episodes(store)] == [2]
+    other = new_store("noise.db")
+    other.add([seen(100, noise, normal), seen(115, noise, normal)])
+    assert [t.n_events for t in episodes(other)] == [1, 1]
+
+
+def test_anomalies_between_two_rejected_events_join_them(new_store):
+    noise, calm = [(-1.0) ** t for t in range(30)], [Label.NORMAL] * 30
+    store = new_store()
+    store.add([seen(100, noise, calm)])
+    clear = [Label.ANOMALY if k in range(4, 26) else Label.NORMAL for k in range(30)]
+    store.add([seen(130, noise, clear)])
+    assert [t.n_events for t in episodes(store)] == [2]
+    broken = [Label.ANOMALY if k in range(4, 16) else Label.NORMAL for k in range(30)]
+    store.add([seen(160, noise, broken)])
+    assert sorted(t.n_events for t in episodes(store)) == [1, 2]
+
+
+def test_a_store_made_anew_has_the_same_cases_whatever_else_it_knows(new_store, farm):
+    lines = [encode_review(one) for one in farm.items]
+    store, again = new_store(), new_store("again.db")
+    store.take("verdicts", [encode_verdict(one) for one in farm.verdicts])
+    for start in range(0, len(lines), 7):
+        store.take("review", lines[start : start + 7])
+    again.take("review", lines)
+    query = "SELECT episode_id, n_events, worth, start_ms, end_ms FROM episode ORDER BY 1"
+    found = []
+    for one in (store, again):
+        with one.database.read() as connection:
+            found.append([tuple(row) for row in connection.execute(query)])
+    assert found[0] == found[1]
+    assert len(found[0]) < len(lines)
+
+
+def test_a_case_that_is_full_is_continued_by_another(new_store, monkeypatch):
+    monkeypatch.setattr(cases, "MOST_EVENTS", 10)
+    store = new_store()
     store.add([item(i) for i in range(25)])
     assert sorted(t.n_events for t in episodes(store)) == [5, 10, 10]
-    store = new_store("long.db", max_duration_hours=9 / 3600)
+    monkeypatch.undo()
+    monkeypatch.setattr(cases, "LONGEST_MS", 9_000)
+    store = new_store("long.db")
     store.add([item(i) for i in range(25)])
     assert sorted(t.n_events for t in episodes(store)) == [5, 10, 10]
 
@@ -564,7 +618,7 @@ def test_structs_of_the_label_contract_are_frozen():
 
 
 def test_the_list_is_searched_by_date_note_and_tag_and_by_what_is_not(new_store):
-    store = new_store(settle_s=0, gap_s=0, gap_events=0, blind="second", double_review_ratio=0.0)
+    store = new_store(settle_s=0, gap_events=0, blind="second", double_review_ratio=0.0)
     day = 86_400
     store.add([item(1, t_s=1), item(2, t_s=day + 1), item(3, t_s=2 * day, sensor="T08/vib")])
     store.add([item(4, t_s=day - 1, why="audit")])

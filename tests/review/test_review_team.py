@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from itertools import groupby
 
 import msgspec
@@ -12,19 +11,14 @@ import pytest
 pytest.importorskip("starlette", reason="the extra `review` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
-from rejex_stream.operate.alert_channels import Webhook
 from rejex_stream.review.console.auth import Access
-from rejex_stream.review.console.background import Background
+from rejex_stream.review.queue import sharing
 from rejex_stream.review.queue.claims import Refusal
 from rejex_stream.review.queue.detail import episode_detail
 from rejex_stream.review.queue.listing import SORTS, QueueFilter, Viewer
-from rejex_stream.review.team import sharing
-from rejex_stream.review.team.notices import Notices
-from tests.operate.alerting import Receiver
 from tests.review.console_server import running
 from tests.review.desk import counts, cursor, sees, violations
 from tests.review.test_review_store import ADA, BOB, EVE, LOOKER, audited, episodes, item, label
-from tests.waiting import until
 
 HOUR_MS = 3_600_000
 
@@ -165,7 +159,7 @@ def test_a_comment_is_there_once_for_everybody_and_cannot_be_changed(two):
 
 
 def test_a_blind_reviewer_reads_no_comment_and_no_verdict_of_the_same_sensor(new_store):
-    store = new_store(settle_s=0, double_review_ratio=1.0, gap_s=0, gap_events=0)
+    store = new_store(settle_s=0, double_review_ratio=1.0, gap_events=0)
     store.add([item(0), item(9000)])
     first, other = episodes(store)
     for viewer, request in ((ADA, "r1"), (BOB, "r2")):
@@ -205,111 +199,14 @@ def test_what_is_shared_goes_over_the_console_and_is_refused_in_sentences(wall_s
         assert (said["by"], said["text"]) == ("ada", "<b>off</b>")
         page = console.ask(f"/episode/{target.episode_id}").text
         assert "&lt;b&gt;off&lt;/b&gt;" in page
-        view = {"name": "mine & old", "tab": "all", "q": "for:ada", "sort": "worth", "group": True}
-        saved = console.ask("/api/views", view).json["address"]
-        assert saved == "/queue?tab=all&q=for%3Aada&sort=worth&group=1"
-        assert "mine &amp; old" in console.ask("/queue").text
-        assert console.ask(saved).status == 200
-        console.ask("/api/views/forget", {"name": "mine & old"})
-        assert "mine &amp; old" not in console.ask("/queue").text
         assert console.ask("/api/assign", {"episodes": [], "to": ""}).status == 422
-        assert console.ask("/api/views", {"name": ""}).status == 422
-
-
-def test_saved_filters_are_ones_own_and_bounded(new_store):
-    store = new_store()
-    with store.database.write() as connection:
-        for n in range(30):
-            sharing.save_view(connection, "ada", sharing.SavedView(f"v{n}", "tab=all"))
-        sharing.save_view(connection, "ada", sharing.SavedView("v3", "tab=done"))
-        with pytest.raises(Refusal, match="remove one first"):
-            sharing.save_view(connection, "ada", sharing.SavedView("v30", "tab=all"))
-        assert sharing.saved_views(connection, "bob") == []
-        assert dict(sharing.saved_views(connection, "ada"))["v3"] == "tab=done"
 
 
 # ----------------------------------------------------------------------------------- notices
-def told(store, *, url=None):
-    events = []
-    Notices(store, events.append, console_url=url, name="farm").round()
-    return [json.loads(event.body) for event in events]
-
-
-def test_an_sla_about_to_break_is_told_once_and_not_for_what_is_decided(new_store, clock):
-    store = new_store(settle_s=0, sla_hours=4, gap_s=0, gap_events=0)
-    store.add([item(0), item(5000)])
-    assert told(store) == []
-    clock.pass_ms(2 * HOUR_MS)
-    store.add([item(9000)])
-    clock.pass_ms(HOUR_MS)
-    first, *_ = episodes(store)
-    label(store, ADA, [first])
-    (event,) = told(store, url="https://desk.example/")
-    assert event["type"] == "io.github.rejex-stream.review-sla.v1"
-    assert event["data"]["count"] == 1
-    assert (
-        event["data"]["message"] == "1 episode waited for 75% of the 4 h after which they are late."
-    )
-    assert event["data"]["link"] == "https://desk.example/queue?sort=oldest"
-    assert told(store) == []
-    clock.pass_ms(2 * HOUR_MS)
-    assert [event["data"]["count"] for event in told(store)] == [1]
-
-
-def test_a_full_queue_is_told_when_it_fills_and_again_only_after_it_was_emptier(new_store, clock):
-    store = new_store(settle_s=0, full_at=10, gap_s=0, gap_events=0, sla_hours=1000)
-    store.add([item(5000 * n) for n in range(9)])
-    assert told(store) == []
-    store.add([item(5000 * n) for n in range(9, 12)])
-    (event,) = told(store)
-    assert event["data"]["message"] == "12 episodes wait; the queue is full at 10."
-    label(store, ADA, episodes(store)[:3], request="a")
-    assert told(store) == [], "nine are nearly as many"
-    label(store, ADA, episodes(store)[:1], request="b")
-    assert told(store) == []
-    clock.pass_ms(1000)
-    store.add([item(5000 * n) for n in range(20, 25)])
-    assert len(told(store)) == 1
-
-
-def test_claims_and_assignments_are_told_to_who_asks_for_them(new_store):
-    store = new_store(settle_s=0, notify=("claim",), reviewers=("bob",))
-    store.add([item(0)])
-    (target,) = episodes(store)
-    store.claim(target.episode_id, ADA)
-    assign(store, [target], "bob")
-    assert [event["data"]["message"] for event in told(store)] == [
-        f"ada claimed {target.episode_id} of T07/vib.",
-        f"ada gave {target.episode_id} of T07/vib to bob.",
-    ]
-    assert told(store) == []
-    quiet = new_store("quiet.db", settle_s=0)
-    quiet.add([item(0)])
-    quiet.claim(episodes(quiet)[0].episode_id, ADA)
-    assert told(quiet) == [], "most do not want to hear of every claim"
-
-
-def test_the_consoles_background_tells_the_webhook_signed(new_store, clock):
-    store = new_store(settle_s=0, full_at=1)
-    with closing(Receiver()) as receiver:
-        webhook = Webhook(receiver.url, secret=b"key")
-        background = Background(store, notices=Notices(store, webhook.tell, name="farm"))
-        background.start()
-        try:
-            store.add([item(0)])
-            until(lambda: receiver.got)
-        finally:
-            background.stop()
-            webhook.close()
-    headers, body = receiver.got[0]
-    assert headers["X-Rejex-Signature"].startswith("sha256=")
-    assert json.loads(body)["source"] == "/rejex-stream/farm"
-
-
 # --------------------------------------------------------------------------------- in a browser
 @contextmanager
 def team(wall_store, desk):
-    store = wall_store(settle_s=0, reviewers=("ada", "bob"), gap_s=0, gap_events=0)
+    store = wall_store(settle_s=0, reviewers=("ada", "bob"), gap_events=0)
     store.add([severe(1000 * n, f"T0{n % 3}/vib", float(n)) for n in range(9)])
     with running(store, access=Access(local=Viewer("ada"))) as console, desk(console) as place:
         yield console, place
@@ -341,27 +238,6 @@ def test_groups_are_worked_by_keyboard_and_selected_as_one(wall_store, desk, axe
 
 
 @pytest.mark.browser
-def test_a_filter_is_saved_found_again_and_removed_by_keyboard(wall_store, desk, axe):
-    with team(wall_store, desk) as (console, place):
-        page = place.open("/queue?q=T01&sort=worth")
-        page.keyboard.press("v")
-        page.keyboard.type("gearbox")
-        page.keyboard.press("Enter")
-        sees(page, "Saved as gearbox.")
-        assert violations(page, axe) == []
-        page.goto(console.base + "/queue")
-        page.keyboard.press("v")
-        page.keyboard.press("Enter")
-        page.wait_for_url("**q=T01*")
-        counts(page, "#rows tr", 3)
-        page.keyboard.press("v")
-        page.keyboard.press("Tab")
-        page.keyboard.press("Enter")
-        counts(page, "#saved-views li", 0)
-        sees(page, "No filter is saved yet", "#saved")
-
-
-@pytest.mark.browser
 def test_an_episode_is_given_away_and_talked_about_on_a_phone_too(wall_store, desk, axe):
     with team(wall_store, desk) as (console, place):
         first = episodes(console.store)[0].episode_id
@@ -379,18 +255,3 @@ def test_an_episode_is_given_away_and_talked_about_on_a_phone_too(wall_store, de
         sees(page, "for bob", "#rows")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert violations(page, axe) == []
-
-
-def test_a_store_of_the_version_before_is_brought_up_to_date(new_store):
-    store = new_store("old.db", settle_s=0)
-    store.add([item(0)])
-    with store.database.write() as connection:
-        connection.execute("DROP TABLE saved_view")
-        connection.execute("ALTER TABLE episode DROP COLUMN assigned")
-        connection.execute("PRAGMA user_version = 3")
-    store.close()
-    again = new_store("old.db", settle_s=0, reviewers=("bob",))
-    assign(again, episodes(again), "bob")
-    assert len(episodes(again, BOB, "mine")) == 1
-    with again.database.read() as connection:
-        assert sharing.saved_views(connection, "ada") == []

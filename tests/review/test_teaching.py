@@ -39,7 +39,6 @@ patience_events = 5000
 [review]
 reviewers = ["ada"]
 settle_s = 0
-gap_s = 0
 gap_events = 0
 """
 KEY = "a secret of thirty-two characters"
@@ -160,7 +159,7 @@ def desk(folder, clock=None, **settings):
     with closing(ReviewStore(folder / "review.db", section)) as store:
         store.now_ms = clock or store.now_ms
         fed = feeding(store, configs=[config])
-        background = Background(store, fed.inflows, fed.sink, tells=fed.tells, learns=fed.learns)
+        background = Background(store, fed.feeds, fed.sink, tells=fed.tells, learns=fed.learns)
         try:
             yield store, background
             assert background.problems == {}

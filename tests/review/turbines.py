@@ -110,7 +110,7 @@ def simulate(
             )
             out: list[Verdict | None] = [None]
             epoch = 0 if i < events * 0.75 else 1
-            judge.judge([reading], [0], i - window, [float(scores[i])], epoch, out)
+            judge.judge([reading], [0], [float(scores[i])], out, seq=i - window, epoch=epoch)
             judge.window.push(float(scores[i])) if False else None
             verdict = out[0]
             assert verdict is not None

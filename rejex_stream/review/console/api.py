@@ -18,8 +18,9 @@ from rejex_stream.encode.labels import HumanVerdict
 from rejex_stream.errors import RejexError
 from rejex_stream.review.console import metrics
 from rejex_stream.review.console.console import Console, console_of, filter_of, off_loop, viewer_of
-from rejex_stream.review.queue import export, series
+from rejex_stream.review.queue import export, series, sharing
 from rejex_stream.review.queue.claims import Done, Refusal, RefusalCode
+from rejex_stream.review.queue.database import position_in
 from rejex_stream.review.queue.decisions import Decision, Target
 from rejex_stream.review.queue.detail import raw_record
 from rejex_stream.review.queue.listing import (
@@ -31,7 +32,6 @@ from rejex_stream.review.queue.listing import (
     summary,
 )
 from rejex_stream.review.queue.series import Series
-from rejex_stream.types import Position
 
 __all__ = ["RAW_SHOWN_BYTES", "Name", "ViewIn", "answer", "json_api", "read_body", "routes"]
 
@@ -101,6 +101,20 @@ class UndoIn(msgspec.Struct):
     """Undo."""
 
     request_id: Name
+
+
+class AssignIn(msgspec.Struct):
+    """Giving episodes to somebody, or with nobody named to everybody."""
+
+    episodes: Annotated[list[Name], Meta(min_length=1, max_length=10_000)]
+    to: Annotated[str, Meta(max_length=200)] = ""
+
+
+class CommentIn(msgspec.Struct):
+    """Something to say about an episode."""
+
+    request_id: Name
+    text: Annotated[str, Meta(max_length=10_000)]
 
 
 def answer(content: object, status: int = 200) -> Response:
@@ -286,7 +300,7 @@ async def post_wider(request: Request) -> Response:
         store = console.store
         with store.database.read() as connection:
             row = connection.execute(
-                "SELECT v.topic, v.partition, v.offset, s.* FROM event v JOIN episode e "
+                "SELECT v.topic, v.partition, v.offset, v.reading, s.* FROM event v JOIN episode e "
                 "USING (episode_id) JOIN sensor s ON s.sensor_id = e.sensor_id "
                 "WHERE e.episode_id = ? ORDER BY v.event_time_ms, v.event_id LIMIT 1",
                 (request.path_params["episode"],),
@@ -297,7 +311,7 @@ async def post_wider(request: Request) -> Response:
         if source is None:
             raise Refusal("nothing", "The console does not know the input of this pipeline.")
         try:
-            position = Position(row["topic"], row["partition"], row["offset"])
+            position = position_in(row)
             found = source.around(position, row["stream_key"], row["sensor"], wanted.step)
         except RejexError as error:
             raise Refusal("nothing", str(error)) from error
@@ -318,6 +332,50 @@ async def post_wider(request: Request) -> Response:
             "to_ms": max(times, default=None),
             "cut": found.cut,
         }
+
+    return answer(await off_loop(work))
+
+
+@json_api
+async def post_assign(request: Request) -> Response:
+    """Say whose episodes are."""
+    console, viewer = console_of(request), viewer_of(request)
+    wanted = await read_body(request, AssignIn)
+
+    def work() -> dict[str, str]:
+        store = console.store
+        with store.database.write() as connection:
+            message = sharing.assign(
+                connection,
+                store.settings,
+                wanted.episodes,
+                viewer,
+                to=wanted.to,
+                now_ms=store.now_ms(),
+            )
+        return {"message": message}
+
+    return answer(await off_loop(work))
+
+
+@json_api
+async def post_comment(request: Request) -> Response:
+    """Say something about an episode."""
+    console, viewer = console_of(request), viewer_of(request)
+    wanted = await read_body(request, CommentIn)
+
+    def work() -> dict[str, Any]:
+        now_ms = console.store.now_ms()
+        with console.store.database.write() as connection:
+            sharing.comment(
+                connection,
+                wanted.request_id,
+                request.path_params["episode"],
+                viewer,
+                text=wanted.text,
+                now_ms=now_ms,
+            )
+        return {"by": viewer.reviewer, "at_ms": now_ms, "text": wanted.text.strip()}
 
     return answer(await off_loop(work))
 
@@ -388,7 +446,7 @@ async def get_metrics(request: Request) -> Response:
     """Return the queue's metrics for Prometheus."""
     console = console_of(request)
     failing = console.background.failing() if console.background else {}
-    text = await off_loop(metrics.exposition, console.store, console.watches, failing)
+    text = await off_loop(metrics.exposition, console.store, failing)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -523,6 +581,8 @@ routes = [
         Route(f"/api/episodes/{{episode}}/{what}", claim_handler(what), methods=["POST"])
         for what in ("claim", "renew", "release")
     ),
+    Route("/api/episodes/{episode}/comment", post_comment, methods=["POST"]),
+    Route("/api/assign", post_assign, methods=["POST"]),
     Route("/api/episodes/{episode}/wider", post_wider, methods=["POST"]),
     Route("/api/summary", get_summary),
     Route("/api/queue/ids", get_ids),

@@ -13,13 +13,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
-from rejex_stream.review.console import api, live, login, overview, pages
+from rejex_stream.review.console import api, audit_page, fleet, login, pages
 from rejex_stream.review.console.console import Console
 from rejex_stream.review.console.login import LoginGuard
 from rejex_stream.review.console.security import FetchGuard, HostGuard, SafeHeaders
 from rejex_stream.review.incidents import screen
 from rejex_stream.review.queue.database import StoreError
-from rejex_stream.review.team import team_api
 
 __all__ = ["make_app"]
 
@@ -41,10 +40,9 @@ def make_app(console: Console, allowed_hosts: Iterable[str] = ()) -> Starlette:
         routes=[
             *pages.routes,
             *api.routes,
-            *live.routes,
-            *overview.routes,
+            *fleet.routes,
+            *audit_page.routes,
             *screen.routes,
-            *team_api.routes,
             *login.routes,
             Mount("/static", StaticFiles(directory=_STATIC)),
         ],

@@ -13,19 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rejex_stream.config.assembly.control_line import ControlLine
-from rejex_stream.config.assembly.watching import open_webhook
 from rejex_stream.config.reviewing import Shown
 from rejex_stream.encode.labels import LabelRecord
 from rejex_stream.errors import ConfigError, RejexError
-from rejex_stream.operate.alert_channels import Webhook
 from rejex_stream.review import teaching
-from rejex_stream.review.console.rates import PipelineWatch
 from rejex_stream.review.context_loader import Wider
 from rejex_stream.review.incidents.answers import Tells
 from rejex_stream.review.queue.feeds import Feed, FileFeed
 from rejex_stream.review.queue.labels import LabelFile, LabelSink, read_labels
 from rejex_stream.review.queue.store import ReviewStore
-from rejex_stream.review.team.notices import Notices
 
 if TYPE_CHECKING:
     from rejex_stream.config import Config
@@ -35,7 +31,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Background",
     "Feeding",
-    "Inflow",
     "feeding",
     "labels_file",
     "published_labels",
@@ -44,18 +39,9 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 _EXPIRE_EVERY_S = 30.0
-_SAVE_EVERY_S = 30.0
-_TELL_EVERY_S = 2.0
+_UPKEEP_EVERY_S = 30.0
 _PUMP_S = 1.0
 """How long one feed may keep the others, and the labels, waiting."""
-
-
-@dataclass(frozen=True, slots=True)
-class Inflow:
-    """One feed, and the monitors that watch its pipeline."""
-
-    feed: Feed
-    watch: PipelineWatch | None = None
 
 
 class Background:
@@ -63,16 +49,14 @@ class Background:
 
     Parameters
     ----------
-    inflows
-        Pumped in turn; verdicts are shown to their monitors too.
+    feeds
+        Pumped in turn.
     sink
         Where labels go; ``None`` keeps them in the store's outbox.
     tells
         Where answers to incidents go, by name of pipeline; others keep them in the store.
     learns
         Those of them that learn from what people say of events.
-    notices
-        Tells those who do not look at the screen.
     pause_s
         Between two rounds that found nothing.
     """
@@ -80,38 +64,32 @@ class Background:
     def __init__(
         self,
         store: ReviewStore,
-        inflows: Sequence[Inflow] = (),
+        feeds: Sequence[Feed] = (),
         sink: LabelSink | None = None,
         *,
         tells: Mapping[str, Tells] | None = None,
         learns: Collection[str] = (),
-        notices: Notices | None = None,
         pause_s: float = 0.5,
     ) -> None:
         self._store = store
-        self._inflows = tuple(inflows)
-        for inflow in self._inflows:
-            # Streams are found under the pipeline whose monitors watch them.
-            if inflow.watch is not None and not inflow.feed.pipeline:
-                inflow.feed.pipeline = inflow.watch.pipeline
+        self._feeds = tuple(feeds)
         self._sink = sink
         self.tells = dict(tells or {})
         self.learns = sorted(self.tells.keys() & set(learns))
-        self._notices = notices
         self._pause_s = pause_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="review-background", daemon=True)
-        self._next_expiry_s = self._next_save_s = self._next_notice_s = 0.0
+        self._next_expiry_s = self._next_upkeep_s = 0.0
         self.problems: dict[str, str] = {}
         self.invalid: dict[str, tuple[int, str]] = {}
 
     def start(self) -> None:
         """Begin, in the background."""
-        self._next_save_s = time.monotonic() + _SAVE_EVERY_S
+        self._next_upkeep_s = time.monotonic() + _UPKEEP_EVERY_S
         self._thread.start()
 
     def stop(self, patience_s: float = 1.0) -> bool:
-        """Finish the round, keep the monitors' state, and let go of feeds and sink.
+        """Finish the round, and let go of feeds and sink.
 
         Says whether that was possible in time: supervisors have little patience. A thread that
         waits for a broker that is away is left behind; every change is one transaction, and labels
@@ -122,41 +100,34 @@ class Background:
             self._thread.join(patience_s)
             if self._thread.is_alive():
                 return False
-        for inflow in self._inflows:
-            inflow.feed.close()
+        for feed in self._feeds:
+            feed.close()
         if self._sink is not None:
             self._sink.close()
         return True
-
-    def _watches(self) -> set[PipelineWatch]:
-        return {inflow.watch for inflow in self._inflows if inflow.watch is not None}
 
     def _run(self) -> None:
         while not self._stop.is_set():
             if not self.round():
                 self._stop.wait(self._pause_s)
-        self._try("monitors", self._save)  # before the labels, which may have to wait for a broker
         self._send()  # what was decided while the last round ran
 
     def round(self) -> bool:
         """Do everything once; says whether anything came in."""
         busy = False
-        for number, inflow in enumerate(self._inflows):
+        for number, feed in enumerate(self._feeds):
             if self._stop.is_set():
                 return busy
-            busy |= self._try(f"feed {number}", partial(self._pump, inflow))
+            busy |= self._try(f"feed {number}", partial(self._pump, feed))
         if not self._stop.is_set():
             busy |= self._send()
         now_s = time.monotonic()
         if now_s >= self._next_expiry_s:
             self._next_expiry_s = now_s + _EXPIRE_EVERY_S
             self._try("expiry", lambda: bool(self._store.expire_due()))
-        if now_s >= self._next_save_s:
-            self._next_save_s = now_s + _SAVE_EVERY_S
-            self._try("monitors", self._save)
-        if self._notices is not None and now_s >= self._next_notice_s:
-            self._next_notice_s = now_s + _TELL_EVERY_S
-            self._try("notices", self._notices.round)
+        if now_s >= self._next_upkeep_s:
+            self._next_upkeep_s = now_s + _UPKEEP_EVERY_S
+            self._try("upkeep", self._forget)
         return busy
 
     def _send(self) -> bool:
@@ -176,17 +147,13 @@ class Background:
     def _tell(self, pipeline: str, line: Tells) -> bool:
         return bool(self._store.tell(pipeline, line))
 
-    def _pump(self, inflow: Inflow) -> bool:
-        watch = inflow.watch
-        tap = watch.observe_lines if watch is not None and inflow.feed.kind == "verdicts" else None
+    def _pump(self, feed: Feed) -> bool:
         until_s = time.monotonic() + _PUMP_S
-        counts = inflow.feed.pump(
-            self._store,
-            tap=tap,
-            stop=lambda: self._stop.is_set() or time.monotonic() > until_s,
+        counts = feed.pump(
+            self._store, stop=lambda: self._stop.is_set() or time.monotonic() > until_s
         )
         if counts.invalid:
-            name = inflow.feed.kind
+            name = feed.kind
             before, _ = self.invalid.get(name, (0, ""))
             self.invalid[name] = (before + counts.invalid, counts.first_invalid)
             _log.warning(
@@ -197,9 +164,7 @@ class Background:
             )
         return bool(counts.items or counts.verdicts or counts.incidents)
 
-    def _save(self) -> bool:
-        for watch in self._watches():
-            watch.save()
+    def _forget(self) -> bool:
         self._store.forget_old_points()
         return False
 
@@ -225,27 +190,25 @@ class Background:
 
     def failing(self) -> dict[str, bool]:
         """Return every part of the work, and whether it fails now."""
-        parts = [f"feed {number}" for number in range(len(self._inflows))]
+        parts = [f"feed {number}" for number in range(len(self._feeds))]
         parts += [f"answers {pipeline}" for pipeline in self.tells]
         parts += [f"teaching {pipeline}" for pipeline in self.learns]
-        parts += ["labels", "expiry", "monitors"] + ["notices"] * (self._notices is not None)
+        parts += ["labels", "expiry", "upkeep"]
         return {name: name in self.problems for name in parts}
 
 
 @dataclass(slots=True)
 class Feeding:
-    """Where a store is fed from, where labels and answers go, who is told, and what is shown."""
+    """Where a store is fed from, where labels and answers go, and what is shown."""
 
-    inflows: list[Inflow] = field(default_factory=list)
-    watches: dict[str, PipelineWatch] = field(default_factory=dict)
+    feeds: list[Feed] = field(default_factory=list)
+    pipelines: list[str] = field(default_factory=list)
     sink: LabelSink | None = None
     tells: dict[str, Tells] = field(default_factory=dict)
     learns: list[str] = field(default_factory=list)
     shown: dict[str, Shown] = field(default_factory=dict)
     inputs: dict[str, Wider] = field(default_factory=dict)
     lacks: list[str] = field(default_factory=list)
-    webhook: Webhook | None = None
-    console_url: str | None = None
     title: str = "review"
 
 
@@ -263,7 +226,7 @@ def feeding(
     Parameters
     ----------
     configs
-        Pipelines: their review and verdict files, or topics, and the settings of their monitors.
+        Pipelines: their review and verdict files, or topics.
     reviews, verdicts
         JSON Lines files besides those.
     labels
@@ -280,19 +243,12 @@ def feeding(
     """
     found = Feeding()
     for config in configs:
-        _add_pipeline(store, found, config, follow=follow)
+        _add_pipeline(found, config, follow=follow)
     if reviews or verdicts:
-        watch = PipelineWatch(store)
-        found.watches[""] = watch
-        found.inflows += [Inflow(FileFeed(path, "verdicts"), watch) for path in verdicts]
-        found.inflows += [Inflow(FileFeed(path, "review")) for path in reviews]
-    if not found.watches:
-        found.watches[""] = PipelineWatch(store)  # a store that was filled before
-    found.title = next((name for name in found.watches if name), "review")
+        found.feeds += [FileFeed(path, "verdicts") for path in verdicts]
+        found.feeds += [FileFeed(path, "review") for path in reviews]
+    found.title = next(iter(found.pipelines), "review")
     if follow:
-        alerts = next((one.alerts for one in configs if one.alerts.webhook_url is not None), None)
-        if alerts is not None:
-            found.webhook, found.console_url = open_webhook(alerts), alerts.console_url
         topics = _labels_topic(configs, labels)
         if topics is not None:
             from rejex_stream.review.queue.feeds import KafkaLabels
@@ -373,12 +329,9 @@ def _places(config: Config) -> FilePlaces:
     return places
 
 
-def _add_pipeline(store: ReviewStore, found: Feeding, config: Config, *, follow: bool) -> None:
-    from rejex_stream.config.assembly import monitor_config
-
+def _add_pipeline(found: Feeding, config: Config, *, follow: bool) -> None:
     name = config.pipeline.name
-    watch = PipelineWatch(store, name, monitor_config(config))
-    found.watches[name] = watch
+    found.pipelines.append(name)
     found.shown[name] = Shown(config.channels, config.sensors)
     with suppress(ConfigError):  # what passes by cannot be read again
         found.inputs[name] = Wider(config)
@@ -404,11 +357,7 @@ def _add_pipeline(store: ReviewStore, found: Feeding, config: Config, *, follow:
         if places.incidents != "-":
             incidents = FileFeed(Path(places.incidents), "incidents", name)
     # Review items first: a drawn event then has its readings.
-    found.inflows.append(Inflow(review))
-    if verdicts is not None:
-        found.inflows.append(Inflow(verdicts, watch))
-    if incidents is not None:
-        found.inflows.append(Inflow(incidents))
+    found.feeds += [feed for feed in (review, verdicts, incidents) if feed is not None]
     with suppress(ConfigError):  # it hears no commands
         found.tells[name] = ControlLine(config)
     if config.learning.enabled:

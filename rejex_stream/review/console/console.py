@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
@@ -12,10 +10,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from rejex_stream.config.reviewing import Shown
-from rejex_stream.rejection.bounds import DELTA
 from rejex_stream.review.console.auth import Access, Sessions, Throttle
 from rejex_stream.review.console.background import Background
-from rejex_stream.review.console.rates import PipelineWatch
 from rejex_stream.review.context_loader import Wider
 from rejex_stream.review.queue.listing import SORTS, TABS, QueueFilter, Tab, Viewer
 from rejex_stream.review.queue.store import ReviewStore
@@ -32,36 +28,23 @@ class Console:
 
     Attributes
     ----------
-    watches
-        Monitors by name of pipeline.
     shown
         How channels and sensors are shown, by name of pipeline.
     inputs
         Where more readings are found, by name of pipeline.
     lacks
         What cannot be shown, and why: a sentence each.
-    stop
-        Set when the server is told to end: streams end at once.
-    watching
-        Open event streams by session.
-    delta
-        Probability with which the bounds shown may fail.
     title
         Shown in the corner, e.g. the pipeline's name.
     """
 
     store: ReviewStore
     access: Access
-    watches: dict[str, PipelineWatch] = field(default_factory=dict)
     background: Background | None = None
     shown: dict[str, Shown] = field(default_factory=dict)
     inputs: dict[str, Wider] = field(default_factory=dict)
     lacks: Sequence[str] = ()
     title: str = "rejex-stream"
-    delta: float = DELTA
-    tick_s: float = 0.5
-    stop: asyncio.Event = field(default_factory=asyncio.Event)
-    watching: Counter[str] = field(default_factory=Counter)
     sessions: Sessions = field(init=False)
     throttle: Throttle = field(default_factory=Throttle)
 

@@ -1,90 +1,39 @@
-"""All sensors at once: measured rejection rate over expected, bucket by bucket of event time."""
+"""The map of sensors: what each was called, stretch by stretch of event time.
+
+Rates, limits and bounds over time are Grafana's (`rejex-stream dashboard`); here is which sensor to
+look at. Every pipeline ends where its own sensors say the time is, so that one clock that runs
+ahead empties nobody else's row.
+"""
 
 from __future__ import annotations
 
-import math
+import shlex
+import statistics
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from functools import lru_cache
 from sqlite3 import Connection, Row
 from typing import NamedTuple
 
-import msgspec
+from starlette.requests import Request
+from starlette.routing import Route
 
-from rejex_stream.rejection import RejectionBand
-from rejex_stream.rejection.bounds import exact_rate_bound
+from rejex_stream.review.console.console import Console, whole_number
+from rejex_stream.review.console.formatting import CELL_STATES, SENSOR_STATES
+from rejex_stream.review.console.pages import Context, page
+from rejex_stream.review.incidents.incident_store import held_streams
+from rejex_stream.review.queue.listing import QueueFilter, Viewer
 from rejex_stream.review.queue.series import HOUR_MS
 
-__all__ = ["Cell", "FleetRow", "Known", "Stretch", "fleet", "states"]
+__all__ = ["Cell", "FleetRow", "Stretch", "routes", "rows_of", "states", "time_of"]
 
+_BUCKETS = {"24": (HOUR_MS, 24), "168": (7 * HOUR_MS, 24), "720": (30 * HOUR_MS, 24)}
+_PAGE_SENSORS = 60
 _FEWEST = 20
-
-
-class Cell(msgspec.Struct, frozen=True):
-    """One sensor over one bucket.
-
-    Attributes
-    ----------
-    state
-        ``none`` (no event), ``few`` (too few to say, or so many more than planned as chance could
-        make of so few), ``ok``, ``over`` (more than half above R), ``bound`` (above the exact bound
-        of its windows), ``under`` (less than a quarter of R), ``stuck`` (nearly nothing could be
-        ranked, by a model that could). Above means by more than chance: the stream's variance
-        inflation is allowed for.
-    rate
-        Rejected for ambiguity, over events judged by a band; ``None`` without any.
-    """
-
-    t_ms: int
-    state: str
-    events: int
-    rejected: int
-    rate: float | None
-    expected: float | None
-
-
-class FleetRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One sensor."""
-
-    sensor_id: int
-    sensor: str
-    stream_key: str
-    group: str
-    pipeline: str
-    last_ms: int
-    epoch: int | None
-    cells: list[Cell]
-
-    def count(self, state: str) -> int:
-        """Return how many cells are in a state."""
-        return [cell.state for cell in self.cells].count(state)
-
-
-@lru_cache(maxsize=1024)
-def _bound(n: int, r: int, lower: int, upper: int, delta: float) -> float:
-    return exact_rate_bound(RejectionBand(n, r, lower, upper, r / n, 32.0), delta)
-
-
-class Known(NamedTuple):
-    """What monitors and incidents say of streams, by (pipeline, stream key).
-
-    Attributes
-    ----------
-    delta
-        Probability with which the bounds may fail.
-    inflation
-        Of the rate's variance; 1 where it is not known.
-    stuck, held
-        Those with an alarm that they are stuck, and those whose reference stands still.
-    """
-
-    delta: float
-    inflation: Mapping[tuple[str, str], float]
-    stuck: Collection[tuple[str, str]]
-    held: Collection[tuple[str, str]]
+"""Of fewer events nothing is said but whether there was an anomaly."""
 
 
 class Stretch(NamedTuple):
-    """Buckets of event time, from `from_ms` on."""
+    """Buckets of event time, from `from_ms` on, between full hours."""
 
     from_ms: int
     width_ms: int
@@ -96,22 +45,71 @@ class Stretch(NamedTuple):
         return self.from_ms + self.width_ms * self.buckets
 
 
-def fleet(
-    connection: Connection,
-    sensors: Sequence[Row],
-    stretch: Stretch,
-    known: Known,
-) -> list[FleetRow]:
-    """Return the cells of some sensors; O(hours with events), between full hours.
+class Cell(NamedTuple):
+    """One sensor over one bucket; `state` is a key of ``CELL_STATES``."""
 
-    A cell counts the minutes that begin in ``[t_ms, t_ms + width_ms)``: the same bounds as the
-    page behind it.
+    t_ms: int
+    state: str
+    events: int
+    anomalies: int
+    rejected: int
+
+
+class FleetRow(NamedTuple):
+    """One sensor with its cells."""
+
+    sensor: Row
+    cells: list[Cell]
+
+    def count(self, state: str) -> int:
+        """Return how many cells are in a state."""
+        return [cell.state for cell in self.cells].count(state)
+
+
+_SUMS = (
+    "sum(normal + anomaly + rejected) AS events, sum(anomaly) AS anomaly, "
+    "sum(rejected) AS rejected, sum(ambiguous) AS ambiguous, sum(expected) AS expected"
+)
+
+
+def time_of(sensors: Sequence[Row]) -> int:
+    """Return the event time that at least two sensors have reached, or the only one's own.
+
+    Examples
+    --------
+    >>> time_of([{"last_ms": 10}, {"last_ms": 12}, {"last_ms": 10**9}]), time_of([{"last_ms": 7}])
+    (12, 7)
     """
+    newest = sorted((row["last_ms"] for row in sensors), reverse=True)
+    return int(newest[min(1, len(newest) - 1)])
+
+
+def _cell(found: Row | None, t_ms: int) -> Cell:
+    if found is None or not found["events"]:
+        return Cell(t_ms, "none", 0, 0, 0)
+    events, anomalies, rejected = found["events"], found["anomaly"], found["rejected"]
+    unranked = rejected - found["ambiguous"]
+    expected = found["expected"] or 0.0
+    state = "ok"
+    if events >= _FEWEST and unranked > events / 2:
+        state = "stuck"
+    elif anomalies and anomalies >= events / 4:
+        state = "fault"
+    elif anomalies:
+        state = "anomaly"
+    # Three standard deviations of a count that follows the plan: chance alone rarely makes more.
+    elif events >= _FEWEST and found["ambiguous"] > expected + 3 * max(expected, 1.0) ** 0.5:
+        state = "doubt"
+    return Cell(t_ms, state, events, anomalies, rejected)
+
+
+def rows_of(connection: Connection, sensors: Sequence[Row], stretch: Stretch) -> list[FleetRow]:
+    """Return the cells of some sensors; O(hours with events)."""
     marks = ",".join("?" * len(sensors))
-    counted: dict[tuple[int, int], Row] = {
+    counted = {
         (row["sensor_id"], row["bucket"]): row
         for row in connection.execute(
-            f"SELECT sensor_id, (t_ms - ?) / ? AS bucket, {_SUMS} FROM {_table(stretch)} "
+            f"SELECT sensor_id, (t_ms - ?) / ? AS bucket, {_SUMS} FROM hour "
             f"WHERE t_ms >= ? AND t_ms < ? AND sensor_id IN ({marks}) GROUP BY 1, 2",
             (
                 *(stretch.from_ms, stretch.width_ms, stretch.from_ms, stretch.to_ms),
@@ -121,21 +119,9 @@ def fleet(
     }
     return [
         FleetRow(
-            sensor_id=row["sensor_id"],
-            sensor=row["sensor"],
-            stream_key=row["stream_key"],
-            group=row["grp"],
-            pipeline=row["pipeline"],
-            last_ms=row["last_ms"],
-            epoch=row["epoch"],
-            cells=[
-                _cell(
-                    counted.get((row["sensor_id"], i)),
-                    stretch.from_ms + i * stretch.width_ms,
-                    row,
-                    known.delta,
-                    known.inflation.get((row["pipeline"], row["stream_key"]), 1.0),
-                )
+            row,
+            [
+                _cell(counted.get((row["sensor_id"], i)), stretch.from_ms + i * stretch.width_ms)
                 for i in range(stretch.buckets)
             ],
         )
@@ -147,73 +133,108 @@ def states(
     connection: Connection,
     sensors: Sequence[Row],
     stretch: Stretch,
-    known: Known,
+    held: Collection[tuple[str, str]],
 ) -> dict[int, str]:
     """Return in which state each sensor is over a whole stretch, by its id, in one grouped query.
 
-    ``silent`` (it was heard of, and has been quiet for two buckets and for five times as long as it
-    usually is), ``stuck``, ``held``, or else as a cell's.
+    A key of ``SENSOR_STATES``: ``held`` (an incident holds its reference), ``ahead`` (its clock is
+    more than a day ahead of the second newest and ten times as far as is usual), ``silent`` (quiet
+    for two buckets and for five times as long as it usually is), or else as a cell's.
     """
     counted = {
         row["sensor_id"]: row
         for row in connection.execute(
-            f"SELECT sensor_id, {_SUMS} FROM {_table(stretch)} "
-            "WHERE t_ms >= ? AND t_ms < ? GROUP BY 1",
+            f"SELECT sensor_id, {_SUMS} FROM hour WHERE t_ms >= ? AND t_ms < ? GROUP BY 1",
             (stretch.from_ms, stretch.to_ms),
         )
     }
-    newest = max((row["last_ms"] for row in sensors), default=0)
+    now = time_of(sensors)
+    usual_lag = statistics.median(abs(now - row["last_ms"]) for row in sensors)
     found = {}
     for row in sensors:
-        key, own = (row["pipeline"], row["stream_key"]), counted.get(row["sensor_id"])
+        own = counted.get(row["sensor_id"])
         events = own["events"] if own is not None else 0
         usual = stretch.width_ms * stretch.buckets / events if events else 0.0
-        cell = _cell(own, stretch.from_ms, row, known.delta, known.inflation.get(key, 1.0))
-        if newest - row["last_ms"] > max(2 * stretch.width_ms, 5 * usual):
+        if row["last_ms"] - now > max(24 * HOUR_MS, 10 * usual_lag):
+            state = "ahead"
+        elif (row["pipeline"], row["stream_key"]) in held:
+            state = "held"
+        elif now - row["last_ms"] > max(2 * stretch.width_ms, 5 * usual):
             state = "silent"
-        elif key in known.stuck or cell.state == "stuck":
-            state = "stuck"
         else:
-            state = "held" if key in known.held else cell.state
+            state = _cell(own, stretch.from_ms).state
         found[row["sensor_id"]] = state
     return found
 
 
-_SUMS = (
-    "sum(normal + anomaly + rejected) AS events, sum(rejected) AS rejected, "
-    "sum(banded) AS banded, sum(ambiguous) AS ambiguous, sum(expected) AS expected"
-)
+def _by_pipeline(sensors: Sequence[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in sensors:
+        found.setdefault(row["pipeline"], []).append(row)
+    return found
 
 
-def _table(stretch: Stretch) -> str:
-    return "minute" if stretch.from_ms % HOUR_MS or stretch.width_ms % HOUR_MS else "hour"
+def _groups(
+    rows: Sequence[FleetRow], waiting: Mapping[tuple[str, str], int]
+) -> list[tuple[str, list[FleetRow], str, int]]:
+    """Return (group, its sensors, address of its queue, cases there)."""
+    groups: dict[str, list[FleetRow]] = {}
+    for row in rows:
+        groups.setdefault(row.sensor["grp"], []).append(row)
+    return [
+        (
+            group,
+            sensors,
+            QueueFilter(words=shlex.quote(f"group:{group}")).address(),
+            waiting["group", group],
+        )
+        for group, sensors in groups.items()
+    ]
 
 
-def _cell(found: Row | None, t_ms: int, sensor: Row, delta: float, inflation: float) -> Cell:
-    if found is None or not found["events"]:
-        return Cell(t_ms, "none", 0, 0, None, None)
-    events, banded = found["events"], found["banded"]
-    unranked = found["rejected"] - found["ambiguous"]
-    if sensor["band_lower"] is not None and events >= _FEWEST and unranked > events / 2:
-        return Cell(t_ms, "stuck", events, found["rejected"], None, None)
-    if not banded:
-        return Cell(t_ms, "few", events, found["rejected"], None, None)
-    rate, expected = found["ambiguous"] / banded, found["expected"] / banded
-    effective = banded / inflation
-    low = rate - 2.58 * math.sqrt(rate * (1 - rate) / effective)
-    state = "ok"
-    if banded < _FEWEST:
-        state = "few"
-    elif sensor["band_lower"] is not None and low > _bound(
-        sensor["window_len"],
-        sensor["n_anomalies"],
-        sensor["band_lower"],
-        sensor["band_upper"],
-        delta,
-    ):
-        state = "bound"
-    elif rate > 1.5 * expected:
-        state = "over" if low > expected else "few"  # not as planned, and maybe chance
-    elif rate < expected / 4 and effective * expected > 8:
-        state = "under"
-    return Cell(t_ms, state, events, found["rejected"], rate, expected)
+def _fleet(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
+    hours, state = (request.query_params.get(name, "") for name in ("hours", "state"))
+    hours = hours if hours in _BUCKETS else "24"
+    width, buckets = _BUCKETS[hours]
+    first = whole_number(request.query_params.get("from", ""))
+    sensors = connection.execute(
+        "SELECT * FROM sensor WHERE last_ms IS NOT NULL ORDER BY pipeline, grp, sensor"
+    ).fetchall()
+    held = held_streams(connection)
+    stretches, state_of = dict[str, Stretch](), dict[int, str]()
+    for name, own in _by_pipeline(sensors).items():
+        last = time_of(own)
+        begin = last - last % width - (buckets - 1) * width
+        stretches[name] = Stretch(begin, width, buckets)
+        state_of |= states(connection, own, stretches[name], held.keys())
+    chosen = [row for row in sensors if state in ("", state_of[row["sensor_id"]])]
+    shown = _by_pipeline(chosen[first : first + _PAGE_SENSORS])
+    counts = Counter(state_of.values())
+    waiting = QueueFilter().waiting(connection, viewer, console.store.now_ms())
+    return {
+        "hours": hours,
+        "bucket_ms": width,
+        "sensors": len(sensors),
+        "chosen": len(chosen),
+        "state": state,
+        "first": first,
+        "width": _PAGE_SENSORS,
+        "states": [
+            (one, words, counts[one]) for one, words in SENSOR_STATES.items() if counts[one]
+        ],
+        "state_of": state_of,
+        "state_words": SENSOR_STATES,
+        "cell_states": CELL_STATES,
+        "panels": [
+            {
+                "name": name,
+                "time_ms": time_of(_by_pipeline(sensors)[name]),
+                "axis": [stretches[name].from_ms + i * width for i in range(buckets)],
+                "groups": _groups(rows_of(connection, own, stretches[name]), waiting),
+            }
+            for name, own in shown.items()
+        ],
+    }
+
+
+routes = [Route("/fleet", page("fleet.html", _fleet))]

@@ -10,24 +10,19 @@ from functools import lru_cache
 
 from markupsafe import Markup, escape
 
-from rejex_stream.review.console.fleet import FleetRow
-from rejex_stream.types import of_mode, spoken
-
 __all__ = [
     "CELL_STATES",
     "FILTERS",
-    "FLEET_STATES",
+    "SENSOR_STATES",
     "age",
     "clock",
     "day",
     "exact",
-    "fleet_cells",
     "number",
     "percent",
     "seen",
     "span",
     "spark_svg",
-    "trace_svg",
 ]
 
 _WIDTH, _HEIGHT, _PAD = 132, 30, 3
@@ -204,88 +199,34 @@ def spark_svg(  # noqa: PLR0917
     return Markup("".join(parts))
 
 
-def trace_svg(points: Sequence[tuple[int, float]], planned: float | None) -> Markup:
-    """Return a rate over time as SVG, with the planned rate as a dotted line."""
-    if len(points) < 2:
-        return Markup("")
-    low, high = points[0][0], points[-1][0]
-    top = max([value for _, value in points] + [1.6 * (planned or 0.0), 1e-9])
-
-    def y(value: float) -> float:
-        return _HEIGHT - _PAD - value / top * (_HEIGHT - 2 * _PAD)
-
-    line = " ".join(
-        f"{_PAD + (t - low) / (high - low or 1) * (_WIDTH - 2 * _PAD):.1f},{y(value):.1f}"
-        for t, value in points
-    )
-    plan = (
-        f'<line class="trace-plan" x1="{_PAD}" x2="{_WIDTH - _PAD}" y1="{y(planned):.1f}" '
-        f'y2="{y(planned):.1f}"/>'
-        if planned
-        else ""
-    )
-    return Markup(
-        f'<svg class="trace" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
-        f'height="{_HEIGHT}" aria-hidden="true" focusable="false">{plan}'
-        f'<polyline class="trace-line" points="{line}"/></svg>'
-    )
-
-
 CELL_STATES = {
     "ok": ("o", "as planned"),
-    "over": ("+", "more than 1.5 × planned"),
-    "bound": ("#", "above the exact bound"),
-    "under": ("−", "under ¼ of planned"),
+    "doubt": ("?", "more doubtful events than planned"),
+    "anomaly": ("+", "some anomalies"),
+    "fault": ("#", "a quarter or more are anomalies"),
     "stuck": ("!", "stuck, or nothing to be ranked"),
-    "few": ("?", "cannot say"),
     "none": ("×", "no data"),
 }
-
-
-FLEET_STATES = {
+SENSOR_STATES = {
+    "held": "has an open incident",
+    "fault": "a quarter or more are anomalies",
     "stuck": "stuck, or nothing to be ranked",
     "silent": "silent",
-    "held": "held",
-    "bound": "above the exact bound",
-    "over": "above plan",
-    "under": "under ¼ of planned",
-    "few": "cannot say",
+    "ahead": "its clock runs ahead",
+    "anomaly": "some anomalies",
+    "doubt": "more doubtful events than planned",
     "none": "no data",
     "ok": "as planned",
 }
 """Of a sensor over all that is shown, the most urgent first."""
 
 
-def fleet_cells(row: FleetRow, width_ms: int) -> Markup:
-    """Return a sensor's cells, each a link to its numbers; nothing but numbers goes in."""
-    parts = []
-    for cell in row.cells:
-        sign, words = CELL_STATES[cell.state]
-        if cell.state == "none":
-            parts.append(
-                f'<span class="cell cell-none" title="{day(cell.t_ms)}: no data">{sign}</span>'
-            )
-            continue
-        parts.append(
-            f'<a class="cell cell-{cell.state}" tabindex="-1" href="/fleet/{row.sensor_id}'
-            f'?from={cell.t_ms}&amp;to={cell.t_ms + width_ms}" title="{day(cell.t_ms)}: '
-            f"{percent(cell.rate)} of {number(cell.events)} events, planned "
-            f'{percent(cell.expected)}; {words}" data-rate="'
-            f'{"" if cell.rate is None else cell.rate}" data-events="{cell.events}">{sign}</a>'
-        )
-    return Markup("".join(parts))
-
-
 FILTERS = {
     "age": age,
-    "cells": fleet_cells,
     "clock": clock,
     "day": day,
     "exact": exact,
     "number": number,
     "percent": percent,
-    "plain": lambda key: of_mode(key)[0],
     "span": span,
-    "spoken": lambda key: spoken(*of_mode(key)),
-    "trace": trace_svg,
 }

@@ -1,4 +1,4 @@
-"""The queue and the monitors as Prometheus metrics, read from the store when they are asked for."""
+"""The queue as Prometheus metrics, read from the store when they are asked for."""
 
 from __future__ import annotations
 
@@ -16,31 +16,11 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from rejex_stream.review.certificate import certificates
-from rejex_stream.review.console.rates import PipelineWatch, figures
 from rejex_stream.review.queue import report
 from rejex_stream.review.queue.store import ReviewStore
 
 __all__ = ["exposition"]
 
-# The pipeline exports these as rejex_…; under names of their own no alert fires twice.
-_RATES = (
-    ("rejection_rate_ratio", "Rolling rejection rate.", "rate"),
-    ("rejection_rate_lower_ratio", "Its lower limit.", "lower"),
-    ("rejection_rate_upper_ratio", "Its upper limit.", "upper"),
-    ("rejection_rate_estimate_ratio", "Expected rejection rate.", "expected"),
-    (
-        "rejection_rate_bound_ratio",
-        "Exact bound of a frozen window's rate.",
-        "frozen_bound",
-    ),
-    ("rejection_rate_paper_bound_ratio", "The paper's bound on it.", "paper_bound"),
-    ("rejection_window_events", "Events in the rolling window.", "events"),
-    (
-        "rejection_window_effective_events",
-        "Independent events these are worth.",
-        "effective_events",
-    ),
-)
 # From a minute, as an alarm is answered, to a week, when a queue is given up.
 _TURNAROUND_S = (60, 300, 900, 3600, 14_400, 43_200, 86_400, 259_200, 604_800)
 
@@ -55,10 +35,9 @@ class _StoreCollector(Collector):
     def __init__(
         self,
         store: ReviewStore,
-        watches: Mapping[str, PipelineWatch],
         failing: Mapping[str, bool],
     ) -> None:
-        self._store, self._watches, self._failing = store, watches, failing
+        self._store, self._failing = store, failing
 
     def collect(self) -> Iterator[Metric]:
         now = self._store.now_ms()
@@ -100,18 +79,6 @@ class _StoreCollector(Collector):
         for verdict, source, count in labels:
             counter.add_metric([verdict, source], count)
         yield counter
-        known = {name: watch.status() for name, watch in self._watches.items()}
-        told = {
-            name: figures(status) | {"events": status.rolling_events}
-            for name, status in known.items()
-            if status is not None
-        }
-        for name, says, figure in _RATES:
-            gauge = GaugeMetricFamily(f"rejex_review_{name}", says, labels=["pipeline"])
-            for pipeline, values in told.items():
-                if values[figure] is not None:
-                    gauge.add_metric([pipeline], values[figure])
-            yield gauge
 
 
 def _waiting(connection: Connection) -> GaugeMetricFamily:
@@ -152,7 +119,7 @@ def _missed(store: ReviewStore) -> Iterator[GaugeMetricFamily]:
 def _failing(parts: Mapping[str, bool]) -> GaugeMetricFamily:
     gauge = GaugeMetricFamily(
         "rejex_review_failing",
-        "1 while a part of the background work fails: a feed, labels, expiry, monitors.",
+        "1 while a part of the background work fails: a feed, labels, expiry, upkeep.",
         labels=["part"],
     )
     for part, fails in parts.items():
@@ -182,10 +149,9 @@ def _turnaround(connection: Connection) -> HistogramMetricFamily:
 
 def exposition(
     store: ReviewStore,
-    watches: Mapping[str, PipelineWatch],
     failing: Mapping[str, bool] | None = None,
 ) -> bytes:
     """Return all metrics in Prometheus' text format; `failing` as of the background's parts."""
     registry = CollectorRegistry()
-    registry.register(_StoreCollector(store, watches, failing or {}))
+    registry.register(_StoreCollector(store, failing or {}))
     return generate_latest(registry)

@@ -25,9 +25,10 @@ from rejex_stream.review.console.console import (
     viewer_of,
     whole_number,
 )
-from rejex_stream.review.console.formatting import CELL_STATES, FILTERS, seen, spark_svg
+from rejex_stream.review.console.formatting import FILTERS, seen, spark_svg
 from rejex_stream.review.incidents.incident_store import held_streams
 from rejex_stream.review.patterns import known_pattern
+from rejex_stream.review.queue import sharing
 from rejex_stream.review.queue.claims import Refusal
 from rejex_stream.review.queue.detail import episode_detail
 from rejex_stream.review.queue.listing import (
@@ -40,7 +41,6 @@ from rejex_stream.review.queue.listing import (
     row_spark,
     summary,
 )
-from rejex_stream.review.team import sharing
 
 __all__ = ["KEYS", "TAGS", "environment", "page", "render", "routes"]
 
@@ -71,7 +71,6 @@ KEYS: dict[str, tuple[tuple[str, ...], str]] = {
     "note": (("i",), "Go to the note"),
     "refresh": (("r",), "Show what is new"),
     "group": (("g",), "Group the list by incident and sensor, or no longer"),
-    "saved": (("v",), "Saved filters"),
     "wider": (("w",), "Plot: read more of the input around the episode"),
     "pan_left": (("h", "ArrowLeft"), "Plot: earlier"),
     "pan_right": (("l", "ArrowRight"), "Plot: later"),
@@ -101,7 +100,6 @@ def environment() -> jinja2.Environment:
         verdict_choices=_VERDICTS,
         tag_choices=TAGS,
         sorts=tuple(SORTS),
-        cell_states=CELL_STATES,
         keys={action: keys for action, (keys, _) in KEYS.items()},
         key_labels={action: label for action, (_, label) in KEYS.items()},
     )
@@ -220,7 +218,6 @@ def _queue(console: Console, connection: Connection, viewer: Viewer, request: Re
             for tab, label, address in _tabs(view, found.since_ms)
         ],
         "any_episode": any_episode,
-        "saved": sharing.saved_views(connection, viewer.reviewer),
     }
 
 

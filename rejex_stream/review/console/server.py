@@ -15,14 +15,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rejex_stream.config.reviewing import check_bind, is_loopback
 from rejex_stream.errors import ConnectorError
-from rejex_stream.rejection.bounds import DELTA
 from rejex_stream.review.console.app import make_app
 from rejex_stream.review.console.auth import Access
 from rejex_stream.review.console.background import Background, Feeding
 from rejex_stream.review.console.console import Console
 from rejex_stream.review.queue.listing import Viewer
 from rejex_stream.review.queue.store import ReviewStore
-from rejex_stream.review.team.notices import Notices
 
 __all__ = ["ConsoleServer", "listen", "serve", "warn_of_plain_http"]
 
@@ -104,21 +102,16 @@ class _Impatient(H11Protocol):
 
 
 class ConsoleServer(uvicorn.Server):
-    """A server that ends its event streams when a signal comes.
-
-    Left alone, uvicorn waits for open streams for ever; a viewer's tab would hold the process.
-    """
+    """A server whose end waits for no slow caller, and that says when it is ready."""
 
     def __init__(
         self,
         app: Starlette,
-        console: Console,
         *,
         on_ready: Callable[[], None] | None = None,
         certificate: tuple[str, str] | None = None,
         patience_s: float = _Impatient.patience_s,
     ) -> None:
-        self._console = console
         self._on_ready = on_ready
         super().__init__(
             uvicorn.Config(
@@ -139,34 +132,22 @@ class ConsoleServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then say so."""
-        self._console.stop = asyncio.Event()
         await super().startup(sockets)
         if self._on_ready is not None and not self.should_exit:
             self._on_ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End the streams first, then everything; a second Ctrl-C waits for no connection.
+        """End; a second Ctrl-C waits for no connection.
 
         uvicorn's own would raise the signal again once it is done. A SIGTERM then ends the process
         before the labels decided last have left, and before the store is closed.
         """
-        self._console.stop.set()
         self.force_exit |= self.should_exit and sig == signal.SIGINT
         self.should_exit = True
 
     def end(self) -> None:
         """End as a signal would; for tests, from another thread."""
         self.should_exit = True
-        loop = self._loop
-        if loop is not None:
-            loop.call_soon_threadsafe(self._console.stop.set)
-
-    _loop: asyncio.AbstractEventLoop | None = None
-
-    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until told to end."""
-        self._loop = asyncio.get_running_loop()
-        await super().serve(sockets)
 
 
 def serve(
@@ -179,7 +160,6 @@ def serve(
     people: Sequence[Viewer] = (),
     allowed_hosts: Sequence[str] = (),
     certificate: tuple[str, str] | None = None,
-    delta: float = DELTA,
     on_ready: Callable[[str, Sequence[tuple[str, str]]], None],
 ) -> None:
     """Serve the console until a signal comes; closes feeds, labels and store.
@@ -188,8 +168,6 @@ def serve(
     ----------
     people
         In mode ``token``: who gets a link.
-    delta
-        Probability with which the bounds shown may fail.
     on_ready
         Told the address, and (name, link) of everybody who got one.
 
@@ -201,12 +179,7 @@ def serve(
         If the port is taken.
     """
     warn_of_plain_http(host, access, encrypted=certificate is not None)
-    notices = None
-    if fed.webhook is not None:
-        notices = Notices(store, fed.webhook.tell, console_url=fed.console_url, name=fed.title)
-    background = Background(
-        store, fed.inflows, fed.sink, tells=fed.tells, learns=fed.learns, notices=notices
-    )
+    background = Background(store, fed.feeds, fed.sink, tells=fed.tells, learns=fed.learns)
     try:
         check_bind(host, access.mode)
         listener = listen(host, port)
@@ -223,13 +196,11 @@ def serve(
     console = Console(
         store,
         access,
-        fed.watches,
         background,
         fed.shown,
         fed.inputs,
         fed.lacks,
         title=fed.title,
-        delta=delta,
     )
 
     def ready() -> None:
@@ -240,12 +211,10 @@ def serve(
         on_ready(address, links)
 
     app = make_app(console, [shown, *allowed_hosts])
-    server = ConsoleServer(app, console, on_ready=ready, certificate=certificate)
+    server = ConsoleServer(app, on_ready=ready, certificate=certificate)
     background.start()
     try:
         server.run(sockets=[listener])
     finally:
         if background.stop():
             store.close()
-        if fed.webhook is not None:
-            fed.webhook.close()

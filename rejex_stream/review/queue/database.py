@@ -11,13 +11,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.review.schema import ADDED, HOURS_OF_MINUTES, SCHEMA, SCHEMA_VERSION
+from rejex_stream.review.schema import SCHEMA, SCHEMA_VERSION
+from rejex_stream.types import Position
 
 __all__ = [
     "Database",
     "StoreError",
     "filesystem_of",
     "owner_only",
+    "position_in",
     "require_replaceable",
 ]
 
@@ -145,6 +147,11 @@ def owner_only(path: str | Path, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
+def position_in(row: sqlite3.Row) -> Position:
+    """Return the position of an event, of a row of the table ``event``."""
+    return Position(row["topic"], row["partition"], row["offset"], row["reading"])
+
+
 class Database:
     """A review database in one SQLite file, used by several threads and processes at once.
 
@@ -200,27 +207,20 @@ class Database:
     def _prepare(self) -> None:
         with self._borrow() as connection:
             connection.execute("PRAGMA journal_mode = WAL")
+            if connection.execute("PRAGMA user_version").fetchone()[0] == SCHEMA_VERSION:
+                return
+            connection.execute("BEGIN IMMEDIATE")  # another process may be making it, too
             found = connection.execute("PRAGMA user_version").fetchone()[0]
-            if not 0 <= found <= SCHEMA_VERSION:
+            if not found:
+                for statement in SCHEMA:
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            connection.execute("COMMIT")
+            if found not in (0, SCHEMA_VERSION):
                 raise ConfigError(
                     f"The review store {str(self.path)!r} has schema version {found}, this program "
-                    f"writes {SCHEMA_VERSION}: rebuild it with `rejex-stream review rebuild`."
+                    f"writes {SCHEMA_VERSION}: make it anew with `rejex-stream review rebuild`."
                 )
-            if found < SCHEMA_VERSION:
-                self._bring_up_to_date(connection)
-
-    @staticmethod
-    def _bring_up_to_date(connection: sqlite3.Connection) -> None:
-        connection.execute("BEGIN IMMEDIATE")
-        for table, column in ADDED:
-            there = [row["name"] for row in connection.execute(f"PRAGMA table_info({table})")]
-            if there and column.split()[0] not in there:
-                connection.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
-        connection.execute("COMMIT")
-        connection.executescript(
-            f"BEGIN IMMEDIATE;{SCHEMA}{HOURS_OF_MINUTES}"
-            f"PRAGMA user_version = {SCHEMA_VERSION};COMMIT;"
-        )
 
     def _require_there(self) -> None:
         """Refuse to write into a file that nobody can open any more: it would be lost with us."""

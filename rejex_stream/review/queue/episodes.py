@@ -1,22 +1,33 @@
-"""Episodes: rejected events of one sensor that belong together, so that one look decides them all.
+"""Cases: rejected events of one sensor that belong together, so that one answer decides them all.
 
 An unstable minute at 1 Hz is 60 rejected events and one question. Every event belongs to exactly
-one episode, and all events of an episode always have the same labels: labelling a part splits it.
-Events of one incident are one episode for as long as it lasts; what comes after that was decided is
-kept in one that asks nobody again.
+one case, and all events of a case always have the same labels: labelling a part splits it. Events
+of one incident are one case for as long as it lasts; what comes after that was decided is kept in
+one that asks nobody again. Cases are made here and not in the worker: they bring nothing to a
+verdict, change with what people say (a split, an undo), and what they are made of, the review
+items with the events before each, is kept as long as anybody wants to make the store anew.
+
+In the store, in addresses and in labels a case is called `episode`, as on the wire.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Sequence
 from sqlite3 import Connection
 from typing import NamedTuple
 
+import numpy as np
+
 from rejex_stream.config.reviewing import Review
-from rejex_stream.types import Position
+from rejex_stream.types import ContextPoint, Label, Position, ReviewItem
 
 __all__ = [
+    "LONGEST_MS",
+    "MOST_EVENTS",
     "Arrival",
+    "Costs",
     "EpisodeSpan",
     "adopt",
     "assign",
@@ -24,6 +35,8 @@ __all__ = [
     "episode_id",
     "merge_back",
     "split",
+    "stream_gap",
+    "worth_of",
 ]
 
 # Digits and letters that nobody mistakes for one another when read aloud.
@@ -53,6 +66,8 @@ class Arrival(NamedTuple):
     received_ms: int
     incident: str | None = None
     severity: float | None = None
+    worth: float = 0.0
+    context: tuple[ContextPoint, ...] = ()
 
 
 def episode_id(*parts: str) -> str:
@@ -67,27 +82,96 @@ def episode_id(*parts: str) -> str:
     return "E-" + "".join(_ALPHABET[(digest >> (5 * i)) & 31] for i in range(10))
 
 
-def belongs(span: EpisodeSpan, event_time_ms: int, seq: int, settings: Review) -> bool:
-    """Say whether an event continues an episode.
+_LEAST_GAP, _MOST_GAP = 5, 60
+MOST_EVENTS = 500
+"""A case of so many events is continued by a new one."""
+LONGEST_MS = 86_400_000
+"""And one that is a day long: the shape that is asked about must fit a screen."""
+
+
+def stream_gap(context: Sequence[ContextPoint]) -> int:
+    """Return how many events apart two rejected events are still the same doubt.
+
+    Three times the lag at which the autocorrelation of the scores before an event falls below
+    1/e, and 5 to 60: what remembers itself for long comes back for long. It depends on nothing but
+    the review item, so that a store made anew has the same cases. O(context**2).
+
+    Examples
+    --------
+    >>> noise = [ContextPoint(t, (), (-1.0) ** t, Label.NORMAL) for t in range(32)]
+    >>> slow = [ContextPoint(t, (), math.sin(t / 10), Label.NORMAL) for t in range(32)]
+    >>> stream_gap(noise), stream_gap(slow), stream_gap([])
+    (5, 15, 5)
+    """
+    scores = np.array([one.score for one in context if one.score is not None], dtype=np.float64)
+    if len(scores) < 8 or not np.isfinite(scores).all():
+        return _LEAST_GAP
+    scores = scores - scores.mean()
+    power = float(scores @ scores)
+    for lag in range(1, len(scores) // 2 if power > 0 else 1):
+        if float(scores[lag:] @ scores[:-lag]) < power / math.e:
+            return min(_MOST_GAP, max(_LEAST_GAP, 3 * lag))
+    return _MOST_GAP if power > 0 else _LEAST_GAP
+
+
+def belongs(span: EpisodeSpan, event: Arrival, gap: int) -> bool:
+    """Say whether an event continues a case: no run of more than `gap` steps that are all ordinary.
+
+    Anomalies between them, which the event's context tells of, are no gap.
 
     Examples
     --------
     >>> span = EpisodeSpan(0, 5_000, 10, 15, 6)
-    >>> belongs(span, 64_000, 74, Review(gap_s=60))
+    >>> far = Arrival(1, Position("feed", 0, 30), 20_000, 30, "rejected", None, 0, 0)
+    >>> belongs(span, far, 14), belongs(span, far, 15)
+    (False, True)
+    >>> between = (ContextPoint(12_000, (), 9.0, Label.ANOMALY),) + tuple(
+    ...     ContextPoint(t, (), 0.1, Label.NORMAL) for t in range(13_000, 20_000, 1000))
+    >>> belongs(span, far._replace(context=between), 8)
     True
-    >>> belongs(span, 7_200_000, 17, Review(gap_s=60, gap_events=5))
-    True
-    >>> belongs(span, 7_200_000, 99, Review(gap_s=60, gap_events=5))
-    False
     """
-    if span.n_events >= settings.max_events:
+    if span.n_events >= MOST_EVENTS:
         return False
-    start, end = min(span.start_ms, event_time_ms), max(span.end_ms, event_time_ms)
-    if end - start > settings.max_duration_ms:
+    start, end = min(span.start_ms, event.event_time_ms), max(span.end_ms, event.event_time_ms)
+    if end - start > LONGEST_MS:
         return False
-    apart_ms = max(event_time_ms - span.end_ms, span.start_ms - event_time_ms)
-    apart_events = max(seq - span.last_seq, span.first_seq - seq)
-    return apart_ms <= settings.gap_ms or apart_events <= settings.gap_events
+    left = max(event.seq - span.last_seq, span.first_seq - event.seq)
+    steps = 1
+    for point in reversed(event.context) if event.seq > span.last_seq else ():
+        if point.event_time_ms <= span.end_ms or left <= 1 or steps > gap:
+            break
+        left -= 1
+        steps = 1 if point.label is not Label.NORMAL else steps + 1
+    return steps <= gap and steps + left - 1 <= gap
+
+
+class Costs(NamedTuple):
+    """What a false alarm and a missed anomaly cost."""
+
+    c_fp: float = 1.0
+    c_fn: float = 1.0
+
+
+def worth_of(item: ReviewItem, costs: Costs) -> float:
+    """Return what an answer about one event saves: the expected cost of the label it leans to.
+
+    Of a rejected event with probability p of being called an anomaly under redrawn reference data
+    that is ``min(c_fn p, c_fp (1 - p))``; where nothing can be ranked, p is 1/2. An audited event
+    has none: it is asked because it was drawn.
+
+    Examples
+    --------
+    >>> from rejex_stream.types import Verdict
+    >>> verdict = Verdict(position=Position("t", 0, 0), stream_key="a", sensor="a", seq=0,
+    ...     event_time_ms=0, label=Label.REJECTED, stability=0.25)
+    >>> item = ReviewItem(verdict=verdict, channels=(), values=())
+    >>> worth_of(item, Costs()), worth_of(item, Costs(c_fn=10.0))
+    (0.25, 0.75)
+    """
+    if item.why == "audit":
+        return 0.0
+    p = 0.5 if item.verdict.stability is None else item.verdict.stability
+    return min(costs.c_fn * p, costs.c_fp * (1.0 - p))
 
 
 def assign(connection: Connection, event: Arrival, settings: Review) -> str:
@@ -112,7 +196,7 @@ def assign(connection: Connection, event: Arrival, settings: Review) -> str:
     connection.execute(
         "INSERT INTO episode (episode_id, root_id, sensor_id, why, status, start_ms, end_ms, "
         "first_seq, last_seq, n_events, confidence, priority, received_ms, ready_ms, incident, "
-        "severity) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?)",
+        "severity, worth) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?)",
         (
             new,
             new,
@@ -129,6 +213,7 @@ def assign(connection: Connection, event: Arrival, settings: Review) -> str:
             event.received_ms if event.priority else ready_ms,
             event.incident if event.why == "rejected" else None,
             event.severity,
+            event.worth,
         ),
     )
     return new
@@ -150,6 +235,7 @@ def _of_incident(connection: Connection, event: Arrival) -> tuple[str | None, st
 
 def _near(connection: Connection, event: Arrival, settings: Review) -> str | None:
     """Return the open episode of its sensor that an event continues."""
+    gap = stream_gap(event.context) if settings.gap_events is None else settings.gap_events
     candidates = connection.execute(
         "SELECT episode_id, start_ms, end_ms, first_seq, last_seq, n_events FROM episode "
         "WHERE sensor_id = ? AND status = 'open' AND why = 'rejected' AND incident IS NULL "
@@ -159,7 +245,7 @@ def _near(connection: Connection, event: Arrival, settings: Review) -> str | Non
     )
     for row in candidates:
         found, *numbers = tuple(row)
-        if belongs(EpisodeSpan(*numbers), event.event_time_ms, event.seq, settings):
+        if belongs(EpisodeSpan(*numbers), event, gap):
             return str(found)
     return None
 
@@ -172,6 +258,7 @@ def _extend(connection: Connection, episode: str, event: Arrival, ready_ms: int)
              first_seq = CASE WHEN first_seq < :seq THEN first_seq ELSE :seq END,
              last_seq = CASE WHEN last_seq > :seq THEN last_seq ELSE :seq END,
              n_events = n_events + 1,
+             worth = worth + :worth,
              incident = coalesce(:incident, incident),
              confidence = CASE WHEN confidence < :confidence THEN confidence
                                ELSE coalesce(:confidence, confidence) END,
@@ -188,6 +275,7 @@ def _extend(connection: Connection, episode: str, event: Arrival, ready_ms: int)
             "confidence": event.confidence,
             "severity": event.severity,
             "incident": event.incident,
+            "worth": event.worth,
             "ready": ready_ms,
             "episode": episode,
         },
@@ -204,7 +292,7 @@ def split(
     """
     marks = ",".join("?" * len(event_ids))
     first = connection.execute(
-        f"SELECT topic, partition, offset FROM event WHERE event_id IN ({marks}) "
+        f"SELECT topic, partition, offset, reading FROM event WHERE event_id IN ({marks}) "
         "ORDER BY event_time_ms, event_id LIMIT 1",
         event_ids,
     ).fetchone()
@@ -255,9 +343,10 @@ def _measure(connection: Connection, episode: str) -> None:
         return
     connection.execute(
         """UPDATE episode SET
-             (start_ms, end_ms, first_seq, last_seq, n_events, confidence, severity) =
+             (start_ms, end_ms, first_seq, last_seq, n_events, confidence, severity, worth) =
              (SELECT min(event_time_ms), max(event_time_ms), min(seq), max(seq), count(*),
-                     min(confidence), max(severity) FROM event WHERE episode_id = :episode)
+                     min(confidence), max(severity), sum(worth)
+              FROM event WHERE episode_id = :episode)
            WHERE episode_id = :episode""",
         {"episode": episode},
     )

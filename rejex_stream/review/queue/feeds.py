@@ -38,7 +38,6 @@ __all__ = [
     "KafkaLabels",
     "SourceFeed",
     "Stop",
-    "Tap",
     "TopicFeed",
     "open_feed",
     "own_partition",
@@ -46,7 +45,6 @@ __all__ = [
 ]
 
 FeedKind: TypeAlias = Literal["review", "verdicts", "incidents"]
-Tap: TypeAlias = Callable[[list[bytes]], None] | None
 Stop: TypeAlias = Callable[[], bool] | None
 _log = logging.getLogger(__name__)
 _CHUNK_BYTES = 1 << 20
@@ -60,8 +58,8 @@ class Feed(Protocol):
     kind: FeedKind
     pipeline: str
 
-    def pump(self, store: ReviewStore, *, tap: Tap = None, stop: Stop = None) -> IntakeCounts:
-        """Take what is there; `tap` also gets the lines, once stored; `stop` is asked often."""
+    def pump(self, store: ReviewStore, *, stop: Stop = None) -> IntakeCounts:
+        """Take what is there; `stop` is asked often."""
         ...
 
     def close(self) -> None:
@@ -94,13 +92,11 @@ class FileFeed:
         # The place in the file is kept under the file's name, apart from the topics inside.
         self._partition = Partition(f"file:{kind}:{path.resolve()}", 0)
 
-    def pump(self, store: ReviewStore, *, tap: Tap = None, stop: Stop = None) -> IntakeCounts:
+    def pump(self, store: ReviewStore, *, stop: Stop = None) -> IntakeCounts:
         """Take every whole line that is there; returns what became of them.
 
         Parameters
         ----------
-        tap
-            Also gets every chunk of lines, once it is stored.
         stop
             Asked between chunks.
         """
@@ -116,8 +112,6 @@ class FileFeed:
             total += store.take(
                 self.kind, chunk.lines, {self._partition: chunk.span}, pipeline=self.pipeline
             )
-            if tap is not None:
-                tap(chunk.lines)
         return total
 
     def _read(self, offset: int) -> _Chunk:
@@ -183,19 +177,19 @@ class SourceFeed:
         self.kind = kind
         self.pipeline = pipeline
 
-    def pump(self, store: ReviewStore, *, tap: Tap = None, stop: Stop = None) -> IntakeCounts:
+    def pump(self, store: ReviewStore, *, stop: Stop = None) -> IntakeCounts:
         """Take what the source has; returns at the first empty poll, or when `stop` says so."""
         if self._source is None:
             self._source = self._open_source()
         try:
-            return self._pump(self._source, store, tap, stop)
+            return self._pump(self._source, store, stop)
         except StoreError:
             raise  # the source is sound, and what it gave waits here
         except BaseException:
             self.close()  # whatever it was: the next source begins where the store stopped
             raise
 
-    def _pump(self, source: Source, store: ReviewStore, tap: Tap, stop: Stop) -> IntakeCounts:
+    def _pump(self, source: Source, store: ReviewStore, stop: Stop) -> IntakeCounts:
         total = IntakeCounts()
         while stop is None or not stop():
             if self._waiting is None:
@@ -211,8 +205,6 @@ class SourceFeed:
             self._waiting = None
             if not spans:
                 return total
-            if tap is not None:
-                tap(lines)
         return total
 
     def _follow(self, source: Source, store: ReviewStore, change: Assigned | Revoked) -> None:
@@ -226,7 +218,7 @@ class SourceFeed:
         spans: dict[Partition, Span] = {}
         lines: list[bytes] = []
         for record in records:
-            topic, number, offset = record.position
+            topic, number, offset, _ = record.position
             partition = Partition(topic, number)
             own = own_partition(partition)
             # A source in order has passed over nothing that can be read: not since its last
@@ -306,7 +298,7 @@ class TopicFeed:
         self.kind = kind
         self.pipeline = config.pipeline.name
 
-    def pump(self, store: ReviewStore, *, tap: Tap = None, stop: Stop = None) -> IntakeCounts:
+    def pump(self, store: ReviewStore, *, stop: Stop = None) -> IntakeCounts:
         """Take everything up to the ends of the topic's partitions; returns what became of it.
 
         Raises
@@ -329,8 +321,6 @@ class TopicFeed:
                 span = Span(read_to, batch[-1].position.offset + 1)
                 total += store.take(self.kind, lines, {own: span}, pipeline=self.pipeline)
                 read_to = span.next_offset
-                if tap is not None:
-                    tap(lines)
                 if stop is not None and stop():
                     return total
         return total

@@ -159,6 +159,8 @@ class Intake:
         Wall clock: what ages count from.
     pipeline
         Whose records these are, where several share a store.
+    costs
+        What mistakes cost, by pipeline; 1 each where nothing is said.
     """
 
     def __init__(
@@ -167,17 +169,18 @@ class Intake:
         settings: Review,
         now_ms: int,
         pipeline: str = "",
+        costs: Mapping[str, episodes.Costs] | None = None,
     ) -> None:
+        self._costs = costs or {}
         self._pipeline = pipeline
         self._connection = connection
         self._settings = settings
         self._now_ms = now_ms
         self._sensors: dict[tuple[str, str], tuple[int, str]] = {}
-        self._epochs: dict[int, int | None] = {}
         self._series = SeriesBatch()
         self._minutes: dict[tuple[int, int], _Minute] = {}
         self._latest: dict[int, Verdict] = {}
-        self._counted: dict[tuple[str, int], int] = {}
+        self._counted: dict[tuple[str, int], tuple[int, int]] = {}
         self.counts = IntakeCounts()
 
     def sensor_id(self, stream_key: str, sensor: str, channels: Sequence[str] = ()) -> int:
@@ -192,7 +195,7 @@ class Intake:
             "ON CONFLICT (stream_key, sensor) DO UPDATE SET "
             "channels = coalesce(nullif(:names, ''), sensor.channels), "
             "pipeline = coalesce(nullif(:pipeline, ''), sensor.pipeline) "
-            "RETURNING sensor_id, channels, epoch",
+            "RETURNING sensor_id, channels",
             {
                 "key": stream_key,
                 "sensor": sensor,
@@ -202,7 +205,6 @@ class Intake:
             },
         ).fetchone()
         self._sensors[stream_key, sensor] = (row["sensor_id"], row["channels"])
-        self._epochs.setdefault(row["sensor_id"], row["epoch"])
         return int(row["sensor_id"])
 
     # ------------------------------------------------------------------------- review items
@@ -211,7 +213,7 @@ class Intake:
         verdict, connection = item.verdict, self._connection
         sensor_id = self.sensor_id(verdict.stream_key, verdict.sensor, item.channels)
         known = connection.execute(
-            "SELECT 1 FROM event WHERE topic = ? AND partition = ? AND offset = ?",
+            "SELECT 1 FROM event WHERE topic = ? AND partition = ? AND offset = ? AND reading = ?",
             verdict.position,
         ).fetchone()
         if known is not None:
@@ -220,6 +222,7 @@ class Intake:
         priority = any(
             verdict.sensor.startswith(prefix) for prefix in self._settings.priority_sensors
         )
+        worth = episodes.worth_of(item, self._costs.get(self._pipeline, episodes.Costs()))
         episode = episodes.assign(
             connection,
             episodes.Arrival(
@@ -233,13 +236,16 @@ class Intake:
                 self._now_ms,
                 verdict.incident,
                 verdict.severity,
+                worth,
+                item.context,
             ),
             self._settings,
         )
         connection.execute(
-            "INSERT INTO event (topic, partition, offset, sensor_id, episode_id, event_time_ms, "
-            "seq, confidence, reason, received_ms, item, raw, raw_bytes, severity) "
-            "VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+            "INSERT INTO event (topic, partition, offset, reading, sensor_id, episode_id, "
+            "event_time_ms, seq, confidence, reason, received_ms, item, raw, raw_bytes, severity, "
+            "worth) "
+            "VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
             (
                 *verdict.position,
                 sensor_id,
@@ -253,6 +259,7 @@ class Intake:
                 zlib.compress(raw, 1),
                 len(raw),
                 verdict.severity,
+                worth,
             ),
         )
         width = len(item.channels)
@@ -277,11 +284,11 @@ class Intake:
     # ----------------------------------------------------------------------------- verdicts
     def verdict(self, verdict: Verdict) -> None:
         """Count one verdict of any label and extend the score track."""
-        topic, partition, offset = verdict.position
-        if offset <= self._last_counted(topic, partition):
+        topic, partition, *place = verdict.position
+        if tuple(place) <= self._last_counted(topic, partition):
             self.counts.duplicates += 1
             return
-        self._counted[topic, partition] = offset
+        self._counted[topic, partition] = verdict.position[2:]
         sensor_id = self.sensor_id(verdict.stream_key, verdict.sensor)
         minute_ms = verdict.event_time_ms - verdict.event_time_ms % MINUTE_MS
         minute = self._minutes.setdefault((sensor_id, minute_ms), _Minute())
@@ -297,32 +304,20 @@ class Intake:
             minute.banded += 1
             minute.ambiguous += verdict.label is Label.REJECTED
             minute.expected += max(0, upper - lower + 1) / (verdict.window_len + 1)
-        if verdict.model_epoch is not None and verdict.model_epoch != self._epochs[sensor_id]:
-            if self._epochs[sensor_id] is not None:
-                self._connection.execute(
-                    "INSERT INTO mark VALUES (?,?,?,'model',?) ON CONFLICT DO NOTHING",
-                    (
-                        self._pipeline,
-                        verdict.stream_key,
-                        verdict.event_time_ms,
-                        f"model {verdict.model_epoch}",
-                    ),
-                )
-            self._epochs[sensor_id] = verdict.model_epoch
         self._latest[sensor_id] = verdict
         self._series.add(
             sensor_id, Point(verdict.event_time_ms, None, verdict.score, verdict.label)
         )
         self.counts.verdicts += 1
 
-    def _last_counted(self, topic: str, partition: int) -> int:
+    def _last_counted(self, topic: str, partition: int) -> tuple[int, int]:
         known = self._counted.get((topic, partition))
         if known is None:
             row = self._connection.execute(
-                "SELECT last_offset FROM counted WHERE topic = ? AND partition = ?",
+                "SELECT last_offset, last_reading FROM counted WHERE topic = ? AND partition = ?",
                 (topic, partition),
             ).fetchone()
-            known = self._counted[topic, partition] = -1 if row is None else int(row[0])
+            known = self._counted[topic, partition] = (-1, 0) if row is None else (row[0], row[1])
         return known
 
     # ---------------------------------------------------------------------------- incidents
@@ -400,9 +395,9 @@ class Intake:
                 },
             )
         connection.executemany(
-            "INSERT INTO counted VALUES (?,?,?) "
-            "ON CONFLICT (topic, partition) DO UPDATE SET last_offset = excluded.last_offset",
-            [(*key, offset) for key, offset in self._counted.items() if offset >= 0],
+            "INSERT INTO counted VALUES (?,?,?,?) ON CONFLICT (topic, partition) DO UPDATE "
+            "SET last_offset = excluded.last_offset, last_reading = excluded.last_reading",
+            [(*key, *place) for key, place in self._counted.items() if place[0] >= 0],
         )
         for partition, span in (spans or {}).items():
             advance(connection, partition, span)

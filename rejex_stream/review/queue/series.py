@@ -159,24 +159,36 @@ FORGOTTEN_MS = -(2**53)
 _COUNTS = ("normal", "anomaly", "rejected", "banded", "ambiguous", "expected")
 
 
-def forget(connection: Connection, keep: int, minutes_ms: int, hours_ms: int) -> None:
+DAY_MS = 24 * HOUR_MS
+
+
+def forget(
+    connection: Connection,
+    keep: int = 100_000,
+    minutes_ms: int = 31 * DAY_MS,
+    hours_ms: int = 400 * DAY_MS,
+) -> None:
     """Drop each sensor's oldest full-resolution points beyond `keep`, and minutes and hours so old.
 
-    Both count from the newest one, in event time. Of the hours their sum stays: totals over all
-    time remain what they are.
+    Both count from a time that two of the sensor's own hours have reached: neither another sensor
+    nor one event of its own with a clock that ran ahead makes history old. Of the hours their sum
+    stays: totals over all time remain what they are. O(sensors log rows).
     """
-    for table, kept_ms in (("minute", minutes_ms), ("hour", hours_ms)):
-        newest = connection.execute(f"SELECT max(t_ms) FROM {table}").fetchone()[0]
-        if newest is None:
-            continue
-        first = newest - kept_ms
-        if table == "hour":
-            first -= first % HOUR_MS
-            _add_up(connection, first)
-        connection.execute(
-            f"DELETE FROM {table} WHERE t_ms < ? AND t_ms > ?", (first, FORGOTTEN_MS)
-        )
     for (sensor_id,) in connection.execute("SELECT sensor_id FROM sensor").fetchall():
+        newest = [
+            row[0]
+            for row in connection.execute(
+                "SELECT t_ms FROM hour WHERE sensor_id = ? AND t_ms > ? ORDER BY t_ms DESC LIMIT 2",
+                (sensor_id, FORGOTTEN_MS),
+            )
+        ]
+        if newest:
+            _add_up(connection, sensor_id, newest[-1] - hours_ms)
+            for table, kept_ms in (("minute", minutes_ms), ("hour", hours_ms)):
+                connection.execute(
+                    f"DELETE FROM {table} WHERE sensor_id = ? AND t_ms < ? AND t_ms > ?",
+                    (sensor_id, newest[-1] - kept_ms, FORGOTTEN_MS),
+                )
         oldest = connection.execute(
             "SELECT t_ms FROM point WHERE sensor_id = ? ORDER BY t_ms DESC LIMIT 1 OFFSET ?",
             (sensor_id, keep - 1),
@@ -187,14 +199,14 @@ def forget(connection: Connection, keep: int, minutes_ms: int, hours_ms: int) ->
             )
 
 
-def _add_up(connection: Connection, first_ms: int) -> None:
+def _add_up(connection: Connection, sensor_id: int, first_ms: int) -> None:
     sums = ", ".join(f"sum({name})" for name in _COUNTS)
     added = ", ".join(f"{name} = {name} + excluded.{name}" for name in _COUNTS)
     connection.execute(
         f"INSERT INTO hour (sensor_id, t_ms, {', '.join(_COUNTS)}) "
-        f"SELECT sensor_id, ?, {sums} FROM hour WHERE t_ms < ? AND t_ms > ? GROUP BY sensor_id "
-        f"ON CONFLICT (sensor_id, t_ms) DO UPDATE SET {added}",
-        (FORGOTTEN_MS, first_ms, FORGOTTEN_MS),
+        f"SELECT sensor_id, ?, {sums} FROM hour WHERE sensor_id = ? AND t_ms < ? AND t_ms > ? "
+        f"GROUP BY sensor_id ON CONFLICT (sensor_id, t_ms) DO UPDATE SET {added}",
+        (FORGOTTEN_MS, sensor_id, first_ms, FORGOTTEN_MS),
     )
 
 
@@ -328,13 +340,18 @@ def _heard(connection: Connection, sensor_id: int) -> tuple[int, int]:
         "SELECT min(t_ms) FROM minute WHERE sensor_id = ? AND normal + anomaly + rejected > 0",
         (sensor_id,),
     ).fetchone()[0]
-    # Its pipeline is read in the order of the input: others' events say that time has gone by.
-    last = connection.execute(
-        "SELECT max(last_ms) FROM sensor WHERE pipeline = "
-        "(SELECT pipeline FROM sensor WHERE sensor_id = ?)",
+    # Its pipeline is read in the order of the input: what two other sensors have reached is past.
+    others = connection.execute(
+        "SELECT o.last_ms FROM sensor s JOIN sensor o USING (pipeline) WHERE s.sensor_id = ? "
+        "AND o.sensor_id <> s.sensor_id AND o.last_ms IS NOT NULL ORDER BY 1 DESC LIMIT 2",
         (sensor_id,),
+    ).fetchall()
+    last = connection.execute(
+        "SELECT last_ms FROM sensor WHERE sensor_id = ?", (sensor_id,)
     ).fetchone()[0]
-    return (0, -1) if first is None or last is None else (first, last)
+    if first is None or last is None:
+        return (0, -1)
+    return first, max(last, others[1][0] if len(others) > 1 else last)
 
 
 def around(

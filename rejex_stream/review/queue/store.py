@@ -26,6 +26,7 @@ from rejex_stream.review.queue import audit, claims, decisions, episodes, ingest
 from rejex_stream.review.queue.claims import Done, Lease
 from rejex_stream.review.queue.database import (
     Database,
+    position_in,
     require_replaceable,
 )
 from rejex_stream.review.queue.decisions import Decision
@@ -71,6 +72,8 @@ class ReviewStore:
         The SQLite file, made if missing, on a local disk.
     settings
         How the queue works.
+    costs
+        What mistakes cost, by name of pipeline: what an answer is worth.
     clock_ms
         Wall clock, for leases and ages; replaced in tests.
 
@@ -97,9 +100,11 @@ class ReviewStore:
         path: Path,
         settings: Review | None = None,
         *,
+        costs: Mapping[str, episodes.Costs] | None = None,
         clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self.settings = settings or Review()
+        self.costs = costs or {}
         self.database = Database(path)
         self.now_ms = clock_ms
         self._unnoted: dict[int, str] = {}
@@ -132,7 +137,7 @@ class ReviewStore:
             else:
                 read.append((one, line))
         with self.database.write() as connection:
-            intake = Intake(connection, self.settings, self.now_ms(), pipeline)
+            intake = Intake(connection, self.settings, self.now_ms(), pipeline, self.costs)
             for one, line in read:
                 if isinstance(one, ReviewItem):
                     intake.item(one, line)
@@ -289,14 +294,8 @@ class ReviewStore:
 
     def forget_old_points(self) -> None:
         """Drop points, minutes and hours beyond what is kept."""
-        day_ms = 24 * series.HOUR_MS
         with self.database.write() as connection:
-            series.forget(
-                connection,
-                self.settings.points_per_sensor,
-                round(self.settings.minutes_days * day_ms),
-                round(self.settings.hours_days * day_ms),
-            )
+            series.forget(connection)
 
     def close(self) -> None:
         """Close the database."""
@@ -328,15 +327,15 @@ def verdict_state(database: Database) -> Iterator[EventState]:
     """
     with database.read() as connection:
         rows = connection.execute(
-            "SELECT v.topic, v.partition, v.offset, l.label_seq, l.record FROM event v "
+            "SELECT v.topic, v.partition, v.offset, v.reading, l.label_seq, l.record FROM event v "
             "LEFT JOIN known k USING (event_id) "
             "LEFT JOIN label_event le ON le.event_id = v.event_id AND k.event_id IS NULL "
             "LEFT JOIN label l USING (label_seq) WHERE coalesce(k.made, 0) = 0 "
-            "ORDER BY v.topic, v.partition, v.offset, l.label_seq"
+            "ORDER BY v.topic, v.partition, v.offset, v.reading, l.label_seq"
         )
         position, records, cache = None, list[LabelRecord](), LabelCache()
         for row in rows:
-            here = f"{row['topic']}-{row['partition']}-{row['offset']}"
+            here = str(position_in(row))
             if here != position:
                 if position is not None:
                     yield _state(position, records)
@@ -375,7 +374,8 @@ def apply_labels(store: ReviewStore, records: Iterable[LabelRecord]) -> tuple[in
                 row[0]
                 for position in record.events
                 for row in connection.execute(
-                    "SELECT event_id FROM event WHERE topic = ? AND partition = ? AND offset = ?",
+                    "SELECT event_id FROM event WHERE topic = ? AND partition = ? AND offset = ? "
+                    "AND reading = ?",
                     position,
                 )
             ]
@@ -415,6 +415,7 @@ def rebuild(
     feed: Callable[[ReviewStore], None],
     labels: Iterable[LabelRecord],
     replace: bool = False,
+    costs: Mapping[str, episodes.Costs] | None = None,
 ) -> Rebuilt:
     """Make the store at `path` anew from review items and labels; it appears whole or not at all.
 
@@ -441,7 +442,7 @@ def rebuild(
         require_replaceable(path)
     fresh = path.with_name(path.name + ".rebuild")
     _remove_file(fresh)
-    store = ReviewStore(fresh, settings)
+    store = ReviewStore(fresh, settings, costs=costs)
     try:
         feed(store)
         new, unknown = apply_labels(store, labels)

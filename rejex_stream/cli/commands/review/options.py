@@ -15,6 +15,7 @@ import typer
 from rejex_stream.config import Config, load_config
 from rejex_stream.config.reviewing import Review
 from rejex_stream.errors import ConfigError
+from rejex_stream.review.queue.episodes import Costs
 from rejex_stream.review.queue.store import ReviewStore
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Configs",
     "app",
     "command",
+    "costs_of",
     "existing",
     "labels_file",
     "load_pipelines",
@@ -51,8 +53,7 @@ SETTINGS = {
     "allowed_hosts": ("--allow-host", "Host name that the console goes by."),
     "tls_cert": ("--tls-cert", "PEM file, to serve HTTPS."),
     "tls_key": ("--tls-key", "Its key."),
-    "gap_s": ("--gap", "Rejected events this many seconds apart are one episode."),
-    "gap_events": ("--gap-events", "Or with so few other events between them."),
+    "gap_events": ("--gap-events", "Rejected events this far apart are one case."),
     "settle_s": ("--settle", "Seconds an episode waits for what comes after it."),
     "lease_minutes": ("--lease", "Minutes a claim lasts."),
     "sla_hours": ("--sla", "Hours from which an episode is late."),
@@ -204,6 +205,14 @@ def require_store(path: Path) -> Path:
             "`rejex-stream review ingest` or `review serve`."
         )
     return path
+
+
+def costs_of(configs: Configs) -> dict[str, Costs]:
+    """Return what mistakes cost, by name of pipeline."""
+    return {
+        config.pipeline.name: Costs(config.rejection.costs.c_fp, config.rejection.costs.c_fn)
+        for config in configs
+    }
 
 
 def existing(section: Review) -> closing[ReviewStore]:

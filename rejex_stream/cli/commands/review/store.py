@@ -17,6 +17,7 @@ from rejex_stream.cli.commands.review.options import (
     SETTINGS,
     Configs,
     command,
+    costs_of,
     existing,
     labels_file,
     require_store,
@@ -76,7 +77,7 @@ def serve(
         ) from error
     people = [Viewer(*named_reviewer(text)) for text in section.reviewers]
     people = people or [Viewer(_own_name(), "admin")]
-    opened = ReviewStore(Path(section.store), section)
+    opened = ReviewStore(Path(section.store), section, costs=costs_of(configs))
     try:
         fed = feeding(
             opened,
@@ -135,7 +136,7 @@ def _own_name() -> str:
         return "reviewer"
 
 
-@command("gap_s", "gap_events")
+@command("gap_events")
 def ingest(
     configs: Configs,
     review: ReviewOption = None,
@@ -148,21 +149,15 @@ def ingest(
     if not (configs or review or verdicts):
         raise ConfigError("Nothing to take in: give --config, --review or --verdicts.")
     total = IntakeCounts()
-    with closing(ReviewStore(Path(section.store), section)) as opened:
+    with closing(ReviewStore(Path(section.store), section, costs=costs_of(configs))) as opened:
         fed = feeding(
             opened, configs=configs, reviews=review or (), verdicts=verdicts or (), follow=False
         )
         for said in fed.lacks:
             print(said, file=sys.stderr)
-        for inflow in fed.inflows:
-            tap = None
-            if inflow.watch is not None and inflow.feed.kind == "verdicts":
-                inflow.feed.pipeline = inflow.feed.pipeline or inflow.watch.pipeline
-                tap = inflow.watch.observe_lines
-            total += inflow.feed.pump(opened, tap=tap)
-            inflow.feed.close()
-        for watch in fed.watches.values():
-            watch.save()
+        for one in fed.feeds:
+            total += one.pump(opened)
+            one.close()
     if output is As.JSON:
         print_json(total)
         return
@@ -178,7 +173,7 @@ def ingest(
     )
 
 
-@command("labels", "gap_s", "gap_events")
+@command("labels", "gap_events")
 def rebuild(
     configs: Configs,
     review: ReviewOption = None,
@@ -208,6 +203,7 @@ def rebuild(
         feed=feed,
         labels=published_labels(configs, path, labels_file(section)),
         replace=replace,
+        costs=costs_of(configs),
     )
     same: bool | None = None
     if check is not None:

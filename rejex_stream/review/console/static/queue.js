@@ -347,7 +347,6 @@ onKeys({
   filter: () => $("#q").select(),
   refresh: () => (body ? refresh(true) : location.reload()),
   group: () => $("#group").click(),
-  saved: () => { const saved = $("#saved"); saved.open = !saved.open; ($("a", saved) || $("#view-name")).focus(); },
   tags: () => { const more = $("#actions .more"); if (more) { more.open = true; $("input[name=tag]", more).focus(); } },
   note: () => { const more = $("#actions .more"); if (more) { more.open = true; $("#note").focus(); } },
 });
@@ -381,37 +380,7 @@ async function offerAll() {
 document.addEventListener("click", (event) => {
   for (const more of $$(".more[open]")) if (!more.contains(event.target)) more.open = false;
 });
-// ------------------------------------------------------------------------------- saved filters
 $("#group").addEventListener("change", (event) => event.target.form.submit());
-$("#save-view").addEventListener("submit", async (event) => {
-  event.preventDefault();
-  const saved = await asking("/api/views", { ...data.view, q: data.view.q || "", sort: data.view.sort || "", since: undefined, name: $("#view-name").value.trim() });
-  if (!saved) return;
-  const known = $$("#saved-views li").find((item) => $("bdi", item).textContent === saved.name);
-  const item = known || document.createElement("li");
-  const link = document.createElement("a");
-  const name = document.createElement("bdi");
-  const remove = document.createElement("button");
-  link.href = saved.address;
-  name.textContent = saved.name;
-  link.append(name);
-  remove.className = "link";
-  remove.dataset.forget = saved.name;
-  remove.textContent = "remove";
-  remove.setAttribute("aria-label", `Remove the saved filter ${saved.name}`);
-  item.replaceChildren(link, " ", remove);
-  $("#saved-views").append(item);
-  $("#saved-none").hidden = true;
-  $("#view-name").value = "";
-  toast(`Saved as ${saved.name}.`);
-});
-$("#saved-views").addEventListener("click", async (event) => {
-  const name = event.target.dataset.forget;
-  if (name === undefined || !(await asking("/api/views/forget", { name }))) return;
-  event.target.closest("li").remove();
-  $("#saved-none").hidden = $$("#saved-views li").length > 0;
-  $("#view-name").focus();
-});
 regroup();
 moveTo(rows()[0], { focus: false });
 takeToast(undo);

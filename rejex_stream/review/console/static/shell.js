@@ -208,7 +208,7 @@ export function every(ms, work) {
 
 showTimes();
 for (const select of $$("form.filter select")) select.addEventListener("change", () => select.form.submit());
-if (["live", "fleet", "planner", "audit", "help", "error"].includes(document.body.dataset.screen)) {
+if (["fleet", "audit", "help", "error"].includes(document.body.dataset.screen)) {
   onKeys({ help: showKeys, filter: () => $("input[type=search]")?.focus() });
   every(10000, async () => { const found = await poll(); if (found) showCounts(found.counts); });
 }

@@ -1,4 +1,4 @@
-"""Whose an episode is, what people say about it, and the filters that they keep by name.
+"""Whose an episode is, and what people say about it.
 
 A claim says who works on an episode now and runs out by itself; an assignment says whose it is and
 lasts. Comments are rows of the audit: nobody can change one, and each has who and when.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from sqlite3 import Connection
-from typing import NamedTuple
 
 from rejex_stream.config.reviewing import SYSTEM, Review, named_reviewer
 from rejex_stream.review.queue import audit
@@ -17,24 +16,12 @@ from rejex_stream.review.queue.listing import Viewer
 
 __all__ = [
     "MOST_COMMENT",
-    "SavedView",
     "assign",
     "comment",
-    "forget_view",
     "people",
-    "save_view",
-    "saved_views",
 ]
 
 MOST_COMMENT = 2_000
-_MOST_VIEWS = 30
-
-
-class SavedView(NamedTuple):
-    """A filter of the queue under a name; `address` is what stands behind ``/queue?``."""
-
-    name: str
-    address: str
 
 
 def people(
@@ -129,34 +116,3 @@ def comment(
     if known is None:
         told = {"note": text, "request_id": request_id}
         audit.append(connection, now_ms, viewer.reviewer, "comment", episode, **told)
-
-
-def saved_views(connection: Connection, reviewer: str) -> list[SavedView]:
-    """Return the filters that a reviewer has saved, by name."""
-    rows = connection.execute(
-        "SELECT name, address FROM saved_view WHERE reviewer = ? ORDER BY name", (reviewer,)
-    )
-    return [SavedView(*row) for row in rows]
-
-
-def save_view(connection: Connection, reviewer: str, view: SavedView) -> None:
-    """Keep a filter under a name, in the place of one of that name.
-
-    Raises
-    ------
-    Refusal
-        ``bad_request``, if there are too many.
-    """
-    names = {known.name for known in saved_views(connection, reviewer)}
-    if view.name not in names and len(names) >= _MOST_VIEWS:
-        raise Refusal("bad_request", f"{_MOST_VIEWS} filters are saved: remove one first.")
-    connection.execute(
-        "INSERT INTO saved_view VALUES (?,?,?) "
-        "ON CONFLICT (reviewer, name) DO UPDATE SET address = excluded.address",
-        (reviewer, *view),
-    )
-
-
-def forget_view(connection: Connection, reviewer: str, name: str) -> None:
-    """Remove a saved filter; one that is not there is removed already."""
-    connection.execute("DELETE FROM saved_view WHERE reviewer = ? AND name = ?", (reviewer, name))

@@ -339,7 +339,8 @@ class RunMetrics:
                 self._incidents.count(incident, self._groups.of(incident.stream_key))
         for invalid in [outcome.invalid for outcome in outcomes if outcome.invalid is not None]:
             if invalid.silent:
-                self._ignored.labels(self._pipeline, invalid.stage).inc()
+                if invalid.stage != "waiting":
+                    self._ignored.labels(self._pipeline, invalid.stage).inc()
                 continue
             self._invalid.labels(self._pipeline, invalid.stage).inc()
             self._dead_letters.labels(self._pipeline).inc()

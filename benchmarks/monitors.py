@@ -48,9 +48,9 @@ from benchmarks.monitor_streams import (
     verdicts,
 )
 from rejex_stream.monitor import MonitorBank, MonitorConfig, StreamMonitor
+from rejex_stream.monitor.config import CONFIDENCE
 from rejex_stream.monitor.drift import DriftDetector
 from rejex_stream.monitor.health import HealthDetector
-from rejex_stream.monitor.ranks import RankMonitors
 from rejex_stream.monitor.rate import (
     BatchMeans,
     Limits,
@@ -67,7 +67,6 @@ H = paper_rate_bound(N, CONTAMINATION, TOLERANCE, 0.1)
 BETA99 = exact_rate_bound(BAND, 0.01)
 PLAIN = MonitorConfig(window=N, contamination=CONTAMINATION, tolerance=TOLERANCE)
 CONFIG = MonitorConfig(window=N, contamination=CONTAMINATION, tolerance=TOLERANCE)
-WITH_BUDGET = PLAIN.replace(review_budget_per_day=10_000.0)
 WARM = 30_000  # events before a change
 AFTER = 10 * N  # events in which a change has to be found
 
@@ -287,14 +286,14 @@ def limits_task(task: tuple[tuple[int, float, float], str, int]) -> dict[str, An
             if i < 20 * n or i % config.rolling:
                 continue
             part = cells[i - config.rolling : i]
-            means = batch_means(part, config.confidence)
+            means = batch_means(part, CONFIDENCE)
             rate = (part.count(1) + part.count(2)) / len(part)
             limits = rate_limits(
                 rate,
                 len(part),
                 law=law,
                 inflation=health.inflation or 1.0,
-                confidence=config.confidence,
+                confidence=CONFIDENCE,
             )
             assert means is not None
             seen.append((rate, means, limits))
@@ -476,11 +475,6 @@ def costs() -> dict[str, float]:
         for score in scores:
             update(score, 0, N)
 
-    def budget() -> None:
-        count = RankMonitors(WITH_BUDGET, None).count_review
-        for verdict in ready:
-            count(verdict)
-
     def everything() -> None:
         observe = StreamMonitor(PLAIN, "s").observe
         for verdict in ready:
@@ -500,7 +494,6 @@ def costs() -> dict[str, float]:
         ("rolling counts", counts),
         ("drift", drift),
         ("stuck sensor", stuck),
-        ("review budget", budget),
         ("StreamMonitor.observe, all", everything),
     ):
         times = []

@@ -33,7 +33,9 @@ from rejex_stream.types import (
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 finite = st.floats(allow_nan=False, allow_infinity=False)
-positions = st.builds(Position, names, st.integers(0, 99), st.integers(0, 2**62))
+positions = st.builds(
+    Position, names, st.integers(0, 99), st.integers(0, 2**62), st.integers(0, 99)
+)
 verdicts = st.builds(
     Verdict,
     position=positions,

@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 
 from rejex_stream.cli import main
-from rejex_stream.cli.commands.planning.history import ask_history
 from rejex_stream.config import load_config, parse_config
 from rejex_stream.config.assembly import engine_spec
 from rejex_stream.detectors import make_detector
@@ -19,7 +18,6 @@ from rejex_stream.encode import decode_reviewed, decode_verdict
 from rejex_stream.engine import Engine
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import Feature, FeatureSpec
-from rejex_stream.plan.gamma import rows_of
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.tables import Asked, open_feed, open_table
 from rejex_stream.tables.guess import guess_table
@@ -240,13 +238,6 @@ def test_the_guess_can_be_undone(tmp_path, monkeypatch, capsys):
 
 
 # ------------------------------------------------------------------------------- where they count
-def test_the_share_of_anomalies_is_asked_of_what_is_measured():
-    history = [Reading("p", "p", i, (float(i % 9), float(i % 3)), Position("t", 0, i))
-               for i in range(60)]  # fmt: skip
-    rows, _ = rows_of(history, FeatureSpec(("flow", "mode"), flags=("mode",)))
-    assert rows.tolist() == [[float(i % 9)] for i in range(60)]
-
-
 @pytest.mark.parametrize(
     ("values", "level", "said"),
     [
@@ -274,11 +265,10 @@ def test_a_label_that_is_named_a_flag_is_one():
 
 
 @pytest.mark.thorough
-def test_a_history_and_a_sample_without_a_flag_are_whole(tmp_path, monkeypatch, capsys):
+def test_a_sample_without_a_flag_is_whole(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     rows = table(600, open_=lambda i: "" if i % 3 == 0 else i // 40 % 2)
-    found = ask_history(written(tmp_path / "t.csv", rows), None)
-    assert found.rows == 600 - 23  # the first of the sensor's preset are filling
+    written(tmp_path / "t.csv", rows)
     assert main(["init", "t.csv"]) == 0
     written(tmp_path / "t.csv", [[*row[:2], "", row[3]] for row in rows])
     capsys.readouterr()

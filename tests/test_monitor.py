@@ -33,15 +33,12 @@ from tests.monitor_streams import (
     verdict,
 )
 
-WITH_EVERYTHING = CONFIG.replace(review_budget_per_day=4_000.0)
-
-
 # -------------------------------------------------------------------------------------- laws
 some_int = st.one_of(st.integers(-5, 300), st.integers(-(2**63), 2**63))
 some_float = st.floats(allow_nan=True, allow_infinity=True)
 any_verdict = st.builds(
     Verdict,
-    position=st.builds(Position, st.text(max_size=3), some_int, some_int),
+    position=st.builds(Position, st.text(max_size=3), some_int, some_int, some_int),
     stream_key=st.sampled_from(["a", "b", "\ud800", "x\n"]),
     sensor=st.just("s"),
     event_time_ms=some_int,
@@ -63,7 +60,7 @@ any_verdict = st.builds(
 @settings(max_examples=80, deadline=None)
 @given(st.lists(any_verdict, max_size=40), st.sampled_from(["mid", "paper"]))
 def test_no_sequence_of_verdicts_makes_a_monitor_raise(verdicts, ties):
-    bank = MonitorBank(WITH_EVERYTHING.replace(ties=ties))
+    bank = MonitorBank(CONFIG.replace(ties=ties))
     bank.observe(verdicts)
     status = bank.status()
     unranked_events = (
@@ -95,13 +92,13 @@ EVENTFUL = eventful()
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, len(EVENTFUL)))
 def test_a_restored_monitor_raises_the_same_alarms_ever_after(cut):
-    whole = StreamMonitor(WITH_EVERYTHING, "s")
+    whole = StreamMonitor(CONFIG, "s")
     expected = observe_all(whole, EVENTFUL)
     assert {AlarmKind.HEALTH, AlarmKind.STUCK} <= kinds(expected)
 
-    before = StreamMonitor(WITH_EVERYTHING, "s")
+    before = StreamMonitor(CONFIG, "s")
     alarms = observe_all(before, EVENTFUL[:cut])
-    after = StreamMonitor(WITH_EVERYTHING, "s")
+    after = StreamMonitor(CONFIG, "s")
     after.restore(before.snapshot())
     assert after.snapshot() == before.snapshot()
     assert after.status() == before.status()
@@ -118,7 +115,7 @@ def test_a_restored_bank_raises_the_same_alarms_ever_after():
         values[3_000:] += 1
         verdicts += stream(values, key=key)
     verdicts.sort(key=lambda v: v.seq)
-    whole, before, after = (MonitorBank(WITH_EVERYTHING) for _ in range(3))
+    whole, before, after = (MonitorBank(CONFIG) for _ in range(3))
     expected = whole.observe(verdicts)
     alarms = before.observe(verdicts[:7_777])
     after.restore(before.snapshot())
@@ -128,7 +125,7 @@ def test_a_restored_bank_raises_the_same_alarms_ever_after():
 
 
 def test_state_does_not_grow():
-    monitor = StreamMonitor(WITH_EVERYTHING, "s")
+    monitor = StreamMonitor(CONFIG, "s")
     for i, v in enumerate(stream(scores("rounded", 30_000, 1)), 1):
         monitor.observe(v)
         if i == 10_000:
@@ -183,8 +180,8 @@ FLIPPED = _flipped()
 
 def test_a_snapshot_of_other_settings_or_of_another_stream_is_refused():
     blob = StreamMonitor(CONFIG, "s").snapshot()
-    with pytest.raises(CheckpointError, match="another confidence, delta"):
-        StreamMonitor(CONFIG.replace(delta=0.2, confidence=0.9), "s").restore(blob)
+    with pytest.raises(CheckpointError, match="another stuck_events, delta"):
+        StreamMonitor(CONFIG.replace(delta=0.2, stuck_events=9), "s").restore(blob)
     with pytest.raises(CheckpointError, match="stream 's', not to 'other'"):
         StreamMonitor(CONFIG, "other").restore(blob)
 
@@ -336,10 +333,6 @@ def test_a_dropped_stream_comes_back_unchanged():
         ("false_alarm_events", 10),
         ("false_alarm_events", math.nan),
         ("delta", 0.0),
-        ("confidence", 1.0),
-        ("rolling_events", 10),
-        ("review_budget_per_day", -1.0),
-        ("review_budget_per_day", math.inf),
         ("stuck_events", -1),
         ("drift_reference_events", 10),
         ("ties", "max"),

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from rejex_stream.monitor import AlarmKind, Alternative, MonitorBank, MonitorConfig, StreamMonitor
-from rejex_stream.monitor.budget import BudgetEvidence
+from rejex_stream.monitor import AlarmKind, Alternative, MonitorBank, StreamMonitor
+from rejex_stream.monitor.alarm import ActiveAlarms
 from rejex_stream.rejection import rejection_band
 from rejex_stream.types import Position, Reason
 from tests.monitor_streams import (
@@ -29,7 +29,7 @@ from tests.monitor_streams import (
 # ------------------------------------------------------------------- nothing wrong, no alarm
 @pytest.mark.parametrize("kind", ["iid", "autocorrelated", "seasonal", "rounded"])
 def test_nothing_is_raised_where_nothing_is_wrong(kind):
-    monitor = StreamMonitor(CONFIG.replace(review_budget_per_day=1e6), "s")
+    monitor = StreamMonitor(CONFIG, "s")
     alarms = observe_all(monitor, stream(scores(kind, 25_000, 11)))
     if kind == "autocorrelated":  # twice the plan does happen there: a fact
         alarms = [pair for pair in alarms if pair[1].kind is not AlarmKind.REJECTION_RATE]
@@ -134,6 +134,22 @@ def test_a_dead_sensor_collapses_the_rejection_rate_until_it_lives_again():
     assert AlarmKind.COLLAPSE not in {a.kind for a in monitor.status().active_alarms}
 
 
+def test_an_alarm_that_is_raised_again_stays_so_much_longer_and_is_said_once():
+    active, where = ActiveAlarms("s"), verdict(1)
+
+    def raised(now):
+        return active.raise_alarm(
+            where, AlarmKind.HEALTH, Alternative.MORE_REJECTS, evidence=1.0, threshold=1.0,
+            unit="nats", guarantee="", message="", now=now, hold_events=100,
+        )  # fmt: skip
+
+    (alarm,) = raised(0)
+    assert raised(60) == ()
+    assert active.at(120) == active.at(159) == (alarm,)
+    assert active.at(160) == ()
+    assert len(raised(160)) == 1  # it was over: this is another one
+
+
 def test_a_stuck_sensor_is_named_after_200_equal_scores():
     found = changed("iid", lambda x, t: np.full_like(x, x[0]))
     delay, alarm = found[AlarmKind.STUCK]
@@ -169,48 +185,10 @@ def test_a_slow_fall_is_drift_downwards_and_the_reference_is_taken_anew():
     assert monitor.status().drift in {"collecting", "watching"}
 
 
-def test_the_review_budget_alarm_allows_for_the_measured_clusters():
-    monitor = StreamMonitor(CONFIG.replace(review_budget_per_day=1e6), "s")
-    verdicts = stream(scores("autocorrelated", 6_000, 3))
-    observe_all(monitor, verdicts)
-    inflation = monitor.ranks.health.inflation
-    assert inflation > 3
-    monitor.ranks.budget.evidence = BudgetEvidence()
-    monitor.observe(next(v for v in verdicts if v.reason is Reason.AMBIGUOUS))
-    assert monitor.ranks.budget.evidence.values[-1] == pytest.approx(10.0 ** (1 / inflation))
-
-
-def day_of(rejects_per_hour, budget):
-    """One event a second for a day; rejected ones spread evenly."""
-    config = MonitorConfig(
-        window=N, contamination=0.1, tolerance=8, review_budget_per_day=budget,
-        drift_reference_events=0, stuck_events=0,
-    )  # fmt: skip
-    every = 3_600 // rejects_per_hour
-    bank = MonitorBank(config)
-    verdicts = (
-        verdict(BAND.lower if i % every == 0 else i % BAND.lower, i) for i in range(0, 86_400, 4)
-    )
-    alarms = [a for a in bank.observe(verdicts) if a.kind is AlarmKind.REVIEW_BUDGET]
-    return alarms, bank.status()
-
-
-def test_the_review_budget_alarm_comes_early_enough_to_help_and_only_if_needed():
-    alarms, status = day_of(rejects_per_hour=150, budget=2_400)
-    (alarm,) = alarms
-    assert alarm.event_time_ms < 6 * 3_600_000
-    assert alarm.stream_key is None
-    assert alarm.evidence > alarm.threshold == 2_400
-    assert status.reviews_today == 3_600
-    assert day_of(rejects_per_hour=90, budget=2_400)[0] == []
-
-
 def test_a_bank_names_what_is_active_in_its_streams_and_in_the_pipeline():
-    bank = MonitorBank(CONFIG.replace(review_budget_per_day=1.0))
-    stuck = [unranked(Reason.CONSTANT_WINDOW, i, key="a") for i in range(3)]
-    rejected = [unranked(Reason.UNSCORABLE, 3 + i, key="a") for i in range(3)]
-    bank.observe([verdict(5, key="b"), *stuck, *rejected])
+    bank = MonitorBank(CONFIG)
+    constant = [unranked(Reason.CONSTANT_WINDOW, i, key="a") for i in range(3)]
+    bank.observe([verdict(5, key="b"), *constant])
     (of_stream,) = bank.stream("a").status().active_alarms
-    of_pipeline = bank.status().active_alarms
-    assert [alarm.kind for alarm in of_pipeline] == [AlarmKind.REVIEW_BUDGET]
-    assert bank.active_alarms() == [*of_pipeline, of_stream]
+    assert bank.status().active_alarms == ()
+    assert bank.active_alarms() == [of_stream]

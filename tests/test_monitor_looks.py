@@ -64,7 +64,7 @@ def bank(every: float = 200.0) -> MonitorBank:
     return MonitorBank(
         MonitorConfig(
             window=N, contamination=0.1, tolerance=4, false_alarm_events=every, stuck_events=5,
-            drift_reference_events=5 * N, review_budget_per_day=30.0,
+            drift_reference_events=5 * N,
         )
     )  # fmt: skip
 

@@ -327,7 +327,6 @@ def config_with(**given):
         (config_with(), N - 1, "refit_every_events = 199"),
         (config_with(window=19, drift_reference_events=99), None, "drift_reference_events = 99"),
         (config_with(window=9, contamination=0.3), None, "window of 9"),
-        (config_with(window=59, rolling_events=59), None, "rolling_events = 59"),
     ],
 )
 def test_a_monitor_that_could_never_start_is_refused_with_its_value_and_mend(config, every, named):
@@ -340,7 +339,6 @@ def test_a_monitor_that_could_never_start_is_refused_with_its_value_and_mend(con
 def test_settings_at_the_limit_start():
     config_with().require(N)
     config_with(drift_reference_events=0).require(N - 1)
-    config_with(window=60, rolling_events=60).require(None)
     config_with(window=10, contamination=0.3).require(None)  # five windows are fewer than 100
     assert config_with(window=10).drift_reference == 100
 

@@ -232,7 +232,7 @@ class StreamState:
         explained = self._explainer is not None
         quiet = watch.quiet
         if not quiet and (model.is_adopting or not watch.is_adopting):  # else its end is told
-            watch.tell(readings[0], seq)
+            watch.publish(readings[0], seq)
         stood = [(0, watch.incident)]  # what was open, from which event on
         at = 0
         while at < len(rows):
@@ -301,6 +301,8 @@ class StreamState:
                 champion = verdicts[owner]
                 assert champion is not None  # judged
                 verdicts[owner] = self._learner.judge(champion, row)
+        if watch.follows and not (watch.still or planned):
+            watch.follow(readings, owners[:-1] if turns else owners, verdicts)
         turn = self._turn(readings, owners[-1], verdicts) if turns else None
         return Judged(segment.start + n_judged, outliers, extreme, turn)
 
@@ -431,7 +433,7 @@ class StreamState:
     ) -> None:
         """Judge, hold and explain in another way from the next reading on."""
         self._judge.decide(decision.policy, governor)
-        self._watch.decide(decision.hold)
+        self._watch.decide(decision.hold, decision.alarms)
         self._calendar, self._explainer = calendar, explainer
         learner, was = decision.learner(self._judge.window.capacity), self._learner
         if learner is None or was is None or learner.by != was.by:

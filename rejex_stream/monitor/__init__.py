@@ -15,15 +15,11 @@ alarm               question                                        guarantee   
 `rejection_rate`    was twice the plan rejected in the last n?      heuristic         `rate`
 `collapse`          is next to nothing rejected any more?           heuristic         `rate`
 `stuck`             is it always the same score?                    heuristic         `stream`
-`review_budget`     is more rejected than people can look at?       100 days[2]       `budget`
 ==================  ==============================================  ================  ============
 
 [1] About one false alarm per L events for exchangeable scores; for autocorrelated ones the rate is
 measured (benchmarks/results/monitors.md), not proved. Where too little can be known, the status
 says "too autocorrelated to tell".
-
-[2] At least 99 days between false alarms, in the mean, where the rate is within the budget and
-rejected events are independent; a heuristic for those that come in clusters.
 """
 
 from rejex_stream.monitor.alarm import Alarm, AlarmKind, Alternative

@@ -22,8 +22,6 @@ class AlarmKind(StrEnum):
     """Almost nothing is rejected any more: a dead sensor, or one that left its usual range."""
     STUCK = "stuck"
     """The same score over and over, or a reference of one repeated value."""
-    REVIEW_BUDGET = "review_budget"
-    """The day will end with more rejected events than people can look at."""
     DRIFT = "drift"
     """The scores moved away from those of a frozen reference."""
     WARM_UP = "warm_up"
@@ -61,7 +59,7 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     evidence, threshold
         The number that was too large (or, for a collapse, too small) and its limit, both in `unit`.
     unit
-        ``nats`` of log evidence, a ``rate``, ``events``, or ``events/day``.
+        ``nats`` of log evidence, a ``rate``, or ``events``.
     guarantee
         What a false alarm costs: "about one false alarm per L events ..." or "heuristic: ...".
     message

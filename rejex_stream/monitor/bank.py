@@ -32,8 +32,8 @@ class MonitorBank:
     common to many streams shows long before it does in any one of them. What streams have in common
     without a fault (weather, load) makes their rejects come together: that raises the pooled
     variance inflation like autocorrelation does, measured over blocks that are as many times longer
-    as there are streams. The review budget belongs to the pipeline; slow drift to single streams,
-    since models have no score in common. While there is only one stream, alarms of the pipeline
+    as there are streams. Slow drift belongs to single streams, since models have no score in
+    common. While there is only one stream, alarms of the pipeline
     that repeat the stream's are not returned.
 
     Parameters
@@ -58,11 +58,10 @@ class MonitorBank:
     (100, ['pump-0', 'pump-1'], 50)
     """
 
-    __slots__ = ("_config", "_pooled", "_stream_config", "_streams", "_unranked")
+    __slots__ = ("_config", "_pooled", "_streams", "_unranked")
 
     def __init__(self, config: MonitorConfig) -> None:
         self._config = config
-        self._stream_config = config.replace(review_budget_per_day=None)
         self._streams: dict[str, StreamMonitor] = {}
         self._pooled = RankMonitors(config, None)
         self._unranked = Unranked()
@@ -80,7 +79,6 @@ class MonitorBank:
         """
         alarms: list[Alarm] = []
         streams, pooled = self._streams, self._pooled
-        has_budget = self._config.review_budget_per_day is not None
         for verdict in verdicts:
             key = verdict.stream_key
             if verdict.mode is not None:
@@ -98,12 +96,10 @@ class MonitorBank:
                     alarms.extend(raised)
             else:
                 self._unranked.count(verdict)
-            if has_budget:
-                alarms.extend(pooled.count_review(verdict))
         return alarms
 
     def _add(self, stream_key: str) -> StreamMonitor:
-        monitor = self._streams[stream_key] = StreamMonitor(self._stream_config, stream_key)
+        monitor = self._streams[stream_key] = StreamMonitor(self._config, stream_key)
         self._pooled.health.streams = len(self._streams)
         return monitor
 
@@ -181,7 +177,7 @@ class MonitorBank:
                 "The monitor snapshot was written with other settings: start the monitors anew."
             )
         kept = state.streams | dict(streams or {})
-        monitors = {key: StreamMonitor(self._stream_config, key) for key in kept}
+        monitors = {key: StreamMonitor(self._config, key) for key in kept}
         for key, monitor in monitors.items():
             monitor.restore(kept[key])
         self._streams = monitors

@@ -14,14 +14,15 @@ from rejex_stream.rejection.arguments import (
 from rejex_stream.rejection.bounds import DELTA
 from rejex_stream.settings import Section, setting
 
-__all__ = ["Monitor", "MonitorConfig"]
+__all__ = ["CONFIDENCE", "Monitor", "MonitorConfig"]
 
+CONFIDENCE = 0.99
+"""Of the limits around the rolling rejection rate."""
 _ROLLING_EVENTS = 3_600  # an hour at 1 Hz
 _REFERENCE_WINDOWS = 5
 LEAST_REFERENCE = 100
 """Independent scores below which a reference tells nothing."""
 _LEAST_HEALTH_WINDOW = 10
-_LEAST_ROLLING = 60
 
 
 class Monitor(Section):
@@ -34,29 +35,6 @@ class Monitor(Section):
         says="Statistical alarms give about one false alarm in so many events.",
         ge=100,
         le=1e12,
-    )
-    confidence: float = setting(
-        0.99,
-        unit="probability",
-        says="Confidence of the limits around the rolling rejection rate.",
-        gt=0,
-        lt=1,
-    )
-    rolling_events: int | None = setting(
-        None,
-        unit="events",
-        says="Length of the rolling rejection rate.",
-        otherwise="an hour at 1 Hz, at least a window",
-        ge=2,
-        example=3600,
-    )
-    review_budget_per_day: float | None = setting(
-        None,
-        unit="events/day",
-        says="Rejected events a day above which an alarm is raised.",
-        otherwise="rejection.review_budget.reviews_per_day, if given",
-        gt=0,
-        example=200,
     )
     stuck_events: int = setting(
         200, unit="events", says="Equal scores in a row that count as stuck; 0: off.", ge=0
@@ -83,6 +61,8 @@ class MonitorConfig(Monitor):
         γ, T and δ of the pipeline.
     ties
         How the pipeline ranks tied scores: mid-ranks, or ``paper`` for ``#{<= s}``.
+    review_budget_per_day
+        Reviews a day that people can do: exported beside the rates, watched by nothing here.
 
     Raises
     ------
@@ -105,6 +85,7 @@ or equal to 100 (events); Statistical alarms give about one false alarm in so ma
     tolerance: float
     delta: float = DELTA
     ties: Literal["mid", "paper"] = "mid"
+    review_budget_per_day: float | None = None
 
     def check(self) -> None:
         """Refuse what cannot work, with value, limit and mend."""
@@ -112,11 +93,6 @@ or equal to 100 (events); Statistical alarms give about one false alarm in so ma
         check_contamination(self.contamination)
         check_tolerance(self.tolerance)
         check_delta(self.delta)
-        if self.rolling_events is not None and self.rolling_events < self.window:
-            raise ConfigError(
-                f"rolling_events = {self.rolling_events} is shorter than the window of "
-                f"{self.window} events: give at least the window, or leave it out."
-            )
         if self.drift_reference_events and self.drift_reference_events < self.window:
             raise ConfigError(
                 f"drift_reference_events = {self.drift_reference_events} is shorter than the "
@@ -149,7 +125,7 @@ monitor would never start. Refit every 1000 events or more, or give drift_refere
         """
         if not self.enabled:
             return
-        window, reference, rolling = self.window, self.drift_reference, self.rolling
+        window, reference = self.window, self.drift_reference
         if reference and refit_every_events is not None and refit_every_events < window:
             raise ConfigError(
                 f"refit_every_events = {refit_every_events} is below the window of {window}: slow "
@@ -169,16 +145,11 @@ monitor would never start. Refit every 1000 events or more, or give drift_refere
                 f"{_LEAST_HEALTH_WINDOW} independent events. Give a longer window, or enabled = "
                 "false under [monitor]."
             )
-        if rolling < _LEAST_ROLLING:
-            raise ConfigError(
-                f"rolling_events = {rolling} is too short for limits of the rate, which need "
-                f"{_LEAST_ROLLING} events: give that many, or leave it out."
-            )
 
     @property
     def rolling(self) -> int:
         """Length of the displayed rolling window in events."""
-        return self.rolling_events or max(_ROLLING_EVENTS, self.window)
+        return max(_ROLLING_EVENTS, self.window)
 
     @property
     def drift_reference(self) -> int:

@@ -282,12 +282,12 @@ class DriftDetector:
             self._baseline += (1.0 - kept) * (p - self._baseline)
             self._swaps *= kept * kept
             self.margin = self._margin_now()
-        enter = (_JUMP * sum(self._capital) + group) / len(_STAKES)
+        enter = (_JUMP * math.fsum(self._capital) + group) / len(_STAKES)
         self._capital = capital = [
             ((1.0 - _JUMP) * c + enter) * (1.0 + stake * x - abs(stake) * margin)
             for c, stake in zip(self._capital, _STAKES, strict=True)
         ]
-        if sum(capital) < self._limit:
+        if math.fsum(capital) < self._limit:
             return None
         up = capital[3] + capital[4] >= capital[0] + capital[1]
         self.lose()
@@ -335,7 +335,7 @@ class DriftDetector:
     @property
     def log_evidence(self) -> float:
         """Natural logarithm of the SR statistic; the alarm comes at log L."""
-        total = sum(self._capital)
+        total = math.fsum(self._capital)
         return math.log(total) if total > 0.0 else -math.inf
 
     @property

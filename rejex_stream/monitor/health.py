@@ -302,7 +302,7 @@ class HealthDetector:
     @property
     def log_evidence(self) -> float:
         """Natural logarithm of the mean SR statistic; the alarm comes at log L."""
-        mean = sum(self._evidence) / len(self._evidence)
+        mean = math.fsum(self._evidence) / len(self._evidence)
         return math.log(mean) if mean > 0.0 else -math.inf
 
     def doubling_delay(self, law: RankLaw) -> float:

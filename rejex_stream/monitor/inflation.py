@@ -3,9 +3,9 @@
 Sensors are autocorrelated, so rejected events come in clusters, and the count over a block varies
 more than a binomial one. The variance inflation factor (VIF) is that ratio; n / VIF is the
 effective sample size. A cluster shorter than a block hides in it, one longer than a block is cut,
-so six block lengths are measured (from n/40 to n) for rejected and for flagged events, and the
-largest factor counts. One of them, 3 n/40, fits no whole number of times into n: a season that
-happens to fall in step with the other blocks does not escape it.
+so up to six block lengths are measured (n/40, but at least 20 events, to n) for rejected and for
+flagged events, and the largest factor counts. One of them, three of the shortest, fits no whole
+number of times into n: a season that falls in step with the other blocks does not escape it.
 
 Blocks are compared with what the theory expects of them, not with their own mean, so a window that
 is frozen, and therefore rejects a little more or less than planned for ever, inflates the factor as
@@ -15,6 +15,7 @@ is being judged.
 
 from __future__ import annotations
 
+import math
 import struct
 
 import msgspec
@@ -23,20 +24,14 @@ from rejex_stream.monitor.theory import RankLaw
 
 __all__ = ["Inflation", "InflationState"]
 
-_SCALES = (1, 2, 3, 8, 20, 40)  # block lengths in units of n/40
 _UNITS = 40
-_ENDS = tuple(
-    [s for s, scale in enumerate(_SCALES) if units % scale == 0] for units in range(_UNITS + 1)
-)
-"""Which blocks end after so many units."""
+_LEAST_UNIT = 20  # events: closing blocks of fewer costs more than counting them says
 _LAG_WINDOWS = 1
 _MEMORY_WINDOWS = 20
 _MIN_WINDOWS = 2
 _MIN_WINDOWS_LONGEST = 3  # a window has one block of length n, and two of them say too little
-_RECORD = struct.Struct(f"<{2 * len(_SCALES)}d")
 _Mark = tuple[float, float, float, float]
 _NO_MARK: _Mark = (0.0, 0.0, 0.0, 0.0)
-_HISTORY_BYTES = _RECORD.size * (_MEMORY_WINDOWS + _LAG_WINDOWS)
 
 
 class InflationState(msgspec.Struct):
@@ -53,8 +48,8 @@ class InflationState(msgspec.Struct):
     counts: list[int] = msgspec.field(default_factory=lambda: [0, 0])
     expected: list[float] = msgspec.field(default_factory=lambda: [0.0, 0.0])
     variance: list[float] = msgspec.field(default_factory=lambda: [0.0, 0.0])
-    marks: list[_Mark] = msgspec.field(default_factory=lambda: [_NO_MARK] * len(_SCALES))
-    squares: list[float] = msgspec.field(default_factory=lambda: [0.0] * 2 * len(_SCALES))
+    marks: list[_Mark] = msgspec.field(default_factory=list)
+    squares: list[float] = msgspec.field(default_factory=list)
     history: bytes = b""
 
     def __post_init__(self) -> None:
@@ -62,12 +57,10 @@ class InflationState(msgspec.Struct):
         pairs = (self.counts, self.expected, self.variance)
         if (
             any(len(values) != 2 for values in pairs)
-            or len(self.marks) != len(_SCALES)
-            or len(self.squares) != 2 * len(_SCALES)
+            or len(self.squares) != 2 * len(self.marks)
             or not 1 <= self.left <= self.since <= self.unit
             or not 0 <= self.units < _UNITS
-            or len(self.history) % _RECORD.size
-            or len(self.history) > _HISTORY_BYTES
+            or len(self.history) % (8 * max(1, len(self.squares)))
         ):
             raise ValueError("the blocks are out of order")
 
@@ -102,17 +95,24 @@ class Inflation:
     True
     """
 
-    __slots__ = ("_window", "factor", "state")
+    __slots__ = ("_record", "_scales", "_unit", "_units", "factor", "state")
 
     def __init__(self, window: int, streams: int = 1) -> None:
-        self._window = window
-        unit = self._unit(streams)
-        self.state = InflationState(unit=unit, left=unit, since=unit)
+        self._unit = min(window, max(_LEAST_UNIT, window // _UNITS))
+        self._units = units = min(_UNITS, window // self._unit)
+        scales = {1, 2, 3, units // 5, units // 2, units}
+        self._scales = tuple(sorted(scale for scale in scales if 1 <= scale <= units))
+        self._record = struct.Struct(f"<{2 * len(self._scales)}d")
+        self.state = self._begin(streams, b"")
         self.factor: float | None = None
         """VIF >= 1, or ``None`` while there is too little history to tell."""
 
-    def _unit(self, streams: int) -> int:
-        return max(1, self._window // _UNITS) * max(1, streams)
+    def _begin(self, streams: int, history: bytes) -> InflationState:
+        unit, scales = self._unit * max(1, streams), len(self._scales)
+        return InflationState(
+            unit=unit, left=unit, since=unit, marks=[_NO_MARK] * scales,
+            squares=[0.0] * 2 * scales, history=history,
+        )  # fmt: skip
 
     def count(self, law: RankLaw, cell: int) -> None:
         """Count one event; the hot path of the health detector does this in runs."""
@@ -158,27 +158,29 @@ class Inflation:
         d0, d1 = rejected - e0, flagged - e1
         squares, marks = state.squares, state.marks
         now = (d0, d1, v0, v1)
-        for s in _ENDS[units]:
+        for s, scale in enumerate(self._scales):
+            if units % scale:
+                continue
             m0, m1, w0, w1 = marks[s]
             if v0 > w0:
                 squares[2 * s] += (d0 - m0) ** 2 / (v0 - w0)
             if v1 > w1:
                 squares[2 * s + 1] += (d1 - m1) ** 2 / (v1 - w1)
             marks[s] = now
-        if units < _UNITS:
+        if units < self._units:
             return False
-        means = (square / (_UNITS // _SCALES[j // 2]) for j, square in enumerate(squares))
-        history = (state.history + _RECORD.pack(*means))[-_HISTORY_BYTES:]
-        unit = self._unit(streams)
-        self.state = InflationState(unit=unit, left=unit, since=unit, history=history)
+        means = (square / (units // self._scales[j // 2]) for j, square in enumerate(squares))
+        kept = self._record.size * (_MEMORY_WINDOWS + _LAG_WINDOWS)
+        history = (state.history + self._record.pack(*means))[-kept:]
+        self.state = self._begin(streams, history)
         return self._measure()
 
     def _measure(self) -> bool:
-        windows = list(_RECORD.iter_unpack(self.state.history))[:-_LAG_WINDOWS]
+        windows = list(self._record.iter_unpack(self.state.history))[:-_LAG_WINDOWS]
         if len(windows) < _MIN_WINDOWS:
             self.factor = None
             return False
-        usable = len(_SCALES) if len(windows) >= _MIN_WINDOWS_LONGEST else len(_SCALES) - 1
-        means = (sum(column) / len(windows) for column in zip(*windows, strict=True))
+        usable = len(self._scales) - (len(windows) < _MIN_WINDOWS_LONGEST)
+        means = (math.fsum(column) / len(windows) for column in zip(*windows, strict=True))
         self.factor = max(1.0, *list(means)[: 2 * usable])
         return True

@@ -1,4 +1,4 @@
-"""What is watched about ranked events, of one stream or of a whole pipeline: rate, health, budget.
+"""What is watched about ranked events, of one stream or of a whole pipeline: rate and health.
 
 What needs a score (stuck sensor, drift) is :mod:`rejex_stream.monitor.stream_monitor`'s.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import msgspec
 
 from rejex_stream.monitor.alarm import NO_ALARMS, ActiveAlarm, ActiveAlarms, Alarm
-from rejex_stream.monitor.budget import BudgetEvidence, DayBudget, ReviewBudget
 from rejex_stream.monitor.config import MonitorConfig
 from rejex_stream.monitor.health import HealthDetector, HealthState
 from rejex_stream.monitor.rate import RateState, RejectionRate
@@ -23,8 +22,6 @@ class RankState(msgspec.Struct):
 
     rate: RateState = msgspec.field(name="counts")
     health: HealthState
-    day: DayBudget = msgspec.field(name="budget")
-    over_budget: BudgetEvidence
     active: list[ActiveAlarm]
     law: tuple[int, int, int, int] | None = msgspec.field(name="table")
 
@@ -45,13 +42,12 @@ class RankMonitors:
     to see; the health detector is given the cell of the randomised rank.
     """
 
-    __slots__ = ("_rolling", "active", "budget", "health", "law", "rate")
+    __slots__ = ("_rolling", "active", "health", "law", "rate")
 
     def __init__(self, config: MonitorConfig, stream_key: str | None) -> None:
         self._rolling = config.rolling
         self.rate = RejectionRate(config)
         self.health = HealthDetector(config)
-        self.budget = ReviewBudget(config.review_budget_per_day)
         self.active = ActiveAlarms(stream_key)
         self.law: RankLaw | None = None
 
@@ -88,18 +84,12 @@ class RankMonitors:
             rate.set_limits(law, self.health.inflation)
         return alarms
 
-    def count_review(self, verdict: Verdict) -> tuple[Alarm, ...]:
-        """Count one verdict of any kind against the review budget of the day."""
-        return self.budget.count(self.active, verdict, self.health.inflation)
-
     @property
     def state(self) -> RankState:
         """All that has to be kept."""
         return RankState(
             rate=self.rate.state,
             health=self.health.state,
-            day=self.budget.day,
-            over_budget=self.budget.evidence,
             active=self.active.state,
             law=None if self.law is None else self.law.key,
         )
@@ -109,5 +99,4 @@ class RankMonitors:
         self.law = None if state.law is None else rank_law(*state.law)
         self.rate.restore(state.rate)
         self.health.restore(state.health, self.law)
-        self.budget.day, self.budget.evidence = state.day, state.over_budget
         self.active.restore(state.active)

@@ -446,7 +446,7 @@ def sliding_variance(law: RankLaw, events: int) -> float:
     340.8
     """
     n, rate = law.n, law.rejection_rate
-    gaps = sum(
+    gaps = math.fsum(
         math.sqrt(2.0 * edge * (n - edge) / (math.pi * n**3))
         for edge in (law.edges[0], law.edges[2])
         if 0 < edge < n

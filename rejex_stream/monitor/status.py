@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from rejex_stream.monitor.alarm import Alarm, AlarmKind
-from rejex_stream.monitor.config import MonitorConfig
+from rejex_stream.monitor.config import CONFIDENCE, MonitorConfig
 from rejex_stream.monitor.ranks import RankMonitors
 from rejex_stream.monitor.rate import BatchMeans, Limits, batch_means, rate_limits
 from rejex_stream.monitor.theory import Theory
@@ -79,9 +79,8 @@ class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
     drift, drift_log_evidence
         State of the slow-drift monitor; ``off`` for the pipeline, whose models have no score in
         common.
-    reviews_today, reviews_projected, review_budget
-        Rejected events of the current day of event time, projected to a whole day, and the limit;
-        counted only where there is a limit.
+    review_budget
+        Reviews a day that people can do, where the config says it.
     tie_mass, tie_warning
         Share of the reference that equals the threshold λ, when last seen; above 1 % the mid-rank
         moves the rates noticeably.
@@ -113,8 +112,6 @@ class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
     doubling_delay_events: float
     drift: str
     drift_log_evidence: float
-    reviews_today: int
-    reviews_projected: float
     review_budget: float | None
     tie_mass: float
     tie_warning: bool
@@ -138,7 +135,7 @@ def summarise(
     rejects, anomalies = cells.count(1) + cells.count(2), cells.count(3)
     rate = rejects / count if count else None
     inflation, law = ranks.health.inflation, ranks.law
-    limits = _limits(ranks, cells, config.confidence)
+    limits = _limits(ranks, cells, CONFIDENCE)
     bound = None if theory is None else theory.frozen_bound
     paper_bound = None if theory is None else theory.paper_bound
     return MonitorStatus(
@@ -166,8 +163,6 @@ def summarise(
         doubling_delay_events=math.inf if law is None else ranks.health.doubling_delay(law),
         drift=drift,
         drift_log_evidence=drift_log_evidence,
-        reviews_today=ranks.budget.day.count,
-        reviews_projected=ranks.budget.day.projected,
         review_budget=config.review_budget_per_day,
         tie_mass=tie_mass,
         tie_warning=tie_mass > _TIE_WARNING,

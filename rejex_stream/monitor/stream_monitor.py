@@ -117,7 +117,7 @@ class StreamMonitor:
     * `health` (:mod:`~rejex_stream.monitor.health`): about one false alarm per L events for
       exchangeable scores; measured, not proved, for autocorrelated ones.
     * `drift` (:mod:`~rejex_stream.monitor.drift`): the same, against a frozen reference.
-    * `rejection_rate`, `collapse`, `stuck`, `review_budget`: heuristics.
+    * `rejection_rate`, `collapse`, `stuck`: heuristics.
 
     Parameters
     ----------
@@ -151,7 +151,6 @@ class StreamMonitor:
 
     __slots__ = (
         "_config",
-        "_counts_reviews",
         "_drift",
         "_is_stuck",
         "_law_key",
@@ -172,7 +171,6 @@ class StreamMonitor:
     def __init__(self, config: MonitorConfig, stream_key: str) -> None:
         self.stream_key = stream_key
         self._config = config
-        self._counts_reviews = config.review_budget_per_day is not None
         self._paper_ties = config.ties == "paper"
         self._stuck_events = config.stuck_events or math.inf
         self.ranks = RankMonitors(config, stream_key)
@@ -197,8 +195,6 @@ class StreamMonitor:
         rank, n, r = verdict.rank, verdict.window_len, verdict.n_anomalies
         lower, upper = policy_band(verdict)
         alarms = NO_ALARMS
-        if self._counts_reviews:
-            alarms = self.ranks.count_review(verdict)
         if verdict.status is Status.WARM_UP_MIXED:
             alarms += self._raise_warm_up(verdict)
         if rank is None or lower is None or upper is None or n < 1 or not is_ranked(verdict):

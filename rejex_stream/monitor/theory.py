@@ -128,7 +128,7 @@ def rank_law(n: int, n_anomalies: int, lower: int, upper: int) -> RankLaw:
         rejection_rate=(counts[1] + counts[2]) / (n + 1),
         flagged_rate=(counts[2] + counts[3]) / (n + 1),
         log_ratios=tuple(tuple(column[cell] for column in columns) for cell in range(4)),
-        doubling_information=sum(
+        doubling_information=math.fsum(
             p * math.exp(log_ratio) * log_ratio for p, log_ratio in zip(null, doubled, strict=True)
         ),
     )
@@ -136,7 +136,7 @@ def rank_law(n: int, n_anomalies: int, lower: int, upper: int) -> RankLaw:
 
 def _column(null: tuple[float, ...], cells: frozenset[int], factor: float) -> tuple[float, ...]:
     """Return log(alternative / null) of each cell, for one alternative."""
-    inside = sum(null[cell] for cell in cells)
+    inside = math.fsum(null[cell] for cell in cells)
     if not 0.0 < inside < 1.0:
         return (0.0,) * 4
     # A factor that leaves no room for the other cells is cut half-way to certainty.
@@ -171,7 +171,8 @@ def randomised_rank(below: int, ties: int, position: Position) -> int:
     if ties <= 0:
         return below
     # The finaliser of SplitMix64: a stable hash, unlike hash(), and cheap without a C extension.
-    z = (position.offset * 0x9E3779B97F4A7C15 + _salt(position.topic, position.partition)) & _MASK
+    z = position.offset * 0x9E3779B97F4A7C15 + _salt(position.topic, position.partition)
+    z = (z + position.reading * 0xD1B54A32D192ED03) & _MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
     return below + (((z ^ (z >> 31)) >> 32) * (ties + 1) >> 32)

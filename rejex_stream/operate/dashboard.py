@@ -118,10 +118,10 @@ PANELS: tuple[Panel, ...] = (
         ),
     ),
     Panel(
-        "Reviews projected for the day",
+        "Sent to review in a day",
         "Against what people can do.",
         (
-            ("projected", f"sum(rejex_reviews_projected_per_day{_BY})"),
+            ("sent", f"sum(increase(rejex_review_items_total{_BY}[1d]))"),
             ("budget", f"max(rejex_review_budget_per_day{_BY})"),
         ),
     ),

@@ -12,16 +12,24 @@ import pytest
 
 from rejex_stream.cli.main import main
 from rejex_stream.config import load_config
+from rejex_stream.encode import encode_verdict
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.rejection.missed_bound import Stratum, fewest_missed, log_evidence, most_missed
-from rejex_stream.review.certificate import Audited, certify, differences, signed
+from rejex_stream.review.certificate import (
+    Audited,
+    answers_in,
+    answers_of_log,
+    certify,
+    differences,
+    signed,
+)
 from rejex_stream.review.queue.decisions import Decision
-from rejex_stream.review.queue.labels import LabelFile
+from rejex_stream.review.queue.labels import LabelFile, read_labels
 from rejex_stream.review.queue.listing import Viewer
 from rejex_stream.review.queue.store import ReviewStore
-from rejex_stream.run.audit_draw import commitment
+from rejex_stream.run.audit_draw import AuditDraw, commitment
 from tests.pump import pump_toml
-from tests.review.test_review_store import episodes
+from tests.review.test_review_store import episodes, item
 
 LINES = 6000
 KEY = "a secret of thirty-two characters"
@@ -144,6 +152,38 @@ def test_what_carries_no_probability_or_comes_before_is_left_out_and_said():
     assert (found.strata[0].audited, found.undated, found.until_ms) == (1, 1, 15)
     with pytest.raises(ConfigError, match=r"set output\.audit_rate"):
         certify(seen, pipeline="p", since_ms=30)
+
+
+@pytest.mark.parametrize("fallback", ["model", "anomaly", "none"])
+def test_what_nobody_looked_at_is_no_answer_whatever_it_expires_into(
+    new_store, clock, tmp_path, fallback
+):
+    """By the model's own word of 400 normals it would certify itself: 416 instead of 47,053."""
+    store = new_store(settle_s=0, gap_s=0, max_age_hours=10 / 3_600_000, fallback=fallback)
+    drawn = [
+        msgspec.structs.replace(
+            one, drawn=0.01, verdict=msgspec.structs.replace(one.verdict, rank=500)
+        )
+        for one in (item(i, t_s=1e4 * i, why="audit") for i in range(400))
+    ]
+    store.add(drawn)
+    clock.pass_ms(20)
+    while store.expire_due():
+        pass
+    with closing(LabelFile(tmp_path / "labels.jsonl")) as sink:
+        store.relay(sink)
+    expired = list(read_labels(tmp_path / "labels.jsonl"))
+    said = {"model": "normal", "anomaly": "anomaly", "none": None}[fallback]
+    assert [(one.source, one.verdict) for one in expired] == [("expired", said)] * 400
+
+    with store.database.read() as connection:
+        waiting = list(answers_in(connection, ""))
+    verdicts = [encode_verdict(one.verdict) for one in drawn]
+    again = list(answers_of_log(verdicts, expired, AuditDraw(1.0)))
+    assert {one.answer for one in waiting} == {one.answer for one in again} == {None}
+    found = certify(waiting, pipeline="p")
+    assert (found.missed_at_most, found.strata[0].normal) == (47_053, 0)
+    assert found.missed_at_most_if_rest_is_normal == 416
 
 
 def test_a_signature_is_of_this_certificate_and_of_the_key_that_was_committed_to():

@@ -139,7 +139,7 @@ def test_an_executor_dies_and_the_topics_hold_and_people_hear_what_a_worker_says
                 bootstrap,
                 out,
                 detector={"name": "KNN"},  # which the fault of s0 has open an incident
-                monitor={"review_budget_per_day": 5},
+                monitor={"false_alarm_events": 100, "stuck_events": 2},
                 alerts={"webhook_url": one.url},
             )
             for out, one in receivers.items()

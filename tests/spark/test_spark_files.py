@@ -130,8 +130,6 @@ WATCHED = """
 webhook_url = "{url}"
 [metrics]
 port = {port}
-[monitor]
-review_budget_per_day = 30
 [state]
 snapshot_interval_s = 0.01
 """

@@ -68,9 +68,6 @@ review_budget = {{ rate = 0.04 }}
 [refit]
 refit_every_events = 400
 executor = "inline"
-[monitor]
-rolling_events = 300
-review_budget_per_day = 30
 [output]
 verdicts = "{folder}/{out}/verdicts.jsonl"
 audit_rate = 0.01
@@ -133,7 +130,7 @@ def worker(feed):
             on_alarm=lambda _, alarm: alarms.append(alarm),
             on_incident=changes.append,
         )
-    assert {alarm.kind for alarm in alarms} >= {"health", "review_budget"}
+    assert {alarm.kind for alarm in alarms} >= {"health"}
     assert {change.state for change in changes} >= {IncidentState.OPEN, IncidentState.CLOSED}
     return SimpleNamespace(alarms=alarms, changes=changes, figures=found[0])
 
@@ -151,7 +148,7 @@ class Batch:
 
     def __init__(self, outcomes, rng, form="full"):
         self.rows = [
-            (*outcome.record.position, place, *message)
+            (*outcome.record.position[:3], place, *message)
             for outcome in outcomes
             for place, message in enumerate(lines_of([outcome], form=form))
         ]

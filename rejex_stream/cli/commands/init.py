@@ -15,7 +15,7 @@ from rejex_connectors.files.workbooks import workbook_of
 
 from rejex_stream.cli import options
 from rejex_stream.cli.drafts import save_draft
-from rejex_stream.cli.show import print_facts, share
+from rejex_stream.cli.show import print_facts
 from rejex_stream.config import name_of, parse_config
 from rejex_stream.config.assembly import kafka_settings, records_of
 from rejex_stream.detectors import DEFAULT
@@ -83,11 +83,13 @@ def init(  # noqa: PLR0917 - one parameter an option
         print(f"{file.name if file else kafka[1]}: {escaped(line)}", file=sys.stderr)  # type: ignore[index]
     guessed = []
     if contamination is None and sys.stdin.isatty():
-        contamination = _asked_for(found, file)
+        contamination = _asked_for()
     elif contamination is None:
         contamination = CONTAMINATION
-        how = f"`rejex-stream plan --from {file}` asks the data" if file else "who knows says it"
-        guessed = [f"γ: {CONTAMINATION:g} is a guess; {how}, --contamination gives it"]
+        guessed = [
+            f"γ: {CONTAMINATION:g} is a guess; `rejex-stream plan` says what others would do, "
+            "--contamination gives it"
+        ]
     choice = found.suggested(
         contamination=contamination, tolerance=tolerance, rate=rate, window=window,
         detector=detector,
@@ -106,18 +108,10 @@ def init(  # noqa: PLR0917 - one parameter an option
     _say(where, found, source, [*guessed, *choice.notes], rekey_from)
 
 
-def _asked_for(found: Table | Feed, file: Path | None) -> float:
-    """Ask somebody at a terminal for γ, and before that a table, which may know some of it."""
-    question, default = "Share of events that you expect to be anomalies (γ", CONTAMINATION
-    if isinstance(found, Table) and file is not None:
-        from rejex_stream.cli.commands.planning.history import ask_table
-
-        asked = ask_table(found, file.name)
-        if asked.contamination.refusal is None:
-            default = asked.gamma
-            least, most = map(share, asked.contamination.interval)
-            question += f"; the data alone allow {least} to {most}"
-    return float(typer.prompt(question + ")", default=default, type=float, err=True))
+def _asked_for() -> float:
+    """Ask somebody at a terminal for γ."""
+    question = "Share of events that you expect to be anomalies (γ)"
+    return float(typer.prompt(question, default=CONTAMINATION, type=float, err=True))
 
 
 def _of_file(file: Path, asked: Asked) -> tuple[Table | Feed, dict[str, object]]:
@@ -177,7 +171,7 @@ def _say(
     notes: Sequence[str],
     rekey_from: str,
 ) -> None:
-    who = source.get("sensor") or ("the record's key" if source.get("sensor_from_key") else "one")
+    who = source.get("sensor") or "one"
     channels = source["channels"]
     names = channels.values() if isinstance(channels, Mapping) else channels
     timed = source.get("time") or (

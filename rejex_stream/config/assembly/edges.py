@@ -34,6 +34,7 @@ __all__ = [
     "file_decoder",
     "file_format",
     "file_places",
+    "json_decoder",
     "kafka_decoder",
     "kafka_settings",
     "open_edges",
@@ -248,12 +249,28 @@ def file_decoder(config: Config, source: FileSource) -> Decoder:
     mapping = config.input.mapping()
     kind, delimiter = file_format(config)
     if kind == "jsonl":
-        return JsonDecoder(mapping)
+        return json_decoder(config)
     if config.input.columns:
         return CsvDecoder(mapping, config.input.columns, delimiter)
     if config.input.follow:
         return _LateCsvDecoder(mapping, source, delimiter)
     return CsvDecoder(mapping, parse_csv_header(source.header, delimiter), delimiter)
+
+
+def json_decoder(config: Config) -> Decoder:
+    """Return what makes readings of records of JSON.
+
+    Raises
+    ------
+    ConfigError
+        If ``input.select`` is no jq program, or jq is not installed.
+    """
+    decoder = JsonDecoder(config.input.mapping())
+    if config.input.select is None:
+        return decoder
+    from rejex_stream.decode.select import SelectingDecoder, Selector
+
+    return SelectingDecoder(Selector(config.input.select), decoder)
 
 
 def records_of(source: Source) -> Iterator[Record]:
@@ -266,34 +283,6 @@ def records_of(source: Source) -> Iterator[Record]:
             yield from source.poll(1000, timeout_s=0.2)
     finally:
         source.close()
-
-
-def history_of(config: Config, most: int) -> tuple[Decoder, Iterator[Record]]:
-    """Return what a pipeline has had to read so far, and what reads it; nothing is committed.
-
-    A file from its first row on; of topics the newest records, `most` in all.
-
-    Raises
-    ------
-    ConnectorError
-        If the file cannot be opened or the broker does not answer.
-    ConfigError
-        If there are no such topics.
-    """
-    if config.input.kind == "file":
-        found = config.model_copy(
-            update={"input": config.input.model_copy(update={"follow": False})}
-        )
-        source = open_source(found)
-        return file_decoder(found, source), records_of(source)
-    from rejex_connectors.kafka.partition_reader import newest_records, partitions_of
-
-    settings = kafka_settings(config)
-    topics = settings.topics.input
-    partitions = [one for topic in topics for one in partitions_of(settings, topic)]
-    if not partitions:
-        raise ConfigError(f"input.topics: {', '.join(topics)} hold no history: no such topic.")
-    return kafka_decoder(config), newest_records(settings, partitions, most)
 
 
 class _LateCsvDecoder:
@@ -374,7 +363,7 @@ def kafka_decoder(config: Config) -> Decoder:
     """
     mapping, kind = config.input.mapping(), config.input.format
     if kind not in REGISTRY_FORMATS:
-        return JsonDecoder(mapping)
+        return json_decoder(config)
     _require_extra(kind)
     from rejex_stream.decode.avro import avro_reader
     from rejex_stream.decode.protobuf import protobuf_reader
@@ -471,7 +460,7 @@ def _kafka_edges(config: Config, *, dry_run: bool) -> Edges:
         told = "; ".join(f"topic {name!r} {said}" for name, said in inputs.missing.items())
         raise MissingTopicError(f"Kafka at {settings.bootstrap_servers}: {told}")
     # A sensor that comes from the key has none where there is no key: those are dead letters.
-    by_key = config.input.order == "by_key" and not config.input.mapping().sensor_from_key
+    by_key = config.input.order == "by_key" and not config.input.mapping().sensor_from
     inspect = KeyWatch(inputs.partitions).see if by_key else None
     if dry_run:
         name = f"dry-run-{uuid.uuid4().hex[:8]}"

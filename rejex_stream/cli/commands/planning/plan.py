@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -29,9 +29,6 @@ from rejex_stream.plan.capacity import (
 from rejex_stream.plan.promises import Costs, EpisodeRule, Plan, plan_table
 from rejex_stream.rejection.bounds import DELTA
 from rejex_stream.rejection.policy import CONTAMINATION, LEAST_BURST
-
-if TYPE_CHECKING:
-    from rejex_stream.cli.commands.planning.history import Asked
 
 __all__ = ["costs_of", "plan"]
 
@@ -96,27 +93,19 @@ def plan(  # noqa: PLR0917 - one parameter an option
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="How to read that file; guessed without. With --history: what to read."),
+        typer.Option(help="How to read that file; guessed without."),
     ] = None,
-    table: Annotated[
-        Path | None,
-        typer.Option("--from", help="A file of one's own, to ask it for γ; no labels needed."),
-    ] = None,
-    history: Annotated[
-        bool, typer.Option("--history", help="Ask what the config's input holds for γ.")
-    ] = False,
     output: AsOption = As.TABLE,
 ) -> None:
     """Say what a choice of γ, n and T promises before the first event.
 
     With --sensors: which n and T a team can keep up with. With --replay: predicted beside measured.
-    With --from, or --config and --history: γ from the data, with its interval.
     """
     costs = costs_of(c_fp, c_fn, c_r)
     rule = EpisodeRule(gap_s=gap_s)
     if burst is not None and not rate and config is None and sensors is None:
         raise ConfigError("--burst goes with --rate, or with --sensors: a tolerance is fixed.")
-    if replay is not None and table is None and not history:
+    if replay is not None:
         from rejex_stream.cli.commands.planning.promised import print_replay
 
         print_replay(
@@ -132,9 +121,8 @@ def plan(  # noqa: PLR0917 - one parameter an option
             output=output,
         )
         return
-    learnt = _ask(table, config, history, contamination or replay, output)
-    if learnt is not None:
-        contamination = learnt.gamma
+    if config is not None:
+        raise ConfigError("--config goes with --replay: it says how to read that file.")
     contamination = CONTAMINATION if contamination is None else contamination
     if sensors is not None:
         if tolerance or rate:
@@ -158,7 +146,7 @@ def plan(  # noqa: PLR0917 - one parameter an option
             rule=rule,
             burst=LEAST_BURST if burst is None else burst,
         )
-        _print_capacity(answer, handling, output, learnt)
+        _print_capacity(answer, handling, output)
         if answer.recommended is None:
             raise typer.Exit(1)
         return
@@ -173,7 +161,7 @@ def plan(  # noqa: PLR0917 - one parameter an option
         costs=costs,
         events_per_day=events_per_day,
     )
-    _print_plans(rows, output, learnt)
+    _print_plans(rows, output)
     if all(row.refusal is not None for row in rows):
         raise typer.Exit(1)
 
@@ -189,42 +177,9 @@ def _one(option: str, values: list[_T] | None) -> _T | None:
     return values[0] if values else None
 
 
-def _ask(
-    table: Path | None, config: Path | None, history: bool, instead: object, output: As
-) -> Asked | None:
-    """Ask a history for γ where that is wanted; exits with 1 where it cannot tell."""
-    if table is None and not history:
-        if config is not None:
-            raise ConfigError(
-                "--config goes with --replay, to say how to read that file, or with --history, to "
-                "say what to read."
-            )
-        return None
-    if (table is None) == (config is None):
-        raise ConfigError("γ is asked of one history: give --from FILE, or --config and --history.")
-    if instead is not None:
-        raise ConfigError(
-            "--from and --history ask for γ: leave --contamination out, and --replay for later."
-        )
-    from rejex_stream.cli.commands.planning.history import ask_history, print_found
-
-    asked = ask_history(table, config)
-    if output is As.TABLE:
-        print_found(asked)
-    elif asked.contamination.refusal is not None:
-        _print_json(asked, None)
-    if asked.contamination.refusal is not None:
-        raise typer.Exit(1)
-    return asked
-
-
-def _print_json(learnt: Asked | None, plan: object) -> None:
-    print_json(plan if learnt is None else {"asked": learnt, "plan": plan})
-
-
-def _print_plans(rows: tuple[Plan, ...], output: As, learnt: Asked | None) -> None:
+def _print_plans(rows: tuple[Plan, ...], output: As) -> None:
     if output is As.JSON:
-        _print_json(learnt, rows)
+        print_json(rows)
         return
     has_costs = any(row.promise and row.promise.cost_bound is not None for row in rows)
     has_days = any(row.promise and row.promise.rejected_per_day is not None for row in rows)
@@ -264,11 +219,9 @@ def _print_plans(rows: tuple[Plan, ...], output: As, learnt: Asked | None) -> No
             print(f"impossible: n = {row.window:,}{of}: {row.refusal}")
 
 
-def _print_capacity(
-    answer: CapacityPlan, handling_s: float, output: As, learnt: Asked | None
-) -> None:
+def _print_capacity(answer: CapacityPlan, handling_s: float, output: As) -> None:
     if output is As.JSON:
-        _print_json(learnt, answer)
+        print_json(answer)
         return
     print(
         f"{answer.events_per_day:,.0f} events a day, {answer.reviews_per_day:,} reviews a day "

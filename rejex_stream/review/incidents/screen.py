@@ -37,7 +37,7 @@ from rejex_stream.review.queue import audit, series, sharing
 from rejex_stream.review.queue.claims import Refusal
 from rejex_stream.review.queue.ingest import group_of
 from rejex_stream.review.queue.listing import QueueFilter, Viewer, queue_rows
-from rejex_stream.types import IncidentState
+from rejex_stream.types import Incident, IncidentState
 
 __all__ = ["routes"]
 
@@ -61,7 +61,8 @@ _CHOICES = (
     (
         "new_normal",
         "New normal",
-        "The model is made anew of what was measured meanwhile: this is ordinary from then on.",
+        "The model is made anew of what was measured meanwhile: this is ordinary from then on; "
+        "where learning went on, the incident is over.",
     ),
 )
 _LEARNING = {
@@ -98,6 +99,12 @@ class SeenIn(msgspec.Struct):
 
 
 # ---------------------------------------------------------------------------------------- pages
+def _learning(incident: Incident) -> str:
+    """Return what becomes of the model meanwhile."""
+    goes_on = not incident.held and incident.state is not IncidentState.CLOSED
+    return "learning goes on" if goes_on else _LEARNING[incident.state]
+
+
 def _choices(found: StoredIncident) -> list[tuple[str, str, str]]:
     if not found.can_be_answered:
         return []
@@ -142,7 +149,7 @@ def _now(console: Console, connection: Connection, viewer: Viewer, request: Requ
         "more_incidents": max(0, len(found) - _CARDS),
         "shown_of": lambda pipeline: console.shown.get(pipeline, Shown()),
         "choices_of": _choices,
-        "learning": _LEARNING,
+        "learning": _learning,
         "flagged": incident_store.flagged(connection),
         "today": list(queue_rows(connection, asked, store.settings, viewer, now, limit=_TODAY)),
         "health": [
@@ -219,7 +226,7 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
         "choices": _choices(found),
         "can_answer": console.background is None or found.pipeline in console.background.tells,
         "quiet_ms": _quiet(connection, found.pipeline, console.store.now_ms()),
-        "learning": _LEARNING,
+        "learning": _learning,
         "shown": console.shown.get(found.pipeline, Shown()),
         "table": _table(connection, found, begin, end),
         "incident_data": {

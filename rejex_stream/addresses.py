@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from rejex_stream.errors import ConfigError
 
-__all__ = ["check_http_address", "expected_http_address", "without_login"]
+__all__ = ["check_http_address", "expected_http_address", "masked", "without_login"]
 
 _LOGIN = re.compile(r"//.*@")
 
@@ -53,6 +53,19 @@ def check_http_address(name: str, address: str) -> None:
     """
     if expected := expected_http_address(address):
         raise ConfigError(f"{name} = {without_login(address)!r}: expected {expected}")
+
+
+def masked(address: str) -> str:
+    """Return who is at an address, for people: the rest of it may be a secret, as of a webhook.
+
+    Examples
+    --------
+    >>> masked("https://hooks.example.com:8443/T0/B1?token=s"), masked("http://localhost:9093")
+    ('https://hooks.example.com:8443/***', 'http://localhost:9093')
+    """
+    parts = urlsplit(address)
+    where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    return where if (parts.path + parts.query + parts.fragment).strip("/") == "" else f"{where}/***"
 
 
 def without_login(text: str) -> str:

@@ -89,6 +89,8 @@ class OutcomeCounts:
         Verdicts that the theory speaks of, see :func:`is_ranked`; those of them it rejects.
     n_invalid, n_reviews, n_incidents
         Records that could not be read; review items; incidents that opened.
+    n_ignored
+        Records without a reading of their own: heartbeats, tombstones, parts of a row.
 
     Examples
     --------
@@ -113,13 +115,17 @@ class OutcomeCounts:
     n_invalid: int = 0
     n_reviews: int = 0
     n_incidents: int = 0
+    n_ignored: int = 0
 
     def add(self, outcomes: Iterable[Outcome]) -> None:
         """Count outcomes; O(1) each."""
         outcomes = list(outcomes)
         verdicts = [outcome.verdict for outcome in outcomes if outcome.verdict is not None]
         self.add_verdicts(verdicts)
-        self.n_invalid += len(outcomes) - len(verdicts)
+        if len(verdicts) < len(outcomes):
+            unread = [outcome.invalid for outcome in outcomes if outcome.invalid is not None]
+            self.n_ignored += sum(i.silent and i.stage != "waiting" for i in unread)
+            self.n_invalid += sum(not invalid.silent for invalid in unread)
         self.n_reviews += len(outcomes) - [outcome.review for outcome in outcomes].count(None)
         changed = [outcome.incidents for outcome in outcomes if outcome.incidents]
         self.n_incidents += sum(one.version == 1 for changes in changed for one in changes)

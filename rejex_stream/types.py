@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 __all__ = [
     "MODE_MARK", "Audit", "ChannelEvidence", "Command", "CommandKind", "CommandReply",
-    "ContextPoint", "EventAnswer", "Evidence", "FloatArray", "FollowUp", "Incident",
-    "IncidentState", "Invalid", "JudgeName", "Label", "Learned", "Outcome", "Partition",
-    "Position", "Reading", "Reason", "Record", "ReviewItem", "Status", "UnreadRecord",
-    "Verdict", "in_mode", "of_mode", "spoken",
+    "ContextPoint", "DelayedRecord", "EventAnswer", "Evidence", "FloatArray", "FollowUp",
+    "Incident", "IncidentState", "Invalid", "JudgeName", "Label", "Learned", "Outcome",
+    "Partition", "Position", "Reading", "Reason", "Record", "ReviewItem", "SelectedRecord",
+    "Status", "UnreadRecord", "Verdict", "in_mode", "of_mode", "reached", "spoken",
 ]  # fmt: skip
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
@@ -63,6 +63,9 @@ class Status(StrEnum):
     """The rows that the first model learnt from are of two kinds: a fault may lie among them."""
 
 
+SILENT_STAGES = ("ignored", "joined", "waiting")
+
+
 class Partition(NamedTuple):
     """One ordered part of an input: a Kafka topic partition, or a file."""
 
@@ -71,14 +74,29 @@ class Partition(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Where an event stands in its input; this is the identity of the event."""
+    """Where an event stands in its input; this is the identity of the event.
+
+    `reading` tells the readings of one record apart, where ``input.select`` makes several of it.
+
+    Examples
+    --------
+    >>> str(Position("water", 0, 7)), str(Position("water", 0, 7, 2))
+    ('water-0-7', 'water-0-7.2')
+    """
 
     topic: str
     partition: int
     offset: int
+    reading: int = 0
 
     def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}-{self.offset}"
+        nth = f".{self.reading}" if self.reading else ""
+        return f"{self.topic}-{self.partition}-{self.offset}{nth}"
+
+    @property
+    def parts(self) -> list[str | int]:
+        """What stands for it in an array of JSON: `reading` only where it is not the first."""
+        return list(self if self.reading else self[:3])
 
 
 class Record(NamedTuple):
@@ -113,6 +131,64 @@ class UnreadRecord(Record):
         record = cls(position, None, None, (), timestamp_ms)
         record.reason, record.stage = reason, stage
         return record
+
+
+class SelectedRecord(Record):
+    """One of the readings that ``input.select`` made of a record, or what became of it instead.
+
+    Attributes
+    ----------
+    source
+        The record it was made of; a dead letter holds its bytes.
+    invalid
+        Why there is no reading to decode; ``None`` where :attr:`value` is a flat object.
+    """
+
+    source: Record
+    invalid: Invalid | None
+
+    @classmethod
+    def of(
+        cls, source: Record, index: int, value: bytes | None, invalid: Invalid | None = None
+    ) -> SelectedRecord:
+        """Make one; the first has the identity of its record."""
+        position, key, _, headers, timestamp_ms = source
+        if index:
+            position = position._replace(reading=index)
+        record = cls(position, key, value, headers, timestamp_ms)
+        record.source, record.invalid = source, invalid
+        return record
+
+
+class DelayedRecord(Record):
+    """A record whose outcome came with a later one: it waited, or ended a row.
+
+    Attributes
+    ----------
+    at
+        Offset of that later record, up to which the input is used up by then.
+    """
+
+    at: int
+
+    @classmethod
+    def of(cls, record: Record, by: Record) -> DelayedRecord:
+        """Make one of a record whose outcome comes with the record `by`."""
+        delayed = cls(*record)
+        delayed.at = by.position.offset
+        return delayed
+
+
+def reached(record: Record) -> int:
+    """Return the offset up to which the input was read when a record's outcome came.
+
+    Examples
+    --------
+    >>> early, late = (Record(Position("in", 0, i), None, b"") for i in (3, 9))
+    >>> reached(early), reached(DelayedRecord.of(early, late))
+    (3, 9)
+    """
+    return record.at if isinstance(record, DelayedRecord) else record.position.offset
 
 
 class Reading(NamedTuple):
@@ -521,8 +597,10 @@ class Invalid(NamedTuple):
     position
         Identity of the record.
     stage
-        Where reading it failed: ``read`` (by the source), ``decode`` (bytes to fields) or
-        ``validate`` (fields to a reading).
+        Where reading it failed: ``read`` (by the source), ``select`` (by the program), ``decode``
+        (bytes to fields) or ``validate`` (fields to a reading). ``ignored`` is no failure: the
+        record holds no reading, and is counted and not written; ``joined``: its reading is part
+        of a row that comes with a later record; ``waiting``: its own outcome comes later.
     reason
         One sentence with the offending value, safe to print.
     """
@@ -530,6 +608,11 @@ class Invalid(NamedTuple):
     position: Position
     stage: str
     reason: str
+
+    @property
+    def silent(self) -> bool:
+        """Whether it is only counted: nothing is wrong, and nothing is written."""
+        return self.stage in SILENT_STAGES
 
 
 class ContextPoint(NamedTuple):

@@ -79,7 +79,7 @@ def test_ten_lines_make_a_pipeline(name):
 def test_the_mapping_falls_back_to_the_file_name_and_to_the_record_key():
     assert config_of(FILE).input.mapping().fixed_sensor == "water"
     mapping = config_of(KAFKA).input.mapping()
-    assert mapping.sensor_from_key
+    assert mapping.sensor_from == "key"
     assert mapping.time is None
 
 
@@ -244,7 +244,6 @@ refit_lag_events = 200
         ),
         (('path = "water.csv"', ""), "path is missing"),
         (('time = "t"', ""), "time is missing"),
-        (('time = "t"', 'time = "t"\nsensor_from_key = true'), "lines of a file have no key"),
         (('time = "t"', 'time = "t"\ntopics = ["a"]'), "drop one"),
         (('time = "t"', 'time = "t"\nsensor = "s"\nfixed_sensor = "x"'), "exactly one of"),
         (('"flow", "pressure"', '"flow", "flow"'), "twice"),
@@ -256,7 +255,6 @@ refit_lag_events = 200
             "unknown channel 'flw'",
         ),
         (("[detector]", "[monitor]\nstuck_events = -1\n[detector]"), "stuck_events = -1"),
-        (("[detector]", '[alerts]\nwebhook_deadletter = "d"\n[detector]'), "needs a webhook_url"),
         (("water.csv", "water.dat"), "does not tell its format"),
         (("[detector]", '[output]\nreview = "./verdicts.jsonl"\n[detector]'), "its own file"),
         (("[detector]", '[output]\nreview = "-"\n[state]\nfolder = "s"\n[detector]'), "taken back"),
@@ -320,7 +318,7 @@ def test_kafka_settings_that_contradict_are_refused(addition, expected):
 @pytest.mark.parametrize("setting", ["alertmanager_url", "webhook_url"])
 def test_an_address_that_cannot_be_asked_is_refused(setting, address, expected):
     (found,) = said(FILE.replace("[detector]", f'[alerts]\n{setting} = "{address}"\n[detector]'))
-    assert found.startswith(f"alerts.{setting} = ")
+    assert f"alerts.{setting} = " in found
     assert expected in found
     assert "hunter2" not in found
 

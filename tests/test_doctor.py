@@ -7,24 +7,17 @@ import os
 import re
 import shutil
 import socket
-import sqlite3
 import ssl
 import subprocess
 import threading
 import time
-from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from rejex_connectors.kafka import opening
 
 from rejex_stream.cli import main
-from rejex_stream.config import load_config
 from rejex_stream.doctor import examine
-from rejex_stream.doctor import kafka as doctor_of_kafka
 from rejex_stream.doctor.findings import clock_finding
-from rejex_stream.engine import snapshot_manifest as head_module
-from rejex_stream.engine.checkpoint import environment
 from rejex_stream.types import Position, Reading
 from tests.operate.alerting import active_alerts, alertmanager
 from tests.strangers import stranger
@@ -131,7 +124,7 @@ def test_a_real_alertmanager_is_asked_and_told_nothing(place, tmp_path_factory):
         assert re.search(r"Alertmanager \d+\.\d+", check.message)
         assert active_alerts(url) == {}
     check = found(place, "error")["alertmanager"]
-    assert "does not answer: " in check.message
+    assert "does not answer as it should: " in check.message
     assert "start Alertmanager" in check.fix
 
 
@@ -188,14 +181,6 @@ def test_the_webhook_is_reached_and_gets_no_event(place, status, level):
     assert hook.seen == [("HEAD", "/hook")]
 
 
-def test_a_webhook_that_is_sent_on_would_get_nothing(place):
-    with Hook(to="/new") as hook:
-        check = hooked(place, hook.url)
-    assert check.level == "warning"
-    assert "/new" in check.message
-    assert {method for method, _ in hook.seen} == {"HEAD"}
-
-
 def test_a_webhook_that_is_not_there_is_an_error(place):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))  # and does not listen
@@ -203,6 +188,7 @@ def test_a_webhook_that_is_not_there_is_an_error(place):
     assert check.level == "error"
     assert "Connection refused" in check.message
     assert "mend alerts.webhook_url" in check.fix
+    assert "/hook" not in check.message, "what comes after the host may be a secret"
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make certificates")
@@ -280,117 +266,9 @@ def test_a_feed_without_records_is_a_warning(place):
     assert found(place)["sample"].level == "warning"
 
 
-def test_a_tolerance_that_means_little_is_doubted(place):
-    change(place, "tolerance = 8", "tolerance = 1.5")
-    assert "flip with a probability of up to 22%" in found(place, "warning")["verdicts"].message
-
-
 def test_an_incremental_detector_is_tried_too(place):
     change(place, '"HBOS"', '"HalfSpaceTrees"')
-    assert "scores and learns" in found(place)["detector"].message
-
-
-def test_the_age_of_the_newest_snapshot_is_told(place, capsys):
-    assert "no snapshot yet" in found(place)["state"].message
-    assert main(["run", "pump.toml"]) == 0
-    capsys.readouterr()
-    assert "the newest snapshot is" in found(place)["state"].message
-
-
-# ------------------------------------------------------------------- environment and codecs
-def made_by(monkeypatch, place, **versions):
-    """Run the pipeline as another machine would; then be this one again."""
-    with monkeypatch.context() as patch:
-        patch.setattr(head_module, "environment", lambda: environment() | versions)
-        assert main(["run", "pump.toml"]) == 0
-
-
-def test_the_environment_of_the_state_is_that_of_this_machine(place, capsys):
-    check = found(place)["environment"]
-    assert check.level == "ok"
-    assert "nothing is stored yet; here are python 3." in check.message
-    assert main(["run", "pump.toml"]) == 0
-    capsys.readouterr()
-    check = found(place)["environment"]
-    assert check.level == "ok"
-    assert f"1 partition(s) was made with what is here: python {environment()['python']}" in (
-        check.message
-    )
-    assert environment()["blas"] in check.message
-
-
-@pytest.mark.parametrize(("mode", "level"), [("accept", "warning"), ("refuse", "error")])
-def test_a_state_of_another_machine_is_told_with_what_a_run_will_do(
-    place, monkeypatch, capsys, mode, level
-):
-    change(place, "[detector]", f'[state]\nenvironment = "{mode}"\n[detector]')
-    made_by(monkeypatch, place, numpy="2.0.1", blas="openblas Zen")
-    capsys.readouterr()
-    check = found(place)["environment"]
-    assert check.level == level
-    here = environment()
-    assert f"numpy 2.0.1 there, {here['numpy']} here" in check.message
-    assert f"blas openblas Zen there, {here['blas']} here" in check.message
-    assert "scipy" not in check.message, "only what differs"
-    assert f'state.environment = "{mode}"' in check.message
-    assert "constraints.txt" in check.fix
-    assert ("accept" in check.fix) == (mode == "refuse")
-    feed = place / "feed.csv"
-    feed.write_text(feed.read_text() + "1800000000,1.5\n")
-    assert main(["run", "pump.toml"]) == (0 if mode == "accept" else 1)  # as was told
-    capsys.readouterr()
-
-
-def test_a_broken_snapshot_is_an_error_with_a_mend(place, capsys):
-    assert main(["run", "pump.toml"]) == 0
-    capsys.readouterr()
-    (path,) = place.rglob("*-snapshots.db")
-    with closing(sqlite3.connect(path)) as kept, kept:
-        kept.execute("UPDATE records SET value = substr(value, 1, length(value) - 1)")
-    check = found(place, "error")["environment"]
-    assert "altered or cut short" in check.message
-    assert check.fix
-
-
-def codec_checks(place, client, more=""):
-    text = (
-        (place / "pump.toml")
-        .read_text()
-        .replace('path = "feed.csv"', 'kind = "kafka"\ntopics = ["feed"]')
-    )
-    text += f'[kafka]\nbootstrap_servers = "127.0.0.1:1"\nclient = "{client}"\n{more}'
-    (place / "pump.toml").write_text(text)
-    config = load_config(place / "pump.toml")
-    checks = dict(doctor_of_kafka.checks(config, 20))
-    return list(checks["codecs"]())
-
-
-@pytest.mark.parametrize("client", ["kafka-python", "confluent", "auto"])
-def test_the_client_is_asked_for_its_codecs(place, client):
-    name = "kafka-python" if client == "kafka-python" else "confluent-kafka"
-    (check,) = codec_checks(place, client)
-    assert check.level == "ok"
-    assert check.message == f"{name} reads gzip, snappy, lz4, zstd"
-
-
-def test_a_codec_that_is_missing_is_named(place, monkeypatch):
-    """As where somebody installed without what the client needs for it."""
-    from kafka import codec
-
-    monkeypatch.setattr(codec, "snappy", None)
-    monkeypatch.setattr(codec, "zstd", None)
-    snappy, zstd = codec_checks(place, "kafka-python", "options.'compression.type' = 'zstd'")
-    assert (snappy.level, zstd.level) == ("warning", "error")
-    assert snappy.message == "kafka-python cannot read records compressed with snappy"
-    assert zstd.message.endswith("with zstd, nor write by kafka.options.'compression.type'")
-    assert zstd.fix == "pip install 'kafka-python[zstd]'"
-
-
-def test_a_librdkafka_without_a_codec_is_told_of():
-    import confluent_kafka
-
-    assert opening._built_in(confluent_kafka, "zstd")
-    assert not opening._built_in(confluent_kafka, "brotli")
+    assert "HalfSpaceTrees takes" in found(place)["detector"].message
 
 
 def test_the_command_exits_with_1_where_a_check_fails(place, capsys):

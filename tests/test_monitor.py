@@ -38,7 +38,7 @@ some_int = st.one_of(st.integers(-5, 300), st.integers(-(2**63), 2**63))
 some_float = st.floats(allow_nan=True, allow_infinity=True)
 any_verdict = st.builds(
     Verdict,
-    position=st.builds(Position, st.text(max_size=3), some_int, some_int),
+    position=st.builds(Position, st.text(max_size=3), some_int, some_int, some_int),
     stream_key=st.sampled_from(["a", "b", "\ud800", "x\n"]),
     sensor=st.just("s"),
     event_time_ms=some_int,

@@ -197,7 +197,7 @@ def play_through(source, sink, store, **options):
 def by_partition(sink):
     found = {}
     for outcome in sink.outcomes:
-        topic, partition, _ = outcome.record.position
+        topic, partition = outcome.record.position[:2]
         found.setdefault(Partition(topic, partition), []).append(outcome)
     return found
 

@@ -45,7 +45,7 @@ def event_id(position: Position, pipeline_version: str) -> str:
     >>> event_id(Position("water", 0, 7), "3")
     'water-0-7@3'
     """
-    return f"{position.topic}-{position.partition}-{position.offset}@{pipeline_version}"
+    return f"{position}@{pipeline_version}"
 
 
 class EventHeaders:
@@ -90,11 +90,12 @@ class EventHeaders:
         original: tuple[tuple[str, bytes | None], ...] = (),
     ) -> Headers:
         """Return the headers for one event; of trace headers, the first of each kind is kept."""
-        topic, partition, offset = position
+        topic, partition, offset, index = position
         minute, ms = divmod(event_time_ms, 60_000)
+        place = f"{offset}.{index}" if index else offset
         headers = [
             *self._fixed,
-            ("ce_id", f"{topic}-{partition}-{offset}{self._version}".encode()),
+            ("ce_id", f"{topic}-{partition}-{place}{self._version}".encode()),
             ("ce_time", _minute(minute) + _SECONDS[ms // 1000] + _MILLISECONDS[ms % 1000]),
             ("ce_subject", subject.encode("utf-8", "replace")),
         ]

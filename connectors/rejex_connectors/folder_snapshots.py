@@ -107,6 +107,7 @@ class FolderSnapshotStore:
         path = self._path(partition)
         found = None
         try:
+            self._folder.stat()  # of a folder that is gone nothing is known
             there = path.exists()
         except OSError as error:
             raise ConnectorError(

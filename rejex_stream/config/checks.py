@@ -74,11 +74,6 @@ def _places(config: Any) -> None:  # noqa: ANN401 - the sections that stand
                 "time is missing: lines of a file carry no time of their own, so name the field "
                 "that holds it, or give sample_interval_ms."
             )
-        if source.sensor_from_key:
-            raise _Misfit(
-                "sensor_from_key is for Kafka: lines of a file have no key; name the field with "
-                "the sensor, or a fixed_sensor."
-            )
         return
     if not source.topics:
         raise _Misfit("topics is missing: name at least one topic to read.")
@@ -131,6 +126,20 @@ def _format(config: Any) -> None:  # noqa: ANN401
         for name in ("follow", "delimiter", "encoding"):
             if getattr(source, name):
                 raise _Misfit(f"{name} is for files of text, but the format is {kind!r}: drop it.")
+
+
+def _select(config: Any) -> None:  # noqa: ANN401
+    source = config.input
+    if source.select is None:
+        return
+    if source.kind == "file" and source.path is not None:
+        from rejex_stream.config.assembly import file_format
+
+        if file_format(config)[0] != "jsonl":
+            raise _Misfit("select is for JSON: a table has one reading a row; drop it.")
+    from rejex_stream.decode.select import Selector
+
+    Selector(source.select)
 
 
 def _columns(config: Any) -> None:  # noqa: ANN401
@@ -259,6 +268,7 @@ _CHECKS = (
     _Check("schema_registry", ("schema_registry", "input"), _registry, after=("input.format",)),
     _Check("output", ("input", "output", "state", "pipeline"), _outputs),
     _Check("input", ("input",), lambda config: config.input.mapping()),
+    _Check("input.select", ("input",), _select, after=("input", "input.format")),
     _Check("input.columns", ("input",), _columns, after=("input", "input.format")),
     _Check("rejection", ("rejection",), _reachable),
     _Check("rejection.costs", ("rejection",), _costs, after=("rejection",)),

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import SecretStr
 
+from rejex_stream.addresses import expected_http_address
 from rejex_stream.errors import ConfigError
 from rejex_stream.settings import HttpAddress, Section, secret, setting
 
@@ -43,20 +44,11 @@ class Alerts(Section):
         "by itself.",
         ge=1,
     )
-    webhook_url: HttpAddress | None = setting(
-        None,
+    webhook_url: SecretStr | None = secret(
         says="Address that gets a signed CloudEvent for every alarm and every change of an "
-        "incident.",
-        otherwise="none",
-        example="https://ops.example.com/rejex",
+        "incident; shown to nobody but for its host."
     )
     webhook_secret: SecretStr | None = secret(says="Key of the webhook's signature.")
-    webhook_deadletter: str | None = setting(
-        None,
-        says="File for what the webhook did not take.",
-        otherwise="none",
-        example="alarms-undelivered.jsonl",
-    )
     console_url: HttpAddress | None = setting(
         None,
         says="Where people reach the console: alerts of incidents link to it.",
@@ -65,15 +57,29 @@ class Alerts(Section):
     )
 
     def check(self) -> None:
-        """Refuse what no single setting can know to be wrong.
+        """Refuse an address that nobody could be told at, where it stands in the config itself.
 
         Raises
         ------
         ConfigError
-            If nobody could have refused an alarm.
+            Naming what is expected, and not the address.
         """
-        if self.webhook_url is None and self.webhook_deadletter is not None:
-            raise ConfigError("webhook_deadletter needs a webhook_url: give one, or leave it out.")
+        given = None if self.webhook_url is None else self.webhook_url.get_secret_value()
+        if given is not None and not given.startswith(("env:", "file:")):
+            self.webhook_address()
+
+    def webhook_address(self) -> str | None:
+        """Return the webhook's address.
+
+        Raises
+        ------
+        ConfigError
+            If its variable or file is not there, or it is no address.
+        """
+        address = self.reveal("webhook_url")
+        if address is not None and (expected := expected_http_address(address)):
+            raise ConfigError(f"alerts.webhook_url = ***: expected {expected}")
+        return address
 
 
 class Logging(Section):

@@ -12,14 +12,14 @@ from typing import Protocol, runtime_checkable
 
 from rejex_stream.decode.csv import CsvDecoder, parse_csv_header
 from rejex_stream.decode.json import JsonDecoder
-from rejex_stream.types import Invalid, Reading, Record
+from rejex_stream.types import Invalid, Reading, Record, SelectedRecord, UnreadRecord
 
 __all__ = [
     "CsvDecoder",
     "DecidingDecoder",
     "Decoder",
     "JsonDecoder",
-    "decode_all",
+    "decode_records",
     "parse_csv_header",
 ]
 
@@ -37,13 +37,37 @@ class Decoder(Protocol):
         ...
 
 
-def decode_all(decoder: Decoder, records: Sequence[Record]) -> list[Reading | Invalid]:
-    """Decode records in order, at once where the decoder can."""
-    at_once = getattr(decoder, "decode_all", None)  # decoders of one's own need not know
-    if at_once is None:
-        return [decoder.decode(record) for record in records]
-    found: list[Reading | Invalid] = at_once(records)
-    return found
+def decode_records(
+    decoder: Decoder, records: Sequence[Record]
+) -> tuple[Sequence[Record], list[Reading | Invalid]]:
+    """Decode records in order, at once where the decoder can.
+
+    Returns the records, each as often as it holds readings, at least once, and what they are.
+    """
+    expand = getattr(decoder, "expand", None)  # decoders of one's own need neither of these
+    at_once = getattr(decoder, "decode_all", None)
+    if expand is not None:
+        records = expand(records)
+    refused = [_refused(record) for record in records]
+    good = records
+    if refused.count(None) < len(refused):
+        good = [record for record, why in zip(records, refused, strict=True) if why is None]
+    found: list[Reading | Invalid] = (
+        [decoder.decode(record) for record in good] if at_once is None else at_once(good)
+    )
+    if good is not records:
+        rest = iter(found)
+        found = [next(rest) if why is None else why for why in refused]
+    return records, found
+
+
+def _refused(record: Record) -> Invalid | None:
+    """Return why there is nothing to decode, where that is known."""
+    if type(record) is Record:
+        return None
+    if isinstance(record, UnreadRecord):
+        return Invalid(record.position, record.stage, record.reason)
+    return record.invalid if isinstance(record, SelectedRecord) else None
 
 
 @runtime_checkable

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
-from rejex_connectors.folder_snapshots import FolderSnapshotStore
-
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import file_decoder, file_places, open_source, require_own_places
-from rejex_stream.doctor.environment import (
-    environment_findings,
-    has_snapshots,
-    stored_environments,
-)
+from rejex_stream.decode import decode_records
 from rejex_stream.doctor.findings import (
     Finding,
     clock_finding,
-    duration,
     folder_finding,
     sample_findings,
 )
 from rejex_stream.protocols import Assigned
-from rejex_stream.types import Partition, Reading
+from rejex_stream.types import Reading
 
 __all__ = ["checks"]
 
@@ -38,7 +31,6 @@ def checks(config: Config, sample: int) -> list[tuple[str, Callable[[], Iterator
         ("clock", lambda: _clock(readings)),
         ("outputs", lambda: _outputs(config)),
         ("state", lambda: _state(config)),
-        ("environment", lambda: _environment(config)),
     ]
 
 
@@ -62,8 +54,7 @@ def _sample(config: Config, sample: int, readings: list[Reading]) -> Iterator[Fi
         for change in source.changes():
             if isinstance(change, Assigned):
                 source.seek(change.partition, change.earliest)
-        records = source.poll(sample, timeout_s=1.0)
-        decoded = [decoder.decode(record) for record in records]
+        records, decoded = decode_records(decoder, source.poll(sample, timeout_s=1.0))
         readings += [item for item in decoded if isinstance(item, Reading)]
         yield from sample_findings(records, decoded, decoder, config.input.flags)
 
@@ -97,23 +88,3 @@ def _state(config: Config) -> Iterator[Finding]:
         yield Finding("skipped", "nothing is kept: every run begins anew")
         return
     yield folder_finding(folder, "folder", "state.folder")
-    snapshots = [*folder.glob("*-snapshots.db"), *folder.glob("*.snapshot")]
-    if snapshots:
-        age_s = time.time() - max(path.stat().st_mtime for path in snapshots)
-        yield Finding("ok", f"the newest snapshot is {duration(age_s)} old")
-    else:
-        yield Finding("ok", "no snapshot yet: the first run begins anew")
-
-
-def _environment(config: Config) -> Iterator[Finding]:
-    folder = file_places(config).state
-    if folder is None:
-        yield Finding("skipped", "nothing is kept")
-        return
-    stored: list[tuple[Partition, Mapping[str, str] | str]] = []
-    if has_snapshots(folder):  # the store would make its folder
-        source = open_source(config)
-        with closing(source):
-            ours = [change.partition for change in source.changes()]
-        stored += stored_environments(config, FolderSnapshotStore(folder), ours, written=True)
-    yield from environment_findings(config, stored)

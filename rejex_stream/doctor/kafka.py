@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rejex_connectors.folder_snapshots import FolderSnapshotStore
 from rejex_connectors.kafka.settings import KafkaSettings
 
 from rejex_stream.config import Config
@@ -17,17 +16,15 @@ from rejex_stream.config.assembly import (
     open_registry,
     require_own_topics,
 )
+from rejex_stream.decode import decode_records
 from rejex_stream.decode.mapping import printable
-from rejex_stream.doctor.environment import environment_findings, has_snapshots, stored_environments
 from rejex_stream.doctor.findings import (
     Finding,
     clock_finding,
-    duration,
     folder_finding,
     sample_findings,
 )
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.protocols import SnapshotStore
 from rejex_stream.types import Partition, Reading, Record
 
 __all__ = ["checks"]
@@ -40,7 +37,6 @@ def checks(config: Config, sample: int) -> list[tuple[str, Callable[[], Iterator
     broker = _Broker(config, kafka_settings(config), sample)
     registry = [("registry", broker.registry)] if config.schema_registry.url is not None else []
     return [
-        ("codecs", broker.codecs),
         ("broker", broker.reachable),
         ("topics", broker.topics),
         ("access", broker.access),
@@ -48,7 +44,6 @@ def checks(config: Config, sample: int) -> list[tuple[str, Callable[[], Iterator
         ("sample", broker.sample),
         ("clock", broker.clock),
         ("snapshots", broker.snapshots),
-        ("environment", broker.environment),
     ]
 
 
@@ -63,25 +58,6 @@ class _Broker:
         self._up = False
         self._schemas = config.schema_registry.url is None
         self._readings: list[Reading] = []
-
-    def codecs(self) -> Iterator[Finding]:
-        """Say which compressed records the client cannot read or write."""
-        from rejex_connectors.kafka.opening import codecs
-
-        client, known = codecs(self._settings)
-        missing = [name for name, there in known.items() if not there]
-        for name in missing:
-            writes = self._settings.compression == name
-            yield Finding(
-                "error" if writes else "warning",
-                f"{client} cannot read records compressed with {name}"
-                + (", nor write by kafka.options.'compression.type'" if writes else ""),
-                f"pip install 'kafka-python[{name}]'"
-                if client == "kafka-python"
-                else "install a build of confluent-kafka with it, or take another kafka.client",
-            )
-        if not missing:
-            yield Finding("ok", f"{client} reads {', '.join(known)}")
 
     def reachable(self) -> Iterator[Finding]:
         """Ask the broker for its topics."""
@@ -105,12 +81,9 @@ class _Broker:
         topics = self._settings.topics
         return [*topics.input, *topics.others]
 
-    def _unreachable(self) -> bool:
-        return not self._up
-
     def topics(self) -> Iterator[Finding]:
         """Compare the topics with what is needed."""
-        if self._unreachable():
+        if not self._up:
             yield Finding("skipped", "the broker does not answer")
             return
         from rejex_connectors.kafka.topics import check_topics, plan_topics
@@ -126,7 +99,7 @@ class _Broker:
 
     def access(self) -> Iterator[Finding]:
         """Ask the broker for the rights that a worker needs, as far as looking tells."""
-        if self._unreachable():
+        if not self._up:
             yield Finding("skipped", "the broker does not answer")
             return
         from rejex_connectors.kafka.partition_reader import admin
@@ -165,7 +138,7 @@ class _Broker:
 
     def sample(self) -> Iterator[Finding]:
         """Read the newest records of the input and decode them."""
-        if self._unreachable():
+        if not self._up:
             yield Finding("skipped", "the broker does not answer")
             return
         if not self._schemas:
@@ -181,9 +154,9 @@ class _Broker:
             return
         from rejex_connectors.kafka.partition_reader import newest_records
 
-        records = list(newest_records(self._settings, partitions, self._sample))
         decoder = kafka_decoder(self._config)
-        decoded = [decoder.decode(record) for record in records]
+        newest = list(newest_records(self._settings, partitions, self._sample))
+        records, decoded = decode_records(decoder, newest)
         self._readings = [item for item in decoded if isinstance(item, Reading)]
         yield from sample_findings(records, decoded, decoder, self._config.input.flags)
         yield from self._parted(records)
@@ -194,7 +167,7 @@ class _Broker:
 
         if self._config.input.order == "as_it_comes":
             return
-        if not self._config.input.mapping().sensor_from_key:
+        if not self._config.input.mapping().sensor_from:
             every = {p.topic: p.partition + 1 for p in self._input_partitions()}
             for topic, count in keyless(records, every).items():
                 yield Finding(
@@ -236,45 +209,9 @@ class _Broker:
         yield clock_finding(self._readings, time.time())
 
     def snapshots(self) -> Iterator[Finding]:
-        """Say how old the newest snapshot is, and whether one can be written."""
+        """Say whether a snapshot can be written; the state topic is among the topics."""
         folder = self._config.state.folder
-        if folder is not None:
+        if folder is None:
+            yield Finding("ok", "snapshots go to the state topic")
+        else:
             yield folder_finding(Path(folder), "folder", "state.folder")
-            return
-        name = self._settings.topics.state
-        known = self._described.get(name or "", {}).get("partitions")
-        if self._unreachable() or name is None or not known or self._unread([name]):
-            yield Finding("skipped", "there is no state topic that can be read")
-            return
-        from rejex_connectors.kafka.partition_reader import bounds_of, read_partition
-
-        partitions = [Partition(name, index) for index in range(len(known))]
-        newest = 0
-        for partition, (first, end) in bounds_of(self._settings, partitions).items():
-            for record in read_partition(self._settings, partition, max(first, end - 4)):
-                newest = max(newest, record.timestamp_ms or 0)
-        if not newest:
-            yield Finding("ok", "none yet: the first run begins anew")
-            return
-        yield Finding("ok", f"the newest is {duration(time.time() - newest / 1000)} old")
-
-    def environment(self) -> Iterator[Finding]:
-        """Compare this machine with those that made the stored state."""
-        if self._unreachable():
-            yield Finding("skipped", "the broker does not answer")
-            return
-        folder, name = self._config.state.folder, self._settings.topics.state
-        partitions = self._input_partitions()
-        store: SnapshotStore | None = None
-        if folder is not None:
-            if has_snapshots(Path(folder)):  # the store would make its folder
-                store = FolderSnapshotStore(folder)
-        elif name is not None and self._described.get(name, {}).get("partitions"):
-            if self._unread([name]):
-                yield Finding("skipped", f"{name} may not be read")
-                return
-            from rejex_connectors.kafka.topic_snapshots import reading_snapshots
-
-            store = reading_snapshots(self._settings, len(self._described[name]["partitions"]))
-        stored = () if store is None else stored_environments(self._config, store, partitions)
-        yield from environment_findings(self._config, stored)

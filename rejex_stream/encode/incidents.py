@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from rejex_stream.decode.mapping import printable
+from rejex_stream.encode.records import identified
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Command, CommandKind, CommandReply, Incident, Position
 
@@ -134,7 +135,7 @@ def decode_incidents(line: bytes) -> Answered:
         kind = msgspec.json.decode(line, type=_Kind).kind
         if kind == "reply":
             reply = msgspec.json.decode(line, type=ReplyRecord)
-            position = Position(reply.topic, reply.partition, reply.offset)
+            position = identified(reply.id, reply.topic, reply.partition, reply.offset)
             return position, CommandReply(
                 command=reply.command, accepted=reply.accepted, said=reply.said
             )
@@ -143,8 +144,9 @@ def decode_incidents(line: bytes) -> Answered:
         raise ConnectorError(
             f"expected an incident or a reply as one JSON object, got {printable(line)}: {error}"
         ) from None
-    del fields["id"], fields["kind"]
-    position = Position(fields.pop("topic"), fields.pop("partition"), fields.pop("offset"))
+    del fields["kind"]
+    place = (fields.pop(name) for name in ("id", "topic", "partition", "offset"))
+    position = identified(*place)
     return Incident(position=position, id=fields.pop("incident"), **fields)
 
 
@@ -154,7 +156,9 @@ class _Kind(msgspec.Struct):
 
 def encode_command(command: Command) -> bytes:
     """Encode a command as one line of JSON, without the newline."""
-    return _encode(command)
+    fields = msgspec.to_builtins(command)
+    fields["answers"] = [(one.position.parts, one.verdict) for one in command.answers]
+    return _encode(fields)
 
 
 def decode_command(line: bytes) -> Command:
@@ -264,7 +268,7 @@ def position_of(incident: str) -> Position | None:
     Examples
     --------
     >>> position_of("plant-a-0-17")
-    Position(topic='plant-a', partition=0, offset=17)
+    Position(topic='plant-a', partition=0, offset=17, reading=0)
     >>> position_of("the pump") is None
     True
     """
@@ -272,11 +276,12 @@ def position_of(incident: str) -> Position | None:
     topic, _, partition = topic.rpartition("-")
     if not (topic and partition.isascii() and partition.isdigit()):
         return None
-    if not (rest.isascii() and rest.isdigit()):
+    offset, dot, index = rest.partition(".")
+    if not (rest.isascii() and offset.isdigit() and (index.isdigit() or not dot)):
         return None
-    return Position(topic, int(partition), int(rest))
+    return Position(topic, int(partition), int(offset), int(index or 0))
 
 
 def _identity(position: Position) -> dict[str, Any]:
-    topic, partition, offset = position
+    topic, partition, offset, _ = position
     return {"id": str(position), "topic": topic, "partition": partition, "offset": offset}

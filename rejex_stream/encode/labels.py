@@ -122,7 +122,8 @@ def label_id(*parts: str) -> str:
 
 def encode_label(record: LabelRecord) -> bytes:
     """Return one line of JSON, without the line's end."""
-    return msgspec.json.encode(record)
+    fields = msgspec.structs.asdict(record)
+    return msgspec.json.encode(fields | {"events": [event.parts for event in record.events]})
 
 
 def decode_label(line: bytes) -> LabelRecord:

@@ -24,6 +24,7 @@ from rejex_stream.types import (
     Reason,
     Record,
     ReviewItem,
+    SelectedRecord,
     Verdict,
 )
 
@@ -44,6 +45,7 @@ __all__ = [
     "encode_lean_verdict",
     "encode_review",
     "encode_verdict",
+    "identified",
 ]
 
 Form: TypeAlias = Literal["full", "lean"]
@@ -206,10 +208,12 @@ def encode_verdict(verdict: Verdict) -> bytes:
     True
     """
     # The encoder writes fields in order, the position first; only that part is replaced.
-    topic, partition, number = verdict.position
+    topic, partition, number, index = verdict.position
     start, middle, cut = _frame(topic, partition)
     offset = b"%d" % number
-    return b"".join((start, offset, middle, offset, _encode(verdict)[cut + len(offset) :]))
+    place = b"%d.%d" % (number, index) if index else offset
+    rest = _encode(verdict)[cut + len(offset) + len(b"%d" % index) :]
+    return b"".join((start, place, middle, offset, rest))
 
 
 @lru_cache(maxsize=1024)
@@ -217,7 +221,7 @@ def _frame(topic: str, partition: int) -> tuple[bytes, bytes, int]:
     name = _encode(topic)
     start = b'{"id":%b-%d-' % (name[:-1], partition)
     middle = b'","topic":%b,"partition":%d,"offset":' % (name, partition)
-    return start, middle, len(b'{"position":[%b,%d,]' % (name, partition))
+    return start, middle, len(b'{"position":[%b,%d,,]' % (name, partition))
 
 
 def encode_lean_verdict(verdict: Verdict) -> bytes:
@@ -230,10 +234,9 @@ def encode_lean_verdict(verdict: Verdict) -> bytes:
     >>> encode_lean_verdict(verdict)[:69]
     b'{"id":"water-0-7","stream_key":"m","sensor":"m","mode":null,"event_ti'
     """
-    topic, partition, offset = verdict.position
     return _encode(
         LeanVerdictRecord(
-            f"{topic}-{partition}-{offset}",
+            str(verdict.position),
             verdict.stream_key,
             verdict.sensor,
             verdict.mode,
@@ -350,7 +353,7 @@ def decode_review(line: bytes) -> ReviewItem:
 
 def encode_follow_up(follow_up: FollowUp) -> bytes:
     """Encode what came after a review item as one line of JSON, without the newline."""
-    topic, partition, offset = follow_up.position
+    topic, partition, offset, _ = follow_up.position
     return _encode(
         FollowUpRecord(
             id=str(follow_up.position),
@@ -391,8 +394,8 @@ def decode_reviewed(line: bytes) -> ReviewItem | FollowUp:
     record = _parse(line, FollowUpRecord, "what came after a review item")
     _require_known(record, FollowUp, "follow-up")
     return FollowUp(
-        position=Position(record.topic, record.partition, record.offset),
-        of=Position(record.topic, record.partition, record.follows_offset),
+        position=identified(record.id, record.topic, record.partition, record.offset),
+        of=identified(record.follows, record.topic, record.partition, record.follows_offset),
         stream_key=record.stream_key,
         sensor=record.sensor,
         channels=record.channels,
@@ -430,10 +433,13 @@ def _context_points(records: Sequence[ContextRecord]) -> tuple[ContextPoint, ...
 
 def encode_dead_letter(record: Record, invalid: Invalid) -> bytes:
     """Encode an unreadable record with its original bytes as one line of JSON, no newline."""
-    topic, partition, offset = record.position
+    topic, partition, offset, _ = record.position
+    id_ = str(record.position)
+    if isinstance(record, SelectedRecord):
+        record = record.source
     return _encode(
         DeadLetterRecord(
-            id=str(record.position),
+            id=id_,
             topic=topic,
             partition=partition,
             offset=offset,
@@ -457,17 +463,29 @@ def decode_dead_letter(line: bytes) -> tuple[Record, Invalid]:
         If `line` is not a dead letter.
     """
     letter = _parse(line, DeadLetterRecord, "a dead letter")
-    position = Position(letter.topic, letter.partition, letter.offset)
+    position = identified(letter.id, letter.topic, letter.partition, letter.offset)
     return (
         Record(position, letter.key, letter.value, letter.headers, letter.timestamp_ms),
         Invalid(position, letter.stage, letter.reason),
     )
 
 
+def identified(id_: str, topic: str, partition: int, offset: int) -> Position:
+    """Return the position on the wire: the index of a reading in its record ends its id.
+
+    Examples
+    --------
+    >>> identified("water-0-7.2", "water", 0, 7)
+    Position(topic='water', partition=0, offset=7, reading=2)
+    """
+    index = id_.rpartition("-")[2].partition(".")[2]
+    return Position(topic, partition, offset, int(index) if index.isdecimal() else 0)
+
+
 def _verdict(record: Any) -> Verdict:  # noqa: ANN401 - VerdictRecord is made at run time
     fields = msgspec.structs.asdict(record)
-    del fields["id"]
-    position = Position(fields.pop("topic"), fields.pop("partition"), fields.pop("offset"))
+    place = (fields.pop(name) for name, _ in _IDENTITY)
+    position = identified(*place)
     return Verdict(position=position, **fields)
 
 

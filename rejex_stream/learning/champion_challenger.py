@@ -197,7 +197,7 @@ class Duel:
         self.trial.restore(state["trial"])
         self._teaching = {Position(*p): (at, row) for *p, at, row in state["teaching"]}
         self._measuring = {
-            Position(*one[:3]): _Measured(*one[3:])  # in the order of the events
+            Position(*one[:4]): _Measured(*one[4:])  # in the order of the events
             for one in state["measuring"]
         }
 

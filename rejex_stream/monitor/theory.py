@@ -171,7 +171,8 @@ def randomised_rank(below: int, ties: int, position: Position) -> int:
     if ties <= 0:
         return below
     # The finaliser of SplitMix64: a stable hash, unlike hash(), and cheap without a C extension.
-    z = (position.offset * 0x9E3779B97F4A7C15 + _salt(position.topic, position.partition)) & _MASK
+    z = position.offset * 0x9E3779B97F4A7C15 + _salt(position.topic, position.partition)
+    z = (z + position.reading * 0xD1B54A32D192ED03) & _MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
     return below + (((z ^ (z >> 31)) >> 32) * (ties + 1) >> 32)

@@ -1,7 +1,7 @@
 """Telling others: Alertmanager, and a signed webhook. Never in the run's own thread.
 
 What they are told is said in :mod:`~rejex_stream.operate.alert_messages`; here it is posted,
-tried again, and kept where nobody takes it.
+tried again, and said in the log where nobody takes it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, TypeAlias
 
+from rejex_stream.addresses import masked
 from rejex_stream.operate.alert_messages import Alert, Event
 from rejex_stream.types import Incident, Partition
 
@@ -63,6 +63,7 @@ class Alertmanager:
         self._lock = threading.Lock()
         self._active: dict[_Key, tuple[datetime, Alert]] = {}
         self._resolved: dict[_Key, tuple[datetime, Alert]] = {}
+        self._over: dict[_Key, tuple[datetime, datetime, Alert]] = {}
         self._wake, self._stop = threading.Event(), threading.Event()
         self.failures = 0
         self._thread = threading.Thread(target=self._run, name="alertmanager", daemon=True)
@@ -84,6 +85,25 @@ class Alertmanager:
                 self._active[key] = (since, alert)
                 self._wake.set()
 
+    def over(self, alert: Alert) -> None:
+        """Tell of what began and ended between two looks: it is active for one lifetime.
+
+        Alertmanager tells nobody of an alert that it first hears of as resolved. What is active
+        already ends by the next :meth:`update`.
+        """
+        key, now = tuple(sorted(alert.labels.items())), datetime.now(UTC)
+        with self._lock:
+            if key not in self._active and key not in self._resolved:
+                ends = now + timedelta(seconds=self._lifetime_s)
+                self._over[key] = alert.began or now, ends, alert
+                self._wake.set()
+
+    def hand_over(self, alerts: Iterable[Alert]) -> None:
+        """Stop telling of alerts that another worker tells of from now on; they do not end here."""
+        with self._lock:
+            for alert in alerts:
+                self._active.pop(tuple(sorted(alert.labels.items())), None)
+
     def _run(self) -> None:
         while not self._stop.is_set():
             self._wake.wait(self._repeat_s)
@@ -95,10 +115,12 @@ class Alertmanager:
         now = datetime.now(UTC)
         with self._lock:
             resolved = dict(self._resolved)
+            self._over = {key: one for key, one in self._over.items() if one[1] > now}
             alerts = [
                 *(_posted(alert, since, now + timedelta(seconds=self._lifetime_s))
                   for since, alert in self._active.values()),
                 *(_posted(alert, since, now) for since, alert in resolved.values()),
+                *(_posted(alert, since, ends) for since, ends, alert in self._over.values()),
             ]  # fmt: skip
         if not alerts:
             return
@@ -108,7 +130,10 @@ class Alertmanager:
         except OSError as error:
             self.failures += 1
             _log.warning(
-                "Alertmanager at %s did not take %d alerts: %s", self._url, len(alerts), error
+                "Alertmanager at %s did not take %d alerts: %s",
+                masked(self._url),
+                len(alerts),
+                error,
             )
             if not self._stop.wait(2.0):
                 self._wake.set()  # resolved ones must not be lost
@@ -145,7 +170,7 @@ def sign(secret: bytes, body: bytes) -> str:
 
 
 class Webhook:
-    """Posts every event once, signed, retried, and kept if nobody takes it.
+    """Posts every event once, signed, and tries again; the log says what nobody took.
 
     Parameters
     ----------
@@ -153,8 +178,6 @@ class Webhook:
         Who is told.
     secret
         Key of the HMAC; without one the header is left out.
-    deadletter
-        JSON Lines file for what was given up after `attempts`.
     attempts, first_delay_s
         Tries, with the delay doubling in between.
     wait
@@ -171,13 +194,12 @@ class Webhook:
         url: str,
         *,
         secret: bytes | None = None,
-        deadletter: Path | None = None,
         attempts: int = 6,
         first_delay_s: float = 1.0,
         wait: Callable[[float], object] | None = None,
     ) -> None:
         self._url, self._secret = url, secret
-        self._deadletter, self._attempts = deadletter, attempts
+        self._attempts = attempts
         self._stop = threading.Event()
         self._first_delay_s, self._wait = first_delay_s, wait or self._stop.wait
         self._queue: queue.Queue[_Delivery | None] = queue.Queue(maxsize=10_000)
@@ -229,14 +251,12 @@ class Webhook:
 
     def _give_up(self, delivery: Event, problem: str) -> None:
         self.given_up += 1
-        _log.error("the webhook at %s did not take event %s: %s", self._url, delivery.id, problem)
-        if self._deadletter is not None:
-            line = json.dumps({"problem": problem, "event": json.loads(delivery.body)})
-            with self._deadletter.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
+        _log.error(
+            "the webhook at %s did not take event %s: %s", masked(self._url), delivery.id, problem
+        )
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Deliver what is queued, for a while; keep what is left as given up, and end."""
+        """Deliver what is queued, for a while; give up what is left, and end."""
         self._stop.set()  # tries that wait for their turn take it now
         with contextlib.suppress(queue.Full):
             self._queue.put_nowait(None)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rejex_stream.decode import Decoder
+from rejex_stream.decode import Decoder, decode_records
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.batch_model import FitFailed
 from rejex_stream.plan.measured import Measured, Measurement
@@ -76,9 +76,9 @@ def replay(
     source = iter(records)
     with one_thread():
         while batch := list(itertools.islice(source, _BATCH)):
-            decoded = [decoder.decode(record) for record in batch]
+            _, decoded = decode_records(decoder, batch)
             readings = [item for item in decoded if isinstance(item, Reading)]
-            unread = [item for item in decoded if isinstance(item, Invalid)]
+            unread = [item for item in decoded if isinstance(item, Invalid) and not item.silent]
             first_invalid = first_invalid or next(iter(unread), None)
             verdicts = engine.process(readings)
             measurement.add(verdicts, invalid=len(unread))

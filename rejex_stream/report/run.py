@@ -16,6 +16,7 @@ from rejex_stream.config.assembly import (
     open_source,
     records_of,
 )
+from rejex_stream.decode import decode_records
 from rejex_stream.encode import decode_dead_letter, decode_incidents, decode_verdict
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.monitor import MonitorConfig
@@ -141,10 +142,16 @@ def read_run(config: Config, *, newest: int = _NEWEST) -> Run:
         )
     verdicts = [decode_verdict(line) for line in kept]
     wanted = {verdict.position for verdict in verdicts}
+    offsets = {position.offset for position in wanted}
     source = open_source(config.model_copy(update={"input": _not_followed(config)}))
     decoder = file_decoder(config, source)
-    decoded = (decoder.decode(r) for r in records_of(source) if r.position in wanted)
-    readings = {item.position: item for item in decoded if isinstance(item, Reading)}
+    records = (r for r in records_of(source) if r.position.offset in offsets)
+    decoded = (item for record in records for item in decode_records(decoder, [record])[1])
+    readings = {
+        item.position: item
+        for item in decoded
+        if isinstance(item, Reading) and item.position in wanted
+    }
     lost = next(
         (verdict.position for verdict in verdicts if verdict.position not in readings), None
     )

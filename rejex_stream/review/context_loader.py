@@ -22,7 +22,7 @@ from rejex_stream.config.assembly import (
     kafka_settings,
     open_source,
 )
-from rejex_stream.decode import Decoder
+from rejex_stream.decode import Decoder, decode_records
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import Partition, Position, Reading, Record
 
@@ -116,13 +116,13 @@ class Wider:
             if record is None or record.value is None:
                 continue
             read, n_bytes = read + 1, n_bytes + len(record.value)
-            found = decoder.decode(record)
-            if isinstance(found, Reading) and (found.stream_key, found.sensor) == (
-                stream_key,
-                sensor,
-            ):
-                values = tuple(None if one != one else one for one in found.values)  # noqa: PLR0124
-                points.append((found.event_time_ms, values))
+            for found in decode_records(decoder, [record])[1]:
+                if isinstance(found, Reading) and (found.stream_key, found.sensor) == (
+                    stream_key,
+                    sensor,
+                ):
+                    values = tuple(None if v != v else v for v in found.values)  # noqa: PLR0124
+                    points.append((found.event_time_ms, values))
             if n_bytes > self._most_bytes:
                 cut = f"the records hold more than {self._most_bytes >> 20} MiB"
                 break

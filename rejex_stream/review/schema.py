@@ -56,6 +56,7 @@ CREATE INDEX episode_lease ON episode (lease_owner) WHERE lease_owner IS NOT NUL
 CREATE TABLE event (
   event_id INTEGER PRIMARY KEY,
   topic TEXT NOT NULL, partition INTEGER NOT NULL, offset INTEGER NOT NULL,
+  reading INTEGER NOT NULL,         -- its index in the record, where that holds several
   sensor_id INTEGER NOT NULL REFERENCES sensor,
   episode_id TEXT NOT NULL REFERENCES episode,
   event_time_ms INTEGER NOT NULL,
@@ -68,7 +69,7 @@ CREATE TABLE event (
   raw_bytes INTEGER NOT NULL,       -- its size before deflating
   severity REAL,
   worth REAL NOT NULL DEFAULT 0,    -- expected cost of the label it leans to
-  UNIQUE (topic, partition, offset)
+  UNIQUE (topic, partition, offset, reading)
 ) STRICT;
 CREATE INDEX event_episode ON event (episode_id, event_time_ms, event_id);
 
@@ -132,6 +133,7 @@ CREATE TABLE consumed (  -- where to go on reading, moved with what was read
 
 CREATE TABLE counted (   -- verdicts already in the totals, per input partition
   topic TEXT NOT NULL, partition INTEGER NOT NULL, last_offset INTEGER NOT NULL,
+  last_reading INTEGER NOT NULL,
   PRIMARY KEY (topic, partition)
 ) STRICT;
 

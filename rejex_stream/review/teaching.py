@@ -111,7 +111,7 @@ def _answered(
         event = connection.execute(
             "SELECT v.event_id, v.item, s.stream_key FROM event v JOIN sensor s USING (sensor_id) "
             "JOIN episode e USING (episode_id) WHERE v.topic = ? AND v.partition = ? "
-            "AND v.offset = ? AND s.pipeline = ? AND e.status <> 'needs_second' "
+            "AND v.offset = ? AND v.reading = ? AND s.pipeline = ? AND e.status <> 'needs_second' "
             "AND NOT EXISTS (SELECT 1 FROM taught WHERE event_id = v.event_id) "
             "AND NOT EXISTS (SELECT 1 FROM known WHERE event_id = v.event_id)",
             (*place, pipeline),

@@ -61,8 +61,10 @@ class UnreadableShare:
         if found.count(None) == len(found):
             self._window.extend(repeat(None, len(found)))
             return
-        self._window.extend([None if invalid is None else invalid.reason for invalid in found])
-        self._newest = next(invalid for invalid in reversed(found) if invalid is not None)
+        read = [None if one is None or one.silent else one.reason for one in found]
+        self._window.extend(read)
+        failed = (one for one in reversed(found) if one is not None and not one.silent)
+        self._newest = next(failed, self._newest)
 
     def complaint(self, *, ended: bool = False) -> ConnectorError | None:
         """Return an error to raise if too many records could not be read. O(window).

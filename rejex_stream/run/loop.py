@@ -271,6 +271,7 @@ class _Loop:
             accept_environment=settings.environment == "accept",
             inputs=None if self.control is None else self.control.inputs,
             limits=settings.limits,
+            intake=settings.intake,
         )
 
     # ------------------------------------------------------------------------------ the loop
@@ -352,7 +353,7 @@ class _Loop:
         by_partition: dict[tuple[str, int], list[Record]] = {}
         last: tuple[str, int] | None = None
         for record in records:
-            topic, number, _ = record.position
+            topic, number = record.position[:2]
             if last is None or number != last[1] or topic != last[0]:
                 last = topic, number
                 into = by_partition.setdefault(last, [])
@@ -460,7 +461,8 @@ class _Loop:
         self.on_progress(
             Progress(
                 self.summary.n_events + len(held),
-                self.summary.n_invalid + sum(outcome.invalid is not None for outcome in held),
+                self.summary.n_invalid
+                + sum(o.invalid is not None and not o.invalid.silent for o in held),
                 self.clock() - self.began,
                 len(held),
                 self.ours.replays(),

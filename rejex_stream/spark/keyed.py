@@ -155,13 +155,13 @@ class KeyedStates:
         live = self._live(key, Partition(str(topic), int(partition)))
         state, read = live.state, live.read
         self._bench.listen(state)
-        read.items = {one.record.position.offset: one.reading or one.invalid for one in taken}  # type: ignore[misc] # one of both
+        read.items = {one.record.position: one.reading or one.invalid for one in taken}  # type: ignore[misc] # one of both
         with one_thread():
             outcomes = state.process([one.record for one in taken])
         read.items = {}
         self._keep(key, live)
         out = [
-            (*outcome.record.position, place, *message)
+            (*outcome.record.position[:3], place, *message)
             for outcome in outcomes
             for place, message in enumerate(self._bench.messages(outcome))
         ]

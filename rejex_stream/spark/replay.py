@@ -130,9 +130,9 @@ def _judged(
             while some := list(islice(of_it, _BATCH)):
                 for record, reading, invalid in some:
                     item: Any = reading or invalid
-                    pair[0].items[record.position.offset] = item
+                    pair[0].items[record.position] = item
                     again = item if read is None else read(record)
-                    pair[1].items[record.position.offset] = again
+                    pair[1].items[record.position] = again
                 compare([row.record for row in some], first, second, since_ms, found)
                 for decoded in pair:
                     decoded.items.clear()

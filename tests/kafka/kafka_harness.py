@@ -177,7 +177,7 @@ class Kafka:
         )
         futures = []
         for record in records:
-            topic, partition, _ = record.position
+            topic, partition = record.position[:2]
             headers = [(name, value or b"") for name, value in record.headers]
             value, key = record.value, record.key
             futures.append(
@@ -627,7 +627,7 @@ def next_offsets(records: Sequence[Record]) -> dict[Partition, int]:
     """Where a run that read everything ends."""
     ends: dict[Partition, int] = defaultdict(int)
     for record in records:
-        topic, partition, offset = record.position
+        topic, partition, offset, _ = record.position
         ends[Partition(topic, partition)] = max(ends[Partition(topic, partition)], offset + 1)
     return dict(ends)
 

@@ -145,11 +145,6 @@ def test_from_nothing_to_verdicts_with_the_commands_of_the_readme(pipeline, run,
         seqs = [decode_verdict(record.value).seq for record in records]
         assert seqs == list(range(1000))
 
-    aged = json.loads(run("doctor", pipeline, "--output", "json").stdout)
-    assert any(c["name"] == "snapshots" and "the newest is" in c["message"] for c in aged)
-    (stored,) = [c["message"] for c in aged if c["name"] == "environment"]
-    assert "the state of 2 partition(s) was made with what is here: python 3." in stored
-
     # The broken record: seen, not shown unasked, and put back.
     listed = run("deadletter", "list", pipeline)
     assert listed.returncode == 0

@@ -29,7 +29,7 @@ def test_batches_of_every_codec_are_read_and_written(
         metrics_enabled=False,
     )
     for record in records:
-        topic, partition, _ = record.position
+        topic, partition = record.position[:2]
         producer.send(topic, record.value, record.key, list(record.headers), partition)
     producer.flush(60)
     producer.close()

@@ -12,6 +12,7 @@ import pytest
 
 from rejex_stream.cli.main import main
 from rejex_stream.config import load_config
+from rejex_stream.encode import encode_verdict
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.rejection.missed_bound import (
     Stratum,
@@ -21,15 +22,24 @@ from rejex_stream.rejection.missed_bound import (
     most_missed,
     share_at_most,
 )
-from rejex_stream.review.certificate import Tally, certify, differences, said, signed
+from rejex_stream.review.certificate import (
+    Tally,
+    certify,
+    differences,
+    said,
+    signed,
+    tally_of_store,
+)
 from rejex_stream.review.gold_cases.reviewer_errors import Errors
 from rejex_stream.review.queue.decisions import Decision
-from rejex_stream.review.queue.labels import LabelFile
+from rejex_stream.review.queue.labels import LabelFile, read_labels
 from rejex_stream.review.queue.listing import Viewer
 from rejex_stream.review.queue.store import ReviewStore
-from rejex_stream.run.audit_draw import commitment
+from rejex_stream.review.verification import Said, read_log
+from rejex_stream.run.audit_draw import AuditDraw, commitment
+from rejex_stream.types import Audit
 from tests.pump import pump_toml
-from tests.review.test_review_store import episodes
+from tests.review.test_review_store import episodes, item
 
 LINES = 6000
 KEY = "a secret of thirty-two characters"
@@ -227,6 +237,42 @@ def test_a_limit_of_a_share_holds_at_every_look():
             wrong += any(share_at_most(int(hits[n]), n + 1, alpha=0.05) < share for n in looks)
         assert wrong <= 30  # 20 expected at most
     assert count_at_most(100, 0.02, alpha=0.05) < 100 * share_at_most(2, 100, alpha=0.05) + 3
+
+
+@pytest.mark.parametrize("fallback", ["model", "anomaly", "none"])
+def test_what_nobody_looked_at_is_no_answer_whatever_it_expires_into(
+    new_store, clock, tmp_path, fallback
+):
+    """By the model's own word of 400 normals it would certify itself: 500, not 47,000."""
+    store = new_store(settle_s=0, max_age_hours=10 / 3_600_000, fallback=fallback)
+    drawn = [
+        msgspec.structs.replace(
+            one,
+            drawn=0.01,
+            verdict=msgspec.structs.replace(one.verdict, rank=500, audit=Audit(0.01, True)),
+        )
+        for one in (item(i, t_s=1e4 * i, why="audit") for i in range(400))
+    ]
+    store.add(drawn, [one.verdict for one in drawn])
+    clock.pass_ms(20)
+    while store.expire_due():
+        pass
+    with closing(LabelFile(tmp_path / "labels.jsonl")) as sink:
+        store.relay(sink)
+    expired = list(read_labels(tmp_path / "labels.jsonl"))
+    said = {"model": "normal", "anomaly": "anomaly", "none": None}[fallback]
+    assert [(one.source, one.verdict) for one in expired] == [("expired", said)] * 400
+
+    with store.database.read() as connection:
+        waiting = tally_of_store(connection, "")
+    verdicts = [encode_verdict(one.verdict) for one in drawn]
+    again = read_log(verdicts, AuditDraw(0.01), Said(labels=expired)).tally
+    assert waiting.answers == again.answers == {(0.01, None): 400}
+    waiting.count(0, 0.01, "", 99_600, 0)
+    found = certify(waiting, pipeline="p")
+    assert found.missed_at_most == most_missed([Stratum(400, 0.01)], alpha=0.025) > 47_000
+    assert found.strata[0].normal == 0
+    assert found.missed_at_most_if_rest_is_normal == 500
 
 
 def test_a_signature_is_of_this_certificate_and_of_the_key_that_was_committed_to():

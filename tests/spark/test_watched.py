@@ -148,7 +148,7 @@ class Batch:
 
     def __init__(self, outcomes, rng, form="full"):
         self.rows = [
-            (*outcome.record.position, place, *message)
+            (*outcome.record.position[:3], place, *message)
             for outcome in outcomes
             for place, message in enumerate(lines_of([outcome], form=form))
         ]

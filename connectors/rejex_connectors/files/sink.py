@@ -169,7 +169,7 @@ def lines_of(
             yield "incidents", encode_reply(record.position, reply)
         if verdict is not None:
             yield "verdicts", encoder.verdict(verdict)
-        elif invalid is not None:
+        elif invalid is not None and not invalid.silent:
             yield "deadletter", encode_dead_letter(record, invalid)
         if item is not None and review:
             yield "review", encoder.review(item)

@@ -190,7 +190,7 @@ class FastConsumer:
                 continue
             topic, partition = m.topic(), m.partition()
             if (topic, partition) in running:
-                position = new(Position, (topic, partition, m.offset()))
+                position = new(Position, (topic, partition, m.offset(), 0))
                 try:
                     headers = tuple(headers_of(m) or ())
                 except SystemError:

@@ -39,6 +39,7 @@ from rejex_stream.types import (
     Position,
     Record,
     ReviewItem,
+    SelectedRecord,
     UnreadRecord,
 )
 
@@ -105,7 +106,8 @@ class OutcomeMessages:
                 yield self._replied(record.position, reply, limit)
             if verdict is None:
                 assert invalid is not None
-                yield self._dead(record, invalid)
+                if not invalid.silent:
+                    yield self._dead(record, invalid)
                 continue
             value = encode_verdict(verdict)
             position, key, _, original, _ = record
@@ -205,12 +207,13 @@ class OutcomeMessages:
 
     def _dead(self, record: Record, invalid: Invalid) -> Message:
         """Return the original with the reason in headers, cut where it cannot be sent whole."""
-        topic, partition, offset = record.position
+        topic, partition, offset, index = record.position
         reason = invalid.reason.encode("utf-8", "replace")[:2000]
         ours: list[tuple[str, bytes]] = [
             (CONNECT_PREFIX + "topic", topic.encode()),
             (CONNECT_PREFIX + "partition", b"%d" % partition),
             (CONNECT_PREFIX + "offset", b"%d" % offset),
+            *([(CONNECT_PREFIX + "index", b"%d" % index)] if index else ()),
             (CONNECT_PREFIX + "connector.name", self._pipeline.encode()),
             (CONNECT_PREFIX + "task.id", self._worker.encode()),
             (CONNECT_PREFIX + "stage", invalid.stage.encode()),
@@ -218,6 +221,8 @@ class OutcomeMessages:
             (CONNECT_PREFIX + "exception.message", reason),
         ]
         original = [(name, value or b"") for name, value in record.headers]
+        if isinstance(record, SelectedRecord):
+            record = record.source
         key, value = record.key, record.value
         if isinstance(record, UnreadRecord):
             ours.append((UNREAD, b"1"))

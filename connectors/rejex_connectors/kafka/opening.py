@@ -6,7 +6,6 @@ import socket
 import uuid
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from rejex_connectors.kafka.clients import Consumer, Producer
 from rejex_connectors.kafka.messages import OutcomeMessages
@@ -15,9 +14,7 @@ from rejex_connectors.kafka.sink import KafkaSink
 from rejex_connectors.kafka.source import KafkaSource
 from rejex_stream.errors import ConnectorError
 
-__all__ = ["codecs", "connect", "open_clients"]
-
-_CODECS = ("gzip", "snappy", "lz4", "zstd")
+__all__ = ["connect", "open_clients"]
 
 
 def connect(settings: KafkaSettings) -> tuple[KafkaSource, KafkaSink]:
@@ -76,29 +73,3 @@ def open_clients(
     from rejex_connectors.kafka.kafka_python_client import PythonConsumer, PythonProducer
 
     return partial(PythonConsumer, settings), partial(PythonProducer, settings, worker)
-
-
-def codecs(settings: KafkaSettings) -> tuple[str, dict[str, bool]]:
-    """Return the library that `settings` lead to, and for each codec whether it knows it.
-
-    The library itself is asked: what should be installed with it need not be.
-    """
-    if settings.client != "kafka-python":
-        try:
-            import confluent_kafka
-        except ImportError:  # refused by whoever opens it, if asked for by name
-            pass
-        else:
-            return "confluent-kafka", {name: _built_in(confluent_kafka, name) for name in _CODECS}
-    from kafka import codec
-
-    return "kafka-python", {name: bool(getattr(codec, f"has_{name}")()) for name in _CODECS}
-
-
-def _built_in(library: Any, name: str) -> bool:  # noqa: ANN401 - a module without types
-    """Ask librdkafka as its documentation says: what it lacks it refuses to be required."""
-    try:
-        library.Producer({"builtin.features": name, "log_level": 0})
-    except library.KafkaException:
-        return False
-    return True

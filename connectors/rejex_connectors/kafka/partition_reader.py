@@ -82,7 +82,7 @@ def records_of(topic: str, partition: int, found: Sequence[Any]) -> list[Record]
     new = tuple.__new__  # nearly twice as fast as calling a named tuple's class
     records: list[Record] = []
     for r in found:
-        position = new(Position, (topic, partition, r.offset))
+        position = new(Position, (topic, partition, r.offset, 0))
         headers = r.headers
         if type(headers) is Unread:
             records.append(UnreadRecord.of(position, r.timestamp, headers.reason))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from itertools import islice
@@ -27,7 +27,7 @@ from rejex_stream.config.assembly import (
     records_of,
 )
 from rejex_stream.config.input import REGISTRY_FORMATS
-from rejex_stream.decode import Decoder
+from rejex_stream.decode import Decoder, decode_records
 from rejex_stream.errors import ConfigError
 from rejex_stream.plan.differences import Differences, compare
 from rejex_stream.run.process import seldom_collecting
@@ -142,22 +142,34 @@ def _judge_share(
     with one_thread(), seldom_collecting():
         for partition, decoders, records in _histories(one, other):
             pair = [DecodedBefore(decoder.channels) for decoder in decoders]
-            read, read_other = (decoder.decode for decoder in decoders)
             alike = one.input == other.input
             first, second = (m.state(partition, d) for m, d in zip(makes, pair, strict=True))
             while batch := list(islice(records, _BATCH)):
+                records_read, items = decode_records(decoders[0], batch)
+                others = items if alike else _read_as(decoders[1], batch, records_read)
                 ours = []
-                for record in batch:
-                    item = read(record)
+                for record, item, other_item in zip(records_read, items, others, strict=True):
                     if of > 1 and _share_of(item, of) != which:
                         continue
                     ours.append(record)
-                    pair[0].items[record.position.offset] = item
-                    pair[1].items[record.position.offset] = item if alike else read_other(record)
+                    pair[0].items[record.position] = item
+                    pair[1].items[record.position] = other_item
                 compare(ours, first, second, since_ms, found)
                 for decoded in pair:
                     decoded.items.clear()
     return found
+
+
+def _read_as(
+    decoder: Decoder, batch: Sequence[Record], like: Sequence[Record]
+) -> list[Reading | Invalid]:
+    """Read a batch by another config; readings are compared with those in the same place."""
+    records, items = decode_records(decoder, batch)
+    found = {record.position: item for record, item in zip(records, items, strict=True)}
+    return [
+        found.get(one.position) or Invalid(one.position, "ignored", "no such reading")
+        for one in like
+    ]
 
 
 def _share_of(item: Reading | Invalid, of: int) -> int:

@@ -190,6 +190,8 @@ def _print_summary(config: Config, summary: RunSummary, *, stderr: bool) -> None
         ("for review", f"{summary.n_reviews:,}"),
         ("dead letters", f"{summary.n_invalid:,}"),
     ]
+    if summary.n_ignored:
+        rows.append(("ignored", f"{summary.n_ignored:,} records without a reading of their own"))
     if summary.n_incidents:
         rows.append(("incidents", f"{summary.n_incidents:,} opened"))
     if summary.n_held:
@@ -203,7 +205,7 @@ def _print_summary(config: Config, summary: RunSummary, *, stderr: bool) -> None
     rate = summary.n_events / summary.seconds if summary.seconds else None
     rows.append(("time", f"{summary.seconds:.1f} s, {number(rate)} events/s"))
     done = "stopped; the next run goes on from here" if summary.stopped else "done"
-    if not summary.n_events and not summary.stopped:
+    if not (summary.n_events or summary.n_ignored or summary.stopped):
         done = "nothing new"
     print_facts(rows, title=f"{config.pipeline.name}: {done}", stderr=stderr)
 
@@ -224,6 +226,7 @@ def _as_plain(summary: RunSummary) -> dict[str, object]:
         "reasons": {str(reason): count for reason, count in sorted(summary.reasons.items())},
         "rejection_rate": summary.rejection_rate,
         "invalid": summary.n_invalid,
+        "ignored": summary.n_ignored,
         "reviews": summary.n_reviews,
         "replayed": summary.n_replayed,
         "commits": summary.n_commits,

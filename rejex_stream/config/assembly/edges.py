@@ -34,6 +34,7 @@ __all__ = [
     "file_decoder",
     "file_format",
     "file_places",
+    "json_decoder",
     "kafka_decoder",
     "kafka_settings",
     "open_edges",
@@ -248,12 +249,28 @@ def file_decoder(config: Config, source: FileSource) -> Decoder:
     mapping = config.input.mapping()
     kind, delimiter = file_format(config)
     if kind == "jsonl":
-        return JsonDecoder(mapping)
+        return json_decoder(config)
     if config.input.columns:
         return CsvDecoder(mapping, config.input.columns, delimiter)
     if config.input.follow:
         return _LateCsvDecoder(mapping, source, delimiter)
     return CsvDecoder(mapping, parse_csv_header(source.header, delimiter), delimiter)
+
+
+def json_decoder(config: Config) -> Decoder:
+    """Return what makes readings of records of JSON.
+
+    Raises
+    ------
+    ConfigError
+        If ``input.select`` is no jq program, or jq is not installed.
+    """
+    decoder = JsonDecoder(config.input.mapping())
+    if config.input.select is None:
+        return decoder
+    from rejex_stream.decode.select import SelectingDecoder, Selector
+
+    return SelectingDecoder(Selector(config.input.select), decoder)
 
 
 def records_of(source: Source) -> Iterator[Record]:
@@ -346,7 +363,7 @@ def kafka_decoder(config: Config) -> Decoder:
     """
     mapping, kind = config.input.mapping(), config.input.format
     if kind not in REGISTRY_FORMATS:
-        return JsonDecoder(mapping)
+        return json_decoder(config)
     _require_extra(kind)
     from rejex_stream.decode.avro import avro_reader
     from rejex_stream.decode.protobuf import protobuf_reader
@@ -443,7 +460,7 @@ def _kafka_edges(config: Config, *, dry_run: bool) -> Edges:
         told = "; ".join(f"topic {name!r} {said}" for name, said in inputs.missing.items())
         raise MissingTopicError(f"Kafka at {settings.bootstrap_servers}: {told}")
     # A sensor that comes from the key has none where there is no key: those are dead letters.
-    by_key = config.input.order == "by_key" and not config.input.mapping().sensor_from_key
+    by_key = config.input.order == "by_key" and not config.input.mapping().sensor_from
     inspect = KeyWatch(inputs.partitions).see if by_key else None
     if dry_run:
         name = f"dry-run-{uuid.uuid4().hex[:8]}"

@@ -12,7 +12,7 @@ from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.partition import PartitionState
 from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.run.settings import RunSettings
-from rejex_stream.types import Invalid, Partition, Reading, Record
+from rejex_stream.types import Invalid, Partition, Position, Reading, Record
 
 __all__ = ["DecodedBefore", "Judging", "by_partition"]
 
@@ -23,16 +23,16 @@ class DecodedBefore:
     Attributes
     ----------
     items
-        What each record is, by its offset; of the records that come next.
+        What each reading is, by its position; of the records that come next.
     """
 
     def __init__(self, channels: Sequence[str]) -> None:
         self.channels = tuple(channels)
-        self.items: dict[int, Reading | Invalid] = {}
+        self.items: dict[Position, Reading | Invalid] = {}
 
     def decode(self, record: Record) -> Reading | Invalid:
         """Look the record up. O(1)."""
-        return self.items[record.position.offset]
+        return self.items[record.position]
 
 
 class Judging:
@@ -75,6 +75,7 @@ class Judging:
             accept_environment=settings.environment == "accept",
             inputs=inputs,
             limits=settings.limits,
+            intake=settings.intake,
         )
 
 

@@ -101,6 +101,7 @@ def run_settings(config: Config) -> RunSettings:
         review_context_events=output.context_events,
         review_reasons=output.review_reasons,
         audit=audit_draw(config),
+        intake=config.input.intake(),
         progress_interval_s=0.5,
     )
 

@@ -20,6 +20,7 @@ from rejex_stream.review.console import metrics
 from rejex_stream.review.console.console import Console, console_of, filter_of, off_loop, viewer_of
 from rejex_stream.review.queue import export, series, sharing
 from rejex_stream.review.queue.claims import Done, Refusal, RefusalCode
+from rejex_stream.review.queue.database import position_in
 from rejex_stream.review.queue.decisions import Decision, Target
 from rejex_stream.review.queue.detail import raw_record
 from rejex_stream.review.queue.listing import (
@@ -31,7 +32,6 @@ from rejex_stream.review.queue.listing import (
     summary,
 )
 from rejex_stream.review.queue.series import Series
-from rejex_stream.types import Position
 
 __all__ = ["RAW_SHOWN_BYTES", "Name", "ViewIn", "answer", "json_api", "read_body", "routes"]
 
@@ -300,7 +300,7 @@ async def post_wider(request: Request) -> Response:
         store = console.store
         with store.database.read() as connection:
             row = connection.execute(
-                "SELECT v.topic, v.partition, v.offset, s.* FROM event v JOIN episode e "
+                "SELECT v.topic, v.partition, v.offset, v.reading, s.* FROM event v JOIN episode e "
                 "USING (episode_id) JOIN sensor s ON s.sensor_id = e.sensor_id "
                 "WHERE e.episode_id = ? ORDER BY v.event_time_ms, v.event_id LIMIT 1",
                 (request.path_params["episode"],),
@@ -311,7 +311,7 @@ async def post_wider(request: Request) -> Response:
         if source is None:
             raise Refusal("nothing", "The console does not know the input of this pipeline.")
         try:
-            position = Position(row["topic"], row["partition"], row["offset"])
+            position = position_in(row)
             found = source.around(position, row["stream_key"], row["sensor"], wanted.step)
         except RejexError as error:
             raise Refusal("nothing", str(error)) from error

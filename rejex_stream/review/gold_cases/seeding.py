@@ -59,7 +59,7 @@ def _event(connection: Connection, case: Case) -> Row | None:
     row: Row | None = connection.execute(
         "SELECT e.*, s.stream_key, k.truth FROM event v JOIN episode e USING (episode_id) "
         "JOIN sensor s ON s.sensor_id = v.sensor_id LEFT JOIN known k USING (event_id) "
-        "WHERE v.topic = ? AND v.partition = ? AND v.offset = ?",
+        "WHERE v.topic = ? AND v.partition = ? AND v.offset = ? AND v.reading = ?",
         case.position,
     ).fetchone()
     return row
@@ -196,7 +196,7 @@ def _put(store: ReviewStore, connection: Connection, case: Case, made: Made) -> 
     intake.finish()
     connection.execute(
         "INSERT INTO known SELECT event_id, episode_id, ?, 1 FROM event "
-        "WHERE topic = ? AND partition = ? AND offset = ?",
+        "WHERE topic = ? AND partition = ? AND offset = ? AND reading = ?",
         (case.truth, *case.position),
     )
     return ""

@@ -18,7 +18,7 @@ __all__ = ["Case", "Truth", "read_cases"]
 
 Truth: TypeAlias = Literal["anomaly", "normal"]
 _FIELDS = ("stream", "event", "truth")
-_EVENT = re.compile(r"(.+)-(\d{1,9})-(\d{1,18})")
+_EVENT = re.compile(r"(.+)-(\d{1,9})-(\d{1,18})(?:\.(\d{1,9}))?")
 _MOST_SHOWN = 60
 
 
@@ -55,7 +55,7 @@ def read_cases(path: Path) -> tuple[list[Case], list[str]]:
     ...     _ = path.write_text("stream,event,truth\nT07,feed-0-9,anomaly\nT07,feed-0-12,odd\n")
     ...     cases, refused = read_cases(path)
     >>> cases[0].position, cases[0].truth
-    (Position(topic='feed', partition=0, offset=9), 'anomaly')
+    (Position(topic='feed', partition=0, offset=9, reading=0), 'anomaly')
     >>> print(*refused)
     line 3: the truth of 'feed-0-12' is 'odd': expected anomaly or normal.
     """
@@ -133,7 +133,7 @@ def _case(number: int, row: Mapping[str, Any] | None) -> Case | str:
     said = truth.strip() if isinstance(truth, str) else truth
     if said not in ("anomaly", "normal"):
         return f"the truth of {shown(event)} is {shown(truth)}: expected anomaly or normal."
-    position = Position(match[1], int(match[2]), int(match[3]))
+    position = Position(match[1], int(match[2]), int(match[3]), int(match[4] or 0))
     return Case(number, stream, position, cast(Truth, said))
 
 

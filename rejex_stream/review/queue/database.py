@@ -12,12 +12,14 @@ from pathlib import Path
 
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.review.schema import SCHEMA, SCHEMA_VERSION
+from rejex_stream.types import Position
 
 __all__ = [
     "Database",
     "StoreError",
     "filesystem_of",
     "owner_only",
+    "position_in",
     "require_replaceable",
 ]
 
@@ -143,6 +145,11 @@ def owner_only(path: str | Path, flags: int) -> int:
     One that is there keeps its mode: who opened it to a group meant to.
     """
     return os.open(path, flags, 0o600)
+
+
+def position_in(row: sqlite3.Row) -> Position:
+    """Return the position of an event, of a row of the table ``event``."""
+    return Position(row["topic"], row["partition"], row["offset"], row["reading"])
 
 
 class Database:

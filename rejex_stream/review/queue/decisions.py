@@ -79,7 +79,7 @@ class Decision:
 def _about(connection: Connection, row: Row) -> dict[str, Any]:
     """Return what every record says of the episode it is about."""
     events = connection.execute(
-        "SELECT topic, partition, offset FROM event WHERE episode_id = ? "
+        "SELECT topic, partition, offset, reading FROM event WHERE episode_id = ? "
         "ORDER BY event_time_ms, event_id",
         (row["episode_id"],),
     )

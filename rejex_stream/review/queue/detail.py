@@ -18,6 +18,7 @@ from rejex_stream.encode.labels import LabelRecord, active_labels
 from rejex_stream.rejection.exceed import Stability, stability
 from rejex_stream.review.queue import audit, series
 from rejex_stream.review.queue.claims import Refusal
+from rejex_stream.review.queue.database import position_in
 from rejex_stream.review.queue.labels import records_of
 from rejex_stream.review.queue.listing import (
     EpisodeRow,
@@ -441,7 +442,7 @@ def _table(rows: Sequence[Row], width: int) -> FloatArray:
 def _events(connection: Connection, episode: str) -> list[EventLine]:
     return [
         EventLine(
-            f"{row['topic']}-{row['partition']}-{row['offset']}",
+            str(position_in(row)),
             decode_review(row["item"]),
             row["raw_bytes"],
         )
@@ -493,5 +494,5 @@ def raw_record(connection: Connection, episode: str) -> tuple[str, bytes]:
     ).fetchone()
     if row is None:
         raise Refusal("unknown", f"There is no episode {episode}.", episode)
-    position = json.dumps([row["topic"], row["partition"], row["offset"]])
+    position = json.dumps(position_in(row).parts)
     return position, zlib.decompress(row["raw"])

@@ -292,7 +292,7 @@ def split(
     """
     marks = ",".join("?" * len(event_ids))
     first = connection.execute(
-        f"SELECT topic, partition, offset FROM event WHERE event_id IN ({marks}) "
+        f"SELECT topic, partition, offset, reading FROM event WHERE event_id IN ({marks}) "
         "ORDER BY event_time_ms, event_id LIMIT 1",
         event_ids,
     ).fetchone()

@@ -218,7 +218,7 @@ class SourceFeed:
         spans: dict[Partition, Span] = {}
         lines: list[bytes] = []
         for record in records:
-            topic, number, offset = record.position
+            topic, number, offset, _ = record.position
             partition = Partition(topic, number)
             own = own_partition(partition)
             # A source in order has passed over nothing that can be read: not since its last

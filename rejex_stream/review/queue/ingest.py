@@ -181,7 +181,7 @@ class Intake:
         self._minutes: dict[tuple[int, int], _Minute] = {}
         self._accepted: dict[tuple[int, float, str], list[int]] = {}
         self._latest: dict[int, Verdict] = {}
-        self._counted: dict[tuple[str, int], int] = {}
+        self._counted: dict[tuple[str, int], tuple[int, int]] = {}
         self.counts = IntakeCounts()
 
     def sensor_id(self, stream_key: str, sensor: str, channels: Sequence[str] = ()) -> int:
@@ -214,7 +214,7 @@ class Intake:
         verdict, connection = item.verdict, self._connection
         sensor_id = self.sensor_id(verdict.stream_key, verdict.sensor, item.channels)
         known = connection.execute(
-            "SELECT 1 FROM event WHERE topic = ? AND partition = ? AND offset = ?",
+            "SELECT 1 FROM event WHERE topic = ? AND partition = ? AND offset = ? AND reading = ?",
             verdict.position,
         ).fetchone()
         if known is not None:
@@ -243,9 +243,10 @@ class Intake:
             self._settings,
         )
         connection.execute(
-            "INSERT INTO event (topic, partition, offset, sensor_id, episode_id, event_time_ms, "
-            "seq, confidence, reason, received_ms, item, raw, raw_bytes, severity, worth) "
-            "VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+            "INSERT INTO event (topic, partition, offset, reading, sensor_id, episode_id, "
+            "event_time_ms, seq, confidence, reason, received_ms, item, raw, raw_bytes, severity, "
+            "worth) "
+            "VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
             (
                 *verdict.position,
                 sensor_id,
@@ -284,11 +285,11 @@ class Intake:
     # ----------------------------------------------------------------------------- verdicts
     def verdict(self, verdict: Verdict) -> None:
         """Count one verdict of any label and extend the score track."""
-        topic, partition, offset = verdict.position
-        if offset <= self._last_counted(topic, partition):
+        topic, partition, *place = verdict.position
+        if tuple(place) <= self._last_counted(topic, partition):
             self.counts.duplicates += 1
             return
-        self._counted[topic, partition] = offset
+        self._counted[topic, partition] = verdict.position[2:]
         sensor_id = self.sensor_id(verdict.stream_key, verdict.sensor)
         minute_ms = verdict.event_time_ms - verdict.event_time_ms % MINUTE_MS
         minute = self._minutes.setdefault((sensor_id, minute_ms), _Minute())
@@ -316,14 +317,14 @@ class Intake:
         )
         self.counts.verdicts += 1
 
-    def _last_counted(self, topic: str, partition: int) -> int:
+    def _last_counted(self, topic: str, partition: int) -> tuple[int, int]:
         known = self._counted.get((topic, partition))
         if known is None:
             row = self._connection.execute(
-                "SELECT last_offset FROM counted WHERE topic = ? AND partition = ?",
+                "SELECT last_offset, last_reading FROM counted WHERE topic = ? AND partition = ?",
                 (topic, partition),
             ).fetchone()
-            known = self._counted[topic, partition] = -1 if row is None else int(row[0])
+            known = self._counted[topic, partition] = (-1, 0) if row is None else (row[0], row[1])
         return known
 
     # ---------------------------------------------------------------------------- incidents
@@ -406,9 +407,9 @@ class Intake:
                 },
             )
         connection.executemany(
-            "INSERT INTO counted VALUES (?,?,?) "
-            "ON CONFLICT (topic, partition) DO UPDATE SET last_offset = excluded.last_offset",
-            [(*key, offset) for key, offset in self._counted.items() if offset >= 0],
+            "INSERT INTO counted VALUES (?,?,?,?) ON CONFLICT (topic, partition) DO UPDATE "
+            "SET last_offset = excluded.last_offset, last_reading = excluded.last_reading",
+            [(*key, *place) for key, place in self._counted.items() if place[0] >= 0],
         )
         for partition, span in (spans or {}).items():
             advance(connection, partition, span)

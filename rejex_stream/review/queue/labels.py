@@ -186,7 +186,7 @@ def publish(
         return False
     connection.executemany(
         "INSERT INTO label_event (event_id, label_seq) SELECT event_id, ? FROM event "
-        "WHERE topic = ? AND partition = ? AND offset = ?",
+        "WHERE topic = ? AND partition = ? AND offset = ? AND reading = ?",
         [(made["label_seq"], *position) for position in record.events],
     )
     if connection.execute(

@@ -26,6 +26,7 @@ from rejex_stream.review.queue import audit, claims, decisions, episodes, ingest
 from rejex_stream.review.queue.claims import Done, Lease
 from rejex_stream.review.queue.database import (
     Database,
+    position_in,
     require_replaceable,
 )
 from rejex_stream.review.queue.decisions import Decision
@@ -326,15 +327,15 @@ def verdict_state(database: Database) -> Iterator[EventState]:
     """
     with database.read() as connection:
         rows = connection.execute(
-            "SELECT v.topic, v.partition, v.offset, l.label_seq, l.record FROM event v "
+            "SELECT v.topic, v.partition, v.offset, v.reading, l.label_seq, l.record FROM event v "
             "LEFT JOIN known k USING (event_id) "
             "LEFT JOIN label_event le ON le.event_id = v.event_id AND k.event_id IS NULL "
             "LEFT JOIN label l USING (label_seq) WHERE coalesce(k.made, 0) = 0 "
-            "ORDER BY v.topic, v.partition, v.offset, l.label_seq"
+            "ORDER BY v.topic, v.partition, v.offset, v.reading, l.label_seq"
         )
         position, records, cache = None, list[LabelRecord](), LabelCache()
         for row in rows:
-            here = f"{row['topic']}-{row['partition']}-{row['offset']}"
+            here = str(position_in(row))
             if here != position:
                 if position is not None:
                     yield _state(position, records)
@@ -373,7 +374,8 @@ def apply_labels(store: ReviewStore, records: Iterable[LabelRecord]) -> tuple[in
                 row[0]
                 for position in record.events
                 for row in connection.execute(
-                    "SELECT event_id FROM event WHERE topic = ? AND partition = ? AND offset = ?",
+                    "SELECT event_id FROM event WHERE topic = ? AND partition = ? AND offset = ? "
+                    "AND reading = ?",
                     position,
                 )
             ]

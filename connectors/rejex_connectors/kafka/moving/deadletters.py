@@ -174,7 +174,7 @@ def _plan(
 
 
 def _read_again(settings: KafkaSettings, position: Position, cut: Cut) -> Record | None:
-    topic, partition, offset = position
+    topic, partition, offset, _ = position
     try:
         for record in read_partition(settings, Partition(topic, partition), offset, offset + 1):
             value = record.value or b""
@@ -194,7 +194,8 @@ def _letter(record: Record) -> DeadLetter:
         for name, value in headers.said.items()
     }
     try:
-        position = Position(said["topic"], int(said["partition"]), int(said["offset"]))
+        partition, offset = (int(said[n]) for n in ("partition", "offset"))
+        position = Position(said["topic"], partition, offset, int(said.get("index", 0)))
     except (KeyError, ValueError):
         position = record.position
     return DeadLetter(

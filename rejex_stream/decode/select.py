@@ -1,0 +1,189 @@
+"""What a record holds, by a jq program: zero or more flat objects, each a reading of its own.
+
+A record of industry is seldom one reading: it is an array of them, pairs of names and values, an
+envelope, a heartbeat. `jq <https://jqlang.org/manual/v1.7/>`_ is total on JSON and known to most
+who work with data, and one line of it says all of that. A reading is known by (topic, partition,
+offset, its index in the record), and all of a record share its fate in a commit.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rejex_stream.decode.json import JsonDecoder
+from rejex_stream.decode.mapping import printable
+from rejex_stream.errors import ConfigError
+from rejex_stream.types import Invalid, Reading, Record, SelectedRecord
+
+__all__ = ["MOST_READINGS", "SelectingDecoder", "Selector"]
+
+MOST_READINGS = 10_000
+"""Of one record; one that gives more is a dead letter."""
+_MOST_BYTES = 1 << 26
+_LONGEST_S = 60
+"""So long a program may work on the records of one poll; then the process ends, as it cannot be
+interrupted. On Kafka its successors find the record by itself and leave it out."""
+
+_TEXT_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*"|#.*')
+_UNREPEATABLE = re.compile(
+    r"(?<![\w.$:])(now|input|inputs|env|input_filename|localtime|strflocaltime|halt|halt_error"
+    r"|input_line_number|import|include)(?![\w:])(?!\s*:)|\$ENV\b"
+)
+
+
+class Selector:
+    r"""A compiled jq program.
+
+    Parameters
+    ----------
+    program
+        From a record's value to flat objects; ``null`` and nothing at all are no reading.
+
+    Raises
+    ------
+    ConfigError
+        If it is no jq program (with line and column), could give another answer at a replay, or
+        the extra is not installed.
+
+    Examples
+    --------
+    >>> from rejex_stream.types import Position
+    >>> selector = Selector(".machine as $m | .readings[] + {machine: $m}")
+    >>> value = b'{"machine": "a", "readings": [{"flow": 1}, {"flow": 2}]}'
+    >>> for one in selector.readings(Record(Position("in", 0, 7), None, value), value):
+    ...     print(one.position, one.value)
+    in-0-7 b'{"flow": 1, "machine": "a"}'
+    in-0-7.1 b'{"flow": 2, "machine": "a"}'
+    """
+
+    def __init__(self, program: str) -> None:
+        try:
+            import jq
+        except ImportError:
+            raise ConfigError(
+                "input.select is a jq program, and jq is not installed: pip install "
+                "'rejex-stream[select]'."
+            ) from None
+        found = _UNREPEATABLE.search(_TEXT_OR_COMMENT.sub(" ", program))
+        if found is not None:
+            raise ConfigError(
+                f"input.select uses {found[0]}, which may say something else when the record is "
+                "read again: a program may depend on the record alone."
+            )
+        try:
+            jq.compile(program)
+            # Never more than one reading too many; a comment ends with its line.
+            self._program = jq.compile(f"limit({MOST_READINGS + 1};\n{program}\n)")
+        except ValueError as error:
+            raise ConfigError(f"input.select is no jq program: {_in_words(error)}") from None
+
+    def readings(self, record: Record, value: bytes) -> list[Record]:
+        """Return what a record holds, at least one: readings, or why there is none. O(bytes)."""
+        try:
+            text: str = self._program.input_text(value.decode()).text()
+        except (ValueError, UnicodeDecodeError) as error:
+            return [self._failed(record, f"the program of input.select fails: {_in_words(error)}")]
+        lines = [line for line in text.split("\n") if line and line != "null"]
+        if not lines:
+            none = Invalid(record.position, "ignored", "input.select finds no reading in it")
+            return [SelectedRecord.of(record, 0, None, none)]
+        if len(lines) > MOST_READINGS or len(text) > _MOST_BYTES:
+            return [
+                self._failed(
+                    record,
+                    f"input.select makes {len(lines):,} readings of it, {len(text):,} characters: "
+                    f"more than {MOST_READINGS:,}, or than {_MOST_BYTES:,}",
+                )
+            ]
+        return [SelectedRecord.of(record, i, line.encode()) for i, line in enumerate(lines)]
+
+    def _failed(self, record: Record, reason: str) -> Record:
+        invalid = Invalid(record.position, "select", reason)
+        return SelectedRecord.of(record, 0, None, invalid)
+
+
+@contextmanager
+def _bounded() -> Iterator[None]:
+    """End the process where a program does not come to an end."""
+    faulthandler.dump_traceback_later(_LONGEST_S, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _in_words(error: Exception) -> str:
+    """Return what jq says, in one line that can be printed."""
+    text = str(error).removeprefix("jq: error: ").replace("jq: 1 compile error", "")
+    first = " ".join(line.strip() for line in text.splitlines()[:1])
+    return printable(first.removesuffix(":").replace(" at <top-level>, ", " in "), 300)[1:-1]
+
+
+class SelectingDecoder:
+    """Decodes the readings that a program makes of a record.
+
+    Parameters
+    ----------
+    selector
+        The program.
+    decoder
+        Of the flat objects that it gives.
+    text_of
+        The value of a record as JSON, or why it has none; by default JSON is what it is.
+
+    Examples
+    --------
+    >>> from rejex_stream.decode.json import JsonDecoder
+    >>> from rejex_stream.decode.mapping import FieldMapping
+    >>> from rejex_stream.types import Position
+    >>> mapping = FieldMapping(["flow"], fixed_sensor="m", time="t")
+    >>> decoder = SelectingDecoder(Selector(".values[]"), JsonDecoder(mapping))
+    >>> record = Record(Position("in", 0, 7), None, b'{"values": [{"t": 5, "flow": 1.5}]}')
+    >>> [decoder.decode(one).values for one in decoder.expand([record])]
+    [(1.5,)]
+    """
+
+    def __init__(
+        self,
+        selector: Selector,
+        decoder: JsonDecoder,
+        text_of: Callable[[Record], bytes | Invalid] | None = None,
+    ) -> None:
+        self._selector = selector
+        self._decoder = decoder
+        self._text_of = text_of or decoder.text_of
+        self.channels = decoder.channels
+
+    def expand(self, records: Sequence[Record]) -> list[Record]:
+        """Return the readings of records, in order, at least one a record. O(bytes)."""
+        found: list[Record] = []
+        with _bounded():
+            for record in records:
+                if type(record) is not Record:  # was not read, or is a reading already
+                    found.append(record)
+                    continue
+                text = self._text_of(record)
+                if isinstance(text, Invalid):
+                    found.append(SelectedRecord.of(record, 0, None, text))
+                else:
+                    found += self._selector.readings(record, text)
+        return found
+
+    def decode(self, record: Record) -> Reading | Invalid:
+        """Decode one that :meth:`expand` gave; of another record, its first reading."""
+        if type(record) is Record:
+            record = self.expand([record])[0]
+        if isinstance(record, SelectedRecord) and record.invalid is not None:
+            return record.invalid
+        return self._decoder.decode(record)
+
+    def decode_all(self, records: Sequence[Record]) -> list[Reading | Invalid]:
+        """Decode what :meth:`expand` gave; faster."""
+        return self._decoder.decode_all(records)
+
+    def lacking(self, record: Record) -> str:
+        """Say which channels a reading lacks, and which fields it has instead."""
+        return self._decoder.lacking(record)

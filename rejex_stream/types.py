@@ -292,7 +292,7 @@ class IncidentState(StrEnum):
     """Where an incident stands; a stream without one is quiet."""
 
     OPEN = "open"
-    """The evidence is in, nobody has answered: the reference stands still."""
+    """Somebody is told, and nobody has answered."""
     FAULT = "fault"
     """A person says that it is a fault: the reference stands still until recovery."""
     RECOVERING = "recovering"
@@ -334,6 +334,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         Id of the command that was obeyed last, if any.
     mode
         The operating mode whose reference is held; the stream's other modes go on.
+    held
+        Whether the reference stands still; while not, somebody is told and no verdict changes.
     """
 
     position: Position
@@ -357,6 +359,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     answer: str | None = None
     ended: str | None = None
     mode: str | None = None
+    held: bool = True
 
 
 class CommandKind(StrEnum):

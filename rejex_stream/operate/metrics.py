@@ -562,8 +562,9 @@ class _IncidentMetrics:
         self._waiting.clear()
         for seconds, one in heapq.nlargest(_MOST_WAITING, waits, key=lambda wait: wait[0]):
             self._waiting.labels(self._pipeline, one.stream_key, one.id).set(seconds)
-        states = Counter(incident.state for incident in incidents)
+        states = Counter((incident.state, incident.held) for incident in incidents)
         for state in _OPEN:
-            self._open.labels(self._pipeline, state.value).set(states[state])
-        held = states.total() - states[IncidentState.ADOPTING]
-        self._held.labels(self._pipeline).set(held)
+            of = states[state, True] + states[state, False]
+            self._open.labels(self._pipeline, state.value).set(of)
+        held = sum(n for (state, held), n in states.items() if held)
+        self._held.labels(self._pipeline).set(held - states[IncidentState.ADOPTING, True])

@@ -450,7 +450,7 @@ def _kafka_edges(config: Config, *, dry_run: bool) -> Edges:
     from rejex_connectors.kafka import KafkaSource, connect
     from rejex_connectors.kafka.guards.key_check import KeyWatch
     from rejex_connectors.kafka.opening import open_clients
-    from rejex_connectors.kafka.partition_reader import KafkaControl
+    from rejex_connectors.kafka.partition_reader import KafkaControl, topic_ids
     from rejex_connectors.kafka.topics import look_at_inputs
 
     settings = kafka_settings(config)
@@ -477,7 +477,7 @@ def _kafka_edges(config: Config, *, dry_run: bool) -> Edges:
     if config.state.folder is not None:
         from rejex_connectors.folder_snapshots import FolderSnapshotStore
 
-        store = FolderSnapshotStore(config.state.folder)
+        store = FolderSnapshotStore(config.state.folder, topic_ids(settings))
     else:
         from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots
 

@@ -74,6 +74,7 @@ def engine_spec(config: Config) -> EngineSpec:
         modes=config.input.mode is not None,
         learning=config.learning.spec(rejection.costs, rejection.contamination, coin),
         coin=coin,
+        alarms=config.incidents,
     )
 
 

@@ -6,7 +6,7 @@ else. Everything else is a view of those facts, or short-lived coordination (lea
 
 __all__ = ["SCHEMA", "SCHEMA_VERSION"]
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 
 _APPEND_ONLY = ("label", "label_event", "audit")
 
@@ -153,6 +153,14 @@ CREATE TABLE hour (      -- exact counts per hour; those forgotten in one sum
   banded INTEGER NOT NULL DEFAULT 0, ambiguous INTEGER NOT NULL DEFAULT 0,
   expected REAL NOT NULL DEFAULT 0,
   PRIMARY KEY (sensor_id, t_ms)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE accepted (  -- called normal, or muted: by how probably each was to be audited
+  pipeline TEXT NOT NULL, t_ms INTEGER NOT NULL,  -- its hour
+  p REAL NOT NULL,                     -- 0: it could not be drawn
+  why TEXT NOT NULL,                   -- of p = 0: held | planned | rate
+  n INTEGER NOT NULL, drawn INTEGER NOT NULL,
+  PRIMARY KEY (pipeline, t_ms, p, why)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE minute (    -- exact counts and extremes per minute, kept for weeks

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
-    "MODE_MARK", "ChannelEvidence", "Command", "CommandKind", "CommandReply", "ContextPoint",
-    "EventAnswer", "Evidence", "FloatArray", "FollowUp", "Incident", "IncidentState", "Invalid",
-    "JudgeName", "Label", "Learned", "Outcome", "Partition", "Position", "Reading", "Reason",
-    "Record", "ReviewItem", "SelectedRecord", "Status", "UnreadRecord", "Verdict", "in_mode",
-    "of_mode", "spoken",
+    "MODE_MARK", "Audit", "ChannelEvidence", "Command", "CommandKind", "CommandReply",
+    "ContextPoint", "DelayedRecord", "EventAnswer", "Evidence", "FloatArray", "FollowUp",
+    "Incident", "IncidentState", "Invalid", "JudgeName", "Label", "Learned", "Outcome",
+    "Partition", "Position", "Reading", "Reason", "Record", "ReviewItem", "SelectedRecord",
+    "Status", "UnreadRecord", "Verdict", "in_mode", "of_mode", "reached", "spoken",
 ]  # fmt: skip
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
@@ -63,7 +63,7 @@ class Status(StrEnum):
     """The rows that the first model learnt from are of two kinds: a fault may lie among them."""
 
 
-SILENT_STAGES = ("ignored", "joined")
+SILENT_STAGES = ("ignored", "joined", "waiting")
 
 
 class Partition(NamedTuple):
@@ -158,6 +158,37 @@ class SelectedRecord(Record):
         record = cls(position, key, value, headers, timestamp_ms)
         record.source, record.invalid = source, invalid
         return record
+
+
+class DelayedRecord(Record):
+    """A record whose outcome came with a later one: it waited, or ended a row.
+
+    Attributes
+    ----------
+    at
+        Offset of that later record, up to which the input is used up by then.
+    """
+
+    at: int
+
+    @classmethod
+    def of(cls, record: Record, by: Record) -> DelayedRecord:
+        """Make one of a record whose outcome comes with the record `by`."""
+        delayed = cls(*record)
+        delayed.at = by.position.offset
+        return delayed
+
+
+def reached(record: Record) -> int:
+    """Return the offset up to which the input was read when a record's outcome came.
+
+    Examples
+    --------
+    >>> early, late = (Record(Position("in", 0, i), None, b"") for i in (3, 9))
+    >>> reached(early), reached(DelayedRecord.of(early, late))
+    (3, 9)
+    """
+    return record.at if isinstance(record, DelayedRecord) else record.position.offset
 
 
 class Reading(NamedTuple):
@@ -261,7 +292,7 @@ class IncidentState(StrEnum):
     """Where an incident stands; a stream without one is quiet."""
 
     OPEN = "open"
-    """The evidence is in, nobody has answered: the reference stands still."""
+    """Somebody is told, and nobody has answered."""
     FAULT = "fault"
     """A person says that it is a fault: the reference stands still until recovery."""
     RECOVERING = "recovering"
@@ -303,6 +334,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         Id of the command that was obeyed last, if any.
     mode
         The operating mode whose reference is held; the stream's other modes go on.
+    held
+        Whether the reference stands still; while not, somebody is told and no verdict changes.
     """
 
     position: Position
@@ -326,6 +359,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     answer: str | None = None
     ended: str | None = None
     mode: str | None = None
+    held: bool = True
 
 
 class CommandKind(StrEnum):
@@ -433,6 +467,25 @@ class Learned(msgspec.Struct, frozen=True):
     asked: Literal["teach", "measure"] | None = None
 
 
+class Audit(msgspec.Struct, frozen=True, gc=False):
+    """How probable it was that somebody is asked about an event that the pipeline accepted.
+
+    Attributes
+    ----------
+    p
+        That probability, in (0, 1]. An accepted event without it could not be drawn.
+    drawn
+        Whether it was.
+    key
+        What the draw's key is committed to by: the first 16 digits of its SHA-256 in hexadecimal;
+        ``None``: the draw has no key, and anybody can foresee it.
+    """
+
+    p: float
+    drawn: bool = False
+    key: str | None = None
+
+
 class Verdict(msgspec.Struct, frozen=True, gc=False):
     """The answer for one event, with every number an operator needs to trust or doubt it.
 
@@ -497,6 +550,9 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     muted
         Id of the mute that the reading lies in: a pattern that people know to be normal, no review
         item and no evidence for an incident. Elsewhere it is unset and not written.
+    audit
+        Of an accepted or muted event that could be drawn for an audit, with which probability.
+        Elsewhere it is unset and not written.
     """
 
     position: Position
@@ -533,6 +589,7 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     mode: str | None = None
     learning: Learned | msgspec.UnsetType = msgspec.UNSET
     muted: str | msgspec.UnsetType = msgspec.UNSET
+    audit: Audit | msgspec.UnsetType = msgspec.UNSET
 
 
 class Invalid(NamedTuple):
@@ -546,7 +603,7 @@ class Invalid(NamedTuple):
         Where reading it failed: ``read`` (by the source), ``select`` (by the program), ``decode``
         (bytes to fields) or ``validate`` (fields to a reading). ``ignored`` is no failure: the
         record holds no reading, and is counted and not written; ``joined``: its reading is part
-        of a row that comes with a later record.
+        of a row that comes with a later record; ``waiting``: its own outcome comes later.
     reason
         One sentence with the offending value, safe to print.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -329,6 +330,46 @@ def test_a_flood_waits_in_the_log_and_nothing_of_it_is_lost(monkeypatch):
     sink, found = answered(control, script=script, snapshot_every_events=50)
     assert len(found) == 35
     assert len({offset for offset, _ in replies(sink.outcomes)}) >= 4
+
+
+def test_after_a_crash_the_log_is_read_from_the_first_command_that_waited(monkeypatch):
+    monkeypatch.setattr(command_journal, "MOST_KEPT", 2)
+    log = [Record(Position("control", 0, n), None, plan(f"p{n}")) for n in range(5)]
+    before = Decisions(ONE, None, [])
+    before.hear(Heard(log, 5))
+    before.decide(100)
+    after = Decisions(ONE, before.encoded(None), [])
+    assert after.next_heard == 2  # the next three are nowhere but in the log
+    after.begin_at(100, whatever_is_lost=False)
+    found = [reply.command for reply in after.take(100, lambda command: None)]
+    after.snapshot_kept(150)
+    after.snapshot_kept(200)
+    after.hear(Heard(log[after.next_heard :], 5))
+    after.decide(200)
+    found += [reply.command for reply in after.take(200, lambda command: None)]
+    assert found == ["p0", "p1", "p2", "p3"]
+
+
+def test_no_snapshot_begins_between_a_command_and_the_event_from_which_it_holds():
+    """It would contain what the next run does again: here it ends while a fit is waited for."""
+    control, sink, store, stop = ListControl(), ListSink(), MemorySnapshotStore(), threading.Event()
+
+    class Stopped(Obedient):
+        def ready(self, readings):
+            if self.asked and not self.plans:  # the cancellation was obeyed
+                stop.set()
+            return super().ready(readings)
+
+    words = {2: [mute("m", "a")], 7: [given_as("cancel", "c", cancels="m")]}
+    source = Speaking(lines(60), control, words, committed=sink.offsets)
+    knobs = {"max_poll_records": 5, "commit_interval_s": 0.0, "snapshot_every_events": 1000}
+    play(source, sink, store, engine=lambda *_: Stopped(waits=2), control=control, stop=stop,
+         knobs=knobs | {"invalid_limit": 1.0})  # fmt: skip
+    assert 0 < len(sink.outcomes) < 60
+    assert len(replies(sink.outcomes)) == 1  # the event from which the other holds was not judged
+    lives(source, sink, store, control, invalid_limit=1.0)
+    assert [reply.accepted for _, reply in replies(sink.outcomes)] == [True, True]
+    assert by_partition(sink) == by_partition(undisturbed({ONE: lines(60)}, control, sink))
 
 
 def test_commands_keep_their_order_where_a_commit_failed_that_was_recorded():

@@ -193,6 +193,28 @@ def test_a_snapshot_that_cannot_be_kept_does_not_undo_the_commit():
     assert sum(event.n_events for event in watching.of(Committed)) == 60
 
 
+def test_where_the_base_of_a_snapshot_is_gone_the_next_one_is_written_whole():
+    """Else every later one would build upon what nobody has, and a restart would replay it all."""
+
+    class Losing(MemorySnapshotStore):
+        calls = 0
+
+        def save(self, partition, piece):
+            if self.calls == 2:  # a disk was lost, or somebody cleaned up
+                self.snapshots.pop(partition)
+            self.calls += 1
+            return super().save(partition, piece)
+
+    store, sink, watching = Losing(), ListSink(), Watching()
+    knobs = KNOBS | {"snapshot_every_events": 1}
+    play(ListSource(lines(60)), sink, store, knobs=knobs, observers=[watching])
+    assert [event.next_offset for event in watching.of(SnapshotSaved)] == [10, 30, 40, 50, 60]
+    again = ListSink()
+    again.offsets[ONE] = 60
+    play(ListSource(lines(70), committed=again.offsets), again, store, knobs=KNOBS)
+    assert positions(again) == list(range(60, 70))
+
+
 def test_an_offset_never_goes_back():
     source, sink, summary = ListSource(lines(20)), ListSink(), RunSummary()
     shared = {"summary": summary, "tell": lambda event: None, "clock": FakeClock()}

@@ -98,6 +98,19 @@ def test_a_stuck_sensor_says_that_its_window_is_constant():
     assert {v.label for v in late} == {Label.REJECTED}
 
 
+@pytest.mark.parametrize("before", [[1.0], [1.0, 7.0, 2.0]])
+def test_a_window_is_constant_with_the_event_after_its_last_other_score_has_left(before):
+    """Ranks among equal scores say nothing, so not one of them may be judged."""
+    judge = Judge(RejectionPolicy(0.2, tolerance=3.0), 60)
+    scores = [*np.linspace(0.0, 5.0, 60).tolist(), *before, *[7.0] * 80]
+    events, verdicts = feed([(score, 0.0) for score in scores]), [None] * len(scores)
+    for i in range(len(scores)):
+        judge.judge(events, [i], 0, [scores[i]], 0, verdicts)
+    other = max(i for i, score in enumerate(scores) if score != 7.0)
+    first = [v.reason is Reason.CONSTANT_WINDOW for v in verdicts].index(True)
+    assert first == other + 60 + 1
+
+
 def test_a_stuck_sensor_is_said_once_where_it_begins_and_once_where_it_ends():
     moving = readings(events=250, keys=("a",), missing=0)
     stuck = readings(events=200, keys=("a",), missing=0, stuck=200)

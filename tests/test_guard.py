@@ -104,6 +104,32 @@ def test_no_more_than_the_share_of_any_buffer_of_rows_is_left_out():
     assert len(guard.admit(np.zeros((8, 1)), [1, 3])) == 6
 
 
+@pytest.mark.parametrize("back", range(1, 6))
+def test_rows_that_are_taken_back_were_never_there(back):
+    """Which rows are left out goes by those of the last buffer: after a step back as before it."""
+    schedule = RefitSchedule(
+        first_fit_events=4, buffer_events=8, refit_lag_events=2, guard_quantile=0.95,
+        guard_share=0.5,
+    )  # fmt: skip
+    rng = np.random.default_rng(back)
+    for _ in range(50):
+        beyond = rng.random(60) < 0.6
+        rows = np.arange(60.0)[:, None]
+        stepped, straight = Guard(schedule, 1, 5), Guard(schedule, 1, 5)
+
+        def let_in(guard, start, stop, rows=rows, beyond=beyond):
+            outliers = np.flatnonzero(beyond[start:stop]).tolist()
+            return guard.admit(rows[start:stop], outliers)[:, 0].tolist()
+
+        let_in(straight, 0, 20)
+        let_in(stepped, 0, 20)
+        entered = let_in(stepped, 20, 20 + back)
+        assert stepped.retract(back) == len(entered)
+        for at in range(40, 60):
+            assert let_in(stepped, at, at + 1) == let_in(straight, at, at + 1)
+        assert stepped.state(0) == straight.state(0)
+
+
 def test_what_is_beyond_a_quantile_has_more_than_that_share_of_its_window_below():
     judge = Judge(RejectionPolicy(0.1, tolerance=4.0), 200)
     reading = Reading("s", "s", 0, (0.0,), Position("t", 0, 0))

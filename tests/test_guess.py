@@ -76,7 +76,7 @@ def test_what_is_said_beats_what_is_guessed():
     assert (guess.sensor, guess.label, guess.channels) == ("b", "c", ("d",))
     with pytest.raises(ConfigError, match="no column 'e': the columns are a, b, c, d"):
         guess_table(header, rows, Known(channels=["e"]))
-    with pytest.raises(ConfigError, match="'b' .*holds no time"):
+    with pytest.raises(ConfigError, match=r"'b' .*holds no time"):
         guess_table(header, rows, Known(time=["b"]))
 
 

@@ -12,6 +12,7 @@ from scipy.signal import lfilter
 from rejex_stream.detectors import make_detector
 from rejex_stream.encode import encode_verdict
 from rejex_stream.engine import Engine, EngineSpec
+from rejex_stream.engine.checkpoint import unpack_array
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.engine.spec import Decision
 from rejex_stream.features import FeatureSpec
@@ -442,3 +443,98 @@ def test_a_measurement_that_is_small_by_chance_is_no_less_than_usual():
     again = Watch(Hold(), "s", 500)
     again.restore(watch.state())
     assert again.state() == watch.state()
+
+
+# --------------------------------------------------------------------------- right after a turn
+@pytest.mark.parametrize("guard", [None, 0.95])
+def test_no_fit_is_made_of_rows_that_are_taken_back(guard):
+    """A fit that was asked for between the onset and its discovery would learn the fault."""
+    schedule = RefitSchedule(
+        first_fit_events=400, refit_every_events=800, refit_lag_events=50, buffer_events=400,
+        guard_quantile=guard,
+    )  # fmt: skip
+    given_up = 0
+    for onset in range(1_195, 1_203):  # a fit is asked for with the row of 1,200
+        held = Engine(small(schedule=schedule), InlineExecutor())
+        feed = sensors(onset + 30, onset, 30.0, phi=0.0)
+        play(held, feed[:onset])
+        model, asked = held._live["s"]._model, []
+        for reading in feed[onset:]:
+            held.process([reading])
+            asked += [one["requested_at"] for one in model.recipes()().values() if one]
+        (opened,) = held.open_incidents()
+        assert opened.onset_seq == onset == model.rows_seen
+        left = [one for one in model.recipes()().values() if one]
+        assert all(one["requested_at"] <= model.rows_seen for one in left)
+        assert all(unpack_array(one["rows"])[:, 0].max() < 15 for one in left)
+        given_up += max(asked) > model.rows_seen
+    assert given_up >= 3
+
+
+def watch_of(engine):
+    return engine._live["s"]._watch
+
+
+def watched(recover=60, **given):
+    """A stream whose fault was found and is over, and what comes after it."""
+    feed = sensors(4_000, 2_000, 30.0, until=2_010, phi=0.0)
+    at = Engine(small(hold=Hold(recover_events=recover), **given), InlineExecutor())
+    play(at, feed[:2_012])
+    assert [one.state for one in at.take_incidents()] == [IncidentState.OPEN]
+    return at, feed
+
+
+def test_one_outlier_costs_an_incident_no_more_evidence_than_any_can_add():
+    at, feed = watched()
+    play(at, feed[2_012:2_065])
+    watch = watch_of(at)
+    left = watch.least_events_held()
+    spike = feed[2_065]._replace(values=(1e9, 0.0, 0.0))
+    (verdict,) = at.process([spike])
+    assert verdict.held
+    assert verdict.severity > 10
+    # It adds log10(n + 1) - 0.75 to the evidence for the incident, which is 2.5 ordinary events.
+    assert watch.least_events_held() <= left + 3
+
+
+def test_after_ten_relapses_it_is_not_said_again_that_scores_look_ordinary():
+    at, feed = watched(recover=20)
+    quiet = iter(feed[2_012:])
+    states = []
+    for _ in range(15):  # half of what would end it, and then again not
+        while watch_of(at)._open.ordinary < watch_of(at).recovery / 2:
+            at.process([next(quiet)])
+        at.process([next(quiet)._replace(values=(30.0, 0.0, 0.0)) for _ in range(8)])
+        states += [change.state for change in at.take_incidents()]
+    assert states.count(IncidentState.RECOVERING) == 10
+    assert states[-1] is IncidentState.OPEN
+
+
+def test_no_row_is_measured_at_twice():
+    """Where an incident began with the very row of a measurement, the count comes there again."""
+    schedule = RefitSchedule(first_fit_events=400, refit_every_events=None, buffer_events=400)
+    at, step = Engine(small(schedule=schedule), InlineExecutor()), 1_600
+    feed = sensors(3_000, step, 30.0, until=step + 10, phi=0.0, seed=1)
+    play(at, feed[:step])
+    before = watch_of(at)._usual.count
+    play(at, feed[step:])
+    opened, *_, closed = at.take_incidents()
+    assert (opened.onset_seq, closed.state) == (step, IncidentState.CLOSED)
+    assert watch_of(at)._usual.count == before + 1
+
+
+def test_a_model_that_learns_has_its_warm_up_with_what_it_adopted_too():
+    detector = make_detector("HalfSpaceTrees", window_size=200)
+    at = Engine(small(detector=detector), InlineExecutor())
+    feed = sensors(3_000, 1_500, 30.0, phi=0.0)
+    play(at, feed[:1_500])
+    seen = 1_500
+    while not at.open_incidents():
+        at.process([feed[seen]])
+        seen = seen + 1
+    (opened,) = at.open_incidents()
+    assert answer(at, NEW_NORMAL, opened).accepted
+    held = seen - opened.onset_seq
+    verdicts = play(at, feed[seen:])
+    warm = [v.score is None for v in verdicts].index(False)
+    assert warm == detector.warm_up_events - held > 100

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rejex_stream.errors import ConfigError
-from rejex_stream.learning import Asked, Duel, LabelMass, Trial
+from rejex_stream.learning import Asked, Duel, LabelMass, Learner, LearningSpec, Trial
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.types import Label, Position, Verdict
 
@@ -295,6 +295,31 @@ def test_what_nobody_is_sure_of_or_answers_counts_against_whom_it_is_to_prove():
                 one.judge(verdict(N + 1 + i, Label.NORMAL, 0.5), [0.0])
             assert not one.answer(Position("t", 0, N), anomalous=False)
         assert one.trial.evidence < 1.0
+
+
+@pytest.mark.parametrize("who", ["a person", "the evidence"])
+def test_evidence_from_before_another_speaks_counts_no_more(who):
+    """Else the next trial begins with bets on differences that were drawn under the last one."""
+    one, places = filled(), [Position("t", 0, i) for i in range(N, N + 40)]
+    for at in places:
+        assert one.judge(verdict(at.offset, Label.ANOMALY, 0.0), [0.0]).asked is Asked.MEASURE
+    if who == "a person":
+        one.command(challenger_speaks=True)
+    else:  # the first is answered last, and they wait for it; the later ones are for the champion
+        for at in (*places[1:], places[0]):
+            one.answer(at, anomalous=at.offset >= N + 20)
+    assert one.trial.challenger_speaks
+    assert one.trial.evidence == 1.0
+    assert not any(one.answer(at, anomalous=True) for at in places)
+    assert one.trial.evidence == 1.0
+
+
+def test_held_and_planned_events_do_not_belong_to_the_first_window():
+    policy = RejectionPolicy(GAMMA, tolerance=2.0)
+    learner = Learner(LearningSpec(), policy, N)
+    for i, more in enumerate(({"held": True}, {"planned": True}, {"severity": None}, {})):
+        learner.judge(verdict(i, Label.NORMAL, **more), [1.0])
+    assert learner.missing == N - 1
 
 
 def test_an_answer_that_comes_too_late_teaches_nothing():

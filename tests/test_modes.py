@@ -8,6 +8,7 @@ import json
 import random
 
 import fastavro
+import msgspec
 import pytest
 
 from rejex_stream.cli import main
@@ -176,6 +177,31 @@ def test_what_is_planned_of_a_sensor_holds_in_all_its_modes_also_in_those_to_com
     assert {v.planned for v in engine.process(feed)} == {False}
 
 
+def test_what_is_muted_of_a_sensor_is_muted_in_a_mode_to_come():
+    engine = Engine(of_modes(HBOS), InlineExecutor())
+    engine.process(stepped(30))
+    say = Command(
+        id="m", kind=CommandKind.MUTE, stream_key="a", box={"x": (-9.0, 9.0)}, by="ada", note="n",
+        from_ms=0, until_ms=10**8,
+    )  # fmt: skip
+    assert engine.command(say).accepted
+    at = len(stepped(30))
+    feed = [
+        reading._replace(
+            stream_key=in_mode("a", "off"),
+            sensor="a",
+            event_time_ms=10**7 + i,
+            position=Position("t", 0, at + i),
+        )
+        for i, reading in enumerate(readings(400, keys=("a",), missing=0))
+    ]
+    verdicts = [v for v in engine.process(feed) if v.severity is not None]
+    assert {v.mode for v in verdicts} == {"off"}
+    assert {v.muted for v in verdicts} == {"m", msgspec.UNSET}
+    inside = [-9.0 <= feed[v.position.offset - at].values[0] <= 9.0 for v in verdicts]
+    assert [v.muted == "m" for v in verdicts] == inside
+
+
 def test_a_calendar_names_the_sensor():
     spec_ = of_modes(HBOS)
     plan = Plan(from_ms=0, until_ms=10**9, streams=("a",))
@@ -260,7 +286,7 @@ def test_a_column_of_a_table_is_a_mode():
 MARKED = "pump\x1fidle"
 BY_NAME = {
     "sensor": FieldMapping(["v"], sensor="s", time="t"),
-    "key": FieldMapping(["v"], sensor_from_key=True, time="t"),
+    "key": FieldMapping(["v"], sensor_from="key", time="t"),
     "group": FieldMapping(["v"], fixed_sensor="m", group="s", time="t"),
     "tag": FieldMapping(["v"], sensor="m", tag="s", time="t"),
     "mode": FieldMapping(["v"], sensor="m", mode="s", time="t"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rejex_stream.monitor import AlarmKind, Alternative, MonitorBank, StreamMonitor
+from rejex_stream.monitor.alarm import ActiveAlarms
 from rejex_stream.rejection import rejection_band
 from rejex_stream.types import Position, Reason
 from tests.monitor_streams import (
@@ -131,6 +132,22 @@ def test_a_dead_sensor_collapses_the_rejection_rate_until_it_lives_again():
     assert AlarmKind.COLLAPSE in {a.kind for a in monitor.status().active_alarms}
     observe_all(monitor, [verdict(int(k), i) for i, k in enumerate(rng.integers(0, N + 1, 1_000))])
     assert AlarmKind.COLLAPSE not in {a.kind for a in monitor.status().active_alarms}
+
+
+def test_an_alarm_that_is_raised_again_stays_so_much_longer_and_is_said_once():
+    active, where = ActiveAlarms("s"), verdict(1)
+
+    def raised(now):
+        return active.raise_alarm(
+            where, AlarmKind.HEALTH, Alternative.MORE_REJECTS, evidence=1.0, threshold=1.0,
+            unit="nats", guarantee="", message="", now=now, hold_events=100,
+        )  # fmt: skip
+
+    (alarm,) = raised(0)
+    assert raised(60) == ()
+    assert active.at(120) == active.at(159) == (alarm,)
+    assert active.at(160) == ()
+    assert len(raised(160)) == 1  # it was over: this is another one
 
 
 def test_a_stuck_sensor_is_named_after_200_equal_scores():

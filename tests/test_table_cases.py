@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import itertools
 import json
 import lzma
 import math
@@ -137,7 +138,7 @@ def test_formats_are_read(case, name, channels):
 
 def test_24_is_the_midnight_of_the_next_day(case):
     times = [row.event_time_ms for row in readings(open_table(case("hour24.csv")))]
-    assert {b - a for a, b in zip(times, times[1:], strict=False)} == {3_600_000}
+    assert {b - a for a, b in itertools.pairwise(times)} == {3_600_000}
 
 
 # --------------------------------------------------------------------------- and the kinds of them
@@ -250,7 +251,7 @@ def test_times_are_read_as_they_are_written(tmp_path, written):
 def test_a_time_that_cannot_be_read_stops(tmp_path):
     cells = [f"shift {i % 3} of {i}" for i in range(400)]
     path = write(tmp_path / "t.csv", ["time", "x"], cells, NOISE, n=400)
-    with pytest.raises(ConfigError, match="'time'.*--time-format"):
+    with pytest.raises(ConfigError, match=r"'time'.*--time-format"):
         open_table(path)
     assert open_table(path, Asked(time=["-"])).guess.time is None
 

@@ -469,8 +469,8 @@ class _Guesser:
         totals: tuple[str, ...] = ()
         if not left:
             totals = tuple(n for n in counting if _change_varies(sample.runs(n)))
-            left = list(totals)
-        aside |= {n: _short(why) for n, why in counting.items() if n not in totals}
+            left = list(totals or found)
+        aside |= {n: _short(why) for n, why in counting.items() if n not in left}
         return left, totals
 
     def _without_sparse(self, sample: Sample, found: list[str], aside: dict[str, str]) -> list[str]:

@@ -1,0 +1,167 @@
+"""The mutants of :mod:`tools.mutants`: what is broken, and the tests that have to see it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    """A change of one place.
+
+    Attributes
+    ----------
+    name, about
+        What it is called; what it breaks, for a person.
+    original, mutated
+        Text that stands once in the product, and what takes its place.
+    tests
+        Names for pytest, with a space between; one of them has to fail.
+    """
+
+    name: str
+    about: str
+    original: str
+    mutated: str
+    tests: str
+
+
+MUTANTS = (
+    Mutant(
+        "m63",
+        "what nobody looked at certifies the machine by its own word",
+        'return None if state == "expired" else verdict',
+        "return verdict",
+        "tests/review/test_certificate.py::"
+        "test_what_nobody_looked_at_is_no_answer_whatever_it_expires_into",
+    ),
+    Mutant(
+        "m44",
+        "commands that waited for room are lost with a crash",
+        "kept.heard = place + 1",
+        "kept.heard = self.next_heard",
+        "tests/test_control.py::"
+        "test_after_a_crash_the_log_is_read_from_the_first_command_that_waited",
+    ),
+    Mutant(
+        "m51",
+        "a snapshot contains a command that its replay obeys again",
+        "if state.between or state.n_events",
+        "if state.n_events",
+        "tests/test_control.py::"
+        "test_no_snapshot_begins_between_a_command_and_the_event_from_which_it_holds",
+    ),
+    Mutant(
+        "m50",
+        "a snapshot builds for ever upon one that is gone",
+        "        if base_is_gone:\n            self.base = None\n",
+        "",
+        "tests/test_durability.py::"
+        "test_where_the_base_of_a_snapshot_is_gone_the_next_one_is_written_whole",
+    ),
+    Mutant(
+        "m58",
+        "evidence from before a person changed the speaker counts",
+        "self.trial.command(challenger_speaks=challenger_speaks)\n        self._measuring.clear()",
+        "self.trial.command(challenger_speaks=challenger_speaks)",
+        "tests/test_learning.py::test_evidence_from_before_another_speaks_counts_no_more",
+    ),
+    Mutant(
+        "m58b",
+        "evidence from before the trial changed the speaker counts",
+        "if self.trial.see(gain, self.trial.rate):\n                self._measuring.clear()",
+        "if self.trial.see(gain, self.trial.rate):\n                pass",
+        "tests/test_learning.py::test_evidence_from_before_another_speaks_counts_no_more",
+    ),
+    Mutant(
+        "m61",
+        "held events belong to a learner's first window",
+        "if rare is None or verdict.held or verdict.planned:\n            return verdict",
+        "if rare is None or verdict.planned:\n            return verdict",
+        "tests/test_learning.py::test_held_and_planned_events_do_not_belong_to_the_first_window",
+    ),
+    Mutant(
+        "m56",
+        "an alarm that is raised again ends when the first would have",
+        "active.until = until\n",
+        "pass\n",
+        "tests/test_monitor_alarms.py::"
+        "test_an_alarm_that_is_raised_again_stays_so_much_longer_and_is_said_once",
+    ),
+    Mutant(
+        "m3",
+        "a window is constant one event late",
+        "self._constant = ties + (evicted != score) >= n",
+        "self._constant = ties >= n",
+        "tests/test_engine.py::"
+        "test_a_window_is_constant_with_the_event_after_its_last_other_score_has_left",
+    ),
+    Mutant(
+        "m17",
+        "a fit that was asked for on rows since taken back is made",
+        "            if model is not None and model.requested_at > self.rows_seen:\n"
+        "                self._give_up(model)",
+        "            pass",
+        "tests/test_incidents.py::test_no_fit_is_made_of_rows_that_are_taken_back",
+    ),
+    Mutant(
+        "m22",
+        "a guard forgets what it had left out before rows that are taken back",
+        "            if self._before:\n"
+        "                flags.appendleft(self._before.pop())\n"
+        "                self._n_left_out += flags[0]\n",
+        "",
+        "tests/test_guard.py::test_rows_that_are_taken_back_were_never_there",
+    ),
+    Mutant(
+        "m22b",
+        "a guard counts what it left out of rows that are taken back",
+        "            self._n_left_out -= left_out\n",
+        "",
+        "tests/test_guard.py::test_rows_that_are_taken_back_were_never_there",
+    ),
+    Mutant(
+        "m24",
+        "the age of a model counts from the first row, not from its fit",
+        "return self.rows_seen - self._serving.requested_at",
+        "return self.rows_seen",
+        "tests/test_evidence.py::test_the_numbers_of_the_evidence_are_those_of_the_verdict",
+    ),
+    Mutant(
+        "m25",
+        "a mode that is new does not know what was muted of its sensor",
+        "        self._mutes = Mutes(self._features.channels, other._mutes.all)\n",
+        "",
+        "tests/test_modes.py::test_what_is_muted_of_a_sensor_is_muted_in_a_mode_to_come",
+    ),
+    Mutant(
+        "m30",
+        "a model that learns scores right after it has adopted",
+        "        self._warm_until = max(self._warm_until, self.rows_seen + missing)\n",
+        "",
+        "tests/test_incidents.py::"
+        "test_a_model_that_learns_has_its_warm_up_with_what_it_adopted_too",
+    ),
+    Mutant(
+        "m33",
+        "one outlier wipes out all evidence for the end of an incident",
+        "kept.ordinary + ORDINARY - min(severity, self.most)",
+        "kept.ordinary + ORDINARY - severity",
+        "tests/test_incidents.py::"
+        "test_one_outlier_costs_an_incident_no_more_evidence_than_any_can_add",
+    ),
+    Mutant(
+        "m35",
+        "relapses are not counted: people are told of every one",
+        "            kept.relapses += 1\n",
+        "            pass\n",
+        "tests/test_incidents.py::"
+        "test_after_ten_relapses_it_is_not_said_again_that_scores_look_ordinary",
+    ),
+    Mutant(
+        "m36",
+        "a reference is measured twice at one row",
+        "and self.active and rows != self._usual.looked:",
+        "and self.active:",
+        "tests/test_incidents.py::test_no_row_is_measured_at_twice",
+    ),
+)

@@ -339,7 +339,8 @@ class RunMetrics:
                 self._incidents.count(incident, self._groups.of(incident.stream_key))
         for invalid in [outcome.invalid for outcome in outcomes if outcome.invalid is not None]:
             if invalid.silent:
-                self._ignored.labels(self._pipeline, invalid.stage).inc()
+                if invalid.stage != "waiting":
+                    self._ignored.labels(self._pipeline, invalid.stage).inc()
                 continue
             self._invalid.labels(self._pipeline, invalid.stage).inc()
             self._dead_letters.labels(self._pipeline).inc()
@@ -561,8 +562,9 @@ class _IncidentMetrics:
         self._waiting.clear()
         for seconds, one in heapq.nlargest(_MOST_WAITING, waits, key=lambda wait: wait[0]):
             self._waiting.labels(self._pipeline, one.stream_key, one.id).set(seconds)
-        states = Counter(incident.state for incident in incidents)
+        states = Counter((incident.state, incident.held) for incident in incidents)
         for state in _OPEN:
-            self._open.labels(self._pipeline, state.value).set(states[state])
-        held = states.total() - states[IncidentState.ADOPTING]
-        self._held.labels(self._pipeline).set(held)
+            of = states[state, True] + states[state, False]
+            self._open.labels(self._pipeline, state.value).set(of)
+        held = sum(n for (state, held), n in states.items() if held)
+        self._held.labels(self._pipeline).set(held - states[IncidentState.ADOPTING, True])

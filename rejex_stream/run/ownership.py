@@ -22,7 +22,7 @@ from rejex_stream.run.progress import (
     RunEvent,
     RunSummary,
 )
-from rejex_stream.types import Outcome, Partition
+from rejex_stream.types import Outcome, Partition, reached
 
 __all__ = ["OwnedPartition", "Ownership", "Start", "starting_point"]
 
@@ -192,7 +192,7 @@ class OwnedPartition:
         held, self.held = self.held, []
         durable: list[Outcome] = []
         for outcome in held:
-            known = outcome.record.position.offset < self.committed
+            known = reached(outcome.record) < self.committed
             (durable if known else self.held).append(outcome)
         return durable
 

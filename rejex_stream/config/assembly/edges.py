@@ -461,7 +461,7 @@ def _kafka_edges(config: Config, *, dry_run: bool) -> Edges:
         told = "; ".join(f"topic {name!r} {said}" for name, said in inputs.missing.items())
         raise MissingTopicError(f"Kafka at {settings.bootstrap_servers}: {told}")
     # A sensor that comes from the key has none where there is no key: those are dead letters.
-    by_key = config.input.order == "by_key" and not config.input.mapping().sensor_from_key
+    by_key = config.input.order == "by_key" and not config.input.mapping().sensor_from
     inspect = KeyWatch(inputs.partitions).see if by_key else None
     if dry_run:
         name = f"dry-run-{uuid.uuid4().hex[:8]}"

@@ -6,6 +6,7 @@
     ├── ConfigError        a setting cannot work: names the key, the value, what was expected
     ├── DetectorError      a detector is unknown, refused or failed to fit
     ├── CheckpointError    a snapshot is foreign, tampered with, too old or too new
+    │   └── AnotherLogError  it is of a log that was made anew since
     ├── ConnectorError     the edge failed: a broker, a file, a topic
     └── EngineError        an engine was used by two threads at once, or after a call that failed
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 __all__ = [
     "WAY_OUT",
+    "AnotherLogError",
     "CheckpointError",
     "ConfigError",
     "ConnectorError",
@@ -48,6 +50,10 @@ class DetectorError(RejexError):
 
 class CheckpointError(RejexError):
     """A snapshot cannot be used: foreign, tampered with, or of another version."""
+
+
+class AnotherLogError(CheckpointError):
+    """A snapshot is of a log that is gone: what has its name now is another one."""
 
 
 class ConnectorError(RejexError):

@@ -103,7 +103,7 @@ class OutcomeCounts:
         self.add_verdicts(verdicts)
         if len(verdicts) < len(outcomes):
             unread = [outcome.invalid for outcome in outcomes if outcome.invalid is not None]
-            self.n_ignored += sum(invalid.silent for invalid in unread)
+            self.n_ignored += sum(i.silent and i.stage != "waiting" for i in unread)
             self.n_invalid += sum(not invalid.silent for invalid in unread)
         self.n_reviews += len(outcomes) - [outcome.review for outcome in outcomes].count(None)
         changed = [outcome.incidents for outcome in outcomes if outcome.incidents]

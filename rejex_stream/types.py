@@ -16,10 +16,11 @@ import numpy.typing as npt
 
 __all__ = [
     "MODE_MARK", "ChannelEvidence", "Command", "CommandKind", "CommandReply", "ContextPoint",
+    "DelayedRecord",
     "EventAnswer", "Evidence", "FloatArray", "FollowUp", "Incident", "IncidentState", "Invalid",
     "JudgeName", "Label", "Learned", "Outcome", "Partition", "Position", "Reading", "Reason",
     "Record", "ReviewItem", "SelectedRecord", "Status", "UnreadRecord", "Verdict", "in_mode",
-    "of_mode", "spoken",
+    "of_mode", "reached", "spoken",
 ]  # fmt: skip
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
@@ -63,7 +64,7 @@ class Status(StrEnum):
     """The rows that the first model learnt from are of two kinds: a fault may lie among them."""
 
 
-SILENT_STAGES = ("ignored", "joined")
+SILENT_STAGES = ("ignored", "joined", "waiting")
 
 
 class Partition(NamedTuple):
@@ -158,6 +159,37 @@ class SelectedRecord(Record):
         record = cls(position, key, value, headers, timestamp_ms)
         record.source, record.invalid = source, invalid
         return record
+
+
+class DelayedRecord(Record):
+    """A record whose outcome came with a later one: it waited, or ended a row.
+
+    Attributes
+    ----------
+    at
+        Offset of that later record, up to which the input is used up by then.
+    """
+
+    at: int
+
+    @classmethod
+    def of(cls, record: Record, by: Record) -> DelayedRecord:
+        """Make one of a record whose outcome comes with the record `by`."""
+        delayed = cls(*record)
+        delayed.at = by.position.offset
+        return delayed
+
+
+def reached(record: Record) -> int:
+    """Return the offset up to which the input was read when a record's outcome came.
+
+    Examples
+    --------
+    >>> early, late = (Record(Position("in", 0, i), None, b"") for i in (3, 9))
+    >>> reached(early), reached(DelayedRecord.of(early, late))
+    (3, 9)
+    """
+    return record.at if isinstance(record, DelayedRecord) else record.position.offset
 
 
 class Reading(NamedTuple):
@@ -261,7 +293,7 @@ class IncidentState(StrEnum):
     """Where an incident stands; a stream without one is quiet."""
 
     OPEN = "open"
-    """The evidence is in, nobody has answered: the reference stands still."""
+    """Somebody is told, and nobody has answered."""
     FAULT = "fault"
     """A person says that it is a fault: the reference stands still until recovery."""
     RECOVERING = "recovering"
@@ -303,6 +335,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         Id of the command that was obeyed last, if any.
     mode
         The operating mode whose reference is held; the stream's other modes go on.
+    held
+        Whether the reference stands still; while not, somebody is told and no verdict changes.
     """
 
     position: Position
@@ -326,6 +360,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     answer: str | None = None
     ended: str | None = None
     mode: str | None = None
+    held: bool = True
 
 
 class CommandKind(StrEnum):
@@ -546,7 +581,7 @@ class Invalid(NamedTuple):
         Where reading it failed: ``read`` (by the source), ``select`` (by the program), ``decode``
         (bytes to fields) or ``validate`` (fields to a reading). ``ignored`` is no failure: the
         record holds no reading, and is counted and not written; ``joined``: its reading is part
-        of a row that comes with a later record.
+        of a row that comes with a later record; ``waiting``: its own outcome comes later.
     reason
         One sentence with the offending value, safe to print.
     """

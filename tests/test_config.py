@@ -79,7 +79,7 @@ def test_ten_lines_make_a_pipeline(name):
 def test_the_mapping_falls_back_to_the_file_name_and_to_the_record_key():
     assert config_of(FILE).input.mapping().fixed_sensor == "water"
     mapping = config_of(KAFKA).input.mapping()
-    assert mapping.sensor_from_key
+    assert mapping.sensor_from == "key"
     assert mapping.time is None
 
 
@@ -244,7 +244,6 @@ refit_lag_events = 200
         ),
         (('path = "water.csv"', ""), "path is missing"),
         (('time = "t"', ""), "time is missing"),
-        (('time = "t"', 'time = "t"\nsensor_from_key = true'), "lines of a file have no key"),
         (('time = "t"', 'time = "t"\ntopics = ["a"]'), "drop one"),
         (('time = "t"', 'time = "t"\nsensor = "s"\nfixed_sensor = "x"'), "exactly one of"),
         (('"flow", "pressure"', '"flow", "flow"'), "twice"),

@@ -95,7 +95,7 @@ def test_sensor_names_may_be_numbers_and_any_script():
 def test_the_sensor_can_be_fixed_or_come_from_the_record_key():
     fixed = FieldMapping(["temp"], fixed_sensor="meter", time="ts")
     assert decode(good(), fixed).sensor == "meter"
-    keyed = FieldMapping(["temp"], sensor_from_key=True, time="ts")
+    keyed = FieldMapping(["temp"], sensor_from="key", time="ts")
     assert decode(good(), keyed, key=b"t9").sensor == "t9"
     assert_invalid(decode(good(), keyed), "sensor", "nothing")
     assert_invalid(decode(good(), keyed, key=b"\xff"), "sensor", "UTF-8")
@@ -379,7 +379,7 @@ MAPPINGS = [
     PLAIN,
     NESTED,
     FieldMapping(["temp"], fixed_sensor="m", time="ts", time_unit="iso8601"),
-    FieldMapping(["temp", "vib"], sensor_from_key=True, group="site"),
+    FieldMapping(["temp", "vib"], sensor_from="key", group="site"),
     FieldMapping(["ts"], sensor="sensor", time="ts", groups={"a": "b"}),
 ]
 

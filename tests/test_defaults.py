@@ -181,8 +181,8 @@ audit_near_rate = 0.6
 audit_anomaly_rate = 0.7
 """)
     )
-    own = {"poll_timeout_s", "batch_s", "retry_first_s", "retry_longest_s", "progress_interval_s",
-           "commit_every_events", "invalid_window_events"}  # fmt: skip
+    own = {"intake", "poll_timeout_s", "batch_s", "retry_first_s", "retry_longest_s",
+           "progress_interval_s", "commit_every_events", "invalid_window_events"}  # fmt: skip
     told = {name: value for name, value in found if name not in own}
     assert list(told.values()) == [
         1, 3, 0.25, 5, 5.5, 6, 7, "restart", "refuse", 8, 9, 10, ("unscorable",),
@@ -300,7 +300,9 @@ def test_every_default_on_the_page_is_the_default_of_its_setting():
         default = field.get_default(call_default_factory=True)
         if shown.startswith("`"):
             value = tomllib.loads(f"x = {shown.strip('`')}")["x"]
-            plain = sorted(map(str, default)) if isinstance(default, tuple | frozenset) else default
+            plain = default
+            if isinstance(default, tuple | frozenset):
+                plain, value = sorted(map(str, default)), sorted(map(str, value))
             assert plain == (sorted(value) if isinstance(value, list) else value), (section, name)
         else:  # in words: what happens instead, tried below or where it is used
             assert default in (None, (), {}), (section, name)

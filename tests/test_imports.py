@@ -17,12 +17,14 @@ CONNECTORS = Path(find_spec("rejex_connectors").origin).parent
 
 # The house from the ground up: a room imports from rooms before it, never from one behind it.
 ROOMS = (
-    "types", "outcomes", "errors", "addresses", "threads", "settings", "protocols", "testing",
+    "types", "outcomes", "errors", "addresses", "threads", "trusted_clock",
+    "settings", "protocols", "testing",
     "decode", "features", "detectors", "checks", "rejection", "learning", "incidents", "engine",
     "facade", "monitor", "encode", "run", "plan", "connectors", "operate", "config", "spark",
     "tables", "report", "doctor", "review", "demo", "cli", "__main__",
 )  # fmt: skip
-CORE = ("types", "outcomes", "errors", "threads", "protocols", "features", "detectors", "rejection",
+CORE = ("types", "outcomes", "errors", "threads", "trusted_clock", "protocols",
+        "features", "detectors", "rejection",
         "learning", "incidents", "engine", "facade", "monitor", "run.review_items")  # fmt: skip
 EFFECTS = {
     "asyncio", "concurrent", "datetime", "http", "kafka", "logging", "multiprocessing", "os",

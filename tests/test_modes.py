@@ -286,7 +286,7 @@ def test_a_column_of_a_table_is_a_mode():
 MARKED = "pump\x1fidle"
 BY_NAME = {
     "sensor": FieldMapping(["v"], sensor="s", time="t"),
-    "key": FieldMapping(["v"], sensor_from_key=True, time="t"),
+    "key": FieldMapping(["v"], sensor_from="key", time="t"),
     "group": FieldMapping(["v"], fixed_sensor="m", group="s", time="t"),
     "tag": FieldMapping(["v"], sensor="m", tag="s", time="t"),
     "mode": FieldMapping(["v"], sensor="m", mode="s", time="t"),

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rejex_connectors.snapshot_parts import PartSets
 
+from rejex_stream.errors import AnotherLogError
 from rejex_stream.protocols import SnapshotPiece
 from rejex_stream.testing import MemorySnapshotStore
 from rejex_stream.types import Partition
@@ -181,3 +182,37 @@ def test_the_set_before_is_found_wherever_the_next_one_is_cut_off(cut):
     writes = sets.write(piece(30, 20, a=b"3" * 120, b=b"3", c=None))
     log.apply(writes[: min(cut, len(writes) - 1)])
     assert log.read().load(99) == before
+
+
+def test_sets_of_a_log_that_is_gone_are_refused_and_written_over():
+    def opened(log):
+        sets = PartSets(50, log)
+        for key, value in kept.items():
+            sets.take(key, value)
+        sets.settle()
+        return sets
+
+    def keep(sets, piece):
+        for key, value in sets.write(piece):
+            if value is None:
+                kept.pop(key, None)
+            else:
+                kept[key] = value
+
+    kept = {}
+    keep(opened(b""), SnapshotPiece(300, None, {"a": b"1"}))
+    assert opened(b"one").load(400) == (300, {"a": b"1"}), "nothing says that it is another's"
+    keep(opened(b"one"), SnapshotPiece(400, 300, {"b": b"2"}))
+    assert opened(b"one").load(400) == opened(b"").load(400) == (400, {"a": b"1", "b": b"2"})
+    for at_most in (0, 400):
+        with pytest.raises(AnotherLogError, match=r"another log of that name \(one; now it is two"):
+            opened(b"two").load(at_most)
+    whole = SnapshotPiece(0, None, {"c": b"3"}, first=True, last=False)
+    before = dict(kept)
+    keep(opened(b"two"), whole)  # and a crash
+    assert opened(b"two").load(400) is None
+    kept = before
+    keep(opened(b"two"), SnapshotPiece(0, None, {"c": b"3"}))
+    assert opened(b"two").load(400) == (0, {"c": b"3"})
+    with pytest.raises(AnotherLogError):
+        opened(b"one").load(400)

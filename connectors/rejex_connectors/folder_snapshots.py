@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote
@@ -33,6 +33,8 @@ class FolderSnapshotStore:
     ----------
     folder
         Made if it does not exist. Workers that own different partitions may share it.
+    log_of
+        By which the log of a partition is known; empty where nothing tells it from another.
 
     Raises
     ------
@@ -53,8 +55,11 @@ class FolderSnapshotStore:
     (100, {'a': b'1', 'b': b'1'})
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(
+        self, folder: str | Path, log_of: Callable[[Partition], bytes] = lambda _: b""
+    ) -> None:
         self._folder = Path(folder)
+        self._log_of = log_of
         self._sets: dict[Partition, PartSets] = {}
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -79,7 +84,7 @@ class FolderSnapshotStore:
         with _explained(path, "written"), closing(_connect(path)) as connection, connection:
             connection.execute("BEGIN IMMEDIATE")
             if sets is None:
-                sets = _read(connection)
+                sets = _read(connection, self._log_of(partition))
                 sets.forget_bodies()
             writes = sets.write(piece)
             if writes is None:
@@ -100,7 +105,7 @@ class FolderSnapshotStore:
         Raises
         ------
         CheckpointError
-            If the file is damaged.
+            If the file is damaged, or the snapshot is of another log.
         ConnectorError
             If it cannot be read.
         """
@@ -115,7 +120,7 @@ class FolderSnapshotStore:
             ) from error
         if there:
             with _explained(path, "read"), closing(_connect(path)) as connection:
-                sets = _read(connection)
+                sets = _read(connection, self._log_of(partition))
                 found = sets.load(at_most)
                 sets.forget_bodies()
                 self._sets[partition] = sets
@@ -203,8 +208,8 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _read(connection: sqlite3.Connection) -> PartSets:
-    sets = PartSets(_MOST_BYTES)
+def _read(connection: sqlite3.Connection, log: bytes) -> PartSets:
+    sets = PartSets(_MOST_BYTES, log)
     for key, value in connection.execute("SELECT key, value FROM records"):
         sets.take(key, value)
     sets.settle()

@@ -17,12 +17,13 @@ from typing import NamedTuple
 
 import msgspec
 
+from rejex_stream.errors import AnotherLogError
 from rejex_stream.protocols import SnapshotPiece
 
 __all__ = ["PartSets", "Write"]
 
 _DIGEST_BYTES = 16
-_PART, _MANIFEST = b"p|", b"m|"
+_PART, _MANIFEST, _LOG = b"p|", b"m|", b"log"
 
 
 class Write(NamedTuple):
@@ -78,9 +79,13 @@ class PartSets:
     ----------
     limit
         Largest value of a record, in bytes.
+    log
+        By which the log is known whose snapshots these are; empty where nothing tells.
     """
 
     limit: int
+    log: bytes = b""
+    _log_then: bytes = b""
     _sides: dict[bytes, list[_Version | None]] = field(default_factory=dict)
     _manifests: list[_Manifest | None] = field(default_factory=lambda: [None, None])
     _bodies: dict[tuple[bytes, int], dict[int, _Piece]] = field(default_factory=dict)
@@ -96,6 +101,9 @@ class PartSets:
             if key.startswith(_MANIFEST):
                 found = None if value is None else msgspec.msgpack.decode(value, type=_Manifest)
                 self._manifests[int(key[len(_MANIFEST) :])] = found
+                return True
+            if key == _LOG:
+                self._log_then = value or b""
                 return True
             if not key.startswith(_PART):
                 return False
@@ -132,8 +140,25 @@ class PartSets:
                     self._whole.add(manifest.seq)
         self._dying = set(self._sides)
 
+    @property
+    def is_of_another_log(self) -> bool:
+        """Whether what is stored is of a log that is gone: its offsets mean nothing here."""
+        return bool(self.log and self._log_then) and self.log != self._log_then
+
     def load(self, at_most: int) -> tuple[int, dict[str, bytes]] | None:
-        """Return the newest whole set at or before `at_most`; bodies are let go. O(bytes)."""
+        """Return the newest whole set at or before `at_most`; bodies are let go. O(bytes).
+
+        Raises
+        ------
+        AnotherLogError
+            Where there is any, of a log that is gone.
+        """
+        if self.is_of_another_log and self._known():
+            raise AnotherLogError(
+                f"its state is of another log of that name ({self._log_then.decode()}; now it is "
+                f"{self.log.decode()}): the topic was deleted and made anew, so no offset and no "
+                "snapshot from before means anything in it"
+            )
         fitting = [m for m in self._known() if m.next_offset <= at_most]
         if not fitting:
             return None
@@ -189,6 +214,12 @@ class PartSets:
         ``None`` where the set it builds upon is not here any more: write a whole one instead.
         """
         writes: list[Write] = []
+        if piece.first and self.log and self.log != self._log_then:
+            if self.is_of_another_log:  # before anything is said of the new one
+                writes += [Write(_MANIFEST + b"%d" % slot, None) for slot in (0, 1)]
+                self._manifests, self._whole = [None, None], set()
+            writes.append(Write(_LOG, self.log))
+            self._log_then = self.log
         if piece.first:
             begun = self._begin(piece, writes)
             if begun is None:

@@ -74,11 +74,6 @@ def _places(config: Any) -> None:  # noqa: ANN401 - the sections that stand
                 "time is missing: lines of a file carry no time of their own, so name the field "
                 "that holds it, or give sample_interval_ms."
             )
-        if source.sensor_from_key:
-            raise _Misfit(
-                "sensor_from_key is for Kafka: lines of a file have no key; name the field with "
-                "the sensor, or a fixed_sensor."
-            )
         return
     if not source.topics:
         raise _Misfit("topics is missing: name at least one topic to read.")

@@ -6,7 +6,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Literal
 
-from rejex_stream.decode.mapping import MAX_VALUE_BYTES, FieldMapping, Numbers, TimeUnit
+from rejex_stream.decode.intake import IntakeRules
+from rejex_stream.decode.mapping import MAX_VALUE_BYTES, FieldMapping, Numbers, Quality, TimeUnit
+from rejex_stream.decode.origins import origin_of
 from rejex_stream.encode.schemas import TOPICS
 from rejex_stream.settings import Section, setting
 
@@ -16,6 +18,22 @@ Kind = Literal["file", "kafka"]
 
 REGISTRY_FORMATS = ("avro", "protobuf")
 """Formats whose records name a schema of the registry."""
+
+
+class QualityFlags(Section):
+    """Which values of the input are good."""
+
+    field: str | dict[str, str] = setting(
+        says="The field that says so, {channel} in the place of a channel's name; or a table from "
+        "channel to field.",
+        example="{channel}_q",
+    )
+    good: tuple[str | bool | float, ...] = setting(
+        ("good", 192, True),
+        says="What stands there beside a good value, texts in any case; where nothing stands, it "
+        "is good.",
+        example=["Good", 192, True],
+    )
 
 
 class Input(Section):
@@ -164,14 +182,16 @@ class Input(Section):
     )
     sensor: str | None = setting(
         None,
-        says="The field with the sensor's name.",
+        says="The field with the sensor's name; on Kafka also key, key.FIELD (of a key of JSON), "
+        "header:NAME, or topic:PATTERN, a regular expression whose groups are the name.",
         otherwise="fixed_sensor or the key",
         example="sensor",
     )
     tag: str | None = setting(
         None,
         says="In a table with one value a row: the field that names the quantity. Each quantity of "
-        "a sensor is a series of its own, sensor/tag.",
+        "a sensor is a series of its own, sensor/tag; or, where channels is a table from several "
+        "tags to one field, they are joined to rows with all of them.",
         otherwise="every row holds all channels",
         example="tag",
     )
@@ -182,10 +202,38 @@ class Input(Section):
         min_length=1,
         example="turbine-7",
     )
-    sensor_from_key: bool = setting(
-        False,
-        says="Take the sensor's name from the record's key; so it is on Kafka where nothing else "
-        "is given.",
+    quality: QualityFlags | None = setting(
+        None,
+        says="Which values are good, by a field beside each; what is not good is missing.",
+        otherwise="every value is",
+    )
+    partial: Literal["missing", "hold_last"] = setting(
+        "missing",
+        says="What a channel is that a record does not name: missing; or unchanged (hold_last), as "
+        "where only changes are reported. null is missing in any case.",
+    )
+    max_age_s: float | None = setting(
+        None,
+        unit="s",
+        says="How long the last value of a channel stands for it, in event time, where rows are "
+        "joined or absent fields are unchanged; older, it is missing.",
+        otherwise="for good",
+        gt=0,
+        example=600,
+    )
+    step_s: float = setting(
+        1.0,
+        unit="s",
+        says="Where rows are joined of records with a tag: a row ends when all channels have come, "
+        "or with the first value so much later than its first.",
+        gt=0,
+    )
+    reorder_s: float = setting(
+        0.0,
+        unit="s",
+        says="How long events wait for earlier ones, in event time by the partition's trusted "
+        "clock; 0: they are judged as they come.",
+        ge=0,
     )
     group: str | None = setting(
         None,
@@ -212,18 +260,36 @@ class Input(Section):
         MAX_VALUE_BYTES, unit="bytes", says="Larger records go to the dead letters unread.", ge=1
     )
 
+    def intake(self) -> IntakeRules:
+        """Return what becomes of readings before they are judged."""
+        return IntakeRules(
+            step_ms=round(1000 * self.step_s) if self.mapping().joined else None,
+            hold=self.partial == "hold_last",
+            max_age_ms=None if self.max_age_s is None else round(1000 * self.max_age_s),
+            reorder_ms=round(1000 * self.reorder_s),
+        )
+
     def mapping(self) -> FieldMapping:
         """Return which field means what, as the decoders want it."""
-        fixed, from_key = self.fixed_sensor, self.sensor_from_key
-        if self.sensor is None and fixed is None and not from_key:
-            if self.kind == "kafka":
-                from_key = True
-            else:
-                fixed = stem(self.path)
+        sensor, fixed, beside = self.sensor, self.fixed_sensor, None
+        if self.kind == "kafka":
+            named = sensor if sensor or fixed else "key"
+            if named and origin_of(named):
+                sensor, beside = None, named
+        elif sensor is None and fixed is None:
+            fixed = stem(self.path)
         # The same names twice, and no more: a mapping is made of guessed tables too, stands below
         # the config, and is whole, where a file may leave out who measured.
-        said = {field.name: getattr(self, field.name) for field in fields(FieldMapping)}
-        return FieldMapping(**said | {"fixed_sensor": fixed, "sensor_from_key": from_key})
+        names = {field.name for field in fields(FieldMapping)} & set(type(self).model_fields)
+        quality = self.quality and Quality(self.quality.field, self.quality.good)
+        own = {
+            "sensor": sensor,
+            "fixed_sensor": fixed,
+            "sensor_from": beside,
+            "quality": quality,
+            "partial": self.partial == "hold_last",
+        }
+        return FieldMapping(**{name: getattr(self, name) for name in names} | own)
 
 
 def stem(path: str | None) -> str:

@@ -19,7 +19,7 @@ from rejex_stream.config.deciding import (
 from rejex_stream.config.input import Input
 from rejex_stream.config.operating import Alerts, Logging, Metrics
 from rejex_stream.config.reviewing import Channel, Review, Sensor
-from rejex_stream.incidents import Hold
+from rejex_stream.incidents import Alarms, Hold
 from rejex_stream.monitor.config import Monitor
 from rejex_stream.run.settings import Output, Run, State
 from rejex_stream.settings import setting
@@ -47,6 +47,7 @@ class Config(BaseSettings):
     detector: Detector = setting(Detector, says="The model that scores.")
     rejection: Rejection = setting(says="When to abstain.")
     refit: Refit = setting(Refit, says="When a batch detector is fitted anew.")
+    incidents: Alarms = setting(Alarms, says="When somebody is told of a fault.")
     hold: Hold = setting(Hold, says="What happens while a fault lasts.")
     calendar: tuple[Calendar, ...] = setting((), says="When work is planned.")
     learning: Learning = setting(Learning, says="A challenger that answers teach.")

@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rejex_stream.decode.mapping import (
+    ABSENT,
     MAX_EPOCH_MS,
     MAX_SENSOR_CHARS,
     MIN_EPOCH_MS,
     FieldMapping,
+    NotWanted,
     Unreadable,
     printable,
 )
@@ -68,12 +70,14 @@ class JsonDecoder:
 
     def __init__(self, mapping: FieldMapping) -> None:
         self._mapping = mapping
-        self._paths = {field: field_path(field) for field in mapping.fields}
+        self._paths = {field: field_path(field) for field in mapping.fields if field}
         refuse_nested(self._paths)
         self._time = mapping.time_getter(lambda field: partial(self._find, field=field))
         plain = mapping.tag is None and mapping.mode is None and len(mapping.time_fields) < 2
+        plain = plain and mapping.quality is None
         self._quick = _quick_json(mapping, self._paths) if plain else None
         self._max_bytes = mapping.max_value_bytes
+        self._if_absent = ABSENT if mapping.partial else None
 
     @property
     def channels(self) -> tuple[str, ...]:
@@ -177,23 +181,33 @@ class JsonDecoder:
                 group=self._find(tree, mapping.group),
                 tag=self._find(tree, mapping.tag),
                 mode=self._find(tree, mapping.mode),
-                values=[self._find(tree, field) for field in mapping.channel_fields],
+                values=[
+                    self._find(tree, field, if_absent=self._if_absent)
+                    for field in mapping.channel_fields
+                ],
+                qualities=[self._find(tree, field or None) for field in mapping.quality_fields],
             )
+        except NotWanted as error:
+            return Invalid(record.position, "ignored", str(error))
         except Unreadable as error:
             return Invalid(record.position, "validate", str(error))
 
-    def _find(self, tree: dict[str, Any], field: str | None) -> object:
+    def _find(
+        self, tree: dict[str, Any], field: str | None, *, if_absent: float | None = None
+    ) -> object:
         if field is None:
             return None
         node: Any = tree
         path = self._paths[field]
         for depth, name in enumerate(path):
             if node is None:
-                return None
+                return if_absent if depth else None
             if not isinstance(node, dict):
                 where = ".".join(path[:depth])
                 raise Unreadable(f"{where}: expected an object, got {printable(node)}")
-            node = node.get(name)
+            node = node.get(name, if_absent)
+            if node is ABSENT:
+                return node
         return node
 
 
@@ -229,7 +243,10 @@ def _quick_json(mapping: FieldMapping, paths: dict[str, tuple[str, ...]]) -> _Qu
     A field with two roles has no single type, and a typed parser takes no name that JSON escapes:
     such a mapping has none.
     """
-    roles: dict[str, Any] = {field: float | None for field in mapping.channel_fields}
+    kind: Any = float | bool | None if mapping.flags else float | None
+    if mapping.partial:
+        kind |= msgspec.UnsetType
+    roles: dict[str, Any] = dict.fromkeys(mapping.channel_fields, kind)
     named = [field for field in (mapping.sensor, mapping.group) if field is not None]
     n_fields = len(named) + len(roles) + (mapping.time is not None)
     names = "".join(name for path in paths.values() for name in path)
@@ -239,7 +256,9 @@ def _quick_json(mapping: FieldMapping, paths: dict[str, tuple[str, ...]]) -> _Qu
     for field in mapping.time_fields:
         roles[field] = str if mapping.time_is_text else int | float
 
-    struct, attributes = _typed_tree({paths[field]: kind for field, kind in roles.items()})
+    default = msgspec.UNSET if mapping.partial else None
+    tree = {paths[field]: kind for field, kind in roles.items()}
+    struct, attributes = _typed_tree(tree, kind, default)
     decoder = msgspec.json.Decoder(struct)
     fetch = _fetcher([attributes[paths[field]] for field in mapping.channel_fields])
     fetch_time: Callable[[Any], Any] | None = None
@@ -250,6 +269,7 @@ def _quick_json(mapping: FieldMapping, paths: dict[str, tuple[str, ...]]) -> _Qu
     in_ms = fetch_time is None or (mapping.time_unit == "ms" and not mapping.time_is_text)
     keys = _Keys(str if fetch_group else lambda sensor: mapping.key_of(sensor, None))
     nan = math.nan
+    unlike = _unlike_floats(mapping)
     new = tuple.__new__  # nearly twice as fast as calling a named tuple's class
 
     def readings(records: Sequence[Record], trees: list[Any]) -> list[Reading]:
@@ -265,14 +285,35 @@ def _quick_json(mapping: FieldMapping, paths: dict[str, tuple[str, ...]]) -> _Qu
             values = fetch(tree)
             if None in values:
                 values = tuple([nan if value is None else value for value in values])
+            if unlike is not None:
+                values = unlike(values)
             found.append(new(Reading, (key, sensor, time, values, record[0])))
         return found
 
     return _Quick(decoder.decode, decoder.decode_lines, readings)
 
 
+def _unlike_floats(
+    mapping: FieldMapping,
+) -> Callable[[tuple[Any, ...]], tuple[float, ...]] | None:
+    """Return what makes floats of values that are none; ``None`` where all of them are."""
+    if not (mapping.flags or mapping.partial):
+        return None
+    is_flag = [name in mapping.flags for name in mapping.channel_names]
+
+    def floats(values: tuple[Any, ...]) -> tuple[float, ...]:
+        kinds = [type(value) for value in values]
+        if any(kind is bool and not flag for kind, flag in zip(kinds, is_flag, strict=True)):
+            raise Unreadable
+        return tuple([ABSENT if value is msgspec.UNSET else float(value) for value in values])
+
+    return floats
+
+
 def _typed_tree(
     kinds: dict[tuple[str, ...], Any],
+    may_lack: Any,  # noqa: ANN401 - a type
+    default: Any,  # noqa: ANN401 - of a field of that type
 ) -> tuple[type[msgspec.Struct], dict[tuple[str, ...], str]]:
     """Define a struct for these paths; returns it with the attribute path of every leaf."""
     fields: list[Any] = []
@@ -284,14 +325,15 @@ def _typed_tree(
         if (name,) in kinds:
             kind = kinds[name,]
             attributes[name,] = attribute
-            optional = kind == float | None
+            optional = kind == may_lack
         else:
             below = {path[1:]: kind for path, kind in kinds.items() if path[0] == name}
-            inner, inner_attributes = _typed_tree(below)
+            inner, inner_attributes = _typed_tree(below, may_lack, default)
             kind, optional = inner | None, True
             for path, inner_attribute in inner_attributes.items():
                 attributes[name, *path] = f"{attribute}.{inner_attribute}"
-        fields.append((attribute, kind, None) if optional else (attribute, kind))
+        field = (attribute, kind, default if kind == may_lack else None)
+        fields.append(field if optional else (attribute, kind))
     fields.sort(key=len)  # those without a default come first
     return msgspec.defstruct("Fields", fields, rename=rename, gc=False), attributes
 

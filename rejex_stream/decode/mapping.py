@@ -10,7 +10,8 @@ What the values mean
   sensors send such things for "over range" and "no contact", and the engine has its own limit on
   how long a channel may be missing.
 * A channel that holds text, a boolean, a list or an object is a broken record: ``Invalid``. With
-  ``numbers="text"`` a text that is a number counts as one; cells of CSV are always texts.
+  ``numbers="text"`` a text that is a number counts as one; cells of CSV are always texts. A flag
+  may be a boolean, or ON and OFF.
 * Integers beyond 2**53 are rounded to the nearest float.
 * A time without a zone is read in ``time_zone``, else as UTC; fractions of a millisecond are
   dropped. Of an hour that comes twice the first is meant; one that is skipped is ``Invalid``.
@@ -27,14 +28,19 @@ from functools import lru_cache
 from typing import Any, Literal, TypeAlias, get_args
 
 from rejex_stream.decode.numbers import number_reader
+from rejex_stream.decode.origins import origin_of
 from rejex_stream.decode.times import Skipped, in_zone, joined, zone_of
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import MODE_MARK, Invalid, Reading, Record, in_mode
 
 __all__ = [
+    "ABSENT",
     "GLOBAL_KEY",
+    "SWITCHES",
     "FieldMapping",
+    "NotWanted",
     "Numbers",
+    "Quality",
     "TimeUnit",
     "Unreadable",
     "parse_moment",
@@ -54,9 +60,71 @@ MIN_EPOCH_MS = -62_135_596_800_000  # 0001-01-01T00:00:00Z
 MAX_EPOCH_MS = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z
 _MARKED = "the character U+001F in it, which no name may have: it stands before an operating mode"
 _SHOWN = 12  # channels or fields in a sentence
+SWITCHES = dict.fromkeys(("on", "true", "yes", "open", "opened", "run", "running", "active"), True)
+SWITCHES |= dict.fromkeys(("off", "false", "no", "closed", "close", "stop", "stopped"), False)
+SWITCHES |= {"inactive": False, "1": True, "0": False}
+"""Words of a flag, in lower case."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _UNITS_PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
+
+ABSENT = float("nan")
+"""In the place of a value that did not come, and is unchanged by that; known by its identity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """Which values are good: what is not counts as missing.
+
+    Parameters
+    ----------
+    field
+        The field beside a channel's, with ``{channel}`` in the place of its name; or a table from
+        channel to field.
+    good
+        What a good value has there, texts in any case. Nothing there at all is good: protocols
+        leave it out where all is well.
+
+    Examples
+    --------
+    >>> quality = Quality("{channel}_q", ["Good", 192, True])
+    >>> quality.only_good([1.5, 0.0, 2.5], ["GOOD", "Bad", None])
+    [1.5, None, 2.5]
+    """
+
+    field: str | Mapping[str, str]
+    good: Sequence[str | bool | float] = ("good", 192, True)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.field, str) and "{channel}" not in self.field:
+            raise ConfigError(
+                f"quality.field is {printable(self.field)}: expected {{channel}} in it, in the "
+                "place of a channel's name, or a table from channel to field"
+            )
+
+    def fields_of(self, channels: Sequence[str]) -> tuple[str, ...]:
+        """Return the field of each channel that has one; of others an empty text."""
+        if isinstance(self.field, str):
+            return tuple(self.field.replace("{channel}", name) for name in channels)
+        return tuple(self.field.get(name, "") for name in channels)
+
+    def only_good(self, values: Sequence[object], qualities: Sequence[object]) -> list[object]:
+        """Return values, ``None`` where one is not good."""
+        return [
+            value if quality is None or self._is_good(quality) else None
+            for value, quality in zip(values, qualities, strict=True)
+        ]
+
+    def _is_good(self, found: object) -> bool:
+        if isinstance(found, str):
+            found = found.strip().lower()
+            return any(isinstance(one, str) and one.lower() == found for one in self.good)
+        # True is no 1 here, nor 1 True.
+        return any(type(one) is bool and one is found for one in self.good) or (
+            not isinstance(found, bool)
+            and any(type(one) is not bool and one == found for one in self.good)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +145,10 @@ class FieldMapping:
         the place of `time_unit`.
     time_zone
         Where a time without a zone was read off the clock: ``Europe/Berlin``, ``+01:00``.
-    sensor, fixed_sensor, sensor_from_key
-        Exactly one of: the field with the sensor's name; one name for all records; or the record's
-        key (Kafka).
+    sensor, fixed_sensor, sensor_from
+        Exactly one of: the field with the sensor's name; one name for all records; or what is
+        beside the value, as :func:`~rejex_stream.decode.origins.origin_of` reads it: ``key``,
+        ``key.machine``, ``header:NAME``, ``topic:PATTERN``.
     group, groups, pooled
         At most one of: the field with the group's name; a table sensor → group; or one global key.
         Events of a group share a model. Without any, every sensor has its own.
@@ -88,7 +157,14 @@ class FieldMapping:
         own. A name, a whole number or a boolean.
     tag
         In a table with one value a row: the field that says which quantity it is. Each quantity
-        of a sensor is a series of its own, ``sensor/tag``.
+        of a sensor is a series of its own, ``sensor/tag``; unless several channels have one field:
+        then the tag names the channel, and the others are :data:`ABSENT`.
+    flags
+        Channels that may also be booleans, or texts such as ON and OFF.
+    quality
+        Which field says whether a channel's value is good; what is not is missing.
+    partial
+        Whether a field that is absent is :data:`ABSENT` instead of missing.
     numbers, decimal, thousands
         Whether texts that are numbers are numbers too (``text``), and the marks in them.
     missing
@@ -115,7 +191,7 @@ class FieldMapping:
     time_unit: TimeUnit = "ms"
     sensor: str | None = None
     fixed_sensor: str | None = None
-    sensor_from_key: bool = False
+    sensor_from: str | None = None
     group: str | None = None
     groups: Mapping[str, str] | None = None
     pooled: bool = False
@@ -128,6 +204,9 @@ class FieldMapping:
     decimal: str = "."
     thousands: str | None = None
     missing: Sequence[str] = ()
+    flags: Sequence[str] = ()
+    quality: Quality | None = None
+    partial: bool = False
 
     def __post_init__(self) -> None:
         names = self.channel_names
@@ -138,10 +217,16 @@ class FieldMapping:
         if len(set(names)) != len(names):
             raise ConfigError(f"channels {names!r} name one channel twice: keep each name once")
         self._check_time()
-        if sum((self.sensor is not None, self.fixed_sensor is not None, self.sensor_from_key)) != 1:
+        named = (self.sensor, self.fixed_sensor, self.sensor_from)
+        if named.count(None) != 2:
             raise ConfigError(
                 "say where the sensor's name comes from by exactly one of `sensor` (a field), "
-                "`fixed_sensor` (a name) and `sensor_from_key`"
+                "`fixed_sensor` (a name) and `sensor_from` (the key, a header or the topic)"
+            )
+        if self.sensor_from is not None and _origin(self.sensor_from) is None:
+            raise ConfigError(
+                f"sensor_from is {printable(self.sensor_from)}: expected key, key.FIELD, "
+                "header:NAME or topic:PATTERN"
             )
         if self.fixed_sensor is not None and not 0 < len(self.fixed_sensor) <= MAX_SENSOR_CHARS:
             raise ConfigError(
@@ -155,10 +240,6 @@ class FieldMapping:
                 raise ConfigError(f"groups has the group {printable(group)}: it has {_MARKED}")
         if sum((self.group is not None, self.groups is not None, self.pooled)) > 1:
             raise ConfigError("choose at most one of `group`, `groups` and `pooled`")
-        if self.tag is not None and self.sensor is None:
-            raise ConfigError(
-                "tag goes with sensor: where one field names all series, that field is the sensor"
-            )
         if self.max_value_bytes < 1:
             raise ConfigError(f"max_value_bytes is {self.max_value_bytes}: expected at least 1")
         number_reader(self.decimal, self.thousands)
@@ -196,8 +277,18 @@ class FieldMapping:
     def fields(self) -> tuple[str, ...]:
         """Every field that is looked up in a record, once."""
         alone = (self.sensor, self.tag, self.group, self.mode)
-        wanted = (*self.time_fields, *alone, *self.channel_fields)
+        wanted = (*self.time_fields, *alone, *self.channel_fields, *self.quality_fields)
         return tuple(dict.fromkeys(field for field in wanted if field is not None))
+
+    @property
+    def quality_fields(self) -> tuple[str, ...]:
+        """The field that says of each channel whether its value is good, if there are any."""
+        return () if self.quality is None else self.quality.fields_of(self.channel_names)
+
+    @property
+    def joined(self) -> bool:
+        """Whether records with one value each become rows with all channels."""
+        return self.tag is not None and len(set(self.channel_fields)) < len(self.channel_names)
 
     @property
     def time_fields(self) -> tuple[str, ...]:
@@ -287,18 +378,26 @@ mean 'motor.Temp'?"
         values: Sequence[object],
         tag: object = None,
         mode: object = None,
+        qualities: Sequence[object] = (),
     ) -> Reading:
         """Make a reading of raw field values, each checked; the slow and thorough way.
 
         `time`, `sensor`, `tag`, `group` and `mode` are ignored where the mapping has no field for
-        them; `None` stands for absent.
+        them; `None` stands for absent, and among the values :data:`ABSENT` does.
 
         Raises
         ------
         Unreadable
             With a sentence that names the field and quotes the value.
         """
-        name = self.sensor_of(record, sensor, tag)
+        if self.joined:
+            name, values = self.sensor_of(record, sensor), self._only(_name("tag", tag), values)
+        else:
+            name = self.sensor_of(record, sensor, tag)
+        if self.quality is not None:
+            values = self.quality.only_good(values, qualities)
+        if self.flags:
+            values = self._switches(values)
         if self.numbers == "text" or self.missing:
             values = self._numbers(values)
         return Reading(
@@ -308,6 +407,22 @@ mean 'motor.Temp'?"
             tuple(map(_channel_value, self.channel_names, values)),
             record.position,
         )
+
+    def _only(self, tag: str, values: Sequence[object]) -> list[object]:
+        """Return the value of the channel that a tag names, and no other."""
+        if tag not in self.channel_names:
+            raise NotWanted(f"the tag {printable(tag)} is none of the channels")
+        return [
+            value if name == tag else ABSENT
+            for name, value in zip(self.channel_names, values, strict=True)
+        ]
+
+    def _switches(self, values: Sequence[object]) -> list[object]:
+        """Read those of the flags that are booleans or words."""
+        return [
+            _switch(value) if name in self.flags else value
+            for name, value in zip(self.channel_names, values, strict=True)
+        ]
 
     def _numbers(self, values: Sequence[object]) -> list[object]:
         """Read those that are texts; what is no number stays, and is refused as a channel."""
@@ -321,13 +436,19 @@ mean 'motor.Temp'?"
         """Say who measured, from the field, the key or the fixed name."""
         if self.fixed_sensor is not None:
             return self.fixed_sensor
-        if self.sensor_from_key:
+        if self.sensor_from is not None:
+            origin = _origin(self.sensor_from)
+            assert origin is not None  # or the mapping would not be
             try:
-                found = None if record.key is None else record.key.decode()
-            except UnicodeDecodeError:
-                raise Unreadable(f"sensor: the key {printable(record.key)} is not UTF-8") from None
+                found = origin(record)
+            except ValueError as error:
+                raise Unreadable(f"sensor: {error}") from None
         name = _name("sensor", found)
-        return name if self.tag is None else _name("sensor", f"{name}/{_name('tag', tag)}")
+        return (
+            name
+            if self.tag is None or self.joined
+            else _name("sensor", f"{name}/{_name('tag', tag)}")
+        )
 
     def key_of(self, sensor: str, group: object, mode: object = None) -> str:
         """Say which stream an event belongs to, and in which mode."""
@@ -367,6 +488,10 @@ mean 'motor.Temp'?"
 
 class Unreadable(Exception):  # noqa: N818 - never leaves decoding: it becomes an Invalid
     """A field cannot be read; the message is the reason for the dead letter."""
+
+
+class NotWanted(Exception):  # noqa: N818 - never leaves decoding: it becomes an Invalid
+    """A record holds no reading, which is no fault; the message says why."""
 
 
 def to_epoch_ms(
@@ -424,6 +549,9 @@ def parse_moment(text: str, format: str | None) -> datetime:
     """
     text = text.strip()
     return datetime.fromisoformat(text) if format is None else datetime.strptime(text, format)
+
+
+_origin = lru_cache(maxsize=64)(origin_of)
 
 
 @lru_cache(maxsize=64)
@@ -492,9 +620,20 @@ def _name(what: str, found: object) -> str:
     return found
 
 
+def _switch(found: object) -> object:
+    if isinstance(found, bool):
+        return float(found)
+    if isinstance(found, str):
+        word = SWITCHES.get(found.strip().lower())
+        return found if word is None else float(word)
+    return found
+
+
 def _channel_value(name: str, found: object) -> float:
     if found is None:
         return math.nan
+    if found is ABSENT:
+        return ABSENT
     if isinstance(found, bool) or not isinstance(found, int | float):
         raise Unreadable(f"channel {printable(name)}: expected a number, got {printable(found)}")
     try:

@@ -167,7 +167,7 @@ class _Broker:
 
         if self._config.input.order == "as_it_comes":
             return
-        if not self._config.input.mapping().sensor_from_key:
+        if not self._config.input.mapping().sensor_from:
             every = {p.topic: p.partition + 1 for p in self._input_partitions()}
             for topic, count in keyless(records, every).items():
                 yield Finding(

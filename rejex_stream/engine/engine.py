@@ -571,7 +571,7 @@ class Engine:
     def _new_stream(self, key: str) -> StreamState:
         spec, decision = self.spec, self._decision
         stream_key, mode = self._modes.named(key)
-        watch = Watch(decision.hold, stream_key, spec.window, mode)
+        watch = Watch(decision.hold, stream_key, spec.window, mode, decision.alarms)
         model = new_model(spec, key, watch, self._executor, self._failures.append)
         judge = Judge(decision.policy, spec.window, self._shared.of(key), watch)
         return StreamState(

@@ -13,7 +13,7 @@ from rejex_stream.detectors.smoothing import reach_of
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import FeatureSpec
-from rejex_stream.incidents import Hold, Plan
+from rejex_stream.incidents import Alarms, Hold, Plan
 from rejex_stream.learning import Learner, LearningSpec
 from rejex_stream.protocols import BatchDetector, IncrementalDetector, require_identity
 from rejex_stream.rejection import RejectionBand
@@ -42,6 +42,8 @@ class Decision(NamedTuple):
         When work is planned.
     learning
         How answers teach a challenger; ``None``: they do not.
+    alarms
+        When somebody is told of a fault that is not held; ``None``: never.
     """
 
     policy: RejectionPolicy
@@ -49,6 +51,7 @@ class Decision(NamedTuple):
     hold: Hold = OFF
     calendar: tuple[Plan, ...] = ()
     learning: LearningSpec | None = None
+    alarms: Alarms | None = None
 
     def learner(self, window: int) -> Learner | None:
         """Return what a new stream learns answers with, if it does."""
@@ -73,6 +76,8 @@ class Decision(NamedTuple):
             parts["calendar"] = [msgspec.to_builtins(plan) for plan in self.calendar]
         if self.learning is not None:
             parts["learning"] = self.learning.parts()
+        if self.alarms is not None:
+            parts["alarms"] = self.alarms.model_dump()
         return parts
 
     @classmethod
@@ -91,12 +96,14 @@ class Decision(NamedTuple):
         hold = policy.pop("hold", None)
         calendar = msgspec.convert(policy.pop("calendar", ()), tuple[Plan, ...])
         learning = policy.pop("learning", None)
+        alarms = policy.pop("alarms", None)
         return cls(
             msgspec.convert(policy, RejectionPolicy),
             evidence,
             OFF if hold is None else Hold(**hold),
             calendar,
             None if learning is None else LearningSpec.of(learning, coin or Coin()),
+            None if alarms is None else Alarms(**alarms),
         )
 
     def since(self, was: Decision) -> str:
@@ -143,6 +150,8 @@ class EngineSpec:
         How answers teach a challenger; ``None``: they do not.
     coin
         Of the audit's draw, which says whose answers measure.
+    alarms
+        When somebody is told of a fault that is not held; ``None``: never.
 
     Raises
     ------
@@ -163,6 +172,7 @@ class EngineSpec:
     modes: bool = False
     learning: LearningSpec | None = None
     coin: Coin = field(default_factory=Coin)
+    alarms: Alarms | None = None
 
     def __post_init__(self) -> None:
         check_window(self.window)
@@ -211,7 +221,9 @@ class EngineSpec:
     @property
     def decision(self) -> Decision:
         """What is said of a score."""
-        return Decision(self.policy, self.evidence, self.hold, self.calendar, self.learning)
+        return Decision(
+            self.policy, self.evidence, self.hold, self.calendar, self.learning, self.alarms
+        )
 
     @property
     def state_parts(self) -> dict[str, str]:

@@ -232,7 +232,7 @@ class StreamState:
         explained = self._explainer is not None
         quiet = watch.quiet
         if not quiet and (model.is_adopting or not watch.is_adopting):  # else its end is told
-            watch.tell(readings[0], seq)
+            watch.publish(readings[0], seq)
         stood = [(0, watch.incident)]  # what was open, from which event on
         for segment in model.segments(rows, judge, explained=explained, planned=planned):
             owners = which[segment.start : segment.stop]
@@ -256,6 +256,8 @@ class StreamState:
             if judged < len(owners):
                 segment.stop, owners = segment.start + judged, owners[:judged]
             self._look_at(rows, segment, owners, verdicts)
+            if watch.follows and not (watch.still or planned):
+                watch.follow(readings, owners[:-1] if turns else owners, verdicts)
             if turns:
                 quiet = False
                 self._turn(readings, segment, owners[-1], verdicts)
@@ -422,7 +424,7 @@ class StreamState:
     ) -> None:
         """Judge, hold and explain in another way from the next reading on."""
         self._judge.decide(decision.policy, governor)
-        self._watch.decide(decision.hold)
+        self._watch.decide(decision.hold, decision.alarms)
         self._calendar, self._explainer = calendar, explainer
         learner, was = decision.learner(self._judge.window.capacity), self._learner
         if learner is None or was is None or learner.by != was.by:

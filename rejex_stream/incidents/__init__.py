@@ -2,12 +2,13 @@
 
 In: verdicts of one stream key in their order, and commands that hold from a place in that order.
 Out: whether the reference stands still, and :class:`~rejex_stream.types.Incident` records. No
-clock, no thread, no file, no log. Open `watch` first, then `evidence`.
+clock, no thread, no file, no log. Open `state_machine` first, then
+`thresholds` and `alarm`.
 """
 
 from rejex_stream.incidents.mutes import Mute, Mutes
 from rejex_stream.incidents.plans import Plan, Plans
-from rejex_stream.incidents.settings import Hold
+from rejex_stream.incidents.settings import Alarms, FalseAlarms, Hold
 from rejex_stream.incidents.state_machine import Turn, Watch
 
-__all__ = ["Hold", "Mute", "Mutes", "Plan", "Plans", "Turn", "Watch"]
+__all__ = ["Alarms", "FalseAlarms", "Hold", "Mute", "Mutes", "Plan", "Plans", "Turn", "Watch"]

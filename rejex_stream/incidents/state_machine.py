@@ -5,6 +5,9 @@
       └────────────────────┘                  │ └──► fault ◄──────┘
                                               └────► adopting ──► closed (adopted)
 
+It opens at one of two levels of evidence. At the alarm's (:mod:`rejex_stream.incidents.alarm`)
+somebody is told and the reference moves on: no verdict changes. At the strict one it is *held*.
+
 It sees verdicts in the order of the events and is a function of them and of the commands that hold
 from a place in that order. Whoever judges asks :attr:`Watch.still` whether the reference stands
 still; a turn of the machine ends the judging of a batch after its event, so that the next event
@@ -16,12 +19,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
 
-from rejex_stream.incidents.settings import Hold
+from rejex_stream.incidents.alarm import CALM, Alarm
+from rejex_stream.incidents.settings import Alarms, Hold
 from rejex_stream.incidents.thresholds import ORDINARY, inflation, limit_of, recovery_of
 from rejex_stream.rejection.window import ScoreWindow
 from rejex_stream.types import (
@@ -78,12 +82,12 @@ class Suspect(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
         """Return it; `evicted` is nan where the score did not enter."""
         entered = evicted is None or not math.isnan(evicted)
         return cls(
-            event.seq, event.event_time_ms, event.sensor, event.label, _told(event),
+            event.seq, event.event_time_ms, event.sensor, event.label, _shown(event),
             evicted if entered else None, entered,
         )  # fmt: skip
 
 
-def _told(event: Verdict | Suspect) -> float | None:
+def _shown(event: Verdict | Suspect) -> float | None:
     """Return the severity that an incident may show; that of a muted event is none of its."""
     return None if isinstance(event, Verdict) and event.muted else event.severity
 
@@ -111,7 +115,10 @@ class _Open(msgspec.Struct, forbid_unknown_fields=True):
     is_fault: bool = False
     by_age: bool = False
     answer: str | None = None
-    untold: bool = False
+    unpublished: bool = False
+    held: bool = True
+    calm: int = 0
+    published_ms: int = 0
 
     def count(self, sensor: str, label: Label, severity: float | None, time_ms: int) -> None:
         """Count an event since the onset."""
@@ -153,7 +160,9 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     since: list[Suspect]
     open: _Open | None
     last: _Last | None
-    usual: _Usual = _Usual()  # an earlier build did not remember it
+    usual: _Usual = _Usual()
+    alarm: Any = None
+    rising: _Open | None = None
 
 
 _BLANK: dict[str, Any] = {
@@ -170,6 +179,8 @@ class Watch:
         When an incident ends by itself.
     stream_key, mode, window
         Whose; n of a full window.
+    alarms
+        When somebody is told without a hold; ``None``: nobody is.
 
     Attributes
     ----------
@@ -188,12 +199,20 @@ class Watch:
     """
 
     __slots__ = (
-        "_hold", "_inflation", "_kept_level", "_last", "_measured", "_next", "_open", "_quarter",
-        "_told", "_usual", "_window", "active", "changes", "incident", "least", "level", "limit",
-        "mode", "most", "ordinary", "since", "still", "stream_key",
+        "_alarm", "_alarms", "_hold", "_inflation", "_kept_level", "_last",
+        "_measured", "_next", "_open", "_published", "_quarter", "_rising", "_usual", "_window",
+        "active", "changes", "incident", "least", "level", "limit", "mode", "most", "ordinary",
+        "since", "still", "stream_key",
     )  # fmt: skip
 
-    def __init__(self, hold: Hold, stream_key: str, window: int, mode: str | None = None) -> None:
+    def __init__(
+        self,
+        hold: Hold,
+        stream_key: str,
+        window: int,
+        mode: str | None = None,
+        alarms: Alarms | None = None,
+    ) -> None:
         self.stream_key, self.mode = stream_key, mode
         self._hold, self.active = hold, hold.enabled
         self.ordinary, self.most, self.limit = ORDINARY, math.log10(window + 1), math.inf
@@ -208,18 +227,32 @@ class Watch:
         self._open: _Open | None = None
         self._last: _Last | None = None
         self._next: IncidentState | None = None
-        self._told = -1  # seq of the event that the last change was told of
+        self._published = -1  # seq of the event that the last change was told of
+        self._alarm: Alarm | None = None
+        self._rising: _Open | None = None  # what is no incident yet
+        self._alarms: Alarms | None = None
+        self._heed(alarms)
 
-    def decide(self, hold: Hold) -> None:
+    def decide(self, hold: Hold, alarms: Alarms | None = None) -> None:
         """Go by other settings from the next event on."""
         self._hold, self.active = hold, hold.enabled
+        self._heed(alarms)
         self._show()
+
+    def _heed(self, alarms: Alarms | None) -> None:
+        """Tell people of an alarm as often as they said; what the stream has shown stays."""
+        was, self._alarms = self._alarm, alarms
+        self._alarm = None
+        if alarms is not None:
+            self._alarm = Alarm(self._window, alarms.false_alarms.per_sensor_month)
+            if was is not None:
+                self._alarm.restore(was.state())
 
     def _show(self) -> None:
         """Say whether the reference stands still, and which events are to be shown."""
         kept = self._open if self.active else None
-        self.incident = None if kept is None else kept.id
-        self.still = kept is not None
+        self.still = kept is not None and kept.held
+        self.incident = kept.id if kept is not None and self.still else None
         self.least = ORDINARY if self.limit < math.inf and self.active else math.inf
         if self.still or not self.active:
             self.level = 0.0
@@ -231,8 +264,9 @@ class Watch:
 
         What is open ends with this event.
         """
-        known = bool(self.since) or self._open is not None or self._usual != _Usual()
-        if self._open is not None:
+        is_held = self._open is not None and self._open.held
+        known = bool(self.since) or is_held or self._usual != _Usual()
+        if is_held:
             self._end(reading, seq, "hold_off")
         if known:
             self.since.clear()
@@ -249,14 +283,75 @@ class Watch:
         """Look at a verdict of a stream that is held; return whether it turns the machine."""
         kept = self._open
         assert kept is not None  # or nothing would be held
-        kept.count(verdict.sensor, verdict.label, _told(verdict), verdict.event_time_ms)
+        kept.count(verdict.sensor, verdict.label, _shown(verdict), verdict.event_time_ms)
         kept.n_held += 1
         if severity is not None:
             kept.ordinary = max(0.0, kept.ordinary + ORDINARY - min(severity, self.most))
-        if kept.state is IncidentState.ADOPTING or verdict.seq == self._told:
+        if verdict.seq == self._published:
             return False  # one change an event
-        self._next = self._due(kept)
+        if kept.state is not IncidentState.ADOPTING:
+            self._next = self._due(kept)
+        if self._next is None:
+            self._update(kept, verdict)
         return self._next is not None
+
+    def _update(self, kept: _Open, verdict: Verdict) -> None:
+        """Publish how an incident stands, after so much event time."""
+        if (
+            self._alarms is not None
+            and verdict.event_time_ms - kept.published_ms >= 1000 * self._alarms.update_s
+        ):
+            self._publish(verdict, verdict.seq, counted=True)
+
+    def follow(
+        self,
+        readings: Sequence[Reading],
+        which: Sequence[int],
+        verdicts: Sequence[Verdict | None],
+    ) -> None:
+        """Look at verdicts of a stream that is not held, for the alarm; O(1) an event."""
+        alarm = self._alarm
+        if alarm is None:
+            if which and self._open is not None:
+                self._end(readings[which[0]], cast("Verdict", verdicts[which[0]]).seq, "alarm_off")
+            return
+        for i in which:
+            verdict = cast("Verdict", verdicts[i])
+            severity, kept = verdict.severity, self._open
+            if severity is None or verdict.muted or verdict.window_len < self._window:
+                continue
+            alarm.see(severity, verdict.event_time_ms, told=kept is not None)
+            if kept is not None:
+                self._follow_open(kept, alarm, readings[i], verdict)
+            elif alarm.level < CALM:
+                self._rising = None
+            else:
+                self._rise(alarm, readings[i], verdict)
+
+    def _rise(self, alarm: Alarm, reading: Reading, verdict: Verdict) -> None:
+        """Count an event since the statistic is not ordinary; at its limit an incident opens."""
+        at, seq = verdict.event_time_ms, verdict.seq
+        if self._rising is None:
+            self._rising = _Open("", IncidentState.OPEN, 0, at, seq, at, seq, [], [], held=False)
+        kept = self._rising
+        kept.count(verdict.sensor, verdict.label, verdict.severity, at)
+        if alarm.level < alarm.limit:
+            return
+        kept.id, kept.opened_ms, kept.opened_seq = str(reading.position), at, seq
+        kept.channels = [] if verdict.evidence is None else list(verdict.evidence.channels)
+        self._open, self._rising = kept, None
+        self._publish(reading, seq)
+
+    def _follow_open(self, kept: _Open, alarm: Alarm, reading: Reading, verdict: Verdict) -> None:
+        """Count an event of an incident that is not held; it ends where scores are ordinary."""
+        kept.count(verdict.sensor, verdict.label, verdict.severity, verdict.event_time_ms)
+        if not kept.channels and verdict.evidence is not None:
+            kept.channels = list(verdict.evidence.channels)
+        kept.calm = kept.calm + 1 if alarm.level < CALM else 0
+        if kept.calm >= self._hold.recover_events:
+            self._end(reading, verdict.seq, "recovered")
+        else:
+            self._update(kept, verdict)
 
     def _due(self, kept: _Open) -> IncidentState | None:
         """Return the state that the evidence for an end asks for, if it is another one."""
@@ -339,7 +434,7 @@ class Watch:
         self._show()
 
     def _calm(self) -> None:
-        if self._open is None:
+        if not self.still:
             self.level = 0.0
         self.since.clear()
 
@@ -353,11 +448,18 @@ class Watch:
         """Make the turn that :meth:`see` asked for, and tell it of this event."""
         state, self._next = self._next, None
         assert state is not None  # see returned true
-        if state is IncidentState.OPEN and self._open is None:
-            onset = tuple(Suspect.of(*event) for event in self.since)
-            self._begin(reading, verdict, onset)
-            return Turn(state, onset)
         kept = self._open
+        if state is IncidentState.OPEN and (kept is None or not kept.held):
+            onset = tuple(Suspect.of(*event) for event in self.since)
+            if kept is None:
+                self._begin(verdict, onset)
+            else:  # it was told; what came since was counted
+                kept.count(verdict.sensor, verdict.label, _shown(verdict), verdict.event_time_ms)
+                kept.held = True
+            self.since.clear()
+            self._show()
+            self._publish(reading, verdict.seq)
+            return Turn(state, onset)
         assert kept is not None  # only an open one can turn
         if kept.state is IncidentState.RECOVERING and state is not IncidentState.CLOSED:
             kept.relapses += 1
@@ -367,21 +469,18 @@ class Watch:
         if state is IncidentState.CLOSED:
             self._end(reading, verdict.seq, "recovered")
         else:
-            self._tell(reading, verdict.seq)
+            self._publish(reading, verdict.seq)
         return Turn(state)
 
-    def _begin(self, reading: Reading, verdict: Verdict, onset: Sequence[Suspect]) -> None:
-        first = onset[0]
+    def _begin(self, verdict: Verdict, onset: Sequence[Suspect]) -> None:
+        first, self._rising = onset[0], None
         said = () if verdict.evidence is None else verdict.evidence.channels
         self._open = kept = _Open(
-            str(reading.position), IncidentState.OPEN, 0, first.event_time_ms, first.seq,
+            str(verdict.position), IncidentState.OPEN, 0, first.event_time_ms, first.seq,
             verdict.event_time_ms, verdict.seq, [], list(said),
         )  # fmt: skip
         for suspect in onset:
             kept.count(suspect.sensor, suspect.label, suspect.severity, suspect.event_time_ms)
-        self.since.clear()
-        self._show()
-        self._tell(reading, verdict.seq)
 
     def adopted(self, reading: Reading, seq: int) -> None:
         """End the incident: there is a reference that was made of it."""
@@ -394,23 +493,32 @@ class Watch:
         assert kept is not None  # only an open one ends
         kept.state = IncidentState.CLOSED
         self._last = _Last(kept.id, ended)
-        self._tell(reading, seq, ended)
+        self._publish(reading, seq, ended)
         self._open = None
+        if self._alarm is not None:
+            self._alarm.calm()
         self._show()
 
-    def tell(self, reading: Reading, seq: int) -> None:
-        """Tell, of the first event after it, what a command has changed."""
-        if self._open is not None and self._open.untold:
-            self._open.untold = False
-            self._tell(reading, seq, counted=True)
+    def publish(self, reading: Reading, seq: int) -> None:
+        """Publish, with the first event after it, what a command has changed."""
+        kept = self._open
+        if kept is not None and kept.unpublished:
+            kept.unpublished = False
+            self._publish(reading, seq, counted=True)
 
-    def _tell(
-        self, reading: Reading, seq: int, ended: str | None = None, *, counted: bool = False
+    def _publish(
+        self,
+        reading: Reading | Verdict,
+        seq: int,
+        ended: str | None = None,
+        *,
+        counted: bool = False,
     ) -> None:
         kept = self._open
         assert kept is not None  # only an open one has changes
         kept.version += not counted
-        self._told = seq
+        kept.published_ms = reading.event_time_ms
+        self._published = seq
         self.changes.append(
             Incident(
                 position=reading.position,
@@ -434,6 +542,7 @@ class Watch:
                 n_rejected=kept.n_rejected,
                 answer=kept.answer,
                 ended=ended,
+                held=kept.held,
             )
         )
 
@@ -448,6 +557,8 @@ class Watch:
         if command.id == kept.answer:
             return CommandReply(command=command.id, accepted=True, said="It was obeyed before.")
         wrong = _contradiction(kept, command)
+        if not (wrong or self.active):
+            wrong = "needs no answer: hold.enabled is off, and the reference moves on in any case"
         if wrong:
             return _refused(command, f"Incident {kept.id} {wrong}.")
         kept.is_fault = command.kind is CommandKind.FAULT
@@ -456,14 +567,18 @@ class Watch:
         else:
             kept.state = IncidentState.ADOPTING
             said = "A reference is made of what was held back."
-        kept.answer, kept.untold = command.id, True
+        if not kept.held:  # from here on
+            kept.held = True
+            self.since.clear()
+            self._show()
+        kept.answer, kept.unpublished = command.id, True
         kept.version += 1
         return CommandReply(command=command.id, accepted=True, said=said)
 
     @property
     def is_blank(self) -> bool:
         """Whether there is nothing worth keeping."""
-        known = self.since or self._usual != _Usual()
+        known = self.since or self._usual != _Usual() or self._alarm is not None
         return self._open is None and self._last is None and not known
 
     @property
@@ -476,13 +591,21 @@ class Watch:
         """Whether a reference is being made of what was held back."""
         return self._open is not None and self._open.state is IncidentState.ADOPTING
 
+    @property
+    def follows(self) -> bool:
+        """Whether verdicts are to be shown to :meth:`follow`."""
+        return self._alarm is not None or (self._open is not None and not self._open.held)
+
     # ------------------------------------------------------------------------------ snapshot
     def state(self) -> dict[str, Any]:
         """Return everything it knows as plain values."""
         level = self.level or self._kept_level
         since, kept = [Suspect.of(*event) for event in self.since], self._open
-        told = _State(level, self._inflation, self._measured, since, kept, self._last, self._usual)
-        plain: dict[str, Any] = msgspec.to_builtins(told)
+        known = _State(
+            level, self._inflation, self._measured, since, kept, self._last, self._usual,
+            None if self._alarm is None else self._alarm.state(), self._rising,
+        )  # fmt: skip
+        plain: dict[str, Any] = msgspec.to_builtins(known)
         return plain
 
     def restore(self, state: Any) -> None:  # noqa: ANN401 - plain values
@@ -494,7 +617,9 @@ class Watch:
             If no watch can have been in that state.
         """
         kept = msgspec.convert(state or _BLANK, _State)
-        if len(kept.since) > (self.since.maxlen or 0) or (kept.open and kept.since):
+        if len(kept.since) > (self.since.maxlen or 0) or (
+            kept.open and kept.open.held and kept.since
+        ):
             raise ValueError(f"{len(kept.since)} events under suspicion")
         self._open, self._last = kept.open, kept.last
         self._inflation, self._measured = kept.inflation, kept.n_measured
@@ -502,7 +627,10 @@ class Watch:
         self.limit = limit_of(kept.inflation, kept.n_measured)
         self.since.clear()
         self.since.extend((s, s.evicted if s.entered else math.nan) for s in kept.since)
-        self._kept_level = 0.0 if kept.open else kept.level
+        self._kept_level = 0.0 if kept.open and kept.open.held else kept.level
+        self._rising = kept.rising
+        if self._alarm is not None and kept.alarm is not None:
+            self._alarm.restore(kept.alarm)
         self._show()
 
 

@@ -63,6 +63,7 @@ class Alertmanager:
         self._lock = threading.Lock()
         self._active: dict[_Key, tuple[datetime, Alert]] = {}
         self._resolved: dict[_Key, tuple[datetime, Alert]] = {}
+        self._over: dict[_Key, tuple[datetime, datetime, Alert]] = {}
         self._wake, self._stop = threading.Event(), threading.Event()
         self.failures = 0
         self._thread = threading.Thread(target=self._run, name="alertmanager", daemon=True)
@@ -84,6 +85,25 @@ class Alertmanager:
                 self._active[key] = (since, alert)
                 self._wake.set()
 
+    def over(self, alert: Alert) -> None:
+        """Tell of what began and ended between two looks: it is active for one lifetime.
+
+        Alertmanager tells nobody of an alert that it first hears of as resolved. What is active
+        already ends by the next :meth:`update`.
+        """
+        key, now = tuple(sorted(alert.labels.items())), datetime.now(UTC)
+        with self._lock:
+            if key not in self._active and key not in self._resolved:
+                ends = now + timedelta(seconds=self._lifetime_s)
+                self._over[key] = alert.began or now, ends, alert
+                self._wake.set()
+
+    def hand_over(self, alerts: Iterable[Alert]) -> None:
+        """Stop telling of alerts that another worker tells of from now on; they do not end here."""
+        with self._lock:
+            for alert in alerts:
+                self._active.pop(tuple(sorted(alert.labels.items())), None)
+
     def _run(self) -> None:
         while not self._stop.is_set():
             self._wake.wait(self._repeat_s)
@@ -95,10 +115,12 @@ class Alertmanager:
         now = datetime.now(UTC)
         with self._lock:
             resolved = dict(self._resolved)
+            self._over = {key: one for key, one in self._over.items() if one[1] > now}
             alerts = [
                 *(_posted(alert, since, now + timedelta(seconds=self._lifetime_s))
                   for since, alert in self._active.values()),
                 *(_posted(alert, since, now) for since, alert in resolved.values()),
+                *(_posted(alert, since, ends) for since, ends, alert in self._over.values()),
             ]  # fmt: skip
         if not alerts:
             return

@@ -8,19 +8,25 @@ replay.
 from __future__ import annotations
 
 import logging
+import math
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from rejex_stream.encode.incidents import encode_incident
 from rejex_stream.monitor import Alarm
 from rejex_stream.monitor.alarm import AlarmKind
-from rejex_stream.operate.incidents import Flood
+from rejex_stream.operate.incidents import Flood, Value
+from rejex_stream.rejection.severity import grade
 from rejex_stream.types import Incident, IncidentState, spoken
 
-__all__ = ["Alert", "Event", "Told", "alert_of", "cloud_event", "event_of", "log_incident"]
+__all__ = [
+    "Alert", "Event", "Told", "Wording", "alert_of", "cloud_event", "event_of", "log_incident",
+]  # fmt: skip
 
 _log = logging.getLogger(__name__)
 Told: TypeAlias = Alarm | Incident | Flood
@@ -35,6 +41,11 @@ _STATE = {
     IncidentState.ADOPTING: "becomes the new normal, as somebody said",
     IncidentState.CLOSED: "is over",
 }
+_ANSWERS = (
+    "'Fault': what was seen since stays out of all that is learnt, and the alert ends when the "
+    "sensor is as usual again. 'New normal': from now on this is usual, and the alert ends. No "
+    "answer: it goes on until the sensor is as usual again."
+)
 
 
 class Alert(NamedTuple):
@@ -70,25 +81,45 @@ class Event(NamedTuple):
     body: bytes
 
 
-def alert_of(told: Told, pipeline: str, console_url: str | None = None) -> Alert:
+class Wording(NamedTuple):
+    """What a pipeline is called, and how its channels and sensors are shown to people.
+
+    Attributes
+    ----------
+    pipeline
+        A label of every alert.
+    console_url
+        Where the console is, for a link to the incident.
+    units, names
+        Of channels, where they have any.
+    runbook
+        Where to read on about a sensor; empty without.
+    """
+
+    pipeline: str
+    console_url: str | None = None
+    units: Mapping[str, str] = MappingProxyType({})
+    names: Mapping[str, str] = MappingProxyType({})
+    runbook: Callable[[str], str] = lambda _: ""
+
+
+def alert_of(told: Told, wording: Wording, values: Sequence[Value] = ()) -> Alert:
     """Return the alert of something that lasts.
 
     Parameters
     ----------
     told
         An active alarm, an open incident, or a flood of them.
-    pipeline
-        A label of every alert.
-    console_url
-        Where the console is, for a link to the incident.
+    values
+        What the channels that speak most of an incident read, and usually read.
     """
     if isinstance(told, Alarm):
-        return _alarm_alert(told, pipeline)
+        return _alarm_alert(told, wording.pipeline)
     if isinstance(told, Flood):
-        return _flood_alert(told, pipeline, console_url)
+        return _flood_alert(told, wording)
     labels = {
         "alertname": "RejexIncident",
-        "pipeline": pipeline,
+        "pipeline": wording.pipeline,
         "stream": told.stream_key,
         "incident": told.id,
         "severity": "critical",
@@ -97,18 +128,68 @@ def alert_of(told: Told, pipeline: str, console_url: str | None = None) -> Alert
         labels |= {"sensor_group": told.stream_key}
         del labels["stream"]
     labels |= {} if told.mode is None else {"mode": told.mode}
-    channels = ", ".join(found.channel for found in told.channels[:_MOST_CHANNELS])
+    points, word = grade(told.peak_severity)
     annotations = {
-        "summary": sentence_of(told),
+        "summary": summary_of(told, wording, values),
+        "description": sentence_of(told),
+        "answers": "" if told.state.value in {"adopting", "closed"} else _ANSWERS,
+        "severity": f"{points} of 100 ({word})",
+        "since": _clock(told.onset_ms),
         "onset": _text(told.onset_ms),
         "peak_severity": f"{told.peak_severity:.1f}",
-        "channels": channels,
+        "channels": ", ".join(found.channel for found in told.channels[:_MOST_CHANNELS]),
+        "values": "; ".join(_reads(value, wording) for value in values),
         "sensors": _named(told.sensors),
         "state": told.state.value,
-        "link": "" if console_url is None else f"{console_url}/incidents/{told.id}",
+        "link": _link(told, wording),
+        "runbook_url": wording.runbook(told.sensors[0] if told.sensors else told.stream_key),
     }
     annotations = {name: text for name, text in annotations.items() if text}
     return Alert(labels, annotations, _moment(told.opened_ms))
+
+
+def summary_of(incident: Incident, wording: Wording, values: Sequence[Value] = ()) -> str:
+    """Return one line that says where, what, since when and how bad.
+
+    Examples
+    --------
+    >>> from rejex_stream.types import Position
+    >>> wording = Wording("farm", units={"oil": "°C"}, names={"oil": "Oil"})
+    >>> summary_of(Incident(
+    ...     position=Position("farm", 0, 912), id="farm-0-912", version=1,
+    ...     state=IncidentState.OPEN, stream_key="WT-03", sensors=("WT-03",), onset_ms=0,
+    ...     opened_ms=9000, changed_ms=9000, onset_seq=890, opened_seq=912, changed_seq=912,
+    ...     peak_severity=7.24, peak_ms=8000), wording, [Value("oil", 45.25, 61.0, 64.0)])
+    'WT-03: Oil 45.25 °C, usually 61 to 64 °C; since Thu 1 January 1970, 00:00 UTC; severity 72 of \
+100 (strong)'
+    """
+    whose = spoken(incident.stream_key, incident.mode)
+    what = ", ".join(_reads(value, wording) for value in values[:1])
+    if not what:
+        named = ", ".join(found.channel for found in incident.channels[:1])
+        what = f"{named} is not as usual" if named else "not as usual"
+    points, word = grade(incident.peak_severity)
+    when = _clock(incident.onset_ms)
+    return f"{whose}: {what}; since {when}; severity {points} of 100 ({word})"
+
+
+def _reads(value: Value, wording: Wording) -> str:
+    unit = wording.units.get(value.channel, "")
+    unit = f" {unit}" if unit else ""
+    name = wording.names.get(value.channel, value.channel)
+    reads = "missing" if math.isnan(value.now) else f"{value.now:.4g}{unit}"
+    if math.isnan(value.low):
+        return f"{name} {reads}"
+    return f"{name} {reads}, usually {value.low:.4g} to {value.high:.4g}{unit}"
+
+
+def _link(incident: Incident, wording: Wording) -> str:
+    return "" if wording.console_url is None else f"{wording.console_url}/incidents/{incident.id}"
+
+
+def _clock(time_ms: int) -> str:
+    at = _moment(time_ms)
+    return f"{at:%a} {at.day} {at:%B %Y, %H:%M} UTC"
 
 
 def sentence_of(incident: Incident) -> str:
@@ -123,13 +204,14 @@ def sentence_of(incident: Incident) -> str:
     ...     opened_ms=9000, changed_ms=9000, onset_seq=890, opened_seq=912, changed_seq=912,
     ...     peak_severity=7.24, peak_ms=8000, n_events=22, n_anomalies=15, n_rejected=4))
     'WT-03 is not as usual since 1970-01-01T00:00:00+00:00: of 22 events 15 are anomalies, 4 \
-rejected, peak severity 7.2. It waits for an answer.'
+rejected, severity up to 72 of 100 (strong). It waits for an answer.'
     """
     whose = spoken(incident.stream_key, incident.mode)
     counts = f"of {incident.n_events} events {incident.n_anomalies} are anomalies"
+    points, word = grade(incident.peak_severity)
     return (
         f"{whose} is not as usual since {_text(incident.onset_ms)}: {counts}, "
-        f"{incident.n_rejected} rejected, peak severity {incident.peak_severity:.1f}. "
+        f"{incident.n_rejected} rejected, severity up to {points} of 100 ({word}). "
         f"It {_STATE[incident.state]}."
     )
 
@@ -152,8 +234,13 @@ def log_incident(incident: Incident) -> None:
     )
 
 
-def event_of(told: Told, pipeline: str) -> Event:
-    """Return the CloudEvent of something that changed."""
+def event_of(told: Told, wording: Wording, values: Sequence[Value] = ()) -> Event:
+    """Return the CloudEvent of something that changed.
+
+    That of an incident is its record in the incidents output, with what people need beside it:
+    ``summary``, ``message``, ``severity``, ``values``, ``link`` and ``runbook``.
+    """
+    pipeline = wording.pipeline
     if isinstance(told, Alarm):
         where = f"{told.stream_key}/{told.position}{'' if told.mode is None else '/' + told.mode}"
         key = f"{told.kind}/{told.alternative}/{where}"
@@ -164,8 +251,18 @@ def event_of(told: Told, pipeline: str) -> Event:
     else:
         key = f"incident/{told.id}/{told.version}"
         kind, subject, time_ms = "incident", told.stream_key, told.changed_ms
-        data = msgspec.to_builtins(told)
-        data |= {"position": str(told.position), "message": sentence_of(told)}
+        points, word = grade(told.peak_severity)
+        data = msgspec.json.decode(encode_incident(told)) | {
+            "summary": summary_of(told, wording, values),
+            "message": sentence_of(told),
+            "severity": {"of_100": points, "word": word},
+            "values": [
+                {**value._asdict(), "unit": wording.units.get(value.channel, "")}
+                for value in values
+            ],
+            "link": _link(told, wording),
+            "runbook": wording.runbook(told.sensors[0] if told.sensors else told.stream_key),
+        }
     return cloud_event(pipeline, kind, key, subject or pipeline, time_ms, data)
 
 
@@ -185,7 +282,7 @@ def cloud_event(  # noqa: PLR0917
         "specversion": "1.0",
         "id": name,
         "source": f"/rejex-stream/{source}",
-        "type": f"io.github.rejex-stream.{kind}.v1",
+        "type": f"io.rejex.{kind}.v1",
         "subject": subject,
         "time": _text(time_ms),
         "datacontenttype": "application/json",
@@ -230,20 +327,20 @@ def _data_of(alarm: Alarm) -> dict[str, Any]:
     }
 
 
-def _flood_alert(flood: Flood, pipeline: str, console_url: str | None) -> Alert:
+def _flood_alert(flood: Flood, wording: Wording) -> Alert:
     labels = {
         "alertname": "RejexIncidentFlood",
-        "pipeline": pipeline,
+        "pipeline": wording.pipeline,
         "incident": flood.id,
         "severity": "critical",
     }
     annotations = {
         "summary": f"{len(flood.streams)} sensors are not as usual at once, since "
-        f"{_text(flood.opened_ms)}: one cause is likelier than so many.",
+        f"{_clock(flood.opened_ms)}: one cause is likelier than so many.",
         "sensors": _named(flood.streams),
     }
-    if console_url is not None:
-        annotations["link"] = f"{console_url}/incidents"
+    if wording.console_url is not None:
+        annotations["link"] = f"{wording.console_url}/incidents"
     return Alert(labels, annotations, _moment(flood.opened_ms))
 
 

@@ -6,12 +6,13 @@ must be called once: such incidents are one alert, for as long as one of them is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from rejex_stream.types import Incident, IncidentState, Partition
+from rejex_stream.types import Incident, IncidentState, Label, Partition, Reading, Verdict
 
-__all__ = ["FLOOD_MS", "FLOOD_STREAMS", "Flood", "OpenIncidents"]
+__all__ = ["FLOOD_MS", "FLOOD_STREAMS", "Flood", "OpenIncidents", "UsualValues", "Value"]
 
 FLOOD_STREAMS = 10
 """More streams than these, opened within `FLOOD_MS` of event time, are a flood."""
@@ -34,6 +35,74 @@ class Flood(NamedTuple):
     id: str
     opened_ms: int
     streams: tuple[str, ...]
+
+
+class Value(NamedTuple):
+    """What a channel reads, and between which values it mostly is; ``nan``: missing, not known."""
+
+    channel: str
+    now: float
+    low: float
+    high: float
+
+
+class UsualValues:
+    """What the channels of the streams of a partition read, now and usually; for people alone.
+
+    Of each batch the newest normal reading of a stream counts: a mean and a mean deviation that
+    forget, by a 32nd. Nothing here decides a verdict, and nothing is kept. O(events) a batch.
+
+    Examples
+    --------
+    >>> from rejex_stream.types import Position
+    >>> at, seen = Position("farm", 0, 0), UsualValues(("oil",))
+    >>> for value, label in [(60.0, Label.NORMAL), (62.0, Label.NORMAL), (45.0, Label.ANOMALY)]:
+    ...     reading = Reading("WT", "WT", 0, (value,), at)
+    ...     seen.see([reading], [Verdict(at, "WT", "WT", 0, 0, label)])
+    >>> seen.of("WT", "oil")
+    Value(channel='oil', now=45.0, low=59.0, high=63.0)
+    """
+
+    def __init__(self, channels: Sequence[str]) -> None:
+        self._at = {name: index for index, name in enumerate(channels)}
+        self._newest: dict[str, Reading] = {}
+        self._usual: dict[str, tuple[int, list[float], list[float]]] = {}
+
+    def see(self, readings: Sequence[Reading], verdicts: Sequence[Verdict]) -> None:
+        """Take note of a batch."""
+        normal: dict[str, Reading] = {}
+        for reading, verdict in zip(readings, verdicts, strict=True):
+            self._newest[reading.stream_key] = reading
+            if verdict.label is Label.NORMAL:
+                normal[reading.stream_key] = reading
+        for stream, reading in normal.items():
+            known = self._usual.get(stream)
+            if known is None:
+                self._usual[stream] = 1, list(reading.values), [0.0] * len(reading.values)
+                continue
+            count, means, spreads = known
+            share = max(1 / 32, 1 / (count + 1))
+            for i, value in enumerate(reading.values):
+                if math.isfinite(value):
+                    away = value - means[i] if math.isfinite(means[i]) else 0.0
+                    means[i] = value - away * (1 - share)
+                    spreads[i] += share * (abs(away) - spreads[i])
+            self._usual[stream] = count + 1, means, spreads
+
+    def forget(self, streams: Sequence[str]) -> None:
+        """Drop streams that the engine has forgotten."""
+        for stream in streams:
+            self._newest.pop(stream, None)
+            self._usual.pop(stream, None)
+
+    def of(self, stream: str, channel: str) -> Value | None:
+        """Return what a channel reads; ``None`` where nothing was seen of it."""
+        at, newest = self._at.get(channel), self._newest.get(stream)
+        if at is None or newest is None:
+            return None
+        known = self._usual.get(stream)
+        mean, spread = (math.nan, 0.0) if known is None else (known[1][at], known[2][at])
+        return Value(channel, newest.values[at], mean - 2 * spread, mean + 2 * spread)
 
 
 class OpenIncidents:
@@ -88,11 +157,16 @@ class OpenIncidents:
         told = self.changed(incident)
         return told if told is not None else self._flood_or(incident)
 
-    def forget(self, partition: Partition) -> None:
-        """Drop those of a partition that is no longer ours; who owns it now tells of them."""
-        for name, incident in list(self._open.items()):
-            if incident.position[:2] == partition:
-                self._closed(name)
+    def forget(self, partition: Partition) -> list[Incident]:
+        """Drop and return those of a partition that is no longer ours: its owner tells of them."""
+        gone = [one for one in self._open.values() if one.position[:2] == partition]
+        for incident in gone:
+            self._closed(incident.id)
+        return gone
+
+    def is_flooded(self, incident: Incident) -> bool:
+        """Whether it is one of a flood, and people are told of that."""
+        return incident.id in self._flood_of
 
     def to_tell(self) -> Sequence[Incident | Flood]:
         """Return what is one alert each: floods first, then incidents that belong to none."""

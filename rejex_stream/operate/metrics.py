@@ -5,6 +5,7 @@ No sensor is a label by default; see :mod:`rejex_stream.operate.sensors`.
 
 from __future__ import annotations
 
+import heapq
 import math
 import time
 from collections import Counter
@@ -104,6 +105,7 @@ GAUGES: Mapping[str, tuple[str, Callable[[MonitorStatus], float | None]]] = {
 }
 
 
+_MOST_WAITING = 100
 _OPEN = [state for state in IncidentState if state is not IncidentState.CLOSED]
 
 
@@ -337,7 +339,8 @@ class RunMetrics:
                 self._incidents.count(incident, self._groups.of(incident.stream_key))
         for invalid in [outcome.invalid for outcome in outcomes if outcome.invalid is not None]:
             if invalid.silent:
-                self._ignored.labels(self._pipeline, invalid.stage).inc()
+                if invalid.stage != "waiting":
+                    self._ignored.labels(self._pipeline, invalid.stage).inc()
                 continue
             self._invalid.labels(self._pipeline, invalid.stage).inc()
             self._dead_letters.labels(self._pipeline).inc()
@@ -367,9 +370,9 @@ class RunMetrics:
         """Leave out what a lean verdict does not say, rather than to count none of it."""
         self.registry.unregister(self._withheld)
 
-    def incidents(self, incidents: Iterable[Incident]) -> None:
+    def incidents(self, incidents: Sequence[Incident]) -> None:
         """Export which incidents are open now."""
-        self._incidents.show(incidents)
+        self._incidents.show(incidents, self._newest_ms, self._clock())
 
     def _new_model(self, key: str, epoch: int) -> None:
         self._epochs[key] = epoch
@@ -385,9 +388,13 @@ class RunMetrics:
             age_s = now - newest_ms / 1000 if count and newest_ms is not None else 0.0
             self._lag_s.labels(*names).set(max(0.0, age_s))
 
-    def timed(self, engine: PartitionEngine) -> PartitionEngine:
-        """Return the engine with a stop-watch around its work."""
-        return _Timed(engine, self._scoring.labels(self._pipeline).observe)
+    def timed(
+        self,
+        engine: PartitionEngine,
+        see: Callable[[Sequence[Reading], Sequence[Verdict]], object] = lambda *_: None,
+    ) -> PartitionEngine:
+        """Return the engine with a stop-watch around its work, and somebody who sees all of it."""
+        return _Timed(engine, self._scoring.labels(self._pipeline).observe, see)
 
     def event(self, event: RunEvent) -> None:
         """Note what happened to the run itself."""
@@ -474,8 +481,13 @@ class RunMetrics:
 class _Timed:
     """An engine whose batches are timed, per event."""
 
-    def __init__(self, engine: PartitionEngine, observe: Callable[[float], object]) -> None:
-        self._engine, self._observe = engine, observe
+    def __init__(
+        self,
+        engine: PartitionEngine,
+        observe: Callable[[float], object],
+        see: Callable[[Sequence[Reading], Sequence[Verdict]], object],
+    ) -> None:
+        self._engine, self._observe, self._see = engine, observe, see
         self.streams, self.head, self.view = engine.streams, engine.head, engine.view
         self.restore, self.restore_streams = engine.restore, engine.restore_streams
         self.decide, self.take_failures = engine.decide, engine.take_failures
@@ -488,6 +500,7 @@ class _Timed:
         verdicts = self._engine.process(readings)
         if readings:
             self._observe((time.perf_counter() - start) / len(readings))
+            self._see(readings, verdicts)
         return verdicts
 
 
@@ -521,7 +534,15 @@ class _IncidentMetrics:
             ["pipeline"],
             registry=registry,
         )
-        self.show(())
+        self._waiting = Gauge(
+            "rejex_incident_waiting_seconds",
+            "How long an incident waits for an answer, by the events' own clock or, where that "
+            "stands still, by ours; of the hundred that wait for longest.",
+            ["pipeline", "stream", "incident"],
+            registry=registry,
+        )
+        self._seen_at: dict[str, float] = {}
+        self.show((), {}, 0.0)
 
     def count(self, incident: Incident, group: str) -> None:
         self._changes.labels(self._pipeline, group, incident.state.value).inc()
@@ -529,9 +550,21 @@ class _IncidentMetrics:
             seconds = (incident.changed_ms - incident.onset_ms) / 1000
             self._duration.labels(self._pipeline).observe(max(0.0, seconds))
 
-    def show(self, incidents: Iterable[Incident]) -> None:
-        states = Counter(incident.state for incident in incidents)
+    def show(
+        self, incidents: Sequence[Incident], newest_ms: Mapping[Partition, int], now_s: float
+    ) -> None:
+        unanswered = [one for one in incidents if one.state is IncidentState.OPEN]
+        self._seen_at = {one.id: self._seen_at.get(one.id, now_s) for one in unanswered}
+        waits = []
+        for one in unanswered:
+            by_events = newest_ms.get(Partition(*one.position[:2]), 0) - one.opened_ms
+            waits.append((max(by_events / 1000, now_s - self._seen_at[one.id]), one))
+        self._waiting.clear()
+        for seconds, one in heapq.nlargest(_MOST_WAITING, waits, key=lambda wait: wait[0]):
+            self._waiting.labels(self._pipeline, one.stream_key, one.id).set(seconds)
+        states = Counter((incident.state, incident.held) for incident in incidents)
         for state in _OPEN:
-            self._open.labels(self._pipeline, state.value).set(states[state])
-        held = states.total() - states[IncidentState.ADOPTING]
-        self._held.labels(self._pipeline).set(held)
+            of = states[state, True] + states[state, False]
+            self._open.labels(self._pipeline, state.value).set(of)
+        held = sum(n for (state, held), n in states.items() if held)
+        self._held.labels(self._pipeline).set(held - states[IncidentState.ADOPTING, True])

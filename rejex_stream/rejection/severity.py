@@ -187,3 +187,18 @@ def _mean_excess(window: ScoreWindow | WindowAhead, n: int, largest: float) -> f
     least = window.order_statistic(n - k)
     # Divided before the sum, for scores near the ends of the floats.
     return math.fsum([(score - least) / k for score in window.largest(k)])
+
+
+_WORDS = (25, "slight"), (50, "clear"), (75, "strong"), (101, "extreme")
+
+
+def grade(severity: float) -> tuple[int, str]:
+    """Return a severity for people: from 0 to 100, ten for each power of ten, with a word.
+
+    Examples
+    --------
+    >>> grade(2.0), grade(7.25), grade(74.0)
+    ((20, 'slight'), (72, 'strong'), (100, 'extreme'))
+    """
+    points = min(100, max(0, round(10 * severity)))
+    return points, next(word for below, word in _WORDS if points < below)

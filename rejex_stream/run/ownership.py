@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rejex_stream.errors import CheckpointError
+from rejex_stream.errors import AnotherLogError, CheckpointError
 from rejex_stream.protocols import Assigned, FitExecutor, Revoked, SnapshotStore, Source
 from rejex_stream.run.executors import ScopedExecutor
 from rejex_stream.run.partition import PartitionState
@@ -21,11 +22,12 @@ from rejex_stream.run.progress import (
     RunEvent,
     RunSummary,
 )
-from rejex_stream.types import Outcome, Partition
+from rejex_stream.types import Outcome, Partition, reached
 
 __all__ = ["OwnedPartition", "Ownership", "Start", "starting_point"]
 
 _ANY_OFFSET = 2**63 - 1
+_log = logging.getLogger(__name__)
 
 
 class Start(NamedTuple):
@@ -34,6 +36,8 @@ class Start(NamedTuple):
     offset: int
     parts: Mapping[str, bytes] | None
     live_from: int
+    anew: bool = False
+    """Whether nothing that was decided before counts: the log is another one."""
 
 
 def starting_point(
@@ -47,15 +51,33 @@ def starting_point(
     2. There is a snapshot at or before the committed offset, and every record since can still be
        read: restore it and replay from there.
     3. The input still has its first record: replay all of it.
-    4. Otherwise the state cannot be rebuilt, and the user has to choose: refuse; or, with
+    4. The snapshot is of a log that is gone, and this one was made anew: refuse; or, with
+       `restart_if_lost`, begin at its earliest record, whatever is committed.
+    5. Otherwise the state cannot be rebuilt, and the user has to choose: refuse; or, with
        `restart_if_lost`, begin anew at the earliest record, replaying silently what is left
        before the committed offset.
 
     Raises
     ------
     CheckpointError
-        In case 4, naming the offsets and the ways out.
+        In cases 4 and 5, naming the offsets and the ways out.
     """
+    try:
+        return _starting_point(assigned, store, restart_if_lost=restart_if_lost)
+    except AnotherLogError as error:
+        if restart_if_lost:
+            return Start(assigned.earliest, None, assigned.earliest, anew=True)
+        raise CheckpointError(
+            f"{_name(assigned.partition)}: {error}. Drop the state (`rejex-stream state drop "
+            '--all`) to begin at its first record, or allow that with state.lost = "restart" '
+            "(models warm up again). A new pipeline.version keeps its verdicts apart from those of "
+            "the log before: their ids name offsets"
+        ) from None
+
+
+def _starting_point(
+    assigned: Assigned, store: SnapshotStore | None, *, restart_if_lost: bool
+) -> Start:
     partition, committed, earliest, end = assigned
     anew = Start(earliest, None, max(earliest, committed or 0))
     if committed is None:
@@ -170,7 +192,7 @@ class OwnedPartition:
         held, self.held = self.held, []
         durable: list[Outcome] = []
         for outcome in held:
-            known = outcome.record.position.offset < self.committed
+            known = reached(outcome.record) < self.committed
             (durable if known else self.held).append(outcome)
         return durable
 
@@ -348,7 +370,14 @@ class Ownership:
         start = starting_point(assigned, self._store, restart_if_lost=self._restart_if_lost)
         fits = ScopedExecutor(self._executor, partition)
         state = self._make_state(partition, fits)
-        decided = self._decided(state)
+        decided = None if start.anew else self._decided(state)
+        if start.anew:
+            _log.warning(
+                "%s was made anew: it is begun at its first record, %d, and nothing of the state "
+                "of the log before is used",
+                _name(partition),
+                start.offset,
+            )
         state.keep_to(decided, decided_until=start.live_from)
         state.decisions.begin_at(start.offset, whatever_is_lost=self._restart_if_lost)
         environment_changes: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from rejex_stream.decode import DecidingDecoder, Decoder, decode_records
+from rejex_stream.decode.intake import Intake, IntakeRules
 from rejex_stream.engine.batch_model import FitFailed
 from rejex_stream.engine.checkpoint import seal, split_parts, unseal
 from rejex_stream.engine.engine import Origin, Restored, origin
@@ -43,6 +44,7 @@ from rejex_stream.types import (
     Verdict,
     in_mode,
     of_mode,
+    reached,
 )
 
 __all__ = ["Described", "PartitionState", "described"]
@@ -67,6 +69,8 @@ class PartitionState:
         Topics of the input, where people can tell the pipeline things; ``None``: nobody can.
     limits
         How many sensors are known, and which are forgotten.
+    intake
+        What becomes of readings before they are judged.
 
     Attributes
     ----------
@@ -92,6 +96,7 @@ class PartitionState:
         accept_environment: bool = True,
         inputs: Iterable[str] | None = None,
         limits: Limits | None = None,
+        intake: IntakeRules | None = None,
     ) -> None:
         self.partition = partition
         self.next_offset = next_offset
@@ -104,6 +109,12 @@ class PartitionState:
         self._pending: Restored | None = None  # between a restore and going live
         self._ahead: list[Record] = []  # taken and not judged,
         self._items: list[Reading | Invalid] = []  # and what was read of them
+        # What is remembered of the input where records are taken, and where they are judged: a
+        # snapshot stands there.
+        rules = intake if intake is not None and intake.any else None
+        self._intake = None if rules is None else Intake(rules)
+        self._judged_intake = None if rules is None else Intake(rules)
+        self._followed: list[tuple[Record, Reading | Invalid]] = []  # by the second
         self._inputs = inputs
         self.decisions = Decisions(partition, None, inputs or ())
         self._replies: tuple[CommandReply, ...] = ()  # until the event from which they hold
@@ -125,12 +136,12 @@ class PartitionState:
     @property
     def judged_next(self) -> int:
         """Offset of the record to be judged next, as far as it is known: gaps end with it."""
-        return self._ahead[0].position.offset if self._ahead else self.next_offset
+        return reached(self._ahead[0]) if self._ahead else self.next_offset
 
     @property
     def taken_next(self) -> int:
         """Offset from which on records are to be taken."""
-        return self._ahead[-1].position.offset + 1 if self._ahead else self.next_offset
+        return reached(self._ahead[-1]) + 1 if self._ahead else self.next_offset
 
     def process(
         self, records: Sequence[Record] = (), *, replay_to: int | None = None
@@ -145,11 +156,12 @@ class PartitionState:
         ahead, outcomes = self._ahead, list[Outcome]()
         end = len(ahead)
         if replay_to is not None:
-            end = bisect_left(ahead, replay_to, key=_offset)
+            end = bisect_left(ahead, replay_to, key=reached)
         while end and (n := self._whole(self._ready(self._obey(end)))):
             outcomes += self._judge(ahead[:n], self._items[:n], replaying=replay_to is not None)
             del ahead[:n], self._items[:n]
             end -= n
+        self._follow()
         return outcomes
 
     def _take(self, records: Sequence[Record]) -> None:
@@ -157,16 +169,30 @@ class PartitionState:
         if records and records[0].position.offset < taken_next:  # they come in order
             records = [record for record in records if record.position.offset >= taken_next]
         records, items = decode_records(self._decoder, records)
+        if self._intake is not None:
+            taken = list(zip(records, items, strict=True))
+            self._followed += taken
+            made = [one for pair in taken for one in self._intake.take(*pair)]
+            records, items = [record for record, _ in made], [item for _, item in made]
         self._items += items
         self._ahead += records
 
+    def _follow(self) -> None:
+        """Bring what is remembered of the input, for a snapshot, to where judging stands."""
+        if self._judged_intake is None:
+            return
+        n = bisect_left(self._followed, self.next_offset, key=_offset)
+        for record, item in self._followed[:n]:
+            self._judged_intake.take(record, item)
+        del self._followed[:n]
+
     def _obey(self, end: int) -> int:
         """Obey what holds from the next record on; count those before the command after it."""
-        self._replies += self.decisions.take(self._ahead[0].position.offset, self._command)
+        self._replies += self.decisions.take(reached(self._ahead[0]), self._command)
         since = self.decisions.next_since
         if since is None:
             return end
-        return bisect_left(self._ahead, since, hi=end, key=_offset)
+        return bisect_left(self._ahead, since, hi=end, key=reached)
 
     def _command(self, command: Command) -> CommandReply | None:
         for moved in self._engine.streams_of(command):
@@ -176,13 +202,11 @@ class PartitionState:
     def _whole(self, n: int) -> int:
         """Return how many records' readings, at least one record's, `n` readings are."""
         ahead = self._ahead
-        if not n or n == len(ahead) or not ahead[n].position.reading:
+        if not n or n == len(ahead) or reached(ahead[n]) != reached(ahead[n - 1]):
             return n
-        first = n - ahead[n].position.reading  # of the record that the cut would part
-        if first > 0:
-            return first
-        # Its own first readings begin a fit that its later ones need: that is waited for.
-        return next((i for i in range(n, len(ahead)) if not ahead[i].position.reading), len(ahead))
+        at = reached(ahead[n])
+        # Where its own first readings begin a fit that its later ones need, that is waited for.
+        return bisect_left(ahead, at, key=reached) or bisect_left(ahead, at + 1, key=reached)
 
     def _ready(self, end: int) -> int:
         """Count the first of those taken, up to `end`, that need not wait for a fit."""
@@ -259,7 +283,7 @@ class PartitionState:
                 known = [outcome for i, outcome in enumerate(outcomes) if i not in away]
             self._monitor.observe(known, replaying=replaying)
         if records:
-            self.next_offset = records[-1].position.offset + 1
+            self.next_offset = reached(records[-1]) + 1
             self.n_events += len(records)
         return outcomes
 
@@ -359,6 +383,7 @@ class PartitionState:
             "engine": self._engine.head(),
             "lives": self._lives.head(),
             "monitor": None if self._monitor is None else self._monitor.head(),
+            "intake": None if self._judged_intake is None else self._judged_intake.state(),
         }
         sealed = seal(HEAD_KIND, HEAD_FORMAT, head)
         self.parts.begin(self.next_offset, self.n_events, sealed)
@@ -406,6 +431,9 @@ class PartitionState:
         self._take_over(restored)
         self._context.restore(kept.context)
         self._restore_lives(head.get("lives"), kept.lives)
+        for intake in (self._intake, self._judged_intake):
+            if intake is not None and head["intake"] is not None:
+                intake.restore(head["intake"])
         all_used = head["monitor"] is None
         if self._monitor is not None and head["monitor"] and not self._monitor_waits:
             all_used = self._monitor.restore(head["monitor"], kept.monitor)
@@ -499,8 +527,8 @@ def described(parts: Mapping[str, bytes]) -> Described | None:
     )
 
 
-def _offset(record: Record) -> int:
-    return record.position.offset
+def _offset(taken: tuple[Record, Reading | Invalid]) -> int:
+    return taken[0].position.offset
 
 
 def _readings(items: Iterable[Reading | Invalid]) -> list[Reading]:

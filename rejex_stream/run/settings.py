@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+from rejex_stream.decode.intake import IntakeRules
 from rejex_stream.encode.records import Form
 from rejex_stream.encode.schemas import TOPICS
 from rejex_stream.engine.sensor_registry import Limits
@@ -236,6 +237,7 @@ class RunSettings(Run):
     review_context_events: int = stated(Output, "context_events")
     review_reasons: tuple[Reason, ...] = stated(Output, "review_reasons")
     audit: AuditDraw = AuditDraw()
+    intake: IntakeRules = IntakeRules()
     commit_every_events: int = setting(
         20_000, unit="events", says="Or so many of them, whichever comes first.", ge=1
     )

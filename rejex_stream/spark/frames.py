@@ -125,6 +125,12 @@ def refused(config: Config) -> None:
     ConfigError
         Naming the setting.
     """
+    if config.input.intake().any:
+        raise ConfigError(
+            "rows that are joined, held or put in order (input.tag with several channels, "
+            'input.partial = "hold_last", input.reorder_s) are not made on Spark yet; '
+            "`rejex-stream run` makes them."
+        )
     if config.input.select is not None:
         raise ConfigError(
             "input.select is not read on Spark yet: expected one reading a record; "

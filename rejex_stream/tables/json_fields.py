@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
 
 from rejex_stream.decode.json import flat
-from rejex_stream.decode.mapping import printable
+from rejex_stream.decode.mapping import SWITCHES, Unreadable, printable, to_epoch_ms
 from rejex_stream.decode.numbers import MISSING_TEXTS
 from rejex_stream.decode.times import joined
 from rejex_stream.errors import ConfigError
@@ -19,6 +21,7 @@ from rejex_stream.plan.suggest import Suggestion, suggest
 from rejex_stream.tables.dialect import Marks, find_marks
 from rejex_stream.tables.guess import TableGuess, guess_table
 from rejex_stream.tables.inspection import Asked
+from rejex_stream.tables.shapes import find_shape, good_among, is_moment, is_quality
 from rejex_stream.types import Record
 
 __all__ = ["Feed", "open_feed"]
@@ -39,6 +42,16 @@ class Feed:
         What the fields were taken for, by their short names.
     fields
         Their paths, by short name.
+    channels
+        The channels by name, each with its field.
+    select, before, after
+        The program that makes flat readings of a record; a record, and what it makes of it.
+    quality
+        The setting that says which values are good.
+    partial
+        Whether a field that is absent is unchanged.
+    step_s
+        Where records of one value each are joined: how far apart the rows are, in seconds.
     from_key
         Whether the sensor is the record's key.
     texts
@@ -55,6 +68,13 @@ class Feed:
 
     guess: TableGuess
     fields: Mapping[str, str]
+    channels: Mapping[str, str]
+    select: str | None
+    before: object
+    after: Sequence[object]
+    quality: Mapping[str, object] | None
+    partial: bool
+    step_s: float | None
     from_key: bool
     texts: bool
     n_records: int
@@ -67,22 +87,27 @@ class Feed:
     def settings(self) -> dict[str, object]:
         """Return the settings of ``[input]`` that say which field means what."""
         guess, path = self.guess, self.fields
-        paths = {name: path[name] for name in guess.channels}
+        paths = dict(self.channels)
         plain = all(name == found for name, found in paths.items())
         marks = guess.marks
+        renamed = {field: name for name, field in paths.items()}
+        flags = [renamed[path[name]] for name in guess.flags if path[name] in renamed]
         return {
+            "select": self.select,
             "channels": list(paths) if plain else paths,
-            "flags": list(guess.flags) or None,
+            "flags": flags or None,
             **guess.time_settings(self.time_zone),
             "time": _one_or_all([path[name] for name in guess.times]),
             "numbers": "text" if self.texts else None,
             "decimal": None if marks.decimal == "." else marks.decimal,
             "thousands": marks.thousands,
             "missing": list(guess.missing) or None,
-            "sensor": None if guess.sensor is None or self.from_key else path[guess.sensor],
-            "sensor_from_key": self.from_key or None,
+            "sensor": None if guess.sensor is None else path.get(guess.sensor, "key"),
             "tag": None if guess.tag is None else path[guess.tag],
             "mode": None if guess.mode is None else path[guess.mode],
+            "partial": "hold_last" if self.partial else None,
+            "step_s": self.step_s,
+            "quality": None if self.quality is None else dict(self.quality),
         }
 
     def suggested(self, **knobs: object) -> Suggestion:
@@ -96,8 +121,9 @@ class Feed:
         guess = self.guess
         streams = self.n_sensors * (guess.n_modes or 1)
         n = self.n_records if self.n_records // streams >= _ENOUGH else _LIVE * streams
-        own = {"flags": guess.flags, "n_modes": guess.n_modes}
-        return suggest(n, self.n_sensors, guess.channels, **own, **knobs)  # type: ignore[arg-type]
+        flags = self.settings()["flags"] or ()
+        own = {"flags": flags, "n_modes": guess.n_modes}
+        return suggest(n, self.n_sensors, tuple(self.channels), **own, **knobs)  # type: ignore[arg-type]
 
 
 def open_feed(
@@ -129,75 +155,448 @@ def open_feed(
     {'channels': ['flow'], 'time': 'ts', 'time_unit': 's', 'numbers': 'text', 'sensor': 'pump.id'}
     """
     asked = asked or Asked()
-    rows, read, broken = [], [], 0
-    for record in records:
-        try:
-            tree = json.loads(record.value or b"")
-        except (ValueError, RecursionError):
-            tree = None
-        if isinstance(tree, dict):
-            rows.append(dict(flat(tree)))
-            read.append(record)
-        else:
-            broken += 1
+    trees, read, broken, empty = _parsed(records)
+    if not trees:
+        raise ConfigError(_no_json(records))
+    shape = find_shape(trees)
+    # Of each reading its fields by path, and the record it is of.
+    pairs = zip(read, shape.readings, strict=True)
+    held = [(r, tree) for r, found in pairs for tree in found if isinstance(tree, dict)]
+    read, rows = [r for r, _ in held], [dict(flat(tree)) for _, tree in held]
     if not rows:
-        raise ConfigError(
-            f"none of {len(records)} records is a JSON object: init knows tables and JSON; for "
-            "Avro and Protobuf begin with examples/avro.toml."
-        )
-    short = _short(list(dict.fromkeys(path for row in rows for path in row)))
+        raise ConfigError(_no_json(records))
+    beside = _keys_of(read)
+    paths = list(dict.fromkeys(path for row in rows for path in row))
+    short = _short(paths)
     names = {path: name for name, path in short.items()}
-    header, cells = list(short), [[_text(row.get(path)) for path in names] for row in rows]
-    keys = [None if r.key is None else r.key.decode("utf-8", "replace") for r in read]
-    key = next(name for name in (_KEY, "record key", "the record's key") if name not in short)
-    if None not in keys:
-        header.append(key)
-        cells = [[*row, str(found)] for row, found in zip(cells, keys, strict=True)]
+    columns = {name: [row.get(path) for row in rows] for name, path in short.items()} | beside
+    roles = _Roles(columns, asked, names)
+    cells = {name: [_text(value) for value in roles.columns[name]] for name in roles.columns}
     marks = _marks(rows, asked)
-    single = ("sensor", "label", "tag", "mode")
-    known = {part: _named(getattr(asked, part), names, key) for part in single}
     guess = guess_table(
-        header,
-        cells,
-        **known,  # type: ignore[arg-type]
-        time=[str(_named(time, names, key)) for time in asked.time],
-        channels=[str(_named(channel, names, key)) for channel in asked.channels],
-        flags=None if asked.flags is None else [str(_named(f, names, key)) for f in asked.flags],
+        list(cells),
+        list(zip(*cells.values(), strict=True)),
+        time=roles.times,
+        sensor=roles.sensor,
+        tag=roles.tag,
+        label=_named(asked.label, names),
+        mode=_named(asked.mode, names),
+        channels=[str(_named(channel, names)) for channel in asked.channels],
+        flags=None if asked.flags is None else [str(_named(f, names)) for f in asked.flags],
         time_format=asked.time_format,
         marks=marks,
         missing=asked.missing,
     )
-    from_key = guess.sensor == key
-    of_sensor = [0] * len(rows) if guess.sensor is None else _column(header, cells, guess.sensor)
-    channels = [short[name] for name in guess.channels]
-    texts = any(isinstance(row.get(path), str) for row in rows for path in channels)
+    guess = roles.completed(guess)
+    if guess.tag is not None:  # what other tags hold says nothing of these
+        guess = replace(guess, missing=())
+    of_sensor = [0] * len(rows) if guess.sensor is None else columns[guess.sensor]
     places: dict[object, set[int]] = {}
-    for sensor, record in zip(of_sensor, read, strict=True):
+    for sensor, record in zip(map(str, of_sensor), read, strict=True):
         places.setdefault(sensor, set()).add(record.position.partition)
+    channels, joined = _named_channels(guess, columns, short)
     feed = Feed(
         guess=guess,
-        fields=short,
-        from_key=from_key,
-        texts=texts,
+        fields={str(name): str(short.get(name, name)) for name in columns},
+        channels=channels,
+        select=shape.program,
+        before=trees[0] if shape.program else None,
+        after=shape.readings[0] if shape.program else (),
+        quality=_quality_of(channels, rows),
+        partial=_is_partial(rows, channels) and joined is None,
+        step_s=joined,
+        from_key=guess.sensor in beside and guess.sensor == _KEY,
+        texts=joined is None and _has_texts(rows, channels, roles.flags, short),
         n_records=len(records) if total is None else total,
         n_sensors=max(1, len(places)),
-        keyless=None in keys,
+        keyless=any(record.key is None for record in read),
         parted=any(len(found) > 1 for found in places.values()),
         time_zone=asked.time_zone,
         said=(),
     )
-    said = tuple(_said(feed, asked, rows, broken))
-    return Feed(**{name: getattr(feed, name) for name in Feed.__slots__} | {"said": said})
+    said = [*shape.said, *_said(feed, asked, rows, broken, empty), *roles.said]
+    return replace(feed, said=tuple(dict.fromkeys(said)))
 
 
-def _said(feed: Feed, asked: Asked, rows: Sequence[Mapping[str, object]], broken: int) -> list[str]:
+def _has_texts(
+    rows: Sequence[Mapping[str, object]],
+    channels: Mapping[str, str],
+    flags: Sequence[str],
+    short: Mapping[str, str],
+) -> bool:
+    """Whether numbers are written as texts; a switch may be a word."""
+    measured = set(channels.values()) - {short[name] for name in flags}
+    return any(isinstance(row.get(path), str) for row in rows for path in measured)
+
+
+def _parsed(records: Sequence[Record]) -> tuple[list[Any], list[Record], int, int]:
+    """Return the trees of those that are JSON, whose they are, and how many are none or nothing."""
+    trees, read, broken, empty = [], [], 0, 0
+    for record in records:
+        if record.value is None:
+            empty += 1
+            continue
+        try:
+            tree = json.loads(record.value)
+        except (ValueError, RecursionError):
+            broken += 1
+            continue
+        trees.append(tree)
+        read.append(record)
+    return trees, read, broken, empty
+
+
+_LINE_PROTOCOL = re.compile(rb"[\w.-]+(,[\w.-]+=[^,\s]+)* [\w.-]+=\S+( \d+)?\s*")
+
+
+def _no_json(records: Sequence[Record]) -> str:
+    """Say what records are that are no objects of JSON, and what to do."""
+    first = next((record.value for record in records if record.value), b"")
+    seen = f"none of {len(records)} records is a JSON object"
+    if first[:1] == b"\0":
+        return (
+            f"{seen}: they begin with a zero byte, as Avro and Protobuf of a schema registry do; "
+            "begin with examples/avro.toml."
+        )
+    if _LINE_PROTOCOL.fullmatch(first):
+        return (
+            f"{seen}: they are InfluxDB line protocol; have Telegraf write JSON (data_format = "
+            '"json"), then look again.'
+        )
+    if first[:1] == b"<":
+        return f"{seen}: they are XML; have their producer write JSON, then look again."
+    if b"," in first or b";" in first:
+        return (
+            f"{seen}: {printable(first, 60)} looks like CSV; have the producer write JSON, or read "
+            "a file of it: rejex-stream init FILE."
+        )
+    return (
+        f"{seen}, such as {printable(first, 60)}: init knows tables and JSON; for Avro and "
+        "Protobuf begin with examples/avro.toml."
+    )
+
+
+def _keys_of(read: Sequence[Record]) -> dict[str, list[Any]]:
+    """Return the records' keys as columns: a key of JSON by its fields."""
+    keys = [record.key for record in read]
+    if any(key is None for key in keys):
+        return {}
+    texts = [str(key.decode("utf-8", "replace")) for key in keys if key is not None]
+    if any("\x00" in text for text in texts[:20]):
+        return {}  # bytes of Avro, say: no name
+    trees = []
+    for text in texts:
+        try:
+            tree = json.loads(text)
+        except (ValueError, RecursionError):
+            return {_KEY: texts}
+        if not isinstance(tree, dict):
+            return {_KEY: texts}
+        trees.append(dict(flat(tree)))
+    fields = dict.fromkeys(path for tree in trees for path in tree if not path.startswith("schema"))
+    return {f"{_KEY}.{path}": [tree.get(path) for tree in trees] for path in fields}
+
+
+class _Roles:
+    """Which columns are no measurements: times, names, tags, counts, flags; said where left out."""
+
+    def __init__(
+        self, columns: Mapping[str, list[Any]], asked: Asked, names: Mapping[str, str]
+    ) -> None:
+        self.said: list[str] = []
+        self.flags: list[str] = []
+        self.columns = dict(columns)
+        wanted = {_named(name, names) for name in (*asked.channels, *(asked.flags or ()))}
+        self.times = [str(_named(time, names)) for time in asked.time] or self._time()
+        self.sensor = _named(asked.sensor, names)
+        self.tag = _named(asked.tag, names)
+        if self.sensor is None:
+            self.sensor = self._sensor()
+        if self.tag is None:
+            self.tag = self._tag()
+        kept = {*self.times, self.sensor, self.tag, _named(asked.label, names), *wanted}
+        kept |= {_named(asked.mode, names)}
+        for name, values in columns.items():
+            given = [value for value in values if value is not None]
+            if name in kept:
+                continue
+            if given and is_moment(given):
+                self._leave(name, "a clock")
+            elif name.startswith(_KEY):
+                del self.columns[name]
+            elif given and all(isinstance(value, list) for value in given):
+                self._leave(name, "an array")
+            elif _COUNTS.search(name) and all(_is_whole(value) for value in given):
+                self._leave(name, "a number that counts or names, by its own name")
+        for name, values in self.columns.items():
+            given = [value for value in values if value is not None]
+            if given and name not in kept - wanted and _is_switch(given):
+                self.flags.append(name)
+                self.columns[name] = [_as_switch(value) for value in values]
+
+    def completed(self, guess: TableGuess) -> TableGuess:
+        """Return a guess with what is known here."""
+        flags = [name for name in self.flags if name in guess.channels and name not in guess.flags]
+        if len(guess.flags) + len(flags) >= len(guess.channels):
+            flags = []
+        return replace(guess, flags=(*guess.flags, *flags))
+
+    def _leave(self, name: str, why: str) -> None:
+        self.said.append(f"left out: {name}: {why}")
+        del self.columns[name]
+
+    def _time(self) -> list[str]:
+        """Choose among several clocks: the one of the measurement, not of a record's way."""
+        found = []
+        for name, values in self.columns.items():
+            given = [value for value in values if value is not None]
+            if name.startswith(_KEY) or len(given) < 0.95 * len(values) or not is_moment(given):
+                continue
+            last = name.rsplit(".", 1)[-1].lower()
+            penalty = 2 * bool(_ON_ITS_WAY.search(name.lower())) - bool(_MEASURED_AT.search(last))
+            found.append((penalty, name.count("."), -len(set(map(str, given))), name))
+        return [min(found)[-1]] if found else []
+
+    def _sensor(self) -> str | None:
+        """Choose the column that says whose a reading is: it varies, and no time comes twice."""
+        times = self.columns[self.times[0]] if self.times else None
+        found: list[tuple[float, float, int, int, str]] = []
+        constant: list[tuple[int, str]] = []
+        for place, (name, values) in enumerate(self.columns.items()):
+            given = [value for value in values if value is not None]
+            if len(given) < 0.95 * len(values) or name in self.times or is_moment(given):
+                continue
+            strength = _strength(name)
+            if not all(isinstance(v, str) or (strength > 1 and _is_whole(v)) for v in given):
+                continue
+            distinct = set(map(str, given))
+            if _is_switch(given) or all(isinstance(v, str) and _is_numeric(v) for v in distinct):
+                continue
+            if len(distinct) == 1:
+                constant.append((-strength, name))
+                continue
+            of_key = name.startswith(_KEY)
+            if len(distinct) > len(given) / 3:
+                continue
+            if _TAGS.search(name) and strength < 2 and not of_key and self._has_others(name):
+                continue
+            twice = 0.0
+            if times is not None:
+                twice = 1 - len(set(zip(times, values, strict=True))) / len(values)
+            if strength or of_key:
+                found.append((round(twice, 1), -strength, int(name == _KEY), place, name))
+        if found:
+            return min(found)[-1]
+        if constant and min(constant)[0] <= -2:
+            return min(constant)[1]
+        return None
+
+    def _has_others(self, name: str) -> bool:
+        """Whether another column may be the sensor: then one that may be a tag is that."""
+        return any(
+            other != name and (_strength(other) > 1 or other.startswith(_KEY))
+            for other, values in self.columns.items()
+            if len({str(value) for value in values}) > 1
+        )
+
+    def _tag(self) -> str | None:
+        """Find the column that names the quantity, where a reading has one value."""
+        numbers = [
+            name
+            for name, values in self.columns.items()
+            if name not in (*self.times, self.sensor)
+            and any(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+            and not is_moment([v for v in values if v is not None])
+            and not _COUNTS.search(name)
+        ]
+        if len(numbers) != 1 or not numbers:
+            return None
+        for name, values in self.columns.items():
+            if name == self.sensor or not all(isinstance(value, str) for value in values):
+                continue
+            if 2 <= len(set(values)) <= 200 and _TAGS.search(name) and not is_moment(values):
+                return name
+        return None
+
+
+_COUNTS = re.compile(
+    r"(^|[_.])(seq|seq_?(no|nr|num|number)|sequence(_?number)?|f_?cnt|version|qos|offset|lsn|tx_?id"
+    r"|xid|msg_?id|message_?id|id|retain|partition|row_?id|\w+writer_?id|uptime\w*)$", re.I,
+)  # fmt: skip
+_ON_ITS_WAY = re.compile(
+    r"receiv|ingest|server|publish|creat|metadata|meta\.|enqueue|process|sent|kafka|source\.ts|update"
+)
+_MEASURED_AT = re.compile(r"measur|observ|sampl|^(t|ts|time|timestamp|time_?stamp|datetime)$")
+_STRONG = re.compile(
+    r"^(sensor|device|machine|asset|thing|unit|equipment|station|pump|motor|turbine|engine|meter"
+    r"|well|robot|line|cell|plant|node|client|end_?device|data_?set_?writer|writer|connection_?device"
+    r"|maschine|anlage|gerät|geraet|pumpe|zähler|equipo|capteur)s?_?(id|name|no|nr|code|key|tag)?$",
+    re.I,
+)  # fmt: skip
+_WEAK = re.compile(
+    r"(id|name|key|source|subject|host|topic|location|site|area|group|entity|urn|label|serial"
+    r"|address|mac|eui|imei|payload)$", re.I,
+)  # fmt: skip
+_TAGS = re.compile(
+    r"(^|[._])(tag|tag_?(id|name)|parameter|variable|metric|signal|quantity|channel|kanal|measurement"
+    r"|property(_?id|_?name)?|field|item|data_?point|point|attribute|alias|n|name|key)$", re.I,
+)  # fmt: skip
+
+
+def _strength(name: str) -> int:
+    last = name.rsplit(".", 1)[-1]
+    return 2 if _STRONG.match(last) else int(bool(_WEAK.search(last)))
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_numeric(text: str) -> bool:
+    return bool(re.fullmatch(r"\s*[+-]?\d+([.,]\d+)?([eE][+-]?\d+)?\s*\D{0,4}", text))
+
+
+def _is_switch(values: Sequence[object]) -> bool:
+    """Whether values are booleans, or words for them, of which numbers 0 and 1 are none."""
+    return all(
+        isinstance(v, bool) or (isinstance(v, str) and v.strip().lower() in SWITCHES)
+        for v in values
+    )
+
+
+def _as_switch(value: object) -> object:
+    if value is None:
+        return None
+    return int(value if isinstance(value, bool) else SWITCHES[str(value).strip().lower()])
+
+
+_VALUES = re.compile(r"^(v|val|value)$", re.I)
+
+
+def _named_channels(
+    guess: TableGuess, columns: Mapping[str, list[Any]], short: Mapping[str, str]
+) -> tuple[dict[str, str], float | None]:
+    """Return the channels by name with their fields, and the step of joined ones in seconds.
+
+    Where each channel's value stands in an object of its own, that has the name. Where records of
+    one value have a tag, the tags are the channels.
+    """
+    if guess.tag is not None and guess.sensor is not None and len(guess.channels) == 1:
+        tags = columns[guess.tag]
+        value = columns[guess.channels[0]]
+        numeric: dict[str, list[bool]] = {}
+        for tag, one in zip(map(str, tags), value, strict=True):
+            good = isinstance(one, int | float) and not isinstance(one, bool)
+            numeric.setdefault(tag, []).append(good or (isinstance(one, str) and _is_numeric(one)))
+        kept = [tag for tag, found in numeric.items() if sum(found) > 0.5 * len(found)]
+        per_sensor: dict[str, set[str]] = {}
+        for sensor, tag in zip(map(str, columns[guess.sensor]), map(str, tags), strict=True):
+            per_sensor.setdefault(sensor, set()).add(tag)
+        if 2 <= len(kept) <= 64 and max(map(len, per_sensor.values())) > 1:
+            field = short[guess.channels[0]]
+            return dict.fromkeys(kept, field), _cycle_s(guess, columns)
+    paths = {name: short[name] for name in guess.channels}
+    parted = {name: path.rpartition(".") for name, path in paths.items()}
+    if all(_VALUES.match(last) and above for above, _, last in parted.values()):
+        named = {above.rpartition(".")[2]: paths[name] for name, (above, _, _) in parted.items()}
+        if len(named) == len(paths):
+            return named, None
+    return paths, None
+
+
+def _cycle_s(guess: TableGuess, columns: Mapping[str, list[Any]]) -> float:
+    """Return how far apart values of one tag usually are, in seconds; 1 where nobody knows."""
+    if not guess.times:
+        return 1.0
+    last: dict[tuple[str, str], float] = {}
+    steps = []
+    tags, sensors = columns[str(guess.tag)], columns[str(guess.sensor)]
+    for time, sensor, tag in zip(columns[guess.times[0]], sensors, tags, strict=True):
+        try:
+            moment = to_epoch_ms(time, guess.time_unit, format=guess.time_format)
+        except Unreadable:
+            continue
+        if (sensor, tag) in last and moment > last[sensor, tag]:
+            steps.append(moment - last[sensor, tag])
+        last[sensor, tag] = moment
+    return max(0.001, median(steps) / 1000) if steps else 1.0
+
+
+def _quality_of(
+    channels: Mapping[str, str], rows: Sequence[Mapping[str, object]]
+) -> dict[str, object] | None:
+    """Return the setting that says which values are good, where a field beside each does."""
+    every = dict.fromkeys(path for row in rows for path in row)
+    for name, path in channels.items():
+        above = path.rpartition(".")[0]
+        beside = [
+            other
+            for other in every
+            if other not in channels.values()
+            and (name in other or (above and other.startswith(f"{above}.")))
+            and is_quality(other.removeprefix(f"{above}."), [row.get(other) for row in rows])
+        ]
+        # A text says more than a code.
+        beside.sort(key=lambda one: not any(isinstance(row.get(one), str) for row in rows))
+        for other in beside:
+            pattern = other.replace(name, "{channel}")
+            fields = [pattern.replace("{channel}", one) for one in channels]
+            if "{channel}" not in pattern or not any(f in every for f in fields):
+                continue
+            values = [row[f] for row in rows for f in fields if row.get(f) is not None]
+            good = good_among(values)
+            sure = any(value is True or value == 192 or isinstance(value, str) for value in good)
+            bad_only = all(re.match("bad|uncertain", str(value), re.I) for value in values)
+            if bad_only:
+                good = ["Good"]
+            return {"field": pattern, "good": good} if sure or bad_only else None
+    return None
+
+
+def _is_partial(rows: Sequence[Mapping[str, object]], channels: Mapping[str, str]) -> bool:
+    """Whether channels do not come where they have not changed: absent, and not null."""
+    n = len(rows)
+    absent = [sum(path not in row for row in rows) for path in channels.values()]
+    return len(channels) > 1 and max(absent) > 0.05 * n
+
+
+def _said(
+    feed: Feed,
+    asked: Asked,
+    rows: Sequence[Mapping[str, object]],
+    broken: int,
+    empty: int,
+) -> list[str]:
     guess, said = feed.guess, []
+    if feed.select is not None:
+        said.append(f"select: {feed.select}")
+        said.append(f"before: {_brief(feed.before)}")
+        said.append(f"after: {_brief(feed.after[0] if feed.after else None)}")
     if broken:
-        said.append(f"unreadable: {broken} of {broken + len(rows)} records are no JSON objects")
+        said.append(f"unreadable: {broken} records are no JSON")
+    if empty:
+        said.append(f"tombstones: {empty} records have no value and are ignored")
     if guess.time is None:
         said.append("time: no field found, the record's own is taken; --time names one")
     if guess.sensor is None:
         said.append("sensor: none found, all records are taken as of one; --sensor names its field")
+    if feed.step_s is not None:
+        said.append(
+            f"joined: records of one value each, named by {guess.tag}, become rows with "
+            f"{', '.join(feed.channels)}, one each {feed.step_s:g} s at most; other tags are "
+            "ignored"
+        )
+    if feed.partial:
+        said.append(
+            "unchanged: fields are absent in many records and count as unchanged, partial = "
+            '"hold_last"; null is missing'
+        )
+    if feed.quality is not None:
+        good = ", ".join(map(json.dumps, feed.quality["good"]))  # type: ignore[call-overload]
+        said.append(
+            f"quality: {feed.quality['field']} says whether a value is good ({good}); what is not "
+            "is missing"
+        )
     if feed.texts:
         said.append('numbers: some are written as texts, and are read by numbers = "text"')
     if guess.time is not None and guess.time_unit == "iso8601" and asked.time_zone is None:
@@ -216,6 +615,11 @@ def _said(feed: Feed, asked: Asked, rows: Sequence[Mapping[str, object]], broken
     return [*said, *guess.flags_said, *guess.doubts]
 
 
+def _brief(tree: object) -> str:
+    text = json.dumps(tree, ensure_ascii=False)
+    return text if len(text) <= 300 else f"{text[:299]}…"
+
+
 def _short(paths: Sequence[str]) -> dict[str, str]:
     """Name fields by the shortest ends of their paths that tell them apart."""
     parts = {path: re.split(r"(?<!\\)\.", path) for path in paths}
@@ -232,9 +636,9 @@ def _short(paths: Sequence[str]) -> dict[str, str]:
             ends[path] += 1
 
 
-def _named(path: str | None, names: Mapping[str, str], key: str) -> str | None:
+def _named(path: str | None, names: Mapping[str, str]) -> str | None:
     """Return the short name of a field that somebody gave by its path."""
-    return path if path is None or path == key else names.get(path, path)
+    return path if path is None else names.get(path, path)
 
 
 def _one_or_all(names: list[str]) -> str | list[str] | None:
@@ -245,11 +649,6 @@ def _text(value: object) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _column(header: Sequence[str], cells: Sequence[Sequence[str]], name: str) -> list[str]:
-    at = header.index(name)
-    return [row[at] for row in cells]
 
 
 def _marks(rows: Sequence[Mapping[str, object]], asked: Asked) -> Marks:

@@ -236,7 +236,7 @@ def test_rekey_loses_nothing_that_cannot_be_read_and_fills_no_foreign_topic(
     status, _, err = run(capsys, "topics", "rekey", other, "--from", topic)
     assert status == 2
     assert "nobody knows how many of them were copied" in err
-    by_key = config(place, bootstrap, f"{topic}.k2", input={"sensor_from_key": True})
+    by_key = config(place, bootstrap, f"{topic}.k2", input={"sensor": "key"})
     by_key.write_text(by_key.read_text().replace('sensor = "meta.pump"\n', ""))
     assert "give input.sensor" in run(capsys, "topics", "rekey", by_key, "--from", topic)[2]
     assert "does not exist" in run(capsys, "topics", "rekey", path, "--from", "nowhere")[2]

@@ -14,6 +14,7 @@ from rejex_connectors.kafka import KafkaSettings, connect
 from rejex_connectors.kafka.refusals import SeatTakenError
 from rejex_connectors.kafka.source import KafkaSource
 from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots
+from rejex_connectors.kafka.topics import create_topics, plan_topics
 
 from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError
 from rejex_stream.protocols import Assigned, SnapshotPiece
@@ -186,6 +187,50 @@ def test_offsets_that_expired_are_gone_on_from_at_the_snapshot(
     kafka.admin.delete_groups([settings.group])
     run_here(settings, next_offsets(records), lost_state="restart")
     assert_exactly(kafka, settings, records)
+
+
+def make_anew(kafka: Kafka, settings: KafkaSettings, count: int) -> list[Record]:
+    """Delete the input and make it anew, with so many records that nobody has seen."""
+    (topic,) = settings.topics.input
+    kafka.admin.delete_topics([topic])
+    until(lambda: topic not in kafka.admin.list_topics(), "it is gone")
+    create_topics(settings, [p for p in plan_topics(settings, partitions=1) if p.role == "input"])
+    kafka.partitions(topic)
+    records = feed(settings, count, sensors=3, partitions=1)
+    kafka.fill(settings, records)
+    return records
+
+
+@pytest.mark.parametrize("commits", [False, True])
+def test_a_topic_that_was_made_anew_is_begun_at_its_first_record(
+    kafka: Kafka, settings: KafkaSettings, commits: bool
+) -> None:
+    """400 of its 700 records were passed over: an offset was taken for the identity of a log."""
+    (topic,) = settings.topics.input
+    old = feed(settings, 400, sensors=3, partitions=1)
+    kafka.fill(settings, old)
+    run_here(settings, next_offsets(old))
+    topics = settings.topics
+
+    def judged() -> int:
+        return kafka.count(settings, topics.verdicts) + kafka.count(settings, topics.deadletter)
+
+    assert judged() == 400
+    records = make_anew(kafka, settings, 700)
+    if commits:  # as the refusal of earlier versions advised
+        kafka.set_back(settings, Partition(topic, 0), 400)
+    with pytest.raises(CheckpointError, match=r"deleted and made anew.*state drop"):
+        run_here(settings, next_offsets(records))
+    watch = run_here(settings, next_offsets(records), lost_state="restart")
+    (opened,) = [event for event in watch.events if isinstance(event, PartitionOpened)]
+    assert (opened.snapshot_offset, opened.next_offset, opened.live_from) == (None, 0, 0)
+    assert judged() == 400 + 700
+    more = feed(settings, 900, sensors=3, partitions=1)[700:]
+    kafka.fill(settings, more)
+    watch = run_here(settings, next_offsets(more))  # which is not lost any more
+    (opened,) = [event for event in watch.events if isinstance(event, PartitionOpened)]
+    assert opened.live_from == 700
+    assert judged() == 400 + 900
 
 
 def test_a_large_snapshot_goes_in_pieces_and_comes_back_whole(kafka: Kafka) -> None:

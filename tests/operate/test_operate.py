@@ -25,7 +25,7 @@ from rejex_stream.features import FeatureSpec
 from rejex_stream.monitor import Alarm, MonitorBank, MonitorConfig
 from rejex_stream.monitor.alarm import AlarmKind, Alternative
 from rejex_stream.operate.alert_channels import Alertmanager, Webhook, sign
-from rejex_stream.operate.alert_messages import alert_of, event_of
+from rejex_stream.operate.alert_messages import Wording, alert_of, event_of
 from rejex_stream.operate.dashboard import PANELS, dashboard, dashboard_json
 from rejex_stream.operate.health import Health, HealthServer
 from rejex_stream.operate.metrics import RunMetrics
@@ -405,8 +405,8 @@ def test_that_nothing_can_be_scored_is_an_active_alarm_until_it_is_over():
 def test_a_webhook_is_signed_retried_and_says_the_same_twice(tmp_path):
     receiver = Receiver([503, 500])
     hook = Webhook(receiver.url, secret=b"key", wait=lambda s: None)
-    hook.tell(event_of(alarm(), "turbine"))
-    hook.tell(event_of(alarm(), "turbine"))  # raised again, say by a recovery
+    hook.tell(event_of(alarm(), Wording("turbine")))
+    hook.tell(event_of(alarm(), Wording("turbine")))  # raised again, say by a recovery
     hook.close()
     receiver.close()
     assert hook.delivered == 2
@@ -422,12 +422,12 @@ def test_a_webhook_is_signed_retried_and_says_the_same_twice(tmp_path):
 def test_an_alarm_that_nobody_takes_is_said_in_the_log_and_the_address_is_not(caplog):
     receiver = Receiver([410])
     hook = Webhook(receiver.url + "/T0/hunter2", wait=lambda s: None)
-    hook.tell(event_of(alarm(), "turbine"))
+    hook.tell(event_of(alarm(), Wording("turbine")))
     hook.close()
     receiver.close()
     assert len(receiver.got) == 1  # 410 Gone: the same request will be refused again
     nobody = Webhook("http://127.0.0.1:1/hunter2", attempts=2, wait=lambda s: None)
-    nobody.tell(event_of(alarm(), "turbine"))
+    nobody.tell(event_of(alarm(), Wording("turbine")))
     nobody.close()
     assert nobody.given_up == 1
     assert "HTTP 410" in caplog.text
@@ -441,7 +441,7 @@ def test_a_real_alertmanager_groups_keeps_and_resolves(tmp_path):
     with alertmanager(tmp_path, receiver.url) as url:
         manager = Alertmanager(url, repeat_s=0.5)
         manager.update(
-            alert_of(one, "turbine")
+            alert_of(one, Wording("turbine"))
             for one in (alarm(), alarm("pump-8"), alarm(None, AlarmKind.DRIFT))
         )
         until(lambda: len(receiver.got) >= 1)
@@ -450,7 +450,7 @@ def test_a_real_alertmanager_groups_keeps_and_resolves(tmp_path):
             alerts = json.load(answer)
         assert {a["labels"]["alertname"] for a in alerts} == {"RejexHealth", "RejexDrift"}
         assert all(a["annotations"]["guarantee"] for a in alerts)
-        manager.update([alert_of(alarm(), "turbine")])
+        manager.update([alert_of(alarm(), Wording("turbine"))])
         until(
             lambda: any(
                 a["status"] == "resolved" and a["labels"].get("stream") == "pump-8"
@@ -468,7 +468,7 @@ def test_an_alertmanager_that_is_away_costs_the_run_nothing():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         manager = Alertmanager(f"http://127.0.0.1:{silent.getsockname()[1]}", repeat_s=0.05)
         for _ in range(3):
-            manager.update([alert_of(alarm(), "turbine")])
+            manager.update([alert_of(alarm(), Wording("turbine"))])
         assert manager.failures == 0, "still waiting, in the background"
     until(lambda: manager.failures > 0)
     manager.close()
@@ -477,12 +477,12 @@ def test_an_alertmanager_that_is_away_costs_the_run_nothing():
 def test_an_answer_that_is_not_http_ends_neither_alertmanagers_thread_nor_the_webhooks(caplog):
     with stranger() as url:
         manager = Alertmanager(url, repeat_s=0.05)
-        manager.update([alert_of(alarm(), "turbine")])
+        manager.update([alert_of(alarm(), Wording("turbine"))])
         until(lambda: manager.failures > 1)
         manager.close()
         hook = Webhook(url, attempts=2, wait=lambda s: None)
-        hook.tell(event_of(alarm(), "turbine"))
-        hook.tell(event_of(alarm("pump-8"), "turbine"))
+        hook.tell(event_of(alarm(), Wording("turbine")))
+        hook.tell(event_of(alarm("pump-8"), Wording("turbine")))
         until(lambda: hook.given_up == 2)
         hook.close()
     refused = [line for line in caplog.messages if "did not take event" in line]

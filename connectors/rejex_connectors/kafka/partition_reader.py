@@ -10,7 +10,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -55,6 +55,7 @@ __all__ = [
     "read_partition",
     "records_of",
     "root_cause",
+    "topic_ids",
     "unreachable",
 ]
 
@@ -131,6 +132,25 @@ def partitions_of(settings: KafkaSettings, topic: str) -> list[Partition]:
             return []
         count = len(client.describe_topics([topic])[0]["partitions"])
     return [Partition(topic, number) for number in range(count)]
+
+
+def topic_ids(settings: KafkaSettings) -> Callable[[Partition], bytes]:
+    """Return what tells a partition's topic from one of the same name: its id (KIP-516).
+
+    Asked once a topic; empty where the broker has none (before Kafka 2.8), or no such topic.
+    """
+    known: dict[str, bytes] = {}
+
+    def of(partition: Partition) -> bytes:
+        topic = partition.topic
+        if topic not in known:
+            with asking(settings, f"looking at {topic}") as client:
+                (found,) = client.describe_topics([topic])
+            id_ = str(found.get("topic_id") or "")
+            known[topic] = id_.encode() if id_.strip("0-") else b""
+        return known[topic]
+
+    return of
 
 
 def bounds_of(

@@ -23,6 +23,7 @@ from rejex_connectors.kafka.partition_reader import (
     client_options,
     explain,
     partitions_of,
+    topic_ids,
 )
 from rejex_connectors.kafka.refusals import missing_topic, undecided
 from rejex_connectors.snapshot_parts import PartSets
@@ -78,6 +79,7 @@ class KafkaSnapshots:
         self._sink = sink
         self._reader = PartitionReader(settings)  # a takeover reads one partition after another
         self._partitions = sink.partitions(self._topic)
+        self._log_of = topic_ids(settings)
         self._known: dict[Partition, PartSets] = {}
         self._just_read: tuple[Partition, _Pieces | None] | None = None
         self._size = settings.max_message_bytes - _OVERHEAD
@@ -212,7 +214,7 @@ class KafkaSnapshots:
     def _read(self, partition: Partition) -> tuple[PartSets, _Pieces | None]:
         prefix = self._prefix(partition)
         decided = f"{_DECISIONS}|".encode()
-        sets, decisions = PartSets(self._size - len(prefix)), None
+        sets, decisions = PartSets(self._size - len(prefix), self._log_of(partition)), None
         for record in self._records(partition):
             if record.key is None or not record.key.startswith(prefix):
                 continue

@@ -171,7 +171,7 @@ def _say(
     notes: Sequence[str],
     rekey_from: str,
 ) -> None:
-    who = source.get("sensor") or ("the record's key" if source.get("sensor_from_key") else "one")
+    who = source.get("sensor") or "one"
     channels = source["channels"]
     names = channels.values() if isinstance(channels, Mapping) else channels
     timed = source.get("time") or (

@@ -143,7 +143,7 @@ def rekey(
     """
     found, settings = kafka_config(config)
     mapping = found.input.mapping()
-    if mapping.sensor_from_key:
+    if mapping.sensor_from == "key":
         raise ConfigError(
             f"{config} takes the sensor's name from the key, and there is none in {source}: give "
             "input.sensor, the field that says who measured, or input.fixed_sensor."

@@ -450,7 +450,7 @@ def _kafka_edges(config: Config, *, dry_run: bool) -> Edges:
     from rejex_connectors.kafka import KafkaSource, connect
     from rejex_connectors.kafka.guards.key_check import KeyWatch
     from rejex_connectors.kafka.opening import open_clients
-    from rejex_connectors.kafka.partition_reader import KafkaControl
+    from rejex_connectors.kafka.partition_reader import KafkaControl, topic_ids
     from rejex_connectors.kafka.topics import look_at_inputs
 
     settings = kafka_settings(config)
@@ -460,7 +460,7 @@ def _kafka_edges(config: Config, *, dry_run: bool) -> Edges:
         told = "; ".join(f"topic {name!r} {said}" for name, said in inputs.missing.items())
         raise MissingTopicError(f"Kafka at {settings.bootstrap_servers}: {told}")
     # A sensor that comes from the key has none where there is no key: those are dead letters.
-    by_key = config.input.order == "by_key" and not config.input.mapping().sensor_from_key
+    by_key = config.input.order == "by_key" and not config.input.mapping().sensor_from
     inspect = KeyWatch(inputs.partitions).see if by_key else None
     if dry_run:
         name = f"dry-run-{uuid.uuid4().hex[:8]}"
@@ -477,7 +477,7 @@ def _kafka_edges(config: Config, *, dry_run: bool) -> Edges:
     if config.state.folder is not None:
         from rejex_connectors.folder_snapshots import FolderSnapshotStore
 
-        store = FolderSnapshotStore(config.state.folder)
+        store = FolderSnapshotStore(config.state.folder, topic_ids(settings))
     else:
         from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots
 

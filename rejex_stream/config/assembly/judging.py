@@ -75,6 +75,7 @@ class Judging:
             accept_environment=settings.environment == "accept",
             inputs=inputs,
             limits=settings.limits,
+            intake=settings.intake,
         )
 
 

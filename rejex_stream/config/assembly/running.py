@@ -74,6 +74,7 @@ def engine_spec(config: Config) -> EngineSpec:
         modes=config.input.mode is not None,
         learning=config.learning.spec(rejection.costs, rejection.contamination, coin),
         coin=coin,
+        alarms=config.incidents,
     )
 
 
@@ -101,6 +102,7 @@ def run_settings(config: Config) -> RunSettings:
         review_context_events=output.context_events,
         review_reasons=output.review_reasons,
         audit=audit_draw(config),
+        intake=config.input.intake(),
         progress_interval_s=0.5,
     )
 

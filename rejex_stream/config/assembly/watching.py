@@ -9,13 +9,14 @@ from contextlib import ExitStack, contextmanager
 
 from rejex_stream.config.model import Config
 from rejex_stream.config.operating import Alerts
+from rejex_stream.config.reviewing import Shown
 from rejex_stream.engine import EngineSpec
 from rejex_stream.errors import ConnectorError
 from rejex_stream.monitor import Alarm, MonitorConfig
 from rejex_stream.operate.alert_channels import Alertmanager, Webhook, WebhookOutbox
-from rejex_stream.operate.alert_messages import Told, alert_of, event_of
+from rejex_stream.operate.alert_messages import Alert, Told, Wording, alert_of, event_of
 from rejex_stream.operate.health import Health, HealthServer
-from rejex_stream.operate.incidents import OpenIncidents
+from rejex_stream.operate.incidents import OpenIncidents, UsualValues, Value
 from rejex_stream.operate.metrics import RunMetrics
 from rejex_stream.run.incremental_snapshot import PartitionEngine
 from rejex_stream.run.partition_monitor import PartitionMonitor
@@ -28,12 +29,14 @@ from rejex_stream.run.progress import (
     Progress,
     RunEvent,
     RunObserver,
+    SensorsForgotten,
 )
-from rejex_stream.types import Incident, Outcome, Partition
+from rejex_stream.types import Incident, IncidentState, Outcome, Partition, in_mode
 
 __all__ = ["Watch", "monitor_config", "open_webhook", "watching"]
 
 _ASK_EVERY_S = 10.0
+_MOST_VALUES = 3
 
 
 def monitor_config(config: Config) -> MonitorConfig:
@@ -73,7 +76,16 @@ class Watch:
         )
         self.health = Health()
         self._settings = monitor_config(config)
-        self._pipeline, self._console_url = config.pipeline.name, config.alerts.console_url
+        self._wording = Wording(
+            config.pipeline.name,
+            config.alerts.console_url,
+            {name: channel.unit for name, channel in config.channels.items()},
+            {name: channel.label or name for name, channel in config.channels.items()},
+            Shown(config.channels, config.sensors).link,
+        )
+        self._channels = config.input.mapping().channel_names
+        self._usual: dict[Partition, UsualValues] = {}
+        self._values: dict[str, list[Value]] = {}
         self._on_alarm, self._on_incident = on_alarm, on_incident
         self._alertmanager, self._webhook = alertmanager, webhook
         self.outbox = None if webhook is None else WebhookOutbox(webhook)
@@ -92,7 +104,8 @@ class Watch:
     def engine(self, partition: Partition, engine: PartitionEngine) -> PartitionEngine:
         """Look at the engine of a partition: time it, and ask it for open incidents."""
         self._engines[partition] = engine
-        return self.metrics.timed(engine)
+        self._usual[partition] = usual = UsualValues(self._channels)
+        return self.metrics.timed(engine, usual.see)
 
     def monitor(self, partition: Partition) -> PartitionMonitor:
         """Make the monitor of a partition."""
@@ -108,7 +121,7 @@ class Watch:
 
     def _tell(self, told: Told) -> None:
         if self._webhook is not None:
-            self._webhook.tell(event_of(told, self._pipeline))
+            self._webhook.tell(event_of(told, self._wording))
 
     def progress(self, progress: Progress) -> None:
         """Renew what others see."""
@@ -116,15 +129,18 @@ class Watch:
         self.health.standing_by(getattr(self.source, "joined", False))
         self.metrics.refresh()
         self._ask_the_edge()
-        self.metrics.incidents(self._incidents)
+        self.metrics.incidents(list(self._incidents))
         if self._alertmanager is not None:
             alarms = [one for m in self._monitors.values() for one in m.bank.active_alarms()]
             if self._nothing_scorable is not None:
                 alarms.append(self._nothing_scorable)
-            self._alertmanager.update(
-                alert_of(told, self._pipeline, self._console_url)
-                for told in (*alarms, *self._incidents.to_tell())
-            )
+            self._alertmanager.update(map(self._alert, (*alarms, *self._incidents.to_tell())))
+
+    def _alert(self, told: Told) -> Alert:
+        return alert_of(told, self._wording, self._values_of(told))
+
+    def _values_of(self, told: Told) -> list[Value]:
+        return self._values.get(told.id, []) if isinstance(told, Incident) else []
 
     def _ask_the_edge(self) -> None:
         """Ask a broker now and then whether it is there: the answer takes a round trip."""
@@ -161,7 +177,14 @@ class Watch:
         if isinstance(event, PartitionClosed):
             self._monitors.pop(event.partition, None)
             self._engines.pop(event.partition, None)
-            self._incidents.forget(event.partition)
+            self._usual.pop(event.partition, None)
+            gone = self._incidents.forget(event.partition)
+            if self._alertmanager is not None:
+                self._alertmanager.hand_over(map(self._alert, gone))
+            for incident in gone:
+                self._values.pop(incident.id, None)
+        if isinstance(event, SensorsForgotten) and event.partition in self._usual:
+            self._usual[event.partition].forget(event.streams)
         if isinstance(event, NothingScorable):
             self._nothing_scorable = event.alarm
             if event.alarm is not None:
@@ -174,14 +197,30 @@ class Watch:
     def were_open(self, incidents: Iterable[Incident]) -> None:
         """Take note of incidents that changed before this process began; nobody is told."""
         for incident in incidents:
+            self._look_at(incident)
             self._incidents.changed(incident)
+
+    def _look_at(self, incident: Incident) -> None:
+        """Note what its channels read as it changes: an alert that moved on would be told anew."""
+        usual = self._usual.get(Partition(*incident.position[:2]))
+        if usual is not None:
+            named = [found.channel for found in incident.channels[:_MOST_VALUES]]
+            key = in_mode(incident.stream_key, incident.mode)
+            found = (usual.of(key, channel) for channel in named)
+            self._values[incident.id] = [value for value in found if value is not None]
 
     def _changed(self, incident: Incident, *, again: bool) -> None:
         self._on_incident(incident)
+        self._look_at(incident)
+        alone = not self._incidents.is_flooded(incident)
         look = self._incidents.told_as if again else self._incidents.changed
         told = look(incident)
         if told is not None and self.outbox is not None:
-            self.outbox.tell(incident, event_of(told, self._pipeline))
+            self.outbox.tell(incident, event_of(told, self._wording, self._values_of(told)))
+        if incident.state is IncidentState.CLOSED:
+            if self._alertmanager is not None and alone and not again:
+                self._alertmanager.over(self._alert(incident))
+            self._values.pop(incident.id, None)
 
 
 def open_webhook(alerts: Alerts) -> Webhook | None:

@@ -95,7 +95,8 @@ class Larger:
     A standard deviation ends at 0, so that no signal can be so quiet that it is far away; its
     logarithm has no such end. Each distance is rare by its own standard (min-p): the second one is
     put on the scale of the first by the median, the .98 quantile and the mean excess above it that
-    either has among the training rows. Where nothing is quiet the first counts, to the bit.
+    either has among training rows of the half that it was not fitted on. Where nothing is quiet the
+    first counts, to the bit.
 
     Attributes
     ----------
@@ -198,9 +199,7 @@ def fit_larger(X: FloatArray, spreads: npt.NDArray[np.bool_]) -> Distance | Larg
         return plain
     Y = _with_logarithms(X, logs, floors[logs])
     quiet = fit_distance(Y)
-    (middle, start, excess), (of_middle, of_start, of_excess) = map(
-        _tail, (plain.score(X), quiet.score(Y))
-    )
+    (middle, start, excess), (of_middle, of_start, of_excess) = _tail(X), _tail(Y)
     least = 1e-12 * max(1.0, of_start)
     slope = (start - middle) / max(of_start - of_middle, least)
     return Larger(
@@ -212,7 +211,12 @@ def fit_larger(X: FloatArray, spreads: npt.NDArray[np.bool_]) -> Distance | Larg
     )
 
 
-def _tail(scores: FloatArray) -> tuple[float, float, float]:
-    """Return the median, the .98 quantile and the mean excess above it."""
+def _tail(X: FloatArray) -> tuple[float, float, float]:
+    """Return median, .98 quantile and mean excess of the distances of rows it was not fitted on."""
+    half = len(X) // 2
+    parts = (X[:half], X[half:]) if half > 1 else (X, X)
+    scores = np.concatenate(
+        [fit_distance(fitted).score(others) for fitted, others in (parts, parts[::-1])]
+    )
     middle, start = (float(q) for q in np.quantile(scores, (0.5, _TAIL)))
     return middle, start, float(np.mean(scores[scores >= start] - start))

@@ -20,7 +20,7 @@ from rejex_stream.review.incidents.answers import Said
 from rejex_stream.review.incidents.incident_store import Kept, Line
 from rejex_stream.review.queue.claims import Refusal
 from rejex_stream.review.queue.listing import Viewer
-from rejex_stream.types import IncidentState
+from rejex_stream.types import Incident, IncidentState
 
 __all__ = ["routes"]
 
@@ -39,7 +39,8 @@ _CHOICES = (
     (
         "new_normal",
         "New normal",
-        "A reference is made of what was held back, and this is ordinary from then on.",
+        "A reference is made of what was held back, and this is ordinary from then on; where "
+        "nothing was, the incident is over.",
     ),
 )
 _HOLD = {
@@ -59,6 +60,12 @@ class AnswerIn(msgspec.Struct):
     version: Annotated[int, Meta(ge=1)]
     kind: Literal["fault", "new_normal"]
     note: Annotated[str, Meta(max_length=4000)] = ""
+
+
+def _stands(incident: Incident) -> str:
+    """Say what becomes of the reference."""
+    moves_on = not incident.held and incident.state is not IncidentState.CLOSED
+    return "reference moves on" if moves_on else _HOLD[incident.state]
 
 
 # ---------------------------------------------------------------------------------------- pages
@@ -95,7 +102,7 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
             if not (choice[0] == "fault" and incident.state is IncidentState.FAULT)
         ],
         "heard": console.background is None or found.pipeline in console.background.tells,
-        "hold_words": _HOLD,
+        "hold_words": _stands,
     }
 
 

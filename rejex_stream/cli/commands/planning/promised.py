@@ -105,7 +105,6 @@ def _over_file(config: Config, file: Path) -> Config:
             "topics": (),
             "follow": False,
             "format": source.format if source.kind == "file" else "auto",
-            "sensor_from_key": False,
             "sample_interval_ms": 1000 if timeless else source.sample_interval_ms,
         }
     )

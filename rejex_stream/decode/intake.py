@@ -1,0 +1,232 @@
+"""From readings as they come to the events that are judged: in order, and whole.
+
+Three things of the input need a memory: the order of events that come a little late, rows whose
+channels come one by one, and channels that come only where they have changed. Each is a function
+of the partition's records in their order, so that a replay gives the same events; what it takes
+is in the partition's snapshot.
+
+* **Reordering** (``input.reorder_s``): an event waits until the partition's trusted clock
+  (:mod:`rejex_stream.trusted_clock`) is that much later; those that wait come in order of time.
+* **Joining** (``input.tag`` with several channels of one field): the row of a sensor is complete
+  when each channel has come, or ends when a value comes that is ``input.step_s`` later than the
+  row's first. It is judged once, as the event of its last record and at that record's time.
+* **Holding** (``input.partial = "hold_last"``): a channel that a record does not name keeps its
+  value, for ``input.max_age_s``.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from rejex_stream.decode.mapping import ABSENT
+from rejex_stream.trusted_clock import TrustedClock
+from rejex_stream.types import DelayedRecord, Invalid, Position, Reading, Record
+
+__all__ = ["Intake", "IntakeRules"]
+
+_MOST_SENSORS = 200_000
+_MOST_WAITING = 100_000
+
+_Taken: TypeAlias = tuple[Record, Reading | Invalid]
+
+
+class IntakeRules(NamedTuple):
+    """What becomes of readings before they are judged.
+
+    Attributes
+    ----------
+    step_ms
+        Rows of joined channels end after that; ``None``: nothing is joined.
+    hold
+        Whether a channel that does not come is unchanged.
+    max_age_ms
+        How long a value holds; ``None``: for good.
+    reorder_ms
+        How long events wait for earlier ones; 0: not at all.
+    """
+
+    step_ms: int | None = None
+    hold: bool = False
+    max_age_ms: int | None = None
+    reorder_ms: int = 0
+
+    @property
+    def any(self) -> bool:
+        """Whether there is anything to remember."""
+        return self.step_ms is not None or self.hold or self.reorder_ms > 0
+
+
+class _Row:
+    """The newest values of a sensor, and the row that is under way."""
+
+    __slots__ = ("came", "first_ms", "last", "times", "values")
+
+    def __init__(self, width: int) -> None:
+        self.values: list[float] = [math.nan] * width
+        self.times: list[int | None] = [None] * width
+        self.came: set[int] = set()
+        self.first_ms = 0
+        self.last: tuple[Record, Reading] | None = None
+
+    def put(self, reading: Reading) -> None:
+        for i, value in enumerate(reading.values):
+            if value is not ABSENT:
+                self.values[i], self.times[i] = value, reading.event_time_ms
+
+    def at(self, time_ms: int, max_age_ms: int | None) -> tuple[float, ...]:
+        if max_age_ms is None:
+            return tuple(self.values)
+        return tuple(
+            math.nan if at is None or time_ms - at > max_age_ms else value
+            for value, at in zip(self.values, self.times, strict=True)
+        )
+
+
+class Intake:
+    """Makes events of the readings of one partition.
+
+    Parameters
+    ----------
+    rules
+        What is to be done.
+
+    Examples
+    --------
+    >>> intake = Intake(IntakeRules(step_ms=1000))
+    >>> def come(offset, time_ms, *values):
+    ...     at = Position("t", 0, offset)
+    ...     taken = intake.take(Record(at, None, b""), Reading("m", "m", time_ms, values, at))
+    ...     return [item.values for _, item in taken if isinstance(item, Reading)]
+    >>> come(0, 5, 1.0, ABSENT), come(1, 6, ABSENT, 2.0), come(2, 1005, 3.0, ABSENT)
+    ([], [(1.0, 2.0)], [])
+    >>> come(3, 9000, ABSENT, 4.0)  # the row before has ended without its second channel
+    [(3.0, 2.0)]
+    """
+
+    def __init__(self, rules: IntakeRules) -> None:
+        self._rules = rules
+        self._clock = TrustedClock()
+        self._rows: dict[str, _Row] = {}
+        self._waiting: list[tuple[int, int, Record, Reading]] = []
+        self._n = 0
+
+    def take(self, record: Record, item: Reading | Invalid) -> list[_Taken]:
+        """Take a reading; return what can be judged now, and what became of the record itself.
+
+        The last has the record's own place; those before it have come with earlier records.
+        """
+        if isinstance(item, Invalid):
+            return [(record, item)]
+        if not self._rules.reorder_ms:
+            return self._row(record, item, record)
+        now = self._clock.advance(item.sensor, item.event_time_ms)
+        self._n += 1
+        heapq.heappush(self._waiting, (item.event_time_ms, self._n, record, item))
+        found: list[_Taken] = []
+        while self._waiting and (
+            len(self._waiting) > _MOST_WAITING
+            or (now is not None and self._waiting[0][0] <= now - self._rules.reorder_ms)
+        ):
+            _, _, early, reading = heapq.heappop(self._waiting)
+            found += self._row(early, reading, record)
+        waits = Invalid(record.position, "waiting", "it waits for earlier events")
+        return [*found, (record, waits)]
+
+    def _row(self, record: Record, reading: Reading, by: Record) -> list[_Taken]:
+        """Return what a reading makes of its sensor's row; `by` is the record that let it come."""
+        rules = self._rules
+        if rules.step_ms is None and not rules.hold:
+            return [(_delayed(record, by), reading)]
+        row = self._rows.get(reading.sensor)
+        if row is None:
+            if len(self._rows) >= _MOST_SENSORS:
+                del self._rows[next(iter(self._rows))]
+            row = self._rows[reading.sensor] = _Row(len(reading.values))
+        if rules.step_ms is None:
+            return [self._held(row, _delayed(record, by), reading)]
+        return self._joined(row, record, reading, by)
+
+    def _held(self, row: _Row, record: Record, reading: Reading) -> _Taken:
+        if all(value is ABSENT for value in reading.values):
+            return record, Invalid(record.position, "ignored", "it names none of the channels")
+        row.put(reading)
+        values = row.at(reading.event_time_ms, self._rules.max_age_ms)
+        return record, reading._replace(values=values)
+
+    def _joined(self, row: _Row, record: Record, reading: Reading, by: Record) -> list[_Taken]:
+        found: list[_Taken] = []
+        time_ms, step_ms = reading.event_time_ms, self._rules.step_ms or 0
+        if row.last is not None and time_ms - row.first_ms >= step_ms:
+            found.append(self._ended(row, by))
+        if not row.came:
+            row.first_ms = time_ms
+        row.put(reading)
+        row.came.update(i for i, value in enumerate(reading.values) if value is not ABSENT)
+        row.last = record, reading
+        if len(row.came) == len(row.values):
+            return [*found, self._ended(row, by)]
+        part = Invalid(record.position, "joined", "its value is part of a row that comes later")
+        return [*found, (_delayed(record, by), part)]
+
+    def _ended(self, row: _Row, by: Record) -> _Taken:
+        assert row.last is not None
+        record, reading = row.last
+        row.came, row.last = set(), None
+        values = row.at(reading.event_time_ms, self._rules.max_age_ms)
+        return _delayed(record, by), reading._replace(values=values)
+
+    # ------------------------------------------------------------------------------ snapshots
+    def state(self) -> dict[str, Any]:
+        """Return what it remembers, for a snapshot. O(sensors and events that wait)."""
+        rows = {
+            sensor: [row.values, row.times, sorted(row.came), row.first_ms, _kept(row.last)]
+            for sensor, row in self._rows.items()
+        }
+        waiting = [[time_ms, n, _kept((r, one))] for time_ms, n, r, one in sorted(self._waiting)]
+        return {"clock": self._clock.state(), "rows": rows, "waiting": waiting, "n": self._n}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from :meth:`state`."""
+        self._clock.restore(state["clock"])
+        self._n = state["n"]
+        self._rows = {}
+        for sensor, (values, times, came, first_ms, last) in state["rows"].items():
+            row = self._rows[sensor] = _Row(len(values))
+            row.values, row.times, row.came = list(values), list(times), set(came)
+            row.first_ms, row.last = first_ms, _given_back(last)
+        self._waiting = []
+        for time_ms, n, kept in state["waiting"]:
+            known = _given_back(kept)
+            assert known is not None
+            self._waiting.append((time_ms, n, *known))
+
+
+def _delayed(record: Record, by: Record) -> Record:
+    """Return a record as one whose outcome came with another one."""
+    return record if record is by else DelayedRecord.of(record, by)
+
+
+def _kept(last: tuple[Record, Reading] | None) -> list[object] | None:
+    """Return what an outcome needs of a record: its place, key and time, not its value."""
+    if last is None:
+        return None
+    record, reading = last
+    absent = [i for i, value in enumerate(reading.values) if value is ABSENT]
+    headers = [list(pair) for pair in record.headers]
+    return [
+        list(record.position), record.key, headers, record.timestamp_ms,
+        reading.stream_key, reading.sensor, reading.event_time_ms, list(reading.values), absent,
+    ]  # fmt: skip
+
+
+def _given_back(kept: Iterable[Any] | None) -> tuple[Record, Reading] | None:
+    if kept is None:
+        return None
+    position, key, headers, timestamp_ms, stream_key, sensor, time_ms, values, absent = kept
+    place = Position(*position)
+    known = tuple(ABSENT if i in absent else value for i, value in enumerate(values))
+    record = Record(place, key, None, tuple((h[0], h[1]) for h in headers), timestamp_ms)
+    return record, Reading(stream_key, sensor, time_ms, known, place)

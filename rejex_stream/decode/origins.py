@@ -1,0 +1,105 @@
+"""Where a sensor's name comes from when no field of the value has it: key, header or topic."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TypeAlias
+
+import msgspec
+
+from rejex_stream.decode.paths import field_path
+from rejex_stream.errors import ConfigError
+from rejex_stream.types import Record
+
+__all__ = ["Origin", "origin_of"]
+
+Origin: TypeAlias = Callable[[Record], object]
+"""Finds a name in a record; raises ``ValueError`` with a sentence where there is none."""
+
+
+def origin_of(spec: str) -> Origin | None:
+    r"""Return what finds a name beside the value; ``None`` where `spec` names a field of it.
+
+    Parameters
+    ----------
+    spec
+        ``key``; ``key.FIELD`` of a key that is a JSON object; ``header:NAME``; or
+        ``topic:PATTERN``, a regular expression whose groups, with a slash between, are the name.
+
+    Raises
+    ------
+    ConfigError
+        If a pattern is none, or has no group.
+
+    Examples
+    --------
+    >>> from rejex_stream.types import Position
+    >>> record = Record(Position("plant.north.m7", 0, 1), b'{"site": "A", "unit": 3}', b"{}")
+    >>> origin_of("key.site")(record), origin_of("key.unit")(record)
+    ('A', 3)
+    >>> origin_of(r"topic:plant\.(?P<site>\w+)\.(?P<machine>\w+)")(record)
+    'north/m7'
+    >>> origin_of("motor.id") is None
+    True
+    """
+    if spec == "key":
+        return _key
+    if spec.startswith("key."):
+        path = field_path(spec.removeprefix("key."))
+        return lambda record: _in_key(record, path)
+    if spec.startswith("header:"):
+        name = spec.removeprefix("header:")
+        return lambda record: _header(record, name)
+    if spec.startswith("topic:"):
+        return _topic(spec.removeprefix("topic:"))
+    return None
+
+
+def _key(record: Record) -> object:
+    try:
+        return None if record.key is None else record.key.decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"the key {record.key!r:.80} is not UTF-8") from None
+
+
+def _in_key(record: Record, path: tuple[str, ...]) -> object:
+    try:
+        node = msgspec.json.decode(record.key or b"")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise ValueError(f"expected a key of JSON, got {record.key!r:.80}") from None
+    for name in path:
+        node = node.get(name) if isinstance(node, dict) else None
+    return node
+
+
+def _header(record: Record, name: str) -> object:
+    found = next((value for known, value in record.headers if known == name), None)
+    try:
+        return None if found is None else found.decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"the header {name!r} is not UTF-8") from None
+
+
+def _topic(pattern: str) -> Origin:
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"input.sensor: the pattern {pattern!r} is none: {error}") from None
+    if not compiled.groups:
+        raise ConfigError(
+            f"input.sensor: the pattern {pattern!r} has no group: put what names the sensor into "
+            r"one, such as plant\.(?P<machine>\w+)"
+        )
+    known: dict[str, str | None] = {}
+
+    def find(record: Record) -> object:
+        topic = record.position.topic
+        if topic not in known:
+            match = compiled.search(topic)
+            known[topic] = None if match is None else "/".join(filter(None, match.groups()))
+        if known[topic] is None:
+            raise ValueError(f"the topic {topic!r} does not match {pattern!r}")
+        return known[topic]
+
+    return find

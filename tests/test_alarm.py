@@ -1,0 +1,198 @@
+"""Told before held: the alarm's evidence, its limit, what people answer, and the laws."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy.signal import lfilter
+from scipy.stats import norm
+
+from rejex_stream.detectors import make_detector
+from rejex_stream.encode import encode_incident
+from rejex_stream.engine import Engine
+from rejex_stream.incidents import Alarms, FalseAlarms, Hold
+from rejex_stream.incidents.alarm import Alarm
+from rejex_stream.run.executors import InlineExecutor
+from rejex_stream.types import Command, CommandKind, IncidentState, Position, Reading
+from tests.streams import spec
+
+HST = make_detector("HalfSpaceTrees", n_trees=5, height=4, window_size=60)
+N, MINUTE, MONTH = 200, 60_000, 43_200
+
+
+def small(alarms=Alarms(), **given):  # noqa: B008 - it is immutable
+    return replace(spec(window=N, every=400, tolerance=3.0, **given), alarms=alarms)
+
+
+def feed(*faults, n=3000, seed=0, by=2.0):
+    """Independent readings of two channels, an event a minute, raised in some stretches."""
+    X = np.random.default_rng(seed).normal(size=(n, 2))
+    for start, stop in faults:
+        X[start:stop] += by
+    return [
+        Reading("s", "s", MINUTE * i, tuple(x), Position("t", 0, i))
+        for i, x in enumerate(X.tolist())
+    ]
+
+
+def play(engine, readings, cut=100):
+    verdicts = []
+    for start in range(0, len(readings), cut):
+        verdicts += engine.process(readings[start : start + cut])
+    return verdicts, engine.take_incidents()
+
+
+def noise(n):
+    return np.random.default_rng(7).standard_normal(n)
+
+
+def answered(engine, incident, kind):
+    command = Command(
+        id="c", kind=kind, stream_key="s", incident=incident.id, version=incident.version
+    )
+    return engine.command(command)
+
+
+def test_somebody_is_told_before_there_is_evidence_for_a_hold():
+    readings = feed((2000, 2100), by=1.6)
+    told = play(Engine(small(), InlineExecutor()), readings)[1]
+    alone = play(Engine(small(alarms=None), InlineExecutor()), readings)[1]
+    first = told[0]
+    assert first.state is IncidentState.OPEN
+    assert not first.held
+    assert 2000 <= first.onset_seq <= first.opened_seq < 2060
+    assert not alone or first.opened_seq < alone[0].opened_seq
+    assert told[-1].state is IncidentState.CLOSED
+    assert told[-1].ended == "recovered"
+
+
+def test_an_alarm_changes_no_verdict():
+    readings = feed((1500, 1580), (2300, 2380), by=1.4)
+    off = Hold(enabled=False)
+    with_alarm, told = play(Engine(small(hold=off), InlineExecutor()), readings)
+    assert with_alarm == play(Engine(small(hold=off, alarms=None), InlineExecutor()), readings)[0]
+    assert told
+
+
+def test_the_incident_that_was_told_is_the_one_that_is_held():
+    told = play(Engine(small(), InlineExecutor()), feed((2000, 2400), by=3.0))[1]
+    of = [i for i in told if i.id == told[0].id]
+    assert [i.held for i in of[:2]] == [False, True]
+    assert [i.version for i in of[:2]] == [1, 2]
+    assert of[1].n_events == of[1].changed_seq - of[0].onset_seq + 1
+
+
+def test_an_open_incident_publishes_as_it_goes_and_at_most_so_often():
+    for held in (True, False):
+        hold = Hold(enabled=held, adopt_after_events=10**6)
+        alarms = Alarms(update_s=1800)
+        engine = Engine(small(hold=hold, alarms=alarms), InlineExecutor())
+        told = play(engine, feed((2000, 2300), by=3.0))[1]
+        told = [i for i in told if i.changed_seq < 2300]
+        times = [i.changed_ms for i in told]
+        counts = [i.n_events for i in told]
+        assert len(told) >= 5
+        assert counts == sorted(counts)
+        assert counts[-1] > counts[0]
+        assert max(b - a for a, b in pairwise(times)) <= 1_800_000
+        same = [i for i in told if i.version == told[-1].version]
+        between = [b.changed_ms - a.changed_ms for a, b in pairwise(same)]
+        assert min(between) >= 1_800_000
+
+
+@pytest.mark.parametrize("kind", [CommandKind.FAULT, CommandKind.NEW_NORMAL])
+@pytest.mark.parametrize("detector", [None, HST])
+def test_an_answer_holds_what_was_only_told(detector, kind):
+    readings = feed((2000, 2600), by=1.6 if detector is None else 3.0)
+    engine = Engine(small(hold=Hold(recover_events=20), detector=detector), InlineExecutor())
+    at, told = 1950, []
+    engine.process(readings[:at])
+    engine.take_incidents()
+    while not told:
+        engine.process(readings[at : at + 1])
+        at, told = at + 1, engine.take_incidents()
+    assert not told[-1].held
+    assert answered(engine, told[-1], kind).accepted
+    verdicts, after = play(engine, readings[at:])
+    assert after[0].held
+    assert after[0].changed_seq == at
+    if kind is CommandKind.FAULT:
+        assert verdicts[0].held
+        assert after[0].state is IncidentState.FAULT
+        assert verdicts[300].held
+    else:
+        assert after[0].state is (IncidentState.CLOSED if detector else IncidentState.ADOPTING)
+        assert next(i for i in after if i.ended).ended == "adopted"
+        late = verdicts[200 : 2600 - at]
+        assert sum(v.label == "anomaly" for v in late) < 0.5 * len(late)
+
+
+def test_with_the_hold_off_an_answer_is_refused():
+    engine = Engine(small(hold=Hold(enabled=False)), InlineExecutor())
+    told = play(engine, feed((2000, 2600), by=1.6)[:2200])[1]
+    reply = answered(engine, told[-1], CommandKind.FAULT)
+    assert not reply.accepted
+    assert "hold.enabled is off" in reply.said
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_cut_of_the_input_and_no_restart_changes_anything(seed):
+    rng = random.Random(seed)
+    readings = feed((900, 960), (1400, 1500), (2000, 2300), seed=seed, by=2.0)
+    of = small(hold=Hold(recover_events=20, adopt_after_events=150))
+    verdicts, told = play(Engine(of, InlineExecutor()), readings)
+    engine, found, changes, start = Engine(of, InlineExecutor()), [], [], 0
+    while start < len(readings):
+        stop = start + rng.choice([1, 3, 40, 333])
+        found += engine.process(readings[start:stop])
+        changes += engine.take_incidents()
+        if rng.random() < 0.3:
+            kept = engine.snapshot()
+            engine = Engine(of, InlineExecutor())
+            engine.restore(kept)
+        start = stop
+    assert found == verdicts
+    assert [encode_incident(i) for i in changes] == [encode_incident(i) for i in told]
+    assert {i.held for i in told} == {True, False}
+
+
+def rate(per_month, phi, months=20):
+    """Return false alarms a month where severities are what AR(φ) scores have."""
+    x = lfilter([math.sqrt(1 - phi**2)], [1, -phi], noise(months * MONTH))
+    alarm, alarms, opened, calm = Alarm(2000, per_month), 0, False, 0
+    for i, severity in enumerate((-np.log10(norm.sf(x))).tolist()):
+        alarm.see(severity, MINUTE * i, told=opened)
+        if opened:
+            calm = calm + 1 if alarm.level < 0.75 else 0
+            opened = calm < 50
+        elif alarm.level >= alarm.limit:
+            alarms, opened, calm = alarms + 1, True, 0
+    return alarms / months
+
+
+@pytest.mark.parametrize(
+    ("phi", "per_month", "low", "high"),
+    [(0.0, 1, 0, 1.5), (0.9, 1, 0.2, 2), (0.97, 1, 0.2, 2), (0.9, 10, 5, 20)],
+)
+def test_false_alarms_come_about_as_often_as_people_said(phi, per_month, low, high):
+    assert low <= rate(per_month, phi) <= high
+
+
+def test_faults_of_the_past_make_nobody_deaf():
+    rng, alarm = random.Random(1), Alarm(800, 1.0)
+    for i in range(4000):
+        wild = i % 1000 < 60  # 6 % of the time, and never told
+        alarm.see(3.0 if wild else rng.expovariate(2.3), MINUTE * i)
+    assert alarm.limit < 2.5
+
+
+def test_settings_come_from_the_file_and_are_part_of_the_decision():
+    alarms = Alarms(false_alarms=FalseAlarms(per_sensor_month=0.2))
+    parts = small(alarms=alarms).decision.parts()
+    assert parts["alarms"]["false_alarms"] == {"per_sensor_month": 0.2}
+    assert type(small().decision).of(small(alarms=alarms).decision.parts()).alarms == alarms

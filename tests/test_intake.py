@@ -1,0 +1,238 @@
+"""Rows that are joined, held and put in order: one memory, under the laws."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rejex_stream.decode import JsonDecoder
+from rejex_stream.decode.intake import Intake, IntakeRules
+from rejex_stream.decode.mapping import FieldMapping
+from rejex_stream.detectors import make_detector
+from rejex_stream.engine import Engine, EngineSpec
+from rejex_stream.features import FeatureSpec
+from rejex_stream.rejection.policy import RejectionPolicy
+from rejex_stream.run.loop import run
+from rejex_stream.run.settings import RunSettings
+from rejex_stream.testing import ABORT, Crash, ListSink, ListSource, MemorySnapshotStore
+from rejex_stream.trusted_clock import TrustedClock
+from rejex_stream.types import Outcome, Position, Reading, Record
+
+NAMES = ("temp", "press", "speed")
+WIDE = FieldMapping(NAMES, sensor="m", time="t")
+LONG = FieldMapping(dict.fromkeys(NAMES, "v"), sensor="m", time="t", tag="tag")
+PART = dataclasses.replace(WIDE, partial=True)
+SPEC = EngineSpec(
+    make_detector("HalfSpaceTrees"),
+    FeatureSpec(NAMES),
+    RejectionPolicy(0.1, tolerance=4),
+    window=40,
+)
+T0 = 1_700_000_000_000
+
+
+def rows(n: int = 240, machines: int = 3) -> list[dict[str, Any]]:
+    chance = random.Random(4)
+    return [
+        {"m": f"m{i % machines}", "t": T0 + 1000 * (i // machines)}
+        | {name: round(chance.gauss(5, 1), 3) for name in NAMES}
+        for i in range(n)
+    ]
+
+
+def parts(row: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"m": row["m"], "t": row["t"], "tag": name, "v": row[name]} for name in NAMES]
+
+
+def lines(trees: list[dict[str, Any]]) -> list[Any]:
+    return [json.dumps(tree).encode() for tree in trees]
+
+
+def judged(
+    script: list[Any],
+    mapping: FieldMapping,
+    rules: IntakeRules,
+    commits: list[str] | None = None,
+) -> list[Outcome]:
+    """Run it to its end, however often it crashes."""
+    sink, store = ListSink(commits or []), MemorySnapshotStore()
+    knobs = RunSettings(
+        intake=rules, commit_every_events=7, snapshot_every_events=19, max_poll_records=5,
+        commit_interval_s=0.01, snapshot_interval_s=0.01,
+    )  # fmt: skip
+    source = ListSource(script, committed=sink.offsets)
+    while True:
+        try:
+            run(
+                source, sink, store, lambda _, fits: Engine(SPEC, fits), JsonDecoder(mapping),
+                settings=knobs,
+            )  # fmt: skip
+        except Crash:
+            continue
+        return sink.outcomes
+
+
+def verdicts(outcomes: list[Outcome]) -> list[tuple[Any, ...]]:
+    found = [o.verdict for o in outcomes if o.verdict is not None]
+    return [(v.stream_key, v.event_time_ms, v.seq, v.score, v.reason) for v in found]
+
+
+JOIN = IntakeRules(step_ms=1000)
+
+
+def test_long_records_that_all_come_are_judged_as_wide_ones_are() -> None:
+    wide = rows()
+    long = [part for row in wide for part in parts(row)]
+    assert verdicts(judged(lines(long), LONG, JOIN)) == verdicts(
+        judged(lines(wide), WIDE, IntakeRules())
+    )
+
+
+def test_one_outcome_a_record_and_only_whole_rows_have_verdicts() -> None:
+    long = [part for row in rows(30) for part in parts(row)]
+    outcomes = judged(lines(long), LONG, JOIN)
+    assert len(outcomes) == len(long)
+    stages = [o.invalid.stage if o.invalid else "judged" for o in outcomes]
+    assert stages == ["joined", "joined", "judged"] * 30
+    # An event of a row is that of its last record.
+    assert [o.verdict.position.offset for o in outcomes if o.verdict] == list(range(2, 90, 3))
+
+
+def test_a_row_ends_with_its_step_and_has_the_last_values_of_what_did_not_come() -> None:
+    script = [
+        {"m": "a", "t": T0, "tag": "temp", "v": 1},
+        {"m": "a", "t": T0, "tag": "press", "v": 2},
+        {"m": "a", "t": T0, "tag": "speed", "v": 3},
+        {"m": "a", "t": T0 + 1000, "tag": "temp", "v": 4},
+        {"m": "a", "t": T0 + 2000, "tag": "temp", "v": 5},
+    ]
+    assert rows_of(script, LONG, JOIN) == [(T0, (1, 2, 3)), (T0 + 1000, (4, 2, 3))]
+
+
+def test_a_value_that_is_too_old_is_missing() -> None:
+    script = [
+        {"m": "a", "t": T0, "temp": 1, "press": 2, "speed": 3},
+        {"m": "a", "t": T0 + 5000, "temp": 4},
+        {"m": "a", "t": T0 + 6001, "temp": 5, "press": None},
+    ]
+    rules = IntakeRules(hold=True, max_age_ms=6000)
+    found = rows_of(script, PART, rules)
+    assert [time for time, _ in found] == [T0, T0 + 5000, T0 + 6001]
+    assert found[1][1] == (4, 2, 3)
+    assert found[2][1][0] == 5
+    assert math.isnan(found[2][1][1]), "null is missing"
+    assert math.isnan(found[2][1][2]), "too old"
+
+
+def test_a_tag_that_nobody_wants_and_a_heartbeat_are_ignored() -> None:
+    outcomes = judged(lines([{"m": "a", "t": T0, "tag": "mode", "v": "RUN"}]), LONG, JOIN)
+    assert outcomes[0].invalid is not None
+    assert outcomes[0].invalid.stage == "ignored"
+    outcomes = judged(lines([{"m": "a", "t": T0, "up": 3}]), PART, IntakeRules(hold=True))
+    assert outcomes[0].invalid is not None
+    assert outcomes[0].invalid.stage == "ignored"
+
+
+def rows_of(
+    script: list[dict[str, Any]], mapping: FieldMapping, rules: IntakeRules
+) -> list[tuple[int, tuple[float, ...]]]:
+    intake, decoder = Intake(rules), JsonDecoder(mapping)
+    found = []
+    for i, line in enumerate(lines(script)):
+        record = Record(Position("in", 0, i), None, line)
+        for _, item in intake.take(record, decoder.decode(record)):
+            if isinstance(item, Reading):
+                found.append((item.event_time_ms, item.values))
+    return found
+
+
+def test_late_events_are_judged_in_order_where_they_are_waited_for() -> None:
+    ordered = rows(300)
+    late = list(ordered)
+    chance = random.Random(9)
+    late.sort(key=lambda row: row["t"] + chance.uniform(0, 4500))
+    assert late != ordered
+    rules = IntakeRules(reorder_ms=5000)
+    by_sensor: dict[str, list[int]] = {}
+    for key, time_ms, *_ in verdicts(judged(lines(late), WIDE, rules)):
+        by_sensor.setdefault(key, []).append(time_ms)
+    assert all(times == sorted(times) for times in by_sensor.values())
+    assert sum(map(len, by_sensor.values())) > 270, "only the last ones still wait"
+
+
+def some(row: dict[str, Any], i: int) -> dict[str, Any]:
+    """Return a row with the fields that have changed, say."""
+    return {k: v for k, v in row.items() if k in ("m", "t") or (i * 7 + len(k)) % 3}
+
+
+LATE = sorted(rows(120), key=lambda row: row["t"] + row["t"] // 7 % 2900)
+GAPS = [part for row in rows(45) for part in parts(row)[: 3 - row["t"] // 1000 % 2]]
+SCRIPTS = {
+    "joined": (LONG, JOIN, [part for row in rows(45) for part in parts(row)]),
+    "held": (
+        PART,
+        IntakeRules(hold=True, max_age_ms=9000),
+        [some(row, i) for i, row in enumerate(rows(120))],
+    ),
+    "in order": (WIDE, IntakeRules(reorder_ms=3000), LATE),
+    "all": (LONG, IntakeRules(step_ms=1000, reorder_ms=2000), GAPS),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+@settings(max_examples=6, deadline=None)
+@given(data=st.data())
+def test_a_crash_anywhere_gives_the_same_outcomes(name: str, data: st.DataObject) -> None:
+    mapping, rules, trees = SCRIPTS[name]
+    script = lines(trees)
+    plain = judged(script, mapping, rules)
+    for at in data.draw(st.lists(st.integers(0, len(script)), max_size=4)):
+        script.insert(at, ABORT)
+    commits = data.draw(
+        st.lists(st.sampled_from(["ok", "fail", "ambiguous", "crash", "crash after"]), max_size=10)
+    )
+    crashed = judged(script, mapping, rules, commits)
+    assert [told(one) for one in crashed] == [told(one) for one in plain]
+
+
+def told(outcome: Outcome) -> tuple[Any, ...]:
+    """What is written of an outcome; of a record that waited its value is not kept."""
+    return (outcome.record[:2], *outcome[1:])
+
+
+# ------------------------------------------------------------------------------ whose clock
+@given(st.lists(st.integers(0, 4 * 10**12), min_size=1, max_size=200))
+def test_one_sensor_that_lies_moves_no_clock(lies: list[int]) -> None:
+    honest, deceived = TrustedClock(), TrustedClock()
+    for i in range(400):
+        sensor = f"s{i % 3}"
+        now = honest.advance(sensor, T0 + 1000 * i)
+        if i > 10:
+            deceived.advance("liar", lies[i % len(lies)])
+        assert deceived.advance(sensor, T0 + 1000 * i) is not None or now is None
+        if now is not None and deceived.now_ms is not None:
+            assert abs(deceived.now_ms - now) <= 1000
+
+
+def test_a_single_sensor_is_believed_after_some_that_agree() -> None:
+    clock = TrustedClock()
+    for i in range(100):
+        clock.advance("a", T0 + 1000 * i)
+    before = clock.now_ms
+    assert before == T0 + 92_000
+    clock.advance("a", T0 + 400 * 86_400_000)
+    assert clock.now_ms == before
+    for i in range(8):
+        clock.advance("a", T0 + 400 * 86_400_000 + i)
+    assert clock.now_ms == T0 + 400 * 86_400_000
+    again = TrustedClock()
+    again.restore(clock.state())
+    assert again.advance("a", T0) == clock.advance("a", T0)
+    assert again.state() == clock.state()

@@ -1,0 +1,301 @@
+"""What plants send, and what ``init`` makes of it: the shapes of the shared cases, and others."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import random
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rejex_stream.config import parse_config
+from rejex_stream.config.assembly import kafka_decoder
+from rejex_stream.decode import decode_records
+from rejex_stream.decode.intake import Intake
+from rejex_stream.settings import toml
+from rejex_stream.tables import Feed, open_feed
+from rejex_stream.types import Invalid, Position, Reading, Record
+
+pytest.importorskip("jq")
+
+SHARED = Path(__file__).parents[2] / "shared" / "cases"
+CASES = Path(os.environ.get("REJEX_CASES", SHARED)) / "topics"
+MACHINES = {f"m{i}" for i in range(4)}
+THREE = {"temp", "press", "speed"}
+
+
+def case(name: str) -> list[Record]:
+    path = CASES / f"{name}.jsonl"
+    if not path.exists():
+        pytest.skip("the shared cases are not here")
+    return [of_line(i, json.loads(line)) for i, line in enumerate(path.read_text().splitlines())]
+
+
+def of_line(offset: int, line: dict[str, Any]) -> Record:
+    def text(tree: Any) -> bytes | None:
+        if tree is None:
+            return None
+        return (tree if isinstance(tree, str) else json.dumps(tree)).encode()
+
+    value = None if line["value"] is None else json.dumps(line["value"]).encode()
+    return Record(
+        Position("plant", 0, offset), text(line.get("key")), value, (), line.get("time_ms")
+    )
+
+
+def read(records: list[Record]) -> tuple[Feed, list[Reading], list[Invalid]]:
+    """Read records as the config does that ``init`` writes, without a hand-written line."""
+    feed = open_feed(records)
+    written = {name: value for name, value in feed.settings().items() if value is not None}
+    if feed.guess.sensor is None:
+        written["fixed_sensor"] = "plant"
+    settings = {"kind": "kafka", "topics": ["plant"], **written}
+    text = "[input]\n" + "".join(
+        f"{name} = {toml(value)}\n" for name, value in settings.items() if value is not None
+    )
+    text += '[rejection]\ncontamination = 0.05\ntolerance = 4\n[kafka]\nbootstrap_servers = "b:9"\n'
+    config, problems = parse_config(text)
+    assert config is not None, (problems, text)
+    intake = Intake(config.input.intake())
+    readings, invalid = [], []
+    for pair in zip(*decode_records(kafka_decoder(config), records), strict=True):
+        for _, item in intake.take(*pair):
+            if isinstance(item, Reading):
+                readings.append(item)
+            else:
+                invalid.append(item)
+    return feed, readings, invalid
+
+
+ONE_EACH = {
+    "telegraf", "connect", "kepware", "tbgateway", "sparkplug", "emqx", "quality", "booleans",
+    "keyjson", "late", "wide", "rbe",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(ONE_EACH))
+def test_a_record_of_one_reading_gives_one(name: str) -> None:
+    records = case(name)
+    feed, readings, invalid = read(records)
+    assert len(readings) == len(records)
+    assert invalid == []
+    assert {reading.sensor.rpartition("/")[2] for reading in readings} == MACHINES
+    assert set(feed.channels) == THREE | ({"door", "pump", "lamp"} if name == "booleans" else set())
+
+
+def test_the_channels_of_every_shape_have_the_values_of_the_wide_one() -> None:
+    _, wide, _ = read(case("wide"))
+    want = [dict(zip(("temp", "press", "speed"), one.values, strict=True)) for one in wide]
+    for name in ("telegraf", "connect", "kepware", "sparkplug", "emqx", "tbgateway", "keyjson"):
+        feed, readings, _ = read(case(name))
+        found = [dict(zip(feed.channels, one.values, strict=True)) for one in readings]
+        assert found == want, name
+        assert [o.event_time_ms for o in readings] == [o.event_time_ms for o in wide], name
+
+
+@pytest.mark.parametrize(("name", "each", "channels"), [
+    ("batch", 3, THREE), ("columnar", 10, {"temp", "press"}),
+])  # fmt: skip
+def test_a_record_of_several_readings_gives_them_all(
+    name: str, each: int, channels: set[str]
+) -> None:
+    records = case(name)
+    feed, readings, invalid = read(records)
+    assert len(readings) == each * len(records)
+    assert invalid == []
+    assert set(feed.channels) == channels
+    times = [reading.event_time_ms for reading in readings if reading.sensor == "m0"]
+    assert times == sorted(set(times)), "each has its own time"
+    assert any(line.startswith("before: ") for line in feed.said)
+    assert any(line.startswith("after: ") for line in feed.said)
+
+
+@pytest.mark.parametrize("name", ["debezium", "mixed", "opcsingle", "tomb"])
+def test_what_is_no_reading_is_ignored_and_nothing_is_a_dead_letter(name: str) -> None:
+    records = case(name)
+    feed, readings, invalid = read(records)
+    assert {one.stage for one in invalid} == {"ignored"}
+    assert len(readings) + len(invalid) == len(records)
+    assert {reading.sensor for reading in readings} == MACHINES
+    assert set(feed.channels) == THREE
+    values = [record.value for record in records]
+    kept = {
+        "debezium": sum(v is not None and b'"after": {' in v for v in values),
+        "mixed": sum(b'"type": "reading"' in (v or b"") for v in values),
+        "opcsingle": sum(b"ua-deltaframe" in (v or b"") for v in values),
+        "tomb": sum(v is not None for v in values),
+    }
+    assert len(readings) == kept[name]
+
+
+@pytest.mark.parametrize("name", ["long1", "longkey", "longtext"])
+def test_long_records_are_joined_by_machine(name: str) -> None:
+    records = case(name)
+    feed, readings, invalid = read(records)
+    assert set(feed.channels) == THREE
+    assert {reading.sensor for reading in readings} == MACHINES
+    assert {one.stage for one in invalid} <= {"joined", "ignored"}
+    assert all(value == value for reading in readings for value in reading.values)  # noqa: PLR0124
+
+
+def test_a_value_with_a_bad_quality_is_missing() -> None:
+    for name, field in (
+        ("quality", "{channel}.q"),
+        ("opcsingle", "Payload.{channel}.Status.Symbol"),
+    ):
+        records = case(name)
+        feed, readings, _ = read(records)
+        assert feed.quality is not None
+        assert feed.quality["field"] == field
+        bad = sum((record.value or b"").count(b"Bad") for record in records)
+        missing = sum(value != value for one in readings for value in one.values)  # noqa: PLR0124
+        assert missing == bad > 0
+
+
+def test_unchanged_is_not_missing() -> None:
+    feed, readings, _ = read(case("rbe"))
+    assert feed.partial
+    seen: set[str] = set()
+    for one in readings:
+        if one.sensor in seen:
+            assert all(value == value for value in one.values)  # noqa: PLR0124
+        seen.add(one.sensor)
+
+
+def test_flags_are_booleans_words_and_numbers() -> None:
+    feed, readings, _ = read(case("booleans"))
+    assert feed.settings()["flags"] == ["door", "pump", "lamp"]
+    names = list(feed.channels)
+    for flag in ("door", "pump", "lamp"):
+        assert {one.values[names.index(flag)] for one in readings} <= {0.0, 1.0}
+
+
+# --------------------------------------------------------------------- others of the same kinds
+T0 = 1_795_600_000_000
+
+
+def iso(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _packed(tree: object) -> str:
+    return base64.b64encode(json.dumps(tree).encode()).decode()
+
+
+def _tag(i: int) -> str:
+    return ("temp", "press")[i // 4 % 2]
+
+
+OTHERS: dict[str, Any] = {
+    "SenML, its base in the first record": lambda i, m, t, a, b: [
+        {"bn": f"urn:dev:{m}/", "bt": t / 1000, "n": "temp", "v": a}, {"n": "press", "v": b}],
+    "SenML, its base alone": lambda i, m, t, a, b: [
+        {"bn": f"urn:dev:{m}:", "bt": t / 1000}, {"n": "temp", "v": a}, {"n": "press", "v": b}],
+    "SiteWise": lambda i, m, t, a, b: {"entries": [
+        {"entryId": f"{i}{k}", "propertyAlias": f"/plant/{m}/{k}", "propertyValues": [
+            {"value": {"doubleValue": v}, "timestamp": {"timeInSeconds": t // 1000},
+             "quality": "GOOD"}]} for k, v in (("temp", a), ("press", b))]},
+    "OPC UA NetworkMessage": lambda i, m, t, a, b: {
+        "MessageId": str(i), "MessageType": "ua-data", "PublisherId": "p", "Messages": [
+            {"DataSetWriterName": m, "SequenceNumber": i, "Timestamp": iso(t),
+             "Payload": {"temp": {"Value": a}, "press": {"Value": b}}}]},
+    "OPC Publisher": lambda i, m, t, a, b: {
+        "NodeId": f"ns=2;s=Line.{m}.{_tag(i)}",
+        "Value": {"Value": a if _tag(i) == "temp" else b, "SourceTimestamp": iso(t)}},
+    "NGSI": lambda i, m, t, a, b: {"subscriptionId": "s", "data": [
+        {"id": m, "type": "Machine", "temp": {"type": "Number", "value": a, "metadata": {}},
+         "press": {"type": "Number", "value": b, "metadata": {}},
+         "TimeInstant": {"type": "DateTime", "value": iso(t)}}]},
+    "Telegraf in batches": lambda i, m, t, a, b: {"metrics": [
+        {"fields": {"temp": a, "press": b}, "name": "cnc", "tags": {"host": "e", "machine": m},
+         "timestamp": t // 1000}]},
+    "ThingsBoard, several machines": lambda i, m, t, a, b: {
+        m: [{"ts": t, "values": {"temp": a, "press": b}}]},
+    "EMQX with pairs": lambda i, m, t, a, b: {
+        "clientid": m, "topic": f"plant/{m}/data", "qos": 0, "payload": json.dumps(
+            {"ts": t, "readings": [{"name": "temp", "value": a}, {"name": "press", "value": b}]})},
+    "base64": lambda i, m, t, a, b: {
+        "SystemProperties": {"connectionDeviceId": m, "enqueuedTime": iso(t)},
+        "Body": _packed({"temp": a, "press": b})},
+    "columns with times": lambda i, m, t, a, b: {
+        "machine": m, "time": [t, t + 100], "temp": [a, a + 0.1], "press": [b, b]},
+    "columns at a rate": lambda i, m, t, a, b: {
+        "id": m, "start": iso(t), "rate_hz": 10, "data": {"temp": [a, a], "press": [b, b + 0.1]}},
+    "a table": lambda i, m, t, a, b: {
+        "series": [{"name": "cnc", "tags": {"machine": m}, "columns": ["time", "temp", "press"],
+                    "values": [[t, a, b], [t + 100, a, b]]}]},
+    "Kepware": lambda i, m, t, a, b: {"timestamp": t, "values": [
+        {"id": f"Ch1.{m}.{k}", "v": v, "q": True, "t": t} for k, v in (("temp", a), ("press", b))]},
+    "Sparkplug, typed": lambda i, m, t, a, b: {"timestamp": t, "seq": i % 256, "metrics": [
+        {"name": f"{m}/temp", "alias": 1, "timestamp": t, "datatype": 9, "float_value": a},
+        {"name": f"{m}/press", "alias": 2, "timestamp": t, "datatype": 9, "float_value": b}]},
+    "Debezium with its schema": lambda i, m, t, a, b: {"schema": {}, "payload": {
+        "before": None, "after": {"id": i, "machine": m, "ts": t, "temp": a, "press": b},
+        "source": {"name": "pg", "lsn": i}, "op": "c", "ts_ms": t}},
+    "Maxwell": lambda i, m, t, a, b: {
+        "database": "p", "table": "r", "type": "insert", "ts": t // 1000, "xid": i,
+        "data": {"id": i, "machine": m, "temp": a, "press": b}},
+    "CloudEvents": lambda i, m, t, a, b: {
+        "specversion": "1.0", "id": str(i), "source": m, "type": "reading", "time": iso(t),
+        "data": {"temp": a, "press": b}},
+    "The Things Network": lambda i, m, t, a, b: {
+        "end_device_ids": {"device_id": m}, "received_at": iso(t), "uplink_message": {
+            "f_cnt": i, "decoded_payload": {"temp": a, "press": b},
+            "rx_metadata": [{"rssi": -80 - i % 5, "snr": 7.5}]}},
+    "a shadow": lambda i, m, t, a, b: {
+        "state": {"reported": {"temp": a, "press": b}}, "version": i, "timestamp": t // 1000,
+        "metadata": {"reported": {"temp": {"timestamp": t // 1000}}}, "thing": m},
+    "Node-RED": lambda i, m, t, a, b: {
+        "topic": f"plant/{m}/{_tag(i)}", "payload": a if _tag(i) == "temp" else b, "ts": t},
+    "machines as keys": lambda i, m, t, a, b: {"ts": t, "machines": {
+        m: {"temp": a, "press": b}}},
+    "pairs with numbers as texts": lambda i, m, t, a, b: {
+        "device": m, "time": iso(t), "measurements": [
+            {"key": "temp", "val": str(a), "unit": "C"},
+            {"key": "press", "val": str(b), "unit": "bar"}]},
+    "samples in devices": lambda i, m, t, a, b: {"gateway": "g1", "devices": [
+        {"id": m, "samples": [{"ts": t, "temp": a, "press": b},
+                              {"ts": t + 100, "temp": a, "press": b}]}]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_shapes_of_the_same_kinds(name: str) -> None:
+    chance = random.Random(1)
+    records = []
+    for i in range(200):
+        m, t = f"m{i % 4}", T0 + i // 4 * 1000
+        a, b = round(60 + chance.gauss(0, 0.3), 2), round(5 + chance.gauss(0, 0.05), 3)
+        tree = OTHERS[name](i, m, t, a, b)
+        records.append(of_line(i, {"key": None, "value": tree, "time_ms": t}))
+    feed, readings, invalid = read(records)
+    assert set(feed.channels) == {"temp", "press"}, feed.said
+    assert {one.sensor[-2:] for one in readings} == MACHINES
+    assert {one.stage for one in invalid} <= {"joined"}
+    assert len(readings) >= 90
+    assert all(T0 <= one.event_time_ms <= T0 + 51_000 for one in readings)
+    temp, press = (list(feed.channels).index(c) for c in ("temp", "press"))
+    assert all(58 < one.values[temp] < 62 and 4.5 < one.values[press] < 5.5
+               for one in readings if one.values[temp] == one.values[temp]
+               and one.values[press] == one.values[press])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (b"cnc,machine=m0 temp=60.1,press=5 1795600000000000000", "line protocol"),
+        (b"\0\0\0\0\7abc", "Avro and Protobuf of a schema registry"),
+        (b"<reading><t>1</t></reading>", "XML"),
+        (b"m0;60.1;5.0", "looks like CSV"),
+    ],
+)
+def test_what_is_no_json_is_named_with_the_next_step(value: bytes, said: str) -> None:
+    from rejex_stream.errors import ConfigError
+
+    records = [Record(Position("in", 0, i), None, value) for i in range(20)]
+    with pytest.raises(ConfigError, match=said):
+        open_feed(records)

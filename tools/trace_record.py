@@ -76,7 +76,9 @@ class Trace:
     def moves(self) -> int:
         """How often a call went into another file than the one before it on its thread."""
         return sum(
-            one.file != other.file for calls in self.threads.values() for one, other in pairwise(calls)
+            one.file != other.file
+            for calls in self.threads.values()
+            for one, other in pairwise(calls)
         )
 
     def _file(self, name: str) -> str | None:

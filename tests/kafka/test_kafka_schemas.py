@@ -18,7 +18,7 @@ from kafka_harness import Kafka, pipeline_toml
 from rejex_connectors.kafka import connect
 from rejex_connectors.kafka.source import KafkaSource
 from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots
-from test_kafka_delivery import CLIENTS, CONFLUENT
+from test_kafka_delivery import CONFLUENT
 
 from rejex_stream.cli import main
 from rejex_stream.config import load_config

@@ -153,7 +153,7 @@ class _Stream:
         self.learns, self.left_out = hasattr(spec.detector, "start"), []
         self.hold, self.waiting, self.held, self.origin = Hold(spec.hold, spec.window), [], [], 0
         self.warm_until = getattr(spec.detector, "warm_up_events", 0)
-        self.adopting, self.began, self.tail = False, 0, None
+        self.adopting, self.began, self.tail, self.extreme = False, 0, None, []
         self.span, self.past = getattr(spec.detector, "ewma_events", 1), []
         if self.learns:
             self.epoch, self.model = 0, spec.detector.start(spec.features.names, seed=self.seed(0))
@@ -187,7 +187,10 @@ class _Stream:
         if hold.open and hold.open["state"] == "adopting" and not self.adopting:
             self.turn("closed", said(Label.NORMAL), "adopted")
         score = self.score_of(row)
-        before = Before(self.window, len(self.rows), score is not None and math.isfinite(score))
+        extreme = score is not None and self.is_extreme(float(score))
+        crowded = extreme and self.is_crowded()
+        entered = score is not None and math.isfinite(score) and not crowded
+        before = Before(self.window, len(self.rows), entered)
         still = hold.open is not None
         said = partial(said, held=still, incident=hold.open["id"] if still else None)
         if score is None:
@@ -201,10 +204,14 @@ class _Stream:
         if still and not self.adopting:
             self.held = [*self.held, row][-self.most :]
         else:
-            if not still and score is not None:
+            extreme &= not still
+            if not still and score is not None and not crowded:
                 self.window = self.finite([*self.window, score])
+            self.extreme += [len(self.rows)] * extreme
             self.rows.append(row)
-            self.left_out.append(False if self.adopting else self.leaves_out(score, before.window))
+            self.left_out.append(
+                False if self.adopting else self.leaves_out(score, before.window, extreme)
+            )
             self.waiting.append(row)
         state = None
         if score is not None and still:
@@ -232,6 +239,7 @@ class _Stream:
             self.window, self.waiting = before.window, []
             self.rows, self.left_out = self.rows[: before.rows], self.left_out[: before.rows]
             self.fits = [fit for fit in self.fits if fit[1] <= before.rows]
+            self.extreme = [row for row in self.extreme if row < before.rows]
             hold.begin(verdict)
             return replace(verdict, held=True, incident=hold.open["id"])
         hold.open["relapses"] += hold.open["state"] == "recovering" and state != "closed"
@@ -288,7 +296,30 @@ class _Stream:
         self.past.append(own)
         return mean_of_last(self.past, self.span)
 
-    def leaves_out(self, score, window):
+    def is_extreme(self, score):
+        """Tell whether a score is rarer than 1 in 10,000 of what the model was calibrated with."""
+        return self.tail is not None and math.isfinite(score) and in_order(self.tail, score) >= 4
+
+    def places(self, n):
+        """Return how many extreme scores there may be among n: half of those that are flagged."""
+        r, lower, upper, _ = band(self.spec.policy, n)
+        return max(1, (min(r, n - upper) if lower <= upper else r) // 2)
+
+    def is_crowded(self):
+        """Tell whether the places of extreme scores are taken."""
+        return sum(map(self.is_extreme, self.window)) >= self.places(len(self.window))
+
+    def drop_surplus(self, out):
+        """Keep of a new window's extreme scores the first, as many as there are places for."""
+        places, kept = self.places(len(self.window)), []
+        for score in self.window:
+            if not self.is_extreme(score) or sum(map(self.is_extreme, kept)) < places:
+                kept.append(score)
+        r, lower, upper, tolerance = band(self.spec.policy, len(kept))
+        if out and r and tolerance and lower > 0 and upper < len(kept):
+            self.window = kept
+
+    def leaves_out(self, score, window, extreme):
         """Tell whether a guard keeps the newest row out of training."""
         quantile = self.spec.schedule.guard_quantile or 1.0
         if (
@@ -301,7 +332,8 @@ class _Stream:
         rank = (sum(s < score for s in window) + sum(s <= score for s in window)) // 2
         buffer, left_out = self.spec.schedule.buffer_events, self.left_out[self.began :]
         too_many = sum(left_out[-buffer:]) - (len(left_out) >= buffer and left_out[-buffer])
-        return rank > quantile * len(window) and too_many < self.spec.schedule.guard_share * buffer
+        beyond = extreme or rank > quantile * len(window)
+        return beyond and too_many < self.spec.schedule.guard_share * buffer
 
     def request(self):
         schedule, seen, free = self.spec.schedule, len(self.rows) - self.origin, not self.fits
@@ -335,12 +367,20 @@ class _Stream:
                 own = getattr(model, "training_scores", None)
                 scores[: len(rows)] = scores[: len(rows)] if own is None else own
             unseen = {"shadow": len(rows), "holdout": cut, "training": 0}[kind]
-            own = [float(s) for s in scores[unseen:] if math.isfinite(s)]
+            first = len(self.rows) - len(scores)
+            of_rows = [i for i, s in enumerate(scores) if i >= unseen and math.isfinite(s)]
+            own = [float(scores[i]) for i in of_rows]
             if self.span > 1:
                 means = [mean_of_last(own[:i], self.span) for i in range(before + 1, len(own) + 1)]
             else:
                 means = own
+            out = {row - first for row in self.extreme if row >= at}
+            if len(out) > schedule.guard_share * (len(scores) - unseen):
+                out = set()
+            kept = zip(of_rows[len(of_rows) - len(means) :], means, strict=True)
+            ordinary = self.finite([mean for i, mean in kept if i not in out])
             self.epoch, self.model, self.window, self.past = epoch, model, self.finite(means), own
             self.adopting = False
-            self.tail = sorted(self.window) if len(set(self.window)) > 1 else None
+            self.tail = sorted(ordinary) if len(set(ordinary)) > 1 else None
+            self.drop_surplus(out)
             self.hold.renew(self.window)

@@ -31,6 +31,12 @@ SPIKED = [
     r._replace(values=(r.values[0], 1.7e308)) if r.position.offset % 97 in (3, 7) else r
     for r in readings()
 ]
+# The same fault again and again, so that earlier ones fill the top of every window.
+FAULTY = [
+    r._replace(values=tuple(v + 30.0 * (i >= 600 and i % 300 >= 240) for v in r.values))
+    for i, r in enumerate(readings(2_000, missing=0))
+]
+FAULTS = {"hold": Hold(enabled=False), "window": 120, "every": 200}
 HST = make_detector("HalfSpaceTrees", n_trees=3, height=4, window_size=20)
 PAPER = {"tolerance": 3.0, "ties": "paper"}
 BY_DAY = {"rate": 0.15, "burst": 3, "per_day": 7000.5}
@@ -95,6 +101,12 @@ def pipelines():
         "guarded-failing": (spec(failing, guard=0.9), FEED),
         "guarded-holes": (spec(Holes(), guard=0.9), FEED),
         "guarded-longest-lag": (spec(guard=0.9, lag=60, every=61), FEED),
+        "faulty": (spec(**FAULTS), FAULTY),
+        "faulty-holdout": (spec(calibration="holdout", **FAULTS), FAULTY),
+        "faulty-guarded": (spec(guard=0.9, **FAULTS), FAULTY),
+        "faulty-smoothed": (spec(Smoothed(ewma_events=2), guard=0.9, **FAULTS), FAULTY),
+        "faulty-burst": (spec(rate=0.15, burst=4, **FAULTS), FAULTY),
+        "faulty-held": (spec(**FAULTS | {"hold": Hold(recover_events=15)}), FAULTY),
         "unguarded": (spec(make_detector("Sensor"), guard=1.0), FEED),
         "SeasonalResidual": (spec(make_detector("SeasonalResidual", period="day")), FEED),
         "GaussianScorer": (spec(make_detector("GaussianScorer", grace_period=20)), FEED),

@@ -140,8 +140,12 @@ def test_first_rows_of_an_earlier_build_are_unknown_and_those_that_cannot_be_are
         model = fresh()
         model.restore(kept, {})
         rows = [[reading.values[0], 0.0, 1.0] for reading in readings()[150:]]
-        segments = model.segments(rows, current._live["s"]._judge)
-        return [segment.start for segment in segments if segment.mixed]
+        judge, found, at = current._live["s"]._judge, [], 0
+        while at < len(rows):
+            segment = model.next_segment(rows, at, judge)
+            found += [segment.start] * segment.mixed
+            at = segment.stop
+        return found
 
     assert mixed(state) == [250 - 150]
     assert mixed({name: part for name, part in state.items() if name != "first"}) == []

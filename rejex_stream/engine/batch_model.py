@@ -9,7 +9,7 @@ may be scored in one call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from rejex_stream.engine.rows import (
     Guard,
     GuardState,
     HeldState,
+    Judged,
     KeptRows,
     RowBuffer,
     Rows,
@@ -80,6 +81,7 @@ class _BatchState(msgspec.Struct, forbid_unknown_fields=True):
     guard: GuardState | None = None
     held: HeldState | None = None
     recent_scores: list[Any] | None = None
+    extreme: list[Count] = []
 
 
 @dataclass(slots=True)
@@ -176,68 +178,84 @@ class BatchModel:
         self._serving: _Model | None = None
         self._pending: _Model | None = None
         self._shadow: _Model | None = None
+        self._extreme: list[int] = []  # row numbers, while a model is on its way
         self.recipe_version = 0
         """Grows whenever the part of the state that holds training rows changes."""
 
-    def segments(
-        self, rows: Rows, judge: Judge, *, explained: bool = False, planned: bool = False
-    ) -> Iterator[Segment]:
-        """Score rows in order, cut where a model is requested, installed or swapped.
+    def next_segment(
+        self,
+        rows: Rows,
+        start: int,
+        judge: Judge,
+        *,
+        explained: bool = False,
+        planned: bool = False,
+    ) -> Segment:
+        """Score rows from `start` on, up to where a model is requested, installed or swapped.
 
-        The caller finishes with a segment before it asks for the next: a swap replaces the
-        judge's window, and a turn decides what becomes of the rows.
+        It has to be judged and given to :meth:`learn` before the next: a swap replaces the judge's
+        window, and a turn decides what becomes of the rows.
         """
-        start, watch, smooth = 0, self._watch, self._ewma.reach > 0
-        while start < len(rows):
-            held = watch.still and not self.is_adopting
-            stop, begun = len(rows), self._serving is not None
-            if not (held or planned):
-                if self.rows_seen >= self._due:
-                    self._settle(judge)
-                    self._due = self._boundary(judge)
-                until = start + self._due - self.rows_seen
-                stop = until if until < stop else stop
-            X = rows[start:stop]
-            if stop - start > 1:
-                X = np.array(X, dtype=np.float64)
-            if self._serving is None:
-                segment = Segment(start, stop, None, -1, None)
-            else:
-                own = self._scores(self._serving, X)
-                scores = self._ewma.means(own) if smooth else own
-                guarded = self._guard is not None and not (held or planned or self.is_adopting)
-                quantile = self._schedule.guard_quantile if guarded else None
-                segment = Segment(start, stop, scores, self._serving.epoch, quantile)
-                segment.mixed = not begun and is_mixed(self._serving.rows()[:, self._tested])
-            yield segment
-            if smooth and segment.scores is not None:
-                self._ewma.remember(own[: segment.stop - start])
-            start = segment.stop
-            if planned:
-                continue
-            X = X[: start - stop] if start < stop else X
-            if held:
-                self._held.extend(X)
-            else:
-                self._learn(X, segment)
-            if segment.turn is not None:
-                self._make(segment.turn, judge)
-            elif (
-                not held
-                and self.rows_seen >= self._due
-                and self._wants_a_model()
-                and self._schedule.is_request(self.rows_seen - self._origin)
-            ):
-                self._request()
+        held = self._watch.still and not self.is_adopting
+        stop, begun = len(rows), self._serving is not None
+        if not (held or planned):
+            if self.rows_seen >= self._due:
+                self._settle(judge)
+                self._due = self._boundary(judge)
+            stop = min(stop, start + self._due - self.rows_seen)
+        X = rows[start:stop]
+        if stop - start > 1:
+            X = np.array(X, dtype=np.float64)
+        if self._serving is None:
+            held = held and not planned
+            return Segment(start, stop, X, None, -1, held=held, learns=not (held or planned))
+        own = self._scores(self._serving, X)
+        guarded = self._guard is not None and not (held or planned or self.is_adopting)
+        return Segment(
+            start,
+            stop,
+            X,
+            self._ewma.means(own) if self._ewma.reach else own,
+            self._serving.epoch,
+            own,
+            self._schedule.guard_quantile if guarded else None,
+            not begun and is_mixed(self._serving.rows()[:, self._tested]),
+            held and not planned,
+            not (held or planned),
+        )
 
-    def _learn(self, X: Rows, segment: Segment) -> None:
-        """Let rows of a segment into the buffer, and the shadow score them."""
+    def learn(self, segment: Segment, judged: Judged, judge: Judge) -> None:
+        """Take in what was judged of a segment, and ask for a fit where one is due."""
+        count = judged.stop - segment.start
+        if self._ewma.reach and segment.scores is not None:
+            self._ewma.remember(segment.own[:count])
+        X = segment.rows[:count]
+        if segment.held:
+            self._held.extend(X)
+        elif segment.learns:
+            self._take(X, judged)
+        else:
+            return
+        if judged.turn is not None:
+            self._make(judged.turn, judge)
+        elif (
+            segment.learns
+            and self.rows_seen >= self._due
+            and self._wants_a_model()
+            and self._schedule.is_request(self.rows_seen - self._origin)
+        ):
+            self._request()
+
+    def _take(self, X: Rows, judged: Judged) -> None:
+        """Let rows into the buffer, and the shadow score them."""
         if self._shadow is not None:
             self._shadow.shadow_scores.extend(self._scores(self._shadow, X))
-        suspects = self._watch.since if segment.turn is None else segment.turn.onset
+        if judged.extreme and (self._shadow or self._pending):
+            self._extreme += [self.rows_seen + i for i in judged.extreme]
+        suspects = self._watch.since if judged.turn is None else judged.turn.onset
         if len(suspects) > _MOSTLY_SUSPECT:
             self._rows.keep(self._schedule.buffer_events + self._watch.look_back)
-        self._rows.extend(X if self._guard is None else self._guard.admit(X, segment.outliers))
+        self._rows.extend(X if self._guard is None else self._guard.admit(X, judged.outliers))
         self.rows_seen += len(X)
 
     def _make(self, turn: Turn, judge: Judge) -> None:
@@ -260,6 +278,7 @@ class BatchModel:
             self._held.extend(self._guard.newest.last(count))
             self._rows.retract(self._guard.retract(count))
         self.rows_seen -= count
+        self._extreme = [row for row in self._extreme if row < self.rows_seen]
         for model in (self._pending, self._shadow):
             if model is not None and model.requested_at > self.rows_seen:
                 self._give_up(model)
@@ -284,6 +303,7 @@ class BatchModel:
                 self._give_up(model)
         self._due = 0
         rows = self._held.last(self._schedule.buffer_events)
+        self._extreme.clear()
         self._held.clear()
         self._rows.clear()
         self._rows.extend(rows)
@@ -393,10 +413,29 @@ class BatchModel:
     def _swap(self, judge: Judge) -> None:
         shadow = self._shadow
         if shadow is not None and self.rows_seen == shadow.requested_at + self._filled_by:
-            judge.calibrate(self._ewma.begin(shadow.shadow_scores))
+            self._calibrate(judge, shadow, shadow.shadow_scores)
             shadow.shadow_scores = []
             self._serving, self._shadow = shadow, None
             self.recipe_version += 1
+
+    def _calibrate(self, judge: Judge, model: _Model, scores: list[float]) -> None:
+        """Let the judge go by a model's scores of the newest rows.
+
+        What was extreme is left out of what severity goes by, unless it is more than the guard's
+        share: that is no fault but another regime.
+        """
+        first = self.rows_seen - len(scores)
+        extreme = {row - first for row in self._extreme if row >= model.requested_at}
+        since = self.rows_seen if self._pending is None else self._pending.requested_at
+        self._extreme = [row for row in self._extreme if row >= since]
+        means = self._ewma.begin(scores)
+        if len(extreme) > self._schedule.guard_share * len(scores):
+            extreme = set()
+        if extreme and self._ewma.reach:
+            finite = [i for i, score in enumerate(scores) if score - score == 0.0]
+            places = finite[self._ewma.reach :]
+            extreme = {at for at, i in enumerate(places) if i in extreme}
+        judge.calibrate(means, extreme)
 
     def _install(self, model: _Model, judge: Judge) -> None:
         try:
@@ -410,11 +449,14 @@ class BatchModel:
         caught_up = fitted.scorer.score(missed).tolist() if len(missed) else []
         self.recipe_version += 1
         if model.calibration == "shadow":
+            asked = model.requested_at
+            self._extreme = [row for row in self._extreme if row >= asked]
             model.shadow_scores = caught_up
             self._shadow = model
             return
         self.is_adopting = False
-        judge.calibrate(self._ewma.begin([*fitted.calibration_scores.tolist(), *caught_up]))
+        calibrating: list[float] = fitted.calibration_scores.tolist()
+        self._calibrate(judge, model, [*calibrating, *caught_up])
         model.fitted = Fitted(fitted.scorer, np.empty(0))
         self._serving, self._shadow = model, None
 
@@ -458,6 +500,7 @@ class BatchModel:
         guard = {} if self._guard is None else {"guard": self._guard.state(look_back)}
         held = self._held.last(self._schedule.buffer_events)
         origin, adopting = self._origin, self.is_adopting
+        extreme = {"extreme": self._extreme.copy()} if self._extreme else {}
         recent = self._ewma.recent if self._ewma.reach else None  # never changed in place
         return lambda: (
             {
@@ -467,6 +510,7 @@ class BatchModel:
                 "shadow_scores": None if shadow is None else pack_array(np.array(shadow)),
             }
             | guard
+            | extreme
             | held_state(held, origin, is_adopting=adopting)
             | ({} if recent is None else {"recent_scores": pack_array(np.array(recent))})
         )
@@ -518,6 +562,9 @@ class BatchModel:
         )
         if self._shadow is not None:
             self._shadow.shadow_scores = scores
+        if any(row >= kept.rows_seen for row in kept.extreme):
+            raise ValueError(f"rows beyond the {kept.rows_seen} that were seen are crowded out")
+        self._extreme = kept.extreme
 
     def _checked_rows(
         self,

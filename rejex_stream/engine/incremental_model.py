@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from rejex_stream.engine.checkpoint import pack_array, unpack_array
-from rejex_stream.engine.rows import Count, HeldState, RowBuffer, Rows, Segment, held_state
+from rejex_stream.engine.rows import Count, HeldState, Judged, RowBuffer, Rows, Segment, held_state
 from rejex_stream.incidents import Turn, Watch
 from rejex_stream.incidents.warmup import is_mixed
 from rejex_stream.protocols import IncrementalDetector, IncrementalScorer
@@ -77,77 +77,88 @@ class IncrementalModel:
         """Rows learnt, and those that wait for it."""
         self.recipe_version = 0
 
-    def segments(
-        self, rows: Rows, judge: Judge, *, explained: bool = False, planned: bool = False
-    ) -> Iterator[Segment]:
-        """Score and learn rows in order; the caller's judge keeps its window.
+    def next_segment(
+        self,
+        rows: Rows,
+        start: int,
+        judge: Judge,
+        *,
+        explained: bool = False,
+        planned: bool = False,
+    ) -> Segment:
+        """Score rows from `start` on, up to where its scores begin to count or its rows are told.
 
         With `explained` the caller may ask for other scores of a row that it just judged: each is
-        learnt only after that, as where somebody watches.
+        learnt only after that, as where somebody watches. Else they are learnt at once.
         """
-        X = np.array(rows, dtype=np.float64)
         if explained or planned or self._watch.active:
-            yield from self._one_by_one(X, judge, planned=planned)
-            return
-        mixed = self._mixed_at(X)
+            return self._next_row(rows, start, judge, planned=planned)
+        stop, seen = len(rows), self.rows_seen
+        dropped = seen < self._warm_until
+        if dropped:
+            stop = min(stop, start + self._warm_until - seen)
+        if self._first is not None and seen < self._asked_at:
+            stop = min(stop, start + self._asked_at - seen)
+        X = np.array(rows[start:stop], dtype=np.float64)
+        mixed = self._is_mixed(X)
         score_one, learn_one = self._scorer.score_one, self._scorer.learn_one
         scores: list[float] = []
         for x in X:
             scores.append(score_one(x))
             learn_one(x)
-        if len(X):
-            self._newest()
-            self._known.extend(X)  # so that explaining may begin with any row
-        dropped = min(len(X), max(0, self._warm_until - self.rows_seen))
+        self._newest()
+        self._known.extend(X)  # so that explaining may begin with any row
         self.rows_seen += len(X)
         if dropped:
-            yield Segment(0, dropped, None, -1, None)
-        if mixed is not None and dropped < mixed:
-            yield Segment(dropped, mixed, scores[dropped:mixed], 0, None)
-            dropped = mixed
-        if dropped < len(X):
-            segment = Segment(dropped, len(X), scores[dropped:], 0, None)
-            segment.mixed = mixed is not None
-            yield segment
+            return Segment(start, stop, X, None, -1, learns=False)
+        return Segment(start, stop, X, scores, 0, mixed=mixed, learns=False)
 
-    def _mixed_at(self, X: FloatArray) -> int | None:
-        """Remember the first rows; return with which row it is said that they are of two kinds."""
+    def _is_mixed(self, X: FloatArray) -> bool:
+        """Remember the first rows; return whether these begin where they are said to be mixed."""
         first, seen = self._first, self.rows_seen
         if first is None:
-            return None
+            return False
         if seen < self._n_first and len(X):
             first.extend(X[: self._n_first - seen])
         if self._asked_at >= seen + len(X):
-            return None
+            return False
         self._first = None
-        return self._asked_at - seen if is_mixed(first.last(len(first))[:, self._tested]) else None
+        return is_mixed(first.last(len(first))[:, self._tested])
 
-    def _one_by_one(self, X: FloatArray, judge: Judge, *, planned: bool) -> Iterator[Segment]:
-        """Yield every row before it is learnt, so that the model can be asked about it."""
+    def _next_row(self, rows: Rows, start: int, judge: Judge, *, planned: bool) -> Segment:
+        """Score a row that is learnt only once it is judged, so that the model can be asked."""
         watch = self._watch
-        for i, x in enumerate(X):
-            held = watch.still and not watch.is_adopting  # it has learnt what was held back
-            if not (held or planned):
-                watch.look(self.rows_seen, judge.window)
-            score = self._scorer.score_one(x)
-            if self.rows_seen < self._warm_until:
-                segment = Segment(i, i + 1, None, -1, None)
-            else:
-                segment = Segment(i, i + 1, (score,), 0, None)
-            if not (held or planned):
-                segment.mixed = self._mixed_at(x[None]) is not None
-            yield segment
-            if planned:
-                continue
-            if held:
-                self._held.extend(x[None])
-            else:
-                self._waiting.append(x)
-                self.rows_seen += 1
-            if segment.turn is not None:
-                self._make(segment.turn, judge)
-            while len(self._waiting) > len(watch.since):
-                self._learn(self._waiting.popleft())
+        x = np.array(rows[start], dtype=np.float64)
+        held = watch.still and not watch.is_adopting  # it has learnt what was held back
+        learns = not (held or planned)
+        if learns:
+            watch.look(self.rows_seen, judge.window)
+        scores, epoch = (self._scorer.score_one(x),), 0
+        counts = self.rows_seen >= self._warm_until
+        return Segment(
+            start,
+            start + 1,
+            x[None],
+            scores if counts else None,
+            epoch if counts else -1,
+            mixed=learns and self._is_mixed(x[None]),
+            held=held and not planned,
+            learns=learns,
+        )
+
+    def learn(self, segment: Segment, judged: Judged, judge: Judge) -> None:
+        """Take in what was judged of a segment: what is under suspicion waits."""
+        if segment.held:
+            self._held.extend(segment.rows)
+        elif segment.learns:
+            self._waiting.extend(np.asarray(segment.rows))
+            self.rows_seen += len(segment.rows)
+        else:
+            return
+        if judged.turn is not None:
+            self._make(judged.turn, judge)
+        while len(self._waiting) > len(self._watch.since):
+            self._learn(self._waiting.popleft())
 
     def _learn(self, x: FloatArray) -> None:
         self._scorer.learn_one(x)

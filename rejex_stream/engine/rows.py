@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from struct import Struct
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -22,6 +21,7 @@ __all__ = [
     "Guard",
     "GuardState",
     "HeldState",
+    "Judged",
     "KeptRows",
     "RowBuffer",
     "Rows",
@@ -38,24 +38,62 @@ _DIGITS = 7  # none to six behind the point
 _OPEN = 64  # rows of a buffer that are not packed yet
 
 
-@dataclass(slots=True)
-class Segment:
-    """Rows ``start:stop`` of a call and their scores; ``scores`` is ``None`` before a model.
+class Segment(NamedTuple):
+    """Rows ``start:stop`` of a call, as one model scores them.
 
-    Where there is a `quantile`, whoever judges fills `outliers` with the numbers, within the
-    segment, of the rows that score beyond it. Where its last event made a `turn`, whoever judges
-    says which, and puts `stop` behind it: the rest is judged by what the turn left. It is `mixed`
-    where it is the first of a model whose rows were of two kinds.
+    Attributes
+    ----------
+    start, stop
+        Which of the call's rows.
+    rows
+        They, shape (stop - start, d).
+    scores
+        What they are judged by; ``None`` before a model.
+    epoch
+        Of the model; -1 before the first.
+    own
+        Their scores before the mean of a few was taken.
+    quantile
+        Beyond which a row trains no later model, where one is kept from that.
+    mixed
+        Whether it is the first of a model whose rows were of two kinds.
+    held
+        Whether its rows are held back, as those of an incident are.
+    learns
+        Whether its rows are learnt once they are judged.
     """
 
     start: int
     stop: int
+    rows: Rows
     scores: Sequence[float] | None
     epoch: int
-    quantile: float | None
-    outliers: Sequence[int] = ()
-    turn: Turn | None = None
+    own: Sequence[float] = ()
+    quantile: float | None = None
     mixed: bool = False
+    held: bool = False
+    learns: bool = True
+
+
+class Judged(NamedTuple):
+    """What became of a segment: what a model needs to know to learn from it.
+
+    Attributes
+    ----------
+    stop
+        The rows before it were judged; what comes then is scored anew.
+    outliers
+        Rows that score beyond the segment's quantile, by their place in it.
+    extreme
+        Rows that were extreme by the model's own scores, by their place in it.
+    turn
+        What the last of them made of an incident, if anything.
+    """
+
+    stop: int
+    outliers: Sequence[int] = ()
+    extreme: Sequence[int] = ()
+    turn: Turn | None = None
 
 
 class HeldState(msgspec.Struct, forbid_unknown_fields=True):

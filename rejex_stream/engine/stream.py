@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import mul
 from typing import Annotated, Any, NamedTuple
@@ -15,13 +15,13 @@ from rejex_stream.engine.batch_model import BatchModel
 from rejex_stream.engine.checkpoint import pack_array, seal, unpack_array, unseal
 from rejex_stream.engine.explanation import Explainer
 from rejex_stream.engine.incremental_model import IncrementalModel
-from rejex_stream.engine.rows import Rows, Segment
+from rejex_stream.engine.rows import Judged, Rows, Segment
 from rejex_stream.engine.spec import Decision
 from rejex_stream.errors import WAY_OUT, CheckpointError
 from rejex_stream.features import FeatureSpec, MissingChannelError, SensorFeatures
 from rejex_stream.features.columns import LARGEST
 from rejex_stream.features.preset import MISSING, RecentRows
-from rejex_stream.incidents import Mute, Mutes, Plan, Plans, Watch
+from rejex_stream.incidents import Mute, Mutes, Plan, Plans, Turn, Watch
 from rejex_stream.incidents.plans import runs
 from rejex_stream.learning import Learner, obey
 from rejex_stream.rejection.judge import Judge, rejected
@@ -234,73 +234,86 @@ class StreamState:
         if not quiet and (model.is_adopting or not watch.is_adopting):  # else its end is told
             watch.publish(readings[0], seq)
         stood = [(0, watch.incident)]  # what was open, from which event on
-        for segment in model.segments(rows, judge, explained=explained, planned=planned):
+        at = 0
+        while at < len(rows):
+            segment = model.next_segment(rows, at, judge, explained=explained, planned=planned)
             owners = which[segment.start : segment.stop]
             if not quiet and watch.is_adopting and not model.is_adopting:
                 watch.adopted(readings[owners[0]], seq + owners[0])
                 stood.append((owners[0], None))
+            judged = Judged(segment.stop)
             if segment.scores is None:
                 for i in owners:
                     verdicts[i] = rejected(readings[i], seq + i, Reason.WARM_UP)
-                continue
-            judged, size, turns = 0, 1 if judge.shares else len(owners), False
-            while judged < len(owners) and not turns:
-                turn = owners[judged : judged + size]
-                scores = segment.scores[judged : judged + size]
-                yield turn[0]
-                judged += judge.judge(
-                    readings, turn, scores, verdicts, seq=seq, epoch=segment.epoch, planned=planned,
-                    muted=muted,
+            else:
+                judged = yield from self._judge_segment(
+                    segment, segment.scores, owners, readings, verdicts,
+                    muted=muted, planned=planned,
                 )  # fmt: skip
-                turns = watch.turns
-            if judged < len(owners):
-                segment.stop, owners = segment.start + judged, owners[:judged]
-            self._look_at(rows, segment, owners, verdicts)
-            if watch.follows and not (watch.still or planned):
-                watch.follow(readings, owners[:-1] if turns else owners, verdicts)
-            if turns:
+            if judged.turn is not None:
                 quiet = False
-                self._turn(readings, segment, owners[-1], verdicts)
-                stood.append((owners[-1] + 1, watch.incident))
+                stood.append((which[judged.stop - 1] + 1, watch.incident))
+            model.learn(segment, judged, judge)
+            at = judged.stop
         self.seq = seq + len(readings)
         if planned or len(stood) > 1 or stood[0][1] is not None:
             _mark(verdicts, stood, planned=planned)
 
-    def _look_at(
+    def _judge_segment(
         self,
-        rows: Rows,
         segment: Segment,
+        scores: Sequence[float],
         owners: Sequence[int],
+        readings: Sequence[Reading],
         verdicts: list[Verdict | None],
-    ) -> None:
-        """Add to verdicts what the segment says of them, and to it which are outliers."""
+        *,
+        muted: Mapping[int, str],
+        planned: bool,
+    ) -> Generator[int, None, Judged]:
+        """Judge a segment up to where an incident turns; say before it which reading comes next."""
+        judge, watch = self._judge, self._watch
+        n_judged, size, turns = 0, 1 if judge.shares else len(owners), False
+        extreme: list[int] = []
+        while n_judged < len(owners) and not turns:
+            part = owners[n_judged : n_judged + size]
+            yield part[0]
+            count, found = judge.judge(
+                readings, part, scores[n_judged : n_judged + size], verdicts,
+                seq=self.seq, epoch=segment.epoch, planned=planned, muted=muted,
+            )  # fmt: skip
+            extreme += [n_judged + i for i in found]
+            n_judged += count
+            turns = watch.turns
+        owners = owners[:n_judged]
         if self._explainer is not None:
-            self._explain(rows, segment, owners, verdicts)
+            self._explain(segment, owners, verdicts)
+        outliers: Sequence[int] = ()
         if segment.quantile is not None:
-            segment.outliers = self._judge.beyond(segment.quantile, owners, verdicts)
+            outliers = judge.beyond(segment.quantile, owners, verdicts)
+            if extreme:
+                outliers = sorted({*outliers, *extreme})
         if segment.mixed:
             first = verdicts[owners[0]]
             assert first is not None  # judged
             verdicts[owners[0]] = replace(first, status=Status.WARM_UP_MIXED)
         if self._learner is not None:
-            for i, owner in enumerate(owners, segment.start):
+            for row, owner in zip(segment.rows, owners, strict=False):
                 champion = verdicts[owner]
                 assert champion is not None  # judged
-                verdicts[owner] = self._learner.judge(champion, rows[i])
+                verdicts[owner] = self._learner.judge(champion, row)
+        if watch.follows and not (watch.still or planned):
+            watch.follow(readings, owners[:-1] if turns else owners, verdicts)
+        turn = self._turn(readings, owners[-1], verdicts) if turns else None
+        return Judged(segment.start + n_judged, outliers, extreme, turn)
 
-    def _turn(
-        self,
-        readings: Sequence[Reading],
-        segment: Segment,
-        last: int,
-        verdicts: list[Verdict | None],
-    ) -> None:
-        """Make the turn that the last event of the segment asks for."""
+    def _turn(self, readings: Sequence[Reading], last: int, verdicts: list[Verdict | None]) -> Turn:
+        """Make the turn of an incident that an event asks for."""
         verdict = verdicts[last]
         assert verdict is not None  # given by judge
-        segment.turn = self._watch.turn(readings[last], verdict)
-        if segment.turn.onset:
+        turn = self._watch.turn(readings[last], verdict)
+        if turn.onset:
             verdicts[last] = replace(verdict, held=True, incident=self._watch.incident)
+        return turn
 
     def _rows_one_by_one(
         self,
@@ -383,11 +396,7 @@ class StreamState:
         return np.concatenate(made)[order], [which[i] for i in order.tolist()]
 
     def _explain(
-        self,
-        rows: Rows,
-        segment: Segment,
-        owners: Sequence[int],
-        verdicts: list[Verdict | None],
+        self, segment: Segment, owners: Sequence[int], verdicts: list[Verdict | None]
     ) -> None:
         """Add evidence to the segment's verdicts that want it."""
         assert self._explainer is not None
@@ -403,7 +412,7 @@ class StreamState:
         stands = self._watch.still and not model.is_adopting
         explained = self._explainer.explain(
             [verdict for _, _, verdict in wanted],
-            [rows[segment.start + i] for i, _, _ in wanted],
+            [segment.rows[i] for i, _, _ in wanted],
             model.score,
             model.medians(),
             [

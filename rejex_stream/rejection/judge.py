@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import repeat
+from struct import Struct
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -20,11 +21,15 @@ from rejex_stream.rejection.token_bucket import Governor
 from rejex_stream.rejection.window import ScoreWindow, mid_rank
 from rejex_stream.types import Label, Reading, Reason, Status, Verdict
 
-__all__ = ["Judge", "Watcher", "rejected"]
+__all__ = ["EXTREME", "Judge", "Watcher", "rejected"]
 
+EXTREME = 4.0
+"""A severity, one in 10,000 of the calibration scores, from which on places are kept free."""
 _REJECTED, _AMBIGUOUS = Label.REJECTED, Reason.AMBIGUOUS  # look-up is not free
 _NOTHING: Mapping[int, str] = MappingProxyType({})
+_NOBODY: Sequence[int] = ()
 _NOT_ENTERED: float | None = math.nan  # in the place of what a score pushed out
+_DOUBLE, _INTEGER = Struct("<d"), Struct("<q")
 _MUTED = -1.0  # in the place of how rare a score is: neither for nor against an incident
 _Marks: TypeAlias = tuple[int, bool, bool, str | None]
 """What the verdicts of a block have in common: epoch, held, planned, and the incident."""
@@ -117,6 +122,8 @@ def _weighs(watcher: Watcher, verdict: Verdict, rare: float | None, evicted: flo
 
     One without a score, in a warm-up, a mute or a constant window is neither for nor against.
     """
+    if watcher.still:
+        return watcher.see(verdict, 0.0 if rare == _MUTED else rare)
     level, ordinary, since = watcher.level, watcher.ordinary, watcher.since
     if verdict.score is None:
         since.append((verdict, evicted))
@@ -154,15 +161,16 @@ class Judge:
     ----------
     window
         The reference scores.
-    tail
-        The scores that the model was calibrated with, by which a verdict's severity goes; ``None``:
-        by the window, as it is for models that learn.
 
     Notes
     -----
     O(log n) per event. Nothing of scipy runs per event once the window is full: bands are cached
     integers, stability and severity are tables by rank, and the order statistics shown with a
     verdict are looked up again only when a push or an eviction could have moved them.
+
+    A score whose severity is at least :data:`EXTREME` enters only while fewer than half of the
+    flagged places hold such scores. So what is extreme is an anomaly in a full window, whatever
+    came before: earlier faults cannot hold the places of later ones (docs/theory.md).
     """
 
     __slots__ = (
@@ -171,13 +179,14 @@ class Judge:
         "_constant",
         "_edges",
         "_edges_of",
+        "_extreme_from",
         "_full",
         "_governor",
         "_is_plain",
         "_policy",
         "_said_constant",
+        "_tail",
         "_watcher",
-        "tail",
         "window",
     )
 
@@ -190,13 +199,26 @@ class Judge:
     ) -> None:
         self._watcher = watcher
         self.window = ScoreWindow(capacity)
-        self.tail: Tail | None = None
+        self._tail: Tail | None = None
+        self._extreme_from: float | None = None
         self._constant = False
         self._edges: tuple[float, float | None, float | None] | None = None
         self._edges_of: RejectionBand | None = None
         self._said_constant = False
         self._capacity = self.window.capacity
         self._go_by(policy, governor)
+
+    @property
+    def tail(self) -> Tail | None:
+        """The scores that the model was calibrated with, by which a verdict's severity goes.
+
+        ``None``: by the window, as it is for models that learn.
+        """
+        return self._tail
+
+    @tail.setter
+    def tail(self, tail: Tail | None) -> None:
+        self._tail, self._extreme_from = tail, None
 
     @property
     def shares(self) -> bool:
@@ -227,10 +249,35 @@ class Judge:
             self._governor.restore(state["credit"])
         self._said_constant = bool(state["constant"])
 
-    def calibrate(self, scores: Iterable[float]) -> None:
-        """Start over with the scores that another model was calibrated with, oldest first."""
-        self.replace_window(scores)
-        self.tail = Tail.of(self.window.scores())
+    def calibrate(self, scores: Sequence[float], extreme: Collection[int] = ()) -> None:
+        """Start over with the scores that another model was calibrated with, oldest first.
+
+        Severities go by those that were not `extreme` when they came, by their place in `scores`;
+        of scores that are extreme by them, no more stay than there are places for.
+        """
+        finite = [score for score in scores if score - score == 0.0][-self._capacity :]
+        if extreme:
+            ordinary = [
+                score for i, score in enumerate(scores)
+                if score - score == 0.0 and i not in extreme
+            ][-self._capacity :]  # fmt: skip
+            self.tail = Tail.of(ordinary)
+            self.replace_window(self._with_places(finite))
+        else:
+            self.replace_window(finite)
+            self.tail = Tail.of(self.window.scores())
+
+    def _with_places(self, scores: list[float]) -> list[float]:
+        """Return scores without those for which there is no place, unless too few were left."""
+        tail, places = self.tail, self._places(len(scores))
+        if tail is None:
+            return scores
+        kept, n_extreme = list[float](), 0
+        for score, known in zip(scores, tail.each(scores), strict=True):
+            n_extreme += known >= EXTREME
+            if known < EXTREME or n_extreme <= places:
+                kept.append(score)
+        return kept if self._speaks(len(kept)) else scores
 
     def replace_window(self, scores: Iterable[float]) -> None:
         """Start over with other reference scores, oldest first."""
@@ -260,10 +307,11 @@ class Judge:
         epoch: int,
         planned: bool = False,
         muted: Mapping[int, str] = _NOTHING,
-    ) -> int:
+    ) -> tuple[int, Sequence[int]]:
         """Fill ``verdicts[i]`` for every i in `which`, whose scores are `scores`, in order.
 
-        Returns how many of them were judged: all, unless the watcher stopped it before the next.
+        Returns how many of them were judged: all, unless the watcher stopped it before the next;
+        and which of those that the reference learns from are extreme, by their place in `which`.
         Each goes through five steps: its rank, the band for it, the label, whether it enters the
         window, and what evidence it is to the watcher.
 
@@ -287,7 +335,7 @@ class Judge:
             watcher = None
         window, ranks, severities = self._ranked(scores, frozen=frozen)  # 1. Rank
         marks = epoch, held, planned, incident
-        n, n_judged = len(window), 0
+        n, n_judged, extreme = len(window), 0, _NOBODY
         for i, score, (below, at_or_below), by_tail in zip(
             which, scores, ranks, severities, strict=True
         ):
@@ -303,22 +351,20 @@ class Judge:
                 if muted and i in muted and verdict.reason in _MUTABLE:
                     verdict, rare = replace(verdict, muted=muted[i]), _MUTED
                 if not frozen:  # 4. Enter
-                    evicted = self._enter(window, n, score, at_or_below - below)
+                    if by_tail is not None and by_tail >= EXTREME:
+                        extreme = [*extreme, n_judged - 1]
+                    evicted = self._enter(window, n, score, at_or_below - below, by_tail)
                     n += evicted is None
             verdicts[i] = verdict
-            if watcher is None:
-                continue
-            if frozen:  # 5. Evidence
-                stops = watcher.see(verdict, 0.0 if rare == _MUTED else rare)
-            elif watcher.level or (rare is not None and rare > watcher.least):
-                stops = _weighs(watcher, verdict, rare, evicted)
-            else:
-                continue
-            if stops:
+            if (  # 5. Evidence
+                watcher is not None
+                and (frozen or watcher.level or (rare is not None and rare > watcher.least))
+                and _weighs(watcher, verdict, rare, evicted)
+            ):
                 break
         if isinstance(window, WindowAhead):
             window.settle()
-        return n_judged
+        return n_judged, extreme
 
     def _ranked(
         self, scores: Sequence[float], *, frozen: bool
@@ -336,9 +382,12 @@ class Judge:
             and not frozen
             and np.isfinite(scores).all()
         ):
-            top = window.capacity + 1 - max(1, full.band.edges[0])
-            ahead = WindowAhead(window, scores, top)
-            return ahead, ahead.ranks, unknown if tail is None else tail.each(scores)
+            known = None if tail is None else tail.each(scores)
+            n_extreme = 0 if known is None else sum(one >= EXTREME for one in known)
+            if not n_extreme or self._n_extreme() + n_extreme <= self._places(window.capacity):
+                top = window.capacity + 1 - max(1, full.band.edges[0])
+                ahead = WindowAhead(window, scores, top)
+                return ahead, ahead.ranks, known or unknown
         return window, map(window.rank, scores), unknown if tail is None else map(tail, scores)
 
     def _verdict(
@@ -400,9 +449,24 @@ class Judge:
         ), rare  # fmt: skip
 
     def _enter(
-        self, window: ScoreWindow | WindowAhead, n: int, score: float, ties: int
+        self,
+        window: ScoreWindow | WindowAhead,
+        n: int,
+        score: float,
+        ties: int,
+        by_tail: float | None,
     ) -> float | None:
-        """Let a score among n into the window; return what it pushed out, if anything."""
+        """Let a score among n into the window; return what it pushed out, if anything.
+
+        ``_NOT_ENTERED`` where it is extreme and all places for such scores are taken.
+        """
+        if (
+            by_tail is not None
+            and by_tail >= EXTREME
+            and window is self.window  # ahead of it, all are known to have a place
+            and self._n_extreme() >= self._places(n)
+        ):
+            return _NOT_ENTERED
         evicted = window.push(score)
         if evicted is None:
             n += 1
@@ -415,6 +479,24 @@ class Judge:
         # Constant where all others equal the newcomer, of which one has left.
         self._constant = ties + (evicted != score) >= n
         return evicted
+
+    def _n_extreme(self) -> int:
+        """Return how many scores of the window are extreme. O(log n)."""
+        tail = self.tail
+        if tail is None:
+            return 0
+        if self._extreme_from is None:
+            self._extreme_from = _least(tail, EXTREME)
+        return len(self.window) - self.window.rank(self._extreme_from)[0]
+
+    def _places(self, n: int) -> int:
+        """Return how many extreme scores there may be among n: half of those that are flagged.
+
+        So the next one still ranks among the flagged, whatever came before.
+        """
+        full = self._full or self._look_up()
+        band = full.band if n == self._capacity else self._policy.band(n)
+        return max(1, (n + 1 - band.edges[2]) // 2)
 
     def _decide(
         self, band: RejectionBand, rank: int, time_ms: int
@@ -491,3 +573,27 @@ class Judge:
 
 def _own(policy: RejectionPolicy) -> Governor | None:
     return None if policy.burst is None else Governor(policy)
+
+
+def _least(tail: Tail, severity: float) -> float:
+    """Return the least score of at least such a severity; infinite where there is none.
+
+    By halving among all doubles, since a severity never falls with its score: 64 calls.
+    """
+    low, high = -_BITS, _BITS  # places among the doubles
+    while low < high:
+        middle = (low + high) // 2
+        if tail(_double(middle)) >= severity:
+            high = middle
+        else:
+            low = middle + 1
+    return math.inf if low == _BITS else _double(low)
+
+
+_BITS = 0x7FF0_0000_0000_0000  # of infinity; those of a double grow with it
+
+
+def _double(place: int) -> float:
+    """Return the double that has so many between it and 0."""
+    size: float = _DOUBLE.unpack(_INTEGER.pack(abs(place)))[0]
+    return size if place >= 0 else -size

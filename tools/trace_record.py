@@ -46,6 +46,10 @@ contamination = 0.05
 tolerance = 4
 window = 200
 """
+EVERYTHING = """\
+[features]
+columns = [{ kind = "raw", channel = "flow" }, { kind = "mean", channel = "flow", events = 5 }]
+"""
 ONE_BY_ONE = """\
 [run]
 max_poll_records = 1
@@ -141,10 +145,13 @@ def pipeline() -> Iterator[Path]:
 
 
 def of_a_run(events: int = EVENTS) -> list[Call]:
-    """Return the calls of a whole run: fits, faults, snapshots and all."""
+    """Return the calls of a whole run: fits, a fault that stays, columns with a state."""
     trace = Trace()
     with pipeline() as folder:
-        (folder / "feed.csv").write_text("t,flow\n" + lines(0, events), encoding="utf-8")
+        (folder / "pump.toml").write_text(CONFIG + EVERYTHING, encoding="utf-8")
+        stuck = "".join(f"{1_700_000_000 + events + i},{40 + i % 7}\n" for i in range(60))
+        feed = "t,flow\n" + lines(0, events) + stuck
+        (folder / "feed.csv").write_text(feed, encoding="utf-8")
         with trace.on():
             run()
     return trace.calls

@@ -163,6 +163,16 @@ def test_inflation_is_the_block_variance_by_definition(clumsiness):
     assert (inflation.factor > 3) == (clumsiness > 0)
 
 
+def test_a_window_of_one_block_has_the_factor_1_until_it_is_measured():
+    cells = random_cells(400, 4, 0.7)
+    inflation = Inflation(24)
+    for i, cell in enumerate(cells, 1):
+        inflation.count(LAW, cell)
+        expected = brute_force_inflation(cells[:i], 24, LAW)
+        assert inflation.factor == (None if expected is None else pytest.approx(expected))
+    assert inflation.factor > 1
+
+
 @pytest.mark.parametrize("clumsiness", [0.0, 0.5])
 def test_evidence_is_the_tempered_shiryaev_roberts_sum(clumsiness):
     cells = random_cells(8 * N, 6, clumsiness)

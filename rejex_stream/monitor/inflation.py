@@ -182,5 +182,5 @@ class Inflation:
             return False
         usable = len(self._scales) - (len(windows) < _MIN_WINDOWS_LONGEST)
         means = (math.fsum(column) / len(windows) for column in zip(*windows, strict=True))
-        self.factor = max(1.0, *list(means)[: 2 * usable])
+        self.factor = max([1.0, *list(means)[: 2 * usable]])
         return True

@@ -8,7 +8,28 @@ from dataclasses import dataclass, field
 
 from rejex_stream.types import Label, Outcome, Reason, Verdict
 
-__all__ = ["OutcomeCounts", "is_for_review", "is_ranked", "policy_band"]
+__all__ = [
+    "OutcomeCounts",
+    "could_be_missed",
+    "drawable",
+    "is_for_review",
+    "is_ranked",
+    "policy_band",
+]
+
+
+def could_be_missed(verdict: Verdict) -> bool:
+    """Return whether an anomaly would be missed: called normal by the pipeline, or by a mute."""
+    return verdict.label is Label.NORMAL or bool(verdict.muted)
+
+
+def drawable(verdict: Verdict) -> tuple[float, str]:
+    """Return how probable it was that somebody is asked, and of 0 why: held, planned, or rate."""
+    if verdict.audit:
+        return verdict.audit.p, ""
+    if verdict.muted or not (verdict.held or verdict.planned):
+        return 0.0, "rate"
+    return 0.0, "held" if verdict.held else "planned"
 
 
 def is_ranked(verdict: Verdict) -> bool:

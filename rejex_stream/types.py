@@ -15,12 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
-    "MODE_MARK", "ChannelEvidence", "Command", "CommandKind", "CommandReply", "ContextPoint",
-    "DelayedRecord",
-    "EventAnswer", "Evidence", "FloatArray", "FollowUp", "Incident", "IncidentState", "Invalid",
-    "JudgeName", "Label", "Learned", "Outcome", "Partition", "Position", "Reading", "Reason",
-    "Record", "ReviewItem", "SelectedRecord", "Status", "UnreadRecord", "Verdict", "in_mode",
-    "of_mode", "reached", "spoken",
+    "MODE_MARK", "Audit", "ChannelEvidence", "Command", "CommandKind", "CommandReply",
+    "ContextPoint", "DelayedRecord", "EventAnswer", "Evidence", "FloatArray", "FollowUp",
+    "Incident", "IncidentState", "Invalid", "JudgeName", "Label", "Learned", "Outcome",
+    "Partition", "Position", "Reading", "Reason", "Record", "ReviewItem", "SelectedRecord",
+    "Status", "UnreadRecord", "Verdict", "in_mode", "of_mode", "reached", "spoken",
 ]  # fmt: skip
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
@@ -468,6 +467,25 @@ class Learned(msgspec.Struct, frozen=True):
     asked: Literal["teach", "measure"] | None = None
 
 
+class Audit(msgspec.Struct, frozen=True, gc=False):
+    """How probable it was that somebody is asked about an event that the pipeline accepted.
+
+    Attributes
+    ----------
+    p
+        That probability, in (0, 1]. An accepted event without it could not be drawn.
+    drawn
+        Whether it was.
+    key
+        What the draw's key is committed to by: the first 16 digits of its SHA-256 in hexadecimal;
+        ``None``: the draw has no key, and anybody can foresee it.
+    """
+
+    p: float
+    drawn: bool = False
+    key: str | None = None
+
+
 class Verdict(msgspec.Struct, frozen=True, gc=False):
     """The answer for one event, with every number an operator needs to trust or doubt it.
 
@@ -532,6 +550,9 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     muted
         Id of the mute that the reading lies in: a pattern that people know to be normal, no review
         item and no evidence for an incident. Elsewhere it is unset and not written.
+    audit
+        Of an accepted or muted event that could be drawn for an audit, with which probability.
+        Elsewhere it is unset and not written.
     """
 
     position: Position
@@ -568,6 +589,7 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     mode: str | None = None
     learning: Learned | msgspec.UnsetType = msgspec.UNSET
     muted: str | msgspec.UnsetType = msgspec.UNSET
+    audit: Audit | msgspec.UnsetType = msgspec.UNSET
 
 
 class Invalid(NamedTuple):

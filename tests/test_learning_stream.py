@@ -205,10 +205,10 @@ def test_rejected_events_teach_and_what_measures_is_drawn_and_known_to_the_audit
         else:
             assert learned.asked == ("measure" if drawn else "teach" if rejected else None)
         if drawn and not rejected:
-            assert draw.draw(verdict) == LEARNING.rate
+            assert draw.audit(verdict).p == LEARNING.rate
             measured += 1
         elif not rejected:
-            assert draw.draw(verdict) is None
+            assert draw.audit(verdict) is None or not draw.audit(verdict).drawn
     assert measured > 5
 
 

@@ -36,7 +36,14 @@ from scipy.special import betainc, betaincc, betaln
 
 from rejex_stream.errors import ConfigError
 
-__all__ = ["Stratum", "fewest_missed", "log_evidence", "most_missed"]
+__all__ = [
+    "Stratum",
+    "count_at_most",
+    "fewest_missed",
+    "log_evidence",
+    "most_missed",
+    "share_at_most",
+]
 
 
 _FINE = 1e-8
@@ -134,6 +141,49 @@ def fewest_missed(strata: Iterable[Stratum], *, alpha: float = 0.05) -> int:
     (0, 1003)
     """
     return math.ceil(_limit(_checked(strata, alpha), alpha, fewer=False))
+
+
+def share_at_most(count: int, n: int, *, alpha: float) -> float:
+    """Return the largest share that `count` of `n` coins leave possible, at every look. O(1).
+
+    The coins of a share q and the mixture of all shares (uniform) bet against each other: their
+    ratio is a martingale under q, so by Ville's inequality it ever reaches 1/alpha with a
+    probability of at most alpha.
+
+    Examples
+    --------
+    >>> [round(share_at_most(0, n, alpha=0.05), 3) for n in (0, 20, 200)]
+    [1.0, 0.261, 0.041]
+    """
+    low, high = count / n if n else 1.0, 1.0
+    while high - low > _FINE:
+        q = (low + high) / 2
+        low, high = (q, high) if _against(q, count, n) < -math.log(alpha) else (low, q)
+    return high
+
+
+def count_at_most(n: int, share: float, *, alpha: float) -> int:
+    """Return the largest count of `n` coins of a share that chance explains, at every look.
+
+    Examples
+    --------
+    >>> count_at_most(400, 0.01, alpha=0.05), count_at_most(400, 0.0, alpha=0.05)
+    (13, 0)
+    """
+    if share <= 0.0:
+        return 0
+    count = math.floor(n * min(share, 1.0))
+    while count < n and _against(share, count + 1, n) < -math.log(alpha):
+        count += 1
+    return count
+
+
+def _against(share: float, count: int, n: int) -> float:
+    """Return the log evidence of `count` of `n` against a share, by the mixture of all shares."""
+    if share >= 1.0:
+        return math.inf if count < n else 0.0
+    chance = count * math.log(share) + (n - count) * math.log1p(-share)
+    return float(betaln(1 + count, 1 + n - count)) - chance
 
 
 def _checked(strata: Iterable[Stratum], alpha: float) -> Sequence[Stratum]:

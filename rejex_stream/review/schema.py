@@ -6,7 +6,7 @@ else. Everything else is a view of those facts, or short-lived coordination (lea
 
 __all__ = ["SCHEMA", "SCHEMA_VERSION"]
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 
 _APPEND_ONLY = ("label", "label_event", "audit")
 
@@ -155,6 +155,14 @@ CREATE TABLE hour (      -- exact counts per hour; those forgotten in one sum
   PRIMARY KEY (sensor_id, t_ms)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE accepted (  -- called normal, or muted: by how probably each was to be audited
+  pipeline TEXT NOT NULL, t_ms INTEGER NOT NULL,  -- its hour
+  p REAL NOT NULL,                     -- 0: it could not be drawn
+  why TEXT NOT NULL,                   -- of p = 0: held | planned | rate
+  n INTEGER NOT NULL, drawn INTEGER NOT NULL,
+  PRIMARY KEY (pipeline, t_ms, p, why)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE minute (    -- exact counts and extremes per minute, kept for weeks
   sensor_id INTEGER NOT NULL REFERENCES sensor,
   t_ms INTEGER NOT NULL,
@@ -194,7 +202,10 @@ CREATE TABLE answer (    -- commands given here, and those on their way out
   incident TEXT NOT NULL,              -- empty: answers to events, which teach
   pipeline TEXT NOT NULL,
   record BLOB NOT NULL,                -- the command as published
-  sent_ms INTEGER
+  given_ms INTEGER NOT NULL DEFAULT 0,
+  leaving_ms INTEGER,                  -- may be in the control log from then on
+  sent_ms INTEGER,
+  withdrawn_ms INTEGER                 -- taken back before it left
 ) STRICT;
 
 CREATE INDEX answer_waiting ON answer (pipeline, answer_seq) WHERE sent_ms IS NULL;

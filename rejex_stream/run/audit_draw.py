@@ -6,13 +6,19 @@ The coins are those of :mod:`rejex_stream.rejection.keyed_sampling`: nobody can 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.rejection.band import label_of, rank_edges
 from rejex_stream.rejection.keyed_sampling import Coin, commitment
-from rejex_stream.types import Label, Position, Verdict
+from rejex_stream.types import Audit, Label, Position, Verdict
 
-__all__ = ["AuditDraw", "commitment"]
+__all__ = ["AuditDraw", "commitment", "committed"]
+
+
+def committed(key: bytes) -> str | None:
+    """Return what a verdict says of the draw's key: enough of its SHA-256 to hold it to one key."""
+    return commitment(key)[:16] if key else None
 
 
 @dataclass(frozen=True)
@@ -84,10 +90,12 @@ class AuditDraw:
             return max(share, self.differ_rate)
         return share
 
-    def draw(self, verdict: Verdict) -> float | None:
-        """Return the probability with which such an event was drawn; ``None`` if it was not."""
+    def audit(self, verdict: Verdict) -> Audit | None:
+        """Return how probable it was that an event is drawn, and whether; ``None``: not at all."""
         share = self.probability(verdict)
-        return share if share and self.is_drawn(verdict.position, share) else None
+        if not share:
+            return None
+        return _audit(share, self.is_drawn(verdict.position, share), self.key)
 
     def is_drawn(self, position: Position, share: float) -> bool:
         """Toss the coin of a position; a smaller share draws a subset of a larger one. O(1)."""
@@ -102,3 +110,9 @@ def _is_near(verdict: Verdict) -> bool:
     below = max(1, upper - lower + 1)
     wider = rank_edges(verdict.window_len, verdict.n_anomalies, lower - below, upper)
     return verdict.withheld or label_of(rank, wider) is not Label.NORMAL
+
+
+@lru_cache(maxsize=64)
+def _audit(share: float, drawn: bool, key: bytes) -> Audit:
+    """Return what a verdict says of its draw: there are only a few."""
+    return Audit(share, drawn, committed(key))

@@ -116,7 +116,8 @@ class ReviewItems:
     def observe(self, reading: Reading, verdict: Verdict) -> ReviewItem | FollowUp | None:
         """Remember one event; returns its review item, or what is due to the item before it.
 
-        O(1), and O(points) where there is something to return.
+        A verdict that could be drawn for an audit is given its probability. O(1), and O(points)
+        where there is something to return.
         """
         sensor = self._sensors.get(reading.sensor)
         if sensor is None:
@@ -125,8 +126,11 @@ class ReviewItems:
         if verdict.label is Label.REJECTED and not verdict.muted:
             if verdict.reason in self._reasons:
                 item = self._item(reading, verdict, sensor.recent, "rejected")
-        elif self._audits and (share := self._audit.draw(verdict)):
-            item = self._item(reading, verdict, sensor.recent, "audit", drawn=share)
+        elif self._audits and (audit := self._audit.audit(verdict)):
+            # Of a verdict that was made a moment ago, and that nobody else has seen yet.
+            msgspec.structs.force_setattr(verdict, "audit", audit)
+            if audit.drawn:
+                item = self._item(reading, verdict, sensor.recent, "audit", drawn=audit.p)
         if item is None and verdict.status is not None and self._reasons:
             item = self._item(reading, verdict, sensor.recent, "status")
         point = (reading.event_time_ms, _known(reading.values), verdict.score, verdict.label)

@@ -14,20 +14,30 @@ from rejex_stream.cli.main import main
 from rejex_stream.config import load_config
 from rejex_stream.encode import encode_verdict
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.rejection.missed_bound import Stratum, fewest_missed, log_evidence, most_missed
+from rejex_stream.rejection.missed_bound import (
+    Stratum,
+    count_at_most,
+    fewest_missed,
+    log_evidence,
+    most_missed,
+    share_at_most,
+)
 from rejex_stream.review.certificate import (
-    Audited,
-    answers_in,
-    answers_of_log,
+    Tally,
     certify,
     differences,
+    said,
     signed,
+    tally_of_store,
 )
+from rejex_stream.review.gold_cases.reviewer_errors import Errors
 from rejex_stream.review.queue.decisions import Decision
 from rejex_stream.review.queue.labels import LabelFile, read_labels
 from rejex_stream.review.queue.listing import Viewer
 from rejex_stream.review.queue.store import ReviewStore
+from rejex_stream.review.verification import Said, read_log
 from rejex_stream.run.audit_draw import AuditDraw, commitment
+from rejex_stream.types import Audit
 from tests.pump import pump_toml
 from tests.review.test_review_store import episodes, item
 
@@ -127,46 +137,123 @@ def test_what_cannot_be_is_refused(strata, alpha, said):
 
 
 # ---------------------------------------------------------------------------- the certificate
+def tally(*strata, undrawable=0):
+    """Strata of (p, accepted, answers of those drawn)."""
+    found = Tally()
+    for p, accepted, answers in strata:
+        found.count(0, p, "", accepted, len(answers))
+        for answer in answers:
+            found.answer(p, answer)
+    if undrawable:
+        found.count(0, 0.0, "rate", undrawable, 0)
+    return found
+
+
+def certified(*strata, undrawable=0, **more):
+    return certify(tally(*strata, undrawable=undrawable), pipeline="p", **more)
+
+
 def test_whatever_is_not_called_normal_counts_as_missed():
     def most(*answers):
-        seen = [Audited(i, 0.1, answer) for i, answer in enumerate(answers)]
-        return certify(seen, pipeline="p").missed_at_most
+        return certified((0.1, 10_000, answers)).missed_at_most
 
     calm = ["normal"] * 50
     assert most(*calm) < most(*calm, "unsure") == most(*calm, None) == most(*calm, "anomaly")
-    found = certify([Audited(0, 0.1, None), Audited(1, 0.1, "normal")], pipeline="p")
+    found = certified((0.1, 10_000, [None, "normal"]))
     assert found.missed_at_most_if_rest_is_normal < found.missed_at_most
     assert (found.strata[0].audited, found.strata[0].normal) == (2, 1)
 
 
+def test_what_was_drawn_and_never_came_counts_as_missed():
+    there, lost = tally((0.1, 10_000, ["normal"] * 50)), tally((0.1, 10_000, ["normal"] * 50))
+    lost.drawn[0.1] += 5
+    assert certify(lost, pipeline="p").strata[0].audited == 55
+    more = certify(lost, pipeline="p").missed_at_most - certify(there, pipeline="p").missed_at_most
+    assert more > 30
+
+
+def test_finds_where_every_event_is_audited_are_in_both_bounds():
+    found = certified((0.01, 20_000, ["normal"] * 200), (1.0, 1_486, ["anomaly"] * 1_486))
+    assert found.missed_at_least == 1_486
+    assert 1_486 < found.missed_at_most < 1_486 + 600
+    alone = certified((1.0, 100, ["normal"] * 97 + ["anomaly", "unsure", None]))
+    assert (alone.missed_at_least, alone.missed_at_most) == (1, 3)
+    assert alone.missed_at_most_if_rest_is_normal == 1
+
+
+def test_events_that_could_not_be_drawn_may_all_be_anomalies_and_the_sentence_says_so():
+    found = certified((0.05, 1_500, ["normal"] * 74), undrawable=25_636)
+    assert found.missed_at_most == found.missed_at_most_of_drawable + 25_636
+    assert found.accepted == 27_136
+    text = said(found)
+    assert text.startswith("of 27,136 accepted normals since 1970-01-01 00:00Z, 1,500 could be")
+    rest = "25,636 could not be drawn (25,636 at an audit rate of 0), so of all it is at most"
+    assert f"{rest} {found.missed_at_most:,}" in text
+    assert "(95 % for both together" in text
+    with pytest.raises(ConfigError, match=r"set output\.audit_rate"):
+        certified(undrawable=5)
+
+
+def test_no_bound_is_beyond_what_there_is():
+    assert certified((0.01, 60, ["normal"] * 2)).missed_at_most == 58
+
+
+def test_both_bounds_together_have_the_level_that_is_said():
+    found = certified((0.1, 90_000, ["anomaly"] * 9 + ["normal"] * 50))
+    assert found.missed_at_most == most_missed([Stratum(9, 0.1)], alpha=0.025)
+    assert found.missed_at_least == fewest_missed([Stratum(9, 0.1)], alpha=0.025)
+
+
 def test_reviewers_who_overlook_some_make_the_bound_wider_and_the_lower_one_stays():
-    seen = [Audited(i, 0.1, "anomaly" if i < 9 else "normal") for i in range(50)]
-    sure, unsure = (certify(seen, pipeline="p", sensitivity=s) for s in (1.0, 0.8))
+    seen = ["anomaly" if i < 9 else "normal" for i in range(50)]
+    sure, unsure = (certified((0.1, 9_000, seen), sensitivity=s) for s in (1.0, 0.8))
     assert 1.15 < unsure.missed_at_most / sure.missed_at_most < 1.35
     assert unsure.missed_at_least == sure.missed_at_least > 9
+    assert certified((1.0, 50, seen), sensitivity=0.8).missed_at_most > 9
 
 
-def test_what_carries_no_probability_or_comes_before_is_left_out_and_said():
-    seen = [Audited(5, 0.1, "anomaly"), Audited(15, 0.1, "normal"), Audited(20, None, "anomaly")]
-    found = certify(seen, pipeline="p", since_ms=10)
-    assert (found.strata[0].audited, found.undated, found.until_ms) == (1, 1, 15)
-    with pytest.raises(ConfigError, match=r"set output\.audit_rate"):
-        certify(seen, pipeline="p", since_ms=30)
+def test_known_cases_bound_what_reviewers_recognise_and_invent():
+    seen = ["anomaly"] * 8 + ["normal"] * 392
+    plain = certified((0.01, 40_000, seen))
+    assert (plain.reviewers, plain.sensitivity, plain.false_alarms) == ("assumed", 1.0, 0.0)
+    assert plain.missed_at_least > 200
+    measured = certified(
+        (0.01, 40_000, seen), known=Errors(anomalies=50, overlooked=5, normals=100, false_alarms=2)
+    )
+    assert measured.reviewers == "measured"
+    assert 0.6 < measured.sensitivity < 0.9
+    assert 0.02 < measured.false_alarms < 0.2
+    assert measured.missed_at_least == 0  # eight of 400 are what such reviewers invent
+    assert measured.missed_at_most > 1.1 * plain.missed_at_most
+
+
+def test_a_limit_of_a_share_holds_at_every_look():
+    rng = np.random.default_rng(5)
+    for share in (0.02, 0.3):
+        wrong = 0
+        for _ in range(400):
+            hits = np.cumsum(rng.random(300) < share)
+            looks = range(0, 300, 3)
+            wrong += any(share_at_most(int(hits[n]), n + 1, alpha=0.05) < share for n in looks)
+        assert wrong <= 30  # 20 expected at most
+    assert count_at_most(100, 0.02, alpha=0.05) < 100 * share_at_most(2, 100, alpha=0.05) + 3
 
 
 @pytest.mark.parametrize("fallback", ["model", "anomaly", "none"])
 def test_what_nobody_looked_at_is_no_answer_whatever_it_expires_into(
     new_store, clock, tmp_path, fallback
 ):
-    """By the model's own word of 400 normals it would certify itself: 416 instead of 47,053."""
-    store = new_store(settle_s=0, gap_s=0, max_age_hours=10 / 3_600_000, fallback=fallback)
+    """By the model's own word of 400 normals it would certify itself: 500, not 47,000."""
+    store = new_store(settle_s=0, max_age_hours=10 / 3_600_000, fallback=fallback)
     drawn = [
         msgspec.structs.replace(
-            one, drawn=0.01, verdict=msgspec.structs.replace(one.verdict, rank=500)
+            one,
+            drawn=0.01,
+            verdict=msgspec.structs.replace(one.verdict, rank=500, audit=Audit(0.01, True)),
         )
         for one in (item(i, t_s=1e4 * i, why="audit") for i in range(400))
     ]
-    store.add(drawn)
+    store.add(drawn, [one.verdict for one in drawn])
     clock.pass_ms(20)
     while store.expire_due():
         pass
@@ -177,17 +264,19 @@ def test_what_nobody_looked_at_is_no_answer_whatever_it_expires_into(
     assert [(one.source, one.verdict) for one in expired] == [("expired", said)] * 400
 
     with store.database.read() as connection:
-        waiting = list(answers_in(connection, ""))
+        waiting = tally_of_store(connection, "")
     verdicts = [encode_verdict(one.verdict) for one in drawn]
-    again = list(answers_of_log(verdicts, expired, AuditDraw(1.0)))
-    assert {one.answer for one in waiting} == {one.answer for one in again} == {None}
+    again = read_log(verdicts, AuditDraw(0.01), Said(labels=expired)).tally
+    assert waiting.answers == again.answers == {(0.01, None): 400}
+    waiting.count(0, 0.01, "", 99_600, 0)
     found = certify(waiting, pipeline="p")
-    assert (found.missed_at_most, found.strata[0].normal) == (47_053, 0)
-    assert found.missed_at_most_if_rest_is_normal == 416
+    assert found.missed_at_most == most_missed([Stratum(400, 0.01)], alpha=0.025) > 47_000
+    assert found.strata[0].normal == 0
+    assert found.missed_at_most_if_rest_is_normal == 500
 
 
 def test_a_signature_is_of_this_certificate_and_of_the_key_that_was_committed_to():
-    made = certify([Audited(0, 0.1, "normal")], pipeline="p")
+    made = certified((0.1, 500, ["normal"]))
     told = signed(made, b"sesame")
     assert differences(told, made, b"sesame") == {}
     with pytest.raises(ConnectorError, match="not the one that the certificate commits to"):
@@ -195,7 +284,7 @@ def test_a_signature_is_of_this_certificate_and_of_the_key_that_was_committed_to
     better = msgspec.structs.replace(told, missed_at_most=1)
     with pytest.raises(ConnectorError, match="it was changed since"):
         differences(better, made, b"sesame")
-    other = certify([Audited(0, 0.1, "anomaly")], pipeline="p")
+    other = certified((0.1, 500, ["anomaly"]))
     assert differences(told, other, b"sesame")["missed_at_most"][0] == made.missed_at_most
     assert signed(made, b"").signature is None
 
@@ -237,7 +326,7 @@ def test_from_a_run_to_a_certificate_that_somebody_else_recomputes(judged, capsy
     told = json.loads(printed.out)
     assert [one["drawn"] for one in told["strata"]] == [0.02, 0.4]
     assert sum(one["audited"] for one in told["strata"]) > 100
-    assert "pump: at most " in printed.err
+    assert "could be drawn: at most " in printed.err
     (judged / "certificate.json").write_text(printed.out)
 
     verify = [

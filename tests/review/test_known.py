@@ -20,7 +20,7 @@ from rejex_stream.encode import decode_command, decode_verdict, encode_review
 from rejex_stream.errors import ConfigError
 from rejex_stream.plan.promises import Costs
 from rejex_stream.review import teaching
-from rejex_stream.review.certificate import answers_in
+from rejex_stream.review.certificate import tally_of_store
 from rejex_stream.review.gold_cases import seeding
 from rejex_stream.review.gold_cases.reviewer_errors import Errors, Known, known_cases
 from rejex_stream.review.gold_cases.truth_file import Case, read_cases
@@ -531,15 +531,17 @@ def run_once(tmp_path_factory):
 def accepted(verdicts):
     """Accepted events of which no audit was made."""
     draw = AuditDraw(0.02)
-    return [one for one in verdicts if one.label is not Label.REJECTED and draw.draw(one) is None]
+    return [
+        one for one in verdicts if one.label is not Label.REJECTED and not draw.audit(one).drawn
+    ]
 
 
 def as_drawn(folder, verdicts, wanted):
     """The item of an event, and what follows it, had the pipeline's own draw drawn it."""
 
     class Drawn(AuditDraw):
-        def draw(self, verdict):
-            return self.rate if verdict.position == wanted.position else super().draw(verdict)
+        def is_drawn(self, position, share):
+            return position == wanted.position or super().is_drawn(position, share)
 
     table = list(csv.DictReader((folder / "feed.csv").read_text().splitlines()))
     items = ReviewItems(["flow"], points=32, audit=Drawn(0.02))
@@ -591,13 +593,18 @@ def test_an_accepted_event_with_a_known_truth_looks_like_one_that_was_drawn(judg
                 found = seeding.make_items(config, [one], verdict_lines, AuditDraw(0.02))
             assert put(store, one, made=found) == (1, 0, ())
             assert put(store, one, made=found) == (0, 1, ())
-            with store.database.read() as connection:
-                drawn = list(answers_in(connection, "pump"))
-                assert len(drawn) == len([line for line in written if b'"normal"' in line])
-                assert wanted.event_time_ms not in {one.event_time_ms for one in drawn}
+            with (
+                store.database.read() as connection,
+                pytest.raises(ConfigError, match="counted no accepted verdict"),
+            ):
+                tally_of_store(connection, "pump")
         store.take(
             "verdicts", (folder / "verdicts.jsonl").read_bytes().splitlines(), pipeline="pump"
         )
+        with store.database.read() as connection:  # the known case is none of those drawn
+            drawn = tally_of_store(connection, "pump").answers.total()
+            normals = len([line for line in written if b'"normal"' in line])
+            assert drawn == normals + (name == "drawn.db")
         with running(store) as console:
             twins.append(seen(console))
     assert twins[0] == twins[1]
@@ -663,7 +670,7 @@ def test_accepted_events_that_no_draw_could_hide_are_refused(judged):
     config, draw = load_config(folder / "pump.toml"), AuditDraw(0.02)
     of = {
         "drawn": next(
-            one for one in verdicts if one.label is not Label.REJECTED and draw.draw(one)
+            one for one in verdicts if one.label is not Label.REJECTED and draw.audit(one).drawn
         ),
         "rejected": next(one for one in verdicts if one.label is Label.REJECTED),
         "plain": accepted(verdicts)[300],

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from sqlite3 import Connection, Row
 from typing import NamedTuple, TypeAlias
 
+import msgspec
+
 from rejex_stream.config import Config
 from rejex_stream.encode import decode_verdict, encode_review
 from rejex_stream.errors import ConfigError
@@ -21,8 +23,8 @@ from rejex_stream.review.gold_cases.truth_file import Case, shown
 from rejex_stream.review.queue import audit
 from rejex_stream.review.queue.ingest import Intake
 from rejex_stream.review.queue.store import ReviewStore
-from rejex_stream.run.audit_draw import AuditDraw
-from rejex_stream.types import ContextPoint, FollowUp, Label, Position, ReviewItem, Verdict
+from rejex_stream.run.audit_draw import AuditDraw, committed
+from rejex_stream.types import Audit, ContextPoint, FollowUp, Label, Position, ReviewItem, Verdict
 
 __all__ = ["Made", "Seeded", "make_items", "seed", "unknown"]
 
@@ -306,13 +308,14 @@ def _made(case: Case, one: _Seen, draw: AuditDraw, wider: Wider) -> Made | str:
             if v.event_time_ms in values
         )
 
+    share = draw.probability(verdict)
     item = ReviewItem(
-        verdict=verdict,
+        verdict=msgspec.structs.replace(verdict, audit=Audit(share, True, committed(draw.key))),
         channels=read.channels,
         values=values[verdict.event_time_ms],
         context=points(one.before),
         why="audit",
-        drawn=draw.probability(verdict),
+        drawn=share,
     )
     after = FollowUp(
         position=verdict.position,

@@ -18,7 +18,7 @@ import msgspec
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review
 from rejex_stream.errors import ConnectorError
-from rejex_stream.outcomes import policy_band
+from rejex_stream.outcomes import could_be_missed, drawable, policy_band
 from rejex_stream.review.incidents import incident_store
 from rejex_stream.review.queue import episodes
 from rejex_stream.review.queue.series import HOUR_MS, MINUTE_MS, Point, SeriesBatch
@@ -179,6 +179,7 @@ class Intake:
         self._sensors: dict[tuple[str, str], tuple[int, str]] = {}
         self._series = SeriesBatch()
         self._minutes: dict[tuple[int, int], _Minute] = {}
+        self._accepted: dict[tuple[int, float, str], list[int]] = {}
         self._latest: dict[int, Verdict] = {}
         self._counted: dict[tuple[str, int], tuple[int, int]] = {}
         self.counts = IntakeCounts()
@@ -304,6 +305,12 @@ class Intake:
             minute.banded += 1
             minute.ambiguous += verdict.label is Label.REJECTED
             minute.expected += max(0, upper - lower + 1) / (verdict.window_len + 1)
+        if could_be_missed(verdict):
+            p, why = drawable(verdict)
+            hour_ms = verdict.event_time_ms - verdict.event_time_ms % HOUR_MS
+            counted = self._accepted.setdefault((hour_ms, p, why), [0, 0])
+            counted[0] += 1
+            counted[1] += bool(verdict.audit and verdict.audit.drawn)
         self._latest[sensor_id] = verdict
         self._series.add(
             sensor_id, Point(verdict.event_time_ms, None, verdict.score, verdict.label)
@@ -321,9 +328,9 @@ class Intake:
         return known
 
     # ---------------------------------------------------------------------------- incidents
-    def told(self, told: Incident | tuple[Position, CommandReply]) -> None:
-        """Keep a change of an incident, or what became of a command."""
-        if incident_store.take(self._connection, told, self._pipeline):
+    def incident(self, published: Incident | tuple[Position, CommandReply]) -> None:
+        """Store a change of an incident, or what became of a command."""
+        if incident_store.take(self._connection, published, self._pipeline):
             self.counts.incidents += 1
         else:
             self.counts.duplicates += 1
@@ -371,6 +378,11 @@ class Intake:
                     for key, m in counted.items()
                 ],
             )
+        connection.executemany(
+            "INSERT INTO accepted VALUES (?,?,?,?,?,?) ON CONFLICT DO UPDATE SET "
+            "n = n + excluded.n, drawn = drawn + excluded.drawn",
+            [(self._pipeline, *key, n, drawn) for key, (n, drawn) in self._accepted.items()],
+        )
         for sensor_id, verdict in self._latest.items():
             lower, upper = policy_band(verdict)
             connection.execute(
@@ -401,4 +413,10 @@ class Intake:
         )
         for partition, span in (spans or {}).items():
             advance(connection, partition, span)
+        if self.counts.items or self.counts.verdicts or self.counts.incidents:
+            connection.execute(
+                "INSERT INTO meta VALUES (?,?) ON CONFLICT (key) DO UPDATE SET value = "
+                "excluded.value",
+                (f"arrived:{self._pipeline}", str(self._now_ms)),
+            )
         return self.counts

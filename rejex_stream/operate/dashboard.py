@@ -126,6 +126,15 @@ PANELS: tuple[Panel, ...] = (
         ),
     ),
     Panel(
+        "Review queue",
+        "Cases that wait for a verdict, the oldest one's age, and labels that wait to be sent.",
+        (
+            ("open cases", "sum(rejex_review_open_episodes)"),
+            ("oldest, hours", "max(rejex_review_oldest_age_seconds) / 3600"),
+            ("labels waiting", "sum(rejex_review_outbox_pending)"),
+        ),
+    ),
+    Panel(
         "Latency from event to verdict",
         "By the event's own clock.",
         (

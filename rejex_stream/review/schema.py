@@ -202,7 +202,10 @@ CREATE TABLE answer (    -- commands given here, and those on their way out
   incident TEXT NOT NULL,              -- empty: answers to events, which teach
   pipeline TEXT NOT NULL,
   record BLOB NOT NULL,                -- the command as published
-  sent_ms INTEGER
+  given_ms INTEGER NOT NULL DEFAULT 0,
+  leaving_ms INTEGER,                  -- may be in the control log from then on
+  sent_ms INTEGER,
+  withdrawn_ms INTEGER                 -- taken back before it left
 ) STRICT;
 
 CREATE INDEX answer_waiting ON answer (pipeline, answer_seq) WHERE sent_ms IS NULL;

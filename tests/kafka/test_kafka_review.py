@@ -286,7 +286,7 @@ def test_an_incident_comes_from_its_topic_and_the_answer_goes_to_the_control_top
     from rejex_stream.encode import decode_command
     from rejex_stream.review.console.background import Background, feeding
     from rejex_stream.review.incidents import incident_store
-    from rejex_stream.review.incidents.answers import Said
+    from rejex_stream.review.incidents.answers import AnswerRequest
     from rejex_stream.review.queue.listing import Viewer
     from rejex_stream.review.queue.store import ReviewStore
     from tests.review.incidents import incident, published
@@ -297,13 +297,13 @@ def test_an_incident_comes_from_its_topic_and_the_answer_goes_to_the_control_top
     topics = settings.topics
     store = ReviewStore(config.parent / "review.db")
     fed = feeding(store, configs=[loaded])
-    background = Background(store, fed.feeds, fed.sink, tells=fed.tells)
-    said = Said("r", "feed-0-10", 1, "new_normal", "a new pump")
+    background = Background(store, fed.feeds, fed.sink, tells=fed.tells, undo_ms=0)
+    said = AnswerRequest("r", "feed-0-10", 1, "new_normal", "a new pump")
 
     def known() -> Any:
         background.round()
         with store.database.read() as connection:
-            return incident_store.kept_incident(
+            return incident_store.stored_incident(
                 connection, said.incident
             ), incident_store.answers_to(connection, said.incident)
 

@@ -169,6 +169,12 @@ def ids(page: Any) -> list[str]:
     return page.eval_on_selector_all("#rows tr", "rows => rows.map(row => row.dataset.id)")
 
 
+def verdict(page: Any, key: str) -> None:
+    """Press a key that decides, once the page takes it: what it is about was in sight."""
+    page.wait_for_selector("body[data-keys=on]")
+    page.keyboard.press(key)
+
+
 def cursor(page: Any) -> str:
     """The episode the cursor is on."""
     return page.eval_on_selector("#rows tr[aria-current]", "row => row.dataset.id")

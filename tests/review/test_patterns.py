@@ -138,7 +138,7 @@ def test_the_console_offers_it_where_it_was_answered(wall_store, desk, axe, widt
         label(store, ADA, [one], request=one.episode_id)
     with running(store) as console, desk(console) as place:
         page = place.open(f"/episode/{answered[0].episode_id}?tab=done", width=width, scheme=scheme)
-        sees(page, "3 episodes of this sensor that were called normal", "#pattern-heading ~ p")
+        sees(page, "3 cases of this sensor that were called normal", "#pattern-heading ~ p")
         page.focus("#pattern-heading ~ details summary")
         page.keyboard.press("Enter")
         sees(page, "rejex-stream control mute pipeline.toml T07/vib --channel vib=", "#mute")

@@ -14,7 +14,7 @@ pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 from rejex_stream.review.console.auth import Access
 from rejex_stream.review.queue.listing import Viewer
 from tests.review.console_server import running
-from tests.review.desk import counts, cursor, ids, labels, sees, shot
+from tests.review.desk import counts, cursor, ids, labels, sees, shot, verdict
 from tests.review.test_review_store import episodes, item
 from tests.waiting import until
 
@@ -63,11 +63,11 @@ def test_the_first_episode_is_worked_without_reading_anything(office):
         assert box["y"] + box["height"] <= 860, "the choice is on the first screen"
     page.click("text=Normal")
     page.wait_for_url(f"**/episode/{second}*")
-    sees(page, "1 episode (2 events) marked normal")
+    sees(page, "1 case (2 events) marked normal")
     page.click("#toasts button")
     page.wait_for_url(f"**/episode/{first}*")
     assert [kind for kind, _ in labels(console.store)] == ["label", "retract"]
-    page.keyboard.press("1")
+    verdict(page, "1")
     page.wait_for_url(f"**/episode/{second}*")
     page.goto(console.base + "/queue")
     counts(page, "#intro", 0)
@@ -86,9 +86,9 @@ def test_an_episode_is_worked_by_keyboard_alone(office):
     page.keyboard.press("i")
     page.keyboard.type("bearing 12n")
     page.keyboard.press("Escape")
-    page.keyboard.press("1")
+    verdict(page, "1")
     page.wait_for_url(f"**/episode/{third}*")
-    sees(page, "1 episode (2 events) marked anomaly")
+    sees(page, "1 case (2 events) marked anomaly")
     page.keyboard.press("Escape")
     page.wait_for_url("**/queue*")
     counts(page, f"#row-{second}", 0)
@@ -105,7 +105,7 @@ def test_one_key_labels_and_moves_on_and_undo_survives_a_reload(office):
     page = place.open("/queue")
     before = ids(page)
     for key in ("2", "1", "3"):
-        page.keyboard.press(key)
+        verdict(page, key)
     assert cursor(page) == before[3], "each key moved on at once"
     sees(page, "marked unsure")
     until(lambda: len(labels(console.store)) == 3)
@@ -119,6 +119,55 @@ def test_one_key_labels_and_moves_on_and_undo_survives_a_reload(office):
     assert ids(page) == before, "each came back to its old place"
     page.keyboard.press("z")
     sees(page, "nothing of yours left")
+
+
+PRESS_TWICE = """
+([key, apart]) => {
+  const press = () => document.body.dispatchEvent(
+    new KeyboardEvent('keydown', {key, bubbles: true, cancelable: true}));
+  press();
+  return new Promise((done) => setTimeout(() => { press(); done(); }, apart));
+}
+"""
+
+
+@pytest.mark.parametrize("where", ["list", "case"])
+def test_twenty_impatient_intents_are_twenty_verdicts(wall_store, desk, where):
+    store = wall_store(settle_s=0)
+    store.add([item(1000 * i, sensor=f"T{i:02}/vib") for i in range(30)])
+    with running(store) as console, desk(console) as place:
+        page = place.open("/queue")
+        if where == "case":
+            page.keyboard.press("Enter")
+            page.wait_for_selector("#plots canvas")
+        for given in range(20):
+            page.wait_for_selector("body[data-keys=on]")
+            page.evaluate(PRESS_TWICE, ["2", (0, 60, 200, 350)[given % 4]])
+            until(lambda given=given: len(labels(store)) == given + 1)
+        page.wait_for_selector("body[data-keys=on]")
+    assert len(labels(store)) == 20
+
+
+def test_the_next_case_is_there_before_it_is_asked_for(office):
+    console, place = office
+    page = place.open("/queue")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#plots canvas")
+    asked = []
+    for given in range(4):
+        page.wait_for_selector("body[data-keys=on]")
+        page.wait_for_load_state("networkidle")
+        asked = []
+        listen = lambda request, asked=asked: asked.append(request)  # noqa: E731
+        page.on("request", listen)
+        verdict(page, "2")
+        until(lambda given=given: len(labels(console.store)) == given + 1)
+        page.wait_for_selector("body[data-keys=on]")
+        page.wait_for_load_state("networkidle")
+        page.remove_listener("request", listen)
+        assert not [one for one in asked if one.is_navigation_request()]
+        own = [one.url for one in asked if "/api/summary" not in one.url]
+        assert len(own) <= 6, own  # the verdict, a claim, a series, the next page
 
 
 def test_typing_in_a_field_and_keys_with_modifiers_label_nothing(office):
@@ -137,7 +186,7 @@ def test_typing_in_a_field_and_keys_with_modifiers_label_nothing(office):
     )
     assert ids(page) == before, "a verdict takes its row out at once"
     page.keyboard.press("j")
-    page.keyboard.press("1")
+    verdict(page, "1")
     sees(page, "marked anomaly")
     assert labels(console.store) == [("label", "anomaly")], "and only this one was meant"
 
@@ -150,14 +199,14 @@ def test_a_batch_is_exactly_what_was_selected(office):
     for _ in range(2):
         page.keyboard.press("j")
     page.keyboard.press("Shift+X")
-    sees(page, "3 episodes selected, 6 events", "#what")
+    sees(page, "3 cases selected, 6 events", "#what")
     sensors = ("T00/vib", "T01/vib", "T09/vib")
     console.store.add([item(500_000 + i, sensor=name) for i, name in enumerate(sensors)])
-    sees(page, "new episode", "#news")
-    sees(page, "3 episodes selected", "#what")
+    sees(page, "new case", "#news")
+    sees(page, "3 cases selected", "#what")
     assert cursor(page) == before[2], "the cursor stays while the list changes"
-    page.keyboard.press("2")
-    sees(page, "3 episodes (6 events) marked normal")
+    verdict(page, "2")
+    sees(page, "3 cases (6 events) marked normal")
     assert ids(page) == before[3:]
     page.keyboard.press("r")
     until(lambda: len(ids(page)) == 6)
@@ -172,12 +221,12 @@ def test_a_selection_survives_a_refusal(office):
     page.keyboard.press("j")
     page.keyboard.press("x")
     console.store.claim(before[1], Viewer("bob"))
-    page.keyboard.press("1")
+    verdict(page, "1")
     sees(page, f"bob is working on {before[1]}")
-    sees(page, "2 episodes selected", "#what")
+    sees(page, "2 cases selected", "#what")
     assert ids(page) == before
     counts(page, f"#row-{before[1]}.gone", 1)
-    sees(page, "2 episodes selected", "#what")
+    sees(page, "2 cases selected", "#what")
     assert labels(console.store) == []
 
 
@@ -189,8 +238,8 @@ def test_a_list_from_before_a_verdict_brings_no_row_back(office):
         page.keyboard.press("r")
         until(lambda: page.evaluate("1") and asked)  # a page's events come while one talks to it
         with held(page, "**/api/labels") as sent:
-            page.keyboard.press("2")
-            page.keyboard.press("1")
+            verdict(page, "2")
+            verdict(page, "1")
             assert ids(page) == before[2:], "nobody waits for an answer"
             until(lambda: page.evaluate("1") and sent)
             assert labels(console.store) == []
@@ -209,8 +258,8 @@ def test_a_note_belongs_to_the_verdict_it_was_typed_for(office):
     page.keyboard.type("oil change")
     page.keyboard.press("Escape")
     with held(page, "**/api/labels"):
-        page.keyboard.press("2")
-        page.keyboard.press("1")
+        verdict(page, "2")
+        verdict(page, "1")
     until(lambda: len(labels(console.store)) == 2)
     with console.store.database.read() as connection:
         records = {
@@ -227,18 +276,18 @@ def test_everything_in_a_filter_is_labelled_only_after_a_question(wall_store, de
     with running(store) as console, desk(console) as place:
         page = place.open("/queue")
         page.check("#select-all")
-        page.keyboard.press("2")
-        sees(page, "Mark 30 episodes normal?", "#ask")
+        verdict(page, "2")
+        sees(page, "Mark 30 cases normal?", "#ask")
         page.keyboard.press("Escape")
         assert labels(store) == []
-        page.keyboard.press("2")
+        verdict(page, "2")
         page.click("#ask-yes")
-        sees(page, "30 episodes (30 events) marked normal")
+        sees(page, "30 cases (30 events) marked normal")
         sees(page, "All reviewed", "#empty")
         page.reload()
         page.click("text=Undo the last verdict")
         until(lambda: len(episodes(store)) == 30)
-        sees(page, "30 new episodes", "#news")
+        sees(page, "30 new cases", "#news")
 
 
 def test_the_closing_of_one_question_does_not_answer_the_next(wall_store, desk):
@@ -247,8 +296,8 @@ def test_the_closing_of_one_question_does_not_answer_the_next(wall_store, desk):
     with running(store) as console, desk(console) as place:
         page = place.open("/queue")
         page.check("#select-all")
-        page.keyboard.press("2")
-        sees(page, "Mark 30 episodes normal?", "#ask")
+        verdict(page, "2")
+        sees(page, "Mark 30 cases normal?", "#ask")
         # A dialog's close event comes after the fact: here the next question is asked before it.
         page.evaluate(
             """() => {
@@ -256,9 +305,9 @@ def test_the_closing_of_one_question_does_not_answer_the_next(wall_store, desk):
               document.body.dispatchEvent(new KeyboardEvent("keydown", {key: "1", bubbles: true}));
             }"""
         )
-        sees(page, "Mark 30 episodes anomaly?", "#ask")
+        sees(page, "Mark 30 cases anomaly?", "#ask")
         page.click("#ask-yes")
-        sees(page, "30 episodes (30 events) marked anomaly")
+        sees(page, "30 cases (30 events) marked anomaly")
         assert set(labels(store)) == {("label", "anomaly")}
 
 
@@ -267,48 +316,48 @@ def test_more_than_is_shown_is_selected_only_after_a_question(wall_store, desk):
     store.add([item(1000 * i, sensor=f"T{i % 40:02}/vib") for i in range(503)])
     with running(store) as console, desk(console) as place:
         page = place.open("/queue")
-        assert len(ids(page)) == 200
-        sees(page, "200 rows of 503 are shown", "#beyond")
+        assert len(ids(page)) == 100
+        sees(page, "100 rows of 503 are shown", "#beyond")
         page.check("#select-all")
-        sees(page, "Select all 503 episodes of this list?", "#ask")
+        sees(page, "Select all 503 cases of this list?", "#ask")
         page.keyboard.press("Escape")
-        sees(page, "200 episodes selected, 200 events", "#what")
+        sees(page, "100 cases selected, 100 events", "#what")
         page.uncheck("#select-all")
         page.check("#select-all")
         page.click("#ask-yes")
-        sees(page, "All 503 episodes of this list, 503 events", "#what")
+        sees(page, "All 503 cases of this list, 503 events", "#what")
         store.add([item(900_000, sensor="T99/vib")])
-        page.keyboard.press("2")
-        sees(page, "Mark 503 episodes normal?", "#ask")
+        verdict(page, "2")
+        sees(page, "Mark 503 cases normal?", "#ask")
         page.click("#ask-yes")
-        sees(page, "503 episodes (503 events) marked normal")
+        sees(page, "503 cases (503 events) marked normal")
         until(lambda: len(ids(page)) == 1)
         assert len(episodes(store)) == 1, "what came meanwhile was not meant"
 
 
 def test_a_long_list_follows_as_it_is_worked(wall_store, desk):
     store = wall_store(settle_s=0)
-    store.add([item(1000 * i) for i in range(410)])
+    store.add([item(1000 * i) for i in range(210)])
     with running(store) as console, desk(console) as place:
         page = place.open("/queue")
         first = ids(page)
-        for shown, left in ((200, 210), (200, 10)):
+        for shown, left in ((100, 110), (100, 10)):
             until(lambda shown=shown: len(ids(page)) == shown)
             page.check("#select-all")
             sees(page, "Select all", "#ask")
             page.keyboard.press("Escape")
-            sees(page, "200 episodes selected", "#what")
-            page.keyboard.press("1")
-            sees(page, "Mark 200 episodes anomaly?", "#ask")
+            sees(page, "100 cases selected", "#what")
+            verdict(page, "1")
+            sees(page, "Mark 100 cases anomaly?", "#ask")
             page.click("#ask-yes")
             until(lambda left=left: len(episodes(store)) == left)
         until(lambda: len(ids(page)) == 10)
         assert set(ids(page)).isdisjoint(first)
         counts(page, "#beyond:visible", 0)
         for _ in range(10):
-            page.keyboard.press("2")
+            verdict(page, "2")
         sees(page, "All reviewed", "#empty")
-        until(lambda: len(labels(store)) == 410)
+        until(lambda: len(labels(store)) == 210)
 
 
 def test_two_reviewers_and_a_conflict(wall_store, desk):
@@ -327,7 +376,7 @@ def test_two_reviewers_and_a_conflict(wall_store, desk):
         ada.click("#claim-next")
         ada.wait_for_url(f"**/episode/{first}*")
         sees(ada, "yours for", "#lease")
-        bob.keyboard.press("2")
+        verdict(bob, "2")
         sees(bob, f"ada is working on {first}")
         assert labels(store) == []
         bob.keyboard.press("c")
@@ -336,7 +385,7 @@ def test_two_reviewers_and_a_conflict(wall_store, desk):
         sees(bob, "ada is working on", "#held")
         assert bob.locator("[data-act=normal]").is_disabled()
         shot(bob, "conflict")
-        ada.keyboard.press("2")
+        verdict(ada, "2")
         until(lambda: labels(store) == [("label", "normal")])
         ada.wait_for_url(lambda url: first not in url)
 
@@ -351,7 +400,7 @@ def test_keys_can_be_switched_off_and_the_clock_set_to_local_time(office):
     shown = page.locator("tbody time").first
     said = datetime.fromtimestamp(int(shown.get_attribute("data-ms")) / 1000, UTC)
     assert shown.text_content() == f"{said + timedelta(hours=9):%Y-%m-%d %H:%M:%S}"
-    page.keyboard.press("2")
+    verdict(page, "2")
     sees(page, "marked normal")
     page.goto(console.base + "/help")
     with page.expect_navigation():
@@ -359,7 +408,7 @@ def test_keys_can_be_switched_off_and_the_clock_set_to_local_time(office):
     page.goto(console.base + "/queue")
     page.wait_for_selector("body.no-keys")
     before = ids(page)
-    page.keyboard.press("2")
+    verdict(page, "2")
     page.keyboard.press("Control+z")
     assert ids(page) == before
     assert page.locator("kbd:visible").count() == 0
@@ -409,12 +458,12 @@ def test_a_console_that_went_away_is_said_and_comes_back_by_itself(wall_store, d
             place.contexts[0].set_offline(True)
             sees(page, "cannot be reached", "#offline:visible")
             shot(page, "offline")
-            page.keyboard.press("2")
+            verdict(page, "2")
             sees(page, "Nothing was lost: try again")
             assert ids(page) == before, "the row came back"
             place.contexts[0].set_offline(False)
             counts(page, "#offline:visible", 0)
-        page.keyboard.press("2")
+        verdict(page, "2")
         sees(page, "marked normal")
         assert labels(store) == [("label", "normal")]
 
@@ -444,15 +493,15 @@ def test_a_dragged_range_labels_the_events_inside_it_and_the_rest_stays_open(wal
         sees(page, "Marked part: 5 of 20 events", "#scope")
         shot(page, "marked")
         page.keyboard.press("e")
-        sees(page, "Whole episode: 20 events", "#scope")
+        sees(page, "Whole case: 20 events", "#scope")
         for _ in range(5):
             page.keyboard.press("[")
         for _ in range(10):
             page.keyboard.press("]")
         sees(page, "Marked part: 5 of 20 events", "#scope")
-        page.keyboard.press("1")
-        sees(page, "1 episode (5 events) marked anomaly")
-        sees(page, "Whole episode: 15 events", "#scope")
+        verdict(page, "1")
+        sees(page, "1 case (5 events) marked anomaly")
+        sees(page, "Whole case: 15 events", "#scope")
         with store.database.read() as connection:
             rows = connection.execute(
                 "SELECT offset FROM label_event JOIN event USING (event_id) ORDER BY 1"
@@ -501,11 +550,11 @@ def test_a_claim_is_renewed_while_seen_released_on_leaving_and_blocks_when_it_la
         sees(page, "run out", "#held")
         assert lease() == ("", 0)
         assert page.locator("[data-act=normal]").is_disabled()
-        page.keyboard.press("2")
+        verdict(page, "2")
         page.keyboard.press("c")
         sees(page, "yours for", "#lease")
         assert labels(store) == []
-        page.keyboard.press("1")
+        verdict(page, "1")
         until(lambda: labels(store) == [("label", "anomaly")])
 
 
@@ -582,7 +631,7 @@ def test_what_a_plot_shows_is_there_as_a_table_and_marked_without_a_mouse(wall_s
         for key in ("[", "]", "]"):
             page.keyboard.press(key)
         sees(page, "Marked part: 5 of 8 events", "#scope")
-        page.keyboard.press("2")
-        sees(page, "1 episode (5 events) marked normal")
+        verdict(page, "2")
+        sees(page, "1 case (5 events) marked normal")
         (rest,) = [target for target in episodes(store) if target.n_events == 3]
         assert rest.status == "open"

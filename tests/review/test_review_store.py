@@ -210,7 +210,7 @@ def test_a_verdict_for_an_episode_is_one_for_each_of_its_events(new_store):
     store = new_store()
     store.add([item(i) for i in range(4)])
     done = label(store, ADA, episodes(store), "anomaly", tags=("process",), note="oil change")
-    assert done.message == "1 episode (4 events) marked anomaly"
+    assert done.message == "1 case (4 events) marked anomaly"
     assert episodes(store) == []
     with store.database.read() as connection:
         record = decode_label(connection.execute("SELECT record FROM label").fetchone()[0])

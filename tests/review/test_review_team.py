@@ -17,7 +17,7 @@ from rejex_stream.review.queue.claims import Refusal
 from rejex_stream.review.queue.detail import episode_detail
 from rejex_stream.review.queue.listing import SORTS, QueueFilter, Viewer
 from tests.review.console_server import running
-from tests.review.desk import counts, cursor, sees, violations
+from tests.review.desk import counts, cursor, sees, verdict, violations
 from tests.review.test_review_store import ADA, BOB, EVE, LOOKER, audited, episodes, item, label
 
 HOUR_MS = 3_600_000
@@ -69,12 +69,11 @@ def test_episodes_of_one_incident_are_a_group_of_their_own(mixed):
     assert sorted(groups) == ["T00", "T01", "T02", "farm-0-7"]
 
 
-def test_an_answer_is_worth_the_events_it_speaks_for(new_store):
+def test_audited_events_come_first_and_then_what_saves_most(new_store):
     store = new_store(settle_s=0)
-    rare = msgspec.structs.replace(item(5000, sensor="rare", why="audit"), drawn=0.001)
-    often = msgspec.structs.replace(item(6000, sensor="often", why="audit"), drawn=0.5)
-    store.add([*(item(n, sensor="long") for n in range(10)), rare, often])
-    assert [name for name, _ in order(store, sort="worth")] == ["rare", "long", "often"]
+    store.add([*(item(n, sensor="long") for n in range(10)), item(5000, sensor="short")])
+    store.add([item(6000, sensor="drawn", why="audit")])
+    assert [name for name, _ in order(store, sort="worth")] == ["drawn", "long", "short"]
 
 
 def test_the_next_to_claim_is_the_first_of_a_grouped_list(mixed):
@@ -102,7 +101,7 @@ def assign(store, targets, to, viewer=ADA):
 
 def test_what_is_given_to_somebody_is_theirs_and_no_longer_ready_for_others(two):
     first, second = episodes(two)
-    assert assign(two, [first], "bob") == "1 episode given to bob"
+    assert assign(two, [first], "bob") == "1 case given to bob"
     assert [episodes(two, ADA, tab) for tab in ("ready", "mine", "claimed")] == [
         [second], [], [first]
     ]  # fmt: skip
@@ -113,7 +112,7 @@ def test_what_is_given_to_somebody_is_theirs_and_no_longer_ready_for_others(two)
         assert QueueFilter("all", "for:bob").count(connection, ADA, two.now_ms()) == 1
     assert two.claim_next(QueueFilter(), ADA).episode_id == second.episode_id
     assign(two, [first], "bob")
-    assert assign(two, [first], "", BOB) == "1 episode given back to everybody"
+    assert assign(two, [first], "", BOB) == "1 case given back to everybody"
     assert first in episodes(two)
     assert [row for row in audited(two) if row[1] == "assign"] == [
         ("ada", "assign", first.episode_id), ("bob", "assign", first.episode_id)
@@ -192,7 +191,7 @@ def test_what_is_shared_goes_over_the_console_and_is_refused_in_sentences(wall_s
             422, "Nobody here is called nobody: name a reviewer."
         )  # fmt: skip
         assert console.ask("/api/assign", {"episodes": [target.episode_id], "to": "bob"}).json == {
-            "message": "1 episode given to bob"
+            "message": "1 case given to bob"
         }
         comment = f"/api/episodes/{target.episode_id}/comment"
         said = console.ask(comment, {"request_id": "1", "text": "<b>off</b>"}).json
@@ -219,16 +218,16 @@ def test_groups_are_worked_by_keyboard_and_selected_as_one(wall_store, desk, axe
         page.keyboard.press("g")
         page.wait_for_url("**group=1*")
         counts(page, "#rows tr.group", 3)
-        sees(page, "T02/vib 3 episodes, 3 events", "#rows tr.group:first-child")
+        sees(page, "T02/vib 3 cases, 3 events", "#rows tr.group:first-child")
         second = page.get_attribute("#rows tr[data-id] >> nth=1", "data-id")
         page.keyboard.press("j")
         assert cursor(page) == second, "headings are passed over"
         page.focus("#rows tr.group:first-child button")
         page.keyboard.press("Enter")
-        sees(page, "3 episodes selected", "#what")
+        sees(page, "3 cases selected", "#what")
         assert violations(page, axe) == []
-        page.keyboard.press("2")
-        sees(page, "3 episodes (3 events) marked normal")
+        verdict(page, "2")
+        sees(page, "3 cases (3 events) marked normal")
         counts(page, "#rows tr.group", 2)
         page.keyboard.press("z")
         counts(page, "#rows tr.group", 3)
@@ -243,7 +242,7 @@ def test_an_episode_is_given_away_and_talked_about_on_a_phone_too(wall_store, de
         first = episodes(console.store)[0].episode_id
         page = place.open(f"/episode/{first}", width=390, height=844, scheme="dark")
         page.select_option("#assigned", "bob")
-        sees(page, "1 episode given to bob.")
+        sees(page, "1 case given to bob.")
         page.fill("#comment-text", "<i>ask bob</i>")
         page.click("#comment button")
         sees(page, "ada wrote", "#history li:first-child")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Annotated, Any, TypeVar
@@ -17,7 +18,14 @@ from starlette.routing import Route
 from rejex_stream.encode.labels import HumanVerdict
 from rejex_stream.errors import RejexError
 from rejex_stream.review.console import metrics
-from rejex_stream.review.console.console import Console, console_of, filter_of, off_loop, viewer_of
+from rejex_stream.review.console.console import (
+    Console,
+    console_of,
+    filter_of,
+    off_loop,
+    viewer_of,
+    whole_number,
+)
 from rejex_stream.review.queue import export, series, sharing
 from rejex_stream.review.queue.claims import Done, Refusal, RefusalCode
 from rejex_stream.review.queue.database import position_in
@@ -33,7 +41,17 @@ from rejex_stream.review.queue.listing import (
 )
 from rejex_stream.review.queue.series import Series
 
-__all__ = ["RAW_SHOWN_BYTES", "Name", "ViewIn", "answer", "json_api", "read_body", "routes"]
+__all__ = [
+    "RAW_SHOWN_BYTES",
+    "Name",
+    "ViewIn",
+    "answer",
+    "json_api",
+    "read_body",
+    "routes",
+    "series_json",
+    "stretch_of",
+]
 
 _MOST_BODY_BYTES = 512 * 1024
 _STATUS: dict[RefusalCode, int] = {
@@ -162,8 +180,8 @@ async def read_body(request: Request, kind: type[S]) -> S:
             raise Refusal("bad_request", "The request is larger than 512 kB.")
     try:
         return msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError as error:
-        raise Refusal("bad_request", f"The request cannot be read: {error}.") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
+        raise Refusal("bad_request", f"The request cannot be read: {str(error)[:200]}.") from error
 
 
 def _view(view: ViewIn | None) -> QueueFilter | None:
@@ -306,7 +324,7 @@ async def post_wider(request: Request) -> Response:
                 (request.path_params["episode"],),
             ).fetchone()
         if row is None:
-            raise Refusal("unknown", "There is no such episode.")
+            raise Refusal("unknown", "There is no such case.")
         source = console.inputs.get(row["pipeline"])
         if source is None:
             raise Refusal("nothing", "The console does not know the input of this pipeline.")
@@ -316,7 +334,7 @@ async def post_wider(request: Request) -> Response:
         except RejexError as error:
             raise Refusal("nothing", str(error)) from error
         if list(found.channels) != json.loads(row["channels"]):
-            raise Refusal("nothing", "The input has other channels now than this episode.")
+            raise Refusal("nothing", "The input has other channels now than this case.")
         store.add_readings(
             row["stream_key"],
             row["sensor"],
@@ -475,10 +493,23 @@ def series_json(found: Series, *, with_score: bool) -> dict[str, Any]:
     }
 
 
-def _stretch(request: Request) -> tuple[int, int, int]:
+def _whole(text: str) -> int:
+    if not re.fullmatch(r"-?[0-9]{1,16}", text):
+        raise ValueError(text)
+    return int(text)
+
+
+def stretch_of(request: Request) -> tuple[int, int, int]:
+    """Return (from, to) in UTC milliseconds and the most points of a line, as asked for.
+
+    Raises
+    ------
+    Refusal
+        If they are not given, or too much.
+    """
     try:
-        low, high = int(request.query_params["from"]), int(request.query_params["to"])
-        pixels = int(request.query_params.get("px", "1000"))
+        low, high = (_whole(request.query_params[name]) for name in ("from", "to"))
+        pixels = _whole(request.query_params.get("px", "1000"))
     except (KeyError, ValueError) as error:
         raise Refusal("bad_request", "Give from, to (UTC milliseconds) and px.") from error
     if not 0 <= high - low <= _WIDEST_MS or not 10 <= pixels <= 10_000:
@@ -490,7 +521,7 @@ def _stretch(request: Request) -> tuple[int, int, int]:
 async def get_series(request: Request) -> Response:
     """Return the series of an episode's sensor (the score too, unless it must be hidden)."""
     console, viewer = console_of(request), viewer_of(request)
-    low, high, most = _stretch(request)
+    low, high, most = stretch_of(request)
 
     def work() -> dict[str, Any]:
         with console.store.database.read() as connection:
@@ -500,7 +531,7 @@ async def get_series(request: Request) -> Response:
                 (request.path_params["episode"],),
             ).fetchone()
             if row is None:
-                raise Refusal("unknown", "There is no such episode.")
+                raise Refusal("unknown", "There is no such case.")
             found = series.read(
                 connection, row["sensor_id"], json.loads(row["channels"]), low, high, most=most
             )
@@ -516,19 +547,19 @@ async def get_series(request: Request) -> Response:
 async def get_sensor_series(request: Request) -> Response:
     """Return the readings of any sensor, for a plot beside another one."""
     console = console_of(request)
-    low, high, most = _stretch(request)
+    low, high, most = stretch_of(request)
+    sensor_id = whole_number(request.path_params["sensor_id"])
 
     def work() -> dict[str, Any]:
         with console.store.database.read() as connection:
             row = connection.execute(
-                "SELECT sensor, channels FROM sensor WHERE sensor_id = ?",
-                (int(request.path_params["sensor_id"]),),
+                "SELECT sensor, channels FROM sensor WHERE sensor_id = ?", (sensor_id,)
             ).fetchone()
             if row is None:
                 raise Refusal("unknown", "There is no such sensor.")
             found = series.read(
                 connection,
-                int(request.path_params["sensor_id"]),
+                sensor_id,
                 json.loads(row["channels"]),
                 low,
                 high,
@@ -587,6 +618,6 @@ routes = [
     Route("/api/summary", get_summary),
     Route("/api/queue/ids", get_ids),
     Route("/api/episodes/{episode}/series", get_series),
-    Route("/api/sensors/{sensor_id:int}/series", get_sensor_series),
+    Route("/api/sensors/{sensor_id}/series", get_sensor_series),
     Route("/api/episodes/{episode}/raw", get_raw),
 ]

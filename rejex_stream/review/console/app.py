@@ -8,6 +8,7 @@ from pathlib import Path
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount
@@ -48,6 +49,7 @@ def make_app(console: Console, allowed_hosts: Iterable[str] = ()) -> Starlette:
         ],
         middleware=[
             Middleware(SafeHeaders),
+            Middleware(GZipMiddleware, minimum_size=1_000, compresslevel=5),
             Middleware(HostGuard, allowed=(*_LOOPBACK, *allowed_hosts)),
             Middleware(FetchGuard),
             Middleware(LoginGuard, console=console),

@@ -18,7 +18,8 @@ from rejex_stream.encode.labels import LabelRecord
 from rejex_stream.errors import ConfigError, RejexError
 from rejex_stream.review import teaching
 from rejex_stream.review.context_loader import Wider
-from rejex_stream.review.incidents.answers import Tells
+from rejex_stream.review.incidents.answers import UNDO_MS, CommandLog
+from rejex_stream.review.incidents.readings import load_next
 from rejex_stream.review.queue.feeds import Feed, FileFeed
 from rejex_stream.review.queue.labels import LabelFile, LabelSink, read_labels
 from rejex_stream.review.queue.store import ReviewStore
@@ -40,6 +41,7 @@ __all__ = [
 _log = logging.getLogger(__name__)
 _EXPIRE_EVERY_S = 30.0
 _UPKEEP_EVERY_S = 30.0
+_READINGS_EVERY_S = 10.0
 _PUMP_S = 1.0
 """How long one feed may keep the others, and the labels, waiting."""
 
@@ -57,6 +59,10 @@ class Background:
         Where answers to incidents go, by name of pipeline; others keep them in the store.
     learns
         Those of them that learn from what people say of events.
+    inputs
+        Where readings of incidents are found, by name of pipeline.
+    undo_ms
+        So long an answer to an incident can be taken back.
     pause_s
         Between two rounds that found nothing.
     """
@@ -67,8 +73,10 @@ class Background:
         feeds: Sequence[Feed] = (),
         sink: LabelSink | None = None,
         *,
-        tells: Mapping[str, Tells] | None = None,
+        tells: Mapping[str, CommandLog] | None = None,
         learns: Collection[str] = (),
+        inputs: Mapping[str, Wider] | None = None,
+        undo_ms: int = UNDO_MS,
         pause_s: float = 0.5,
     ) -> None:
         self._store = store
@@ -77,9 +85,12 @@ class Background:
         self.tells = dict(tells or {})
         self.learns = sorted(self.tells.keys() & set(learns))
         self._pause_s = pause_s
+        self._undo_ms = undo_ms
+        self._inputs = dict(inputs or {})
+        self._tried: set[str] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="review-background", daemon=True)
-        self._next_expiry_s = self._next_upkeep_s = 0.0
+        self._next_expiry_s = self._next_upkeep_s = self._next_readings_s = 0.0
         self.problems: dict[str, str] = {}
         self.invalid: dict[str, tuple[int, str]] = {}
 
@@ -128,15 +139,21 @@ class Background:
         if now_s >= self._next_upkeep_s:
             self._next_upkeep_s = now_s + _UPKEEP_EVERY_S
             self._try("upkeep", self._forget)
+        if self._inputs and now_s >= self._next_readings_s:
+            more = self._try("readings", self._load_readings)
+            self._next_readings_s = now_s + (0.0 if more else _READINGS_EVERY_S)
         return busy
+
+    def _load_readings(self) -> bool:
+        return load_next(self._store, self._inputs, self._tried)
 
     def _send(self) -> bool:
         sink, store = self._sink, self._store
         busy = sink is not None and self._try("labels", lambda: bool(store.relay(sink)))
         for pipeline in self.learns:
             busy |= self._try(f"teaching {pipeline}", partial(self._collect, pipeline))
-        for pipeline, line in self.tells.items():
-            busy |= self._try(f"answers {pipeline}", partial(self._tell, pipeline, line))
+        for pipeline, log in self.tells.items():
+            busy |= self._try(f"answers {pipeline}", partial(self._send_commands, pipeline, log))
         return busy
 
     def _collect(self, pipeline: str) -> bool:
@@ -144,8 +161,8 @@ class Background:
         wait_ms = store.settings.teach_after_ms
         return teaching.collect(store.database, pipeline, store.now_ms(), wait_ms=wait_ms)
 
-    def _tell(self, pipeline: str, line: Tells) -> bool:
-        return bool(self._store.tell(pipeline, line))
+    def _send_commands(self, pipeline: str, log: CommandLog) -> bool:
+        return bool(self._store.send_commands(pipeline, log, wait_ms=self._undo_ms))
 
     def _pump(self, feed: Feed) -> bool:
         until_s = time.monotonic() + _PUMP_S
@@ -193,7 +210,7 @@ class Background:
         parts = [f"feed {number}" for number in range(len(self._feeds))]
         parts += [f"answers {pipeline}" for pipeline in self.tells]
         parts += [f"teaching {pipeline}" for pipeline in self.learns]
-        parts += ["labels", "expiry", "upkeep"]
+        parts += ["labels", "expiry", "upkeep"] + ["readings"] * bool(self._inputs)
         return {name: name in self.problems for name in parts}
 
 
@@ -204,7 +221,7 @@ class Feeding:
     feeds: list[Feed] = field(default_factory=list)
     pipelines: list[str] = field(default_factory=list)
     sink: LabelSink | None = None
-    tells: dict[str, Tells] = field(default_factory=dict)
+    tells: dict[str, CommandLog] = field(default_factory=dict)
     learns: list[str] = field(default_factory=list)
     shown: dict[str, Shown] = field(default_factory=dict)
     inputs: dict[str, Wider] = field(default_factory=dict)

@@ -18,6 +18,8 @@ __all__ = [
     "clock",
     "day",
     "exact",
+    "level",
+    "level_word",
     "number",
     "percent",
     "seen",
@@ -28,24 +30,24 @@ __all__ = [
 _WIDTH, _HEIGHT, _PAD = 132, 30, 3
 # Soft hyphen, fillers, joiners and other zero widths, marks and overrides of direction, tags.
 _UNSEEN = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\u3164\ufeff\uffa0\U000e0000-\U000e007f]"
 )
 
 
 def seen(value: object) -> object:
-    """Return text with a sign for every character that hides or turns its neighbours.
+    r"""Return text with a sign for every character that hides or turns its neighbours.
 
     Such a name could pass for another one. Markup is left as it is: whoever made it knows.
 
     Examples
     --------
-    >>> seen("pump\u200b"), seen("live\u202e-rtl"), seen("plain"), seen(7)
-    ('pump⟨U+200B⟩', 'live⟨U+202E⟩-rtl', 'plain', 7)
+    >>> seen("pump\u200b"), seen("live\u202e-rtl"), seen("a\x1b\x00\nb"), seen(7)
+    ('pump⟨U+200B⟩', 'live⟨U+202E⟩-rtl', 'a⟨U+001B⟩⟨U+0000⟩↵b', 7)
     """
-    if not isinstance(value, str) or isinstance(value, Markup) or value.isascii():
+    if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
         return value
-    return _UNSEEN.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", value)
+    return _UNSEEN.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", value).replace("\n", "↵")
 
 
 def exact(text: str) -> Markup:
@@ -221,11 +223,40 @@ SENSOR_STATES = {
 """Of a sensor over all that is shown, the most urgent first."""
 
 
+_WORDS = ((80, "extreme"), (60, "strong"), (40, "clear"), (0, "slight"))
+
+
+def level(severity: float | None) -> int:
+    """Return a severity, -log10 of how rare a score is, on the scale of people: 0 to 100.
+
+    ``100 s / (s + 3)``: 50 is one ordinary event in 1,000, 75 one in a billion.
+
+    Examples
+    --------
+    >>> level(0.0), level(2.2), level(3.0), level(9.0), level(191.7)
+    (0, 42, 50, 75, 98)
+    """
+    return 0 if severity is None else round(100 * severity / (severity + 3.0))
+
+
+def level_word(severity: float | None) -> str:
+    """Return the word for a severity.
+
+    Examples
+    --------
+    >>> level_word(1.0), level_word(2.2), level_word(8.0), level_word(191.7)
+    ('slight', 'clear', 'strong', 'extreme')
+    """
+    return next(word for least, word in _WORDS if level(severity) >= least)
+
+
 FILTERS = {
     "age": age,
     "clock": clock,
     "day": day,
     "exact": exact,
+    "level": level,
+    "level_word": level_word,
     "number": number,
     "percent": percent,
     "span": span,

@@ -46,7 +46,7 @@ __all__ = ["KEYS", "TAGS", "environment", "page", "render", "routes"]
 
 TAGS = ("process", "sensor fault", "planned", "regime change", "other")
 # Nobody looks further down; what leaves at the top is made up for at the end.
-_PAGE_ROWS = 200
+_PAGE_ROWS = 100
 _VERDICTS: tuple[tuple[HumanVerdict, str], ...] = (
     ("anomaly", "Anomaly"),
     ("normal", "Normal"),
@@ -59,10 +59,10 @@ KEYS: dict[str, tuple[tuple[str, ...], str]] = {
     "normal": (("2", "n"), "Normal, and go on"),
     "unsure": (("3", "m"), "Unsure, and go on"),
     "snooze": (("s",), "Snooze for 30 minutes"),
-    "claim": (("c",), "Claim the next one; in an episode: claim or release it"),
+    "claim": (("c",), "Claim the next one; in a case: claim or release it"),
     "undo": (("z",), "Undo the last action, again and again"),
-    "next": (("j", "ArrowDown"), "Next row or episode"),
-    "previous": (("k", "ArrowUp"), "Previous row or episode"),
+    "next": (("j", "ArrowDown"), "Next row or case"),
+    "previous": (("k", "ArrowUp"), "Previous row or case"),
     "select": (("x",), "Select the row; with Shift: all rows from the last one"),
     "open": (("Enter",), "Open the row"),
     "back": (("Escape",), "Back; clear a selection or a marked range first"),
@@ -71,7 +71,7 @@ KEYS: dict[str, tuple[tuple[str, ...], str]] = {
     "note": (("i",), "Go to the note"),
     "refresh": (("r",), "Show what is new"),
     "group": (("g",), "Group the list by incident and sensor, or no longer"),
-    "wider": (("w",), "Plot: read more of the input around the episode"),
+    "wider": (("w",), "Plot: read more of the input around the case"),
     "pan_left": (("h", "ArrowLeft"), "Plot: earlier"),
     "pan_right": (("l", "ArrowRight"), "Plot: later"),
     "zoom_in": (("+", "="), "Plot: closer"),
@@ -79,7 +79,7 @@ KEYS: dict[str, tuple[tuple[str, ...], str]] = {
     "reset": (("0",), "Plot: as at the beginning"),
     "mark_start": (("[",), "Mark a part: leave out one more event at the start"),
     "mark_end": (("]",), "Mark a part: leave out one more event at the end"),
-    "whole": (("e",), "Mark the whole episode again"),
+    "whole": (("e",), "Mark the whole case again"),
     "help": (("?",), "Show the keys"),
 }
 
@@ -175,7 +175,7 @@ def _with_sparks(connection: Connection, rows: list[EpisodeRow]) -> list[tuple[E
 
 def _tabs(view: QueueFilter, since_ms: int) -> list[tuple[Tab, str, QueueFilter]]:
     named: tuple[tuple[Tab, str], ...] = (
-        ("ready", "Ready"),
+        ("ready", "Today"),
         ("mine", "Mine"),
         ("claimed", "With others"),
         ("waiting", "Waiting"),
@@ -294,8 +294,8 @@ def _help(console: Console, connection: Connection, viewer: Viewer, request: Req
 
 
 async def home(request: Request) -> Response:
-    """Go to the queue."""
-    return RedirectResponse("/queue", status_code=303)
+    """Go to what is wrong now."""
+    return RedirectResponse("/now", status_code=303)
 
 
 routes = [

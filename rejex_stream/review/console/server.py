@@ -179,7 +179,9 @@ def serve(
         If the port is taken.
     """
     warn_of_plain_http(host, access, encrypted=certificate is not None)
-    background = Background(store, fed.feeds, fed.sink, tells=fed.tells, learns=fed.learns)
+    background = Background(
+        store, fed.feeds, fed.sink, tells=fed.tells, learns=fed.learns, inputs=fed.inputs
+    )
     try:
         check_bind(host, access.mode)
         listener = listen(host, port)

@@ -1,8 +1,12 @@
-"""A person's answer to an incident: kept with its audit row, then told to the pipeline.
+"""A person's answer to an incident: stored with its audit row, then sent to the pipeline.
 
 An answer is written once, in one transaction, and leaves from there for the control log: while that
 cannot be written, it waits and is not lost. Its id is made of the request, so that neither a
 repeated request nor a crash between writing and remembering it says anything twice.
+
+While an answer is pending, which is until the pipeline has replied, nobody can give another one.
+For its first seconds it stays here, and who gave it can take it back; what is in the control log
+cannot be taken back, since a pipeline that starts anew reads it again.
 """
 
 from __future__ import annotations
@@ -15,20 +19,22 @@ from typing import Literal, NamedTuple, Protocol
 from rejex_stream.config.assembly.control_line import make_command
 from rejex_stream.encode import decode_command, encode_command
 from rejex_stream.errors import ConfigError
-from rejex_stream.review.incidents.incident_store import kept_incident
+from rejex_stream.review.incidents.incident_store import pending_answer, stored_incident
 from rejex_stream.review.queue import audit
 from rejex_stream.review.queue.claims import Refusal
 from rejex_stream.review.queue.database import Database
 from rejex_stream.review.queue.listing import Viewer
 from rejex_stream.types import Command, CommandKind, Incident, IncidentState
 
-__all__ = ["Said", "Tells", "give", "relay", "what_is_true"]
+__all__ = ["UNDO_MS", "AnswerRequest", "CommandLog", "give", "relay", "what_is_true", "withdraw"]
 
+UNDO_MS = 10_000
+"""So long an answer waits in the store, where it can be taken back."""
 _AT_ONCE = 100  # commands that a crash may repeat
 
 
-class Said(NamedTuple):
-    """What somebody says about an incident, as the page showed it."""
+class AnswerRequest(NamedTuple):
+    """What somebody answers to an incident, as the page showed it."""
 
     request_id: str
     incident: str
@@ -37,7 +43,7 @@ class Said(NamedTuple):
     note: str = ""
 
 
-class Tells(Protocol):
+class CommandLog(Protocol):
     """Where commands go; see :class:`~rejex_stream.config.assembly.control_line.ControlLine`."""
 
     def say(self, *commands: Command) -> None:
@@ -60,33 +66,41 @@ def what_is_true(incident: Incident) -> str:
     return f"It is {_STATES[incident.state]}{ended} now, at version {incident.version}."
 
 
-def give(connection: Connection, said: Said, viewer: Viewer, now_ms: int) -> Command:
-    """Keep an answer, in a write transaction; the same request again changes nothing.
+def give(connection: Connection, request: AnswerRequest, viewer: Viewer, now_ms: int) -> Command:
+    """Store an answer, in a write transaction; the same request again changes nothing.
 
     Raises
     ------
     Refusal
-        If the viewer may only look, the incident is not known, or has moved on since the page was
-        made: with what is true now.
+        If the viewer may only look, the incident is not known, an answer is pending, or it has
+        moved on since the page was made: with what is true now.
     """
     if viewer.role == "viewer":
         raise Refusal("forbidden", "You may look but not answer: ask for the role reviewer.")
-    words = "\x1f".join((viewer.reviewer, said.request_id))
+    words = "\x1f".join((viewer.reviewer, request.request_id))
     id_ = f"c-{hashlib.sha256(words.encode()).hexdigest()[:12]}"
     known = connection.execute("SELECT record FROM answer WHERE command = ?", (id_,)).fetchone()
     if known is not None:
         return decode_command(known["record"])
-    kept = kept_incident(connection, said.incident)
-    if kept is None:
-        raise Refusal("unknown", f"There is no incident {said.incident[:200]!r}.")
-    incident, kind = kept.incident, CommandKind(said.kind)
-    again = incident.state is IncidentState.FAULT and kind is CommandKind.FAULT
-    if not kept.can_be_answered or again:
-        raise Refusal("changed", f"It takes no such answer. {what_is_true(incident)}")
-    if said.version != incident.version:
+    stored = stored_incident(connection, request.incident)
+    if stored is None:
+        raise Refusal("unknown", f"There is no incident {request.incident[:200]!r}.")
+    incident, kind = stored.incident, CommandKind(request.kind)
+    pending = pending_answer(connection, incident.id)
+    if pending is not None:
         raise Refusal(
             "changed",
-            f"It has moved on since you saw version {said.version}. {what_is_true(incident)} "
+            f"{pending.command.by} answered {pending.command.kind.replace('_', ' ')}, and the "
+            "pipeline has not replied yet: wait for it"
+            + ("." if pending.sent else f", or have {pending.command.by} take it back."),
+        )
+    again = incident.state is IncidentState.FAULT and kind is CommandKind.FAULT
+    if not stored.can_be_answered or again:
+        raise Refusal("changed", f"It takes no such answer. {what_is_true(incident)}")
+    if request.version != incident.version:
+        raise Refusal(
+            "changed",
+            f"It has moved on since you saw version {request.version}. {what_is_true(incident)} "
             "Look at it, and answer again.",
         )
     try:
@@ -94,7 +108,7 @@ def give(connection: Connection, said: Said, viewer: Viewer, now_ms: int) -> Com
             kind,
             id_=id_,
             by=viewer.reviewer,
-            note=said.note,
+            note=request.note,
             given_ms=now_ms,
             stream_key=incident.stream_key,
             incident=incident.id,
@@ -103,8 +117,8 @@ def give(connection: Connection, said: Said, viewer: Viewer, now_ms: int) -> Com
     except ConfigError as error:
         raise Refusal("bad_request", str(error)) from error
     connection.execute(
-        "INSERT INTO answer (command, incident, pipeline, record) VALUES (?,?,?,?)",
-        (id_, incident.id, kept.pipeline, encode_command(command)),
+        "INSERT INTO answer (command, incident, pipeline, record, given_ms) VALUES (?,?,?,?,?)",
+        (id_, incident.id, stored.pipeline, encode_command(command), now_ms),
     )
     audit.append(
         connection,
@@ -112,37 +126,84 @@ def give(connection: Connection, said: Said, viewer: Viewer, now_ms: int) -> Com
         viewer.reviewer,
         "answer",
         incident.id,
-        answer=said.kind,
-        note=said.note,
+        answer=request.kind,
+        note=request.note,
         version=incident.version,
         command=id_,
     )
     return command
 
 
-def relay(database: Database, pipeline: str, line: Tells, now: Callable[[], int]) -> list[Command]:
-    """Tell a pipeline what waits for it, in order; returns that. One thread at a time.
+def withdraw(connection: Connection, command: str, viewer: Viewer, now_ms: int) -> str:
+    """Take an answer back that has not left for the pipeline; returns its incident.
+
+    Raises
+    ------
+    Refusal
+        If it is not known, somebody else's, or in the control log.
+    """
+    row = connection.execute(
+        "SELECT incident, record, leaving_ms, withdrawn_ms FROM answer "
+        "WHERE command = ? AND incident <> ''",
+        (command,),
+    ).fetchone()
+    if row is None:
+        raise Refusal("unknown", "There is no such answer.")
+    if decode_command(row["record"]).by != viewer.reviewer and viewer.role not in ("lead", "admin"):
+        raise Refusal("forbidden", "Who gave an answer, or a lead, takes it back.")
+    if row["leaving_ms"] is not None:
+        raise Refusal(
+            "changed",
+            "It is in the pipeline's control log and cannot be taken back: answer anew once the "
+            "pipeline has replied.",
+        )
+    if row["withdrawn_ms"] is None:
+        connection.execute(
+            "UPDATE answer SET withdrawn_ms = ? WHERE command = ?", (now_ms, command)
+        )
+        audit.append(connection, now_ms, viewer.reviewer, "withdraw", row["incident"])
+    return str(row["incident"])
+
+
+def relay(
+    database: Database,
+    pipeline: str,
+    log: CommandLog,
+    now: Callable[[], int],
+    *,
+    wait_ms: int = 0,
+) -> list[Command]:
+    """Send a pipeline the commands that are `wait_ms` old, in order; one thread at a time.
 
     Raises
     ------
     ConnectorError
-        If its control log cannot be written; what was not told waits.
+        If its control log cannot be written; what was not sent waits.
     """
-    told: list[Command] = []
+    sent: list[Command] = []
+    with database.read() as connection:  # most rounds find nothing, and need no write lock
+        if not connection.execute(
+            "SELECT 1 FROM answer WHERE pipeline = ? AND sent_ms IS NULL AND withdrawn_ms IS NULL",
+            (pipeline,),
+        ).fetchone():
+            return sent
     while True:
-        with database.read() as connection:
+        # Noted before it is sent: nobody takes back what may be in the log already.
+        with database.write() as connection:
             waiting = connection.execute(
-                "SELECT answer_seq, record FROM answer WHERE pipeline = ? AND sent_ms IS NULL "
-                "ORDER BY answer_seq LIMIT ?",
-                (pipeline, _AT_ONCE),
+                "UPDATE answer SET leaving_ms = ? WHERE answer_seq IN (SELECT answer_seq FROM "
+                "answer WHERE pipeline = ? AND sent_ms IS NULL AND withdrawn_ms IS NULL "
+                "AND given_ms <= ? ORDER BY answer_seq LIMIT ?) RETURNING answer_seq, record",
+                (now(), pipeline, now() - wait_ms, _AT_ONCE),
             ).fetchall()
         if not waiting:
-            return told
+            return sent
+        waiting.sort(key=lambda row: row["answer_seq"])
         commands = [decode_command(row["record"]) for row in waiting]
-        line.say(*commands)
+        log.say(*commands)
         with database.write() as connection:
             connection.executemany(
                 "UPDATE answer SET sent_ms = ? WHERE answer_seq = ?",
                 [(now(), row["answer_seq"]) for row in waiting],
             )
-        told += commands
+        sent += commands

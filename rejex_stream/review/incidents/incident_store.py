@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from rejex_stream.encode import decode_command, decode_incidents, encode_incident
 from rejex_stream.review.queue import series
-from rejex_stream.review.queue.series import Series
 from rejex_stream.types import (
     Command,
     CommandReply,
@@ -22,14 +21,17 @@ from rejex_stream.types import (
 __all__ = [
     "Answer",
     "Change",
-    "Kept",
-    "Line",
+    "Flagged",
+    "StoredIncident",
     "answers_to",
+    "flagged",
     "held_streams",
-    "kept_incident",
-    "lines",
     "open_count",
+    "open_incidents",
+    "pending_answer",
+    "sensors_of",
     "standing",
+    "stored_incident",
     "take",
     "timeline",
 ]
@@ -39,7 +41,7 @@ _MOST_CLOSED = 100
 _MOST_CHANGES = 500
 
 
-class Kept(NamedTuple):
+class StoredIncident(NamedTuple):
     """An incident as it stands, and whose pipeline it is of."""
 
     pipeline: str
@@ -69,6 +71,7 @@ class Answer(NamedTuple):
 
     command: Command
     sent: bool
+    withdrawn: bool
     replies: tuple[CommandReply, ...]
 
     @property
@@ -79,28 +82,17 @@ class Answer(NamedTuple):
     @property
     def said(self) -> str:
         """What the pipeline said to it."""
-        told = [reply.said for reply in self.replies if reply.accepted == self.accepted]
-        return " ".join(dict.fromkeys(told))
-
-
-class Line(NamedTuple):
-    """A sensor's readings and scores around an incident."""
-
-    sensor: str
-    low_ms: int
-    begin_ms: int
-    end_ms: int
-    high_ms: int
-    series: Series
+        words = [reply.said for reply in self.replies if reply.accepted == self.accepted]
+        return " ".join(dict.fromkeys(words))
 
 
 # ----------------------------------------------------------------------------------- coming in
 def take(
-    connection: Connection, told: Incident | tuple[Position, CommandReply], pipeline: str
+    connection: Connection, published: Incident | tuple[Position, CommandReply], pipeline: str
 ) -> bool:
-    """Keep a change of an incident or a reply, in a write transaction; says whether it was new."""
-    if not isinstance(told, Incident):
-        position, reply = told
+    """Store a change of an incident or a reply, in a write transaction; says whether it was new."""
+    if not isinstance(published, Incident):
+        position, reply = published
         cursor = connection.execute(
             "INSERT INTO reply (command, position, accepted, said) VALUES (?,?,?,?) "
             "ON CONFLICT DO NOTHING",
@@ -110,7 +102,7 @@ def take(
     cursor = connection.execute(
         "INSERT INTO incident_change (incident, version, record) VALUES (?,?,?) "
         "ON CONFLICT DO NOTHING",
-        (told.id, told.version, encode_incident(told)),
+        (published.id, published.version, encode_incident(published)),
     )
     connection.execute(
         "INSERT INTO incident VALUES (?,?,?,?,?,?,?) ON CONFLICT (incident) DO UPDATE SET "
@@ -118,13 +110,13 @@ def take(
         "severity = excluded.severity, changed_ms = excluded.changed_ms "
         "WHERE excluded.version > incident.version",
         (
-            told.id,
+            published.id,
             pipeline,
-            told.stream_key,
-            told.state,
-            told.version,
-            told.peak_severity,
-            told.changed_ms,
+            published.stream_key,
+            published.state,
+            published.version,
+            published.peak_severity,
+            published.changed_ms,
         ),
     )
     return cursor.rowcount > 0
@@ -136,12 +128,12 @@ _NEWEST = (
 )
 
 
-def standing(connection: Connection) -> list[Kept]:
+def standing(connection: Connection) -> list[StoredIncident]:
     """Return every incident that is not over, and the last ones that are, most severe first."""
     order = "ORDER BY i.severity DESC, i.changed_ms DESC, i.incident"
     return [
-        *_kept(connection.execute(f"{_NEWEST} WHERE i.state <> 'closed' {order}")),
-        *_kept(
+        *open_incidents(connection),
+        *_stored(
             connection.execute(
                 f"{_NEWEST} WHERE i.incident IN (SELECT incident FROM incident "
                 f"WHERE state = 'closed' ORDER BY changed_ms DESC LIMIT ?) {order}",
@@ -151,15 +143,59 @@ def standing(connection: Connection) -> list[Kept]:
     ]
 
 
-def kept_incident(connection: Connection, incident: str) -> Kept | None:
+def open_incidents(connection: Connection) -> list[StoredIncident]:
+    """Return every incident that is not over, most severe first."""
+    order = "ORDER BY i.severity DESC, i.changed_ms DESC, i.incident"
+    return list(_stored(connection.execute(f"{_NEWEST} WHERE i.state <> 'closed' {order}")))
+
+
+class Flagged(NamedTuple):
+    """A sensor of which more events were called anomalies than its contamination makes of chance.
+
+    `expected` are as many as the share of reference scores that count as anomalies makes.
+    """
+
+    sensor: str
+    pipeline: str
+    events: int
+    anomalies: int
+    expected: float
+
+
+def flagged(connection: Connection, most: int = 12) -> list[Flagged]:
+    """Return sensors that were called anomalous far too often in their last day, with no incident.
+
+    Four standard deviations of a count of chance; the farthest first. A short fault that is clear
+    rejects nothing and opens no incident: nobody would be asked, so it is listed. O(sensors).
+    """
+    held = held_streams(connection)
+    found = []
+    for row in connection.execute(
+        "SELECT s.*, sum(h.normal + h.anomaly + h.rejected) AS events, sum(h.anomaly) AS called "
+        "FROM sensor s JOIN hour h USING (sensor_id) WHERE s.window_len > 0 "
+        "AND h.t_ms > s.last_ms - ? GROUP BY s.sensor_id",
+        (series.DAY_MS,),
+    ):
+        expected = row["events"] * row["n_anomalies"] / row["window_len"]
+        if (row["pipeline"], row["stream_key"]) not in held and row["called"] > expected + 4 * max(
+            expected, 1.0
+        ) ** 0.5:
+            found.append(
+                Flagged(row["sensor"], row["pipeline"], row["events"], row["called"], expected)
+            )
+    found.sort(key=lambda one: (one.expected - one.anomalies) / max(one.expected, 1.0) ** 0.5)
+    return found[:most]
+
+
+def stored_incident(connection: Connection, incident: str) -> StoredIncident | None:
     """Return an incident as it stands."""
     found = connection.execute(f"{_NEWEST} WHERE i.incident = ?", (incident,))
-    return next(_kept(found), None)
+    return next(_stored(found), None)
 
 
-def _kept(rows: Iterable[Row]) -> Iterator[Kept]:
+def _stored(rows: Iterable[Row]) -> Iterator[StoredIncident]:
     for row in rows:
-        yield Kept(row["pipeline"], _incident(row["record"]))
+        yield StoredIncident(row["pipeline"], _incident(row["record"]))
 
 
 def _incident(record: bytes) -> Incident:
@@ -188,7 +224,7 @@ def held_streams(connection: Connection) -> dict[tuple[str, str], str]:
 
 def timeline(connection: Connection, incident: Incident) -> list[Change]:
     """Return the changes of an incident, the newest first."""
-    sensor = next(iter(_sensors(connection, incident)), None)
+    sensor = next(iter(sensors_of(connection, incident)), None)
     rows = connection.execute(
         "SELECT record FROM incident_change WHERE incident = ? ORDER BY version DESC LIMIT ?",
         (incident.id, _MOST_CHANGES),
@@ -217,21 +253,8 @@ def _change(connection: Connection, incident: Incident, sensor: Row | None) -> C
     )
 
 
-def lines(connection: Connection, incident: Incident) -> list[Line]:
-    """Return readings and scores of its sensors around an incident, where the store has them."""
-    found = []
-    for row in _sensors(connection, incident):
-        last = row["last_ms"] or incident.changed_ms
-        end = incident.changed_ms if incident.state is IncidentState.CLOSED else last
-        width = max(60_000, end - incident.onset_ms)
-        low, high = incident.onset_ms - width // 2, end + width // 4
-        names = json.loads(row["channels"])
-        read = series.read(connection, row["sensor_id"], names, low, high, most=400)
-        found.append(Line(row["sensor"], low, incident.onset_ms, end, high, read))
-    return found
-
-
-def _sensors(connection: Connection, incident: Incident) -> list[Row]:
+def sensors_of(connection: Connection, incident: Incident) -> list[Row]:
+    """Return the rows of the sensors of an incident, as far as they are known here."""
     marks = ",".join("?" * len(incident.sensors))
     return connection.execute(
         f"SELECT * FROM sensor WHERE stream_key = ? AND sensor IN ({marks}) ORDER BY sensor",
@@ -242,17 +265,25 @@ def _sensors(connection: Connection, incident: Incident) -> list[Row]:
 def answers_to(connection: Connection, incident: str) -> list[Answer]:
     """Return what was said here about an incident, the newest first."""
     rows = connection.execute(
-        "SELECT command, record, sent_ms FROM answer WHERE incident = ? ORDER BY answer_seq DESC",
+        "SELECT command, record, leaving_ms, withdrawn_ms FROM answer WHERE incident = ? "
+        "ORDER BY answer_seq DESC",
         (incident,),
     ).fetchall()
     return [
         Answer(
             decode_command(row["record"]),
-            row["sent_ms"] is not None,
+            row["leaving_ms"] is not None,
+            row["withdrawn_ms"] is not None,
             _replies(connection, row["command"]),
         )
         for row in rows
     ]
+
+
+def pending_answer(connection: Connection, incident: str) -> Answer | None:
+    """Return the answer that the pipeline has not replied to yet, if there is one."""
+    found = answers_to(connection, incident)
+    return next((one for one in found if not one.withdrawn and not one.replies), None)
 
 
 def _replies(connection: Connection, command: str) -> tuple[CommandReply, ...]:

@@ -1,7 +1,8 @@
-"""The screen of the incidents: a list, a page for each with the one question, and its API."""
+"""What is wrong now: the first page, the list of incidents, a page for each, and their API."""
 
 from __future__ import annotations
 
+import json
 from sqlite3 import Connection
 from typing import Annotated, Any, Literal
 
@@ -11,19 +12,40 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from rejex_stream.review.console.api import Name, answer, json_api, read_body
-from rejex_stream.review.console.console import Console, console_of, off_loop, viewer_of
-from rejex_stream.review.console.formatting import spark_svg
+from rejex_stream.config.reviewing import Shown
+from rejex_stream.errors import RejexError
+from rejex_stream.review.console.api import (
+    Name,
+    answer,
+    json_api,
+    read_body,
+    series_json,
+    stretch_of,
+)
+from rejex_stream.review.console.console import (
+    Console,
+    console_of,
+    off_loop,
+    viewer_of,
+    whole_number,
+)
 from rejex_stream.review.console.pages import Context, page
-from rejex_stream.review.incidents import incident_store
-from rejex_stream.review.incidents.answers import Said
-from rejex_stream.review.incidents.incident_store import Kept, Line
+from rejex_stream.review.incidents import incident_store, readings
+from rejex_stream.review.incidents.answers import AnswerRequest
+from rejex_stream.review.incidents.incident_store import StoredIncident
+from rejex_stream.review.queue import audit, series, sharing
 from rejex_stream.review.queue.claims import Refusal
-from rejex_stream.review.queue.listing import Viewer
+from rejex_stream.review.queue.ingest import group_of
+from rejex_stream.review.queue.listing import QueueFilter, Viewer, queue_rows
 from rejex_stream.types import Incident, IncidentState
 
 __all__ = ["routes"]
 
+_PAGE = 50
+_CARDS = 12
+_TODAY = 8
+_QUIET_MS = 15 * 60_000
+"""A pipeline of which nothing came for so long is said to be quiet."""
 _SECTIONS = (
     ("Open", (IncidentState.OPEN, IncidentState.FAULT)),
     ("Recovering", (IncidentState.RECOVERING, IncidentState.ADOPTING)),
@@ -33,21 +55,21 @@ _CHOICES = (
     (
         "fault",
         "Fault",
-        "The reference stands still until scores are ordinary again, and nothing that was held "
-        "back is ever learnt.",
+        "Learning stays paused until scores are ordinary again, and nothing that was measured "
+        "meanwhile is ever learnt.",
     ),
     (
         "new_normal",
         "New normal",
-        "A reference is made of what was held back, and this is ordinary from then on; where "
-        "nothing was, the incident is over.",
+        "The model is made anew of what was measured meanwhile: this is ordinary from then on; "
+        "where learning went on, the incident is over.",
     ),
 )
-_HOLD = {
-    IncidentState.OPEN: "reference stands still",
-    IncidentState.FAULT: "reference stands still",
-    IncidentState.RECOVERING: "reference stands still",
-    IncidentState.ADOPTING: "a reference is made of what was held back",
+_LEARNING = {
+    IncidentState.OPEN: "learning is paused",
+    IncidentState.FAULT: "learning is paused",
+    IncidentState.RECOVERING: "learning is paused",
+    IncidentState.ADOPTING: "a model is made of what was measured meanwhile",
     IncidentState.CLOSED: "over",
 }
 
@@ -62,18 +84,117 @@ class AnswerIn(msgspec.Struct):
     note: Annotated[str, Meta(max_length=4000)] = ""
 
 
-def _stands(incident: Incident) -> str:
-    """Say what becomes of the reference."""
-    moves_on = not incident.held and incident.state is not IncidentState.CLOSED
-    return "reference moves on" if moves_on else _HOLD[incident.state]
+class WithdrawIn(msgspec.Struct):
+    """The answer that is taken back."""
+
+    command: Name
+
+
+class SeenIn(msgspec.Struct):
+    """The incident that somebody has seen, or has something to say of."""
+
+    request_id: Name
+    incident: Annotated[str, Meta(min_length=1, max_length=1000)]
+    text: Annotated[str, Meta(max_length=2000)] = ""
 
 
 # ---------------------------------------------------------------------------------------- pages
-def _list(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
-    found = incident_store.standing(connection)
+def _learning(incident: Incident) -> str:
+    """Return what becomes of the model meanwhile."""
+    goes_on = not incident.held and incident.state is not IncidentState.CLOSED
+    return "learning goes on" if goes_on else _LEARNING[incident.state]
+
+
+def _choices(found: StoredIncident) -> list[tuple[str, str, str]]:
+    if not found.can_be_answered:
+        return []
+    fault = found.incident.state is IncidentState.FAULT
+    return [one for one in _CHOICES if not (fault and one[0] == "fault")]
+
+
+def _seen_by(connection: Connection, incident: str) -> list[str]:
+    rows = connection.execute(
+        "SELECT DISTINCT actor FROM audit WHERE subject = ? AND action IN ('seen', 'answer')",
+        (incident,),
+    )
+    return sorted(row[0] for row in rows)
+
+
+def _quiet(connection: Connection, pipeline: str, now_ms: int) -> int | None:
+    """Return for how long nothing came of a pipeline, where that is long."""
+    row = connection.execute(
+        "SELECT value FROM meta WHERE key = ?", (f"arrived:{pipeline}",)
+    ).fetchone()
+    ago = None if row is None else now_ms - int(row["value"])
+    return ago if ago is not None and ago > _QUIET_MS else None
+
+
+def _now(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
+    """Return the first page: what is wrong, what is asked today, whether everything works."""
+    store, now = console.store, console.store.now_ms()
+    found = incident_store.open_incidents(connection)
+    asked = QueueFilter()
+    pipelines = connection.execute(
+        "SELECT pipeline, count(*) AS sensors FROM sensor WHERE last_ms IS NOT NULL GROUP BY 1"
+    ).fetchall()
     return {
+        "cards": [
+            (
+                readings.card(connection, one),
+                _pending(connection, one),
+                _seen_by(connection, one.incident.id),
+            )
+            for one in found[:_CARDS]
+        ],
+        "more_incidents": max(0, len(found) - _CARDS),
+        "shown_of": lambda pipeline: console.shown.get(pipeline, Shown()),
+        "choices_of": _choices,
+        "learning": _learning,
+        "flagged": incident_store.flagged(connection),
+        "today": list(queue_rows(connection, asked, store.settings, viewer, now, limit=_TODAY)),
+        "health": [
+            {
+                "name": row["pipeline"],
+                "sensors": row["sensors"],
+                "quiet_ms": _quiet(connection, row["pipeline"], now),
+                "time_ms": series.reached(connection, row["pipeline"]),
+                "ahead": series.clocks_ahead(connection, row["pipeline"]),
+            }
+            for row in pipelines
+        ],
+        "labels_waiting": connection.execute(
+            "SELECT count(*) FROM outbox WHERE sent_ms IS NULL"
+        ).fetchone()[0],
+    }
+
+
+def _pending(connection: Connection, found: StoredIncident) -> incident_store.Answer | None:
+    return incident_store.pending_answer(connection, found.incident.id)
+
+
+def _list(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
+    words = request.query_params.get("q", "")[:200]
+    first = whole_number(request.query_params.get("from", ""))
+    found = [
+        one
+        for one in incident_store.standing(connection)
+        if words.lower() in one.incident.stream_key.lower()
+    ]
+    shown = found[first : first + _PAGE]
+    return {
+        "words": words,
+        "first": first,
+        "width": _PAGE,
+        "total": len(found),
         "sections": [
-            (title, [one for one in found if one.incident.state in states])
+            (
+                title,
+                [
+                    (one, group_of(one.incident.stream_key, one.incident.sensors[0]))
+                    for one in shown
+                    if one.incident.state in states
+                ],
+            )
             for title, states in _SECTIONS
         ],
         "any_incident": bool(found),
@@ -83,47 +204,75 @@ def _list(console: Console, connection: Connection, viewer: Viewer, request: Req
 def _one(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
     found = _known(connection, request)
     incident = found.incident
+    card = readings.card(connection, found)
+    begin, end = incident.onset_ms, card.end_ms
+    width = max(60_000, end - begin)
     return {
-        "kept": found,
+        "stored": found,
+        "card": card,
         "incident": incident,
         "changes": incident_store.timeline(connection, incident),
         "answers": incident_store.answers_to(connection, incident.id),
-        "plots": [
-            plot for line in incident_store.lines(connection, incident) for plot in _plots(line)
+        "pending": _pending(connection, found),
+        "seen_by": _seen_by(connection, incident.id),
+        "comments": [
+            line for line in audit.rows(connection, subject=incident.id, action="comment", limit=50)
         ],
         "item": connection.execute(
             "SELECT episode_id, n_events, status FROM episode WHERE incident = ? "
             "AND status <> 'empty' ORDER BY rowid LIMIT 1",
             (incident.id,),
         ).fetchone(),
-        "choices": [
-            choice
-            for choice in _CHOICES
-            if not (choice[0] == "fault" and incident.state is IncidentState.FAULT)
-        ],
-        "heard": console.background is None or found.pipeline in console.background.tells,
-        "hold_words": _stands,
+        "choices": _choices(found),
+        "can_answer": console.background is None or found.pipeline in console.background.tells,
+        "quiet_ms": _quiet(connection, found.pipeline, console.store.now_ms()),
+        "learning": _learning,
+        "shown": console.shown.get(found.pipeline, Shown()),
+        "table": _table(connection, found, begin, end),
+        "incident_data": {
+            "id": incident.id,
+            "version": incident.version,
+            "start_ms": begin,
+            "end_ms": end,
+            "from_ms": begin - width // 2,
+            "to_ms": end + width // 20,
+            "events": card.events,
+            "anomalies": card.anomalies,
+            "known": card.known,
+            "can_load": found.pipeline in console.inputs,
+            "shown": {
+                name: told.model_dump()
+                for name, told in console.shown.get(found.pipeline, Shown()).channels.items()
+            },
+        },
     }
 
 
-def _plots(line: Line) -> list[tuple[str, Any]]:
-    """Return (name, picture) of each channel and of the score, where there is anything to see."""
-    named = [*zip(line.series.channels, line.series.values, strict=True)]
-    named.append(("score", line.series.score))
-    return [
-        (
-            f"{line.sensor}: {name}",
-            spark_svg(
-                t.tolist(), v.tolist(), line.low_ms, line.high_ms, line.begin_ms, line.end_ms
-            ),
+def _table(
+    connection: Connection, found: StoredIncident, begin_ms: int, end_ms: int
+) -> list[tuple[str, list[str], list[tuple[int, list[float], float | None]]]]:
+    """Return (sensor, channels, rows) of at most 100 readings each, evenly of the whole stretch."""
+    tables = []
+    for row in incident_store.sensors_of(connection, found.incident):
+        rows = connection.execute(
+            "SELECT t_ms, channel_values, score FROM point WHERE sensor_id = ? "
+            "AND t_ms BETWEEN ? AND ? AND channel_values IS NOT NULL ORDER BY t_ms",
+            (row["sensor_id"], begin_ms, end_ms),
+        ).fetchall()
+        kept = rows[:: max(1, -(-len(rows) // 100))]
+        names = json.loads(row["channels"])
+        tables.append(
+            (
+                row["sensor"],
+                names,
+                [(one[0], series.values_of(one[1]), one[2]) for one in kept],
+            )
         )
-        for name, (t, v) in named
-        if len(t) > 1
-    ]
+    return tables
 
 
-def _known(connection: Connection, request: Request) -> Kept:
-    found = incident_store.kept_incident(connection, request.path_params["incident"])
+def _known(connection: Connection, request: Request) -> StoredIncident:
+    found = incident_store.stored_incident(connection, request.path_params["incident"])
     if found is None:
         raise Refusal("unknown", "There is no such incident.")
     return found
@@ -135,9 +284,107 @@ async def post_answer(request: Request) -> Response:
     """Say what an incident is; the reply of the pipeline comes later, on its page."""
     console, viewer = console_of(request), viewer_of(request)
     wanted = await read_body(request, AnswerIn)
-    said = Said(wanted.request_id, wanted.incident, wanted.version, wanted.kind, wanted.note)
-    command = await off_loop(console.store.answer, said, viewer)
-    return answer({"command": command, "message": "Given: the reply comes with the next events."})
+    asked = AnswerRequest(
+        wanted.request_id, wanted.incident, wanted.version, wanted.kind, wanted.note
+    )
+    command = await off_loop(console.store.answer, asked, viewer)
+    return answer({"command": command, "message": "Answered: it leaves in a few seconds."})
+
+
+@json_api
+async def post_withdraw(request: Request) -> Response:
+    """Take an answer back that has not left yet."""
+    console, viewer = console_of(request), viewer_of(request)
+    wanted = await read_body(request, WithdrawIn)
+    incident = await off_loop(console.store.withdraw, wanted.command, viewer)
+    return answer({"incident": incident, "message": "Taken back: nothing was answered."})
+
+
+@json_api
+async def post_seen(request: Request) -> Response:
+    """Note that somebody has seen an incident, or what they have to say of it."""
+    console, viewer = console_of(request), viewer_of(request)
+    wanted = await read_body(request, SeenIn)
+    if viewer.role == "viewer":
+        raise Refusal("forbidden", "You may look but not answer: ask for the role reviewer.")
+
+    def work() -> dict[str, str]:
+        with console.store.database.write() as connection:
+            if incident_store.stored_incident(connection, wanted.incident) is None:
+                raise Refusal("unknown", "There is no such incident.")
+            sharing.note(
+                connection,
+                wanted.request_id,
+                wanted.incident,
+                viewer,
+                text=wanted.text,
+                now_ms=console.store.now_ms(),
+            )
+        return {"by": viewer.reviewer, "text": wanted.text.strip()}
+
+    return answer(await off_loop(work))
+
+
+@json_api
+async def post_load(request: Request) -> Response:
+    """Read one step of the input for an incident that lacks readings."""
+    console = console_of(request)
+    incident = request.path_params["incident"]
+
+    def work() -> dict[str, Any]:
+        with console.store.database.read() as connection:
+            found = incident_store.stored_incident(connection, incident)
+            if found is None:
+                raise Refusal("unknown", "There is no such incident.")
+            before = readings.card(connection, found).known
+        source = console.inputs.get(found.pipeline)
+        if source is None:
+            raise Refusal("nothing", "The console does not know the input of this pipeline.")
+        try:
+            cut = readings.load(console.store, source, found)
+        except RejexError as error:
+            raise Refusal("nothing", str(error)) from error
+        with console.store.database.read() as connection:
+            card = readings.card(connection, found)
+        return {"known": card.known, "events": card.events, "new": card.known - before, "cut": cut}
+
+    return answer(await off_loop(work))
+
+
+@json_api
+async def get_readings(request: Request) -> Response:
+    """Return the readings and scores of an incident's sensors, with what is usual."""
+    console = console_of(request)
+    low, high, most = stretch_of(request)
+
+    def work() -> list[dict[str, Any]]:
+        with console.store.database.read() as connection:
+            found = _known(connection, request)
+            return [
+                {
+                    "sensor": row["sensor"],
+                    "usual": readings.usual_range(
+                        connection,
+                        row["sensor_id"],
+                        len(json.loads(row["channels"])),
+                        found.incident.onset_ms,
+                    ),
+                    **series_json(
+                        series.read(
+                            connection,
+                            row["sensor_id"],
+                            json.loads(row["channels"]),
+                            low,
+                            high,
+                            most=most,
+                        ),
+                        with_score=True,
+                    ),
+                }
+                for row in incident_store.sensors_of(connection, found.incident)
+            ]
+
+    return answer(await off_loop(work))
 
 
 @json_api
@@ -154,27 +401,32 @@ async def get_incidents(request: Request) -> Response:
 
 @json_api
 async def get_incident(request: Request) -> Response:
-    """Return an incident with its changes, and what was said about it here."""
+    """Return an incident with its changes, and what was answered here."""
     console = console_of(request)
 
     def work() -> dict[str, Any]:
         with console.store.database.read() as connection:
             found = _known(connection, request)
             changes = incident_store.timeline(connection, found.incident)
-            said = incident_store.answers_to(connection, found.incident.id)
+            given = incident_store.answers_to(connection, found.incident.id)
         return {
             **found._asdict(),
             "changes": [one._asdict() for one in changes],
-            "answers": [one._asdict() | {"accepted": one.accepted} for one in said],
+            "answers": [one._asdict() | {"accepted": one.accepted} for one in given],
         }
 
     return answer(await off_loop(work))
 
 
 routes = [
+    Route("/now", page("now.html", _now)),
     Route("/incidents", page("incidents.html", _list)),
     Route("/incidents/{incident:path}", page("incident.html", _one)),
     Route("/api/incidents", get_incidents),
     Route("/api/incidents/answer", post_answer, methods=["POST"]),
+    Route("/api/incidents/withdraw", post_withdraw, methods=["POST"]),
+    Route("/api/incidents/seen", post_seen, methods=["POST"]),
+    Route("/api/incident-readings/{incident:path}", get_readings),
+    Route("/api/incident-readings/{incident:path}", post_load, methods=["POST"]),
     Route("/api/incidents/{incident:path}", get_incident),
 ]

@@ -148,7 +148,7 @@ def _row(connection: Connection, episode: str) -> Row:
         "SELECT * FROM episode WHERE episode_id = ?", (episode,)
     ).fetchone()
     if row is None:
-        raise Refusal("unknown", f"There is no episode {episode}.", episode)
+        raise Refusal("unknown", f"There is no case {episode}.", episode)
     return row
 
 
@@ -259,14 +259,14 @@ def snooze(
     if viewer.role == "viewer":
         raise Refusal("forbidden", "You may look but not decide: ask for the role reviewer.")
     if not targets or until_ms <= now_ms:
-        raise Refusal("bad_request", "Name at least one episode and a time that is still to come.")
+        raise Refusal("bad_request", "Name at least one case and a time that is still to come.")
     before, n_events = [], 0
     for episode in targets:
         row = connection.execute(
             "SELECT * FROM episode WHERE episode_id = ?", (episode,)
         ).fetchone()
         if row is None or row["status"] == "empty":
-            raise Refusal("unknown", f"There is no episode {episode}.", episode)
+            raise Refusal("unknown", f"There is no case {episode}.", episode)
         if held_by_other(row, viewer.reviewer, now_ms):
             raise Refusal("leased", f"{row['lease_owner']} is working on {episode}.", episode)
         if row["status"] not in ("open", "needs_second"):
@@ -293,7 +293,7 @@ def snooze(
     length = f"{minutes} min" if minutes < 120 else f"{minutes / 60:.0f} h"
     done = Done(
         "snooze",
-        f"{counted(len(before), 'episode')} snoozed for {length}"
+        f"{counted(len(before), 'case')} snoozed for {length}"
         + (" or until it grows" if growth else ""),
         tuple(targets),
         n_events,

@@ -164,6 +164,8 @@ class Database:
     ----------
     path
         The file; it and its tables are made if missing.
+    capacity
+        What the SQL function ``capacity()`` returns: cases that people are asked a day.
     busy_timeout_s
         How long a writer waits for its turn.
 
@@ -175,8 +177,11 @@ class Database:
         By every block, if the disk is full or fails, or the file is locked, damaged or gone.
     """
 
-    def __init__(self, path: Path, *, busy_timeout_s: float = 10.0) -> None:
+    def __init__(
+        self, path: Path, *, capacity: int | None = None, busy_timeout_s: float = 10.0
+    ) -> None:
         self.path = path
+        self._capacity = capacity
         self._busy_timeout_s = busy_timeout_s
         self._idle: queue.LifoQueue[sqlite3.Connection] = queue.LifoQueue()
         self._all: list[sqlite3.Connection] = []
@@ -249,6 +254,7 @@ class Database:
                 "check that the folder exists and can be written."
             ) from error
         connection.row_factory = sqlite3.Row
+        connection.create_function("capacity", 0, lambda: self._capacity, deterministic=True)
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA foreign_keys = ON")
         self._all.append(connection)

@@ -133,7 +133,7 @@ def _checked(connection: Connection, target: Target, viewer: Viewer, now_ms: int
         "SELECT * FROM episode WHERE episode_id = ?", (target.episode_id,)
     ).fetchone()
     if row is None or row["status"] == "empty":
-        raise Refusal("unknown", f"There is no episode {target.episode_id}.", target.episode_id)
+        raise Refusal("unknown", f"There is no case {target.episode_id}.", target.episode_id)
     if held_by_other(row, viewer.reviewer, now_ms):
         raise Refusal(
             "leased",
@@ -183,8 +183,8 @@ def _events_meant(
         if not seen:
             raise Refusal(
                 "bad_request",
-                "No event of the episode lies in the marked range: mark one that holds some, or "
-                "press e for the whole episode.",
+                "No event of the case lies in the marked range: mark one that holds some, or "
+                "press e for the whole case.",
                 target.episode_id,
             )
     return [row["event_id"] for row in seen], len(rows)
@@ -214,7 +214,7 @@ def decide(
         raise Refusal("forbidden", "You may look but not decide: ask for the role reviewer.")
     if not decision.targets or (decision.span_ms is not None and len(decision.targets) != 1):
         raise Refusal(
-            "bad_request", "Name at least one episode; a marked range goes with exactly one."
+            "bad_request", "Name at least one case; a marked range goes with exactly one."
         )
     rows = [_checked(connection, target, viewer, now_ms) for target in decision.targets]
     meant = [_events_meant(connection, t, decision.span_ms) for t in decision.targets]
@@ -250,8 +250,7 @@ def decide(
         n_events += len(events)
     done = Done(
         "label",
-        f"{counted(len(changed), 'episode')} ({counted(n_events, 'event')}) "
-        f"marked {decision.verdict}",
+        f"{counted(len(changed), 'case')} ({counted(n_events, 'event')}) marked {decision.verdict}",
         tuple(changed),
         n_events,
     )

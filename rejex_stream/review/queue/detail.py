@@ -327,7 +327,7 @@ def episode_detail(
         (episode,),
     ).fetchone()
     if found is None or found["status"] == "empty":
-        raise Refusal("unknown", f"There is no episode {episode}.", episode)
+        raise Refusal("unknown", f"There is no case {episode}.", episode)
     row = row_of(connection, found, settings, viewer, now_ms)
     apart = deviations(connection, row.sensor_id, row.channels, row.start_ms, row.end_ms)
     bars, flip = _evidence(row)
@@ -493,6 +493,6 @@ def raw_record(connection: Connection, episode: str) -> tuple[str, bytes]:
         (episode,),
     ).fetchone()
     if row is None:
-        raise Refusal("unknown", f"There is no episode {episode}.", episode)
+        raise Refusal("unknown", f"There is no case {episode}.", episode)
     position = json.dumps(position_in(row).parts)
     return position, zlib.decompress(row["raw"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import importlib
 import io
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +42,8 @@ class ExportRow(NamedTuple):
         What the model said: ``rejected``, or the accepted label of an audit.
     reviewers, tags, fault_codes, notes
         Of the labels that stand, in their order, separated by ``; ``.
+    readings
+        The reading itself, a JSON object by channel: nothing has to be joined.
     """
 
     topic: str
@@ -65,6 +68,7 @@ class ExportRow(NamedTuple):
     fault_codes: str
     notes: str
     decided_ms: int | None
+    readings: str
 
 
 def rows(
@@ -116,7 +120,8 @@ def _row(connection: Connection, row: Row, cache: LabelCache) -> ExportRow:
         )
     )
     found = resolve(standing)
-    verdict = decode_review(row["item"]).verdict
+    item = decode_review(row["item"])
+    verdict = item.verdict
 
     def joined(parts: list[str]) -> str:
         return "; ".join(dict.fromkeys(part for part in parts if part))
@@ -144,6 +149,7 @@ def _row(connection: Connection, row: Row, cache: LabelCache) -> ExportRow:
         joined([label.fault_code for label in standing]),
         joined([label.note for label in standing]),
         standing[-1].created_ms if standing else None,
+        json.dumps(dict(zip(item.channels, item.values, strict=False)), ensure_ascii=False),
     )
 
 

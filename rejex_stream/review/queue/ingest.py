@@ -328,9 +328,9 @@ class Intake:
         return known
 
     # ---------------------------------------------------------------------------- incidents
-    def told(self, told: Incident | tuple[Position, CommandReply]) -> None:
-        """Keep a change of an incident, or what became of a command."""
-        if incident_store.take(self._connection, told, self._pipeline):
+    def incident(self, published: Incident | tuple[Position, CommandReply]) -> None:
+        """Store a change of an incident, or what became of a command."""
+        if incident_store.take(self._connection, published, self._pipeline):
             self.counts.incidents += 1
         else:
             self.counts.duplicates += 1
@@ -413,4 +413,10 @@ class Intake:
         )
         for partition, span in (spans or {}).items():
             advance(connection, partition, span)
+        if self.counts.items or self.counts.verdicts or self.counts.incidents:
+            connection.execute(
+                "INSERT INTO meta VALUES (?,?) ON CONFLICT (key) DO UPDATE SET value = "
+                "excluded.value",
+                (f"arrived:{self._pipeline}", str(self._now_ms)),
+            )
         return self.counts

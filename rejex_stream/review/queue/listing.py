@@ -47,17 +47,17 @@ __all__ = [
 Tab: TypeAlias = Literal["ready", "mine", "claimed", "waiting", "disputed", "done", "all"]
 TABS: tuple[Tab, ...] = ("ready", "mine", "claimed", "waiting", "disputed", "done", "all")
 
-# How many events an answer speaks for: an audited one for all among which it was drawn.
-_WORTH = (
-    "CASE WHEN e.why = 'audit' THEN (SELECT sum(1 / coalesce(json_extract(CAST(v.item AS TEXT), "
-    "'$.drawn'), 1.0)) FROM event v WHERE v.episode_id = e.episode_id) ELSE e.n_events END"
-)
+# As it is asked: by worth where people are asked so many cases a day, else the oldest first.
+# Audited ones come first: what they are counted for holds only if all that are drawn are asked.
+_BY_WORTH = "capacity() IS NOT NULL"
 SORTS = {
+    "asked": f"{_BY_WORTH} AND e.why <> 'audit', e.priority DESC, "
+    f"CASE WHEN {_BY_WORTH} THEN -e.worth END, e.received_ms, e.start_ms, e.episode_id",
     "oldest": "e.priority DESC, e.received_ms, e.start_ms, e.episode_id",
     "newest": "e.received_ms DESC, e.start_ms DESC, e.episode_id",
     "doubtful": "e.confidence IS NULL, e.confidence, e.received_ms, e.episode_id",
     "severity": "e.severity IS NULL, e.severity DESC, e.received_ms, e.episode_id",
-    "worth": f"{_WORTH} DESC, e.received_ms, e.episode_id",
+    "worth": "e.why <> 'audit', e.worth DESC, e.received_ms, e.episode_id",
     "size": "e.n_events DESC, e.received_ms, e.episode_id",
     "sensor": "s.sensor, e.start_ms, e.episode_id",
     "decided": "e.decided_ms IS NULL, e.decided_ms DESC, e.episode_id",
@@ -66,15 +66,21 @@ _GROUP = "coalesce(e.incident, e.sensor_id)"
 _OF_GROUP = f"OVER (PARTITION BY {_GROUP})"
 # A group stands where the first of its episodes would, or all of them together.
 _GROUPS_BY = {
+    "asked": f"max({_BY_WORTH} AND e.why = 'audit') {_OF_GROUP} DESC, "
+    f"max(e.priority) {_OF_GROUP} DESC, "
+    f"CASE WHEN {_BY_WORTH} THEN -sum(e.worth) {_OF_GROUP} ELSE min(e.received_ms) {_OF_GROUP} END",
     "oldest": f"max(e.priority) {_OF_GROUP} DESC, min(e.received_ms) {_OF_GROUP}",
     "newest": f"max(e.received_ms) {_OF_GROUP} DESC",
     "doubtful": f"min(coalesce(e.confidence, 2)) {_OF_GROUP}",
     "severity": f"max(coalesce(e.severity, -1)) {_OF_GROUP} DESC",
-    "worth": f"sum({_WORTH}) {_OF_GROUP} DESC",
+    "worth": f"max(e.why = 'audit') {_OF_GROUP} DESC, sum(e.worth) {_OF_GROUP} DESC",
     "size": f"sum(e.n_events) {_OF_GROUP} DESC",
     "sensor": "s.sensor",
     "decided": f"max(coalesce(e.decided_ms, 0)) {_OF_GROUP} DESC",
 }
+
+
+_DAY_MS = 86_400_000
 
 
 class Viewer(NamedTuple):
@@ -99,9 +105,9 @@ class QueueFilter:
     Attributes
     ----------
     tab
-        ``ready`` (open, settled, not snoozed, not held by others or given to them), ``mine``,
-        ``claimed`` (by others, or theirs), ``waiting`` (snoozed or settling), ``disputed``,
-        ``done``, ``all``.
+        ``ready`` (asked today: open, settled, not snoozed, of no incident that asks itself, within
+        the day's capacity, not held by others or given to them), ``mine``, ``claimed`` (by others,
+        or theirs), ``waiting`` (all else that is open), ``disputed``, ``done``, ``all``.
     words
         A filter as typed: bare words look in the sensor's name; ``group:``, ``sensor:``,
         ``age:>1h``, ``events:>10``, ``reason:``, ``why:audit``, ``verdict:``, ``by:``, ``for:``,
@@ -142,7 +148,12 @@ class QueueFilter:
 
     def sql(self, viewer: Viewer, now_ms: int) -> QueueQuery:
         """Return the query behind every count and list of this view."""
-        values: dict[str, Any] = {"me": viewer.reviewer, "now": now_ms, "since": self.since_ms}
+        values: dict[str, Any] = {
+            "me": viewer.reviewer,
+            "now": now_ms,
+            "since": self.since_ms,
+            "day": now_ms - now_ms % _DAY_MS,
+        }
         where = _TAB_CLAUSES[self.tab]
         if self.tab == "done" and self.since_ms is not None:
             where += " AND e.decided_ms >= :since"
@@ -153,7 +164,7 @@ class QueueFilter:
                 # What is not there, such as a verdict, is not what was asked for either.
                 where += f" {sign} coalesce({clause.replace('?', f':word{number}')}, 0)"
                 values[f"word{number}"] = value
-        default = "decided" if self.tab == "done" else "oldest"
+        default = "decided" if self.tab == "done" else "asked"
         name = self.sort if self.sort in SORTS else default
         order = f"{_GROUPS_BY[name]}, {_GROUP}, {SORTS[name]}" if self.grouped else SORTS[name]
         source = f"FROM episode e JOIN sensor s USING (sensor_id) WHERE {where}"
@@ -218,22 +229,41 @@ _WORK = (
     "(SELECT 1 FROM label r WHERE r.kind = 'retract' AND r.target = l.label_id))))"
 )
 _AWAKE = "(e.snooze_until_ms IS NULL OR e.snooze_until_ms <= :now) AND e.ready_ms <= :now"
+# An incident asks its own question while it lasts, and who answered it is not asked again.
+_INCIDENT_ASKS = (
+    "(EXISTS (SELECT 1 FROM incident i WHERE i.incident = {e}.incident AND i.state <> 'closed') "
+    "OR EXISTS (SELECT 1 FROM answer a JOIN reply r USING (command) "
+    "WHERE a.incident = {e}.incident AND r.accepted))"
+)
+# Whatever people are asked counts: cases, answers to incidents, and incidents that wait for one.
+_ASKED_TODAY = (
+    "(SELECT count(DISTINCT l.episode_id) FROM label l "
+    "WHERE l.created_ms >= :day AND l.source = 'human' AND l.kind = 'label') "
+    "+ (SELECT count(*) FROM answer WHERE incident <> '' AND given_ms >= :day "
+    "AND withdrawn_ms IS NULL) + (SELECT count(*) FROM incident WHERE state = 'open')"
+)
+_LEFT = f"CASE WHEN capacity() IS NULL THEN -1 ELSE max(0, capacity() - ({_ASKED_TODAY})) END"
+_TODAY = (
+    "(capacity() IS NULL OR e.episode_id IN (SELECT t.episode_id FROM episode t "
+    "WHERE t.status IN ('open', 'needs_second') AND t.ready_ms <= :now "
+    "AND (t.snooze_until_ms IS NULL OR t.snooze_until_ms <= :now) "
+    f"AND NOT {_INCIDENT_ASKS.format(e='t')} ORDER BY t.why <> 'audit', t.priority DESC, "
+    f"t.worth DESC, t.received_ms, t.episode_id LIMIT {_LEFT}))"
+)
+_NOT_INCIDENT = f"NOT {_INCIDENT_ASKS.format(e='e')}"
 _HELD = "e.lease_owner IS NOT NULL AND e.lease_until_ms > :now"
 
 _OTHERS = f"(({_HELD} AND e.lease_owner <> :me) OR coalesce(e.assigned, :me) <> :me)"
 
 _TAB_CLAUSES: dict[Tab, str] = {
-    "ready": f"{_WORK} AND {_AWAKE} AND NOT {_OTHERS}",
+    "ready": f"{_WORK} AND {_AWAKE} AND {_NOT_INCIDENT} AND {_TODAY} AND NOT {_OTHERS}",
     "mine": f"{_WORK} AND (({_HELD} AND e.lease_owner = :me) OR e.assigned = :me)",
     "claimed": f"{_WORK} AND {_OTHERS}",
-    "waiting": f"{_WORK} AND NOT ({_AWAKE})",
+    "waiting": f"{_WORK} AND NOT ({_AWAKE} AND {_NOT_INCIDENT} AND {_TODAY})",
     "disputed": "e.status = 'disputed'",
     "done": "e.status IN ('done', 'expired')",
     "all": "e.status <> 'empty'",
 }
-
-
-_DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -484,6 +514,8 @@ class Summary:
         Changes whenever anything a list shows may have changed.
     incidents
         How many are not over.
+    left
+        How many more cases people are asked today; ``None`` without a capacity.
     """
 
     counts: dict[Tab, int]
@@ -493,6 +525,7 @@ class Summary:
     version: str
     since_ms: int
     incidents: int
+    left: int | None
 
 
 def summary(
@@ -525,8 +558,11 @@ def summary(
         "(SELECT coalesce(max(change_seq), 0) FROM incident_change), "
         "(SELECT coalesce(max(reply_seq), 0) FROM reply)"
     ).fetchone()
-    # Claims lapse, snoozes end and episodes settle without anybody writing: look again in a while.
-    version = ".".join(str(one) for one in (*moved, now_ms // 15_000))
+    left = connection.execute(
+        f"SELECT {_LEFT}", {"day": since, "now": now_ms, "me": viewer.reviewer}
+    ).fetchone()[0]
+    # Claims lapse, snoozes end and cases settle without anybody writing: the counts tell.
+    version = ".".join(str(one) for one in (*moved, *counts.values(), late or 0))
     return Summary(
         counts=counts,
         oldest_ms=oldest,
@@ -535,4 +571,5 @@ def summary(
         version=version,
         since_ms=since,
         incidents=open_count(connection),
+        left=None if left < 0 else left,
     )

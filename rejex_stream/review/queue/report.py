@@ -492,7 +492,7 @@ def propose_budget(
     events = measured.events_per_day
     return Proposal(
         pipeline=measured.pipeline,
-        reason=f"{load.arrived_per_day:.0f} episodes arrive a day and {load.decided_per_day:.0f} "
+        reason=f"{load.arrived_per_day:.0f} cases arrive a day and {load.decided_per_day:.0f} "
         "are decided.",
         toml="[rejection]\n"
         f"review_budget = {{ rate = {rate:g} }}   # instead of tolerance = "

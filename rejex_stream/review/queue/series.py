@@ -31,8 +31,10 @@ __all__ = [
     "Series",
     "SeriesBatch",
     "around",
+    "clocks_ahead",
     "decimate",
     "forget",
+    "reached",
     "read",
     "spark",
     "values_of",
@@ -352,6 +354,26 @@ def _heard(connection: Connection, sensor_id: int) -> tuple[int, int]:
     if first is None or last is None:
         return (0, -1)
     return first, max(last, others[1][0] if len(others) > 1 else last)
+
+
+def reached(connection: Connection, pipeline: str) -> int | None:
+    """Return the event time that two sensors of a pipeline have reached, or its only one."""
+    rows = connection.execute(
+        "SELECT last_ms FROM sensor WHERE pipeline = ? AND last_ms IS NOT NULL "
+        "ORDER BY 1 DESC LIMIT 2",
+        (pipeline,),
+    ).fetchall()
+    return int(rows[-1][0]) if rows else None
+
+
+def clocks_ahead(connection: Connection, pipeline: str) -> list[str]:
+    """Return the sensors whose newest event is more than a day ahead of the second newest."""
+    now = reached(connection, pipeline)
+    rows = connection.execute(
+        "SELECT sensor FROM sensor WHERE pipeline = ? AND last_ms > ? ORDER BY 1 LIMIT 5",
+        (pipeline, (now or 0) + DAY_MS),
+    )
+    return [row[0] for row in rows]
 
 
 def around(

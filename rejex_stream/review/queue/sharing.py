@@ -18,6 +18,7 @@ __all__ = [
     "MOST_COMMENT",
     "assign",
     "comment",
+    "note",
     "people",
 ]
 
@@ -31,14 +32,16 @@ def people(
 
     In a `blind` review those who have acted are left out: one of them gave the first answer.
     """
-    named = {named_reviewer(text)[0] for text in settings.reviewers} | set(settings.leads)
+    roles = dict(named_reviewer(text) for text in settings.reviewers)
+    named = {name for name, role in roles.items() if role != "viewer"} | set(settings.leads)
     acted = {
         row[0]
         for row in connection.execute(
             "SELECT DISTINCT actor FROM audit WHERE action IN ('claim', 'label', 'assign')"
         )
     }
-    return sorted((named | (set() if blind else acted) | {viewer.reviewer}) - {SYSTEM})
+    may_not = {SYSTEM} | {name for name, role in roles.items() if role == "viewer"}
+    return sorted((named | (set() if blind else acted) | {viewer.reviewer}) - may_not)
 
 
 def _may_act(viewer: Viewer) -> None:
@@ -71,7 +74,7 @@ def assign(
             "SELECT status, assigned FROM episode WHERE episode_id = ?", (episode,)
         ).fetchone()
         if row is None or row["status"] == "empty":
-            raise Refusal("unknown", f"There is no episode {episode}.", episode)
+            raise Refusal("unknown", f"There is no case {episode}.", episode)
         if row["status"] not in ("open", "needs_second", "disputed"):
             raise Refusal("changed", f"{episode} has been decided meanwhile.", episode)
         if (row["assigned"] or "") == to:
@@ -80,7 +83,7 @@ def assign(
             "UPDATE episode SET assigned = ? WHERE episode_id = ?", (to or None, episode)
         )
         audit.append(connection, now_ms, viewer.reviewer, "assign", episode, to=to)
-    return f"{counted(len(targets), 'episode')} given {f'to {to}' if to else 'back to everybody'}"
+    return f"{counted(len(targets), 'case')} given {f'to {to}' if to else 'back to everybody'}"
 
 
 def comment(
@@ -107,12 +110,28 @@ def comment(
         "SELECT status FROM episode WHERE episode_id = ?", (episode,)
     ).fetchone()
     if found is None or found["status"] == "empty":
-        raise Refusal("unknown", f"There is no episode {episode}.", episode)
+        raise Refusal("unknown", f"There is no case {episode}.", episode)
+    note(connection, request_id, episode, viewer, text=text, now_ms=now_ms)
+
+
+def note(
+    connection: Connection,
+    request_id: str,
+    subject: str,
+    viewer: Viewer,
+    *,
+    text: str,
+    now_ms: int,
+) -> None:
+    """Write down that somebody has seen a subject, or what they say of it; once a request."""
+    _may_act(viewer)
+    text = text.strip()
     known = connection.execute(
-        "SELECT 1 FROM audit WHERE subject = ? AND actor = ? AND action = 'comment' "
+        "SELECT 1 FROM audit WHERE subject = ? AND actor = ? "
         "AND json_extract(detail, '$.request_id') = ?",
-        (episode, viewer.reviewer, request_id),
+        (subject, viewer.reviewer, request_id),
     ).fetchone()
     if known is None:
-        told = {"note": text, "request_id": request_id}
-        audit.append(connection, now_ms, viewer.reviewer, "comment", episode, **told)
+        detail = {"request_id": request_id} | ({"note": text} if text else {})
+        action = "comment" if text else "seen"
+        audit.append(connection, now_ms, viewer.reviewer, action, subject, **detail)

@@ -92,7 +92,7 @@ class ReviewStore:
     ...         Decision(request_id="1", verdict="normal", targets=(target,)), Viewer("ada"))
     ...     store.close()
     >>> counts.items, done.message
-    (1, '1 episode (1 event) marked normal')
+    (1, '1 case (1 event) marked normal')
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class ReviewStore:
     ) -> None:
         self.settings = settings or Review()
         self.costs = costs or {}
-        self.database = Database(path)
+        self.database = Database(path, capacity=self.settings.capacity.questions_per_day)
         self.now_ms = clock_ms
         self._unnoted: dict[int, str] = {}
 
@@ -146,7 +146,7 @@ class ReviewStore:
                 elif isinstance(one, Verdict):
                     intake.verdict(one)
                 else:
-                    intake.told(one)
+                    intake.incident(one)
             counts = intake.finish(spans)
         counts += refused
         return counts
@@ -273,14 +273,21 @@ class ReviewStore:
         with self.database.write() as connection:
             return decisions.undo(connection, request_id, viewer, self.settings, self.now_ms())
 
-    def answer(self, said: answers.Said, viewer: Viewer) -> Command:
-        """Answer an incident; what is said goes to the pipeline by :meth:`tell`."""
+    def answer(self, request: answers.AnswerRequest, viewer: Viewer) -> Command:
+        """Answer an incident; the command goes to the pipeline by :meth:`send_commands`."""
         with self.database.write() as connection:
-            return answers.give(connection, said, viewer, self.now_ms())
+            return answers.give(connection, request, viewer, self.now_ms())
 
-    def tell(self, pipeline: str, line: answers.Tells) -> list[Command]:
-        """Tell a pipeline the commands that wait; returns them. One thread at a time."""
-        return answers.relay(self.database, pipeline, line, self.now_ms)
+    def withdraw(self, command: str, viewer: Viewer) -> str:
+        """Take an answer to an incident back, while it has not left; returns the incident."""
+        with self.database.write() as connection:
+            return answers.withdraw(connection, command, viewer, self.now_ms())
+
+    def send_commands(
+        self, pipeline: str, log: answers.CommandLog, *, wait_ms: int = 0
+    ) -> list[Command]:
+        """Send a pipeline the commands that wait; returns them. One thread at a time."""
+        return answers.relay(self.database, pipeline, log, self.now_ms, wait_ms=wait_ms)
 
     # ------------------------------------------------------------------------------------ time
     def expire_due(self) -> list[str]:

@@ -261,7 +261,7 @@ def teach(configs: Configs, section: Review, output: AsOption = As.TABLE) -> Non
             line, name = ControlLine(config), config.pipeline.name
             while teaching.collect(opened.database, name, opened.now_ms()):
                 pass
-            said = opened.tell(name, line)
+            said = opened.send_commands(name, line)
             told[name] = [command for command in said if command.answers]
     if output is As.JSON:
         print_json({"commands": told})

@@ -1,8 +1,47 @@
-// One episode: plots, the claim, a verdict, and on to the next.
+// Cases, one after the other on one page: plots, the claim, a verdict, and on to the next, which was
+// fetched while this one was looked at.
 
-import { $, $$, asking, call, every, newId, onKeys, plural, readData, showCounts, showKeys, showRange, takeToast, toast, toastNext, pageData } from "./shell.js";
+import { $, $$, asking, call, drawn, every, newId, onKeys, plural, readData, showCounts, showKeys, showRange, showTimes, takeToast, toast, undrawn, pageData } from "./shell.js";
 import { PlotStack, readout } from "./plots.js";
 
+
+// Pages that were fetched before they were asked for, for a minute.
+const pages = new Map();
+const FRESH_MS = 60000;
+function fetchPage(id, query) {
+  const known = pages.get(id);
+  if (known && Date.now() - known.at < FRESH_MS) return known.text;
+  const text = fetch(`/episode/${id}${query}`).then((response) => {
+    if (!response.ok) throw new Error(`status ${response.status}`);
+    return response.text();
+  });
+  pages.set(id, { at: Date.now(), text });
+  return text;
+}
+let current = null;
+async function turnTo(id, query, fresh = false) {
+  undrawn();
+  if (fresh) pages.delete(id);
+  const address = `/episode/${id}${query}`;
+  let text;
+  try { text = await fetchPage(id, query); } catch { location.href = address; return; }
+  pages.clear();
+  const found = new DOMParser().parseFromString(text, "text/html");
+  if (!found.getElementById("episode-data")) { location.href = address; return; }
+  current.end();
+  $("#main").replaceWith(document.adoptNode(found.getElementById("main")));
+  $("#episode-data").textContent = found.getElementById("episode-data").textContent;
+  document.title = found.title;
+  history.pushState({}, "", address);
+  scrollTo(0, 0);
+  showTimes();
+  current = begin();
+}
+addEventListener("popstate", () => location.reload());
+addEventListener("pagehide", () => current.release());
+addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
+
+function begin() {
 const data = readData("episode-data");
 const base = `/api/episodes/${encodeURIComponent(data.id)}`;
 const viewQuery = (() => {
@@ -14,6 +53,7 @@ const viewQuery = (() => {
 })();
 const workable = ["open", "needs_second", "disputed"].includes(data.status);
 let decided = false;
+let ended = false;
 
 // ---------------------------------------------------------------------------------------- plots
 const full = { from: data.from_ms, to: data.to_ms };
@@ -44,6 +84,7 @@ const stack = new PlotStack($("#plots"), {
 });
 
 async function load() {
+  if (ended) return;
   const parts = `from=${Math.round(view.from)}&to=${Math.round(view.to)}&px=${stack.width}`;
   const turn = (asked += 1);
   const wanted = [...siblings.keys()];
@@ -52,7 +93,7 @@ async function load() {
       call(`${base}/series?${parts}`),
       ...wanted.map((id) => call(`/api/sensors/${id}/series?${parts}`)),
     ]);
-    if (turn !== asked) return; // a later question is on its way
+    if (turn !== asked || ended) return; // a later question is on its way
     latest = own;
     wanted.forEach((id, i) => { if (siblings.has(id)) siblings.set(id, others[i]); });
     paint();
@@ -104,8 +145,10 @@ function paint() {
   } else {
     stack.draw(lines, view.from, view.to);
   }
-  delete $("#plots").dataset.loading;
+  if ($("#plots").dataset.loading !== undefined) { delete $("#plots").dataset.loading; drawn(); ahead(data.following); }
 }
+
+function ahead(id) { if (id) fetchPage(id, viewQuery).catch(() => {}); }
 
 let timer = 0;
 function look(from, to) {
@@ -156,9 +199,9 @@ function markRange(range) {
   const count = inside().length;
   scope.classList.toggle("part", Boolean(brush));
   scope.textContent = !brush
-    ? `Whole episode: ${plural(data.n_events, "event")}`
+    ? `Whole case: ${plural(data.n_events, "event")}`
     : count ? `Marked part: ${count} of ${plural(data.n_events, "event")}, ${showRange(inside()[0], inside()[count - 1])}`
-      : "Marked part: it holds no event of the episode";
+      : "Marked part: it holds no event of the case";
 }
 function shrink(fromStart) {
   const kept = inside();
@@ -216,49 +259,54 @@ function showLease() {
 }
 const skew = pageData.now_ms - Date.now();
 async function toggleClaim() {
-  if (lease) { release(); enable(false); say("You released this episode. Claim it again to decide."); showLease(); } else await claim();
+  if (lease) { release(); enable(false); say("You released this case. Claim it again to decide."); showLease(); } else await claim();
 }
 
 // -------------------------------------------------------------------------------------- verdict
 const extras = () => ({
   tags: $$("input[name=tag]:checked").map((input) => input.value),
-  note: $("#note").value.trim(),
-  fault_code: $("#fault").value.trim(),
+  note: $("#note")?.value.trim() ?? "",
+  fault_code: $("#fault")?.value.trim() ?? "",
 });
 let busy = false;
 async function send(path, body) {
   if (busy || $("#actions [data-act=normal]")?.disabled !== false) return;
   busy = true;
   enable(false);
+  undrawn();
   const part = brush;
   try {
     const done = await call(path, { request_id: newId(), ...body, view: data.view });
     decided = true;
-    toastNext(done.message, true);
-    if (part) location.reload();
-    else location.href = done.next ? `/episode/${done.next}${viewQuery}` : `/queue${viewQuery}`;
+    showCounts(done.counts);
+    toast(done.message, { undo });
+    if (part) await turnTo(data.id, viewQuery, true);
+    else if (done.next) await turnTo(done.next, viewQuery);
+    else location.href = `/queue${viewQuery}`;
   } catch (error) {
     busy = false;
     enable(true);
+    drawn();
     toast(error.message, { bad: true });
     if (error.code === "leased" || error.code === "lapsed") await claim();
   }
 }
-const decide = (verdict) => send("/api/labels", {
+const decide = (verdict) => (pageData.role === "viewer" ? toast("You may look but not decide: ask for the role reviewer.", { bad: true }) : send("/api/labels", {
   verdict, targets: [{ id: data.id, n_events: data.n_events, status: data.status }], span_ms: brush || null, ...extras(),
-});
+}));
 const snooze = () => send("/api/snooze", { episodes: [data.id], minutes: 30 });
 async function undo() {
   try {
     const done = await call("/api/undo", { request_id: newId() });
-    toastNext(done.message, false);
     decided = true;
-    location.href = `/episode/${done.episodes[0]}${viewQuery}`;
+    showCounts(done.counts);
+    toast(done.message);
+    await turnTo(done.episodes[0], viewQuery, true);
   } catch (error) {
     toast(error.message, { bad: error.code !== "nothing" });
   }
 }
-const go = (id) => { if (id) location.href = `/episode/${id}${viewQuery}`; };
+const go = async (id) => { if (id && !busy) { release(); await turnTo(id, viewQuery); } };
 
 // --------------------------------------------------------------------------------------- wiring
 onKeys({
@@ -320,15 +368,14 @@ $("#plots").addEventListener("wheel", (event) => {
   event.preventDefault();
   zoom(event.deltaY > 0 ? 1.25 : 0.8);
 }, { passive: false });
-addEventListener("pagehide", release);
-addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
 
 load();
 claim();
-setInterval(showLease, 1000);
-every(45000, renew);
+const ticking = setInterval(showLease, 1000);
+const stops = [every(45000, renew)];
 // What arrives later shows up by itself; a view that was moved stays where it is.
 async function follow() {
+  if (ended) return;
   if (!latest) return load();
   const found = await call(`${base}/series?from=${full.from}&to=${full.from}&px=10`).catch(() => null);
   if (!found) return;
@@ -337,5 +384,9 @@ async function follow() {
   if (!moved) view = { ...full };
   await load();
 }
-every(4000, follow);
+stops.push(every(4000, follow));
 takeToast(undo);
+return { release, end() { ended = true; clearInterval(ticking); clearTimeout(timer); for (const stop of stops) stop(); stack.destroy(); } };
+}
+
+current = begin();

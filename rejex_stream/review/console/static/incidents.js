@@ -1,11 +1,12 @@
-// Incidents: the list and one of them, kept up to date in place; the one question, and what it did.
+// What is wrong now, the list of incidents, and one of them: kept up to date in place.
 
-import { $, $$, Refused, call, every, newId, onKeys, poll, readData, showCounts, showKeys, showTimes, toast } from "./shell.js";
+import { $, $$, Refused, ask, asking, call, drawn, every, newId, onKeys, plural, poll, readData, showCounts, showKeys, showTime, showTimes, toast } from "./shell.js";
+import { PlotStack, readout } from "./plots.js";
 
 const data = readData("incident-data");
 const kinds = { anomaly: "fault", normal: "new_normal" };
 let seen = null;
-let given = null; // the request that is under way: said again, it says nothing new
+let given = null; // the request that is under way: repeated, it answers nothing anew
 
 // What was typed and what was refused stays; all else is as the store has it now.
 async function refresh() {
@@ -13,7 +14,7 @@ async function refresh() {
   if (!response || !response.ok) return;
   const found = new DOMParser().parseFromString(await response.text(), "text/html");
   const focused = document.activeElement?.getAttribute("href");
-  for (const id of ["head", "fresh", "timeline"]) {
+  for (const id of ["head", "pending", "fresh", "timeline"]) {
     const here = document.getElementById(id), there = found.getElementById(id);
     if (here && there && here.innerHTML !== there.innerHTML) here.replaceWith(document.adoptNode(there));
   }
@@ -22,18 +23,23 @@ async function refresh() {
   const asks = $("#actions"), still = found.getElementById("actions");
   if (!asks && still) location.reload();
   if (asks && !still) asks.remove();
-  for (const button of still ? $$("[data-kind]", asks || document) : []) {
-    if (!$(`[data-kind=${button.dataset.kind}]`, still)) button.closest("div").remove();
+  for (const choice of still ? $$("[data-choice]", asks || document) : []) {
+    if (!$(`[data-choice=${choice.dataset.choice}]`, still)) choice.remove();
   }
   if (now.version !== data.version) given = null;
-  data.version = now.version;
+  const grew = now.end_ms !== data.end_ms;
+  Object.assign(data, now);
   showTimes();
+  if (grew) paint();
 }
 
-async function say(action) {
+async function answer(action) {
   const button = $(`[data-act=${action}][data-kind]`), refused = $("#refused"), note = $("#note");
   if (!button || button.disabled) return;
   const kind = kinds[action];
+  if (kind === "new_normal" && !(await ask("Is this the new normal?",
+    `The model learns ${plural(data.events, "event")} measured since ${showTime(data.start_ms, "day")}, of which ${data.anomalies.toLocaleString("en")} were called anomalies. Values like these raise nothing any more. Once the pipeline has read the answer it cannot be taken back.`,
+    "Yes, learn it"))) return;
   if (!given || given.kind !== kind || given.note !== note.value) {
     given = { request_id: newId(), incident: data.id, version: data.version, kind, note: note.value };
   }
@@ -41,7 +47,7 @@ async function say(action) {
   for (const one of buttons) one.disabled = true;
   refused.hidden = true;
   try {
-    toast((await call("/api/incidents/answer", given)).message);
+    toast((await call("/api/incidents/answer", given)).message, { undo: withdraw });
     note.value = "";
     given = null;
   } catch (error) {
@@ -54,6 +60,72 @@ async function say(action) {
   }
   await refresh();
 }
+async function withdraw() {
+  if (!$("#withdraw")) await refresh();
+  const command = $("#withdraw")?.dataset.command;
+  if (!command) { toast("No answer can be taken back any more.", { bad: true }); return; }
+  const done = await asking("/api/incidents/withdraw", { command });
+  if (done) toast(done.message);
+  await refresh();
+}
+
+// ---------------------------------------------------------------------------------------- plots
+const box = $("#plots");
+const stack = box && new PlotStack(box, {
+  episode: data, onBrush: () => {}, onPin: () => {},
+  onMove: (t, values) => { $("#readout").textContent = t === null ? "" : readout(t, values); },
+});
+async function paint() {
+  if (!stack) return;
+  const id = encodeURIComponent(data.id);
+  const found = await call(`/api/incident-readings/${id}?from=${data.from_ms}&to=${data.to_ms}&px=${stack.width}`).catch(() => null);
+  if (!found) return;
+  const lines = [];
+  stack.holes = found.length === 1 ? found[0].holes : [];
+  for (const one of found) {
+    const many = found.length > 1 ? `${one.sensor}: ` : "";
+    one.channels.forEach((line, i) => {
+      const told = data.shown[line.name] || {};
+      lines.push({ ...line, name: many + line.name, title: many + (told.label || line.name), unit: told.unit || "", limits: [told.low, told.high], height: 96,
+        band: one.usual[i], holes: one.holes, note: one.resolution_ms ? "extremes per minute" : "" });
+    });
+    if (one.score && one.score.t.length) lines.push({ ...one.score, name: `${many}score`, title: `${many}score`, height: 80, color: "--plot-2", marked: one.marked, holes: [], note: "◆ rejected  ▲ anomaly" });
+  }
+  if (lines.length) stack.draw(lines, data.from_ms, data.to_ms);
+  delete box.dataset.loading;
+}
+// A clear fault rejects nothing: its readings are read from the input, step by step.
+async function load() {
+  const line = $("#loading");
+  if (!line) return;
+  const missing = () => (data.known < data.events ? `The readings of ${data.known.toLocaleString("en")} of ${plural(data.events, "event")} are known here.` : "");
+  for (let turn = 0; turn < 12 && data.can_load && data.known < data.events; turn += 1) {
+    line.textContent = `${missing()} Reading the input…`;
+    const found = await call(`/api/incident-readings/${encodeURIComponent(data.id)}`, {}).catch((error) => ({ cut: error.message, new: 0 }));
+    if (found.known !== undefined) Object.assign(data, { known: found.known, events: found.events });
+    if (found.new) await paint();
+    if (found.cut || !found.new) { line.textContent = `${missing()} ${found.cut ? `${found.cut}.` : ""}`; return; }
+  }
+  line.textContent = missing();
+}
+
+$("#seen")?.addEventListener("click", async (event) => {
+  if (await asking("/api/incidents/seen", { request_id: newId(), incident: data.id })) { event.target.disabled = true; await refresh(); }
+});
+let commentId = newId();
+$("#comment")?.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const field = $("#comment-text");
+  const done = await asking("/api/incidents/seen", { request_id: commentId, incident: data.id, text: field.value });
+  if (!done) return;
+  commentId = newId();
+  field.value = "";
+  const item = document.createElement("li"), who = document.createElement("bdi"), quote = document.createElement("q");
+  who.textContent = done.by;
+  quote.textContent = done.text;
+  item.append("just now ", who, " wrote ", quote);
+  $("#comments").prepend(item);
+});
 
 const rows = () => $$("a[data-row]");
 function step(by) {
@@ -64,14 +136,18 @@ function step(by) {
 
 onKeys({
   help: showKeys,
-  anomaly: () => say("anomaly"),
-  normal: () => say("normal"),
+  anomaly: () => answer("anomaly"),
+  normal: () => answer("normal"),
+  undo: withdraw,
   note: () => $("#note")?.focus(),
+  filter: () => $("#q")?.focus(),
   next: () => step(1),
   previous: () => step(-1),
   back: () => { if (data.id) location.href = "/incidents"; },
   refresh,
 });
+drawn();
+paint().then(load);
 every(2000, async () => {
   const found = await poll();
   if (!found) return;

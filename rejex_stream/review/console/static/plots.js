@@ -19,8 +19,18 @@ export class PlotStack {
   constructor(box, { episode, onBrush, onMove, onPin }) {
     Object.assign(this, { box, episode, onBrush, onMove, onPin, charts: [], brush: null, holes: [], sync: uPlot.sync(`stack-${Math.random()}`) });
     box.charts = this.charts;
-    new ResizeObserver(() => this.resize()).observe(box);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
+    this.observer = new ResizeObserver(() => this.resize());
+    this.observer.observe(box);
+    this.scheme = matchMedia("(prefers-color-scheme: dark)");
+    this.onScheme = () => this.redraw();
+    this.scheme.addEventListener("change", this.onScheme);
+  }
+
+  destroy() {
+    this.observer.disconnect();
+    this.scheme.removeEventListener("change", this.onScheme);
+    for (const chart of this.charts) chart.plot.destroy();
+    this.charts.length = 0;
   }
 
   get width() { return Math.max(240, Math.floor(this.box.clientWidth)); }
@@ -118,7 +128,7 @@ export class PlotStack {
       ctx.fillRect(a - 1, bbox.top, Math.max(3, b - a + 2), bbox.height);
       ctx.globalAlpha = 1;
     }
-    if (!chart.line.other) for (const [from, to, kind] of this.holes) this.hole(u, at(from), at(to), kind);
+    if (!chart.line.other) for (const [from, to, kind] of chart.line.holes || this.holes) this.hole(u, at(from), at(to), kind);
     const { band } = chart.line;
     if (band) {
       const [a, b] = band.map((v) => u.valToPos(v, "y", true));

@@ -1,6 +1,6 @@
 // The queue: a cursor, a selection, verdicts that take effect at once and are sent behind.
 
-import { $, $$, ask, asking, call, every, newId, onKeys, pageData, plural, poll, readData, shortAge, showCounts, showKeys, showTimes, takeToast, toast, Refused } from "./shell.js";
+import { $, $$, ask, asking, call, drawn, every, newId, onKeys, pageData, plural, poll, readData, shortAge, showCounts, showKeys, showTimes, takeToast, toast, Refused } from "./shell.js";
 
 const data = readData("queue-data");
 const body = $("#rows");
@@ -31,6 +31,7 @@ const selected = () => rows().filter((row) => row.classList.contains("selected")
 // --------------------------------------------------------------------------------------- cursor
 function moveTo(row, { focus = true } = {}) {
   if (cursor) cursor.removeAttribute("aria-current");
+  if (row !== cursor) drawn();
   cursor = row || null;
   if (cursor) {
     cursor.setAttribute("aria-current", "true");
@@ -52,9 +53,9 @@ function say() {
   const of = chosen.length ? chosen : cursor ? [cursor] : [];
   const events = of.reduce((sum, row) => sum + +row.dataset.n, 0);
   what.textContent = whole
-    ? `All ${plural(whole.targets.length, "episode")} of this list, ${plural(whole.events, "event")}`
+    ? `All ${plural(whole.targets.length, "case")} of this list, ${plural(whole.events, "event")}`
     : chosen.length
-    ? `${plural(chosen.length, "episode")} selected, ${plural(events, "event")}`
+    ? `${plural(chosen.length, "case")} selected, ${plural(events, "event")}`
     : cursor ? `${$(".c-sensor", cursor).textContent.trim()}: ${plural(events, "event")}` : "";
   for (const button of $$("#actions [data-act]")) {
     if (!/^(undo|help)$/.test(button.dataset.act)) button.disabled = !of.length;
@@ -146,13 +147,13 @@ function regroup() {
     name.textContent = sensor;
     all.className = "link";
     all.textContent = "select";
-    all.setAttribute("aria-label", `Select ${plural(members.length, "episode")} of ${sensor}`);
+    all.setAttribute("aria-label", `Select ${plural(members.length, "case")} of ${sensor}`);
     all.addEventListener("click", () => {
       const on = !members.every((row) => row.classList.contains("selected"));
       for (const row of members) select(row, on);
       say();
     });
-    cell.append(name, ` ${plural(members.length, "episode")}, ${plural(events, "event")}${incident ? ", one incident" : ""} `, ...(data.can_decide ? [all] : []));
+    cell.append(name, ` ${plural(members.length, "case")}, ${plural(events, "event")}${incident ? ", one incident" : ""} `, ...(data.can_decide ? [all] : []));
     head.append(cell);
     body.insertBefore(head, members[0]);
   }
@@ -208,13 +209,13 @@ async function decide(verdict) {
   if (!leaving.length || !data.can_decide) return;
   if (whole) return decideWhole(verdict);
   const events = leaving.reduce((sum, row) => sum + +row.dataset.n, 0);
-  if (leaving.length > 20 && !(await ask(`Mark ${plural(leaving.length, "episode")} ${verdict}?`,
+  if (leaving.length > 20 && !(await ask(`Mark ${plural(leaving.length, "case")} ${verdict}?`,
     `That is ${plural(events, "event")}. It can be undone in one step.`, `Mark ${leaving.length} ${verdict}`))) return;
   await act("/api/labels", leaving, { request_id: newId(), verdict, targets: leaving.map(target), ...takeExtras() });
 }
 async function decideWhole(verdict) {
   const { targets, events } = whole;
-  if (!(await ask(`Mark ${plural(targets.length, "episode")} ${verdict}?`,
+  if (!(await ask(`Mark ${plural(targets.length, "case")} ${verdict}?`,
     `That is ${plural(events, "event")}, more than is shown. It can be undone in one step.`, `Mark all ${targets.length} ${verdict}`))) return;
   const said = takeExtras();
   sending = sending.then(async () => {
@@ -308,7 +309,7 @@ async function refresh(adopt) {
 }
 function offer(count) {
   const key = pageData.keys.refresh ? ` (${pageData.keys.refresh[0]})` : "";
-  $("#show-news").textContent = `${plural(count, "new episode")}: show${key}`;
+  $("#show-news").textContent = `${plural(count, "new case")}: show${key}`;
   $("#news").hidden = false;
 }
 async function look() {
@@ -370,7 +371,7 @@ $("#select-all")?.addEventListener("change", async (event) => {
 async function offerAll() {
   const found = await asking(`/api/queue/ids${query()}`);
   if (!found) return;
-  const yes = await ask(`Select all ${plural(found.targets.length, "episode")} of this list?`,
+  const yes = await ask(`Select all ${plural(found.targets.length, "case")} of this list?`,
     `${rows().length} are shown. The others hold ${plural(found.events, "event")} together with them.`,
     `Select all ${found.targets.length}`);
   if (!yes) return;
@@ -385,3 +386,11 @@ regroup();
 moveTo(rows()[0], { focus: false });
 takeToast(undo);
 every(4000, look);
+// Ages go on by themselves: a list in which nothing changed is not fetched again.
+const skew = pageData.now_ms - Date.now();
+every(20000, async () => {
+  for (const age of $$(".age[data-waiting]")) {
+    const text = shortAge(Date.now() + skew - +age.dataset.waiting);
+    if (age.lastChild.textContent !== text) age.lastChild.textContent = text;
+  }
+});

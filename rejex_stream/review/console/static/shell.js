@@ -113,7 +113,19 @@ const typing = (target) =>
   target.isContentEditable || /^(TEXTAREA|SELECT)$/.test(target.tagName) ||
   (target.tagName === "INPUT" && !/^(checkbox|radio|button|submit|range)$/.test(target.type));
 
-export function onKeys(actions) {
+// A verdict by key counts only for what has been in sight for a moment (body[data-keys=on]): the
+// second press of an impatient finger belongs to what was there before.
+const PATIENCE_MS = 450;
+const VERDICTS = new Set(["anomaly", "normal", "unsure", "snooze"]);
+let seeing = 0;
+export const undrawn = () => { clearTimeout(seeing); document.body.dataset.keys = "off"; };
+export const drawn = () => { undrawn(); seeing = setTimeout(() => { document.body.dataset.keys = "on"; }, PATIENCE_MS); };
+
+let actions = {};
+export function onKeys(wanted) {
+  const first = !Object.keys(actions).length;
+  actions = wanted;
+  if (!first) return;
   document.addEventListener("keydown", (event) => {
     if (event.isComposing || event.defaultPrevented || $("dialog[open]")) return;
     if (typing(event.target)) {
@@ -131,6 +143,7 @@ export function onKeys(actions) {
     if (event.key.startsWith("Arrow") && event.target.closest(".scroll, pre")) return;
     if (!action || !actions[action]) return;
     event.preventDefault();
+    if (VERDICTS.has(action) && (event.repeat || document.body.dataset.keys !== "on")) return;
     actions[action](event);
   });
   document.addEventListener("click", (event) => {
@@ -202,8 +215,9 @@ export function every(ms, work) {
     running = true;
     try { await work(); } finally { running = false; }
   };
-  setInterval(turn, ms);
+  const timer = setInterval(turn, ms);
   document.addEventListener("visibilitychange", turn);
+  return () => { clearInterval(timer); document.removeEventListener("visibilitychange", turn); };
 }
 
 showTimes();

@@ -1,0 +1,234 @@
+"""What an incident is about, in readings: how it is now, how it usually is, and where it goes.
+
+A clear fault rejects nothing, so few of its readings come with review items: they are read from the
+pipeline's own input, step by step around the event that opened it, bounded in all it does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from sqlite3 import Connection
+from typing import NamedTuple
+
+import numpy as np
+
+from rejex_stream.review.context_loader import Wider
+from rejex_stream.review.incidents.incident_store import (
+    StoredIncident,
+    open_incidents,
+    sensors_of,
+)
+from rejex_stream.review.queue.series import LABEL_CODES
+from rejex_stream.review.queue.store import ReviewStore
+from rejex_stream.types import FloatArray, Incident, IncidentState, Label, Position
+
+__all__ = ["Card", "Deviation", "card", "load", "load_next", "stretch", "usual_range"]
+
+_PAST = 500
+"""Readings before the onset that say what is usual."""
+_FEWEST = 8
+_MOST_STEPS = 40
+
+
+class Deviation(NamedTuple):
+    """A channel now, beside what it usually is.
+
+    Attributes
+    ----------
+    actual
+        Median of its newest readings, at most five.
+    low, high
+        The middle 95 % of its readings before the onset.
+    distance
+        How many usual deviations `actual` lies outside the middle; what they are sorted by.
+    trend
+        ``rising``, ``falling`` or ``steady`` since the onset.
+    """
+
+    sensor: str
+    channel: str
+    actual: float
+    low: float
+    high: float
+    distance: float
+    trend: str
+
+
+class Card(NamedTuple):
+    """What a person must know of an incident before anything else; counts as of now.
+
+    Attributes
+    ----------
+    end_ms
+        Event time of the newest event, or of the end.
+    events, anomalies, rejected
+        Since the onset, counted from the verdicts, or as published where there are none.
+    known
+        How many of these events have their reading here.
+    """
+
+    stored: StoredIncident
+    end_ms: int
+    events: int
+    anomalies: int
+    rejected: int
+    known: int
+    deviations: tuple[Deviation, ...]
+
+
+def stretch(connection: Connection, incident: Incident) -> tuple[int, int]:
+    """Return where an incident begins and ends, in event time: so far, while it is open."""
+    last = max(
+        (row["last_ms"] or 0 for row in sensors_of(connection, incident)),
+        default=incident.changed_ms,
+    )
+    closed = incident.state is IncidentState.CLOSED
+    return incident.onset_ms, incident.changed_ms if closed else max(last, incident.changed_ms)
+
+
+def _values(
+    connection: Connection, sensor_id: int, width: int, span_ms: tuple[int, int], most: int
+) -> FloatArray:
+    """Return the newest readings of a stretch, oldest first, shape (m, width)."""
+    rows = connection.execute(
+        "SELECT channel_values FROM point WHERE sensor_id = ? AND t_ms >= ? AND t_ms < ? "
+        "AND channel_values IS NOT NULL ORDER BY t_ms DESC LIMIT ?",
+        (sensor_id, *span_ms, most),
+    ).fetchall()
+    blobs = [row[0] for row in reversed(rows) if len(row[0]) == 8 * width]
+    return np.frombuffer(b"".join(blobs), dtype="<f8").reshape(len(blobs), width)
+
+
+def usual_range(
+    connection: Connection, sensor_id: int, width: int, onset_ms: int
+) -> list[tuple[float, float] | None]:
+    """Return the middle 95 % of each channel before an onset; ``None`` where too little is known.
+
+    O(500 readings).
+    """
+    past = _values(connection, sensor_id, width, (-(2**62), onset_ms), _PAST)
+    found: list[tuple[float, float] | None] = []
+    for column in past.T:
+        known = column[np.isfinite(column)]
+        if len(known) < _FEWEST:
+            found.append(None)
+            continue
+        low, high = np.quantile(known, [0.025, 0.975])
+        found.append((float(low), float(high)))
+    return found
+
+
+def _deviations(connection: Connection, incident: Incident, end_ms: int) -> list[Deviation]:
+    found = []
+    for row in sensors_of(connection, incident):
+        names = json.loads(row["channels"])
+        usual = usual_range(connection, row["sensor_id"], len(names), incident.onset_ms)
+        since = _values(
+            connection, row["sensor_id"], len(names), (incident.onset_ms, end_ms + 1), 5_000
+        )
+        for name, limits, column in zip(names, usual, since.T, strict=True):
+            now = column[np.isfinite(column)]
+            if limits is None or not len(now):
+                continue
+            actual, middle = float(np.median(now[-5:])), sum(limits) / 2
+            width = (limits[1] - limits[0]) / 2 or abs(middle) * 1e-3 or 1.0
+            third = max(1, len(now) // 3)
+            moved = float(np.median(now[-third:]) - np.median(now[:third])) / width
+            trend = "rising" if moved > 0.5 else "falling" if moved < -0.5 else "steady"
+            far = abs(actual - middle) / width
+            found.append(Deviation(row["sensor"], name, actual, *limits, far, trend))
+    return sorted(found, key=lambda one: -one.distance)
+
+
+def card(connection: Connection, stored: StoredIncident) -> Card:
+    """Return an incident as it is now; O(events since its onset)."""
+    incident = stored.incident
+    onset_ms, end_ms = stretch(connection, incident)
+    counts, known = dict.fromkeys(LABEL_CODES, 0), 0
+    labels = {code: label for label, code in LABEL_CODES.items()}
+    for row in sensors_of(connection, incident):
+        for code, events, read in connection.execute(
+            "SELECT label, count(*), count(channel_values) FROM point WHERE sensor_id = ? "
+            "AND t_ms BETWEEN ? AND ? AND label IS NOT NULL GROUP BY label",
+            (row["sensor_id"], onset_ms, end_ms),
+        ):
+            counts[labels[code]] += events
+            known += read
+    published = (incident.n_events, incident.n_anomalies, incident.n_rejected)
+    counted = (sum(counts.values()), counts[Label.ANOMALY], counts[Label.REJECTED])
+    # The console may have heard of the incident and not yet of its events.
+    events, anomalies, rejected = counted if counted[0] >= published[0] else published
+    return Card(
+        stored,
+        end_ms,
+        events,
+        anomalies,
+        rejected,
+        known,
+        tuple(_deviations(connection, incident, end_ms)),
+    )
+
+
+def load(store: ReviewStore, source: Wider, stored: StoredIncident) -> str:
+    """Read one step of the input around an incident into the store; says why it was cut, or "".
+
+    Steps go outward from the event that opened it, until the stretch is known, with half of its
+    length before the onset; a step that met the end of the input is read again the next time.
+
+    Raises
+    ------
+    RejexError
+        If the input cannot be read.
+    """
+    incident = stored.incident
+    key = f"readings:{incident.id}"
+    with store.database.read() as connection:
+        onset_ms, end_ms = stretch(connection, incident)
+        sensors = sensors_of(connection, incident)
+        row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        step = 1 if row is None else int(row["value"])
+        missing = any(
+            connection.execute(
+                "SELECT 1 FROM point WHERE sensor_id = ? AND t_ms BETWEEN ? AND ? "
+                "AND channel_values IS NULL LIMIT 1",
+                (one["sensor_id"], onset_ms - (end_ms - onset_ms) // 2, end_ms),
+            ).fetchone()
+            for one in sensors
+        )
+    if not missing or step > _MOST_STEPS:
+        return ""
+    topic, partition, offset = incident.id.rsplit("-", 2)
+    position = Position(topic, int(partition), int(offset))
+    cut, newest = "", 0
+    for one in sensors:
+        found = source.around(position, one["stream_key"], one["sensor"], step)
+        cut = cut or found.cut
+        newest = max([newest, *(t_ms for t_ms, _ in found.points)])
+        store.add_readings(
+            one["stream_key"], one["sensor"], found.channels, found.points, pipeline=stored.pipeline
+        )
+    if not cut and newest < end_ms and newest:
+        with store.database.write() as connection:
+            connection.execute(
+                "INSERT INTO meta VALUES (?,?) ON CONFLICT (key) DO UPDATE SET "
+                "value = excluded.value",
+                (key, str(step + 1)),
+            )
+    return cut
+
+
+def load_next(store: ReviewStore, sources: Mapping[str, Wider], tried: set[str]) -> bool:
+    """Read one step for an open incident that lacks readings; says whether one was found.
+
+    Those in `tried` come again once all others had their turn.
+    """
+    with store.database.read() as connection:
+        waiting = [one for one in open_incidents(connection) if one.pipeline in sources][:50]
+    fresh = [one for one in waiting if one.incident.id not in tried]
+    if not fresh:
+        tried.clear()
+        return False
+    tried.add(fresh[0].incident.id)
+    load(store, sources[fresh[0].pipeline], fresh[0])
+    return True

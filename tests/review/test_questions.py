@@ -1,0 +1,332 @@
+"""What people are asked: so many cases a day, the most valuable first, one for one fault."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+pytest.importorskip("starlette", reason="the extra `review` is not installed")
+pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
+
+from rejex_stream.config.reviewing import Capacity
+from rejex_stream.encode import encode_review, encode_verdict
+from rejex_stream.review.console.auth import Access
+from rejex_stream.review.console.background import Background
+from rejex_stream.review.incidents.answers import AnswerRequest
+from rejex_stream.review.queue.claims import Refusal
+from rejex_stream.review.queue.decisions import Decision
+from rejex_stream.review.queue.episodes import Costs
+from rejex_stream.review.queue.listing import QueueFilter, Viewer, summary
+from rejex_stream.review.queue.store import ReviewStore
+from rejex_stream.types import CommandReply, ContextPoint, Label
+from tests.review.console_server import running
+from tests.review.incidents import Line, held, incident, tell
+from tests.review.test_review_store import ADA, BOB, LOOKER, episodes, item
+
+DAY_MS = 86_400_000
+
+
+def doubtful(offset: int, p: float, **more):
+    """A review item that would be called an anomaly with probability p."""
+    one = item(offset, **more)
+    return msgspec.structs.replace(one, verdict=msgspec.structs.replace(one.verdict, stability=p))
+
+
+def shown(store: ReviewStore, tab: str = "ready") -> list[float]:
+    """What the answers of a list are worth, from the top."""
+    with store.database.read() as connection:
+        view = QueueFilter(tab)
+        return [row["worth"] for row in view.rows(connection, ADA, store.now_ms())]
+
+
+def left(store: ReviewStore) -> int | None:
+    with store.database.read() as connection:
+        return summary(connection, store.settings, ADA, store.now_ms()).left
+
+
+def answer_first(store: ReviewStore, request: str) -> None:
+    first = episodes(store)[0]
+    decision = Decision(request_id=request, verdict="normal", targets=(first,))
+    store.decide(decision, ADA)
+
+
+def test_so_many_are_asked_a_day_the_most_valuable_first(new_store, clock):
+    store = new_store(settle_s=0, gap_events=0, capacity=Capacity(questions_per_day=3))
+    store.add([doubtful(100 * k, p) for k, p in enumerate((0.1, 0.5, 0.9, 0.7, 0.02, 0.4))])
+    assert shown(store) == pytest.approx([0.5, 0.4, 0.3])
+    assert shown(store, "waiting") == pytest.approx([0.1, 0.1, 0.02])
+    assert left(store) == 3
+    answer_first(store, "r1")
+    assert (shown(store), left(store)) == (pytest.approx([0.4, 0.3]), 2)
+    answer_first(store, "r2")
+    answer_first(store, "r3")
+    assert (shown(store), left(store)) == ([], 0)
+    clock.pass_ms(DAY_MS)
+    assert shown(store) == pytest.approx([0.1, 0.1, 0.02]), "the next day goes on"
+
+
+def test_a_case_grown_meanwhile_takes_the_place_of_another(new_store):
+    store = new_store(settle_s=0, gap_events=3, capacity=Capacity(questions_per_day=1))
+    store.add([doubtful(0, 0.3), doubtful(500, 0.4)])
+    assert shown(store) == pytest.approx([0.4])
+    store.add([doubtful(1, 0.3)])
+    assert shown(store) == pytest.approx([0.6])
+
+
+def test_audited_events_are_asked_before_anything_that_is_worth_more(new_store):
+    store = new_store(settle_s=0, gap_events=0, capacity=Capacity(questions_per_day=2))
+    store.add([doubtful(0, 0.5), doubtful(100, 0.4), item(200, why="audit")])
+    assert shown(store) == pytest.approx([0.0, 0.5])
+
+
+def test_without_a_capacity_everything_is_asked_the_oldest_first(new_store, clock):
+    store = new_store(settle_s=0, gap_events=0)
+    for k, p in enumerate((0.1, 0.5, 0.3)):
+        store.add([doubtful(100 * k, p)])
+        clock.pass_ms(1000)
+    assert shown(store) == pytest.approx([0.1, 0.5, 0.3])
+    assert left(store) is None
+
+
+def test_what_mistakes_cost_decides_what_an_answer_is_worth(tmp_path):
+    store = ReviewStore(tmp_path / "r.db", costs={"farm": Costs(c_fp=1.0, c_fn=10.0)})
+    store.take("review", [encode_review(doubtful(0, 0.2))], pipeline="farm")
+    store.take("review", [encode_review(doubtful(900, 0.2, sensor="x"))], pipeline="other")
+    with store.database.read() as connection:
+        found = connection.execute("SELECT worth FROM episode ORDER BY start_ms").fetchall()
+    store.close()
+    assert [row[0] for row in found] == pytest.approx([0.8, 0.2])
+
+
+def test_an_open_incident_asks_once_and_out_of_the_same_capacity(new_store):
+    store = new_store(settle_s=0, gap_events=0, capacity=Capacity(questions_per_day=2))
+    store.add([held(10), held(11), item(4_000, sensor="b"), item(8_000, sensor="c")])
+    tell(store, incident())
+    assert left(store) == 1
+    assert [row.n_events for row in episodes(store)] == [1]
+    assert 2 in [row.n_events for row in episodes(store, tab="waiting")]
+    tell(store, incident(2, "closed", ended="recovered"))
+    assert sorted(row.n_events for row in episodes(store)) == [1, 2], "nobody has answered it"
+
+
+def test_who_answered_an_incident_is_not_asked_about_its_events(new_store):
+    store = new_store(settle_s=0)
+    store.add([held(10), held(11)])
+    tell(store, incident())
+    command = store.answer(AnswerRequest("r1", "feed-0-10", 1, "fault"), ADA)
+    store.send_commands("", Line())
+    tell(store, CommandReply(command=command.id, accepted=True, said="It is held."))
+    tell(store, incident(2, "closed", ended="recovered"))
+    assert episodes(store) == []
+    assert [row.n_events for row in episodes(store, tab="all")] == [2]
+
+
+# ----------------------------------------------------------------------- answers under way
+def test_an_answer_under_way_locks_the_incident_for_everybody(new_store):
+    store, line = new_store(), Line()
+    tell(store, incident())
+    command = store.answer(AnswerRequest("r1", "feed-0-10", 1, "fault"), ADA)
+    for viewer, request in ((BOB, "r2"), (ADA, "r3")):
+        with pytest.raises(Refusal, match="ada answered fault, and the pipeline has not replied"):
+            store.answer(AnswerRequest(request, "feed-0-10", 1, "new_normal"), viewer)
+    assert store.answer(AnswerRequest("r1", "feed-0-10", 1, "fault"), ADA) == command
+    assert store.send_commands("", line) == [command]
+    tell(store, CommandReply(command=command.id, accepted=False, said="It is at 4."))
+    store.answer(AnswerRequest("r4", "feed-0-10", 1, "fault"), BOB)
+
+
+def test_an_answer_is_taken_back_until_it_leaves(new_store, clock):
+    store, line = new_store(), Line()
+    tell(store, incident())
+    first = store.answer(AnswerRequest("r1", "feed-0-10", 1, "new_normal"), ADA)
+    assert store.send_commands("", line, wait_ms=10_000) == []
+    with pytest.raises(Refusal, match="Who gave an answer"):
+        store.withdraw(first.id, BOB)
+    assert store.withdraw(first.id, ADA) == "feed-0-10"
+    store.withdraw(first.id, ADA)
+    clock.pass_ms(20_000)
+    assert store.send_commands("", line, wait_ms=10_000) == []
+    second = store.answer(AnswerRequest("r2", "feed-0-10", 1, "fault"), BOB)
+    clock.pass_ms(10_000)
+    assert store.send_commands("", line, wait_ms=10_000) == [second]
+    with pytest.raises(Refusal, match="control log and cannot be taken back"):
+        store.withdraw(second.id, BOB)
+
+
+def test_what_may_be_in_the_log_is_not_taken_back_and_is_sent_again(new_store):
+    store, line = new_store(), Line()
+    tell(store, incident())
+    command = store.answer(AnswerRequest("r1", "feed-0-10", 1, "fault"), ADA)
+    line.away = True
+    with pytest.raises(Exception, match="away"):
+        store.send_commands("", line)
+    with pytest.raises(Refusal, match="cannot be taken back"):
+        store.withdraw(command.id, ADA)
+    line.away = False
+    assert store.send_commands("", line) == [command]
+
+
+# ---------------------------------------------------------------------------------- the page
+def ill(offset: int):
+    """An item of a fault: 30 readings that are usual, then ones that are not."""
+    context = tuple(
+        ContextPoint(1000 * (offset - k), (20.0 if k > 5 else 60.0 + k,), 0.5, Label.ANOMALY)
+        for k in range(40, 0, -1)
+    )
+    return msgspec.structs.replace(held(offset), context=context, values=(60.0,))
+
+
+@pytest.fixture
+def sick(wall_store):
+    store, line = wall_store(settle_s=0), Line()
+    review = [ill(45)]
+    store.take("review", map(encode_review, review), pipeline="farm")
+    store.take("verdicts", [encode_verdict(one.verdict) for one in review], pipeline="farm")
+    tell(store, msgspec.structs.replace(incident(opened=45), onset_ms=40_000), pipeline="farm")
+    background = Background(store, tells={"farm": line})
+    with running(store, background=background) as console:
+        yield console, line, background
+
+
+def test_the_first_page_says_what_where_since_when_how_far_and_what_is_asked(sick):
+    console, _, _ = sick
+    home = console.ask("/")
+    assert (home.status, home.headers["location"]) == (303, "/now")
+    page = console.ask("/now").text
+    for words in (
+        "T07/vib", "For <b>5 s</b>", "usually 20 to 20", "73</b> strong", "Fault, or new normal?",
+        "learning is paused", "running</span>",
+    ):  # fmt: skip
+        assert words.lower() in page.lower(), words
+
+
+def test_the_page_says_what_is_pending_and_takes_it_back(sick):
+    console, line, background = sick
+    body = {"request_id": "r", "incident": "feed-0-45", "version": 1, "kind": "fault"}
+    command = console.ask("/api/incidents/answer", body).json["command"]["id"]
+    page = console.ask("/incidents/feed-0-45").text
+    assert "Take it back" in page
+    assert 'id="actions"' not in page, "nobody can answer meanwhile"
+    assert "has not replied yet" in console.ask("/now").text
+    background.round()
+    assert line.said == [], "it waits for its undo"
+    assert console.ask("/api/incidents/withdraw", {"command": command}).status == 200
+    assert 'id="actions"' in console.ask("/incidents/feed-0-45").text
+
+
+def test_a_pipeline_of_which_nothing_comes_is_said_to_be_quiet(wall_store):
+    from rejex_stream.review.queue.store import wall_clock_ms
+
+    away = [0]
+    store = wall_store(clock_ms=lambda: wall_clock_ms() + away[0])
+    store.take("verdicts", [encode_verdict(item(1).verdict)], pipeline="farm")
+    tell(store, incident(), pipeline="farm")
+    with running(store) as console:
+        assert "is it running?" not in console.ask("/now").text
+        away[0] = 3 * 3_600_000
+        assert "is it running?" in console.ask("/now").text
+        assert "The pipeline is not running" in console.ask("/incidents/feed-0-10").text
+
+
+def test_who_has_seen_an_incident_and_what_they_say_stays(sick):
+    console, _, _ = sick
+    seen = {"request_id": "s1", "incident": "feed-0-45"}
+    for _ in range(2):
+        assert console.ask("/api/incidents/seen", seen).status == 200
+    console.ask("/api/incidents/seen", seen | {"request_id": "s2", "text": "oil <b>"})
+    page = console.ask("/incidents/feed-0-45").text
+    assert "oil &lt;b&gt;" in page
+    assert "Seen by <bdi>ada</bdi>" in console.ask("/now").text
+    actions = [row[0] for row in _audit(console.store)]
+    assert (actions.count("seen"), actions.count("comment")) == (1, 1)
+    assert console.ask("/api/incidents/seen", seen | {"incident": "none"}).status == 404
+
+
+def _audit(store):
+    with store.database.read() as connection:
+        return connection.execute("SELECT action FROM audit").fetchall()
+
+
+def test_incidents_are_found_by_name_and_come_by_the_page(wall_store):
+    store = wall_store()
+    tell(store, *(incident(opened=10 + k, stream=f"P{k % 3}/s{k}") for k in range(60)))
+    with running(store) as console:
+        page = console.ask("/incidents").text
+        assert page.count("data-row") == 50
+        assert "Further ones" in page
+        assert console.ask("/incidents?q=p1/").text.count("data-row") == 20
+
+
+# ------------------------------------------------------------------------------- hostile callers
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"x":' + b"[" * 5_000,
+        b'{"x":' + b"[" * 200_000 + b"]" * 200_000 + b"}",
+        b'{"request_id":"\xff"}',
+        b'{"version":1e999}',
+        b'{"version":' + b"9" * 5_000 + b"}",
+    ],
+    ids=["open", "deep", "bytes", "infinite", "huge"],
+)
+@pytest.mark.parametrize(
+    "path",
+    ["/api/labels", "/api/snooze", "/api/undo", "/api/incidents/answer", "/api/assign",
+     "/api/incidents/seen"],
+)  # fmt: skip
+def test_no_request_is_an_error_of_the_console(sick, path, body):
+    console, _, _ = sick
+    found = console.ask(path, body, headers={"content-type": "application/json"})
+    assert found.status == 422
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/api/sensors/99999999999999999999/series?from=0&to=1", "/fleet?from=" + "9" * 30,
+     "/api/episodes/E-x/series?from=" + "9" * 30 + "&to=1", "/incidents?from=" + "9" * 30,
+     "/audit?before=" + "9" * 30, "/api/incident-readings/feed-0-45?from=-1e9&to=1"],
+)  # fmt: skip
+def test_no_number_in_an_address_is_an_error_of_the_console(sick, path):
+    console, _, _ = sick
+    assert console.ask(path).status < 500
+
+
+def test_names_that_would_pass_for_others_are_shown(wall_store):
+    store = wall_store(settle_s=0)
+    names = {"pump\x00": "pump⟨U+0000⟩", "a\x1bb": "a⟨U+001B⟩b", "c\x08d": "c⟨U+0008⟩d",
+             "e\x7ff": "e⟨U+007F⟩f", "g\nh": "g↵h"}  # fmt: skip
+    store.add([item(1000 * k, sensor=name) for k, name in enumerate(names)])
+    with running(store) as console:
+        page = console.ask("/queue").text
+    for told in names.values():
+        assert told in page
+    assert not set(page) & set("\x00\x1b\x08\x7f")
+
+
+# --------------------------------------------------------------------------------------- refresh
+def test_an_idle_tab_is_told_that_nothing_changed_and_pages_come_compressed(new_store, clock):
+    store = new_store(settle_s=0, gap_events=0)
+    store.add([item(100 * k) for k in range(100)])
+    with running(store) as console:
+        first = console.ask("/api/summary")
+        clock.pass_ms(600_000)
+        again = console.ask("/api/summary", headers={"if-none-match": first.headers["etag"]})
+        assert again.status == 304
+        page = console.ask("/queue", headers={"accept-encoding": "gzip"})
+        assert page.headers["content-encoding"] == "gzip"
+        assert len(page.body) < 20_000
+        store.claim(episodes(store)[0].episode_id, Viewer("bob"))
+        changed = console.ask("/api/summary", headers={"if-none-match": first.headers["etag"]})
+        assert changed.status == 200
+
+
+def test_a_viewer_is_given_nothing_and_nobody_gives_to_one(wall_store):
+    store = wall_store(settle_s=0, reviewers=("ada", "lou:viewer"))
+    store.add([item(1)])
+    (target,) = episodes(store)
+    with running(store, access=Access(local=Viewer("ada", "lead"))) as console:
+        page = console.ask(f"/episode/{target.episode_id}").text
+        assert "lou" not in page
+        given = console.ask("/api/assign", {"episodes": [target.episode_id], "to": "lou"})
+        assert given.status == 422
+    assert LOOKER.role == "viewer"

@@ -413,9 +413,7 @@ def test_a_challenger_that_finds_faults_takes_over_though_a_tenth_of_the_answers
 @given(
     st.floats(-1, 1), st.floats(-1, 1), st.floats(0, 0.49), st.floats(0, 1), st.booleans()
 )  # fmt: skip
-def test_what_is_booked_is_at_most_the_gain_in_the_mean(
-    if_normal, if_anomalous, wrong, part, truth
-):
+def test_what_is_booked_is_the_gain_at_most(if_normal, if_anomalous, wrong, part, truth):
     """Whatever is true, and however often up to that share the answer is another."""
     booked, error = surely_gained(if_normal, if_anomalous, wrong), wrong * part
     mean = (1 - error) * booked[truth] + error * booked[not truth]

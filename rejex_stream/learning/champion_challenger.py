@@ -90,8 +90,8 @@ class Duel:
     Raises
     ------
     ConfigError
-        If a difference of costs, as it is booked, can be larger than the trial allows, or the window too short to
-        say all labels.
+        If a difference of costs, as it is booked, can be larger than the trial allows, or the
+        window too short to say all labels.
 
     Notes
     -----
@@ -118,10 +118,8 @@ class Duel:
     ) -> None:
         if not 0.0 <= wrong < 0.5:
             raise ConfigError(f"wrong is {wrong}: expected a share of answers from 0 to below 1/2")
-        if (
-            not 0.0 <= most_with_errors(max(c_fp, c_fn, c_r), wrong) <= trial.most
-            or min(c_fp, c_fn, c_r) < 0.0
-        ):
+        largest = most_with_errors(max(c_fp, c_fn, c_r), wrong)
+        if not 0.0 <= largest <= trial.most or min(c_fp, c_fn, c_r) < 0.0:
             raise ConfigError(
                 f"costs are {c_fp}, {c_fn} and {c_r}: expected them between 0 and the trial's "
                 f"largest difference, {trial.most}"

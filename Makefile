@@ -1,13 +1,15 @@
 # Every target sets up .venv by itself; the second time it is quick.
 #
 #   make demo         the main job on a real water-flow sensor and simulated turbines, no broker needed
-#   make test         everything; a real Kafka broker included where Java 17+ and Maven are present
-#   make test-quick   what a change needs first: no broker, no browser, under two minutes on two cores
-#   make check        ruff and mypy
+#   make test         everything once; a real Kafka broker included where Java 17+ and Maven are present
+#   make test-quick   what a change needs first: no broker, no browser, 90 seconds on two cores
+#   make test-all     the same proofs for every client, detector and codec; what CI runs in place of test
+#   make check        ruff, mypy, and what the text of the repository has to be
 #   make format       put the code into shape, mend what ruff can
 #   make bench        benchmarks of the core, into benchmarks/results/
 #   make broker       a real single-node Kafka for development, until Ctrl-C
 #   make soak         the long proofs (100 SIGKILLs, outages); tens of minutes
+#   make mutants      break the code in known places: each time the test that holds it has to fall
 #   make test-bounds  core tests at both ends of every bound, on each Python that is here
 #   make test-deep    the PyTorch detector, in a virtual environment of its own
 #   make test-spark   the same bytes from Spark, in a virtual environment of its own; minutes
@@ -24,7 +26,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick check format bench broker soak test-bounds test-deep test-spark test-wheel constraints sbom docs clean
+.PHONY: help demo test test-all test-quick mutants check format bench broker soak test-bounds test-deep test-spark test-wheel constraints sbom docs clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -45,18 +47,30 @@ help:
 demo: .venv/run.stamp
 	$(BIN)/rejex-stream demo $(DEMO_ARGS)
 
+# Three workers on two cores, file by file: one of them mostly waits, for a broker that all share.
+SPREAD := -n 3 --dist loadfile --no-loadscope-reorder
+
 test: .venv/dev.stamp
-	$(BIN)/python -m pytest -n 2 -m "not slow" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not long and not text" $(PYTEST_ARGS)
+
+test-all: .venv/dev.stamp
+	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not text" $(PYTEST_ARGS)
 
 test-quick: .venv/dev.stamp
-	$(BIN)/python -m pytest -n 2 tests --ignore tests/benchmarks \
-	  -m "not slow and not thorough and not kafka and not browser and not prometheus and not deep and not spark" \
+	$(BIN)/python -m pytest -n 2 tests --ignore tests/benchmarks --ignore tests/kafka --ignore tests/spark \
+	  -m "not slow and not long and not thorough and not text and not kafka and not browser and not prometheus and not deep and not spark" \
 	  $(PYTEST_ARGS)
 
 check: .venv/dev.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python -m pytest -q -n 0 -m text tests/test_imports.py tests/test_architecture.py \
+	  tests/test_contributing.py tests/test_installed.py tests/test_waiting.py
+	$(BIN)/python -m tools.mutants --list >/dev/null || $(BIN)/python -m tools.mutants --list
+
+mutants: .venv/dev.stamp
+	$(BIN)/python -m tools.mutants
 
 format: .venv/dev.stamp
 	$(BIN)/ruff format .

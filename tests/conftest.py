@@ -26,10 +26,25 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the long proofs an hour; everything else has the limit of the settings."""
+    """Give the long proofs an hour; among several workers, mix what waits with what computes."""
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(3600))
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        places = mixed(list(dict.fromkeys(item.location[0] for item in items)))
+        items.sort(key=lambda item: places[item.location[0]])
+
+
+def mixed(files: list[str]) -> dict[str, int]:
+    """Return the place of each file: those with a broker, which wait, are spread over the others.
+
+    None of them is among the last, so that no worker is left alone with one.
+    """
+    waits = [file for file in files if file.startswith("tests/kafka/")]
+    computes = [file for file in files if not file.startswith("tests/kafka/")]
+    share = {file: i / len(computes) for i, file in enumerate(computes)}
+    share |= {file: 0.75 * i / len(waits) for i, file in enumerate(waits)}
+    return {file: i for i, file in enumerate(sorted(files, key=lambda f: (share[f], f)))}
 
 
 @pytest.fixture(scope="session")

@@ -516,3 +516,30 @@ def test_a_replay_tells_of_itself_now_and_then_in_one_line(caplog, monkeypatch):
     assert caplog.messages == ["replaying in 4 partition(s): 80 of 400"]
     display.progress(seen._replace(replays={}))
     assert len(caplog.messages) == 1
+
+
+def test_nothing_that_a_run_makes_is_for_others_to_read(tmp_path, monkeypatch):
+    """Readings, names of sensors and state were 0644."""
+    feed(tmp_path, 0, 300)
+    (tmp_path / "pump.toml").write_text(pump_toml())
+    monkeypatch.chdir(tmp_path)
+    made_by_us = {path.name for path in tmp_path.iterdir()}
+    umask = os.umask(0)
+    try:
+        assert main(["run", "pump.toml"]) == 0
+    finally:
+        os.umask(umask)
+    made = [path for path in tmp_path.rglob("*") if path.name not in made_by_us]
+    assert len(made) > 5
+    assert [path for path in made if path.stat().st_mode & 0o077] == []
+
+
+def test_an_input_that_is_read_to_its_end_is_not_called_done(caplog, monkeypatch):
+    """A full disk: 264 events (100%, 0 s left) of 1,500."""
+    monkeypatch.setattr("rejex_stream.cli.progress._QUIET_S", 0.0)
+    caplog.set_level("INFO", "rejex_stream")
+    lines = progress._Lines(None, "events")
+    lines(264, 1.0)
+    lines(100, 0.5)
+    assert caplog.messages[0].startswith("264 events (the input is read to its end), ")
+    assert caplog.messages[1].startswith("100 events (50% of the input, ")

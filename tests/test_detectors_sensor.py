@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.covariance import LedoitWolf
 
 from rejex_stream.detectors import make_detector
-from rejex_stream.detectors.sensor.distance import fit_distance, fit_larger
+from rejex_stream.detectors.sensor.distance import fit_distance, fit_larger, shrunk_covariance
 from rejex_stream.detectors.sensor.ensemble import LogTail
 from rejex_stream.engine import EngineSpec
 from rejex_stream.errors import ConfigError, DetectorError
@@ -278,3 +278,16 @@ def test_a_wrong_parameter_says_what_would_be_right(params, says):
         ConfigError, match="period = 'year' is unknown to rejex:SeasonalResidual: use"
     ):
         make_detector("SeasonalResidual", period="year")
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (3, 2), (50, 1), (400, 7), (2000, 38), (30, 60)])
+def test_the_covariance_is_scikit_learns_bit_for_bit(shape):
+    from sklearn.covariance import ledoit_wolf
+
+    rng = np.random.default_rng(len(shape) + shape[0])
+    for scale in (1.0, 1e-9, 1e6):
+        X = rng.standard_t(3, size=shape) * scale
+        X[:, 0] += X[:, -1]
+        X -= X.mean(axis=0)
+        assert np.array_equal(shrunk_covariance(X), ledoit_wolf(X, assume_centered=True)[0])
+    assert not shrunk_covariance(np.zeros(shape)).any()

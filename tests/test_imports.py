@@ -10,6 +10,8 @@ import pytest
 
 from tests import import_graph as code
 
+pytestmark = pytest.mark.text
+
 PACKAGE = Path(find_spec("rejex_stream").origin).parent
 CONNECTORS = Path(find_spec("rejex_connectors").origin).parent
 

@@ -50,6 +50,14 @@ def test_without_what_only_pyod_asks_for_a_plain_install_stays_below_400_mb():
     assert sum(whole.values()) / 1e6 == pytest.approx(float(most), rel=0.15)
 
 
+def test_an_idle_worker_is_small_and_loads_nothing_that_only_pyod_asks_for():
+    measured = runpy.run_path(str(ROOT / "tools" / "install-size"))
+    resident, loaded = measured["idle_worker"]()
+    assert loaded == []
+    assert resident < 130e6, "docs/install.md says 120 MB; other builds of numpy weigh more"
+    assert measured["first_import"]() < 0.1
+
+
 LEAN = """
 import sys
 class Gone:

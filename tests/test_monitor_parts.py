@@ -125,7 +125,7 @@ def brute_force_inflation(cells, n, law):
         return None
     factor = 1.0
     for wanted, rate in (((1, 2), law.rejection_rate), ((2, 3), law.flagged_rate)):
-        for units in sorted({1, 2, 3, parts // 5, parts // 2, parts}):
+        for units in sorted({1, 2, 3, parts // 5, parts // 2, parts} & {*range(1, parts + 1)}):
             if units == parts and len(windows) < 3:
                 continue
             size = unit * units

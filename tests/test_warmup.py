@@ -114,7 +114,9 @@ def test_planned_rows_are_none_of_the_first_of_a_model_that_learns_row_by_row():
     assert said == 250 + 380
 
 
-@pytest.mark.parametrize("detector", ["HBOS", "HalfSpaceTrees"])
+@pytest.mark.parametrize(
+    "detector", ["HBOS", pytest.param("HalfSpaceTrees", marks=pytest.mark.long)]
+)
 def test_cuts_and_crashes_change_nothing(detector):
     feed, wanted = readings(), engine(detector).process(readings())
     found, current = [], engine(detector)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["replace_file", "sync_folder"]
+__all__ = ["PRIVATE", "replace_file", "sync_folder"]
+
+PRIVATE = 0o600
+"""What we make is for who runs us: readings, names of sensors and state are nobody else's."""
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -19,7 +22,8 @@ def replace_file(path: Path, content: bytes) -> None:
         If the file system refuses; the old content is still there then.
     """
     temporary = path.with_name(f".{path.name}.part")
-    with temporary.open("wb") as file:
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE)
+    with os.fdopen(handle, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

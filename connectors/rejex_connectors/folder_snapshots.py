@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from rejex_connectors.durable import replace_file
+from rejex_connectors.durable import PRIVATE, replace_file
 from rejex_connectors.snapshot_parts import PartSets
 from rejex_stream.errors import WAY_OUT, CheckpointError, ConnectorError
 from rejex_stream.protocols import SnapshotPiece
@@ -62,7 +63,7 @@ class FolderSnapshotStore:
         self._log_of = log_of
         self._sets: dict[Partition, PartSets] = {}
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise ConnectorError(
                 f"the snapshot folder {self._folder} cannot be made: {error}"
@@ -200,6 +201,8 @@ class FolderSnapshotStore:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
+    with suppress(OSError):  # SQLite says it better
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE))
     connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
     connection.execute("PRAGMA synchronous = EXTRA")
     connection.execute(

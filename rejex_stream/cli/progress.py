@@ -193,7 +193,11 @@ class _Lines:
         self._said = now
         spent = now - self._begun
         fraction = done / self._total if self._total else fraction
-        how_far = f" ({fraction:.0%}, {spent / fraction - spent:,.0f} s left)" if fraction else ""
+        how_far = ""
+        if fraction is not None and fraction >= 1:  # what is in hand may have to wait all the same
+            how_far = " (the input is read to its end)"
+        elif fraction:
+            how_far = f" ({fraction:.0%} of the input, {spent / fraction - spent:,.0f} s left)"
         _log.info("%s %s%s, %s/s", f"{done:,}", self._unit, how_far, f"{done / spent:,.0f}")
 
 

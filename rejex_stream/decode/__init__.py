@@ -3,6 +3,7 @@
 Nothing a record holds makes a decoder raise. Each decoder has two ways: a quick one for what
 almost every record looks like, and a thorough one (:meth:`FieldMapping.reading`) that says in a
 sentence what is wrong. Where the quick way succeeds both give the same reading, which is a test.
+Open `mapping` first.
 """
 
 from __future__ import annotations

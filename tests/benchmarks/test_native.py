@@ -21,6 +21,7 @@ def run(**options):
     )
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler")
 def test_the_window_in_c_gives_the_same_ranks_and_verdicts():
     done = run()

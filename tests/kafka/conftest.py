@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 
@@ -20,19 +21,42 @@ def _unavailable(reason: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def bootstrap() -> Iterator[str]:
-    """Address of a running broker: yours, or one that lives as long as the test session."""
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a running broker: yours, or one that all workers of the test session share.
+
+    Who asks first starts it, and stops it once nobody holds the lock of those who use it.
+    """
     yours = os.environ.get("REJEX_TEST_KAFKA")
     if yours:
         yield yours
         return
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    address = folder / "kafka.address"
+    with (folder / "kafka.lock").open("a") as door, (folder / "kafka.users").open("a") as users:
+        fcntl.flock(door, fcntl.LOCK_EX)
+        cluster = None if address.exists() else _started()
+        if cluster is not None:
+            address.write_text(cluster.bootstrap)
+        bootstrap = address.read_text()
+        fcntl.flock(users, fcntl.LOCK_SH)
+        fcntl.flock(door, fcntl.LOCK_UN)
+        yield bootstrap
+        fcntl.flock(users, fcntl.LOCK_UN)
+        if cluster is not None:
+            fcntl.flock(users, fcntl.LOCK_EX)  # the others are done, or dead
+            address.unlink()
+            with cluster:
+                pass
+
+
+def _started() -> broker.Cluster:
     try:
-        cluster = broker.start()
+        return broker.start()
     except broker.BrokerUnavailableError as error:
         _unavailable(str(error))
         raise AssertionError("unreachable") from error
-    with cluster:
-        yield cluster.bootstrap
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ from rejex_stream.protocols import BatchDetector, FitExecutor, Scorer
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.incremental_snapshot import PartitionEngine
 from rejex_stream.run.loop import RunSettings, run
-from rejex_stream.run.progress import Committed, RunEvent
+from rejex_stream.run.progress import Committed, RunEvent, SnapshotSaved
 from rejex_stream.testing import ListSink, ListSource
 from rejex_stream.types import (
     Command,
@@ -639,12 +639,12 @@ def batches(records: Sequence[Record], size: int) -> Iterator[Sequence[Record]]:
 
 
 class StopAt:
-    """Ends a run once everything is committed."""
+    """Ends a run once everything is committed; or, with `kept`, once there is a snapshot of it."""
 
-    def __init__(self, ends: dict[Partition, int]) -> None:
+    def __init__(self, ends: dict[Partition, int], *, kept: bool = False) -> None:
         self.stop = threading.Event()
         self.events: list[RunEvent] = []
-        self._left = dict(ends)
+        self._left, self._kept = dict(ends), kept
 
     def outcomes(
         self, partition: Partition, outcomes: Sequence[Outcome], *, replaying: bool
@@ -653,12 +653,16 @@ class StopAt:
 
     def event(self, event: RunEvent) -> None:
         self.events.append(event)
-        if isinstance(event, Committed):
-            for partition, offset in event.next_offsets.items():
-                if self._left.get(partition, -1) <= offset:
-                    self._left.pop(partition, None)
-            if not self._left:
-                self.stop.set()
+        reached: Mapping[Partition, int] = {}
+        if self._kept and isinstance(event, SnapshotSaved):
+            reached = {event.partition: event.next_offset}
+        elif not self._kept and isinstance(event, Committed):
+            reached = event.next_offsets
+        for partition, offset in reached.items():
+            if self._left.get(partition, -1) <= offset:
+                self._left.pop(partition, None)
+        if not self._left:
+            self.stop.set()
 
 
 def run_here(
@@ -666,11 +670,12 @@ def run_here(
     ends: dict[Partition, int],
     *,
     kind: str = "chain",
-    timeout_s: float = 40.0,
+    kept: bool = False,
+    timeout_s: float = PATIENCE_S,
     **options: Any,
 ) -> StopAt:
-    """Run the service in this process until `ends` are committed."""
-    watch = StopAt(ends)
+    """Run the service in this process until `ends` are committed, or `kept` in a snapshot."""
+    watch = StopAt(ends, kept=kept)
     timer = threading.Timer(timeout_s, watch.stop.set)
     timer.start()
     try:

@@ -268,7 +268,13 @@ def test_with_every_right_there_is_nothing_to_say_and_the_run_runs(
 
 
 @BOTH
-@pytest.mark.parametrize("looking", [False, True], ids=["not even look", "look but not do"])
+@pytest.mark.parametrize(
+    "looking",
+    [
+        pytest.param(False, id="not even look"),
+        pytest.param(True, id="look but not do", marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.parametrize(("kind", "role", "operation"), MISSING)
 def test_a_run_that_is_refused_ends_with_one_sentence_and_the_line_to_type(
     pipeline: Pipeline, kind: str, role: str, operation: str, looking: bool

@@ -30,6 +30,11 @@ DEFAULT_CLIENT_FIRST = [
     pytest.param("confluent", marks=[CONFLUENT, pytest.mark.slow]),
 ]
 """The proof is the same for both; `make test` takes the time for one, `make soak` for both."""
+ONE_CLIENT = [
+    pytest.param("kafka-python", marks=pytest.mark.long),
+    pytest.param("confluent", marks=CONFLUENT),
+]
+"""What is proved lies above the client: `make test` takes one, `make test-all` both."""
 
 
 def finish(

@@ -15,7 +15,7 @@ from rejex_connectors.kafka import KafkaSettings
 from rejex_connectors.kafka.guards.poison_pill import ALONE, ENDS, FEW, LastResort, Note
 from rejex_connectors.kafka.guards.unpacking import TOO_LARGE
 from rejex_connectors.kafka.moving.deadletters import list_dead_letters
-from test_kafka_delivery import CLIENTS, CONFLUENT
+from test_kafka_delivery import CLIENTS, CONFLUENT, ONE_CLIENT
 from test_kafka_raw_batches import MEMORY, WIDE, good, judged
 
 from rejex_stream.types import Partition, Position, Record, UnreadRecord
@@ -59,8 +59,15 @@ def lives(
         assert worker.process.returncode < 0, worker.output
 
 
-@pytest.mark.parametrize("name", [None, "only"])
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize(
+    ("client", "name"),
+    [
+        ("kafka-python", None),
+        pytest.param("confluent", "only", marks=CONFLUENT),
+        pytest.param("kafka-python", "only", marks=pytest.mark.long),
+        pytest.param("confluent", None, marks=[CONFLUENT, pytest.mark.long]),
+    ],
+)
 def test_a_record_that_kills_is_given_up_and_the_rest_is_judged(
     kafka: Kafka, tmp_path: Path, client: str, name: str | None
 ) -> None:
@@ -145,7 +152,7 @@ def test_a_partition_that_moves_between_workers_is_held_against_no_record(
         assert sorted(note.ends for note in notes()) == [0, 1]
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", ONE_CLIENT)
 def test_kills_while_a_record_waits_for_a_fit_are_not_held_against_it(
     kafka: Kafka, tmp_path: Path, client: str
 ) -> None:

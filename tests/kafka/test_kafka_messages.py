@@ -158,6 +158,17 @@ INCIDENT = Incident(
 )  # fmt: skip
 
 
+def test_replies_to_a_command_that_was_given_twice_are_two():
+    once = CommandReply(command="c-1", accepted=True, said="it is a fault")
+    again = CommandReply(command="c-1", accepted=False, said="it is one already")
+    told = Outcome(record(), verdict(), replies=(once, again))
+    later = Outcome(record()._replace(position=POSITION._replace(offset=43)), verdict(),
+                    replies=(again,))  # fmt: skip
+    ids = [dict(m.headers)["ce_id"] for m in MESSAGES.of([told, later])]
+    replies = [one for one in ids if one.startswith(b"c-1")]
+    assert replies == [b"c-1-in-5-42@3", b"c-1-in-5-42-1@3", b"c-1-in-5-43@3"]
+
+
 def test_a_change_of_an_incident_stands_behind_its_verdict_and_a_reply_before_it():
     reply = CommandReply(command="c-1", accepted=True, said="it is a fault")
     told = Outcome(
@@ -171,7 +182,7 @@ def test_a_change_of_an_incident_stands_behind_its_verdict_and_a_reply_before_it
     assert decode_incidents(first.value) == (POSITION, reply)
     assert dict(first.headers) == {
         "ce_specversion": b"1.0",
-        "ce_id": b"c-1-in-5@3",
+        "ce_id": b"c-1-in-5-42@3",
         "ce_type": b"io.rejex.reply.v1",
         "ce_source": b"/rejex-stream/turbine",
         "ce_subject": b"c-1",

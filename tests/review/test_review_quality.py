@@ -391,6 +391,7 @@ print(count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
+@pytest.mark.long
 @pytest.mark.thorough
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
 def test_an_export_of_100_000_rows_takes_the_memory_of_a_small_one(new_store, tmp_path, form):

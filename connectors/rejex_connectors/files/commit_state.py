@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rejex_connectors.durable import replace_file
+from rejex_connectors.durable import PRIVATE, replace_file
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition
 
@@ -106,8 +106,8 @@ def lock_folder(folder: Path) -> int:
         If it cannot be made, or another process has it.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        folder.mkdir(0o700, parents=True, exist_ok=True)
+        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
     except OSError as error:
         raise ConnectorError(f"the state folder {folder} cannot be used: {error}") from error
     try:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from rejex_connectors.durable import PRIVATE
 from rejex_stream.errors import ConnectorError
 from rejex_stream.protocols import Heard
 from rejex_stream.types import Position, Record
@@ -90,7 +91,7 @@ def append_line(path: Path, line: bytes) -> None:
         If the file system refuses.
     """
     try:
-        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
         try:
             size = os.fstat(handle).st_size
             broken = size > 0 and os.pread(handle, 1, size - 1) != b"\n"

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from rejex_connectors.durable import sync_folder
+from rejex_connectors.durable import PRIVATE, sync_folder
 from rejex_connectors.files.commit_state import CommitState, lock_folder, read_commit
 from rejex_stream.encode import (
     Form,
@@ -220,7 +220,7 @@ class _Output:
 
 def _open(path: str, length: int) -> int:
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
         if _is_file(handle):  # a pipe or a device has no length to restore
             os.ftruncate(handle, length)
             os.lseek(handle, length, os.SEEK_SET)

@@ -17,8 +17,9 @@ What the caller must know:
 A crash in between repeats the records of that commit with the same ``ce_id``.
 
 From the ground up: `settings` and `security`; `clients`, the contracts that two libraries fulfil,
-`python` (with `mends` and, outside a group, `reading`) and `confluent`; `messages`, `source`,
-`sink`, `snapshots`; `opening` on top. `topics`, `deadletters` and `registry` stand beside them.
+`kafka_python_client` (with `kafka_python_patches` and, outside a group, `partition_reader`) and
+`confluent_client`; `messages`, `source`, `sink`, `topic_snapshots`; `opening` on top. `topics` and
+`registry` stand beside them.
 Open `source` first.
 """
 

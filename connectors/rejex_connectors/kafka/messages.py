@@ -102,8 +102,8 @@ class OutcomeMessages:
         encode_verdict = self._encoder.verdict
         new = tuple.__new__  # nearly twice as fast as calling a named tuple's class
         for record, verdict, invalid, review, incidents, replies, after in outcomes:
-            for reply in replies:
-                yield self._replied(record.position, reply, limit)
+            for nth, reply in enumerate(replies):
+                yield self._replied(record.position, nth, reply, limit)
             if verdict is None:
                 assert invalid is not None
                 if not invalid.silent:
@@ -124,9 +124,9 @@ class OutcomeMessages:
             for incident in incidents:
                 yield self._changed(record, incident, limit)
 
-    def _replied(self, position: Position, reply: CommandReply, limit: int) -> Message:
-        # Each partition that a command concerns answers for itself.
-        id_ = f"{reply.command}-{position.topic}-{position.partition}"
+    def _replied(self, position: Position, nth: int, reply: CommandReply, limit: int) -> Message:
+        # Each partition that a command concerns answers for itself, each time that it was given.
+        id_ = f"{reply.command}-{position}" + (f"-{nth}" if nth else "")
         headers = self._reply_headers.named(id_, reply.command)
         key = reply.command.encode("utf-8", "replace")
         to = position.partition % self._n_incidents

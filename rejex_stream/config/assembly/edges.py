@@ -412,6 +412,7 @@ def _require(modules: Sequence[str], what: str, extra: str) -> None:
 
 
 def _file_edges(config: Config, *, dry_run: bool) -> Edges:
+    from rejex_connectors.durable import replace_file
     from rejex_connectors.files import FileControl, FileSink
     from rejex_connectors.folder_snapshots import FolderSnapshotStore
 
@@ -430,7 +431,7 @@ def _file_edges(config: Config, *, dry_run: bool) -> Edges:
         )
         exits.callback(sink.close)
         if places.state is not None:
-            (places.state / _OWNER).write_text(config.pipeline.name + "\n", "utf-8")
+            replace_file(places.state / _OWNER, f"{config.pipeline.name}\n".encode())
         source = open_source(config, places.state)
         exits.callback(source.close)
         decoder = file_decoder(config, source)

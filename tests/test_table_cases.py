@@ -375,3 +375,27 @@ def test_arrays_of_json_are_read_by_init(tmp_path, monkeypatch, capsys):
     assert main(["init", "a.json", "-c", "0.05"]) == 0
     assert main(["run", "a.toml"]) == 0
     assert len(Path("a.verdicts.jsonl").read_text().splitlines()) == N
+
+
+def test_the_worst_episodes_come_first(tmp_path, capsys):
+    from rejex_stream.cli import main
+
+    bursts = (900, 1300, 1700)
+    cells = [x + 300 if any(b <= i < b + 3 for b in bursts) else x for i, x in enumerate(NOISE)]
+    path = write(tmp_path / "b.csv", ["time", "x"], TIMES, cells)
+    assert main(["score", str(path), "--top", "3", "--output", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["episodes"]) == 3 < found["n_episodes"]
+    first = {episode["first_row"] for episode in found["episodes"]}
+    assert all(any(b - 9 <= row <= b + 3 for row in first) for b in bursts)
+
+
+def test_a_table_in_which_nothing_is_ranked_is_an_error(tmp_path, capsys):
+    from rejex_stream.cli import main
+
+    a = [x if i % 2 else "" for i, x in enumerate(NOISE)]
+    b = ["" if i % 2 else x for i, x in enumerate(FLOW)]
+    path = write(tmp_path / "w.csv", ["time", "a", "b"], TIMES, a, b)
+    assert main(["score", str(path)]) == 0
+    assert main(["score", str(path), "--carry", "0"]) == 2
+    assert "--carry ROWS" in capsys.readouterr().err

@@ -400,9 +400,10 @@ class _Guesser:
             if _LABEL.match(plain(name)) and self._says_the_truth(name):
                 return name
         for name in free:
-            others = [n for n in free if n != name and self._why_not(n) is None]
-            both = len(set(self._cells[name]) - MISSING_TEXTS) > 1
-            if _MAYBE_LABEL.match(plain(name)) and both and others and self._says_the_truth(name):
+            if not _MAYBE_LABEL.match(plain(name)) or not self._says_the_truth(name):
+                continue
+            others = any(n != name and self._why_not(n) is None for n in free)
+            if others and len(set(self._cells[name]) - MISSING_TEXTS) > 1:
                 return name
         return None
 

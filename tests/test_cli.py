@@ -229,7 +229,9 @@ def test_validate_says_what_a_config_promises(capsys):
 def test_validate_says_how_a_budget_is_held_and_which_burst_was_chosen(capsys, tmp_path):
     text = (ROOT / "examples" / "kafka.toml").read_text()
     status, out, _ = in_process(capsys, "validate", ROOT / "examples" / "kafka.toml")
-    assert "at most 0.02 L + 50 are rejected of any L events" in " ".join(out.split())
+    assert "at most 0.02 L + 50 are rejected of any L ranked events of a stream" in " ".join(
+        out.split()
+    )
     assert "none, by construction" in out
     assert "50 events, chosen: set rejection.review_budget.burst" in " ".join(out.split())
     path = tmp_path / "c.toml"

@@ -192,7 +192,11 @@ def held_rows(choice: Plan) -> list[tuple[str, str]]:
     held = None if choice.promise is None else choice.promise.held
     if held is None:
         return []
-    over = "of any L events" if held.per_day is None else "while the latest event time advances τ"
+    over = (
+        "of any L ranked events of a stream"
+        if held.per_day is None
+        else "while the latest event time advances τ"
+    )
     earned = f"{choice.rate:g} L" if held.per_day is None else f"{held.per_day:g} a day · τ"
     return [
         ("held on any stream", f"at most {earned} + {held.burst:,} are rejected {over}"),

@@ -236,8 +236,18 @@ def rejection_band(n: int, contamination: float, tolerance: float = TOLERANCE) -
     >>> rejection_band(100, 0.1).can_accept_anomaly   # the paper's T = 32 needs r >= 17
     False
     """
-    r = checked_count(n, contamination)
-    return _band(int(n), r, float(contamination), check_tolerance(tolerance))
+    check_tolerance(tolerance)
+    r = checked_count(n, contamination, lambda: _enough_for(n, contamination, tolerance))
+    return _band(int(n), r, float(contamination), float(tolerance))
+
+
+def _enough_for(n: int, contamination: float, tolerance: float) -> str:
+    """Say which window, or which contamination, leaves both labels at a tolerance: each tried."""
+    advice = f"use a window of at least {min_window(contamination, tolerance):,}"
+    for r in range(1, (n - 1) // 2 + 1):
+        if _flip_tolerance(n, n, r) > tolerance:
+            return f"{advice}, or a contamination of at least {round_up(Fraction(r, n))}"
+    return advice
 
 
 def _first(holds: Callable[[int], bool], *, guess: int, last: int) -> int:

@@ -18,6 +18,7 @@ References
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -83,18 +84,22 @@ def anomaly_count(n: int, contamination: float) -> int:
     return math.floor(n * decimal(contamination))
 
 
-def checked_count(n: int, contamination: float) -> int:
-    """Return r >= 1, or refuse the arguments with the smallest window that could work."""
+def checked_count(n: int, contamination: float, mend: Callable[[], str] | None = None) -> int:
+    """Return r >= 1, or refuse the arguments with the smallest window that could work.
+
+    `mend` is what to do about it where more than r decides; asked for only then.
+    """
     n = check_window(n)
     gamma = decimal(check_contamination(contamination))
     r = math.floor(n * gamma)
     if r < 1:
-        mend = f"use a window of at least {math.ceil(1 / gamma):,}"
+        advice = f"use a window of at least {math.ceil(1 / gamma):,}"
         if n > 2:
-            mend += f", or a contamination of at least {round_up(Fraction(1, n))}"
+            advice += f", or a contamination of at least {round_up(Fraction(1, n))}"
         raise ConfigError(
             f"With window n = {n:,} and contamination {contamination:g} not one reference score "
-            f"counts as an anomaly (n * contamination = {float(n * gamma):.3g} < 1): {mend}."
+            f"counts as an anomaly (n * contamination = {float(n * gamma):.3g} < 1): "
+            f"{mend() if mend else advice}."
         )
     return r
 

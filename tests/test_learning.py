@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.learning import Asked, Duel, LabelMass, Learner, LearningSpec, Trial
+from rejex_stream.learning.sequential_test import most_with_errors, surely_gained
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.types import Label, Position, Verdict
 
@@ -377,3 +380,42 @@ def test_costs_that_the_trial_cannot_bound_are_refused():
     for costs in ({"c_fn": 2.0}, {"c_r": -0.1}):
         with pytest.raises(ConfigError, match="between 0 and the trial's largest"):
             duel(**costs)
+
+
+# ---------------------------------------------------------------------- where answers are wrong
+def takeovers(noise, wrong, *, truth, runs=300, answers=400):
+    """How many of so many challengers take over by answers of which a share is wrong."""
+    rng = random.Random(17)
+    gains = (-1.0, 5.0)  # the challenger calls an anomaly what the champion calls normal
+    booked = surely_gained(*gains, wrong)
+    found = 0
+    for _ in range(runs):
+        trial = Trial(rate=1.0, most=most_with_errors(5.0, wrong))
+        for _ in range(answers):
+            anomalous = (rng.random() < truth) != (rng.random() < noise)
+            if trial.see(booked[anomalous], 1.0):
+                found += 1
+                break
+    return found
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1, 0.2, 0.3])
+def test_false_answers_let_no_challenger_take_over_that_only_gives_false_alarms(noise):
+    assert takeovers(noise, 0.3, truth=0.0) <= 15
+    # An answer believed is a fifth wrong, and more than a quarter of them take over.
+    assert takeovers(0.2, 0.0, truth=0.0, runs=100) > 15
+
+
+def test_a_challenger_that_finds_faults_takes_over_though_a_tenth_of_the_answers_is_wrong():
+    assert takeovers(0.1, 0.1, truth=0.8, runs=50) > 40
+
+
+@given(
+    st.floats(-1, 1), st.floats(-1, 1), st.floats(0, 0.49), st.floats(0, 1), st.booleans()
+)  # fmt: skip
+def test_what_is_booked_is_the_gain_at_most(if_normal, if_anomalous, wrong, part, truth):
+    """Whatever is true, and however often up to that share the answer is another."""
+    booked, error = surely_gained(if_normal, if_anomalous, wrong), wrong * part
+    mean = (1 - error) * booked[truth] + error * booked[not truth]
+    assert mean <= (if_normal, if_anomalous)[truth] + 1e-9
+    assert max(map(abs, booked)) <= most_with_errors(1.0, wrong)

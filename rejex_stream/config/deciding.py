@@ -354,6 +354,14 @@ class Learning(Section):
         gt=0,
         le=1,
     )
+    wrong_answers: float = setting(
+        0.3,
+        unit="share of answers",
+        says="At most so many answers are wrong, whatever the truth is: a gain of the challenger "
+        "that such answers explain is none. Known cases measure it (`review report`).",
+        ge=0,
+        lt=0.5,
+    )
     patience_events: int = setting(
         2_000,
         unit="events",
@@ -375,6 +383,7 @@ class Learning(Section):
             costs.c_fp,
             costs.c_fn,
             most if costs.c_r is None else costs.c_r,
+            self.wrong_answers,
             coin,
         )
 

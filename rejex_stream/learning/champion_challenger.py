@@ -20,7 +20,7 @@ from typing import Any
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.learning.label_kernel import LabelMass
-from rejex_stream.learning.sequential_test import Trial
+from rejex_stream.learning.sequential_test import Trial, most_with_errors, surely_gained
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.types import FloatArray, Label, Position, Verdict
 
@@ -80,6 +80,9 @@ class Duel:
         key that nobody knows who could aim at it.
     c_fp, c_fn, c_r
         Cost of a false alarm, a missed anomaly and a rejected event; none above the trial's `most`.
+    wrong
+        Share of answers that are wrong, at most, in [0, 0.5): the challenger's gain is booked so
+        that it is none where such answers explain it. What goes against it is booked as answered.
     patience
         After so many judged events an answer that measures is taken as the worst for whom the
         evidence is gathered, and one that would teach comes too late.
@@ -87,8 +90,8 @@ class Duel:
     Raises
     ------
     ConfigError
-        If a difference of costs can be larger than the trial allows, or the window too short to
-        say all labels.
+        If a difference of costs, as it is booked, can be larger than the trial allows, or the
+        window too short to say all labels.
 
     Notes
     -----
@@ -110,9 +113,13 @@ class Duel:
         c_fp: float = 1.0,
         c_fn: float = 1.0,
         c_r: float = 0.05,
+        wrong: float = 0.0,
         patience: int = 2_000,
     ) -> None:
-        if not 0.0 <= max(c_fp, c_fn, c_r) <= trial.most or min(c_fp, c_fn, c_r) < 0.0:
+        if not 0.0 <= wrong < 0.5:
+            raise ConfigError(f"wrong is {wrong}: expected a share of answers from 0 to below 1/2")
+        largest = most_with_errors(max(c_fp, c_fn, c_r), wrong)
+        if not 0.0 <= largest <= trial.most or min(c_fp, c_fn, c_r) < 0.0:
             raise ConfigError(
                 f"costs are {c_fp}, {c_fn} and {c_r}: expected them between 0 and the trial's "
                 f"largest difference, {trial.most}"
@@ -120,7 +127,7 @@ class Duel:
         policy.require(mass.window)
         self._band = policy.band(mass.window)
         self.mass, self.trial, self._coin = mass, trial, coin
-        self._costs, self._patience = (c_fp, c_fn, c_r), patience
+        self._costs, self._wrong, self._patience = (c_fp, c_fn, c_r), wrong, patience
         self._teaching: dict[Position, tuple[int, Sequence[float] | FloatArray]] = {}
         self._measuring: dict[Position, _Measured] = {}
 
@@ -144,8 +151,12 @@ class Duel:
         label = challenger if self.trial.challenger_speaks else champion
         judged = Judged(label, champion, challenger)
         if challenger is not champion and self._coin(verdict.position):
-            gains = (self._cost(champion, y) - self._cost(challenger, y) for y in (False, True))
-            self._measuring[verdict.position] = _Measured(at, *gains)
+            of_normal, of_anomaly = (
+                self._cost(champion, y) - self._cost(challenger, y) for y in (False, True)
+            )
+            if not self.trial.challenger_speaks:
+                of_normal, of_anomaly = surely_gained(of_normal, of_anomaly, self._wrong)
+            self._measuring[verdict.position] = _Measured(at, of_normal, of_anomaly)
             judged.asked = Asked.MEASURE
         elif label is _REJECTED:
             self._teaching[verdict.position] = at, row

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.learning.champion_challenger import Asked, Duel
 from rejex_stream.learning.label_kernel import LabelMass
-from rejex_stream.learning.sequential_test import Trial
+from rejex_stream.learning.sequential_test import Trial, most_with_errors
 from rejex_stream.rejection.keyed_sampling import Coin, commitment
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.types import (
@@ -53,6 +53,8 @@ class LearningSpec:
         Judged events of the stream after which an answer comes too late.
     c_fp, c_fn, c_r
         Cost of a false alarm, a missed anomaly and a rejected event.
+    wrong
+        Share of answers that are wrong, at most.
     coin
         Of the audit's draw.
 
@@ -68,6 +70,7 @@ class LearningSpec:
     c_fp: float = 1.0
     c_fn: float = 1.0
     c_r: float = 0.05
+    wrong: float = 0.0
     coin: Coin = field(default_factory=Coin)
 
     def parts(self) -> dict[str, Any]:
@@ -116,7 +119,8 @@ class LearningSpec:
         ConfigError
             If a number is out of range.
         """
-        most, rate, coin = max(self.c_fp, self.c_fn, self.c_r), self.rate, self.coin
+        most = most_with_errors(max(self.c_fp, self.c_fn, self.c_r), self.wrong)
+        rate, coin = self.rate, self.coin
         return Duel(
             policy,
             LabelMass(scale, policy.contamination, window),
@@ -125,6 +129,7 @@ class LearningSpec:
             c_fp=self.c_fp,
             c_fn=self.c_fn,
             c_r=self.c_r,
+            wrong=self.wrong,
             patience=self.patience,
         )
 

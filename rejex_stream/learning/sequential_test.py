@@ -18,6 +18,9 @@ While the challenger speaks the same bets go against it, begun anew whenever the
 (an e-CUSUM), and at 1/α the champion speaks again. The k-th try to take over has α / (k (k + 1)),
 so that all tries of a deployment together keep α, each about the time since it began.
 
+Where answers err, by a share of at most ε whatever the truth is, g_t is booked as
+:func:`surely_gained` says: then the mean of Y_t is g_t at most, and the proof stands as it is.
+
 References
 ----------
 .. [1] J. Ville: Étude critique de la notion de collectif. 1939. The inequality.
@@ -37,7 +40,33 @@ import numpy as np
 
 from rejex_stream.errors import ConfigError
 
-__all__ = ["Trial"]
+__all__ = ["Trial", "most_with_errors", "surely_gained"]
+
+
+def surely_gained(if_normal: float, if_anomalous: float, wrong: float) -> tuple[float, float]:
+    """Return the gains to book for either answer where answers are wrong now and then.
+
+    Whichever the truth, and however often up to `wrong` its answers are wrong, the mean of what is
+    booked is at most the true gain: with a the smaller gain and b the larger, a wrong answer turns
+    a into b, and (a - wrong b) / (1 - wrong) makes up for it.
+
+    Examples
+    --------
+    >>> [round(gain, 2) for gain in surely_gained(-1.0, 5.0, 0.2)]
+    [-2.5, 5.0]
+    >>> round(0.8 * -2.5 + 0.2 * 5.0, 9)      # of a normal event: the true gain
+    -1.0
+    """
+    if if_normal < if_anomalous:
+        return (if_normal - wrong * if_anomalous) / (1.0 - wrong), if_anomalous
+    return if_normal, (if_anomalous - wrong * if_normal) / (1.0 - wrong)
+
+
+def most_with_errors(most: float, wrong: float) -> float:
+    """Return the largest gain that is booked where answers are wrong so often."""
+    room = 1.0 + 1e-12 if wrong else 1.0  # for the rounding of the gain itself
+    return most * (1.0 + wrong) / (1.0 - wrong) * room
+
 
 _SHARES = np.array([0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8])
 """Bets as shares of the largest one. Any fixed set is valid; this one loses a factor of 9."""

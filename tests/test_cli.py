@@ -148,26 +148,6 @@ def test_plan_says_what_is_impossible_and_why(capsys):
     assert in_process(capsys, "plan", "-c", "0.01", "-n", "1000", "-T", "32")[0] == 1
 
 
-def test_plan_for_a_team_recommends_or_refuses(capsys):
-    team = ["plan", "--sensors", "5", "--events-per-s", "0.1", "--reviewers", "2"]
-    status, out, _ = in_process(capsys, *team, "--handling", "10")
-    assert status == 0
-    assert "take this" in out
-    assert "burst = 50, one for each of 5 streams: at rate = 1.09 % no day brings" in out
-    many = in_process(capsys, *team, "--handling", "10", "--burst", "200")[1]
-    assert "no rate, for 1,000 events may come at once" in " ".join(many.split())
-    status, out, _ = in_process(capsys, *team, "--handling", "10", "--output", "json")
-    found = json.loads(out)
-    assert found["rows"][found["recommended"]]["plan"]["window"] == 5000
-    status, out, _ = in_process(capsys, *team, "--events-per-s", "10")
-    assert status == 1
-    assert "Each of these alone would make it work" in out
-    status, out, _ = in_process(capsys, *team, "--events-per-s", "0.0001")
-    assert status == 0
-    assert "take this" in out
-    assert "Everything fits, and time is left: n = 500 at T = 32" in " ".join(out.split())
-
-
 @pytest.mark.thorough
 def test_plan_puts_measured_beside_predicted(capsys, table):
     status, out, _ = in_process(

@@ -25,7 +25,6 @@ from rejex_stream.engine.refit import FitJob, RefitSchedule
 from rejex_stream.facade import RejectingDetector, RejectingStream
 from rejex_stream.features import Feature, FeatureSpec
 from rejex_stream.monitor.config import Monitor, MonitorConfig
-from rejex_stream.plan.capacity import plan_for_team
 from rejex_stream.plan.promises import EpisodeRule, plan, plan_table
 from rejex_stream.rejection import rejection_band
 from rejex_stream.rejection.bounds import DELTA, exact_rate_bound, paper_rate_bound
@@ -103,7 +102,7 @@ def test_a_share_held_out_is_the_same_in_a_pipeline_and_in_a_notebook(monkeypatc
 
 def test_the_probability_that_a_bound_fails_has_one_default():
     for function in (
-        plan, plan_table, plan_for_team, exact_rate_bound, paper_rate_bound, cost_quantile,
+        plan, plan_table, exact_rate_bound, paper_rate_bound, cost_quantile,
         MonitorConfig,
     ):  # fmt: skip
         assert default_of(function, "delta") == DELTA, function

@@ -8,12 +8,14 @@ measured numbers beside it.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 from msgspec.structs import replace
+from scipy.special import betainc
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.rejection import RejectionBand
@@ -40,6 +42,7 @@ __all__ = [
     "plan",
     "plan_doubts",
     "plan_table",
+    "reviews_needed",
 ]
 
 TRUSTED_TOLERANCE = 4.0
@@ -374,3 +377,18 @@ def episodes_per_day(
     # Lengths are geometric; a chain of L events makes ceil(L / cap) episodes.
     cut = -math.expm1(cap * math.log1p(-ends)) if ends < 1 else 1.0
     return events_per_day * rate * ends / cut
+
+
+def reviews_needed(events: float, rate: float, overrun: float) -> int:
+    """Return the smallest capacity that P(Bin(events, rate) > capacity) <= `overrun` allows.
+
+    Examples
+    --------
+    >>> reviews_needed(1_000, 0.00478, 0.01)
+    10
+    """
+
+    def fits(capacity: int) -> bool:
+        return capacity >= events or betainc(capacity + 1, events - capacity, rate) <= overrun
+
+    return bisect_left(range(math.ceil(events)), True, key=fits)

@@ -10,7 +10,6 @@ import typer
 from rejex_stream.cli.show import (
     As,
     AsOption,
-    days,
     held_rows,
     number,
     print_json,
@@ -18,21 +17,14 @@ from rejex_stream.cli.show import (
     share,
 )
 from rejex_stream.errors import ConfigError
-from rejex_stream.plan.capacity import (
-    WINDOWS,
-    CapacityPlan,
-    CapacityRow,
-    HeldRate,
-    Team,
-    plan_for_team,
-)
 from rejex_stream.plan.promises import Costs, EpisodeRule, Plan, plan_table
 from rejex_stream.rejection.bounds import DELTA
-from rejex_stream.rejection.policy import CONTAMINATION, LEAST_BURST
+from rejex_stream.rejection.policy import CONTAMINATION
 
 __all__ = ["costs_of", "plan"]
 
 _T = TypeVar("_T")
+_WINDOWS = (500, 1000, 2000, 5000, 10_000, 20_000)
 _TOLERANCES = (4.0, 8.0, 16.0, 32.0)
 
 
@@ -57,9 +49,7 @@ def plan(  # noqa: PLR0917 - one parameter an option
     ] = None,
     burst: Annotated[
         int | None,
-        typer.Option(
-            help="With --rate or --sensors: hold it on any stream, but for so many events at once."
-        ),
+        typer.Option(help="With --rate: hold it on any stream, but for so many events at once."),
     ] = None,
     delta: Annotated[float, typer.Option(help="δ, with which the bounds may fail.")] = DELTA,
     c_fp: Annotated[float, typer.Option(help="Cost of a false alarm.")] = 1.0,
@@ -70,23 +60,6 @@ def plan(  # noqa: PLR0917 - one parameter an option
     events_per_day: Annotated[
         float | None, typer.Option(help="Events a day, over all sensors.")
     ] = None,
-    sensors: Annotated[
-        int | None, typer.Option(help="Plan for a team: how many sensors there are.")
-    ] = None,
-    events_per_s: Annotated[float, typer.Option(help="Events a second, of each sensor.")] = 1.0,
-    reviewers: Annotated[float, typer.Option(help="How many people review.")] = 1.0,
-    minutes: Annotated[float, typer.Option(help="Minutes a day that each reviews.")] = 60.0,
-    handling: Annotated[float, typer.Option(help="Seconds that one review takes.")] = 45.0,
-    events_per_episode: Annotated[
-        float, typer.Option(help="Rejected events that one review settles; see --replay.")
-    ] = 1.0,
-    streams: Annotated[
-        int | None, typer.Option(help="How many windows the sensors share.  [default: one each]")
-    ] = None,
-    overrun: Annotated[float, typer.Option(help="Share of days that may bring too much.")] = 0.01,
-    frozen: Annotated[
-        bool, typer.Option(help="Windows stay as they are instead of sliding.")
-    ] = False,
     gap_s: Annotated[float, typer.Option(help="Gap that ends an episode, in seconds.")] = 60.0,
     replay: Annotated[
         Path | None, typer.Option(help="A file of one's own, to measure what is promised.")
@@ -99,12 +72,12 @@ def plan(  # noqa: PLR0917 - one parameter an option
 ) -> None:
     """Say what a choice of γ, n and T promises before the first event.
 
-    With --sensors: which n and T a team can keep up with. With --replay: predicted beside measured.
+    With --replay: predicted beside measured.
     """
     costs = costs_of(c_fp, c_fn, c_r)
     rule = EpisodeRule(gap_s=gap_s)
-    if burst is not None and not rate and config is None and sensors is None:
-        raise ConfigError("--burst goes with --rate, or with --sensors: a tolerance is fixed.")
+    if burst is not None and not rate and config is None:
+        raise ConfigError("--burst goes with --rate: a tolerance is fixed.")
     if replay is not None:
         from rejex_stream.cli.commands.planning.promised import print_replay
 
@@ -124,36 +97,10 @@ def plan(  # noqa: PLR0917 - one parameter an option
     if config is not None:
         raise ConfigError("--config goes with --replay: it says how to read that file.")
     contamination = CONTAMINATION if contamination is None else contamination
-    if sensors is not None:
-        if tolerance or rate:
-            raise ConfigError("--sensors finds T itself: leave --tolerance and --rate out.")
-        answer = plan_for_team(
-            Team(
-                sensors=sensors,
-                events_per_s=events_per_s,
-                reviewers=reviewers,
-                minutes_per_day=minutes,
-                handling_s=handling,
-                events_per_episode=events_per_episode,
-                streams=streams,
-            ),
-            contamination,
-            windows=window or WINDOWS,
-            frozen=frozen,
-            overrun=overrun,
-            delta=delta,
-            costs=costs,
-            rule=rule,
-            burst=LEAST_BURST if burst is None else burst,
-        )
-        _print_capacity(answer, handling, output)
-        if answer.recommended is None:
-            raise typer.Exit(1)
-        return
     tolerances = tolerance or ([] if rate else list(_TOLERANCES))
     rows = plan_table(
         contamination,
-        window or list(WINDOWS[:6]),
+        window or list(_WINDOWS),
         tolerances,
         rates=rate or [],
         burst=burst,
@@ -217,82 +164,3 @@ def _print_plans(rows: tuple[Plan, ...], output: As) -> None:
         if row.refusal is not None:
             of = f", T = {row.tolerance:g}" if row.tolerance is not None else ""
             print(f"impossible: n = {row.window:,}{of}: {row.refusal}")
-
-
-def _print_capacity(answer: CapacityPlan, handling_s: float, output: As) -> None:
-    if output is As.JSON:
-        print_json(answer)
-        return
-    print(
-        f"{answer.events_per_day:,.0f} events a day, {answer.reviews_per_day:,} reviews a day "
-        f"at {handling_s:g} s each.\n"
-        f"Safe rejection rate: {share(answer.safe_rate)} (more overruns the day with a probability "
-        f"above {answer.overrun:.0%}; on average {share(min(1.0, answer.naive_rate))} would fit)."
-    )
-    for held in answer.held:
-        print(_held(held, answer.reviews_per_day))
-    table = []
-    for index, row in enumerate(answer.rows):
-        promise = row.plan.promise
-        table.append(
-            [
-                number(row.plan.window),
-                number(row.plan.tolerance),
-                share(promise.expected_rate if promise else None),
-                number(promise.rejected_per_day if promise else None),
-                number(row.reviews_per_day),
-                number(row.independent_episodes_per_day),
-                number(row.minutes_per_day),
-                "-" if row.overrun is None else f"{row.overrun:.1%}",
-                share(promise.kept_share if promise else None),
-                number(promise.cost_bound if promise else None),
-                number(promise.cost_quantile if promise else None),
-                days(row.fill_days),
-                "◀ take this" if index == answer.recommended else _why_not(row),
-            ]
-        )
-    columns = ["n", "T", "rejected", "rejected/day", "reviews/day", "episodes/day*", "minutes/day"]
-    columns += ["overrun", "flagged kept", "cost ≤", "cost (1-δ)", "window fills in", ""]
-    keep = [i for i in range(len(columns)) if i == 12 or any(row[i] != "-" for row in table)]
-    print_table(
-        [columns[i] for i in keep], [[row[i] for i in keep] for row in table], left=(len(keep) - 1,)
-    )
-    if any(row.independent_episodes_per_day is not None for row in answer.rows):
-        print("* if rejections were independent; real ones come in bursts: measure by --replay.")
-    if answer.spare is not None:
-        print(answer.spare)
-    if answer.refusal is not None:
-        print(answer.refusal)
-        if answer.nearest:
-            print("Each of these alone would make it work:")
-            print("\n".join(f"  - {choice}" for choice in answer.nearest))
-
-
-def _held(held: HeldRate, reviews_per_day: int) -> str:
-    """Say what a budget promises where many have one."""
-    whose = "one for all, in a single partition"
-    if held.owner == "stream":
-        whose = f"one for each of {held.owners:,} streams"
-    start = f"A review_budget that holds, burst = {held.burst:,}, {whose}: "
-    if held.rate is None:
-        return (
-            f"{start}no rate, for {held.at_once:,} events may come at once and the day has room "
-            f"for {reviews_per_day:,} reviews. Use a smaller burst, or share the budget "
-            '(owner = "group" or "partition").'
-        )
-    at_once = f" of each, so {held.at_once:,} together" if held.owners > 1 else ""
-    return (
-        f"{start}at rate = {share(held.rate)} no day brings too much, whatever the scores do "
-        f"({held.burst:,} events at once{at_once})."
-    )
-
-
-def _why_not(row: CapacityRow) -> str:
-    """Return the refusal of a window in three words; JSON has the sentence."""
-    if row.plan.refusal is None:
-        return ""
-    if row.plan.promise is None:
-        return "no: under one rank"
-    if "is below" in row.plan.refusal:
-        return "no: T too small"
-    return "no: a label unreachable"

@@ -14,10 +14,9 @@ from rejex_stream.config.assembly import engine_spec, file_decoder, open_source,
 from rejex_stream.decode import Decoder
 from rejex_stream.engine import EngineSpec
 from rejex_stream.errors import ConfigError
-from rejex_stream.plan.capacity import reviews_needed
 from rejex_stream.plan.dry_run import replay
 from rejex_stream.plan.measured import Measured
-from rejex_stream.plan.promises import EpisodeRule, Plan, episodes_per_day, plan
+from rejex_stream.plan.promises import EpisodeRule, Plan, episodes_per_day, plan, reviews_needed
 from rejex_stream.rejection.policy import CONTAMINATION, RejectionPolicy
 from rejex_stream.tables import open_table
 from rejex_stream.types import Record

@@ -65,6 +65,15 @@ def evaluation_data() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def shared_cases() -> Path:
+    """Folder with small inputs of plants; never committed."""
+    folder = Path(os.environ.get("REJEX_CASES", ROOT.parent / "shared" / "cases"))
+    if not (folder / "README.md").exists():
+        pytest.skip(f"no cases at {folder}: set REJEX_CASES to a folder with them")
+    return folder
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 600 kB."""

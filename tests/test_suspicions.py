@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from rejex_stream.tables.order import TimeOrder
 from rejex_stream.tables.suspicions import (
     SUSPICIONS,
     Sample,
@@ -159,3 +160,12 @@ def test_every_suspicion_names_what_overrules_it():
     for entry in SUSPICIONS.values():
         assert "--" in entry.option or "init" in entry.option
         assert "input." in entry.setting
+
+
+def test_disorder_is_counted_against_the_row_before():
+    order = TimeOrder()
+    for now in [*range(0, 50_000, 1000), *range(-90_000, -10_000, 1000)]:  # one step back, once
+        order.see("a", now)
+    assert [line for line in order.said() if line.startswith("disorder")] == [
+        "disorder: 1 rows are older than the one before; they are judged as they come"
+    ]

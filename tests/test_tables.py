@@ -8,6 +8,7 @@ import io
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -529,17 +530,12 @@ def test_a_day_alone_is_taken_where_somebody_says_so(tmp_path):
     assert "got '---'" in said
 
 
-@pytest.mark.parametrize(
-    ("cells", "said"),
-    [
-        (["06. Okt 2024", "07. Dez 2024"], "t is called a time and holds none that can be read"),
-        (["45297.5", "45297.6"], "if 45297.5 is a day as spreadsheets count them"),
-    ],
-)
-def test_a_time_that_may_be_another_is_doubted(tmp_path, cells, said):
+def test_a_time_in_words_of_another_language_stops_with_what_to_write(tmp_path):
     path = tmp_path / "t.csv"
-    path.write_text("t,v\n" + "".join(f"{cells[i % 2]},{level(i)}\n" for i in range(99)))
-    assert said in "\n".join(open_table(path).said)
+    rows = [f"{('06. Okt 2024', '07. Dez 2024')[i % 2]},{level(i)}\n" for i in range(99)]
+    path.write_text("t,v\n" + "".join(rows))
+    with pytest.raises(ConfigError, match="is called a time, and holds none that can be read"):
+        open_table(path)
 
 
 def test_a_table_with_the_newest_row_first_is_said_to_be(tmp_path):
@@ -552,17 +548,17 @@ def test_a_table_with_the_newest_row_first_is_said_to_be(tmp_path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"PK\x03\x04rest", "is a zip and no Excel workbook: unpack it"),
-        (b"\xd0\xcf\x11\xe0rest", "an old Excel workbook: save it as .xlsx or CSV"),
+        (b"PK\x03\x04rest", "is a zip that cannot be read"),
+        (b"\xd0\xcf\x11\xe0rest", "an old Excel workbook (.xls): save it as .xlsx or CSV"),
         (b"PAR1rest", "t.csv cannot be read: "),
-        (b'{"a": 1}\n', "looks like JSON"),
+        (b'{"a": 1}\n', "holds JSON"),
         (b"t;x\n1;wet\n2;dry\n3;wet\n", "--delimiter, --decimal, --thousands and --encoding"),
     ],
 )
 def test_what_is_no_table_is_said_with_the_mend(tmp_path, content, said):
     path = tmp_path / "t.csv"
     path.write_bytes(content)
-    with pytest.raises(RejexError, match=said):
+    with pytest.raises(RejexError, match=re.escape(said)):
         open_table(path)
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from rejex_stream.decode.mapping import TimeUnit
 from rejex_stream.tables import Asked
 
 __all__ = [
@@ -92,6 +93,16 @@ def of_a_table(
     sheet: Annotated[
         str | None, typer.Option(help="Of an Excel workbook.  [default: the first]")
     ] = None,
+    time_unit: Annotated[
+        TimeUnit | None,
+        typer.Option(help="Of times that are numbers: s, ms, excel, …  [default: guessed]"),
+    ] = None,
+    carry: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Rows for which a channel's last value stands.  [default: guessed]"
+        ),
+    ] = None,
     time_format: Annotated[
         str | None, typer.Option(help="Such as '%d.%m.%Y %H:%M'.  [default: guessed]")
     ] = None,
@@ -116,7 +127,9 @@ def of_a_table(
         header=header,
         skip_rows=skip_rows,
         sheet=sheet,
+        time_unit=time_unit,
         time_format=time_format,
+        carry=carry,
         time_zone=time_zone,
     )
 

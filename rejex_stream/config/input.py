@@ -135,7 +135,11 @@ class Input(Section):
         otherwise="the record's own time (Kafka only)",
         example="time",
     )
-    time_unit: TimeUnit = setting("ms", says="Unit of the event time; iso8601 is a text.")
+    time_unit: TimeUnit = setting(
+        "ms",
+        says="Unit of the event time; iso8601 is a text; excel and matlab count days, labview "
+        "seconds since 1904, filetime and dotnet steps of 100 ns.",
+    )
     time_format: str | None = setting(
         None,
         says="How the event time is written, in the signs of strptime; takes the place of "
@@ -167,10 +171,17 @@ class Input(Section):
     )
     missing: tuple[str, ...] = setting(
         (),
-        says="Texts that stand where a value is missing, in any case; empty, nan, na, n/a, null "
-        "and none do anyway.",
+        says="Texts that stand where a value is missing, in any case, and numbers, such as -999; "
+        "* is any text that does not begin as a number does. Empty, nan, na, n/a, null and none "
+        "do anyway.",
         otherwise="no others",
-        example=["---", "Bad"],
+        example=["---", "Bad", "-999"],
+    )
+    units: tuple[str, ...] = setting(
+        (),
+        says="What may stand behind a number that is a text, and is left out.",
+        otherwise="nothing",
+        example=["°C", "%"],
     )
     sample_interval_ms: int | None = setting(
         None,

@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 
 from rejex_stream.decode.mapping import FieldMapping, Unreadable, printable
-from rejex_stream.decode.numbers import number_reader
+from rejex_stream.decode.numbers import missing_numbers, number_reader
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import Invalid, Reading, Record
 
 __all__ = ["CsvDecoder", "parse_csv_header", "split_row"]
 
 _COMMA = number_reader(",", ".")
+NUL_ROW = "the row is NUL bytes alone, as a power loss leaves them"
 EMPTY_ROW = "the row holds no value, only delimiters"
 
 
@@ -114,7 +115,10 @@ class CsvDecoder:
         self._group = columns[mapping.group] if mapping.group is not None else None
         self._mode = columns[mapping.mode] if mapping.mode is not None else None
         self._tag = columns[mapping.tag] if mapping.tag is not None else None
-        self._number = number_reader(mapping.decimal, mapping.thousands, mapping.missing)
+        self._number = number_reader(
+            mapping.decimal, mapping.thousands, mapping.missing, mapping.units
+        )
+        self._none = missing_numbers(mapping.missing)
         self._plain = mapping.decimal == "." and mapping.thousands is None
 
     @property
@@ -148,6 +152,8 @@ class CsvDecoder:
         if len(cells) != self._width:
             if not text.strip(f" \t\r{self._delimiter}"):
                 return Invalid(record.position, "decode", EMPTY_ROW)
+            if text == "\0":
+                return Invalid(record.position, "decode", NUL_ROW)
             reason = f"expected {self._width} cells as in the header, got {len(cells)}"
             return Invalid(record.position, "decode", reason)
         mapping = self._mapping
@@ -172,7 +178,12 @@ class CsvDecoder:
             else:
                 # Python's float() also takes 1_000 and the digits of other scripts: look twice.
                 written = "".join(texts)
-                if math.isfinite(sum(values)) and written.isascii() and "_" not in written:
+                if (
+                    math.isfinite(sum(values))
+                    and written.isascii()
+                    and "_" not in written
+                    and self._none.isdisjoint(values)
+                ):
                     return values
         return tuple(map(self._value, self._mapping.channel_names, texts))
 

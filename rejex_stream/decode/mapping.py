@@ -29,7 +29,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from rejex_stream.decode.numbers import number_reader
 from rejex_stream.decode.origins import origin_of
-from rejex_stream.decode.times import Skipped, in_zone, joined, zone_of
+from rejex_stream.decode.times import Skipped, as_usual, in_zone, joined, zone_of
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import MODE_MARK, Invalid, Reading, Record, in_mode
 
@@ -48,7 +48,9 @@ __all__ = [
     "to_epoch_ms",
 ]
 
-TimeUnit: TypeAlias = Literal["iso8601", "s", "ms", "us", "ns"]
+TimeUnit: TypeAlias = Literal[
+    "iso8601", "s", "ms", "us", "ns", "excel", "matlab", "labview", "filetime", "dotnet"
+]
 Numbers: TypeAlias = Literal["typed", "text"]
 
 GLOBAL_KEY = "global"
@@ -67,6 +69,16 @@ SWITCHES |= {"inactive": False, "1": True, "0": False}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _UNITS_PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+# Other clocks: units a day, and what they show at the beginning of 1970. Days of spreadsheets
+# since 1899-12-30, of MATLAB since year 0, seconds of LabVIEW since 1904, 100 ns of Windows since
+# 1601 and of .NET since year 1.
+_CLOCKS = {
+    "excel": (1, 25_569),
+    "matlab": (1, 719_529),
+    "labview": (86_400, 2_082_844_800),
+    "filetime": (864_000_000_000, 116_444_736_000_000_000),
+    "dotnet": (864_000_000_000, 621_355_968_000_000_000),
+}
 
 
 ABSENT = float("nan")
@@ -168,7 +180,10 @@ class FieldMapping:
     numbers, decimal, thousands
         Whether texts that are numbers are numbers too (``text``), and the marks in them.
     missing
-        Texts in the place of a value that is not there, such as ``---`` or ``Bad``.
+        Texts in the place of a value that is not there, such as ``---`` or ``Bad``; and numbers,
+        such as ``-999``.
+    units
+        What may stand behind a number that is a text: ``°C``.
     max_value_bytes
         Larger records are invalid before anybody parses them.
 
@@ -204,6 +219,7 @@ class FieldMapping:
     decimal: str = "."
     thousands: str | None = None
     missing: Sequence[str] = ()
+    units: Sequence[str] = ()
     flags: Sequence[str] = ()
     quality: Quality | None = None
     partial: bool = False
@@ -426,7 +442,7 @@ mean 'motor.Temp'?"
 
     def _numbers(self, values: Sequence[object]) -> list[object]:
         """Read those that are texts; what is no number stays, and is refused as a channel."""
-        read = number_reader(self.decimal, self.thousands, self.missing)
+        read = number_reader(self.decimal, self.thousands, self.missing, self.units)
         texts = [read(value) if isinstance(value, str) else None for value in values]
         if self.numbers == "typed":
             texts = [text if text is not None and math.isnan(text) else None for text in texts]
@@ -531,10 +547,13 @@ def to_epoch_ms(
     number = _number(value) if isinstance(value, str) else value
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise Unreadable(f"time: expected a number of {unit}, got {printable(value)}")
-    if isinstance(number, int):
-        return _in_range(number * 1_000 // _UNITS_PER_S[unit], value)
     if not math.isfinite(number) or abs(number) > 1e30:
         raise Unreadable(f"time: expected a number of {unit}, got {printable(value)}")
+    if unit in _CLOCKS:
+        a_day, at_1970 = _CLOCKS[unit]
+        return _in_range(round((number - at_1970) * 86_400_000 / a_day), value)
+    if isinstance(number, int):
+        return _in_range(number * 1_000 // _UNITS_PER_S[unit], value)
     # Round to the microsecond first: 1700000000.123 s is a float just below it.
     return _in_range(round(number * (1e6 / _UNITS_PER_S[unit])) // 1_000, value)
 
@@ -547,7 +566,16 @@ def parse_moment(text: str, format: str | None) -> datetime:
     >>> parse_moment("1/31/2024 1:05 PM", "%m/%d/%Y %I:%M %p")
     datetime.datetime(2024, 1, 31, 13, 5)
     """
-    text = text.strip()
+    try:
+        return _moment(text.strip(), format)
+    except ValueError:
+        if (other := as_usual(text.strip())) is None:
+            raise
+    text, days = other
+    return _moment(text, format) + timedelta(days=days)
+
+
+def _moment(text: str, format: str | None) -> datetime:
     return datetime.fromisoformat(text) if format is None else datetime.strptime(text, format)
 
 

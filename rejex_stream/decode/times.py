@@ -10,10 +10,19 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from rejex_stream.errors import ConfigError
 
-__all__ = ["Skipped", "in_zone", "is_repeated", "joined", "zone_of"]
+__all__ = ["Skipped", "as_usual", "in_zone", "is_repeated", "joined", "zone_of"]
 
 _MIDNIGHT = re.compile(r"[T ]00:00(:00(\.0+)?)?$")
 _OFFSET = re.compile(r"(?:UTC)?([+-])(\d{1,2}):?([0-5]\d)?")
+_HOUR_24 = re.compile(r"(?<=[T ,])24(?=([:.]?00([:.]?00([.,]0+)?)?)?( ?(?:Z|[+-]\d{2}:?\d{2}))?$)")
+_HALF_DAY = re.compile(r"(?<=\d)( ?)([aApP])$")
+_NAMED_ZONE = re.compile(r" ?([A-Z]{3,4})$")
+_OFFSET_AT_END = re.compile(r"(?<=\d) ?[+-]\d{2}:?\d{2}$")
+_ZONES = {
+    "UTC": "+00:00", "GMT": "+00:00", "WET": "+00:00", "WEST": "+01:00", "CET": "+01:00",
+    "MEZ": "+01:00", "CEST": "+02:00", "MESZ": "+02:00", "EET": "+02:00", "EEST": "+03:00",
+}  # fmt: skip
+"""Abbreviations that mean one offset everywhere."""
 
 
 class Skipped(ValueError):  # noqa: N818 - it says what happened to the hour
@@ -50,6 +59,27 @@ def zone_of(name: str) -> tzinfo:
         f"time_zone is {name!r}: expected a name such as 'Europe/Berlin' or an offset such as "
         "'+01:00' (a machine without zones of its own needs the package tzdata)"
     )
+
+
+def as_usual(text: str) -> tuple[str, int] | None:
+    """Write a time as parsers know it, and how many days to add; ``None`` where it is already.
+
+    ``24:00`` is the midnight of the next day; ``UTC`` and the like are offsets; ``1:00p`` is pm.
+
+    Examples
+    --------
+    >>> as_usual("2024-03-04 24:00"), as_usual("2024-03-04 13:00:00 UTC"), as_usual("4 May 1:00p")
+    (('2024-03-04 00:00', 1), ('2024-03-04 13:00:00+00:00', 0), ('4 May 1:00pm', 0))
+    """
+    found, days = _HALF_DAY.sub(r"\1\2m", text), 0
+    if (zone := _NAMED_ZONE.search(found)) and zone[1] in _ZONES:
+        before = found[: zone.start()]
+        found = before if _OFFSET_AT_END.search(before) else before + _ZONES[zone[1]]
+    if (offset := _OFFSET_AT_END.search(found)) and found[offset.start()] == " ":
+        found = found[: offset.start()] + offset[0].strip()
+    if _HOUR_24.search(found):
+        found, days = _HOUR_24.sub("00", found), 1
+    return None if found == text else (found, days)
 
 
 def in_zone(moment: datetime, zone: tzinfo) -> datetime:

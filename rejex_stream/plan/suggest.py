@@ -48,6 +48,8 @@ def suggest(
     seed: int = 0,
     flags: tuple[str, ...] = (),
     n_modes: int | None = None,
+    carry: int = 0,
+    totals: tuple[str, ...] = (),
 ) -> Suggestion:
     """Choose window, budget, features and refits for a table, where they are not given.
 
@@ -69,6 +71,10 @@ def suggest(
         Channels that stay out of the distance.
     n_modes
         Operating modes that share the rows; ``None``: they are not told apart.
+    carry
+        For how many events the last value of a channel stands in for a missing one.
+    totals
+        Channels that only add up: their changes are measured, and they are not.
 
     Raises
     ------
@@ -109,11 +115,15 @@ def suggest(
             "rows, a larger contamination, or a smaller tolerance or rate."
         )
     made = make_detector(detector)
-    features = FeatureSpec(channels, flags=flags)
-    if len(features.measured) == 1 and getattr(made, "preset", None) is None:
-        (one,) = features.measured
-        columns = Feature("raw", one), Feature("difference", one, events=1)
+    features = FeatureSpec(channels, flags=flags, carry_forward_events=carry)
+    if totals:
+        columns = tuple(Feature("difference", name, events=1) for name in features.measured)
         features = replace(features, features=columns)
+        notes.append("features: the change of each channel since the event before")
+    elif len(features.measured) == 1 and getattr(made, "preset", None) is None:
+        (one,) = features.measured
+        pair = Feature("raw", one), Feature("difference", one, events=1)
+        features = replace(features, features=pair)
         notes.append("features: the one channel and its change since the event before")
     schedule = RefitSchedule.for_window(window)
     modes = n_modes is not None

@@ -6,12 +6,13 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from rejex_stream.decode.mapping import TimeUnit, Unreadable, parse_moment, to_epoch_ms
-from rejex_stream.decode.numbers import MISSING_TEXTS, number_reader
+from rejex_stream.decode.numbers import ANY_TEXT, MISSING_TEXTS, number_reader
+from rejex_stream.tables.suspicions import Sample, named_unit, suspect
 
 __all__ = [
     "Marks",
@@ -19,28 +20,39 @@ __all__ = [
     "find_marks",
     "find_missing",
     "find_times",
+    "find_units",
+    "groups_of_thousands",
     "is_header",
     "is_second_header",
 ]
 
 _ENOUGH = 0.95
-_MOST_MISSING = 5
+_SURE, _FEW = 20, 5
+_UNITS: tuple[TimeUnit, ...] = (
+    "s", "ms", "us", "ns", "excel", "matlab", "labview", "filetime", "dotnet",
+)  # fmt: skip
+_WITH_UNIT = re.compile(r"([+-]?[\d.,' \u00a0\u202f]*\d)\s*([^\d\s.,:;+-][^\d\s:;]{0,7}[²³]?)")
 _DATES = (
     "%d.%m.%Y", "%d.%m.%y", "%m/%d/%Y", "%d/%m/%Y", "%m/%d/%y", "%d/%m/%y", "%d-%m-%Y", "%m-%d-%Y",
     "%Y/%m/%d", "%Y.%m.%d", "%d-%b-%Y", "%d-%b-%y", "%d %b %Y", "%b %d %Y", "%b %d, %Y", "%Y-%m-%d",
-    "%d%b%Y", "%Y%m%d", "%d %B %Y", "%B %d, %Y", "%B %d %Y", "%Y %m %d",
+    "%d%b%Y", "%Y%m%d", "%d %B %Y", "%B %d, %Y", "%B %d %Y", "%Y %m %d", "%y/%m/%d", "%y.%m.%d",
+    "%y-%m-%d", "%d/%b/%Y",
 )  # fmt: skip
 _CLOCKS = (
     "%H:%M:%S", "%H:%M", "%H:%M:%S.%f", "%H:%M:%S,%f", "%I:%M:%S %p", "%I:%M %p", "%H.%M.%S",
-    "%H.%M", "%H%M%S", "%H%M", "%H",
+    "%H.%M", "%H%M%S", "%H%M", "%H", "%I:%M%p", "%I:%M:%S%p",
 )  # fmt: skip
-_FORMATS = tuple(
-    date + between + clock + zone
-    for date in _DATES
-    for between, clock in (("", ""), *itertools.product((" ", "T", ", ", ""), _CLOCKS))
-    for zone in ("", " %z", "%z")
-    if between or not clock or (date == "%Y%m%d" and clock in ("%H%M%S", "%H%M"))
-)
+_FORMATS = (
+    *(
+        date + between + clock + zone
+        for date in _DATES
+        for between, clock in (("", ""), *itertools.product((" ", "T", ", ", ""), _CLOCKS))
+        for zone in ("", " %z", "%z")
+        if between or not clock or (date == "%Y%m%d" and clock in ("%H%M%S", "%H%M"))
+    ),
+    "%Y%m%d%H", "%a %b %d %H:%M:%S %Y", "%a, %d %b %Y %H:%M:%S %z", "%a, %d %b %Y %H:%M:%S",
+    "%d/%b/%Y:%H:%M:%S %z", "%d/%b/%Y:%H:%M:%S",
+)  # fmt: skip
 _MARKS = {format: frozenset(re.sub("%.| ", "", format).casefold()) for format in _FORMATS}
 """What stands between the numbers of a format."""
 
@@ -75,7 +87,8 @@ def find_marks(cells: Iterable[str], delimiter: str = ",") -> Marks:
     choices += [
         Marks(d, t) for d, t in ((",", "."), (".", " "), (",", " "), (".", "'"), (",", "'"))
     ]
-    cells = [cell for cell in cells if any(map(str.isdigit, cell))]
+    cells = [cell for cell in cells if _has_digit(cell)]
+    cells = [unit[1] if (unit := _WITH_UNIT.fullmatch(cell)) else cell for cell in cells]
     found = []
     for choice in choices:
         read = number_reader(*choice)
@@ -83,24 +96,103 @@ def find_marks(cells: Iterable[str], delimiter: str = ",") -> Marks:
     return choices[found.index(max(found))]
 
 
+def groups_of_thousands(
+    columns: Mapping[str, Sequence[str]], marks: Marks
+) -> tuple[Marks, list[str]]:
+    """Doubt a decimal mark that always has three digits behind it, beside whole numbers.
+
+    Fractions that lose their zeros have one digit or two in a tenth of all cases; where twenty
+    have three, and whole numbers stand beside them, it is thousands.
+
+    Returns
+    -------
+    marks, said
+        The marks to read with, and a sentence a column.
+    """
+    sample = Sample(numbers={}, cells=columns)
+    doubts = [found for found in suspect(sample, "decimal") if found.value in marks]
+    said = [str(found) for found in doubts]
+    if doubts and all(found.value == marks.decimal for found in doubts):
+        n = sum("." in cell or "," in cell for found in doubts for cell in columns[found.column])
+        other = "," if marks.decimal == "." else "."
+        readable = number_reader(other, marks.decimal)
+        if n >= _SURE and not _lost(columns, number_reader(*marks), readable):
+            return Marks(other, marks.decimal), [f"{line}; read as thousands" for line in said]
+    return marks, [f"{line}; read as {marks.decimal!r} decimal" for line in said]
+
+
+def _lost(
+    columns: Mapping[str, Sequence[str]],
+    before: Callable[[str], float | None],
+    after: Callable[[str], float | None],
+) -> bool:
+    """Whether some cell was a number under the one reading, and is none under the other."""
+    return any(
+        before(cell) is not None and after(cell) is None
+        for cells in columns.values()
+        for cell in cells[:500]
+    )
+
+
 def find_missing(columns: Mapping[str, Sequence[str]], marks: Marks) -> tuple[str, ...]:
-    """Find the texts that stand for no value: they come back in columns of numbers. O(cells).
+    """Find the texts that stand for no value: they stand in columns of numbers. O(cells).
+
+    Of more than two, or one that came once, there will be others: ``*`` is any text.
 
     Examples
     --------
     >>> find_missing({"flow": ["1.5", "Bad", "1.7", "1.8", "Bad"]}, Marks(".", None))
     ('Bad',)
+    >>> find_missing({"flow": ["1.5", "Bad", "1.7", "1.8", "Shutdown", "2.1"]}, Marks(".", None))
+    ('*',)
     """
-    read, found = number_reader(*marks), Counter[str]()
+    read, any_text, found = number_reader(*marks), number_reader(missing=[ANY_TEXT]), Counter[str]()
     for cells in columns.values():
         texts = Counter(cell for cell in cells if read(cell) is None)
-        if texts.total() < len(cells) / 2 and not any(map(str.isdigit, "".join(texts))):
-            found.update({text: n for text, n in texts.items() if n > 1 and text not in columns})
-    return tuple(text for text, _ in found.most_common(_MOST_MISSING))
+        names = any(text in columns for text in texts)  # a header that comes again
+        if texts.total() < len(cells) / 2 and not names and None not in map(any_text, texts):
+            found.update(texts)
+    if len(found) > 2 or 1 in found.values():
+        return (ANY_TEXT,)
+    return tuple(text for text, _ in found.most_common())
 
 
-def find_times(cells: Sequence[str]) -> Written | None:
+def find_units(columns: Mapping[str, Sequence[str]], marks: Marks) -> dict[str, tuple[str, ...]]:
+    """Find what stands behind the numbers of each column: a unit, or several. O(cells).
+
+    Examples
+    --------
+    >>> find_units({"temp": ["19.9 °C", "20.1 °C"], "run": ["5 min", "2 h"]}, Marks(".", None))
+    {'temp': ('°C',), 'run': ('min', 'h')}
+    """
+    read, found = number_reader(*marks), {}
+    for name, cells in columns.items():
+        given = [cell for cell in cells if cell.lower() not in MISSING_TEXTS]
+        parts = [match for cell in given if (match := _WITH_UNIT.fullmatch(cell))]
+        parts = [match for match in parts if read(match[1]) is not None]
+        if parts and len(parts) > 0.9 * sum(map(_has_digit, given)) and not _are_times(given):
+            found[name] = tuple(dict.fromkeys(match[2] for match in parts))
+    return found
+
+
+def _has_digit(text: str) -> bool:
+    return any(map(str.isdigit, text))
+
+
+def _are_times(cells: Sequence[str]) -> bool:
+    written = find_times(cells[:200])
+    return written is not None and written.unit == "iso8601"
+
+
+def find_times(cells: Sequence[str], name: str = "") -> Written | None:
     """Find the unit or format in which almost all cells are times that make sense.
+
+    Parameters
+    ----------
+    cells
+        As they are written.
+    name
+        Of the column, which may speak of a unit.
 
     Examples
     --------
@@ -108,6 +200,8 @@ def find_times(cells: Sequence[str]) -> Written | None:
     Written(unit='iso8601', format='%d.%m.%Y %H:%M', other=None)
     >>> find_times(["1/2/2024", "1/3/2024"])
     Written(unit='iso8601', format='%m/%d/%Y', other='%d/%m/%Y')
+    >>> find_times(["0", "100", "200"], "time_ms").unit, find_times(["45355.5", "45355.6"]).unit
+    ('ms', 'excel')
     """
     given = [cell.strip() for cell in cells if cell.strip().lower() not in MISSING_TEXTS]
     if not given:
@@ -115,21 +209,42 @@ def find_times(cells: Sequence[str]) -> Written | None:
     read = number_reader()
     numbers = [value for cell in given if (value := read(cell)) is not None]
     if len(numbers) == len(given) and not _is_compact(given):
-        largest = max(abs(value) for value in numbers)
-        units: tuple[tuple[float, TimeUnit], ...] = ((1e11, "s"), (1e14, "ms"), (1e17, "us"))
-        return Written(next((unit for limit, unit in units if largest < limit), "ns"))
+        return Written(_unit_of(numbers, name))
     if len(numbers) < len(given) / 2 and _readable(given, None) > _ENOUGH:
         return Written("iso8601")
     some = (given[0], given[len(given) // 2])
     fits = [f for f in _FORMATS if any(_may_be(cell, f) and _moment(cell, f) for cell in some)]
     fits = [f for f in fits if _readable(given[:1000], f) > _ENOUGH]
-    fits = sorted(
-        (f for f in fits if _readable(given, f) > _ENOUGH), key=lambda f: _steps(given, f)
-    )
+    fits = [f for f in fits if _readable(given, f) > _ENOUGH]
     if not fits:
         return None
-    even = [f for f in fits[1:] if _steps(given, f)[0] == _steps(given, fits[0])[0]]
-    return Written("iso8601", fits[0], even[0] if even else None)
+    steps = {format: _steps(given, format) for format in fits}
+    fits.sort(key=steps.__getitem__)
+    best = fits[0]
+    even = [f for f in fits[1:] if steps[f][:2] == steps[best][:2]]
+    return Written("iso8601", best, even[0] if even else None)
+
+
+def _unit_of(numbers: Sequence[float], name: str) -> TimeUnit:
+    """Find a unit in which numbers are times since 1990, else by the name, else by their size."""
+    first, last = min(numbers), max(numbers)
+    until = datetime.now(UTC).timestamp() * 1000 + 86_400_000
+    fits: dict[TimeUnit, int] = {}
+    for unit in _UNITS:
+        try:
+            begun, ended = to_epoch_ms(first, unit), to_epoch_ms(last, unit)
+        except Unreadable:
+            continue
+        if begun >= 631_152_000_000 and ended <= until:
+            fits[unit] = ended
+    named = next((unit for unit in _UNITS if unit == named_unit(name)), None)
+    if fits:
+        return named if named in fits else max(fits, key=fits.__getitem__)
+    if named is not None:
+        return named
+    largest = max(abs(first), abs(last))
+    sizes: tuple[tuple[float, TimeUnit], ...] = ((1e11, "s"), (1e14, "ms"), (1e17, "us"))
+    return next((unit for limit, unit in sizes if largest < limit), "ns")
 
 
 def is_header(rows: Sequence[Sequence[str]], marks: Marks) -> bool:
@@ -148,7 +263,20 @@ def is_header(rows: Sequence[Sequence[str]], marks: Marks) -> bool:
     is_count = len(counted) > 1 and {b - a for a, b in itertools.pairwise(counted)} == {1.0}
     if not same + other:  # all is text
         return not any(read(cell) is not None for cell in rows[0] if cell.strip())
-    return other > same or (other > 0 and is_count)
+    return other > same or (other > 0 and (is_count or _has_names(rows, counted)))
+
+
+def _has_names(rows: Sequence[Sequence[str]], counted: Sequence[float]) -> bool:
+    """Whether numbers of the first row are names: all different, beside a text that never comes.
+
+    Or the first cell has no name, and the names are whole numbers where the values are none.
+    """
+    if len(set(counted)) < len(counted) or not all(x.is_integer() for x in counted):
+        return False
+    first, below = rows[0][0].strip(), {row[0].strip() for row in rows[1:200] if row}
+    if not first:
+        return "" not in below and any("." in cell or "," in cell for cell in rows[1])
+    return first not in below and not _has_digit(first)
 
 
 def is_second_header(rows: Sequence[Sequence[str]], marks: Marks) -> bool:
@@ -168,12 +296,14 @@ def _likeness(rows: Sequence[Sequence[str]], marks: Marks) -> tuple[int, int, li
     read = number_reader(*marks)
     same = other = 0
     numbered = []
-    for column in itertools.zip_longest(*rows[:200], fillvalue=""):
+    for at, column in enumerate(itertools.zip_longest(*rows[:200], fillvalue="")):
         first, *below = (cell.strip() for cell in column)
         given = [cell for cell in below if cell.lower() not in MISSING_TEXTS]
-        if not given or first.lower() in MISSING_TEXTS:
+        if not given or (first.lower() in MISSING_TEXTS and (at or len(given) <= _FEW)):
             continue
-        if sum(read(cell) is not None for cell in given) > 0.9 * len(given):
+        if not first:  # an index without a name
+            like = False
+        elif sum(read(cell) is not None for cell in given) > 0.9 * len(given):
             like = read(first) is not None
             numbered.append(read(first))
         elif written := find_times(given):
@@ -190,8 +320,9 @@ def _is_compact(cells: Sequence[str]) -> bool:
     lengths = {len(cell) for cell in cells}
     return (
         len(lengths) == 1
-        and lengths <= {8, 12, 14}
+        and lengths <= {8, 10, 12, 14}
         and all(cell.isdigit() and cell[:2] in ("19", "20") for cell in cells)
+        and (lengths != {10} or all(_moment(cell, "%Y%m%d%H") for cell in cells))
     )
 
 
@@ -212,16 +343,20 @@ def _readable(cells: Sequence[str], format: str | None) -> float:
     return sum(_moment(cell, format) is not None for cell in cells) / len(cells)
 
 
-def _steps(cells: Sequence[str], format: str) -> tuple[int, float]:
-    """Return how often time goes back, and its longest step: months for days show in both."""
+def _steps(cells: Sequence[str], format: str) -> tuple[bool, int, float, float]:
+    """Return whether it is to come, how often it goes back, the longest step, and years ago.
+
+    Months for days, and years for days, show in all of them.
+    """
     back, longest = 0, 0.0
-    last = -math.inf
+    last = newest = -math.inf
     for cell in cells:
         try:
             now = to_epoch_ms(cell, "iso8601", format=format)
         except Unreadable:
             continue
         back += now < last
-        longest = max(longest, now - last if last > -math.inf else 0.0)
-        last = now
-    return back, longest
+        longest = max(longest, abs(now - last) if last > -math.inf else 0.0)
+        last, newest = now, max(now, newest)
+    ago = (datetime.now(UTC).timestamp() * 1000 - newest) / 86_400_000
+    return ago < -1, back, longest, ago // 365

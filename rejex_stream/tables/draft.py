@@ -64,6 +64,8 @@ def draft_config(
         sections |= {"state": {"topic": f"{name}.state"}, "kafka": kafka}
     parts = ["\n".join(f"# {line}" for line in comments)] if comments else []
     parts += [_section(title, values) for title, values in sections.items()]
+    if carry := spec.features.carry_forward_events:
+        parts.append(_section("features", {"carry_forward_events": carry}))
     for column in spec.features.features:
         made: dict[str, object] = {
             "kind": column.kind,

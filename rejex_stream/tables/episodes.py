@@ -42,22 +42,28 @@ class Episode:
 
 
 class Episodes:
-    """Groups verdicts in order, much as the review queue does, and keeps the first. O(1) a verdict.
+    """Groups verdicts in order, much as the review queue does. O(1) a verdict.
 
     Attributes
     ----------
-    first
-        The first episodes, in the order in which they begin.
-    total
-        How many there are.
+    all
+        The episodes, in the order in which they begin.
     """
 
-    def __init__(self, keep: int = 20, rule: EpisodeRule | None = None) -> None:
-        self.first: list[Episode] = []
-        self.total = 0
-        self._keep, self._rule = keep, rule or EpisodeRule()
+    def __init__(self, rule: EpisodeRule | None = None) -> None:
+        self.all: list[Episode] = []
+        self._rule = rule or EpisodeRule()
         self._seen: Counter[str] = Counter()
         self._open: dict[str, tuple[int, Episode]] = {}
+
+    @property
+    def total(self) -> int:
+        """How many there are."""
+        return len(self.all)
+
+    def worst(self, n: int) -> list[Episode]:
+        """Return the `n` most severe, the worst first. O(episodes log episodes)."""
+        return sorted(self.all, key=lambda e: (-(e.severity or 0.0), -e.anomalies, e.first_row))[:n]
 
     def add(self, verdicts: Iterable[Verdict]) -> None:
         """Take verdicts in order; warm-up is no episode."""
@@ -75,9 +81,7 @@ class Episodes:
         )
         if episode is None or not near:
             episode = Episode(sensor, row, row, now, now)
-            self.total += 1
-            if len(self.first) < self._keep:
-                self.first.append(episode)
+            self.all.append(episode)
         self._open[sensor] = seen, episode
         episode.last_row = row
         episode.last_ms = max(now, episode.last_ms)

@@ -1,6 +1,8 @@
 """What the columns of an unknown table mean, guessed from their names and values.
 
-Used for a quick look only, and every guess is said aloud; a pipeline's config names its columns.
+Used for a quick look and for a first config, and every guess is said aloud. Which columns make the
+time is found in :mod:`.time_columns`, whose rows are in :mod:`.keys`, and what is left has to
+survive the :mod:`.suspicions`.
 """
 
 from __future__ import annotations
@@ -9,56 +11,54 @@ import csv
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from rejex_stream.decode.mapping import TimeUnit, Unreadable, printable, to_epoch_ms
+from rejex_stream.decode.mapping import TimeUnit, printable
 from rejex_stream.decode.numbers import MISSING_TEXTS, number_reader
-from rejex_stream.decode.times import joined
 from rejex_stream.errors import ConfigError
-from rejex_stream.tables.dialect import Marks, Written, find_missing, find_times
+from rejex_stream.tables.dialect import Marks, find_missing, find_units
+from rejex_stream.tables.keys import find_keys
+from rejex_stream.tables.suspicions import Sample, Suspicion, carry_needed, is_sentinel, suspect
+from rejex_stream.tables.time_columns import NONE, find_time_columns, plain
 
 _PLAIN = Marks(".", None)
-__all__ = ["TableGuess", "guess_table", "split_all", "split_rows"]
+__all__ = ["Known", "TableGuess", "guess_table", "split_all", "split_rows"]
 
-_TIME = re.compile(
-    r"^(time|timestamp|datetime|date|date_?time|ts|t|when|event_?time.*|.*_(time|at|ts)"
-    r"|(time|date|timestamp)_.*|datum|zeit|zeitpunkt|zeitstempel|datum_.*|messzeit.*|fecha|heure"
-    r"|horodatage|tijd)$"
-)
-_CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[AaPp][Mm])?")
-_CLOCK_NAME = re.compile(
-    r"^((local_?|utc_?)?time(_?of_?day)?|uhrzeit|zeit|clock|hora|heure|tijd|hour|stunde)$"
-)
-_PARTS = ("year|jahr|yyyy", "month|monat|mon", "day|tag", "hour|stunde|hr", "minute|min")
-"""Columns that make a time together, by their names."""
-_DAYS = (20_000, 80_000)  # of spreadsheets: 1954 to 2119
-_WHO = (
-    r"sensor|device|machine|unit|asset|meter|station|site|pump|motor|valve|engine|turbine|node"
-    r"|source|well|tank|line|plant|road|location|id|name|key|messstelle|messpunkt|pumpe|anlage"
-    r"|gerät|geraet|maschine|zähler|zaehler|standort|ort|fühler|capteur|pompe|equipo"
-)
-_SENSOR = re.compile(rf"^(({_WHO}|tag)(_?(id|name|nr|no|number|code|key))?|.*_(id|name|nr))$")
-_TAG = re.compile(
-    r"^((tag|parameter|variable|metric|signal|quantity|channel|kanal|measurement|property|field"
-    r"|messgröße|messgroesse|größe|groesse|merkmal)(_?(id|name|nr|no|code))?)$"
-)
 _LABEL = re.compile(
-    r"^(label|labels|anomaly|is_?anomaly|outlier|attack|class|target|fault|y|ground_?truth"
-    r"|event)$",
-    re.I,
+    r"^((is_?)?(anomal(y|ies|ous)|outlier|attack|fault|faulty|failure)(_?(label|flag))?|labels?"
+    r"|(att|attack|anomaly|fault|outlier)_?(flag|label)|machine_?failure|normal_attack"
+    r"|ground_?truth|is_?(anomaly|outlier|attack|fault|failure))$"
 )
+_MAYBE_LABEL = re.compile(r"^(class|target|y|event)$")
+"""Called so, a column is the truth only where it says yes and no, and others are measured."""
 _MODE = re.compile(r"^(op(erat\w*)?_?)?(mode|state|status|regime|betriebsart|zustand)$", re.I)
 _MOST_MODES = 8  # and a mode lasts for more events than that
 _ASIDE = re.compile(r"^(index|row|split|fold|changepoint|change_?point|rul|unnamed.*|)$", re.I)
-_MISSING = MISSING_TEXTS
-_ONE = "-"
 _ENOUGH_FOR_FLAG = 20  # values; of few, two are soon all
-"""In place of a sensor's column: all rows are of one sensor."""
-_LOCKSTEP = 1.5
-"""So many rows a time, or more, are several series side by side."""
-_MERGED = 0.1
-"""A time that stands still or goes back in so many rows is of several series."""
+_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What somebody knows about the columns of a table; what is empty is guessed.
+
+    The sensor ``-`` and the time ``-`` say that there is none, the flag ``-`` likewise. A flag is a
+    channel.
+    """
+
+    time: Sequence[str] = ()
+    time_unit: TimeUnit | None = None
+    time_format: str | None = None
+    sensor: str | None = None
+    label: str | None = None
+    tag: str | None = None
+    mode: str | None = None
+    channels: Sequence[str] = ()
+    flags: Sequence[str] | None = None
+    missing: Sequence[str] | None = None
+    carry: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,12 @@ class TableGuess:
         Columns left out, each with the reason.
     flags
         Channels that are read, and kept out of the distance: they take at most two values.
-    missing
-        Texts that stand for no value.
+    missing, units
+        Texts that stand for no value, and what stands behind numbers.
+    carry
+        For how many rows the last value of a channel stands in for a missing one.
+    totals
+        Channels that only add up: their differences are measured.
     time_format
         Of times that are neither a number nor ISO 8601.
     tag
@@ -89,8 +93,9 @@ class TableGuess:
         The column of the operating mode, where somebody named it, and how many there are.
     marks
         Of the numbers.
-    doubts
-        What else it could be, a sentence each with what to write.
+    said, doubts
+        What was chosen, the key first, and what else it could be; a sentence each with what to
+        write.
     """
 
     time: str | tuple[str, ...] | None
@@ -107,6 +112,10 @@ class TableGuess:
     mode: str | None = None
     n_modes: int | None = None
     missing: tuple[str, ...] = ()
+    units: tuple[str, ...] = ()
+    carry: int = 0
+    totals: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
 
     @property
     def time_said(self) -> str:
@@ -129,6 +138,15 @@ class TableGuess:
             f"flags: {', '.join(self.flags)}, of at most two values: out of the score, shown to "
             "the reviewer; --flag NAME says which are, --flag - that none is",
         )
+
+    def for_features(self) -> dict[str, Any]:
+        """Return what :func:`~rejex_stream.plan.suggest.suggest` wants to know of the channels."""
+        return {
+            "flags": self.flags,
+            "n_modes": self.n_modes,
+            "carry": self.carry,
+            "totals": self.totals,
+        }
 
     def time_settings(self, time_zone: str | None) -> dict[str, object]:
         """Return the settings of ``[input]`` that say how the time is read."""
@@ -200,36 +218,35 @@ def split_rows(lines: Sequence[str]) -> tuple[str, list[list[str]]]:
 def guess_table(
     header: Sequence[str],
     rows: Sequence[Sequence[str]],
+    known: Known | None = None,
     *,
-    time: str | Sequence[str] | None = None,
-    sensor: str | None = None,
-    label: str | None = None,
-    channels: Sequence[str] = (),
-    flags: Sequence[str] | None = None,
-    tag: str | None = None,
-    mode: str | None = None,
-    time_format: str | None = None,
     marks: Marks = _PLAIN,
-    missing: Sequence[str] | None = None,
     named: bool = True,
+    timed: bool = False,
+    skip: Sequence[str] = (),
 ) -> TableGuess:
-    """Say what each column is, from its name and a sample of its values.
+    """Say what each column is, from its name and a sample of its values. O(cells log cells).
 
     Parameters
     ----------
     header, rows
         Column names, and the cells of some rows.
-    time, sensor, label, channels, flags, tag, mode, time_format, marks, missing
-        What is known already; the rest is guessed. The sensor ``-`` says that there is only one,
-        the flag ``-`` that there is none. A flag is a channel.
+    known
+        What need not be guessed.
+    marks
+        Of the numbers.
     named
         Whether the names are the table's own.
+    timed
+        Whether rows have a time beside their columns, as records of a topic have.
+    skip
+        Columns that are of the file's format, and of nothing that was measured.
 
     Raises
     ------
     ConfigError
-        If a named column is not there, no column holds numbers, or several series are mixed and
-        nothing tells which row is whose.
+        If a named column is not there, no column holds numbers, the time cannot be read, or several
+        series are mixed and nothing tells which row is whose.
 
     Examples
     --------
@@ -238,337 +255,282 @@ def guess_table(
     >>> guess.time, guess.time_unit, guess.sensor, guess.channels, guess.label
     ('t', 's', 'id', ('flow',), 'label')
     """
-    no_flags = flags is not None and list(flags) == [_ONE]
-    meant = () if no_flags else tuple(flags or ())
-    times = (time,) if isinstance(time, str) else tuple(time or ())
-    one = sensor if sensor != _ONE else None
-    for name in (*times, one, label, tag, mode, *channels, *meant):
-        if name is not None and name not in header:
+    known = known or Known()
+    _require_columns(header, known)
+    whole = [row for row in rows if len(row) == len(header)]
+    cells = {
+        name: [row[i].strip() for row in whole] for i, name in enumerate(header) if name not in skip
+    }
+    return _Guesser(cells, known, marks, named=named, timed=timed).result()
+
+
+def _require_columns(header: Sequence[str], known: Known) -> None:
+    flags = () if known.flags is None else known.flags
+    single = (known.sensor, known.label, known.tag, known.mode)
+    for name in (*known.time, *single, *known.channels, *flags):
+        if name not in (None, NONE) and name not in header:
             raise ConfigError(
                 f"there is no column {printable(name)}: the columns are {', '.join(header)}."
             )
-    cells = {
-        name: [row[i].strip() for row in rows if len(row) == len(header)]
-        for i, name in enumerate(header)
-    }
-    absent = find_missing(cells, marks) if missing is None else tuple(missing)
-    read = number_reader(*marks, absent)
-    asked = bool(times)
-    times, moment_cells, written = _find_time(
-        header, cells, times, time_format, channels, named=named
-    )
-    doubts = _time_doubts(cells, times, written, asked=asked)
-    if absent and missing is None:
-        doubts.append(
-            f"{', '.join(map(printable, absent))} is taken for no value; --missing says which "
-            "texts are, --missing '' that none is"
-        )
-    label = label or _first(
-        header,
-        _LABEL,
-        lambda name: _is_label(cells[name], read),
-        *times,
-        sensor,
-        tag,
-        mode,
-        *channels,
-        *meant,
-    )
-    numeric = [
-        name
-        for name in header
-        if name not in (*times, sensor, label, tag, mode)
-        and _why_not(name, cells[name], read) is None
-    ]
-    moments = _moments(moment_cells, written) if written is not None else []
-    taken = (*times, label, mode, *channels, *meant)
-    sensor, tag, said = _who(header, cells, moments, taken, sensor, tag, numeric, read)
-    doubts += said
-    found: list[str] = []
-    aside: dict[str, str] = {}
-    for name in header:
-        if name in (*times, sensor, tag, label, mode):
-            continue
-        why = _why_not(name, cells[name], read)
-        if name in channels or name in meant or (not channels and why is None):
-            found.append(name)
-        elif not channels:
-            aside[name] = why or ""
-    if not found:
-        raise ConfigError(
-            "no column holds numbers that change: name the channels with --channel, or say how "
-            "the table is written with --delimiter, --decimal, --thousands and --encoding. "
-            + "; ".join(f"{printable(name)}: {why}" for name, why in list(aside.items())[:10])
-        )
-    named_so = [name for name in header if name not in (*times, sensor, tag, label)]
-    doubts += [] if mode is not None else _modes_said(named_so, cells)
-    return TableGuess(
-        (times if len(times) > 1 else times[0]) if times else None,
-        written.unit if written else "ms",
-        sensor,
-        label,
-        tuple(found),
-        aside,
-        written.format if written else None,
-        tag,
-        marks,
-        tuple(doubts),
-        tuple(meant) if flags is not None else _flags(found, cells, read),
-        mode,
-        None if mode is None else max(1, len(set(cells[mode]))),
-        absent,
-    )
 
 
-def _modes_said(names: Sequence[str], cells: dict[str, list[str]]) -> Iterator[str]:
-    """Say which column looks like an operating mode: by its name, few values that stay."""
-    for name in names:
-        given = cells[name]
-        runs = 1 + sum(a != b for a, b in itertools.pairwise(given))
-        if _MODE.match(_plain(name)) and 2 <= len(set(given)) <= _MOST_MODES < len(given) / runs:
-            yield (
-                f"mode: {printable(name)} looks like an operating mode, {len(set(given))} values; "
-                f"--mode {name} judges each apart, with a warm-up of its own"
+class _Guesser:
+    """Goes from the time to the key, the truth, and what is left to measure."""
+
+    def __init__(
+        self,
+        cells: Mapping[str, Sequence[str]],
+        known: Known,
+        marks: Marks,
+        *,
+        named: bool,
+        timed: bool,
+    ) -> None:
+        self._cells, self._known, self._marks = cells, known, marks
+        none = known.flags is not None and list(known.flags) == [NONE]
+        self._meant_flags = () if none else tuple(known.flags or ())
+        self._wanted = (*known.channels, *self._meant_flags)
+        free = {n: c for n, c in cells.items() if n not in self._wanted or n in known.time}
+        self._time = find_time_columns(
+            free, known.time, known.time_unit, known.time_format, named=named, needed=not timed
+        )
+        others = {n: c for n, c in cells.items() if n not in self._time.names}
+        self._units_of = find_units(others, marks)
+        self._units = tuple(dict.fromkeys(u[0] for u in self._units_of.values() if len(u) == 1))
+        self._missing = tuple(known.missing or ())
+        if known.missing is None:
+            self._missing = find_missing(
+                {n: [_unit_cut(c, self._units) for c in cs] for n, cs in others.items()}, marks
             )
+        self._numbers: dict[str, list[float | None]] = {}
+        self.read = number_reader(*marks, self._missing, self._units)
 
-
-def _find_time(
-    header: Sequence[str],
-    cells: dict[str, list[str]],
-    times: tuple[str, ...],
-    time_format: str | None,
-    channels: Sequence[str],
-    *,
-    named: bool,
-) -> tuple[tuple[str, ...], list[str], Written | None]:
-    """Find the columns of the time; return them, their texts put together and how to read them."""
-
-    def read(*names: str) -> tuple[tuple[str, ...], list[str], Written | None]:
-        texts = cells[names[0]]
-        if len(names) > 1:
-            parts = zip(*(cells[name] for name in names), strict=True)
-            texts = [joined(part) or "" for part in parts]
-        written = Written("iso8601", time_format) if time_format else find_times(texts)
-        return names, texts, written
-
-    if times:
-        found = read(*times)
-        if found[2] is None:
-            raise ConfigError(
-                f"column {' and '.join(map(printable, times))} holds no time that can be read, "
-                f"such as {printable(next(iter(found[1]), ''))}: give --time-format, in the signs "
-                "of strptime."
+    def result(self) -> TableGuess:
+        """Return what the columns were taken for."""
+        known, times = self._known, self._time.names
+        label = known.label or self._label()
+        taken = {*times, label, known.mode}
+        measured = [n for n in self._cells if n not in (*taken, known.sensor, known.tag)]
+        numeric = [n for n in measured if self._why_not(n) is None]
+        keys = find_keys(
+            {n: c for n, c in self._cells.items() if n not in {*taken, *self._wanted}
+             or n in (known.sensor, known.tag)},
+            numeric, self._time.moments_ms, self.read, known.sensor, known.tag,
+        )  # fmt: skip
+        rest = [n for n in measured if n not in (keys.sensor, keys.tag)]
+        aside = {n: why for n in rest if (why := self._why_not(n)) and n not in self._wanted}
+        found = [n for n in rest if n not in aside]
+        series = self._series(keys.sensor, keys.tag)
+        doubts = self._missing_said() + self._sentinels(found, series)
+        sample = self._sample(found, series)
+        totals: tuple[str, ...] = ()
+        carry, said = known.carry or 0, []
+        if known.channels:
+            found = [n for n in found if n in self._wanted]
+            aside = {}
+        else:
+            found, totals = self._without_counters(sample, found, aside)
+            found = self._without_sparse(sample, found, aside)
+        if known.carry is None and found:
+            carry = carry_needed(sample, found)
+            if carry:
+                said.append(
+                    f"carry: {', '.join(map(printable, found[:_SHOWN]))} report by turns, so the "
+                    f"last value of each stands for up to {carry} rows; --carry ROWS changes it, "
+                    "--carry 0 rejects what is not whole"
+                )
+        if totals:
+            said.append(
+                f"difference: {', '.join(totals)} only adds up, so what is measured is its change "
+                "from row to row"
             )
-        return found
-    free = [name for name in header if name not in channels]
-    by_name = [name for name in free if _TIME.match(_plain(name))]
-    texts = [name for name in free if name not in by_name and _is_text(cells[name])]
-    for name in by_name + texts:
-        if (found := read(name))[2]:
-            clock = _clock_beside(name, free, cells, time_format)
-            return found if clock is None else read(name, clock)
-    parts = [next((n for n in free if re.fullmatch(p, _plain(n))), None) for p in _PARTS]
-    given = list(itertools.takewhile(lambda part: part is not None, parts))
-    if len(given) > 2:
-        time_format = time_format or "%Y %m %d %H %M"[: 3 * len(given) - 1]
-        found = read(*map(str, given))
-        known = _moments(found[1], Written("iso8601", time_format))
-        if known.count(None) < 0.1 * len(known):
-            return found
-    for name in free if not named else ():
-        found = read(name)
-        if found[2] and _is_clock(_moments(found[1], found[2])):
-            return found
-    return (), [], None
-
-
-def _time_doubts(
-    cells: dict[str, list[str]], times: tuple[str, ...], written: Written | None, *, asked: bool
-) -> list[str]:
-    doubts = []
-    if len(times) > 1 and not asked:
-        doubts.append(
-            f"the time is made of {' and '.join(map(printable, times))}; --time says otherwise"
+        if not found:
+            raise _nothing(aside)
+        doubts = [*self._time.doubts, *doubts, *keys.doubts]
+        if known.mode is None:
+            doubts += _modes_said([n for n in self._cells if n not in times], self._cells)
+        flags = self._meant_flags if known.flags is not None else self._flags(found)
+        written = self._time.written
+        return TableGuess(
+            time=(times if len(times) > 1 else times[0]) if times else None,
+            time_unit=written.unit if written else "ms",
+            time_format=written.format if written else None,
+            sensor=keys.sensor,
+            tag=keys.tag,
+            label=label,
+            channels=tuple(found),
+            aside=aside,
+            marks=self._marks,
+            said=(*keys.said, *self._time_said(), *said, *_asides_said(aside)),
+            doubts=tuple(doubts),
+            flags=tuple(flags),
+            mode=known.mode,
+            n_modes=None if known.mode is None else max(1, len(set(self._cells[known.mode]))),
+            missing=self._missing,
+            units=self._units,
+            carry=carry,
+            totals=totals,
         )
-    if written is not None and written.other is not None:
-        doubts.append(
-            f"the time is read as {written.format}; if it is {written.other}, give "
-            f"--time-format '{written.other}'"
+
+    # ------------------------------------------------------------------------------ the columns
+    def _values(self, name: str) -> list[float | None]:
+        if name not in self._numbers:
+            self._numbers[name] = [self.read(cell) for cell in self._cells[name]]
+        return self._numbers[name]
+
+    def _sample(self, names: Sequence[str], series: Sequence[object]) -> Sample:
+        return Sample(
+            numbers={n: [math.nan if x is None else x for x in self._values(n)] for n in names},
+            series=series,
+            moments_ms=self._time.moments_ms,
         )
-    if written == Written("s"):
-        first = next(iter(cells[times[0]]), "")
-        if _DAYS[0] < (_number(first) or 0.0) < _DAYS[1]:
-            doubts.append(
-                f"the time is read as seconds since 1970; if {first} is a day as spreadsheets "
-                "count them, format the column as a date and save it again"
-            )
-    for name in () if times else [name for name in cells if _TIME.match(_plain(name))]:
-        doubts.append(
-            f"{name} is called a time and holds none that can be read, such as "
-            f"{printable(next(iter(cells[name]), ''))}: give --time {printable(name)} and "
-            "--time-format, in the signs of strptime"
-        )
-    return doubts
 
+    def _series(self, sensor: str | None, tag: str | None) -> Sequence[object]:
+        columns = [self._cells[name] for name in (sensor, tag) if name is not None]
+        return list(zip(*columns, strict=True)) if columns else ()
 
-def _clock_beside(
-    day: str, free: Sequence[str], cells: dict[str, list[str]], time_format: str | None
-) -> str | None:
-    """Return the column with the time of day, where another has days that come back."""
-    days = [joined([cell]) or "" for cell in cells[day]]
-    if sum(":" in cell for cell in days) or len(set(days)) == len(days):
-        return None
-    for name in free:
-        clocks = sum(_CLOCK.fullmatch(cell) is not None for cell in cells[name])
-        if name != day and (clocks > 0.9 * len(days) or _CLOCK_NAME.match(_plain(name))):
-            texts = [joined(pair) or "" for pair in zip(days, cells[name], strict=True)]
-            written = Written("iso8601", time_format) if time_format else find_times(texts)
-            if written is not None and written.unit == "iso8601":
-                known = _moments(texts, written)
-                if known.count(None) < 0.1 * len(known):
-                    return name
-    return None
-
-
-def _is_text(cells: Sequence[str]) -> bool:
-    given = [cell for cell in cells[:200] if cell.lower() not in _MISSING]
-    return bool(given) and sum(_number(cell) is None for cell in given) > 0.95 * len(given)
-
-
-def _is_clock(moments: Sequence[int | None]) -> bool:
-    """Whether these are times of our days, and go forward."""
-    known = [moment for moment in moments if moment is not None]
-    forward = sum(b >= a for a, b in itertools.pairwise(known))
-    plausible = all(631_152_000_000 < moment < 4_102_444_800_000 for moment in known)
-    return len(known) > 1 and plausible and forward > 0.9 * (len(known) - 1)
-
-
-def _moments(cells: Sequence[str], written: Written) -> list[int | None]:
-    found: list[int | None] = []
-    for cell in cells:
-        try:
-            found.append(to_epoch_ms(cell, written.unit, format=written.format))
-        except Unreadable:
-            found.append(None)
-    return found
-
-
-def _who(  # noqa: PLR0917
-    header: Sequence[str],
-    cells: dict[str, list[str]],
-    moments: Sequence[int | None],
-    taken: Sequence[str | None],
-    sensor: str | None,
-    tag: str | None,
-    numeric: Sequence[str],
-    read: Callable[[str], float | None],
-) -> tuple[str | None, str | None, list[str]]:
-    """Find the column that says whose row it is, and the one that says which quantity."""
-    asked = sensor is not None
-    if sensor == _ONE:
-        return None, None, []
-    free = [
-        name for name in header if name not in (*taken, sensor) and _is_sensor(cells[name], read)
-    ]
-    texts = [name for name in free if _is_text(cells[name]) and len(set(cells[name])) > 1]
-    long = len([name for name in numeric if name not in free or name in texts]) == 1
-    if tag is None and long:
-        tag = next((name for name in texts if _TAG.match(_plain(name))), None)
-    if sensor is None:
-        names = [name for name in free if name != tag]
-        sensor = next((name for name in names if _SENSOR.match(_plain(name))), None)
-    crowded = _rows_a_time(moments, [])
-    if sensor is None and crowded >= _LOCKSTEP:  # several rows of each time: whose are they?
-        sensor = next(
-            (name for name in free if name != tag and _rows_a_time(moments, [cells[name]]) < 1.01),
-            None,
-        )
-    if sensor is None and tag is not None:
-        sensor, tag = tag, None
-    if sensor is not None and tag is None and long and not asked:
-        left = _rows_a_time(moments, [cells[sensor]])
-        others = [name for name in texts if name != sensor]
-        if left >= _LOCKSTEP:
-            tag = next(
-                (
-                    name
-                    for name in others
-                    if _rows_a_time(moments, [cells[sensor], cells[name]]) < 1.01
-                ),
-                None,
-            )
-    open_ones = [name for name in texts if name not in (sensor, tag)]
-    if sensor is None and open_ones:
-        pairs = list(itertools.pairwise(moment for moment in moments if moment is not None))
-        mixed = sum(b <= a for a, b in pairs) > _MERGED * len(pairs) if pairs else False
-        if mixed:
-            raise ConfigError(
-                "the time stands still or goes back, as if several series were mixed, and no "
-                f"column is called a sensor: give --sensor, one of {', '.join(open_ones)}; or "
-                "--sensor - if all rows are of one."
-            )
-    doubts = [
-        f"{name} holds {len(set(cells[name])):,} texts that come back and is left out; if they "
-        f"name who measured, give --sensor {printable(name)}"
-        for name in open_ones
-    ]
-    return sensor, tag, doubts
-
-
-def _rows_a_time(moments: Sequence[int | None], columns: Sequence[Sequence[str]]) -> float:
-    """Return how many rows have the same time and the same texts, on average."""
-    if not moments:
-        return 1.0
-    return len(moments) / len(set(zip(moments, *columns, strict=True)))
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[\s_/.-]+", "_", name.strip()).strip("_").lower()
-
-
-def _first(
-    header: Sequence[str],
-    pattern: re.Pattern[str],
-    holds: Callable[[str], bool],
-    *taken: str | None,
-) -> str | None:
-    return next(
-        (
+    def _label(self) -> str | None:
+        free = [
             name
-            for name in header
-            if name not in taken and pattern.match(_plain(name)) and holds(name)
-        ),
-        None,
-    )
+            for name in self._cells
+            if name not in (*self._time.names, *self._wanted)
+            and name not in (self._known.sensor, self._known.tag, self._known.mode)
+        ]
+        for name in free:
+            if _LABEL.match(plain(name)) and self._says_the_truth(name):
+                return name
+        for name in free:
+            others = [n for n in free if n != name and self._why_not(n) is None]
+            both = len(set(self._cells[name]) - MISSING_TEXTS) > 1
+            if _MAYBE_LABEL.match(plain(name)) and both and others and self._says_the_truth(name):
+                return name
+        return None
+
+    def _says_the_truth(self, name: str) -> bool:
+        words = {cell.lower() for cell in self._cells[name]} - MISSING_TEXTS
+        texts = {"true", "false", "normal", "anomaly", "attack", "fault", "abnormal", "yes", "no"}
+        read = number_reader(*self._marks)
+        return words <= texts or {read(word) for word in words} <= {-1.0, 0.0, 1.0, -999.0}
+
+    def _why_not(self, name: str) -> str | None:
+        """Say why a column is no measurement, whatever the other rows are; ``None``: it may be."""
+        given = [cell for cell in self._cells[name] if cell.lower() not in MISSING_TEXTS]
+        units = self._units_of.get(name, ())
+        if _ASIDE.match(name):
+            return "not a measurement, by its name"
+        if not given:
+            return "empty"
+        if len(units) > 1:
+            return f"in several units, {' and '.join(map(printable, units[:_SHOWN]))}"
+        values = self._values(name)
+        numbers = [x for x in values if x is not None and not math.isnan(x)]
+        if values.count(None) > 0.05 * len(given) or not numbers:
+            odd = next((c for c in given if self.read(c) is None), given[0])
+            return f"not numbers, such as {printable(odd, 30)}"
+        return _why_no_measurement(numbers)
+
+    # --------------------------------------------------------------------------- the suspicions
+    def _sentinels(self, names: Sequence[str], series: Sequence[object]) -> list[str]:
+        """Take what surely stands for no value as missing; say that, and what may."""
+        if self._known.missing is not None:
+            return []
+        found = suspect(self._sample(names, series), "sentinel")
+        sure = [one for one in found if is_sentinel(float(one.value)) and self._is_none(one, found)]
+        values = tuple(dict.fromkeys(one.value for one in sure))
+        if values:
+            decimal = self._marks.decimal
+            self._missing += tuple(value.replace(".", decimal) for value in values)
+            self.read = number_reader(*self._marks, self._missing, self._units)
+            self._numbers.clear()
+        return [
+            f"{one.seen}; it is taken for no value, and --missing '' says that it is one"
+            if one.value in values
+            else str(one)
+            for one in found
+        ]
+
+    def _is_none(self, one: Suspicion, found: Sequence[Suspicion]) -> bool:
+        """Whether no other column measures the same value: what is missing, is so in all."""
+        suspected = {other.column for other in found if other.value == one.value}
+        x = float(one.value)
+        return not any(
+            values.count(x) > 0 and min(v for v in values if v is not None and v == v) < x  # noqa: PLR0124 - nan
+            and max(v for v in values if v is not None and v == v) > x  # noqa: PLR0124 - nan
+            for name, values in self._numbers.items()
+            if name not in suspected
+        )  # fmt: skip
+
+    def _without_counters(
+        self, sample: Sample, found: list[str], aside: dict[str, str]
+    ) -> tuple[list[str], tuple[str, ...]]:
+        """Set aside what only counts; where nothing else is measured, its change is."""
+        counting = {one.column: one.seen for one in suspect(sample, "counter")}
+        left = [name for name in found if name not in counting]
+        totals: tuple[str, ...] = ()
+        if not left:
+            totals = tuple(n for n in counting if _change_varies(sample.runs(n)))
+            left = list(totals or found)
+        aside |= {n: _short(why) for n, why in counting.items() if n not in left}
+        return left, totals
+
+    def _without_sparse(self, sample: Sample, found: list[str], aside: dict[str, str]) -> list[str]:
+        """Set aside channels that are missing in most rows, if others are not."""
+        if self._known.carry is not None:
+            return found
+        sparse = {one.column: one.seen for one in suspect(sample, "sparse") if one.column in found}
+        left = [name for name in found if name not in sparse]
+        if not left:
+            return found
+        aside |= {
+            name: f"{_short(seen)}; --carry ROWS lets the last one stand"
+            for name, seen in sparse.items()
+        }
+        return left
+
+    def _flags(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return the channels of at most two values; none where none would be left to measure."""
+        found = []
+        for name in names:
+            numbers = [x for x in self._values(name) if x is not None and not math.isnan(x)]
+            if len(numbers) >= _ENOUGH_FOR_FLAG and len(set(numbers)) <= 2:
+                found.append(name)
+        return tuple(found) if len(found) < len(names) else ()
+
+    # ------------------------------------------------------------------------------ what is said
+    def _missing_said(self) -> list[str]:
+        said = []
+        if self._missing and self._known.missing is None:
+            which = ", ".join(map(printable, self._missing))
+            if self._missing == ("*",):
+                texts = {
+                    cell: None
+                    for cells in self._cells.values()
+                    for cell in cells
+                    if number_reader(*self._marks)(cell) is None
+                    and self.read(cell) is not None
+                }  # fmt: skip
+                shown = ", ".join(map(printable, list(texts)[:_SHOWN]))
+                which = f"every text in a channel, such as {shown},"
+            said.append(
+                f"{which} is taken for no value; --missing says which texts are, --missing '' that "
+                "none is"
+            )
+        if self._units:
+            named = [n for n, units in self._units_of.items() if len(units) == 1]
+            said.append(
+                f"units: {', '.join(map(printable, self._units))} behind the numbers of "
+                f"{', '.join(map(printable, named[:_SHOWN]))} is left out"
+            )
+        return said
+
+    def _time_said(self) -> list[str]:
+        if len(self._time.names) > 1 and not self._known.time:
+            which = " and ".join(map(printable, self._time.names))
+            return [f"the time is made of {which}; --time says otherwise"]
+        return []
 
 
-def _is_label(cells: Sequence[str], read: Callable[[str], float | None]) -> bool:
-    values = {read(cell) for cell in cells if cell.lower() not in _MISSING}
-    words = {cell.lower() for cell in cells}
-    return values <= {-1.0, 0.0, 1.0} or words <= {"true", "false", "normal", "anomaly", ""}
-
-
-def _is_sensor(cells: Sequence[str], read: Callable[[str], float | None]) -> bool:
-    """Whether values come back: names do, and so do whole numbers that count units."""
-    distinct = set(cells)
-    if len(distinct) > max(1, len(cells) / 2):
-        return False
-    if not distinct - _MISSING:
-        return False
-    numbers = [read(cell) for cell in distinct]
-    return all(value is None or math.isnan(value) or value.is_integer() for value in numbers)
-
-
-def _why_not(name: str, cells: Sequence[str], read: Callable[[str], float | None]) -> str | None:
-    if _ASIDE.match(name):
-        return "not a measurement, by its name"
-    given = [cell for cell in cells if cell.lower() not in _MISSING]
-    numbers = [value for cell in given if (value := read(cell)) is not None]
-    if not given:
-        return "empty"
-    if len(numbers) < 0.95 * len(given):
-        odd = next(cell for cell in given if read(cell) is None)
-        return f"not numbers, such as {printable(odd, 30)}"
+def _why_no_measurement(numbers: Sequence[float]) -> str | None:
     if len(set(numbers)) == 1:
         return "never changes"
     steps = {round(b - a, 9) for a, b in itertools.pairwise(numbers)}
@@ -577,21 +539,48 @@ def _why_not(name: str, cells: Sequence[str], read: Callable[[str], float | None
     return None
 
 
-def _flags(
-    names: Sequence[str], cells: dict[str, list[str]], read: Callable[[str], float | None]
-) -> tuple[str, ...]:
-    """Return the channels of at most two values; none where none would be left to measure."""
-    found = []
+def _unit_cut(cell: str, units: Sequence[str]) -> str:
+    for unit in units:
+        if cell.endswith(unit):
+            return cell[: -len(unit)].rstrip()
+    return cell
+
+
+def _change_varies(runs: Sequence[Sequence[float]]) -> bool:
+    steps = {round(b - a, 9) for run in runs for a, b in itertools.pairwise(run)}
+    return len(steps) > 2
+
+
+def _short(seen: str) -> str:
+    """Leave out the name at the beginning of a sentence that stands behind it."""
+    return re.sub(r"^(['\"]).*?\1 ", "", seen)
+
+
+def _asides_said(aside: Mapping[str, str]) -> list[str]:
+    """Say what was set aside though it could be read."""
+    return [
+        f"left out: {name} {why}; --channel takes a column for a measurement"
+        for name, why in aside.items()
+        if why.startswith(("only counts", "has a value", "counts the rows"))
+    ]
+
+
+def _nothing(aside: Mapping[str, str]) -> ConfigError:
+    return ConfigError(
+        "no column holds numbers that change: name the channels with --channel, say how the table "
+        "is written with --delimiter, --decimal, --thousands and --encoding, or where it begins "
+        "with --skip-rows. "
+        + "; ".join(f"{printable(name)}: {why}" for name, why in list(aside.items())[:_SHOWN])
+    )
+
+
+def _modes_said(names: Sequence[str], cells: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Say which column looks like an operating mode: by its name, few values that stay."""
     for name in names:
-        numbers = [x for cell in cells[name] if (x := read(cell)) is not None and x == x]  # noqa: PLR0124 - nan
-        if len(numbers) >= _ENOUGH_FOR_FLAG and len(set(numbers)) <= 2:
-            found.append(name)
-    return tuple(found) if len(found) < len(names) else ()
-
-
-def _number(cell: str) -> float | None:
-    try:
-        value = float(cell)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and "_" not in cell else None
+        given = cells[name]
+        runs = 1 + sum(a != b for a, b in itertools.pairwise(given))
+        if _MODE.match(plain(name)) and 2 <= len(set(given)) <= _MOST_MODES < len(given) / runs:
+            yield (
+                f"mode: {printable(name)} looks like an operating mode, {len(set(given))} values; "
+                f"--mode {name} judges each apart, with a warm-up of its own"
+            )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import io
 import itertools
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,8 +13,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rejex_connectors.files import FileSource
-from rejex_connectors.files.bytes import END, ByteInput, ToUtf8, is_gzip
-from rejex_connectors.files.workbooks import TableInput, Workbook, sheets_of, workbook_of
+from rejex_connectors.files.bytes import END, ByteInput, ToUtf8, compression_of
+from rejex_connectors.files.workbooks import (
+    TableInput,
+    Workbook,
+    sheet_to_read,
+    sheets_of,
+    workbook_of,
+)
 
 from rejex_stream.config.assembly import records_of
 from rejex_stream.config.input import stem
@@ -23,8 +30,15 @@ from rejex_stream.decode.mapping import FieldMapping, parse_moment, printable
 from rejex_stream.decode.times import is_repeated, joined, zone_of
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.plan.suggest import Suggestion, suggest
-from rejex_stream.tables.dialect import Marks, find_marks, is_header, is_second_header
-from rejex_stream.tables.guess import TableGuess, guess_table, split_all, split_rows
+from rejex_stream.tables.dialect import (
+    Marks,
+    find_marks,
+    groups_of_thousands,
+    is_header,
+    is_second_header,
+)
+from rejex_stream.tables.formats import Layout, layout_of, require_table
+from rejex_stream.tables.guess import Known, TableGuess, guess_table, split_all, split_rows
 from rejex_stream.tables.order import TimeOrder
 from rejex_stream.types import Invalid, Reading, Record
 
@@ -34,35 +48,22 @@ _SAMPLE_ROWS = 5_000
 _SAMPLE_BYTES = 4 << 20
 _TRUTH = {"1": True, "1.0": True, "true": True, "anomaly": True}
 _TRUTH |= {"0": False, "0.0": False, "false": False, "normal": False}
-_NO_TABLES = {
-    b"PK\x03\x04": "a zip and no Excel workbook: unpack it",
-    b"\xd0\xcf\x11\xe0": "an old Excel workbook: save it as .xlsx or CSV",
-}
 _SHOWN = 12
 _ABOVE = 20
 """How many rows above a table are looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What somebody knows about a table; ``None`` is guessed."""
+class Asked(Known):
+    """What somebody knows about a table and how it is written; ``None`` is guessed."""
 
-    time: Sequence[str] = ()
-    sensor: str | None = None
-    label: str | None = None
-    tag: str | None = None
-    mode: str | None = None
-    channels: Sequence[str] = ()
-    flags: Sequence[str] | None = None
     delimiter: str | None = None
     encoding: str | None = None
     decimal: str | None = None
     thousands: str | None = None
-    missing: Sequence[str] | None = None
     header: bool | None = None
     skip_rows: int | None = None
     sheet: str | None = None
-    time_format: str | None = None
     time_zone: str | None = None
 
 
@@ -120,6 +121,7 @@ class Table:
             decimal=guess.marks.decimal,
             thousands=guess.marks.thousands,
             missing=guess.missing,
+            units=guess.units,
         )
 
     def settings(self) -> dict[str, object]:
@@ -144,6 +146,7 @@ class Table:
             "decimal": None if guess.marks.decimal == "." else guess.marks.decimal,
             "thousands": guess.marks.thousands,
             "missing": list(guess.missing) or None,
+            "units": list(guess.units) or None,
         }
 
     def suggested(self, **knobs: Any) -> Suggestion:  # noqa: ANN401 - as suggest's
@@ -155,7 +158,7 @@ class Table:
             As there; and where one model would be made of quantities that have nothing in common.
         """
         guess = self.guess
-        own: Any = {"flags": guess.flags, "n_modes": guess.n_modes}
+        own: Any = guess.for_features()
         choice = suggest(self.n_rows, self.n_sensors, guess.channels, **own, **knobs)
         if guess.tag is not None and choice.pooled:
             raise ConfigError(
@@ -201,24 +204,80 @@ def open_table(path: str | Path, asked: Asked | None = None) -> Table:
     """
     path, asked = Path(path), asked or Asked()
     workbook = workbook_of(str(path))
-    encoding, begun, whole = _read_through(path, asked, workbook)
-    to_utf8 = ToUtf8(encoding)
-    text = (to_utf8.feed(begun) + (to_utf8.finish() if whole else b"")).decode("utf-8", "replace")
-    text = text.removeprefix("\ufeff")
-    if not text.strip():
-        raise ConfigError(f"{path} is empty: expected a CSV table with a header.")
-    lines = [line for line in io.StringIO(text, newline=None) if line.strip()]
-    if not whole and len(lines) > 1:
-        lines.pop()
-    lines = lines[:_SAMPLE_ROWS]
-    if text.count("\0") > len(text) / 20 or ("\ufffd" in text[:2000] and encoding is None):
-        raise ConfigError(f"{path} is not UTF-8 text: expected a CSV table, or give --encoding.")
-    if workbook is None and text.lstrip().startswith(("{", "[")):
-        raise ConfigError(
-            f"{path} looks like JSON: score reads tables; `rejex-stream init` writes a config for "
-            "run."
-        )
-    given = "," if workbook else asked.delimiter
+    sheet = asked.sheet or (sheet_to_read(str(path)) if workbook == "excel" else None)
+    encoding, begun, whole = _read_through(path, replace(asked, sheet=sheet), workbook)
+    lines = _lines(path, encoding, begun, whole=whole, is_text=workbook is None)
+    place = _placed(path, lines, asked, is_text=workbook is None)
+    rows, below = place.rows, place.rows[1:] or place.rows
+    marks = Marks(asked.decimal or place.decimal or ".", asked.thousands)
+    given = asked.decimal or asked.thousands or place.decimal
+    if not given:
+        marks = find_marks(itertools.chain.from_iterable(below[:1000]), place.delimiter)
+    n_header, header = (0, place.names) if place.names else _header(rows, marks, asked)
+    own = n_header == 1 and header == tuple(name.strip() for name in rows[0])
+    rows = [row for row in rows[n_header:] if any(cell.strip() for cell in row)]
+    if len(rows) < 2:
+        said = "one row: there is nothing to compare it with" if rows else (
+            "a header and no rows: there is nothing to look at"
+        )  # fmt: skip
+        raise ConfigError(f"{path} has {said}.{_sheets_said(path, workbook)}")
+    grouped: list[str] = []
+    if not given:
+        columns = {name: [row[i].strip() for row in rows if len(row) == len(header)]
+                   for i, name in enumerate(header)}  # fmt: skip
+        marks, grouped = groups_of_thousands(columns, marks)
+    guess = guess_table(
+        header, rows, asked, marks=marks, named=n_header > 0 or bool(place.names), skip=place.aside
+    )
+    table = Table(
+        path=path,
+        encoding=encoding,
+        delimiter=place.delimiter,
+        header=header,
+        has_header=own,
+        guess=guess,
+        time_zone=asked.time_zone,
+        format=workbook or "csv",
+        sheet=sheet if asked.sheet or (sheet and sheet != sheets_of(str(path))[0]) else None,
+        skip_rows=place.above + (0 if own else n_header),
+    )
+    written = [
+        *_place_said(table, asked, place),
+        *_dialect_said(table, asked, n_header, laid_out=bool(place.names)),
+    ]
+    return _Scan(table, guess.flags if asked.flags is None else ()).result([*written, *grouped])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where in a text its table stands.
+
+    Attributes
+    ----------
+    above, over
+        How many rows stand above it, and the first of them.
+    rows
+        Its rows, from the header on, or from the first row of data where `names` are known.
+    said
+        What to know about its format.
+    """
+
+    delimiter: str
+    above: int
+    over: Sequence[str]
+    rows: list[list[str]]
+    names: tuple[str, ...] = ()
+    decimal: str | None = None
+    aside: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
+
+
+def _placed(path: Path, lines: Sequence[str], asked: Asked, *, is_text: bool) -> _Place:
+    free = asked.skip_rows is None and asked.header is None
+    layout = layout_of(lines) if free else None
+    if layout is not None:
+        return _laid_out(lines, layout)
+    given = asked.delimiter if is_text else ","
     delimiter, rows = _split(lines, given)
     above = _above(lines, rows, given) if asked.skip_rows is None else asked.skip_rows
     over = rows[0] if above else []
@@ -226,50 +285,54 @@ def open_table(path: str | Path, asked: Asked | None = None) -> Table:
         delimiter, rows = _split(lines[above:], given)
     if not rows:
         raise ConfigError(f"{path}: --skip-rows {above} leaves no row of the table.")
-    if workbook:
+    if not is_text:
         rows = [[*row, *[""] * (len(rows[0]) - len(row))] for row in rows]
-    below = rows[1:] or rows
-    marks = Marks(asked.decimal or ".", asked.thousands)
-    if asked.decimal is None and asked.thousands is None:
-        marks = find_marks(itertools.chain.from_iterable(below[:1000]), delimiter)
-    n_header, header = _header(rows, marks, asked)
-    own = n_header == 1 and header == tuple(name.strip() for name in rows[0])
-    rows = [row for row in rows[n_header:] if any(cell.strip() for cell in row)]
-    if len(rows) < 2:
-        said = "one row: there is nothing to compare it with" if rows else (
-            "a header and no rows: there is nothing to look at"
-        )  # fmt: skip
-        raise ConfigError(f"{path} has {said}.")
-    guess = guess_table(
-        header,
-        rows,
-        time=asked.time,
-        sensor=asked.sensor,
-        label=asked.label,
-        channels=asked.channels,
-        flags=asked.flags,
-        tag=asked.tag,
-        mode=asked.mode,
-        time_format=asked.time_format,
-        marks=marks,
-        missing=asked.missing,
-        named=n_header > 0,
+    return _Place(delimiter=delimiter, above=above, over=over, rows=rows)
+
+
+def _laid_out(lines: Sequence[str], layout: Layout) -> _Place:
+    below = lines[layout.above :]
+    rows = split_all(below, layout.delimiter) if below else []
+    said = f"format: {layout.name}, {layout.above} rows above the data; --skip-rows says otherwise"
+    return _Place(
+        delimiter=layout.delimiter,
+        above=layout.above,
+        over=(),
+        rows=[row[: len(layout.names)] for row in rows],
+        names=_numbered(layout.names),
+        decimal=layout.decimal,
+        aside=layout.aside,
+        said=(said, *([layout.said] if layout.said else [])),
     )
-    table = Table(
-        path=path,
-        encoding=encoding,
-        delimiter=delimiter,
-        header=header,
-        has_header=own,
-        guess=guess,
-        time_zone=asked.time_zone,
-        format=workbook or "csv",
-        sheet=asked.sheet,
-        skip_rows=above + (0 if own else n_header),
-    )
-    return _Scan(table, guess.flags if asked.flags is None else ()).result(
-        [*_place_said(table, asked, above, over), *_dialect_said(table, asked, n_header)]
-    )
+
+
+def _lines(
+    path: Path, encoding: str | None, begun: bytes, *, whole: bool, is_text: bool
+) -> list[str]:
+    """Return the first lines that are not blank, as text."""
+    to_utf8 = ToUtf8(encoding)
+    text = (to_utf8.feed(begun) + (to_utf8.finish() if whole else b"")).decode("utf-8", "replace")
+    text = re.sub("\0{2,}", "", text.removeprefix("\ufeff"))  # of a power loss
+    if not text.strip():
+        raise ConfigError(f"{path} is empty: expected a CSV table with a header.")
+    if text.count("\0") > len(text) / 20 or ("\ufffd" in text[:2000] and encoding is None):
+        raise ConfigError(f"{path} is not UTF-8 text: expected a CSV table, or give --encoding.")
+    if is_text and text.lstrip().startswith(("{", "[{")):
+        raise ConfigError(
+            f"{path} holds JSON, and score reads tables: `rejex-stream init {path}` writes a "
+            "config that reads it, and `rejex-stream run` judges it."
+        )
+    lines = [line for line in io.StringIO(text, newline=None) if line.strip(" \t\r\n\0")]
+    if not whole and len(lines) > 1:
+        lines.pop()
+    return lines[:_SAMPLE_ROWS]
+
+
+def _sheets_said(path: Path, workbook: Workbook | None) -> str:
+    if workbook != "excel":
+        return ""
+    names = ", ".join(map(repr, sheets_of(str(path))))
+    return f" The workbook has the sheets {names}; --sheet names one."
 
 
 def _read_through(
@@ -289,7 +352,7 @@ def _read_through(
     valid, saw_utf8 = True, False
     try:
         source = (
-            ByteInput(str(path), compressed=is_gzip(str(path)))
+            ByteInput(str(path), compression=compression_of(str(path)))
             if workbook is None
             else TableInput(str(path), workbook, asked.sheet, asked.skip_rows or 0)
         )
@@ -309,11 +372,9 @@ def _read_through(
             raise
         raise ConnectorError(f"cannot read {path}: {why.strerror}.") from error
     data, whole = bytes(begun), total <= _SAMPLE_BYTES
-    for magic, what in _NO_TABLES.items():
-        if data.startswith(magic):
-            raise ConfigError(f"{path} is {what}.")
     if workbook is not None:
         return None, data, whole
+    require_table(str(path), data)
     if named is not None:
         return named, data, whole
     return _encoding(data, valid=valid or saw_utf8), data, whole
@@ -346,7 +407,8 @@ def _above(lines: Sequence[str], rows: Sequence[Sequence[str]], delimiter: str |
     width = len(rows[0])
     if width > 1 and sum(len(row) == width for row in rows) > 0.9 * len(rows):
         return 0
-    for count in range(1, min(_ABOVE, len(lines) - 2) + 1):
+    remarks = len(list(itertools.takewhile(lambda line: line.startswith("#"), lines)))
+    for count in range(max(1, remarks - 1), min(remarks + _ABOVE, len(lines) - 2) + 1):
         between, below = _split(lines[count : count + 200], delimiter)
         usual = Counter(map(len, below)).most_common(1)[0][0]
         if len(below[0]) >= usual > width and below[0][-1].strip():
@@ -366,6 +428,8 @@ def _header(
     names groups of columns, and is needed where the lower one names two alike.
     """
     names = tuple(name.strip() for name in rows[0])
+    if names and not names[0]:  # an index that nobody named
+        names = ("column_1" if "column_1" not in names else "index_1", *names[1:])
     has_header = is_header(rows, marks) if asked.header is None else asked.header
     if not has_header:
         return 0, tuple(f"column_{i + 1}" for i in range(len(names)))
@@ -381,29 +445,33 @@ def _header(
             name if below.count(name) == 1 and name else f"{group} {name}".strip()
             for group, name in pairs
         )
-        return 2, _told_apart(names)
-    return 1, _told_apart(names)
+        return 2, _numbered(names)
+    return 1, _numbered(names)
 
 
-def _told_apart(names: Sequence[str]) -> tuple[str, ...]:
+def _numbered(names: Sequence[str]) -> tuple[str, ...]:
     """Give columns that are called alike a number."""
     seen: Counter[str] = Counter()
-    told = []
+    found = []
     for name in names:
         seen[name] += 1
-        told.append(f"{name} ({seen[name]})" if name and seen[name] > 1 else name)
-    return tuple(told)
+        found.append(f"{name} ({seen[name]})" if name and seen[name] > 1 else name)
+    return tuple(found)
 
 
-def _place_said(table: Table, asked: Asked, n_above: int, above: Sequence[str]) -> Iterator[str]:
+def _place_said(table: Table, asked: Asked, place: _Place) -> Iterator[str]:
     """Say where in its file the table was found."""
     if table.format == "excel" and asked.sheet is None:
         sheets = sheets_of(str(table.path))
         if len(sheets) > 1:
-            yield f"sheet: {sheets[0]!r}, the first of {len(sheets)}; --sheet names another"
-    if above and asked.skip_rows is None:
-        first = printable(table.delimiter.join(above))
-        yield f"above the table: {n_above} rows, from {first}; --skip-rows says how many"
+            which = repr(table.sheet or sheets[0])
+            why = "the first with a table" if table.sheet else "the first"
+            others = ", ".join(repr(name) for name in sheets if repr(name) != which)
+            yield f"sheet: {which}, {why} of {len(sheets)}; --sheet names another: {others}"
+    if place.over and asked.skip_rows is None:
+        first = printable(table.delimiter.join(place.over))
+        yield f"above the table: {place.above} rows, from {first}; --skip-rows says how many"
+    yield from place.said
 
 
 def _names(table: Table) -> str:
@@ -411,8 +479,8 @@ def _names(table: Table) -> str:
     return ", ".join(map(printable, table.header[:_SHOWN])) + more
 
 
-def _dialect_said(table: Table, asked: Asked, n_header: int) -> list[str]:
-    guess, said = table.guess, []
+def _dialect_said(table: Table, asked: Asked, n_header: int, *, laid_out: bool) -> list[str]:
+    guess, said = table.guess, list(table.guess.said)
     if table.encoding is not None and asked.encoding is None:
         said.append(f"encoding: {table.encoding}, as it is not UTF-8; --encoding changes it")
     if table.delimiter != "," and asked.delimiter is None:
@@ -426,7 +494,7 @@ def _dialect_said(table: Table, asked: Asked, n_header: int) -> list[str]:
         said.append(f"header: two rows, read as {_names(table)}; --header takes the first alone")
     elif n_header and not table.has_header:
         said.append(f"header: columns are called alike, and read as {_names(table)}")
-    if not n_header and asked.header is None:
+    if not n_header and asked.header is None and not laid_out:
         said.append(
             f"header: none, the first row is data; columns are column_1 to "
             f"column_{len(table.header)}; --header says otherwise"

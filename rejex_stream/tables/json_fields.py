@@ -102,6 +102,7 @@ class Feed:
             "decimal": None if marks.decimal == "." else marks.decimal,
             "thousands": marks.thousands,
             "missing": list(guess.missing) or None,
+            "units": list(guess.units) or None,
             "sensor": None if guess.sensor is None else path.get(guess.sensor, "key"),
             "tag": None if guess.tag is None else path[guess.tag],
             "mode": None if guess.mode is None else path[guess.mode],
@@ -122,8 +123,8 @@ class Feed:
         streams = self.n_sensors * (guess.n_modes or 1)
         n = self.n_records if self.n_records // streams >= _ENOUGH else _LIVE * streams
         flags = self.settings()["flags"] or ()
-        own = {"flags": flags, "n_modes": guess.n_modes}
-        return suggest(n, self.n_sensors, tuple(self.channels), **own, **knobs)  # type: ignore[arg-type]
+        own: dict[str, Any] = {**guess.for_features(), "flags": flags, **knobs}
+        return suggest(n, self.n_sensors, tuple(self.channels), **own)
 
 
 def open_feed(
@@ -173,9 +174,8 @@ def open_feed(
     roles = _Roles(columns, asked, names)
     cells = {name: [_text(value) for value in roles.columns[name]] for name in roles.columns}
     marks = _marks(rows, asked)
-    guess = guess_table(
-        list(cells),
-        list(zip(*cells.values(), strict=True)),
+    known = replace(
+        asked,
         time=roles.times,
         sensor=roles.sensor,
         tag=roles.tag,
@@ -183,10 +183,10 @@ def open_feed(
         mode=_named(asked.mode, names),
         channels=[str(_named(channel, names)) for channel in asked.channels],
         flags=None if asked.flags is None else [str(_named(f, names)) for f in asked.flags],
-        time_format=asked.time_format,
-        marks=marks,
-        missing=asked.missing,
+        carry=asked.carry or 0,  # what did not come is unchanged: input.partial
     )
+    rows_of_cells = list(zip(*cells.values(), strict=True))
+    guess = guess_table(list(cells), rows_of_cells, known, marks=marks, timed=True)
     guess = roles.completed(guess)
     if guess.tag is not None:  # what other tags hold says nothing of these
         guess = replace(guess, missing=())
@@ -612,7 +612,7 @@ def _said(
         for name, why in guess.aside.items()
         if name in feed.fields
     ]
-    return [*said, *guess.flags_said, *guess.doubts]
+    return [*guess.said, *said, *guess.flags_said, *guess.doubts]
 
 
 def _brief(tree: object) -> str:

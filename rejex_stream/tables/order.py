@@ -50,15 +50,14 @@ class TimeOrder:
     def see(self, sensor: str, now_ms: int) -> None:
         """Take note of the time of a row."""
         recent = self._recent.setdefault(sensor, deque(maxlen=_RECENT))
-        last = self._last.get(sensor)
-        if last is not None and now_ms <= last:
-            again = now_ms in recent
-            self._duplicates += again
-            self._back += not again
-        else:
-            if last is not None:
-                self._step(now_ms - last, last)
-            self._last[sensor] = now_ms
+        before = self._last.get(sensor)
+        if before is not None and now_ms in recent:
+            self._duplicates += 1
+        elif before is not None and now_ms < before:
+            self._back += 1
+        elif before is not None:
+            self._step(now_ms - before, before)
+        self._last[sensor] = now_ms
         recent.append(now_ms)
 
     def _step(self, step: int, since: int) -> None:

@@ -1,23 +1,33 @@
-"""Bytes of a file, of standard input or of a file that grows; plain or gzip."""
+"""Bytes of a file, of standard input or of a file that grows; plain or compressed."""
 
 from __future__ import annotations
 
+import bz2
 import codecs
+import lzma
 import os
 import select
 import stat
 import sys
 import time
+import zipfile
 import zlib
-from typing import Final
+from typing import IO, Any, Final, Literal, TypeAlias
 
 from rejex_stream.errors import ConnectorError
 
-__all__ = ["END", "NEW_FILE", "ByteInput", "Mark", "ToUtf8", "is_gzip"]
+__all__ = ["END", "NEW_FILE", "ByteInput", "Compression", "Mark", "ToUtf8", "compression_of"]
+
+Compression: TypeAlias = Literal["gzip", "bz2", "xz", "zip"]
 
 _CHUNK_BYTES = 256 << 10
 _GZIP_CHUNK_BYTES = 32 << 10
 _LOOK_AGAIN_S = 0.1
+_SHOWN = 6
+_MAGIC: dict[bytes, Compression] = {
+    b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz", b"PK\x03\x04": "zip",
+}  # fmt: skip
+_ENDINGS: dict[str, Compression] = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zip": "zip"}
 _UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -48,20 +58,27 @@ class ByteInput:
     follow
         Wait for more at the end, and go over to the new file when the path is rotated, as
         ``tail -F`` does.
-    compressed
-        Whether the bytes are gzip.
+    compression
+        How the bytes are packed; a zip has to have one file in it.
 
     Raises
     ------
     ConnectorError
-        If it cannot be opened.
+        If it cannot be opened, or a zip holds several files.
     """
 
-    def __init__(self, path: str, *, follow: bool = False, compressed: bool = False) -> None:
+    def __init__(
+        self, path: str, *, follow: bool = False, compression: Compression | None = None
+    ) -> None:
         self.path = path
-        self._follow = follow
-        self._inflate = _Inflate(path) if compressed else None
+        self._follow, self._compression = follow, compression
         self._use(self._open())
+        self._unpack()
+
+    def _unpack(self) -> None:
+        packed = self._compression
+        self._member = _only_member(self.path) if packed == "zip" else None
+        self._inflate = _Inflate(self.path, packed) if packed and packed != "zip" else None
 
     def _use(self, handle: int) -> None:
         self._handle = handle
@@ -102,6 +119,11 @@ class ByteInput:
         ConnectorError
             If reading fails, or compressed data is damaged or ends early.
         """
+        if self._member is not None:
+            try:
+                return self._member.read(_CHUNK_BYTES) or END
+            except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+                raise ConnectorError(f"{self.path} is damaged: {error}") from error
         if self._inflate is None:
             return self._read_plain(timeout_s, _CHUNK_BYTES)
         while True:  # some compressed bytes give no plain ones yet
@@ -136,8 +158,7 @@ class ByteInput:
         """Go back to the beginning of the same file, also if its path names another one now."""
         os.lseek(self._handle, 0, os.SEEK_SET)
         self._read_bytes = 0
-        if self._inflate is not None:
-            self._inflate = _Inflate(self.path)
+        self._unpack()
 
     def _wait_for_more(self, timeout_s: float) -> bytes | Mark:
         ours = os.fstat(self._handle)
@@ -165,18 +186,43 @@ class ByteInput:
     def close(self) -> None:
         """Let go of the file; standard input itself stays open."""
         os.close(self._handle)
+        if self._member is not None:
+            self._member.close()
 
 
-def is_gzip(path: str) -> bool:
-    """Whether a file is gzip, by its first bytes, or by its name where it cannot be looked into."""
+def compression_of(path: str) -> Compression | None:
+    """Say how a file is packed, by its first bytes, or by its name where nobody can look into it.
+
+    A zip that is a workbook is for whoever reads workbooks.
+    """
+    by_name = next((kind for end, kind in _ENDINGS.items() if path.endswith(end)), None)
     try:
         if stat.S_ISREG(os.stat(path).st_mode):
             with open(path, "rb") as file:
-                begun = file.read(2)
-            return begun == b"\x1f\x8b" or (not begun and path.endswith(".gz"))
+                begun = file.read(8)
+            found = (kind for magic, kind in _MAGIC.items() if begun.startswith(magic))
+            return next(found, None if begun else by_name)
     except OSError:
         pass
-    return path.endswith(".gz")
+    return by_name
+
+
+def _only_member(path: str) -> IO[bytes]:
+    try:
+        archive = zipfile.ZipFile(path)
+    except (OSError, zipfile.BadZipFile) as error:
+        raise ConnectorError(f"{path} is a zip that cannot be read: {error}") from error
+    names = [info.filename for info in archive.infolist() if not info.is_dir()]
+    names = [name for name in names if not name.startswith("__MACOSX/")]
+    if len(names) != 1:
+        shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+        raise ConnectorError(
+            f"{path} is a zip with {len(names)} files ({shown}): unpack it, and name one of them"
+        )
+    try:
+        return archive.open(names[0])
+    except (RuntimeError, NotImplementedError) as error:  # a password, or a method of its own
+        raise ConnectorError(f"{path} cannot be unpacked here: {error}") from error
 
 
 class ToUtf8:
@@ -221,35 +267,49 @@ class ToUtf8:
 
 
 class _Inflate:
-    """Gzip, member after member, a bounded piece at a time."""
+    """Compressed streams one after the other, a bounded piece at a time."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._member = zlib.decompressobj(wbits=31)
-        self._begun = False
+    def __init__(self, path: str, kind: Compression) -> None:
+        self._path, self._kind = path, kind
+        self._begin()
         self._left = b""
+
+    def _begin(self) -> None:
+        self._stream: Any = (
+            zlib.decompressobj(wbits=31)
+            if self._kind == "gzip"
+            else bz2.BZ2Decompressor()
+            if self._kind == "bz2"
+            else lzma.LZMADecompressor()
+        )
+        self._begun = False
 
     @property
     def pending(self) -> bool:
         """Whether more comes out without anything going in."""
-        return bool(self._left)
+        return bool(self._left) or (
+            self._begun and getattr(self._stream, "needs_input", True) is False
+        )
 
     def feed(self, chunk: bytes) -> bytes:
         data = self._left + chunk
         if not self._begun:
             data = data.lstrip(b"\0")  # padding between members
         self._begun = self._begun or bool(data)
+        if not self._begun:
+            self._left = b""
+            return b""
         try:
-            plain = self._member.decompress(data, _CHUNK_BYTES)
-        except zlib.error as error:
+            plain: bytes = self._stream.decompress(data, _CHUNK_BYTES)
+        except (zlib.error, lzma.LZMAError, OSError, EOFError) as error:
             raise ConnectorError(
-                f"{self._path} is damaged, or not gzip: {error}; everything before that is read"
+                f"{self._path} is damaged, or not {self._kind}: {error}; everything before that "
+                "is read"
             ) from error
-        self._left = self._member.unconsumed_tail
-        if self._member.eof:
-            self._left = self._member.unused_data
-            self._member = zlib.decompressobj(wbits=31)
-            self._begun = False
+        self._left = getattr(self._stream, "unconsumed_tail", b"")
+        if self._stream.eof:
+            self._left = self._stream.unused_data
+            self._begin()
         return plain
 
     def finish(self) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from rejex_connectors.files.bytes import END, NEW_FILE, ByteInput, Mark, ToUtf8, is_gzip
+from rejex_connectors.files.bytes import END, NEW_FILE, ByteInput, Mark, ToUtf8, compression_of
 from rejex_connectors.files.commit_state import InputState, read_commit, read_input
 from rejex_connectors.files.rows import MAX_ROW_BYTES, CsvRows, LineRows
 from rejex_connectors.files.workbooks import WORKBOOKS, TableInput, Workbook
@@ -17,6 +18,7 @@ from rejex_stream.types import Partition, Position, Record
 
 __all__ = ["FileSource"]
 
+_PACKED = re.compile(r"\.(gz|bz2|xz|zip)$")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _FORMATS = {".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
 
@@ -27,7 +29,7 @@ class FileSource:
     Parameters
     ----------
     path
-        A file, plain or gzip, or ``-`` for standard input.
+        A file, plain, .gz, .bz2, .xz or a .zip of one file, or ``-`` for standard input.
     format
         ``jsonl``, ``csv``, ``excel`` or ``parquet``; by default after the name's ending. Records of
         the last two are rows of CSV with commas.
@@ -93,7 +95,7 @@ class FileSource:
     ) -> None:
         self._path = str(path)
         name = Path(self._path).name
-        suffix = Path(name.removesuffix(".gz")).suffix.lower()
+        suffix = Path(_PACKED.sub("", name)).suffix.lower()
         self._format = format or _FORMATS.get(suffix) or WORKBOOKS.get(suffix)
         if self._format not in ("jsonl", "csv", "excel", "parquet"):
             raise ConfigError(
@@ -103,10 +105,10 @@ class FileSource:
         workbook: Workbook | None = (
             "excel" if self._format == "excel" else "parquet" if self._format == "parquet" else None
         )
-        compressed = workbook is None and is_gzip(self._path)
-        if follow and (compressed or workbook):
-            why = "compressed" if compressed else "no text that grows"
-            mend = "unpack it" if compressed else "write it as CSV"
+        compression = None if workbook else compression_of(self._path)
+        if follow and (compression or workbook):
+            why = "compressed" if compression else "no text that grows"
+            mend = "unpack it" if compression else "write it as CSV"
             raise ConfigError(f"{self._path} is {why} and cannot be followed: {mend}")
         self._delimiter = delimiter or ("\t" if suffix == ".tsv" else ",")
         if workbook is not None:
@@ -124,7 +126,7 @@ class FileSource:
         self._reading = False
         self._failed: ConnectorError | None = None
         self._input: ByteInput | TableInput = (
-            ByteInput(self._path, follow=follow, compressed=compressed)
+            ByteInput(self._path, follow=follow, compression=compression)
             if workbook is None
             else TableInput(self._path, workbook, sheet, skip_rows)
         )

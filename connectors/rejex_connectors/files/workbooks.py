@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import os
 import zipfile
@@ -21,7 +22,15 @@ from typing import Any, Final, Literal
 from rejex_connectors.files.bytes import END, Mark
 from rejex_stream.errors import ConfigError, ConnectorError
 
-__all__ = ["WORKBOOKS", "TableInput", "Workbook", "require_reader", "sheets_of", "workbook_of"]
+__all__ = [
+    "WORKBOOKS",
+    "TableInput",
+    "Workbook",
+    "require_reader",
+    "sheet_to_read",
+    "sheets_of",
+    "workbook_of",
+]
 
 Workbook = Literal["excel", "parquet"]
 
@@ -32,6 +41,8 @@ WORKBOOKS: Final[dict[str, Workbook]] = {
 
 _READERS = {"excel": "openpyxl", "parquet": "pyarrow"}
 _ROWS = 1_000
+_LOOKED_AT = 50
+"""Rows of a sheet, to see whether a table is in it."""
 _ERRORS = frozenset({"#NULL!", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!", "#N/A"})
 
 
@@ -79,6 +90,25 @@ def sheets_of(path: str) -> list[str]:
     with _opened(path) as book:
         names: list[str] = book.sheetnames
     return names
+
+
+def sheet_to_read(path: str) -> str | None:
+    """Return the first sheet that holds several columns and rows; ``None``: there is none.
+
+    Raises
+    ------
+    ConnectorError
+        If the workbook cannot be read.
+    """
+    require_reader("excel")
+    with _opened(path) as book:
+        for sheet in book.worksheets:
+            sheet.reset_dimensions()
+            rows = itertools.islice(sheet.iter_rows(values_only=True), _LOOKED_AT)
+            wide = sum(sum(cell is not None for cell in row) > 1 for row in rows)
+            if wide > 2:
+                return str(sheet.title)
+    return None
 
 
 class TableInput:

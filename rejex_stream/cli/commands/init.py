@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Annotated
 
 import typer
 from rejex_connectors.files import FileSource
-from rejex_connectors.files.bytes import ByteInput, is_gzip
+from rejex_connectors.files.bytes import ByteInput, compression_of
 from rejex_connectors.files.workbooks import workbook_of
 
 from rejex_stream.cli import options
@@ -28,6 +29,7 @@ from rejex_stream.types import Record
 __all__ = ["init"]
 
 _SAMPLE = 2_000
+_JSON = re.compile(rb"(\xef\xbb\xbf)?\s*(\[\s*)?\{")
 
 
 @options.gathering(asked=options.of_a_table)
@@ -126,13 +128,13 @@ def _of_file(file: Path, asked: Asked) -> tuple[Table | Feed, dict[str, object]]
 
 
 def _is_json(file: Path) -> bool:
-    """Whether a file begins as an object of JSON does."""
-    source = ByteInput(str(file), compressed=is_gzip(str(file)))
+    """Whether a file begins as an object of JSON does, or as an array of them."""
+    source = ByteInput(str(file), compression=compression_of(str(file)))
     try:
         begun = source.read(1.0)
     finally:
         source.close()
-    return isinstance(begun, bytes) and begun.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{"
+    return isinstance(begun, bytes) and _JSON.match(begun) is not None
 
 
 def _of_topic(servers: str, topic: str, asked: Asked) -> tuple[Feed, int]:

@@ -75,6 +75,7 @@ def score(  # noqa: PLR0917 - one parameter an option
     report: Annotated[
         Path | None, typer.Option(help="Where to write a report, one HTML file.")
     ] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many of the worst episodes to show.")] = 10,
     output: AsOption = As.TABLE,
 ) -> None:
     """Judge any table: guess how it is written, judge every row, say which ones are anomalous.
@@ -134,14 +135,40 @@ def score(  # noqa: PLR0917 - one parameter an option
             "notes": choice.notes,
             "plan": promise,
             "measured": replayed.measured,
-            "episodes": episodes.first,
+            "episodes": episodes.worst(top),
+            "n_episodes": episodes.total,
             "truth": truth.result(),
         }
         print_json(found)
+        _require_ranks(replayed.measured, choice)
         return
     stderr = "-" in (str(verdicts), str(out))
     _print(table, choice, replayed, promise, truth, stderr=stderr)
-    _print_episodes(episodes, stderr=stderr)
+    _print_episodes(episodes, top, stderr=stderr)
+    _require_ranks(replayed.measured, choice)
+
+
+def _require_ranks(measured: Measured, choice: Suggestion) -> None:
+    """Refuse to call a table judged in which no row was ranked.
+
+    Raises
+    ------
+    ConfigError
+        With the cause, and what to do.
+    """
+    if measured.ranked or not measured.events:
+        return
+    why = max(measured.reasons, key=measured.reasons.__getitem__, default="")
+    mend = (
+        "a channel is missing in all of them: --carry ROWS lets its last value stand, --channel "
+        "leaves it out"
+        if why == "unscorable"
+        else f"a window of {choice.spec.window:,} was never full: give a smaller --window, or more "
+        "rows"
+    )
+    raise ConfigError(
+        f"none of {measured.events:,} rows could be ranked, all were rejected ({why}): {mend}."
+    )
 
 
 def print_said(table: Table) -> None:
@@ -184,7 +211,7 @@ def _save_config(
     save_draft(where, text)
 
 
-def _print_episodes(episodes: Episodes, *, stderr: bool) -> None:
+def _print_episodes(episodes: Episodes, top: int, *, stderr: bool) -> None:
     if not episodes.total:
         print("No episode: nothing but normal rows.", file=sys.stderr if stderr else sys.stdout)
         return
@@ -200,10 +227,10 @@ def _print_episodes(episodes: Episodes, *, stderr: bool) -> None:
             "-" if found.severity is None else f"{found.severity:.1f}",
             ", ".join(name for name, _ in found.channels.most_common(2)) or "-",
         )
-        for found in episodes.first
+        for found in episodes.worst(top)
     ]
     title = f"Episodes: {episodes.total:,}" + (
-        f", the first {len(rows)}" if episodes.total > len(rows) else ""
+        f", the {len(rows)} most severe" if episodes.total > len(rows) else ""
     )
     columns = ("sensor", "from (UTC)", "to", "rows", "anomaly", "rejected", "severity", "channels")
     print_table(columns, rows, title=title, left=(0, 1, 2, 3, 7), stderr=stderr)

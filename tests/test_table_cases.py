@@ -1,0 +1,401 @@
+"""Small tables as plants send them: what is read is right, or what is doubtful is said.
+
+The files are kept beside the repository; the kinds that matter most are made here as well.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import itertools
+import json
+import lzma
+import math
+import random
+import zipfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from rejex_stream.decode.mapping import to_epoch_ms
+from rejex_stream.errors import ConfigError, RejexError
+from rejex_stream.plan.dry_run import replay
+from rejex_stream.tables import Asked, open_table
+from rejex_stream.types import Label, Reading
+
+BEGUN = datetime(2025, 2, 3, tzinfo=UTC)
+N = 2000
+
+
+@pytest.fixture
+def case(shared_cases):
+    return lambda name: shared_cases / "tables" / name
+
+
+def readings(table):
+    decoder = table.decoder()
+    return [x for record in table.records() if isinstance(x := decoder.decode(record), Reading)]
+
+
+def judged(table):
+    """Rows from 1 on that are flagged or rejected after warm-up."""
+    choice = table.suggested(contamination=0.05)
+    verdicts = []
+    replay(choice.spec, table.decoder(pooled=choice.pooled), table.records(),
+           on_verdicts=verdicts.extend)  # fmt: skip
+    return {v.position.offset + 1: v for v in verdicts}
+
+
+def found(table, first=1600, last=1619):
+    verdicts = judged(table)
+    return sum(verdicts[row + 1].label is not Label.NORMAL for row in range(first, last + 1))
+
+
+def said(table):
+    return "\n".join(table.said)
+
+
+# ---------------------------------------------------------------------- the files beside the repo
+def test_a_sentinel_is_said_and_declared_or_not_the_fault_is_found(case):
+    for asked in (Asked(), Asked(missing=["-999"])):
+        table = open_table(case("sentinel.csv"), asked)
+        rows = readings(table)
+        assert sum(math.isnan(row.values[0]) for row in rows) == 154
+        assert found(table) >= 18
+    assert "'temp' is -999 in 154 of 2,000 rows" in said(open_table(case("sentinel.csv")))
+    kept = open_table(case("sentinel.csv"), Asked(missing=[""]))
+    assert min(row.values[0] for row in readings(kept)) == -999
+
+
+def test_channels_by_turns_are_carried_and_the_fault_is_found(case):
+    table = open_table(case("wide_async.csv"))
+    assert "report by turns" in said(table)
+    verdicts = judged(table)
+    assert sum(v.rank is not None for v in verdicts.values()) > 1000
+    assert sum(verdicts[row + 1].label is Label.ANOMALY for row in range(1600, 1620)) >= 10
+
+
+def test_a_sparse_channel_is_set_aside_aloud(case):
+    table = open_table(case("wide_slow.csv"))
+    assert table.guess.channels == ("temp", "flow")
+    assert "left out: lab has a value in 34 of 2,000 rows; --carry" in said(table)
+    assert found(table) == 20
+
+
+def test_a_valve_is_a_channel(case):
+    table = open_table(case("valve_as_key.csv"))
+    assert (table.guess.sensor, table.guess.channels) == (None, ("temp", "valve"))
+    assert "valve: called as a sensor may be" in said(table)
+    assert found(table) >= 19
+
+
+def test_a_counter_is_left_out_aloud(case):
+    table = open_table(case("counter.csv"))
+    assert table.guess.channels == ("temp",)
+    assert "left out: entry only counts" in said(table)
+    assert [v.label for v in judged(table).values()] == [
+        v.label for v in judged(open_table(case("no_counter.csv"))).values()
+    ]
+
+
+def test_years_go_before_months_where_rows_say_so(case):
+    table = open_table(case("ymd2.csv"))
+    assert table.guess.time_format == "%y/%m/%d %H:%M:%S"
+    assert readings(table)[0].event_time_ms == to_epoch_ms("2024-07-20T21:00", "iso8601")
+
+
+def test_the_name_of_a_time_says_its_unit(case):
+    first, second = readings(open_table(case("time_ms.csv")))[:2]
+    assert second.event_time_ms - first.event_time_ms == 100
+
+
+def test_thousands_beside_whole_numbers_are_said(case):
+    table = open_table(case("eu_mix.csv"))
+    values = [row.values[0] for row in readings(table)]
+    assert (round(min(values)), round(max(values))) == (789, 1530)
+    assert "--decimal and --thousands say which" in said(table)
+
+
+@pytest.mark.parametrize(
+    ("name", "channels"),
+    [
+        ("numeric_names_t.csv", ("10", "15", "20", "35")),
+        ("toa5.dat", ("Batt", "Temp")),
+        ("influx.csv", ("_value",)),
+        ("grafana_unit.csv", ("temp", "humidity")),
+        ("nul_tail.csv", ("temp", "flow")),
+        ("pi_many.csv", ("TI101.PV", "FI202.PV")),
+        ("hour24.csv", ("load",)),
+    ],
+)
+def test_formats_are_read(case, name, channels):
+    table = open_table(case(name))
+    assert table.guess.channels == channels
+    assert table.guess.time is not None
+    assert len(readings(table)) == 400
+
+
+def test_24_is_the_midnight_of_the_next_day(case):
+    times = [row.event_time_ms for row in readings(open_table(case("hour24.csv")))]
+    assert {b - a for a, b in itertools.pairwise(times)} == {3_600_000}
+
+
+# --------------------------------------------------------------------------- and the kinds of them
+RNG = random.Random(11)
+NOISE = [round(20 + RNG.gauss(0, 0.5) + (8 if 1600 <= i < 1620 else 0), 2) for i in range(N)]
+FLOW = [round(50 + 3 * math.sin(i / 40) + RNG.gauss(0, 0.4), 2) for i in range(N)]
+
+
+def stamp(i, step_s=60):
+    return (BEGUN + timedelta(seconds=step_s * i)).isoformat(timespec="seconds")[:19]
+
+
+def write(path, header, *columns, delimiter=",", n=N, text=None):
+    rows = [delimiter.join(header)]
+    rows += [delimiter.join(str(column[i]) for column in columns) for i in range(n)]
+    content = "\n".join([*rows, ""])
+    path.write_text(content if text is None else text(content), encoding="utf-8")
+    return path
+
+
+TIMES = [stamp(i) for i in range(N)]
+
+
+@pytest.mark.parametrize("value", ["-999", "-9999.0", "9999", "-7999", "65535", "-999,9", "99999"])
+@pytest.mark.parametrize("delimiter", [",", ";"])
+def test_any_sentinel_is_taken_for_none(tmp_path, value, delimiter):
+    if "," in value and delimiter == ",":
+        value = value.replace(",", ".")
+    comma = "," in value
+    cells = [value if i % 13 == 4 else str(x).replace(".", "," if comma else ".")
+             for i, x in enumerate(NOISE)]  # fmt: skip
+    table = open_table(write(tmp_path / "s.csv", ["time", "x"], TIMES, cells, delimiter=delimiter))
+    assert sum(math.isnan(row.values[0]) for row in readings(table)) == cells.count(value)
+    assert "it is taken for no value" in said(table)
+
+
+@pytest.mark.parametrize("name", ["id", "machine", "device_id", "pump", "host", "Messstelle"])
+@pytest.mark.parametrize("keys", [["a", "b", "c"], ["1", "2", "3"]])
+def test_rows_side_by_side_have_a_key(tmp_path, name, keys):
+    rows = [(TIMES[i], key, NOISE[(i * 7 + k) % N]) for i in range(600) for k, key in
+            enumerate(keys)]  # fmt: skip
+    table = open_table(write(tmp_path / "k.csv", ["time", name, "x"], *zip(*rows, strict=True),
+                             n=len(rows)))  # fmt: skip
+    assert (table.guess.sensor, table.guess.channels, table.n_sensors) == (name, ("x",), 3)
+    assert f"sensor: {name}, 3 named" in said(table)
+
+
+def test_a_constant_name_never_wins_over_a_machine(tmp_path):
+    rows = [(TIMES[i], "plant", f"m{k}", NOISE[i]) for i in range(600) for k in range(3)]
+    header = ["time", "name", "machine", "x"]
+    table = open_table(write(tmp_path / "k.csv", header, *zip(*rows, strict=True), n=len(rows)))
+    assert table.guess.sensor == "machine"
+
+
+@pytest.mark.parametrize("name", ["valve", "tank", "motor", "pump", "line", "batch_id", "HE"])
+def test_what_moves_is_no_key(tmp_path, name):
+    values = {
+        "motor": [i // 30 % 2 for i in range(N)],
+        "pump": ["ON" if i // 45 % 2 else "OFF" for i in range(N)],
+        "batch_id": [f"B{i // 100}" for i in range(N)],
+        "HE": [i // 60 % 24 + 1 for i in range(N)],
+    }.get(name, [round(50 + 20 * math.sin(i / 50)) for i in range(N)])
+    table = open_table(write(tmp_path / "v.csv", ["time", name, "x"], TIMES, values, NOISE))
+    assert table.guess.sensor is None
+    assert found(table) >= 18
+
+
+MS = [1_738_540_800_000 + 60_000 * i for i in range(400)]
+EPOCHS = {
+    "s": [ms // 1000 for ms in MS],
+    "ms": MS,
+    "us": [ms * 1000 for ms in MS],
+    "ns": [ms * 1_000_000 for ms in MS],
+    "excel": [f"{ms / 86_400_000 + 25_569:.9f}" for ms in MS],
+    "matlab": [f"{ms / 86_400_000 + 719_529:.9f}" for ms in MS],
+    "labview": [ms // 1000 + 2_082_844_800 for ms in MS],
+    "filetime": [(ms + 11_644_473_600_000) * 10_000 for ms in MS],
+    "dotnet": [(ms + 62_135_596_800_000) * 10_000 for ms in MS],
+}
+
+
+@pytest.mark.parametrize("unit", EPOCHS)
+@pytest.mark.parametrize("name", ["time", "Timestamp"])
+def test_clocks_of_other_systems_are_read_and_said(tmp_path, unit, name):
+    table = open_table(write(tmp_path / "t.csv", [name, "x"], EPOCHS[unit], NOISE, n=400))
+    assert table.guess.time_unit == unit
+    times = [row.event_time_ms for row in readings(table)]
+    assert max(abs(a - b) for a, b in zip(times, MS, strict=True)) <= 1
+    assert ("--time-unit" in said(table)) is (unit not in ("s", "ms", "us", "ns"))
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "%Y-%m-%d %H:%M:%S UTC", "%Y-%m-%d %H:%M:%S GMT", "%Y%m%d%H%M", "%a %b %d %H:%M:%S %Y",
+        "%a, %d %b %Y %H:%M:%S +0000", "%d/%b/%Y:%H:%M:%S +0000", "%y/%m/%d %H:%M",
+        "%y.%m.%d %H:%M:%S", "%Y-%m-%d %H:%M:%S +0000 UTC", "%m/%d/%y %I:%M%p",
+    ],
+)  # fmt: skip
+def test_times_are_read_as_they_are_written(tmp_path, written):
+    times = [(BEGUN + timedelta(minutes=i)).strftime(written) for i in range(400)]
+    path = tmp_path / "t.csv"
+    rows = [f'"{t}",{x}' for t, x in zip(times, NOISE, strict=False)]
+    path.write_text("\n".join(["time,x", *rows, ""]), encoding="utf-8")
+    assert [row.event_time_ms for row in readings(open_table(path))] == [
+        MS[0] + 60_000 * i for i in range(400)
+    ]
+
+
+def test_a_time_that_cannot_be_read_stops(tmp_path):
+    cells = [f"shift {i % 3} of {i}" for i in range(400)]
+    path = write(tmp_path / "t.csv", ["time", "x"], cells, NOISE, n=400)
+    with pytest.raises(ConfigError, match=r"'time'.*--time-format"):
+        open_table(path)
+    assert open_table(path, Asked(time=["-"])).guess.time is None
+
+
+@pytest.mark.parametrize("header", [["10", "15", "20"], ["101", "7", "33"], ["1", "2", "3"]])
+@pytest.mark.parametrize("first", ["time", ""])
+def test_numbers_name_columns(tmp_path, header, first):
+    table = open_table(
+        write(tmp_path / "n.csv", [first, *header], range(0, 400 * 3600, 3600), NOISE, FLOW,
+              [x / 3 for x in FLOW], n=400)
+    )  # fmt: skip
+    assert table.guess.channels == tuple(header)
+    assert table.n_rows == 400
+
+
+@pytest.mark.parametrize("unit", ["°C", " °C", "%", " kW", " m³/h", " bar"])
+@pytest.mark.parametrize("mark", [".", ","])
+def test_units_behind_numbers_are_left_out(tmp_path, unit, mark):
+    cells = [str(x).replace(".", mark) + unit for x in NOISE[:400]]
+    table = open_table(write(tmp_path / "u.csv", ["time", "x"], TIMES, cells, delimiter=";", n=400))
+    assert [row.values[0] for row in readings(table)] == NOISE[:400]
+    assert "units:" in said(table)
+
+
+def test_several_units_in_one_column_are_refused(tmp_path):
+    cells = [f"{x} {'min' if i % 2 else 'h'}" for i, x in enumerate(NOISE)]
+    table = open_table(write(tmp_path / "u.csv", ["time", "x", "y"], TIMES, cells, FLOW))
+    assert table.guess.channels == ("y",)
+    assert "several units" in table.guess.aside["x"]
+
+
+PACKED = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
+
+
+@pytest.mark.parametrize("ending", [*PACKED, "zip"])
+@pytest.mark.parametrize("named", [True, False])
+def test_packed_tables_are_read(tmp_path, ending, named):
+    plain = write(tmp_path / "p.csv", ["time", "x"], TIMES, NOISE)
+    path = tmp_path / (f"q.csv.{ending}" if named else "q.csv")
+    if ending == "zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.write(plain, "p.csv")
+    else:
+        path.write_bytes(PACKED[ending](plain.read_bytes()))
+    assert [r.values for r in readings(open_table(path))] == [(x,) for x in NOISE]
+
+
+def test_a_zip_of_several_names_them(tmp_path):
+    with zipfile.ZipFile(tmp_path / "z.zip", "w") as archive:
+        archive.writestr("a.csv", "x")
+        archive.writestr("b.csv", "y")
+    with pytest.raises(RejexError, match=r"2 files \(a.csv, b.csv\)"):
+        open_table(tmp_path / "z.zip")
+
+
+def test_returns_end_lines_and_bytes_of_a_power_loss_are_no_rows(tmp_path):
+    path = write(tmp_path / "r.csv", ["time", "x"], TIMES, NOISE)
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"\n", b"\r"))
+    assert len(readings(open_table(path))) == N
+    cut = data.find(b"\n", len(data) // 2) + 1
+    path.write_bytes(data[:cut] + b"\0" * 4096 + data[cut:] + b"\0" * 100_000)
+    table = open_table(path)
+    assert len(readings(table)) == N
+    assert "NUL bytes" in said(table)
+
+
+def test_loggers_write_tables(tmp_path):
+    rdb = "\n".join(["# a remark"] * 40 + ["agency\tsite\tdatetime\tflow", "5s\t15s\t20d\t14n"])
+    rdb += "\n" + "\n".join(f"USGS\t0123\t{t[:16]}\t{x}" for t, x in zip(TIMES, NOISE, strict=True))
+    (tmp_path / "r.txt").write_text(rdb)
+    lvm = "LabVIEW Measurement\t\nSeparator\tTab\nDecimal_Separator\t.\nDate\t2025/02/03\n"
+    lvm += "Time\t10:00:00\n***End_of_Header***\t\nChannels\t1\nX_Dimension\tTime\n"
+    lvm += "***End_of_Header***\nX_Value\tForce\tComment\n"
+    lvm += "\n".join(f"{i / 10:.6f}\t{x}" for i, x in enumerate(NOISE))
+    (tmp_path / "l.lvm").write_text(lvm)
+    for name, channels in (("r.txt", ("flow",)), ("l.lvm", ("Force",))):
+        table = open_table(tmp_path / name)
+        assert table.guess.channels == channels
+        assert table.guess.time is not None
+        assert [row.values[0] for row in readings(table)] == NOISE
+
+
+@pytest.mark.parametrize(
+    ("begun", "word"),
+    [(b"\x89HDF\r\n", "HDF5"), (b"SQLite format 3\0", "SQLite"), (b"<!DOCTYPE html><p>", "HTML"),
+     (b"\x28\xb5\x2f\xfd123", "zstd"), (b'[{"a": 1}]', "init"), (b"%PDF-1.7", "PDF")],
+)  # fmt: skip
+def test_what_is_no_table_is_named_with_the_next_step(tmp_path, begun, word):
+    (tmp_path / "x.bin").write_bytes(begun)
+    with pytest.raises(RejexError, match=word):
+        open_table(tmp_path / "x.bin")
+
+
+def test_an_energy_total_alone_is_judged_by_its_change(tmp_path):
+    total, cells = 1000.0, []
+    for x in NOISE:
+        total += x / 10
+        cells.append(round(total, 3))
+    table = open_table(write(tmp_path / "e.csv", ["time", "energy"], TIMES, cells))
+    assert table.guess.totals == ("energy",)
+    assert found(table) >= 18
+
+
+def test_a_lot_of_statuses_are_all_missing_those_to_come_too(tmp_path):
+    names = ["Bad", "Shutdown", "I/O Timeout", "[-11059] No Good Data", "Configure", "Scan Off"]
+    cells = [names[i % 6] if i % 9 == 4 else x for i, x in enumerate(NOISE)]
+    cells[N - 1] = "Never seen before"
+    table = open_table(write(tmp_path / "p.csv", ["time", "x"], TIMES, cells))
+    rows = readings(table)
+    assert len(rows) == N
+    assert sum(math.isnan(r.values[0]) for r in rows) == sum(isinstance(c, str) for c in cells)
+
+
+def test_arrays_of_json_are_read_by_init(tmp_path, monkeypatch, capsys):
+    from rejex_stream.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    rows = [{"time": t, "x": x, "why": 'a ] } "'} for t, x in zip(TIMES, NOISE, strict=True)]
+    Path("a.json").write_text(json.dumps(rows, indent=1))
+    assert main(["init", "a.json", "-c", "0.05"]) == 0
+    assert main(["run", "a.toml"]) == 0
+    assert len(Path("a.verdicts.jsonl").read_text().splitlines()) == N
+
+
+def test_the_worst_episodes_come_first(tmp_path, capsys):
+    from rejex_stream.cli import main
+
+    bursts = (900, 1300, 1700)
+    cells = [x + 300 if any(b <= i < b + 3 for b in bursts) else x for i, x in enumerate(NOISE)]
+    path = write(tmp_path / "b.csv", ["time", "x"], TIMES, cells)
+    assert main(["score", str(path), "--top", "3", "--output", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["episodes"]) == 3 < found["n_episodes"]
+    first = {episode["first_row"] for episode in found["episodes"]}
+    assert all(any(b - 9 <= row <= b + 3 for row in first) for b in bursts)
+
+
+def test_a_table_in_which_nothing_is_ranked_is_an_error(tmp_path, capsys):
+    from rejex_stream.cli import main
+
+    a = [x if i % 2 else "" for i, x in enumerate(NOISE)]
+    b = ["" if i % 2 else x for i, x in enumerate(FLOW)]
+    path = write(tmp_path / "w.csv", ["time", "a", "b"], TIMES, a, b)
+    assert main(["score", str(path)]) == 0
+    assert main(["score", str(path), "--carry", "0"]) == 2
+    assert "--carry ROWS" in capsys.readouterr().err

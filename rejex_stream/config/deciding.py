@@ -325,14 +325,17 @@ class Refit(Section):
         says="Where fits run; it changes speed, never a verdict. auto: in a process beside a live "
         "topic, in a thread over a file.",
     )
-    workers: int = setting(1, unit="fits", says="Fits that run at once.", ge=1, le=64)
 
     def schedule(self, window: int) -> RefitSchedule:
         """Return the core's schedule for a window of n."""
-        given = self.model_dump(exclude={"executor", "workers"}, exclude_none=True)
+        given = self.model_dump(exclude={"executor"}, exclude_none=True)
         if self.refit_every_events == 0:
             given["refit_every_events"] = None
         return RefitSchedule.for_window(window, **given)
+
+
+_ALPHA = 0.05
+"""With which a challenger ever takes over while it has not cost less."""
 
 
 class Learning(Section):
@@ -350,13 +353,6 @@ class Learning(Section):
         "measure; drawn as audits are, by output.audit_key_file.",
         gt=0,
         le=1,
-    )
-    alpha: float = setting(
-        0.05,
-        unit="probability",
-        says="With which the challenger ever takes over while it has not cost less.",
-        gt=0,
-        lt=1,
     )
     wrong_answers: float = setting(
         0.3,
@@ -382,7 +378,7 @@ class Learning(Section):
         most = min((1 - contamination) * costs.c_fp, contamination * costs.c_fn)
         return LearningSpec(
             self.measure_rate,
-            self.alpha,
+            _ALPHA,
             self.patience_events,
             costs.c_fp,
             costs.c_fn,

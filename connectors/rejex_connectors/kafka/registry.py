@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import io
-import socket
 import ssl
 import urllib.error
 import urllib.request
@@ -14,6 +12,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from rejex_connectors.kafka.clients import within
 from rejex_connectors.kafka.settings import RegistrySettings
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.protocols import RegisteredSchema
@@ -62,9 +61,9 @@ class HttpSchemaRegistry:
         if settings.username is not None:
             pair = f"{settings.username}:{settings.reveal('password')}".encode()
             self._headers["Authorization"] = "Basic " + b64encode(pair).decode()
-        handlers: list[urllib.request.BaseHandler] = [_NoRedirects(), _Http()]
+        handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
         if settings.url.startswith("https"):
-            handlers.append(_Https(_tls(settings.ca_file)))
+            handlers.append(urllib.request.HTTPSHandler(context=_tls(settings.ca_file)))
         self._open = urllib.request.build_opener(*handlers).open
 
     def schema(self, schema_id: int) -> RegisteredSchema | None:
@@ -114,12 +113,9 @@ class HttpSchemaRegistry:
         """Return the body; ``None`` where the registry itself says that it has no such thing."""
         request = urllib.request.Request(self._url + path, headers=self._headers)
         try:
-            with self._answer(request) as answer:
-                body: bytes = answer.read(_MOST_BYTES)
-                # A short read is no error to the library; taken as it is, half a schema is none.
-                if answer.length and len(body) < _MOST_BYTES:
-                    raise http.client.IncompleteRead(body, answer.length)
-                status: int = answer.code
+            status, body = within(TIMEOUT_S, "the schema registry", self._whole, request)
+        except ConnectorError:
+            self._silent("timed out")
         except ssl.SSLCertVerificationError as error:
             raise self._untrusted(error) from None
         except urllib.error.URLError as error:
@@ -135,11 +131,18 @@ class HttpSchemaRegistry:
         self._explain(path, status, body)
         return None
 
-    def _answer(self, request: urllib.request.Request) -> Any:  # noqa: ANN401 - refusals too
+    def _whole(self, request: urllib.request.Request) -> tuple[int, bytes]:
+        """Return status and body of an answer, be it a refusal."""
         try:
-            return self._open(request, timeout=TIMEOUT_S)
+            answer = self._open(request, timeout=TIMEOUT_S)
         except urllib.error.HTTPError as refusal:
-            return refusal
+            answer = refusal
+        with answer:
+            body: bytes = answer.read(_MOST_BYTES)
+            # A short read is no error to the library; taken as it is, half a schema is none.
+            if answer.length and len(body) < _MOST_BYTES:
+                raise http.client.IncompleteRead(body, answer.length)
+            return answer.code, body
 
     def _explain(self, path: str, status: int, body: bytes) -> None:
         """Raise what an answer other than 200 means; silent where it means `no such thing`."""
@@ -177,57 +180,6 @@ class HttpSchemaRegistry:
             f"what is at {self._url} is no schema registry, it {why}: check schema_registry.url "
             "and its path"
         )
-
-
-class _InTime(io.RawIOBase):
-    """Reads from a socket until a moment; the library's own limit begins anew with every byte."""
-
-    def __init__(self, raw: io.RawIOBase, sock: socket.socket) -> None:
-        self._raw = raw
-        self._sock = sock
-        self._until = monotonic() + TIMEOUT_S
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:  # noqa: ANN401 - any writable buffer
-        left = self._until - monotonic()
-        if left <= 0:
-            raise TimeoutError("timed out")
-        self._sock.settimeout(left)
-        return self._raw.readinto(buffer)
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
-class _Response(http.client.HTTPResponse):
-    def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:  # noqa: ANN401
-        super().__init__(sock, *args, **options)
-        self.fp = io.BufferedReader(_InTime(self.fp.detach(), sock))
-
-
-class _Connection(http.client.HTTPConnection):
-    response_class = _Response
-
-
-class _TlsConnection(http.client.HTTPSConnection):
-    response_class = _Response
-
-
-class _Http(urllib.request.HTTPHandler):
-    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_Connection, req)
-
-
-class _Https(urllib.request.HTTPSHandler):
-    def __init__(self, context: ssl.SSLContext) -> None:
-        super().__init__(context=context)
-        self._tls = context
-
-    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_TlsConnection, req, context=self._tls)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

@@ -149,9 +149,9 @@ def make_executor(config: Config) -> InlineExecutor | ThreadFitExecutor | Proces
         where = "process" if config.input.kind == "kafka" else "thread"
     if where == "process":
         prepare = partial(_fit_once, config.detector.name, config.detector.params)
-        return ProcessFitExecutor(refit.workers, prepare=prepare)
+        return ProcessFitExecutor(prepare=prepare)
     if where == "thread":
-        return ThreadFitExecutor(refit.workers)
+        return ThreadFitExecutor()
     return InlineExecutor()
 
 

@@ -84,13 +84,16 @@ def durable(kafka: Kafka, settings: KafkaSettings) -> list[tuple[str, int, str]]
 
 
 def taken(receiver: Receiver) -> list[tuple[str, bytes, tuple[str, int, str]]]:
-    """What was taken of incidents: id of the event, the event, and which state it tells of."""
+    """What was taken of incidents: id of the event, its record, and which state it tells of."""
     found = []
     for body in receiver.taken:
         event = json.loads(body)
         if event["type"].endswith(".incident.v1"):  # monitors raise alarms, too
             said = event["data"]
-            found.append((event["id"], body, (said["id"], said["version"], said["state"])))
+            # What channels read is of whoever tells: after a kill it may not know what was usual.
+            record = {name: said[name] for name in said if name not in {"values", "summary"}}
+            state = said["incident"], said["version"], said["state"]
+            found.append((event["id"], json.dumps(record).encode(), state))
     return found
 
 

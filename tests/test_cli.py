@@ -374,7 +374,7 @@ def test_score_survives_rows_that_cannot_be_read(capsys, table):
     table.write_text("\n".join(lines))
     status, out, _ = in_process(capsys, "score", table, "--detector", "HBOS")
     assert status == 0
-    assert "2 rows could not be read; the first, row 700" in out
+    assert "1 rows could not be read; the first, row 701" in out  # the text is no value
     assert "\x1b" not in out
 
 

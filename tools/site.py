@@ -39,6 +39,7 @@ NAV: dict[str, list[tuple[str, str]]] = {
         ("Operate, scale, incidents", "docs/operations.md"),
         ("Review", "docs/review.md"),
         ("Which detector, when", "docs/howto/choose.md"),
+        ("Read what comes out", "docs/howto/consume.md"),
         ("A detector of your own", "docs/howto/detector.md"),
         ("Release", "docs/releasing.md"),
         ("Contribute", "CONTRIBUTING.md"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import faulthandler
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -108,7 +109,10 @@ class Selector:
 @contextmanager
 def _bounded() -> Iterator[None]:
     """End the process where a program does not come to an end."""
-    faulthandler.dump_traceback_later(_LONGEST_S, exit=True)
+    if sys.__stderr__ is None:  # nowhere to say why
+        yield
+        return
+    faulthandler.dump_traceback_later(_LONGEST_S, exit=True, file=sys.__stderr__)
     try:
         yield
     finally:

@@ -553,6 +553,10 @@ def _quality_of(
     return None
 
 
+def _quality_fields(pattern: str, feed: Feed) -> list[str]:
+    return [pattern.replace("{channel}", name) for name in feed.channels]
+
+
 def _is_partial(rows: Sequence[Mapping[str, object]], channels: Mapping[str, str]) -> bool:
     """Whether channels do not come where they have not changed: absent, and not null."""
     n = len(rows)
@@ -607,12 +611,14 @@ def _said(
             said.append(
                 f"time zone: none in {printable(text)}, read as UTC; --time-zone changes it"
             )
+    flags = () if feed.quality is None else _quality_fields(str(feed.quality["field"]), feed)
     said += [
         f"left out: {feed.fields.get(name, name)}: {why}"
         for name, why in guess.aside.items()
-        if name in feed.fields
+        if name in feed.fields and feed.fields[name] not in flags
     ]
-    return [*guess.said, *said, *guess.flags_said, *guess.doubts]
+    doubts = [doubt for doubt in guess.doubts if not doubt.startswith(tuple(flags))]
+    return [*guess.said, *said, *guess.flags_said, *doubts]
 
 
 def _brief(tree: object) -> str:

@@ -175,7 +175,7 @@ def _say(
 ) -> None:
     who = source.get("sensor") or "one"
     channels = source["channels"]
-    names = channels.values() if isinstance(channels, Mapping) else channels
+    names = list(channels)  # type: ignore[call-overload]
     timed = source.get("time") or (
         "the record's own" if source.get("kind") == "kafka" else "none: rows 1 s apart"
     )

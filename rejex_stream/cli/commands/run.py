@@ -86,11 +86,11 @@ def run(
 
 
 class _Order:
-    """Sees whether the times of a file go forward, as ``score`` does before it judges."""
+    """Sees whether the times of each sensor go forward, as ``score`` does before it judges."""
 
     def __init__(self, config: Config) -> None:
         source = config.input
-        self._order = TimeOrder() if source.kind == "file" else None
+        self._order = TimeOrder()
         self._timed = source.time is not None
         local = source.time_zone is not None and "%z" not in (source.time_format or "")
         self._zone = zone_of(source.time_zone) if local and source.time_zone else None
@@ -100,11 +100,11 @@ class _Order:
     ) -> None:
         """Take note of the times."""
         order = self._order
-        if order is None or replaying:
+        if replaying:
             return
         for outcome in outcomes:
             verdict = outcome.verdict
-            if verdict is not None:
+            if verdict is not None and order.watches(verdict.sensor):
                 order.see(verdict.sensor, verdict.event_time_ms)
                 if self._zone is not None:
                     local = datetime.fromtimestamp(verdict.event_time_ms / 1000, self._zone)
@@ -115,8 +115,7 @@ class _Order:
 
     def said(self) -> Iterator[str]:
         """Yield what was odd."""
-        if self._order is not None:
-            yield from self._order.said("input.sensor", gaps=self._timed)
+        yield from self._order.said("input.sensor", gaps=self._timed)
 
 
 @contextmanager

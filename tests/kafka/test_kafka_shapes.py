@@ -1,0 +1,73 @@
+"""Topics as plants have them, from ``init`` to verdicts, without a hand-written line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+from kafka_harness import Kafka
+from rejex_connectors.kafka.settings import KafkaSettings
+from rejex_connectors.kafka.topics import TopicPlan, create_topics
+
+from rejex_stream.cli import main
+from rejex_stream.encode import decode_verdict
+from rejex_stream.types import Position
+from tests.test_shapes import MACHINES, case
+from tests.waiting import PATIENCE_S, until
+
+pytest.importorskip("jq")
+pytestmark = pytest.mark.kafka
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+# How many verdicts a record gives.
+SHAPES = {
+    "batch": 3, "columnar": 10, "kepware": 1, "tbgateway": 1, "sparkplug": 1, "emqx": 1,
+    "telegraf": 1, "keyjson": 1, "quality": 1, "long1": 1 / 3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_from_a_topic_of_any_shape_to_verdicts(
+    name, tmp_path, monkeypatch, bootstrap, capsys, kafka: Kafka
+):
+    for given in [given for given in os.environ if given.startswith("REJEX_") and "__" in given]:
+        monkeypatch.delenv(given)
+    monkeypatch.chdir(tmp_path)
+    settings, topic = KafkaSettings(bootstrap_servers=bootstrap), f"{name}-{uuid.uuid4().hex[:8]}"
+    create_topics(settings, [TopicPlan(name=topic, role="input", partitions=1, replication=1)])
+    records = case(name)
+    expected = round(len(records) * SHAPES[name])
+    kafka.fill(settings, [r._replace(position=Position(topic, 0, 0)) for r in records])
+
+    def run(*words):
+        status = main([str(word) for word in words])
+        captured = capsys.readouterr()
+        assert status == 0, (words, captured.out, captured.err)
+        return captured
+
+    run("init", "--kafka", bootstrap, topic, "--detector", "HBOS")
+    for step in ("validate", "doctor"):
+        if step == "doctor":
+            run("topics", "create", f"{topic}.toml")
+        run(step, f"{topic}.toml")
+    with subprocess.Popen(
+        [sys.executable, "-m", "rejex_stream", "run", f"{topic}.toml", "--output", "json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
+    ) as process:  # fmt: skip
+        until(lambda: kafka.count(settings, f"{topic}.verdicts") == expected)
+        process.send_signal(signal.SIGTERM)
+        done, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, err
+    summary = json.loads(done)
+    assert (summary["events"], summary["invalid"]) == (expected, 0)
+    of_topic = kafka.read(settings, f"{topic}.verdicts")
+    verdicts = [decode_verdict(r.value) for found in of_topic.values() for r in found]
+    assert len({str(verdict.position) for verdict in verdicts}) == expected
+    assert {verdict.sensor[-2:] for verdict in verdicts} == MACHINES

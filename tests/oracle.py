@@ -9,6 +9,7 @@ import hashlib
 import math
 from fractions import Fraction
 from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -43,25 +44,42 @@ def reference(spec, readings, answers):
     return verdicts, changes
 
 
-def severity(ordered, score):
+def cluster(scores):
+    """Return the mean size of a cluster of the largest twentieth, by the intervals between them."""
+    count = max(20, len(scores) // 20)
+    if len(scores) <= 2 * count:
+        return 1
+    least = sorted(scores)[len(scores) - count]
+    at = [i for i, score in enumerate(scores) if score >= least]
+    gaps = [b - a for a, b in pairwise(at)]
+    one, two = (1, 2) if max(gaps) > 2 else (0, 0)
+    first = sum(gap - one for gap in gaps)
+    second = sum((gap - one) * (gap - two) for gap in gaps)
+    index = 2 * first**2 / (len(gaps) * max(second, 1))
+    return max(1, round(1 / max(index, 1 / len(gaps))))
+
+
+def severity(ordered, score, c=1):
     """Return -log10 of the tail probability, by exact sums."""
     n, largest = len(ordered), ordered[-1]
     at_or_above = sum(s >= score for s in ordered)
     if at_or_above:
-        return math.log10((n + 1) / (at_or_above + 1))
+        return math.log10((n + c) / (at_or_above + c))
     k = max(math.isqrt(n), ordered.count(largest))
     scale = sum(Fraction(s) - Fraction(ordered[n - k - 1]) for s in ordered[n - k :]) / k
     beyond = (Fraction(score) - Fraction(largest)) / scale
-    return min(1e6, math.log10(n + 1) + min(1e9, beyond) / math.log(10))
+    return min(1e6, math.log10((n + c) / c) + min(1e9, beyond) / math.log(10))
 
 
-def in_order(ordered, score):
+def in_order(tail, score):
     """Return the same among scores that stand still, a millionth of a step apart between two."""
-    found, below = severity(ordered, score), [s for s in ordered if s < score]
+    ordered, c = tail
+    found, below = severity(ordered, score, c), [s for s in ordered if s < score]
     if not below or len(below) == len(ordered):
         return found
     a, b = Fraction(below[-1]), Fraction(ordered[len(below)])
-    step = math.log10((len(ordered) - len(below) + 2) / (len(ordered) - len(below) + 1))
+    at_or_above = len(ordered) - len(below)
+    step = math.log10((at_or_above + 1 + c) / (at_or_above + c))
     return found - 1e-6 * float((b - Fraction(score)) / (b - a)) * step
 
 
@@ -381,6 +399,7 @@ class _Stream:
             ordinary = self.finite([mean for i, mean in kept if i not in out])
             self.epoch, self.model, self.window, self.past = epoch, model, self.finite(means), own
             self.adopting = False
-            self.tail = sorted(ordinary) if len(set(ordinary)) > 1 else None
+            varied = len(set(ordinary)) > 1
+            self.tail = (sorted(ordinary), cluster(ordinary)) if varied else None
             self.drop_surplus(out)
             self.hold.renew(self.window)

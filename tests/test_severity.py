@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.signal import lfilter
 
 from rejex_stream.engine import Engine
 from rejex_stream.incidents import Hold
@@ -165,6 +166,29 @@ def test_between_two_reference_scores_a_tail_is_a_straight_line_a_millionth_of_t
     # At ties the step ends where the next one begins, and the lowest of all has no order.
     assert tail(1.0) < tail(1.0001) < tail(1.9) < tail(2.0)
     assert tail(-5.0) == tail(0.0) == 0.0
+
+
+def test_scores_that_come_in_clusters_are_worth_fewer():
+    # Each of 500 values four times in a row: a larger one comes once in 500, not once in 2,000.
+    scores = np.repeat(np.random.default_rng(3).exponential(size=500), 4).tolist()
+    tail = Tail(scores)
+    assert 3 <= tail.cluster <= 4
+    assert tail(max(scores) + 1e-9) == pytest.approx(math.log10(2000 / tail.cluster + 1), abs=1e-6)
+    shuffled = Tail(np.random.default_rng(4).permutation(scores).tolist())
+    assert shuffled.cluster == 1
+    assert shuffled(max(scores) + 1e-9) == pytest.approx(math.log10(2001), abs=1e-6)
+    assert Tail(sorted(scores), tail.cluster)(1.0) == tail(1.0), "as a snapshot gives it back"
+
+
+@pytest.mark.parametrize("phi", [0.5, 0.9, 0.97])
+def test_a_severity_of_3_comes_once_in_1000_events_of_a_correlated_stream(phi):
+    rng, hits, events = np.random.default_rng(5), 0, 0
+    for _ in range(30):
+        x = lfilter([math.sqrt(1 - phi**2)], [1, -phi], rng.standard_normal(30_000))[500:]
+        tail = Tail(x[:2000].tolist())
+        said = np.array(tail.each(x[4000:].tolist()))
+        hits, events = hits + int(np.sum(said >= 3)), events + len(said)
+    assert 0.5 <= 1000 * hits / events <= 1.9  # 6 for AR(.97) where clusters count as events
 
 
 def test_a_tail_of_scores_at_the_ends_of_the_floats_is_finite_and_in_order():

@@ -88,7 +88,8 @@ class _Recipes(msgspec.Struct, forbid_unknown_fields=True):
     key: str
     version: int
     recipes: dict[str, Any]
-    tail: list[Any] | None = None  # an earlier build had none
+    tail: list[Any] | None = None
+    cluster: Annotated[int, msgspec.Meta(ge=1)] = 1
 
 
 class StreamView(NamedTuple):
@@ -502,6 +503,7 @@ class StreamState:
             parts = {"key": key, "version": version, "recipes": recipes()}
             if tail is not None:
                 parts["tail"] = pack_array(np.array(tail.ordered))
+                parts["cluster"] = tail.cluster
             return seal("stream-model", _FORMAT, parts)
 
         return StreamView(state, recipe, version)
@@ -543,7 +545,7 @@ class StreamState:
                 self._judge.restore(state.judge)
             self._watch.restore(state.watch)
             if recipes.tail is not None:
-                self._judge.tail = Tail.of(unpack_array(recipes.tail).tolist())
+                self._judge.tail = Tail.of(unpack_array(recipes.tail).tolist(), recipes.cluster)
             self.plans = Plans(state.plans)
             self._mutes = Mutes(self._features.channels, state.mutes)
             if self._learner is not None and state.learning is not None:

@@ -184,7 +184,7 @@ def _say(
         ("time", f"{when}" + (f" ({found.guess.time_format or found.guess.time_unit})"
                               if found.guess.time else "")),
         ("sensor", f"{who}, {found.n_sensors:,} seen"),
-        ("channels", ", ".join(map(str, names))),  # type: ignore[call-overload]
+        ("channels", ", ".join(map(str, names))),
     ]  # fmt: skip
     facts += [(name, said) for name, _, said in (note.partition(": ") for note in notes)]
     print_facts(facts, title=f"{where}: written")

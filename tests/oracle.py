@@ -325,7 +325,13 @@ class _Stream:
 
     def is_crowded(self):
         """Tell whether the places of extreme scores are taken."""
-        return sum(map(self.is_extreme, self.window)) >= self.places(len(self.window))
+        n = len(self.window)
+        return sum(map(self.is_extreme, self.window)) >= self.places(n) and self.speaks(n)
+
+    def speaks(self, n):
+        """Tell whether both labels can be said among n; a length where they cannot is left."""
+        r, lower, upper, tolerance = band(self.spec.policy, n)
+        return bool(r and tolerance and lower > 0 and upper < n)
 
     def drop_surplus(self, out):
         """Keep of a new window's extreme scores the first, as many as there are places for."""
@@ -333,8 +339,7 @@ class _Stream:
         for score in self.window:
             if not self.is_extreme(score) or sum(map(self.is_extreme, kept)) < places:
                 kept.append(score)
-        r, lower, upper, tolerance = band(self.spec.policy, len(kept))
-        if out and r and tolerance and lower > 0 and upper < len(kept):
+        if out and self.speaks(len(kept)):
             self.window = kept
 
     def leaves_out(self, score, window, extreme):

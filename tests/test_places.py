@@ -144,3 +144,17 @@ def test_the_border_is_the_least_score_of_its_severity():
         judge._n_extreme()
         border = judge._extreme_from
         assert tail(border) >= EXTREME > tail(math.nextafter(border, -math.inf))
+
+
+def test_a_fault_while_the_window_fills_keeps_no_length_that_says_nothing():
+    policy = RejectionPolicy(0.02, rate=0.03)
+    mute = [n for n in range(policy.first_window, N) if not policy.band(n).can_accept_both]
+    assert mute
+    for n in mute[:3]:
+        judge = a_judge(policy, n=20)
+        judged(judge, [50.0] * 10)  # takes the places of severe scores
+        judged(judge, [1.0] * (n - len(judge.window)), 10)
+        assert len(judge.window) == n
+        reasons = [verdict.reason for verdict in judged(judge, [50.0] * 40, n)]
+        assert reasons[0] is Reason.WARM_UP
+        assert reasons[-1] is not Reason.WARM_UP, n

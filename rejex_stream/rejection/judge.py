@@ -269,6 +269,8 @@ class Judge:
 
     def _with_places(self, scores: list[float]) -> list[float]:
         """Return scores without those for which there is no place, unless too few were left."""
+        if not self._speaks(len(scores)):
+            return scores
         tail, places = self.tail, self._places(len(scores))
         if tail is None:
             return scores
@@ -464,6 +466,7 @@ class Judge:
             by_tail is not None
             and by_tail >= EXTREME
             and window is self.window  # ahead of it, all are known to have a place
+            and self._speaks(n)  # a length that says nothing is left by growing, whatever comes
             and self._n_extreme() >= self._places(n)
         ):
             return _NOT_ENTERED

@@ -105,7 +105,7 @@ def test_a_window_is_constant_with_the_event_after_its_last_other_score_has_left
     scores = [*np.linspace(0.0, 5.0, 60).tolist(), *before, *[7.0] * 80]
     events, verdicts = feed([(score, 0.0) for score in scores]), [None] * len(scores)
     for i in range(len(scores)):
-        judge.judge(events, [i], 0, [scores[i]], 0, verdicts)
+        judge.judge(events, [i], [scores[i]], verdicts, seq=0, epoch=0)
     other = max(i for i, score in enumerate(scores) if score != 7.0)
     first = [v.reason is Reason.CONSTANT_WINDOW for v in verdicts].index(True)
     assert first == other + 60 + 1
@@ -113,7 +113,9 @@ def test_a_window_is_constant_with_the_event_after_its_last_other_score_has_left
 
 def test_a_stuck_sensor_is_said_once_where_it_begins_and_once_where_it_ends():
     moving = readings(events=250, keys=("a",), missing=0)
-    stuck = readings(events=200, keys=("a",), missing=0, stuck=200)
+    stuck = [  # at an ordinary value: what is extreme does not fill a window
+        r._replace(values=(0.5, 1.5)) for r in readings(events=200, keys=("a",), missing=0)
+    ]
     events = [
         r._replace(position=r.position._replace(offset=i), event_time_ms=1000 * i)
         for i, r in enumerate([*moving, *stuck, *moving, *stuck])

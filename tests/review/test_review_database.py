@@ -224,7 +224,7 @@ def test_a_backup_is_whole_beside_a_writer(opened, tmp_path):
         # It has rolled back by itself.
         (
             "PRAGMA max_page_count = 1",
-            "INSERT INTO monitor VALUES ('none', zeroblob(100000))",
+            "INSERT INTO meta VALUES ('none', hex(zeroblob(100000)))",
             "disk is full",
         ),
     ],

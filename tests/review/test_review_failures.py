@@ -11,7 +11,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -271,20 +271,6 @@ def test_verdicts_are_counted_once_whatever_fails(tmp_path, monkeypatch):
             assert tuple(connection.execute(counted).fetchone()) == (400, 0)
 
 
-def test_whatever_a_tap_does_the_feed_goes_on_behind_what_is_stored(new_store):
-    def fails(_: list[bytes]) -> None:
-        raise ZeroDivisionError
-
-    store = new_store()
-    feed, n_items = source_feed(random.Random(1))
-    feed.pump(store)
-    for _ in range(3):
-        with suppress(ZeroDivisionError, ConnectorError):
-            feed.pump(store, tap=fails)
-    finish(feed, store)
-    assert stored(store) == list(range(n_items))
-
-
 # ---------------------------------------------------------------------------- what may be skipped
 LINES = [encode_review(item(i)) for i in range(3)]
 
@@ -403,9 +389,7 @@ def test_a_full_disk_is_told_once_and_all_is_read_when_there_is_room(
         problem = background.problems["feed 0"]
         assert f"make room on the file system that holds {str(small_disk)!r}" in problem
         assert caplog.text.count("make room on") <= 2, "the feed, and the monitors' own upkeep"
-        assert b'rejex_review_failing{part="feed 0"} 1.0' in exposition(
-            store, {}, background.failing()
-        )
+        assert b'rejex_review_failing{part="feed 0"} 1.0' in exposition(store, background.failing())
         assert 0 < len(stored(store)) < n_items
         subprocess.run(["mount", "-o", "remount,size=20m", str(small_disk)], check=True)
         until(lambda: background.round() or len(stored(store)) == n_items)
@@ -414,9 +398,7 @@ def test_a_full_disk_is_told_once_and_all_is_read_when_there_is_room(
         assert stored(store) == list(range(n_items))
         assert "works again at: feed 0" in caplog.text
         assert background.problems == {}
-        assert b'rejex_review_failing{part="feed 0"} 0.0' in exposition(
-            store, {}, background.failing()
-        )
+        assert b'rejex_review_failing{part="feed 0"} 0.0' in exposition(store, background.failing())
 
 
 def test_a_locked_store_says_by_whom(tmp_path):

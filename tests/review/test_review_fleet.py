@@ -196,5 +196,5 @@ def test_a_long_queue_comes_by_the_page(new_store):
             found = re.search(r'rel="next" href="([^"]*)"', text)
             address = found and html.unescape(found[1])
         rows = console.ask("/queue/rows?from=400").text
-    assert (len(shown), len(set(shown)), pages) == (430, 430, 3)
+    assert (len(shown), len(set(shown)), pages) == (430, 430, 5)
     assert rows.count("data-id=") == 30

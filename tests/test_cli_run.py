@@ -340,7 +340,7 @@ def test_alarms_are_logged_and_posted_with_a_signature(pipeline, run):
         shown = run(
             pipeline,
             REJEX_ALERTS__WEBHOOK_URL=f"http://127.0.0.1:{server.server_address[1]}/",
-            REJEX_ALERTS__WEBHOOK_SECRET_FILE=str(secret),
+            REJEX_ALERTS__WEBHOOK_SECRET=f"file:{secret}",
         )
         server.shutdown()
     assert shown.returncode == 0, shown.stderr

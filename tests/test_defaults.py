@@ -24,6 +24,7 @@ from rejex_stream.engine import EngineSpec
 from rejex_stream.engine.refit import FitJob, RefitSchedule
 from rejex_stream.facade import RejectingDetector, RejectingStream
 from rejex_stream.features import Feature, FeatureSpec
+from rejex_stream.incidents.settings import Alarms
 from rejex_stream.monitor.config import Monitor, MonitorConfig
 from rejex_stream.plan.promises import EpisodeRule, plan, plan_table
 from rejex_stream.rejection import rejection_band
@@ -68,7 +69,13 @@ def defaults_of(concept):
 # ------------------------------------------------------------------ one default for one thing
 def test_config_engine_and_facade_share_their_defaults():
     config = build.engine_spec(config_of())
-    engine = EngineSpec(config.detector, FeatureSpec(("flow",)), RejectionPolicy(0.05, tolerance=8))
+    # Who drives an engine alone asks for alarms; a pipeline tells somebody by default.
+    engine = EngineSpec(
+        config.detector,
+        FeatureSpec(("flow",)),
+        RejectionPolicy(0.05, tolerance=8),
+        alarms=Alarms(),
+    )
     assert engine == config
     for facade in (RejectingDetector, RejectingStream):
         assert default_of(facade, "contamination") == CONTAMINATION
@@ -234,6 +241,7 @@ def test_what_a_config_says_of_an_engine_reaches_it():
         schedule=schedule,
         seed=7,
         evidence=False,
+        alarms=Alarms(),
     )
     assert build.engine_spec(config) == wanted
     assert build.make_engine(config)(Partition("water.csv", 0), InlineExecutor()).spec == wanted

@@ -282,7 +282,6 @@ tolerance = 8
         ('time_format = "%H:%M"', "expected the signs of strptime for a whole date"),
         ('time_format = "dd.mm.yyyy"', "expected the signs of strptime for a whole date"),
         ('decimal = ","\nthousands = ","', "expected two marks"),
-        ('tag = "x"', "tag goes with sensor"),
         ('columns = ["t", "w"]', "column 'v' is not in the header"),
     ],
 )

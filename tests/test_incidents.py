@@ -100,7 +100,8 @@ def test_without_a_hold_it_becomes_its_own_reference():
     free = engine(hold=Hold(enabled=False))
     verdicts = play(free, sensors(20_000, 12_000, 20.0))
     assert free.take_incidents() == []
-    assert sum(v.label is Label.NORMAL for v in verdicts[12_000:]) > 7_000
+    # The next model takes it over: until then its scores are extreme, and have no place.
+    assert sum(v.label is Label.NORMAL for v in verdicts[12_000:]) > 4_000
 
 
 def test_until_an_incident_opens_verdicts_are_those_without_a_hold():

@@ -182,5 +182,5 @@ def test_what_is_linked_is_there(name):
 
 def test_ci_ends_with_the_tests():
     lines = text(".ci/run").strip().splitlines()
-    assert lines[-1].startswith("make test ")
+    assert lines[-1].startswith("make test-all ")
     assert "phase make test-bounds" in lines

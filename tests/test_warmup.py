@@ -14,6 +14,7 @@ from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.batch_model import new_model
 from rejex_stream.engine.checkpoint import pack_array
 from rejex_stream.engine.refit import RefitSchedule
+from rejex_stream.engine.rows import Judged
 from rejex_stream.features import Feature, FeatureSpec
 from rejex_stream.incidents import Plan
 from rejex_stream.incidents.warmup import is_mixed, spread
@@ -145,6 +146,7 @@ def test_first_rows_of_an_earlier_build_are_unknown_and_those_that_cannot_be_are
             segment = model.next_segment(rows, at, judge)
             found += [segment.start] * segment.mixed
             at = segment.stop
+            model.learn(segment, Judged(segment.stop), judge)
         return found
 
     assert mixed(state) == [250 - 150]

@@ -20,7 +20,9 @@ CODECS = [None, "gzip", "snappy", "lz4", "zstd"]
 def test_batches_of_every_codec_are_read_and_written(
     kafka: Kafka, client: str, codec: str | None
 ) -> None:
-    settings = kafka.settings(partitions=2, client=client, options={"compression.type": codec})
+    settings = kafka.settings(
+        partitions=2, client=client, options={"compression.type": codec or "none"}
+    )
     records = feed(settings, 400, partitions=2)
     producer = KafkaProducer(
         bootstrap_servers=kafka.bootstrap,

@@ -341,7 +341,7 @@ def test_a_kill_at_any_moment_and_people_are_told_of_what_is_durable(
     # What was taken, and is not known to be, is told again, with its id; nothing else is.
     again = len(killed) if moment == "when it is told" else 0
     said = [json.loads(body)["data"] for body in receiver.taken if b".incident." in body]
-    stages = [(one["incident"], one["version"], one["events"]) for one in said]
+    stages = [json.dumps(one, sort_keys=True) for one in said]
     assert len(stages) == len(told) == len(set(stages)) + again
     assert driver.told.untold(FEED, 10**9) == []
     assert driver.alarms == worker.alarms
@@ -362,10 +362,11 @@ def test_what_nobody_takes_waits_for_the_next_job_or_a_worker(
     receiver.refusing = True
     assert driver.go_on()
     assert told_to(receiver) == []
-    assert named(driver.told.untold(FEED, 10**9)) == named(worker.changes)
+    steps = list(dict.fromkeys(named(worker.changes)))  # how it goes on meanwhile is no step
+    assert named(driver.told.untold(FEED, 10**9)) == steps
     receiver.refusing = False
     run_pipeline(config)
-    assert told_to(receiver) == named(worker.changes)
+    assert told_to(receiver) == steps
     assert driver.told.untold(FEED, 10**9) == []
 
 

@@ -132,6 +132,8 @@ def _select(config: Any) -> None:  # noqa: ANN401
     source = config.input
     if source.select is None:
         return
+    if source.format in REGISTRY_FORMATS:
+        raise _Misfit(f"select is for JSON, and format is {source.format!r}: drop one.")
     if source.kind == "file" and source.path is not None:
         from rejex_stream.config.assembly import file_format
 

@@ -406,9 +406,10 @@ def test_an_export_of_100_000_rows_takes_the_memory_of_a_small_one(new_store, tm
         with store.database.write() as connection:  # a hundred thousand items by hand take long
             connection.execute(
                 "WITH RECURSIVE more(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM more "
-                "WHERE n < ?) INSERT INTO event (topic, partition, offset, sensor_id, episode_id, "
+                "WHERE n < ?) INSERT INTO event (topic, partition, offset, reading, sensor_id, "
+                "episode_id, "
                 "event_time_ms, seq, received_ms, item, raw, raw_bytes) SELECT topic, partition, "
-                "n, sensor_id, episode_id, event_time_ms, n, received_ms, item, raw, raw_bytes "
+                "n, 0, sensor_id, episode_id, event_time_ms, n, received_ms, item, raw, raw_bytes "
                 "FROM more, event WHERE event_id = 1",
                 (rows - 1,),
             )

@@ -87,7 +87,7 @@ def play(ranks: Ranks, burst: int | None) -> tuple[Ranks, float, Ranks]:
     code = {"normal": 0, "anomaly": 1, "rejected": -1}
     withheld = inside = 0
     for rank in ranks.tolist():
-        band = governor.allow(WINDOW, 0)
+        band = governor.allow(WINDOW, "s", 0)
         label, in_own = code[band.label(rank)], own.label(rank) == "rejected"
         inside += in_own
         if label < 0:

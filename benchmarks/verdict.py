@@ -141,7 +141,7 @@ def filling_rows() -> list[list[object]]:
             middle = time.process_time()
             governor = Governor(policy)
             for length in lengths:
-                if governor.allow(length, 0).width and length % 20 == 0:
+                if governor.allow(length, "s", 0).width and length % 20 == 0:
                     governor.spend()
             own.append(1e6 * (middle - start) / len(lengths))
             allowed.append(1e6 * (time.process_time() - middle) / len(lengths))

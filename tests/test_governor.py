@@ -29,6 +29,7 @@ from rejex_stream.rejection.judge import Judge
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.rejection.token_bucket import DAY_MS, Governor, base_width
 from rejex_stream.run.executors import InlineExecutor
+from rejex_stream.trusted_clock import TrustedClock
 from rejex_stream.types import Position, Reading
 from tests.streams import readings, spec
 
@@ -168,29 +169,49 @@ def test_no_stretch_of_any_stream_has_more_than_rate_times_length_plus_burst(pol
     per_day=st.floats(10, 5000).map(lambda x: round(x, 2)),
     seed=st.integers(0, 10**6),
 )
-def test_by_event_time_it_holds_too_and_a_clock_that_goes_back_earns_nothing(policy, per_day, seed):
+def test_by_event_time_it_holds_too_and_by_the_time_that_is_believed(policy, per_day, seed):
     policy = RejectionPolicy(
         policy.contamination, rate=policy.rate, burst=policy.burst, per_day=per_day
     )
-    steps = np.random.default_rng(seed).integers(-90_000, 120_000, size=1_000)
-    times = np.cumsum(steps).tolist()
+    rng = np.random.default_rng(seed)
+    times = np.cumsum(rng.integers(-90_000, 120_000, size=1_000))
+    times[rng.random(1_000) < 0.01] = 4_102_444_800_000  # the year 2100, now and then
+    times = times.tolist()
     said = play(policy, len(times), 0.0, seed, times.__getitem__)
     ranked = [i for i, v in enumerate(said) if is_ranked(v)]
-    rejected, advances, latest = [], [], None
+    rejected, advances, clock = [], [], TrustedClock()
     for i in ranked:
         rejected.append(said[i].label == "rejected")
-        latest = times[i] if latest is None else latest
-        advances.append(Fraction(repr(per_day)) * max(0, times[i] - latest) / DAY_MS)
-        latest = max(latest, times[i])
+        before, now = clock.now_ms, clock.advance("s", times[i])
+        advances.append(Fraction(repr(per_day)) * (0 if before is None else now - before) / DAY_MS)
     assert overspent(rejected, advances) <= policy.burst
     assert sum(rejected) >= policy.burst / 2
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_one_record_of_the_year_2100_ends_no_budget(shared):
+    policy = RejectionPolicy(0.05, rate=0.05, burst=5, per_day=24.0)
+    honest, deceived = (Governor(policy, is_shared=shared) for _ in range(2))
+    for i in range(2_000):
+        sensor = f"s{i % 20}" if shared else "s0"
+        if i == 100:
+            deceived.allow(1000, sensor, 4_102_444_800_000)
+        if i == 200:  # and no crash makes it believed
+            state, deceived = deceived.state(), Governor(policy, is_shared=shared)
+            deceived.restore(state)
+        for governor in honest, deceived:
+            if governor.allow(1000, sensor, 1_700_000_000_000 + 3_600_000 * i).width:
+                governor.spend()
+    assert honest.latest_ms > 1_700_000_000_000 + 3_600_000 * 1_900
+    assert abs(deceived.latest_ms - honest.latest_ms) <= 3_600_000
+    assert abs(deceived.credit - honest.credit) <= 2 * honest.price
 
 
 def test_a_hundred_thousand_events_on_the_threshold_get_the_rate_and_not_more():
     policy = RejectionPolicy(0.05, rate=0.05, burst=72)
     governor, rejected = Governor(policy), 0
     for _ in range(100_000):
-        if governor.allow(1000, 0).width:
+        if governor.allow(1000, "s", 0).width:
             governor.spend()
             rejected += 1
     assert 5_000 <= rejected <= 5_072

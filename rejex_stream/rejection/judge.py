@@ -429,7 +429,7 @@ class Judge:
             judged, withheld, status, label = band, False, None, band.label(rank)
             reason = _AMBIGUOUS if label is _REJECTED else None
         else:
-            judged, label, reason, withheld, status = self._decide(band, rank, time_ms)
+            judged, label, reason, withheld, status = self._decide(band, rank, sensor, time_ms)
         edges = self._edges
         if edges is None or judged is not self._edges_of:
             edges = self._edges = self._order_statistics(judged, window)
@@ -502,7 +502,7 @@ class Judge:
         return max(1, (n + 1 - band.edges[2]) // 2)
 
     def _decide(
-        self, band: RejectionBand, rank: int, time_ms: int
+        self, band: RejectionBand, rank: int, sensor: str, time_ms: int
     ) -> tuple[RejectionBand, Label, Reason | None, bool, Status | None]:
         """Return the band that decides, label and reason, whether it is withheld, and the status.
 
@@ -518,7 +518,7 @@ class Judge:
         if governor is None:
             label = band.label(rank)
             return band, label, _AMBIGUOUS if label is _REJECTED else None, False, status
-        allowed = governor.allow(band.n, time_ms)
+        allowed = governor.allow(band.n, sensor, time_ms)
         label = allowed.label(rank)
         if label is _REJECTED:
             governor.spend()

@@ -7,8 +7,9 @@ the credit is full: the first w ranks of the order in which ranks enter as T gro
 (:func:`rejex_stream.rejection.band.nested_band`).
 
 Theorem: in any L consecutive ranked events of any stream, at most ρL + B are rejected. Earned by
-event time: at most per_day τ + B while the latest event time seen advances by τ days. Nothing is
-assumed of the scores. Proof, and what stays true of the exact law: ``docs/theory.md``.
+event time: at most per_day τ + B while the trusted clock (:mod:`rejex_stream.trusted_clock`)
+advances by τ days. Nothing is assumed of the scores. Proof, and what stays true of the exact law:
+``docs/theory.md``.
 
 References
 ----------
@@ -19,10 +20,12 @@ References
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 from rejex_stream.rejection.arguments import decimal
 from rejex_stream.rejection.band import RejectionBand, nested_band, widest_band
 from rejex_stream.rejection.policy import RejectionPolicy
+from rejex_stream.trusted_clock import TrustedClock
 
 __all__ = ["DAY_MS", "Governor", "base_width"]
 
@@ -46,7 +49,8 @@ class Governor:
         Whole numbers: what is there, what one rejected event costs (the denominator of ρ, read as
         the decimal that was typed), and B times that. It begins full.
     latest_ms
-        With a budget by the day: the latest event time seen; earlier ones earn nothing.
+        With a budget by the day: the time that is believed, of these streams' own events. A record
+        that is ahead of it, be it by a century, neither earns nor keeps later ones from earning.
     asked
         For how many events, where it is shared.
 
@@ -59,7 +63,7 @@ class Governor:
     >>> governor = Governor(RejectionPolicy(0.05, rate=0.05, burst=2))
     >>> widths = []
     >>> for _ in range(4):
-    ...     widths.append(governor.allow(1000, 0).width)
+    ...     widths.append(governor.allow(1000, "pump", 0).width)
     ...     if widths[-1]:
     ...         governor.spend()
     >>> widths, governor.credit, governor.price
@@ -67,8 +71,8 @@ class Governor:
     """
 
     __slots__ = (
-        "_bands", "_by_day", "_earns", "_n", "_policy", "asked", "credit", "is_shared", "latest_ms",
-        "most", "price",
+        "_bands", "_clock", "_earns", "_n", "_policy", "asked", "credit", "is_shared", "most",
+        "price",
     )  # fmt: skip
 
     def __init__(self, policy: RejectionPolicy, *, is_shared: bool = False) -> None:
@@ -77,22 +81,27 @@ class Governor:
         earns = decimal(policy.rate)
         if policy.per_day is not None:
             earns = decimal(policy.per_day) / DAY_MS
-        self._policy, self._by_day = policy, policy.per_day is not None
+        self._policy = policy
+        self._clock = None if policy.per_day is None else TrustedClock()
         self._earns, self.price = earns.numerator, earns.denominator
         self.credit = self.most = policy.burst * self.price
-        self.latest_ms: int | None = None
         self.is_shared, self.asked = is_shared, 0
         self._n = 0
         self._bands: list[RejectionBand | None] = []
 
-    def allow(self, n: int, event_time_ms: int) -> RejectionBand:
+    @property
+    def latest_ms(self) -> int | None:
+        """The time that is believed."""
+        return None if self._clock is None else self._clock.now_ms
+
+    def allow(self, n: int, sensor: str, event_time_ms: int) -> RejectionBand:
         """Earn for one ranked event; return the band that the credit allows for it."""
         earned = self._earns
         self.asked += 1
-        if self._by_day:
-            latest = event_time_ms if self.latest_ms is None else self.latest_ms
-            earned *= max(0, event_time_ms - latest)
-            self.latest_ms = max(latest, event_time_ms)
+        clock = self._clock
+        if clock is not None:
+            before, now = clock.now_ms, clock.advance(sensor, event_time_ms)
+            earned *= 0 if before is None or now is None else now - before
         most = self.most
         self.credit = credit = min(most, self.credit + earned)
         if n != self._n:
@@ -108,12 +117,13 @@ class Governor:
         """Pay for an event that the band of :meth:`allow` rejected: without credit it is empty."""
         self.credit -= self.price
 
-    def state(self) -> list[str | int | None]:
+    def state(self) -> list[Any]:
         """Return what is kept in a snapshot; text, for whole numbers of any size."""
-        state = [str(self.credit), str(self.price), self.latest_ms]
+        clock = None if self._clock is None else self._clock.state()
+        state = [str(self.credit), str(self.price), clock]
         return [*state, self.asked, self._policy.owner] if self.is_shared else state
 
-    def restore(self, state: list[str | int | None]) -> None:
+    def restore(self, state: list[Any]) -> None:
         """Go on from a state; under another budget, with as many events of credit as fit.
 
         One of another owner says nothing of this one. Where it is shared, the newest counts.
@@ -123,11 +133,9 @@ class Governor:
         ValueError, TypeError
             If the state is none.
         """
-        credit, price, latest, asked, owner = state if len(state) > 3 else (*state, 0, None)
+        credit, price, clock, asked, owner = state if len(state) > 3 else (*state, 0, None)
         if not isinstance(asked, int):
             raise TypeError(f"a credit that was asked for {asked!r} events")
-        if latest is not None and not isinstance(latest, int):
-            raise TypeError(f"an event time of {latest!r}")
         had, paid = int(credit or 0), int(price or 0)
         if had < 0 or paid < 1:
             raise ValueError(f"a credit of {had} at a price of {paid}")
@@ -135,8 +143,9 @@ class Governor:
             return
         if self.is_shared and asked <= self.asked:
             return
-        self.credit = min(self.most, had * self.price // paid)
-        self.latest_ms, self.asked = latest, asked
+        if self._clock is not None and clock is not None:
+            self._clock.restore(clock)
+        self.credit, self.asked = min(self.most, had * self.price // paid), asked
 
 
 def base_width(policy: RejectionPolicy, n: int) -> int:

@@ -122,9 +122,9 @@ def fill_fleet(path: Path) -> str:
                 (sensor, f"s{sensor}", f"s{sensor}", f"g{sensor % 8}", last),
             )
             connection.executemany(
-                "INSERT INTO minute (sensor_id, t_ms, normal, rejected, banded, ambiguous, "
-                "expected) VALUES (?,?,50,5,55,5,5.5)",
-                [(sensor, last - last % 60_000 - 60_000 * m) for m in range(0, 1440, 6)],
+                "INSERT INTO hour (sensor_id, t_ms, normal, rejected, banded, ambiguous, "
+                "expected) VALUES (?,?,500,50,550,50,55.0)",
+                [(sensor, last - last % 3_600_000 - 3_600_000 * h) for h in range(24)],
             )
         found = connection.execute("SELECT episode_id FROM episode").fetchone()[0]
     store.close()

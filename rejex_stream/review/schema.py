@@ -6,7 +6,7 @@ else. Everything else is a view of those facts, or short-lived coordination (lea
 
 __all__ = ["SCHEMA", "SCHEMA_VERSION"]
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 
 _APPEND_ONLY = ("label", "label_event", "audit")
 
@@ -20,7 +20,8 @@ CREATE TABLE sensor (
   grp TEXT NOT NULL,                -- text before the first slash, for grouping on screens
   pipeline TEXT NOT NULL DEFAULT '',
   channels TEXT NOT NULL DEFAULT '[]',
-  last_ms INTEGER, epoch INTEGER,
+  first_ms INTEGER, last_ms INTEGER,  -- event times of which every verdict was counted
+  epoch INTEGER,
   window_len INTEGER, n_anomalies INTEGER, band_lower INTEGER, band_upper INTEGER, tolerance REAL,
   UNIQUE (stream_key, sensor)
 ) STRICT;
@@ -150,8 +151,9 @@ CREATE TABLE hour (      -- exact counts per hour; those forgotten in one sum
   sensor_id INTEGER NOT NULL REFERENCES sensor, t_ms INTEGER NOT NULL,
   normal INTEGER NOT NULL DEFAULT 0, anomaly INTEGER NOT NULL DEFAULT 0,
   rejected INTEGER NOT NULL DEFAULT 0,
-  banded INTEGER NOT NULL DEFAULT 0, ambiguous INTEGER NOT NULL DEFAULT 0,
-  expected REAL NOT NULL DEFAULT 0,
+  banded INTEGER NOT NULL DEFAULT 0,   -- events judged by rank and band: what theory speaks about
+  ambiguous INTEGER NOT NULL DEFAULT 0,
+  expected REAL NOT NULL DEFAULT 0,    -- sum of R over the banded events
   PRIMARY KEY (sensor_id, t_ms)
 ) STRICT, WITHOUT ROWID;
 
@@ -162,19 +164,6 @@ CREATE TABLE accepted (  -- called normal, or muted: by how probably each was to
   n INTEGER NOT NULL, drawn INTEGER NOT NULL,
   PRIMARY KEY (pipeline, t_ms, p, why)
 ) STRICT, WITHOUT ROWID;
-
-CREATE TABLE minute (    -- exact counts and extremes per minute, kept for weeks
-  sensor_id INTEGER NOT NULL REFERENCES sensor,
-  t_ms INTEGER NOT NULL,
-  normal INTEGER NOT NULL DEFAULT 0, anomaly INTEGER NOT NULL DEFAULT 0,
-  rejected INTEGER NOT NULL DEFAULT 0,
-  banded INTEGER NOT NULL DEFAULT 0,   -- events judged by rank and band: what theory speaks about
-  ambiguous INTEGER NOT NULL DEFAULT 0,
-  expected REAL NOT NULL DEFAULT 0,    -- sum of R over the banded events
-  lows BLOB, highs BLOB, score_low REAL, score_high REAL,
-  PRIMARY KEY (sensor_id, t_ms)
-) STRICT, WITHOUT ROWID;
-CREATE INDEX minute_time ON minute (t_ms);
 
 CREATE TABLE incident (  -- each as it stands
   incident TEXT PRIMARY KEY,

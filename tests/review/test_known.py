@@ -24,9 +24,7 @@ from rejex_stream.review.certificate import tally_of_store
 from rejex_stream.review.gold_cases import seeding
 from rejex_stream.review.gold_cases.reviewer_errors import Errors, Known, known_cases
 from rejex_stream.review.gold_cases.truth_file import Case, read_cases
-from rejex_stream.review.patterns import known_pattern
 from rejex_stream.review.queue import audit, export
-from rejex_stream.review.queue.detail import episode_detail
 from rejex_stream.review.queue.labels import LabelFile, pending, read_labels
 from rejex_stream.review.queue.listing import Viewer
 from rejex_stream.review.queue.quality import Group, estimate, judged_episodes, quality
@@ -39,7 +37,6 @@ from tests.pump import pump_toml
 from tests.review.console_server import running
 from tests.review.desk import counts, sees
 from tests.review.incidents import held
-from tests.review.test_patterns import at
 from tests.review.test_review_store import ADA, BOB, EVE, audited, episodes, item, label
 
 NOW_MS = 1_760_100_000_000
@@ -393,46 +390,6 @@ def test_answers_to_known_cases_leave_with_no_label_and_no_export(store, tmp_pat
     assert made.state_hash == state_hash(store.database), "the logs know nothing of them"
 
 
-def test_a_known_case_is_of_no_pattern(new_store):
-    store = new_store(settle_s=0, gap_events=0)
-    draw = np.random.default_rng(0)
-    points = [(i * 1_000 - 900_000, tuple(draw.normal(size=2).tolist())) for i in range(500)]
-    store.add_readings(STREAM, STREAM, ("vib", "flow rate"), points)
-    where = [(5.0, 1.0), (5.5, 1.2), (4.8, -0.3), (5.1, 0.9)]
-    store.add([at(1000 * i, *one) for i, one in enumerate(where)])
-    put(store, case(0, "normal"))
-    answered = episodes(store)
-    for number, target in enumerate(answered):
-        label(store, ADA, [target], "normal", request=str(number))
-        with store.database.read() as connection:
-            shown = [
-                known_pattern(
-                    connection,
-                    episode_detail(connection, one.episode_id, store.settings, ADA, 0).row,
-                )
-                is not None
-                for one in answered
-            ]
-        assert shown == [False] * 4 if number < 3 else [False, True, True, True]
-    assert answered[0].episode_id in {row[1] for row in rows(store)}
-
-
-def test_an_anomaly_that_is_a_known_case_forbids_no_pattern(new_store):
-    store = new_store(settle_s=0, gap_events=0)
-    points = [(i * 1_000 - 900_000, (float(i % 5), float(i % 7))) for i in range(500)]
-    store.add_readings(STREAM, STREAM, ("vib", "flow rate"), points)
-    store.add([at(1000 * i, 5.0 + i / 10, 1.0) for i in range(3)])
-    for number, target in enumerate(episodes(store)):
-        label(store, ADA, [target], "normal", request=str(number))
-        last = target.episode_id
-    store.add([at(9000, 5.1, 1.0)])
-    put(store, case(9000))
-    label(store, ADA, episodes(store), "anomaly", request="a")
-    with store.database.read() as connection:
-        row = episode_detail(connection, last, store.settings, ADA, 0).row
-        assert known_pattern(connection, row) is not None
-
-
 def test_a_known_case_teaches_nothing(new_store):
     store = new_store(settle_s=0)
     asked = Learned(judge="champion", asked="teach")
@@ -450,7 +407,7 @@ def test_a_known_case_teaches_nothing(new_store):
 
 # -------------------------------------------------------------------------- nobody tells them apart
 PAGES = (
-    "/queue", "/queue?sort=newest", "/queue?sort=worth", "/queue?sort=severity&group=1",
+    "/queue", "/queue?sort=newest", "/queue?sort=worth", "/queue?sort=severity",
     "/queue?tab=all", "/queue?q=why%3Aaudit", "/fleet", "/live", "/incidents",
     "/api/export/jsonl", "/api/export/csv",
 )  # fmt: skip

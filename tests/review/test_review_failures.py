@@ -267,7 +267,7 @@ def test_verdicts_are_counted_once_whatever_fails(tmp_path, monkeypatch):
         feed.pump(store)
         feed.pump(store)
         with store.database.read() as connection:
-            counted = "SELECT sum(rejected), sum(normal) FROM minute"
+            counted = "SELECT sum(rejected), sum(normal) FROM hour"
             assert tuple(connection.execute(counted).fetchone()) == (400, 0)
 
 

@@ -534,7 +534,7 @@ def test_counts_of_verdicts_are_exact_and_by_event_time(new_store, farm):
     store.take("verdicts", [encode_verdict(v) for v in farm.verdicts])
     with store.database.read() as connection:
         total = connection.execute(
-            "SELECT sum(normal), sum(anomaly), sum(rejected), sum(ambiguous) FROM minute"
+            "SELECT sum(normal), sum(anomaly), sum(rejected), sum(ambiguous) FROM hour"
         ).fetchone()
     labels = [v.label for v in farm.verdicts]
     assert tuple(total) == (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from itertools import groupby
 
 import msgspec
 import pytest
@@ -15,9 +14,9 @@ from rejex_stream.review.console.auth import Access
 from rejex_stream.review.queue import sharing
 from rejex_stream.review.queue.claims import Refusal
 from rejex_stream.review.queue.detail import episode_detail
-from rejex_stream.review.queue.listing import SORTS, QueueFilter, Viewer
+from rejex_stream.review.queue.listing import QueueFilter, Viewer
 from tests.review.console_server import running
-from tests.review.desk import counts, cursor, sees, verdict, violations
+from tests.review.desk import counts, sees, violations
 from tests.review.test_review_store import ADA, BOB, EVE, LOOKER, audited, episodes, item, label
 
 HOUR_MS = 3_600_000
@@ -35,52 +34,12 @@ def order(store, **view):
         return [(row["sensor"], row["severity"]) for row in rows]
 
 
-# ---------------------------------------------------------------------------------------- groups
-@pytest.fixture
-def mixed(new_store):
-    """Three sensors, three episodes each, the severest of all on the last of them."""
-    store = new_store(settle_s=0)
-    store.add([severe(1000 * n, f"T0{n % 3}", severity=float(10 * (n % 3) + n)) for n in range(9)])
-    return store
-
-
-def test_a_group_stands_together_where_its_most_severe_episode_stands(mixed):
-    inside = [(sensor, n) for sensor in (2, 1, 0) for n in (6 + sensor, 3 + sensor, sensor)]
-    assert order(mixed, sort="severity", grouped=True) == [
-        (f"T0{sensor}", 10.0 * sensor + n) for sensor, n in inside
-    ]
-
-
-@pytest.mark.parametrize("sort", sorted(SORTS))
-def test_every_order_keeps_groups_whole_and_loses_nobody(mixed, sort):
-    found = order(mixed, sort=sort, grouped=True)
-    assert sorted(found) == sorted(order(mixed, sort=sort))
-    assert len([key for key, _ in groupby(found, lambda one: one[0])]) == 3
-
-
-def test_episodes_of_one_incident_are_a_group_of_their_own(mixed):
-    with mixed.database.write() as connection:
-        connection.execute(
-            "UPDATE episode SET incident = 'farm-0-7' WHERE start_ms IN (0, 3000000)"
-        )
-    with mixed.database.read() as connection:
-        rows = list(QueueFilter(sort="severity", grouped=True).rows(connection, ADA, 1 << 50))
-    groups = [key for key, _ in groupby(rows, lambda row: row["incident"] or row["sensor"])]
-    assert sorted(groups) == ["T00", "T01", "T02", "farm-0-7"]
-
-
+# ----------------------------------------------------------------------------------------- order
 def test_audited_events_come_first_and_then_what_saves_most(new_store):
     store = new_store(settle_s=0)
     store.add([*(item(n, sensor="long") for n in range(10)), item(5000, sensor="short")])
     store.add([item(6000, sensor="drawn", why="audit")])
     assert [name for name, _ in order(store, sort="worth")] == ["drawn", "long", "short"]
-
-
-def test_the_next_to_claim_is_the_first_of_a_grouped_list(mixed):
-    view = QueueFilter(sort="severity", grouped=True)
-    lease = mixed.claim_next(view, ADA)
-    with mixed.database.read() as connection:
-        assert view.ids(connection, ADA, mixed.now_ms())[0][0] == lease.episode_id
 
 
 # ------------------------------------------------------------------------------- whose it is
@@ -201,7 +160,6 @@ def test_what_is_shared_goes_over_the_console_and_is_refused_in_sentences(wall_s
         assert console.ask("/api/assign", {"episodes": [], "to": ""}).status == 422
 
 
-# ----------------------------------------------------------------------------------- notices
 # --------------------------------------------------------------------------------- in a browser
 @contextmanager
 def team(wall_store, desk):
@@ -209,31 +167,6 @@ def team(wall_store, desk):
     store.add([severe(1000 * n, f"T0{n % 3}/vib", float(n)) for n in range(9)])
     with running(store, access=Access(local=Viewer("ada"))) as console, desk(console) as place:
         yield console, place
-
-
-@pytest.mark.browser
-def test_groups_are_worked_by_keyboard_and_selected_as_one(wall_store, desk, axe):
-    with team(wall_store, desk) as (_, place):
-        page = place.open("/queue?sort=severity", scheme="dark")
-        page.keyboard.press("g")
-        page.wait_for_url("**group=1*")
-        counts(page, "#rows tr.group", 3)
-        sees(page, "T02/vib 3 cases, 3 events", "#rows tr.group:first-child")
-        second = page.get_attribute("#rows tr[data-id] >> nth=1", "data-id")
-        page.keyboard.press("j")
-        assert cursor(page) == second, "headings are passed over"
-        page.focus("#rows tr.group:first-child button")
-        page.keyboard.press("Enter")
-        sees(page, "3 cases selected", "#what")
-        assert violations(page, axe) == []
-        verdict(page, "2")
-        sees(page, "3 cases (3 events) marked normal")
-        counts(page, "#rows tr.group", 2)
-        page.keyboard.press("z")
-        counts(page, "#rows tr.group", 3)
-        page.keyboard.press("g")
-        page.wait_for_url(lambda url: "group=1" not in url)
-        counts(page, "#rows tr.group", 0)
 
 
 @pytest.mark.browser
@@ -250,7 +183,7 @@ def test_an_episode_is_given_away_and_talked_about_on_a_phone_too(wall_store, de
         counts(page, "#earlier li", 2)
         assert violations(page, axe) == []
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        page.goto(console.base + "/queue?tab=claimed&group=1")
+        page.goto(console.base + "/queue?tab=claimed")
         sees(page, "for bob", "#rows")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert violations(page, axe) == []

@@ -83,7 +83,6 @@ class ViewIn(msgspec.Struct):
     tab: str = "ready"
     q: Annotated[str, Meta(max_length=200)] = ""
     sort: str = ""
-    group: bool = False
 
 
 class LabelIn(msgspec.Struct):
@@ -189,7 +188,7 @@ def _view(view: ViewIn | None) -> QueueFilter | None:
         return None
     # Lists of what is done have no next: work goes on with what is ready.
     tab: Tab = next((t for t in TABS if t == view.tab and t not in ("done", "waiting")), "ready")
-    return QueueFilter(tab, view.q, view.sort, grouped=view.group)
+    return QueueFilter(tab, view.q, view.sort)
 
 
 def _next(console: Console, viewer: Viewer, view: QueueFilter | None, done: list[str]) -> str:
@@ -488,7 +487,6 @@ def series_json(found: Series, *, with_score: bool) -> dict[str, Any]:
         ],
         "score": _line(*found.score) if with_score else None,
         "marked": found.marked if with_score else [],
-        "resolution_ms": found.resolution_ms,
         "holes": found.holes,
     }
 

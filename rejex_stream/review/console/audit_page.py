@@ -31,7 +31,7 @@ def _audit(console: Console, connection: Connection, viewer: Viewer, request: Re
         )
     )
     now = console.store.now_ms()
-    told = report.report(connection, now_ms=now, since_ms=now - 30 * 86_400_000)
+    found = report.report(connection, now_ms=now, since_ms=now - 30 * 86_400_000)
     proven = certificates(console.store, connection)
     return {
         "lines": unblinded(connection, console.store.settings, rows[:200], viewer),
@@ -45,11 +45,12 @@ def _audit(console: Console, connection: Connection, viewer: Viewer, request: Re
                 "SELECT label_id, place, sent_ms FROM outbox ORDER BY seq DESC LIMIT 2000"
             )
         },
-        "quality": told.quality,
-        "agreement": told.agreement,
-        "load": told.workload,
-        "told": told,
-        "proven": {name: said(found) for name, found in sorted(proven.items())},
+        "quality": found.quality,
+        "agreement": found.agreement,
+        "load": found.workload,
+        "advice": found.advice,
+        "pipelines": found.pipelines,
+        "proven": {name: said(one) for name, one in sorted(proven.items())},
         "lessons": [
             (name, teaching.lessons(connection, name))
             for name in (console.background.learns if console.background else ())

@@ -9,8 +9,6 @@ import hashlib
 import hmac
 import ipaddress
 import secrets
-import time
-from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from sqlite3 import Connection
 from typing import Literal
@@ -22,47 +20,12 @@ from rejex_stream.config.reviewing import SYSTEM, AuthMode, Network, Role, netwo
 from rejex_stream.review.queue.listing import Viewer
 from rejex_stream.review.queue.store import ReviewStore
 
-__all__ = ["COOKIE", "Access", "Sessions", "Throttle"]
+__all__ = ["COOKIE", "Access", "Sessions"]
 
 COOKIE = "rejex_session"
 _OWN = networks(("127.0.0.1", "::1"))
 _SESSION_MS = 30 * 24 * 3_600_000
 _LINK_MS = 24 * 3_600_000
-
-
-class Throttle:
-    """At most so many failures in a while, per key; counts in memory.
-
-    Examples
-    --------
-    >>> throttle = Throttle(limit=2, per_s=60)
-    >>> [throttle.failed("10.0.0.1", now_s=t) or throttle.wait_s("10.0.0.1", now_s=t)
-    ...  for t in (0.0, 1.0, 2.0)]
-    [0.0, 59.0, 59.0]
-    """
-
-    def __init__(self, limit: int = 5, per_s: float = 60.0) -> None:
-        self._limit, self._per_s = limit, per_s
-        self._failures: defaultdict[str, deque[float]] = defaultdict(deque)
-
-    def failed(self, key: str, now_s: float | None = None) -> None:
-        """Count one failure."""
-        now = time.monotonic() if now_s is None else now_s
-        if len(self._failures) > 10_000:  # an attacker with many addresses
-            self._failures.clear()
-        self._failures[key].append(now)
-
-    def wait_s(self, key: str, now_s: float | None = None) -> float:
-        """Return how long `key` has to wait; 0 if not at all."""
-        now = time.monotonic() if now_s is None else now_s
-        failures = self._failures.get(key)
-        if not failures:
-            return 0.0
-        while failures and failures[0] <= now - self._per_s:
-            failures.popleft()
-        if len(failures) < self._limit:
-            return 0.0
-        return failures[-self._limit] + self._per_s - now
 
 
 def _hashed(token: str) -> str:

@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from rejex_stream.config.reviewing import Shown
-from rejex_stream.review.console.auth import Access, Sessions, Throttle
+from rejex_stream.review.console.auth import Access, Sessions
 from rejex_stream.review.console.background import Background
 from rejex_stream.review.context_loader import Wider
 from rejex_stream.review.queue.listing import SORTS, TABS, QueueFilter, Tab, Viewer
@@ -46,7 +46,6 @@ class Console:
     lacks: Sequence[str] = ()
     title: str = "rejex-stream"
     sessions: Sessions = field(init=False)
-    throttle: Throttle = field(default_factory=Throttle)
 
     def __post_init__(self) -> None:
         self.sessions = Sessions(self.store)
@@ -75,7 +74,6 @@ def filter_of(request: Request) -> QueueFilter:
         query.get("q", "")[:200],
         sort if sort in SORTS else "",
         int(since) if since.isdecimal() and len(since) < 16 else None,
-        grouped=query.get("group") == "1",
     )
 
 

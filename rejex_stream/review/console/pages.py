@@ -27,7 +27,6 @@ from rejex_stream.review.console.console import (
 )
 from rejex_stream.review.console.formatting import FILTERS, seen, spark_svg
 from rejex_stream.review.incidents.incident_store import held_streams
-from rejex_stream.review.patterns import known_pattern
 from rejex_stream.review.queue import sharing
 from rejex_stream.review.queue.claims import Refusal
 from rejex_stream.review.queue.detail import episode_detail
@@ -70,7 +69,6 @@ KEYS: dict[str, tuple[tuple[str, ...], str]] = {
     "tags": (("t",), "Go to the tags"),
     "note": (("i",), "Go to the note"),
     "refresh": (("r",), "Show what is new"),
-    "group": (("g",), "Group the list by incident and sensor, or no longer"),
     "wider": (("w",), "Plot: read more of the input around the case"),
     "pan_left": (("h", "ArrowLeft"), "Plot: earlier"),
     "pan_right": (("l", "ArrowRight"), "Plot: later"),
@@ -191,7 +189,6 @@ def _tabs(view: QueueFilter, since_ms: int) -> list[tuple[Tab, str, QueueFilter]
                 tab,
                 view.words,
                 since_ms=since_ms if tab == "done" else None,
-                grouped=view.grouped,
             ),
         )
         for tab, label in named
@@ -245,7 +242,6 @@ def _episode(console: Console, connection: Connection, viewer: Viewer, request: 
         ),
         "wider": row.pipeline in console.inputs and viewer.role != "viewer",
         "of_sensor": QueueFilter("all", sensor_words, "newest").address(),
-        "pattern": known_pattern(connection, row),
         "detail": detail,
         "row": row,
         "view": view,
@@ -280,7 +276,6 @@ def _episode(console: Console, connection: Connection, viewer: Viewer, request: 
                 "tab": view.tab,
                 "q": view.words,
                 "sort": view.sort,
-                "group": view.grouped,
             },
             "previous": ids[at - 1] if at > 0 else "",
             "following": ids[at + 1] if -1 < at < len(ids) - 1 else "",

@@ -1,4 +1,4 @@
-"""Labels and their events as CSV, JSON Lines or Parquet, row by row in constant memory.
+"""Labels and their events as CSV or JSON Lines, row by row in constant memory.
 
 One row is one label of one event. Sensor names and notes come from outside: a spreadsheet must not
 take them for formulas, so such cells begin with an apostrophe.
@@ -7,7 +7,6 @@ take them for formulas, so such cells begin with an apostrophe.
 from __future__ import annotations
 
 import csv
-import importlib
 import io
 import json
 import re
@@ -20,14 +19,13 @@ import msgspec
 
 from rejex_stream.encode import decode_review
 from rejex_stream.encode.labels import active_labels, resolve
-from rejex_stream.errors import ConfigError
 from rejex_stream.review.queue.database import Database
 from rejex_stream.review.queue.labels import LabelCache
 
 __all__ = ["FORMATS", "ExportFormat", "ExportRow", "as_csv", "as_jsonl", "cell", "rows", "write"]
 
-ExportFormat: TypeAlias = Literal["csv", "jsonl", "parquet"]
-FORMATS: tuple[ExportFormat, ...] = ("csv", "jsonl", "parquet")
+ExportFormat: TypeAlias = Literal["csv", "jsonl"]
+FORMATS: tuple[ExportFormat, ...] = ("csv", "jsonl")
 _BATCH = 500
 
 
@@ -199,13 +197,7 @@ def as_jsonl(found: Iterator[ExportRow]) -> Iterator[str]:
 
 
 def write(database: Database, path: Path, form: ExportFormat, *, labelled_only: bool = True) -> int:
-    """Write an export to `path`; returns the number of rows.
-
-    Raises
-    ------
-    ConfigError
-        If Parquet is asked for and pyarrow is not installed.
-    """
+    """Write an export to `path`; returns the number of rows."""
     count = 0
 
     def counted() -> Iterator[ExportRow]:
@@ -214,44 +206,8 @@ def write(database: Database, path: Path, form: ExportFormat, *, labelled_only: 
             count += 1
             yield row
 
-    if form == "parquet":
-        _write_parquet(counted(), path)
-        return count
     pieces = as_csv(counted()) if form == "csv" else as_jsonl(counted())
     with path.open("w", encoding="utf-8", newline="") as file:
         for piece in pieces:
             file.write(piece)
     return count
-
-
-def _write_parquet(found: Iterator[ExportRow], path: Path) -> None:
-    try:
-        pyarrow = importlib.import_module("pyarrow")
-        parquet = importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise ConfigError(
-            "Parquet needs pyarrow, which is not installed: pip install 'rejex-stream[parquet]', "
-            "or export csv or jsonl."
-        ) from error
-    kinds = {
-        "int": pyarrow.int64(),
-        "int | None": pyarrow.int64(),
-        "float | None": pyarrow.float64(),
-        "str": pyarrow.string(),
-    }
-    schema = pyarrow.schema([(name, kinds[kind]) for name, kind in _field_types().items()])
-    with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
-        batch: list[dict[str, Any]] = []
-        for row in found:
-            batch.append(row._asdict())
-            if len(batch) == _BATCH:
-                writer.write_table(pyarrow.Table.from_pylist(batch, schema=schema))
-                batch = []
-        writer.write_table(pyarrow.Table.from_pylist(batch, schema=schema))
-
-
-def _field_types() -> dict[str, str]:
-    return {
-        name: getattr(kind, "__forward_arg__", str(kind))
-        for name, kind in ExportRow.__annotations__.items()
-    }

@@ -21,7 +21,7 @@ from rejex_stream.errors import ConnectorError
 from rejex_stream.outcomes import could_be_missed, drawable, policy_band
 from rejex_stream.review.incidents import incident_store
 from rejex_stream.review.queue import episodes
-from rejex_stream.review.queue.series import HOUR_MS, MINUTE_MS, Point, SeriesBatch
+from rejex_stream.review.queue.series import COUNTS, HOUR_MS, Point, SeriesBatch
 from rejex_stream.types import (
     CommandReply,
     ContextPoint,
@@ -133,17 +133,13 @@ def advance(connection: Connection, partition: Partition, span: Span) -> None:
 
 
 @dataclass(slots=True)
-class _Minute:
+class _Hour:
     normal: int = 0
     anomaly: int = 0
     rejected: int = 0
     banded: int = 0
     ambiguous: int = 0
     expected: float = 0.0
-
-    def add(self, other: _Minute) -> None:
-        for name in self.__slots__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class Intake:
@@ -178,7 +174,8 @@ class Intake:
         self._now_ms = now_ms
         self._sensors: dict[tuple[str, str], tuple[int, str]] = {}
         self._series = SeriesBatch()
-        self._minutes: dict[tuple[int, int], _Minute] = {}
+        self._hours: dict[tuple[int, int], _Hour] = {}
+        self._first_ms: dict[int, int] = {}
         self._accepted: dict[tuple[int, float, str], list[int]] = {}
         self._latest: dict[int, Verdict] = {}
         self._counted: dict[tuple[str, int], tuple[int, int]] = {}
@@ -291,27 +288,27 @@ class Intake:
             return
         self._counted[topic, partition] = verdict.position[2:]
         sensor_id = self.sensor_id(verdict.stream_key, verdict.sensor)
-        minute_ms = verdict.event_time_ms - verdict.event_time_ms % MINUTE_MS
-        minute = self._minutes.setdefault((sensor_id, minute_ms), _Minute())
+        hour_ms = verdict.event_time_ms - verdict.event_time_ms % HOUR_MS
+        hour = self._hours.setdefault((sensor_id, hour_ms), _Hour())
         if verdict.label is Label.NORMAL:
-            minute.normal += 1
+            hour.normal += 1
         elif verdict.label is Label.ANOMALY:
-            minute.anomaly += 1
+            hour.anomaly += 1
         else:
-            minute.rejected += 1
+            hour.rejected += 1
         lower, upper = policy_band(verdict)
         judged = verdict.reason in (None, Reason.AMBIGUOUS)
         if judged and lower is not None and upper is not None and verdict.window_len:
-            minute.banded += 1
-            minute.ambiguous += verdict.label is Label.REJECTED
-            minute.expected += max(0, upper - lower + 1) / (verdict.window_len + 1)
+            hour.banded += 1
+            hour.ambiguous += verdict.label is Label.REJECTED
+            hour.expected += max(0, upper - lower + 1) / (verdict.window_len + 1)
         if could_be_missed(verdict):
             p, why = drawable(verdict)
-            hour_ms = verdict.event_time_ms - verdict.event_time_ms % HOUR_MS
             counted = self._accepted.setdefault((hour_ms, p, why), [0, 0])
             counted[0] += 1
             counted[1] += bool(verdict.audit and verdict.audit.drawn)
         self._latest[sensor_id] = verdict
+        self._first_ms.setdefault(sensor_id, verdict.event_time_ms)
         self._series.add(
             sensor_id, Point(verdict.event_time_ms, None, verdict.score, verdict.label)
         )
@@ -359,25 +356,15 @@ class Intake:
         """
         connection = self._connection
         self._series.write(connection)
-        hours: dict[tuple[int, int], _Minute] = {}
-        for (sensor_id, t_ms), m in self._minutes.items():
-            hours.setdefault((sensor_id, t_ms - t_ms % HOUR_MS), _Minute()).add(m)
-        for table, counted in (("minute", self._minutes), ("hour", hours)):
-            connection.executemany(
-                f"INSERT INTO {table} (sensor_id, t_ms, normal, anomaly, rejected, banded, "
-                "ambiguous, expected) VALUES (?,?,?,?,?,?,?,?) "
-                "ON CONFLICT (sensor_id, t_ms) DO UPDATE SET "
-                f"normal = {table}.normal + excluded.normal, "
-                f"anomaly = {table}.anomaly + excluded.anomaly, "
-                f"rejected = {table}.rejected + excluded.rejected, "
-                f"banded = {table}.banded + excluded.banded, "
-                f"ambiguous = {table}.ambiguous + excluded.ambiguous, "
-                f"expected = {table}.expected + excluded.expected",
-                [
-                    (*key, m.normal, m.anomaly, m.rejected, m.banded, m.ambiguous, m.expected)
-                    for key, m in counted.items()
-                ],
-            )
+        connection.executemany(
+            "INSERT INTO hour (sensor_id, t_ms, normal, anomaly, rejected, banded, ambiguous, "
+            "expected) VALUES (?,?,?,?,?,?,?,?) ON CONFLICT (sensor_id, t_ms) DO UPDATE SET "
+            + ", ".join(f"{name} = {name} + excluded.{name}" for name in COUNTS),
+            [
+                (*key, *(getattr(hour, name) for name in COUNTS))
+                for key, hour in self._hours.items()
+            ],
+        )
         connection.executemany(
             "INSERT INTO accepted VALUES (?,?,?,?,?,?) ON CONFLICT DO UPDATE SET "
             "n = n + excluded.n, drawn = drawn + excluded.drawn",
@@ -386,7 +373,7 @@ class Intake:
         for sensor_id, verdict in self._latest.items():
             lower, upper = policy_band(verdict)
             connection.execute(
-                "UPDATE sensor SET "
+                "UPDATE sensor SET first_ms = coalesce(first_ms, :first), "
                 "last_ms = CASE WHEN coalesce(last_ms, 0) > :last THEN coalesce(last_ms, 0) "
                 "ELSE :last END, "
                 "epoch = coalesce(:epoch, epoch), "
@@ -396,6 +383,7 @@ class Intake:
                 "band_upper = coalesce(:upper, band_upper), "
                 "tolerance = coalesce(:tolerance, tolerance) WHERE sensor_id = :sensor",
                 {
+                    "first": self._first_ms[sensor_id],
                     "last": verdict.event_time_ms,
                     "epoch": verdict.model_epoch,
                     "n": verdict.window_len,

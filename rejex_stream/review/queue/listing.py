@@ -62,23 +62,6 @@ SORTS = {
     "sensor": "s.sensor, e.start_ms, e.episode_id",
     "decided": "e.decided_ms IS NULL, e.decided_ms DESC, e.episode_id",
 }
-_GROUP = "coalesce(e.incident, e.sensor_id)"
-_OF_GROUP = f"OVER (PARTITION BY {_GROUP})"
-# A group stands where the first of its episodes would, or all of them together.
-_GROUPS_BY = {
-    "asked": f"max({_BY_WORTH} AND e.why = 'audit') {_OF_GROUP} DESC, "
-    f"max(e.priority) {_OF_GROUP} DESC, "
-    f"CASE WHEN {_BY_WORTH} THEN -sum(e.worth) {_OF_GROUP} ELSE min(e.received_ms) {_OF_GROUP} END",
-    "oldest": f"max(e.priority) {_OF_GROUP} DESC, min(e.received_ms) {_OF_GROUP}",
-    "newest": f"max(e.received_ms) {_OF_GROUP} DESC",
-    "doubtful": f"min(coalesce(e.confidence, 2)) {_OF_GROUP}",
-    "severity": f"max(coalesce(e.severity, -1)) {_OF_GROUP} DESC",
-    "worth": f"max(e.why = 'audit') {_OF_GROUP} DESC, sum(e.worth) {_OF_GROUP} DESC",
-    "size": f"sum(e.n_events) {_OF_GROUP} DESC",
-    "sensor": "s.sensor",
-    "decided": f"max(coalesce(e.decided_ms, 0)) {_OF_GROUP} DESC",
-}
-
 
 _DAY_MS = 86_400_000
 
@@ -117,15 +100,12 @@ class QueueFilter:
         A key of ``SORTS``.
     since_ms
         ``done`` only: decided at or after this time.
-    grouped
-        Episodes of one incident together, else those of one sensor.
     """
 
     tab: Tab = "ready"
     words: str = ""
     sort: str = ""
     since_ms: int | None = None
-    grouped: bool = False
 
     def address(self) -> str:
         """Return the address of this view.
@@ -142,8 +122,6 @@ class QueueFilter:
             parts["sort"] = self.sort
         if self.since_ms is not None:
             parts["since"] = self.since_ms
-        if self.grouped:
-            parts["group"] = 1
         return "/queue?" + urlencode(parts)
 
     def sql(self, viewer: Viewer, now_ms: int) -> QueueQuery:
@@ -166,9 +144,8 @@ class QueueFilter:
                 values[f"word{number}"] = value
         default = "decided" if self.tab == "done" else "asked"
         name = self.sort if self.sort in SORTS else default
-        order = f"{_GROUPS_BY[name]}, {_GROUP}, {SORTS[name]}" if self.grouped else SORTS[name]
         source = f"FROM episode e JOIN sensor s USING (sensor_id) WHERE {where}"
-        return QueueQuery(source, values, f"ORDER BY {order}")
+        return QueueQuery(source, values, f"ORDER BY {SORTS[name]}")
 
     def count(self, connection: Connection, viewer: Viewer, now_ms: int) -> int:
         """Return how many episodes this view holds."""

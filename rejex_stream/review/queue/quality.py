@@ -9,7 +9,7 @@ some rejected events were judged before others, so those still to be judged are 
 and at their worst.
 
 Reviewers err: where episodes were judged twice, one rate of overlooking and one of false alarms,
-the same for all and independent given the truth, are drawn together with the groups' shares [3]_.
+the same for all and independent given the truth, are drawn together with the groups' shares [2]_.
 Groups of different shares make both identifiable. Where the truth was known beforehand an error is
 seen: the counts of known cases multiply the likelihood as two binomials, beside Jeffreys'
 prior, from the first answer on where episodes were judged twice, else from the first to an anomaly
@@ -17,11 +17,9 @@ and to a normal. Without either people are believed.
 
 References
 ----------
-.. [1] J. Cohen: A Coefficient of Agreement for Nominal Scales. Educational and Psychological
-   Measurement 20, 1960.
-.. [2] K. Krippendorff: Content Analysis, chapter 11 (nominal data). Sage, 2004.
-.. [3] S. L. Hui, S. D. Walter: Estimating the Error Rates of Diagnostic Tests. Biometrics 36, 1980.
-.. [4] W. Rogan, B. Gladen: Estimating Prevalence from the Results of a Screening Test. American
+.. [1] K. Krippendorff: Content Analysis, chapter 11 (nominal data). Sage, 2004.
+.. [2] S. L. Hui, S. D. Walter: Estimating the Error Rates of Diagnostic Tests. Biometrics 36, 1980.
+.. [3] W. Rogan, B. Gladen: Estimating Prevalence from the Results of a Screening Test. American
    Journal of Epidemiology 107, 1978.
 """
 
@@ -52,7 +50,6 @@ __all__ = [
     "Judged",
     "Quality",
     "bootstrap",
-    "cohen_kappa",
     "estimate",
     "judged_episodes",
     "krippendorff_alpha",
@@ -76,26 +73,6 @@ def percent_agreement(units: Sequence[Unit]) -> float | None:
     if not pairs:
         return None
     return sum(a == b for a, b in pairs) / len(pairs)
-
-
-def cohen_kappa(pairs: Sequence[tuple[str, str]]) -> float | None:
-    """Return Cohen's kappa of two reviewers over the units both judged.
-
-    ``None`` without a pair, or when both always said the same one word: chance explains everything.
-
-    Examples
-    --------
-    >>> yes_no = [("y", "y")] * 20 + [("y", "n")] * 5 + [("n", "y")] * 10 + [("n", "n")] * 15
-    >>> round(cohen_kappa(yes_no), 3)
-    0.4
-    """
-    n = len(pairs)
-    if not n:
-        return None
-    observed = sum(a == b for a, b in pairs) / n
-    first, second = Counter(a for a, _ in pairs), Counter(b for _, b in pairs)
-    chance = sum(first[word] * second[word] for word in first) / n**2
-    return None if chance == 1 else (observed - chance) / (1 - chance)
 
 
 def krippendorff_alpha(units: Sequence[Unit]) -> float | None:
@@ -159,21 +136,6 @@ def _with_splits(units: Sequence[Unit]) -> Sequence[Unit]:
     words = {word for unit in units for word in unit}
     other = {one: next(iter(sorted(words - {one})), "another") for one in words}
     return [(*unit[:-1], other[unit[-1]]) for unit in units[:split]] + list(units[split:])
-
-
-def by_pair(units: Sequence[Mapping[str, str]]) -> dict[tuple[str, str], list[tuple[str, str]]]:
-    """Return what each pair of reviewers said about the units both judged.
-
-    Examples
-    --------
-    >>> by_pair([{"ada": "normal", "bob": "anomaly"}, {"ada": "normal"}])
-    {('ada', 'bob'): [('normal', 'anomaly')]}
-    """
-    found: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for unit in units:
-        for a, b in itertools.combinations(sorted(unit), 2):
-            found.setdefault((a, b), []).append((unit[a], unit[b]))
-    return found
 
 
 _DRAWS = 20_000

@@ -1,4 +1,4 @@
-"""The series around an event: a ring at full resolution, and minutes with exact extremes.
+"""The series around an event: a ring of readings and scores, drawn with exact extremes.
 
 Reviewers need what came before *and after*. Readings come from the context that review items carry
 and from what follows them, scores and labels from the verdicts. Whatever is drawn has at most a few
@@ -22,10 +22,11 @@ import numpy.typing as npt
 from rejex_stream.types import FloatArray, Label
 
 __all__ = [
+    "COUNTS",
+    "DAY_MS",
     "FORGOTTEN_MS",
     "HOUR_MS",
     "LABEL_CODES",
-    "MINUTE_MS",
     "Hole",
     "Point",
     "Series",
@@ -41,9 +42,8 @@ __all__ = [
 ]
 
 LABEL_CODES = {Label.NORMAL: 0, Label.ANOMALY: 1, Label.REJECTED: 2}
-MINUTE_MS = 60_000
-HOUR_MS = 60 * MINUTE_MS
-_MOST_RAW_POINTS = 60_000
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 _MOST_HOLES = 500
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
@@ -56,25 +56,6 @@ class Point:
     values: tuple[float | None, ...] | None
     score: float | None
     label: Label | None
-
-
-@dataclass(slots=True)
-class _Extremes:
-    lows: FloatArray | None = None
-    highs: FloatArray | None = None
-    score_low: float | None = None
-    score_high: float | None = None
-
-    def add_values(self, lows: FloatArray, highs: FloatArray) -> None:
-        if self.lows is None or self.highs is None or len(self.lows) != len(lows):
-            self.lows, self.highs = lows.copy(), highs.copy()
-        else:
-            np.fmin(self.lows, lows, out=self.lows)
-            np.fmax(self.highs, highs, out=self.highs)
-
-    def add_score(self, low: float, high: float) -> None:
-        self.score_low = low if self.score_low is None else min(low, self.score_low)
-        self.score_high = high if self.score_high is None else max(high, self.score_high)
 
 
 @dataclass(slots=True)
@@ -99,20 +80,13 @@ class SeriesBatch:
         self._points[key] = point
 
     def write(self, connection: Connection) -> None:
-        """Store every point and bring the minutes' extremes up to date; O(points)."""
+        """Store every point; O(points)."""
         rows = []
-        minutes: dict[tuple[int, int], _Extremes] = {}
         for (sensor_id, t_ms), point in self._points.items():
             blob = None
-            extremes = minutes.setdefault((sensor_id, t_ms - t_ms % MINUTE_MS), _Extremes())
             if point.values is not None:
-                array = np.array(
-                    [math.nan if value is None else value for value in point.values], dtype="<f8"
-                )
-                blob = array.tobytes()
-                extremes.add_values(array, array)
-            if point.score is not None and math.isfinite(point.score):
-                extremes.add_score(point.score, point.score)
+                values = [math.nan if value is None else value for value in point.values]
+                blob = np.array(values, dtype="<f8").tobytes()
             code = None if point.label is None else LABEL_CODES[point.label]
             rows.append((sensor_id, t_ms, blob, point.score, code))
         connection.executemany(
@@ -122,58 +96,21 @@ class SeriesBatch:
             "label = coalesce(excluded.label, point.label)",
             rows,
         )
-        for (sensor_id, minute_ms), extremes in minutes.items():
-            _merge_minute(connection, sensor_id, minute_ms, extremes)
         self._points.clear()
-
-
-def _merge_minute(
-    connection: Connection, sensor_id: int, minute_ms: int, extremes: _Extremes
-) -> None:
-    known = connection.execute(
-        "SELECT lows, highs, score_low, score_high FROM minute WHERE sensor_id = ? AND t_ms = ?",
-        (sensor_id, minute_ms),
-    ).fetchone()
-    if known is not None:
-        if known["lows"] is not None:
-            extremes.add_values(_array(known["lows"]), _array(known["highs"]))
-        if known["score_low"] is not None:
-            extremes.add_score(known["score_low"], known["score_high"])
-    connection.execute(
-        "INSERT INTO minute (sensor_id, t_ms, lows, highs, score_low, score_high) "
-        "VALUES (?,?,?,?,?,?) ON CONFLICT (sensor_id, t_ms) DO UPDATE SET "
-        "lows = excluded.lows, highs = excluded.highs, "
-        "score_low = excluded.score_low, score_high = excluded.score_high",
-        (
-            sensor_id,
-            minute_ms,
-            None if extremes.lows is None else extremes.lows.tobytes(),
-            None if extremes.highs is None else extremes.highs.tobytes(),
-            extremes.score_low,
-            extremes.score_high,
-        ),
-    )
 
 
 FORGOTTEN_MS = -(2**53)
 """The hour under which a sensor's forgotten hours are added up: before all that ever was."""
 
-_COUNTS = ("normal", "anomaly", "rejected", "banded", "ambiguous", "expected")
+COUNTS = ("normal", "anomaly", "rejected", "banded", "ambiguous", "expected")
+"""What is counted of a sensor's verdicts, hour by hour."""
 
 
-DAY_MS = 24 * HOUR_MS
+def forget(connection: Connection, keep: int = 100_000, hours_ms: int = 400 * DAY_MS) -> None:
+    """Drop each sensor's oldest points beyond `keep`, and hours so old.
 
-
-def forget(
-    connection: Connection,
-    keep: int = 100_000,
-    minutes_ms: int = 31 * DAY_MS,
-    hours_ms: int = 400 * DAY_MS,
-) -> None:
-    """Drop each sensor's oldest full-resolution points beyond `keep`, and minutes and hours so old.
-
-    Both count from a time that two of the sensor's own hours have reached: neither another sensor
-    nor one event of its own with a clock that ran ahead makes history old. Of the hours their sum
+    Hours count from a time that two of the sensor's own have reached: neither another sensor nor
+    one event of its own with a clock that ran ahead makes history old. Of the hours their sum
     stays: totals over all time remain what they are. O(sensors log rows).
     """
     for (sensor_id,) in connection.execute("SELECT sensor_id FROM sensor").fetchall():
@@ -186,11 +123,10 @@ def forget(
         ]
         if newest:
             _add_up(connection, sensor_id, newest[-1] - hours_ms)
-            for table, kept_ms in (("minute", minutes_ms), ("hour", hours_ms)):
-                connection.execute(
-                    f"DELETE FROM {table} WHERE sensor_id = ? AND t_ms < ? AND t_ms > ?",
-                    (sensor_id, newest[-1] - kept_ms, FORGOTTEN_MS),
-                )
+            connection.execute(
+                "DELETE FROM hour WHERE sensor_id = ? AND t_ms < ? AND t_ms > ?",
+                (sensor_id, newest[-1] - hours_ms, FORGOTTEN_MS),
+            )
         oldest = connection.execute(
             "SELECT t_ms FROM point WHERE sensor_id = ? ORDER BY t_ms DESC LIMIT 1 OFFSET ?",
             (sensor_id, keep - 1),
@@ -199,13 +135,17 @@ def forget(
             connection.execute(
                 "DELETE FROM point WHERE sensor_id = ? AND t_ms < ?", (sensor_id, oldest["t_ms"])
             )
+            connection.execute(  # before that nobody knows any more whether it was silent
+                "UPDATE sensor SET first_ms = max(first_ms, ?) WHERE sensor_id = ?",
+                (oldest["t_ms"], sensor_id),
+            )
 
 
 def _add_up(connection: Connection, sensor_id: int, first_ms: int) -> None:
-    sums = ", ".join(f"sum({name})" for name in _COUNTS)
-    added = ", ".join(f"{name} = {name} + excluded.{name}" for name in _COUNTS)
+    sums = ", ".join(f"sum({name})" for name in COUNTS)
+    added = ", ".join(f"{name} = {name} + excluded.{name}" for name in COUNTS)
     connection.execute(
-        f"INSERT INTO hour (sensor_id, t_ms, {', '.join(_COUNTS)}) "
+        f"INSERT INTO hour (sensor_id, t_ms, {', '.join(COUNTS)}) "
         f"SELECT sensor_id, ?, {sums} FROM hour WHERE sensor_id = ? AND t_ms < ? AND t_ms > ? "
         f"GROUP BY sensor_id ON CONFLICT (sensor_id, t_ms) DO UPDATE SET {added}",
         (FORGOTTEN_MS, sensor_id, first_ms, FORGOTTEN_MS),
@@ -232,8 +172,6 @@ class Series:
         (t_ms, value) arrays; ``nan`` marks a gap in the data, to be drawn as a gap.
     marked
         (t_ms, score, label code) of events that are not normal.
-    resolution_ms
-        0 for single readings, else the width of the minutes whose extremes are shown.
     holes
         Stretches without readings, in order: ``unknown`` to the store, though there may be some,
         or ``silent``: every verdict of that time is here, and the sensor has none.
@@ -245,7 +183,6 @@ class Series:
     values: tuple[tuple[FloatArray, FloatArray], ...]
     score: tuple[FloatArray, FloatArray]
     marked: tuple[tuple[int, float, int], ...]
-    resolution_ms: int
     holes: tuple[Hole, ...] = ()
     missing: tuple[tuple[int, ...], ...] = ()
 
@@ -295,9 +232,9 @@ def _pauses(t: FloatArray) -> BoolArray:
 
 
 def _holes(
-    t: FloatArray, known: BoolArray, span: tuple[int, int], heard: tuple[int, int]
+    t: FloatArray, known: BoolArray, span: tuple[int, int], counted: tuple[int, int]
 ) -> tuple[Hole, ...]:
-    """Return the stretches of `span` without readings; within `heard` every event is in `t`."""
+    """Return the stretches of `span` without readings; within `counted` every event is in `t`."""
     found: list[Hole] = []
     least = (span[1] - span[0]) / _MOST_HOLES
 
@@ -309,8 +246,8 @@ def _holes(
         found.append(Hole(int(begin), int(end), kind))
 
     def nothing(begin: float, end: float) -> None:
-        """Between two events, or where none are: silent as far as it was heard, else unknown."""
-        low, high = max(begin, heard[0]), min(end, heard[1])
+        """Between two events, or where none are: silent as far as all was counted, else unknown."""
+        low, high = max(begin, counted[0]), min(end, counted[1])
         if low >= high:
             return add(begin, end, "unknown")
         add(begin, low, "unknown")
@@ -336,21 +273,17 @@ def _holes(
     return tuple(found)
 
 
-def _heard(connection: Connection, sensor_id: int) -> tuple[int, int]:
+def _counted(connection: Connection, sensor_id: int) -> tuple[int, int]:
     """Return the stretch of which every verdict of a sensor is here; an empty one without any."""
-    first = connection.execute(
-        "SELECT min(t_ms) FROM minute WHERE sensor_id = ? AND normal + anomaly + rejected > 0",
-        (sensor_id,),
-    ).fetchone()[0]
     # Its pipeline is read in the order of the input: what two other sensors have reached is past.
     others = connection.execute(
         "SELECT o.last_ms FROM sensor s JOIN sensor o USING (pipeline) WHERE s.sensor_id = ? "
         "AND o.sensor_id <> s.sensor_id AND o.last_ms IS NOT NULL ORDER BY 1 DESC LIMIT 2",
         (sensor_id,),
     ).fetchall()
-    last = connection.execute(
-        "SELECT last_ms FROM sensor WHERE sensor_id = ?", (sensor_id,)
-    ).fetchone()[0]
+    first, last = connection.execute(
+        "SELECT first_ms, last_ms FROM sensor WHERE sensor_id = ?", (sensor_id,)
+    ).fetchone()
     if first is None or last is None:
         return (0, -1)
     return first, max(last, others[1][0] if len(others) > 1 else last)
@@ -431,21 +364,10 @@ def read(
     most
         About how many points a line may have: twice the plot's width in pixels.
     """
-    span = (sensor_id, from_ms, to_ms)
-    between = "sensor_id = ? AND t_ms BETWEEN ? AND ?"
-    count = connection.execute(f"SELECT count(*) FROM point WHERE {between}", span).fetchone()[0]
-    minutes = connection.execute(
-        f"SELECT count(*), min(t_ms) FROM minute WHERE {between}",
-        (sensor_id, from_ms - MINUTE_MS + 1, to_ms),
-    ).fetchone()
-    oldest = connection.execute(
-        "SELECT min(t_ms) FROM point WHERE sensor_id = ?", (sensor_id,)
-    ).fetchone()[0]
-    worn = minutes[1] is not None and (oldest is None or minutes[1] + MINUTE_MS <= oldest)
-    if count > _MOST_RAW_POINTS or worn:
-        return _read_minutes(connection, sensor_id, channels, (from_ms, to_ms), most)
     rows = connection.execute(
-        f"SELECT t_ms, channel_values, score, label FROM point WHERE {between} ORDER BY t_ms", span
+        "SELECT t_ms, channel_values, score, label FROM point WHERE sensor_id = ? "
+        "AND t_ms BETWEEN ? AND ? ORDER BY t_ms",
+        (sensor_id, from_ms, to_ms),
     ).fetchall()
     width = len(channels)
     t = np.array([row[0] for row in rows], dtype=np.float64)
@@ -456,13 +378,12 @@ def read(
         values[known] = np.frombuffer(table, dtype="<f8").reshape(-1, width)
     scores = np.array([math.nan if row[2] is None else row[2] for row in rows], dtype=np.float64)
     marked = [(row[0], row[2], row[3]) for row in rows if row[2] is not None and row[3]]
-    holes = _holes(t, known, (from_ms, to_ms), _heard(connection, sensor_id)) if width else ()
+    holes = _holes(t, known, (from_ms, to_ms), _counted(connection, sensor_id)) if width else ()
     return Series(
         tuple(channels),
         tuple(_line(t, values[:, column], most) for column in range(width)),
         _line(t, scores, most),
         tuple(marked[:: max(1, len(marked) // 4000)]),
-        0,
         holes,
         tuple(_missing(t[known & ~np.isfinite(values[:, column])]) for column in range(width)),
     )
@@ -485,52 +406,6 @@ def _line(t: FloatArray, v: FloatArray, most: int) -> tuple[FloatArray, FloatArr
     cuts = np.flatnonzero(np.diff(part[kept])) + 1
     between = (kept_t[cuts - 1] + kept_t[cuts]) / 2
     return np.insert(kept_t, cuts, between), np.insert(kept_v, cuts, math.nan)
-
-
-def _read_minutes(
-    connection: Connection,
-    sensor_id: int,
-    channels: Sequence[str],
-    span_ms: tuple[int, int],
-    most: int,
-) -> Series:
-    rows = connection.execute(
-        "SELECT t_ms, lows, highs, score_low, score_high, anomaly, rejected FROM minute "
-        "WHERE sensor_id = ? AND t_ms BETWEEN ? AND ? ORDER BY t_ms",
-        (sensor_id, span_ms[0] - MINUTE_MS + 1, span_ms[1]),
-    ).fetchall()
-    width = len(channels)
-    t = np.array([row["t_ms"] for row in rows], dtype=np.float64)
-    known = np.array(
-        [row["lows"] is not None and len(row["lows"]) == 8 * width for row in rows], dtype=bool
-    )
-    bounds = np.full((2, len(rows), width), math.nan)
-    for i in np.flatnonzero(known):
-        bounds[:, i] = _array(rows[i]["lows"]), _array(rows[i]["highs"])
-    scores = np.array(
-        [(row["score_low"], row["score_high"]) for row in rows], dtype=np.float64
-    ).reshape(len(rows), 2)
-
-    def both(low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
-        # Low and high share a minute: half a minute apart, the line shows both.
-        twice = np.repeat(t, 2)
-        twice[1::2] += MINUTE_MS / 2
-        return _line(twice, np.column_stack([low, high]).ravel(), most)
-
-    marked = tuple(
-        (row["t_ms"], row["score_high"], 2 if row["rejected"] else 1)
-        for row in rows
-        if row["score_low"] is not None and (row["rejected"] or row["anomaly"])
-    )
-    return Series(
-        tuple(channels),
-        tuple(both(bounds[0, :, i], bounds[1, :, i]) for i in range(width)),
-        both(scores[:, 0], scores[:, 1]),
-        marked[:: max(1, len(marked) // 4000)],
-        MINUTE_MS,
-        _holes(t, known, span_ms, _heard(connection, sensor_id)) if width else (),
-        tuple(_missing(t[known & ~np.isfinite(bounds[0, :, i])]) for i in range(width)),
-    )
 
 
 def spark(

@@ -32,12 +32,6 @@ def report(
     days: Annotated[
         float | None, typer.Option(help="Labels of the last so many days.  [default: all]", min=0)
     ] = None,
-    contamination: Annotated[
-        float | None,
-        typer.Option(
-            help="The configured γ.", show_default="as the config says, or r / n of the verdicts"
-        ),
-    ] = None,
     c_fp: Annotated[
         float | None,
         typer.Option(help="Cost of a false alarm.", show_default="as the config says, or 1"),
@@ -58,12 +52,8 @@ def report(
         c_fp = costs.c_fp if c_fp is None else c_fp
         c_fn = costs.c_fn if c_fn is None else c_fn
         c_r = costs.c_r if c_r is None else c_r
-    gammas = {config.pipeline.name: config.rejection.contamination for config in configs}
     now = wall_clock_ms()
     with existing(section) as opened, opened.database.read() as connection:
-        if contamination is not None:
-            names = connection.execute("SELECT DISTINCT pipeline FROM sensor")
-            gammas = dict.fromkeys((row[0] for row in names), contamination)
         found = make_report(
             connection,
             now_ms=now,
@@ -73,7 +63,6 @@ def report(
                 1.0 if c_fn is None else c_fn,
                 0.0 if c_r is None else c_r,
             ),
-            contamination=gammas,
         )
         proven = certificates(opened, connection)
     if output is As.JSON:
@@ -122,7 +111,7 @@ def _print_known(known: Known) -> None:
 
 
 def _print_report(found: Report) -> None:
-    """Print a report as tables, and every proposal with what it would do."""
+    """Print a report as tables, and what it warns of."""
     quality, agreement, load = found.quality, found.agreement, found.workload
     print_table(
         ("events", "all", "judged", "anomalies among them", "independent judgements"),
@@ -156,9 +145,7 @@ def _print_report(found: Report) -> None:
             (
                 "Krippendorff's alpha",
                 *_interval(agreement.alpha, as_share=False),
-                ""
-                if agreement.pair is None
-                else f"Cohen's kappa of {' and '.join(agreement.pair)}: {number(agreement.kappa)}",
+                "",
             ),
         ],
         left=(0, 3),
@@ -178,15 +165,3 @@ def _print_report(found: Report) -> None:
     )
     for one in found.advice:
         print(f"\n{one.pipeline or 'pipeline'}, {one.kind.replace('_', ' ')}: {one.message}")
-    for proposal in found.proposals:
-        whose = f" of {proposal.pipeline}" if proposal.pipeline else ""
-        print(f"\n{proposal.reason} The config{whose} would be:\n\n{proposal.toml}")
-        for name, plan in (("now", proposal.before), ("then", proposal.after)):
-            if plan.refusal is not None:
-                print(f"{name}: {plan.refusal}")
-            elif plan.promise is not None:
-                print(
-                    f"{name}: {share(plan.promise.expected_rate)} rejected, "
-                    f"{number(plan.promise.rejected_per_day)} events a day, "
-                    f"{share(plan.promise.kept_share)} of the flagged stay anomalies"
-                )

@@ -56,7 +56,6 @@ class FormChoice(StrEnum):
 
     CSV = "csv"
     JSONL = "jsonl"
-    PARQUET = "parquet"
 
 
 @command(*(name for name in SETTINGS if name != "store"))
@@ -241,9 +240,7 @@ def export(
     named = form.value if form is not None else to.suffix.lstrip(".").lower()
     wanted = next((one for one in exporting.FORMATS if one == named), None)
     if wanted is None:
-        raise ConfigError(
-            f"{str(to)!r} does not tell its format: give --format csv, jsonl or parquet."
-        )
+        raise ConfigError(f"{str(to)!r} does not tell its format: give --format csv or jsonl.")
     with existing(section) as opened:
         count = exporting.write(opened.database, to, wanted, labelled_only=not everything)
     print(f"{count:,} events written to {to}", file=sys.stderr)

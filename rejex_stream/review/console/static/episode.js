@@ -48,7 +48,6 @@ const viewQuery = (() => {
   const parts = new URLSearchParams({ tab: data.view.tab });
   if (data.view.q) parts.set("q", data.view.q);
   if (data.view.sort) parts.set("sort", data.view.sort);
-  if (data.view.group) parts.set("group", "1");
   return `?${parts}`;
 })();
 const workable = ["open", "needs_second", "disputed"].includes(data.status);
@@ -127,7 +126,7 @@ function paint() {
   first.forEach((line, i) => {
     const told = data.shown[line.name] || {};
     lines.push({ ...line, title: told.label || line.name, unit: told.unit || "", limits: [told.low, told.high], height: i === 0 ? (narrow ? 120 : 150) : channels.length > 3 ? 58 : 78,
-      pinned: many ? pinned.has(line.name) : undefined, note: latest.resolution_ms ? "extremes per minute" : "" });
+      pinned: many ? pinned.has(line.name) : undefined });
   });
   for (const other of siblings.values()) {
     if (other) for (const line of other.channels.slice(0, 1)) lines.push({ ...line, name: `${other.sensor} ${line.name}`, title: `${other.sensor}, ${line.name}`, height: 64, color: "--plot-2", other: true });

@@ -87,7 +87,7 @@ async function paint() {
     one.channels.forEach((line, i) => {
       const told = data.shown[line.name] || {};
       lines.push({ ...line, name: many + line.name, title: many + (told.label || line.name), unit: told.unit || "", limits: [told.low, told.high], height: 96,
-        band: one.usual[i], holes: one.holes, note: one.resolution_ms ? "extremes per minute" : "" });
+        band: one.usual[i], holes: one.holes });
     });
     if (one.score && one.score.t.length) lines.push({ ...one.score, name: `${many}score`, title: `${many}score`, height: 80, color: "--plot-2", marked: one.marked, holes: [], note: "◆ rejected  ▲ anomaly" });
   }

@@ -9,7 +9,6 @@ const query = () => {
   if (data.view.q) parts.set("q", data.view.q);
   if (data.view.sort) parts.set("sort", data.view.sort);
   if (data.view.since) parts.set("since", data.view.since);
-  if (data.view.group) parts.set("group", "1");
   if (data.first) parts.set("from", data.first);
   return `?${parts}`;
 };
@@ -124,42 +123,7 @@ function takeOut(leaving) {
     showEmpty();
   };
 }
-// A line above every group, from the rows that are shown.
-function regroup() {
-  if (!body || !data.view.group) return;
-  for (const head of $$("tr.group", body)) head.remove();
-  const groups = new Map();
-  for (const row of rows()) {
-    const key = row.dataset.group;
-    if (!groups.has(key)) groups.set(key, []);
-    groups.get(key).push(row);
-  }
-  for (const members of groups.values()) {
-    const { sensor, incident } = members[0].dataset;
-    const events = members.reduce((sum, row) => sum + +row.dataset.n, 0);
-    const head = document.createElement("tr");
-    const cell = document.createElement("th");
-    const name = document.createElement("bdi");
-    const all = document.createElement("button");
-    head.className = "group";
-    cell.colSpan = 9;
-    cell.scope = "rowgroup";
-    name.textContent = sensor;
-    all.className = "link";
-    all.textContent = "select";
-    all.setAttribute("aria-label", `Select ${plural(members.length, "case")} of ${sensor}`);
-    all.addEventListener("click", () => {
-      const on = !members.every((row) => row.classList.contains("selected"));
-      for (const row of members) select(row, on);
-      say();
-    });
-    cell.append(name, ` ${plural(members.length, "case")}, ${plural(events, "event")}${incident ? ", one incident" : ""} `, ...(data.can_decide ? [all] : []));
-    head.append(cell);
-    body.insertBefore(head, members[0]);
-  }
-}
 function showEmpty() {
-  regroup();
   const none = !rows().length;
   $("#empty").hidden = !none || more;
   if ($("#beyond")) $("#beyond").hidden = !more;
@@ -328,7 +292,7 @@ async function look() {
 const open = (row) => { if (row) location.href = $(".c-sensor a", row).href; };
 async function claimNext() {
   try {
-    const lease = await call("/api/claim-next", { tab: "ready", q: data.view.q, sort: data.view.sort, group: Boolean(data.view.group) });
+    const lease = await call("/api/claim-next", { tab: "ready", q: data.view.q, sort: data.view.sort });
     location.href = `/episode/${lease.episode_id}${query()}`;
   } catch (error) {
     toast(error.message, { bad: error.code !== "nothing" });
@@ -347,7 +311,6 @@ onKeys({
   back: () => clearSelection(),
   filter: () => $("#q").select(),
   refresh: () => (body ? refresh(true) : location.reload()),
-  group: () => $("#group").click(),
   tags: () => { const more = $("#actions .more"); if (more) { more.open = true; $("input[name=tag]", more).focus(); } },
   note: () => { const more = $("#actions .more"); if (more) { more.open = true; $("#note").focus(); } },
 });
@@ -381,8 +344,6 @@ async function offerAll() {
 document.addEventListener("click", (event) => {
   for (const more of $$(".more[open]")) if (!more.contains(event.target)) more.open = false;
 });
-$("#group").addEventListener("change", (event) => event.target.form.submit());
-regroup();
 moveTo(rows()[0], { focus: false });
 takeToast(undo);
 every(4000, look);

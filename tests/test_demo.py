@@ -5,11 +5,13 @@ from __future__ import annotations
 import datetime
 import io
 import json
+import math
 import os
 import re
 import resource
 import subprocess
 import sys
+import time
 from collections import Counter
 
 import msgspec
@@ -23,6 +25,8 @@ from rejex_stream.demo.live import Board, picture, play
 from rejex_stream.detectors import DEFAULT
 from rejex_stream.encode import decode_incidents, decode_reviewed, decode_verdict
 from rejex_stream.report import find, write_report
+from rejex_stream.review.queue.database import Database
+from rejex_stream.review.queue.listing import QueueFilter, Viewer
 from rejex_stream.types import Label, Position, Reason, ReviewItem
 from tests.pages import Page, data_of
 
@@ -105,17 +109,17 @@ def test_the_water_labels_cover_the_documented_moments_and_nothing_usual(tmp_pat
     assert sum(flow[inside] < 97) >= 45
 
 
-def test_the_water_branch_goes_by_the_default_and_all_but_the_peak_is_found(played):
+def test_the_water_branch_goes_by_the_default_and_each_of_its_faults_is_caught(played):
     config, findings = played["feeds"][0].config, played["findings"][0]
     assert "[detector]" not in played["feeds"][0].config_path.read_text(encoding="utf-8")
     assert config.detector.name == DEFAULT
-    outcomes = {found.fault.title: found.outcome for found in findings.faults}
-    assert outcomes == {
-        "first low moment": "review",
-        "second low moment": "caught",
-        "pumping peak": "missed",  # benchmarks/README.md says why
-        "third low moment": "caught",
-    }
+    titles = ("first low moment", "second low moment", "pumping peak", "third low moment")
+    assert {one.fault.title: one.outcome for one in findings.faults} == dict.fromkeys(
+        titles, "caught"
+    )
+    # One fault hides no other: of the 17 hours of the first fall at least 15 are not normal.
+    first = next(one for one in findings.faults if one.fault.title == "first low moment")
+    assert first.n_anomaly + first.n_rejected >= 15
 
 
 def test_every_turbine_fault_shows_in_the_feed_as_it_is_described(tmp_path):
@@ -224,13 +228,15 @@ def test_the_files_hold_the_same_verdicts_whoever_runs_the_pipelines(played, typ
 
 def test_a_fault_is_held_answered_and_closed_and_a_leak_stays_until_somebody_says_so(played):
     board, feed = played["boards"][1], played["feeds"][1]
-    bearing, leak = board.incidents.values()
+    incidents = list(board.incidents.values())
+    (bearing,) = [one for one in incidents if one.stream_key == "WT-02"]
+    (leak,) = [one for one in incidents if one.state != "closed"]
     assert (bearing.stream_key, bearing.state, bearing.ended) == ("WT-02", "closed", "recovered")
     assert (leak.stream_key, leak.state, leak.answer) == ("WT-01", "open", None)
     (fault,) = [fault for fault in feed.faults if fault.title == "gearbox loses oil"]
     assert fault.first_ms - 86_400_000 < leak.onset_ms < leak.opened_ms < fault.last_ms
-    told = [decode_incidents(line) for line in lines_of(feed, "incidents.jsonl")]
-    ((at, reply),) = [item for item in told if isinstance(item, tuple)]
+    lines = [decode_incidents(line) for line in lines_of(feed, "incidents.jsonl")]
+    ((at, reply),) = [item for item in lines if isinstance(item, tuple)]
     assert reply.accepted
     assert (at.offset, bearing.answer) == (feed.answer_after, reply.command)
     last = [verdict for verdict in verdicts_of(feed) if verdict.sensor == "WT-01"][-1]
@@ -249,6 +255,37 @@ def test_every_rejected_event_after_the_warm_up_is_a_review_item(played):
             if verdict.label is Label.REJECTED and verdict.reason is not Reason.WARM_UP
         ]
         assert [item.verdict.position for item in items] == wanted
+
+
+def test_few_questions_and_the_known_faults_are_among_them_or_incidents(played):
+    """What the queue asks today, of all that was rejected: the capacity of the demo's config."""
+    out = played["out"]
+    words = [word for feed in played["feeds"] for word in ("--config", str(feed.config_path))]
+    assert main(["review", "ingest", "--store", str(out / "review.db"), *words]) == 0
+    capacity = played["feeds"][0].config.review.capacity.questions_per_day
+    now = time.time_ns() // 1_000_000
+    with Database(out / "review.db", capacity=capacity).read() as connection:
+        cases = list(QueueFilter().rows(connection, Viewer("ada"), now))
+    incidents = [one for board in played["boards"] for one in board.incidents.values()]
+    asked = [(row["sensor"], row["start_ms"], row["end_ms"]) for row in cases]
+    n_open = sum(one.state != "closed" for one in incidents)
+    assert 10 <= len(cases) + n_open <= 30
+    stretches = asked + [
+        (one.stream_key, one.onset_ms, math.inf if one.state != "closed" else one.changed_ms)
+        for one in incidents
+    ]
+    faults = [fault for feed in played["feeds"] for fault in feed.faults]
+    assert len(faults) == 11
+    unasked = {
+        fault.title
+        for fault in faults
+        if not any(
+            sensor == fault.sensor and first <= fault.last_ms and last >= fault.first_ms
+            for sensor, first, last in stretches
+        )
+    }
+    # Anomalies to the last event, in a window that is not full yet: they are said, not asked.
+    assert unasked <= {"second low moment", "pumping peak"}
 
 
 def test_the_configs_left_behind_run_again_by_themselves(played):
@@ -386,7 +423,11 @@ def test_the_command_takes_less_than_a_minute_and_says_what_it_did(typed):
 def test_without_a_terminal_there_are_plain_lines(typed):
     ended, _, _ = typed
     assert "\x1b" not in ended.stdout + ended.stderr
-    assert "Water branch: 1,268 records: 1,081 normal, 36 anomaly" in ended.stderr
+    assert re.search(
+        r"^Water branch: 1,268 records: [\d,]+ normal, \d+ anomaly, \d+ rejected, ",
+        ended.stderr,
+        re.M,
+    )
 
 
 def test_on_a_terminal_the_view_shows_progress_rates_and_reasons(played):
@@ -429,7 +470,7 @@ def test_a_fault_that_stays_is_held_and_the_end_says_how_to_answer(typed, capsys
     found = dict(
         re.findall(r"^to say what is wrong with (\S+): rejex-stream (.*)$", ended.stdout, re.M)
     )
-    assert set(found) == {"WT-01"}, ended.stdout
+    assert set(found) == {"WT-01", "branch-1"}, ended.stdout
     assert main([*found["WT-01"].split(), "--note", "no oil"]) == 0
     assert "holds from the next events on" in capsys.readouterr().out
     assert (out / "turbines" / "control.jsonl").read_text().count("no oil") == 1

@@ -13,7 +13,7 @@ import warnings
 from collections import Counter
 
 from rejex_stream.detectors import make_detector
-from rejex_stream.detectors.river import state as river_state
+from rejex_stream.detectors.river import model_state as river_state
 from rejex_stream.encode.records import encode_verdict
 from rejex_stream.engine import Engine
 from rejex_stream.engine.checkpoint import environment, join_parts, seal, split_parts, unseal

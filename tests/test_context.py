@@ -331,5 +331,3 @@ def test_a_smaller_context_keeps_the_newest_points_of_a_larger_one():
 def test_foreign_bytes_are_refused(blob):
     with pytest.raises(CheckpointError, match="review context"):
         ReviewItems(["x"]).restore({"a": blob})
-    with pytest.raises(CheckpointError, match="review context"):
-        ReviewItems(["x"]).restore_whole(blob)

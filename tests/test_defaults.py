@@ -182,9 +182,7 @@ max_keys = 9
 [output]
 review_reasons = ["unscorable"]
 context_events = 10
-audit_rate = 0.5
-audit_near_rate = 0.6
-audit_anomaly_rate = 0.7
+audit_rate = { normal = 0.5, near = 0.6, anomaly = 0.7 }
 """)
     )
     own = {"intake", "poll_timeout_s", "batch_s", "retry_first_s", "retry_longest_s",

@@ -95,8 +95,6 @@ def test_a_config_that_is_not_there_is_named(tmp_path):
     [
         ("feed.csv", "nowhere.csv", "input", "nowhere.csv"),
         ('["flow"]', '["level"]', "sample", "column 'level' is not in the header"),
-        ("[detector]", '[output]\nverdicts = "no/such/v.jsonl"\n[detector]', "outputs", "no/such"),
-        ("[detector]", '[metrics]\nhost = "192.0.2.1"\nport = 9\n[detector]', "metrics port", ""),
     ],
 )  # fmt: skip
 def test_what_would_stop_a_run_is_an_error(place, before, after, name, said):
@@ -104,16 +102,6 @@ def test_what_would_stop_a_run_is_an_error(place, before, after, name, said):
     check = found(place, "error")[name]
     assert said in check.message + check.fix
     assert check.fix
-
-
-def test_a_port_that_is_taken_is_named(place):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        change(place, "[detector]", f"[metrics]\nport = {port}\n[detector]")
-        check = found(place, "error")["metrics port"]
-        assert f"127.0.0.1:{port} is taken" in check.message
-        assert "metrics.port" in check.fix
-    assert found(place)["metrics port"].level == "ok"
 
 
 def test_a_real_alertmanager_is_asked_and_told_nothing(place, tmp_path_factory):
@@ -264,11 +252,6 @@ def test_records_that_cannot_be_read_and_channels_that_are_missing_are_found(pla
 def test_a_feed_without_records_is_a_warning(place):
     (place / "feed.csv").write_text("t,flow\n")
     assert found(place)["sample"].level == "warning"
-
-
-def test_an_incremental_detector_is_tried_too(place):
-    change(place, '"HBOS"', '"HalfSpaceTrees"')
-    assert "HalfSpaceTrees takes" in found(place)["detector"].message
 
 
 def test_the_command_exits_with_1_where_a_check_fails(place, capsys):

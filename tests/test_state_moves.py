@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import threading
 
-import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rejex_stream.engine import Engine
-from rejex_stream.engine.checkpoint import join_parts
 from rejex_stream.engine.engine import EngineSpec
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.engine.sensor_registry import Limits
@@ -209,29 +207,6 @@ class Cutting(Store):
             self.snapshots.pop(partition, None)
             return False
         return done
-
-
-def test_a_snapshot_of_an_earlier_build_is_taken_over_and_the_next_one_is_whole():
-    """As it was encoded then: engine, context and monitors, each as a whole."""
-    state = state_of()
-    state.process(records(KEYS * 15))
-    context = [
-        (sensor, msgspec.msgpack.decode(state._context.view(sensor)))
-        for sensor in state._context.sensors()
-    ]
-    head = {"partition": list(ONE), "channels": ["x"], "next_offset": 120, "n_events": 120}
-    parts = [
-        state._engine.snapshot(), msgspec.msgpack.encode(context), state._monitor.bank.snapshot(),
-    ]  # fmt: skip
-    again = state_of()
-    again.restore({"": join_parts("partition", 1, head, parts)})
-    assert again.next_offset == 120
-    more = records(KEYS[::-1] * 4, 120)
-    assert again.process(more) == state.process(more)
-    converted, wanted = kept(again), kept(state)
-    assert converted.base is None
-    assert told_apart(converted.parts).streams == told_apart(wanted.parts).streams
-    assert kinds(converted.parts) == {kind: list(KEYS) for kind in "smcw"}
 
 
 def test_where_the_snapshot_before_is_gone_the_next_one_is_whole():

@@ -7,17 +7,20 @@ from pathlib import Path
 from typing import Literal
 
 from rejex_stream.decode.intake import IntakeRules
-from rejex_stream.decode.mapping import MAX_VALUE_BYTES, FieldMapping, Numbers, Quality, TimeUnit
+from rejex_stream.decode.mapping import FieldMapping, Numbers, Quality, TimeUnit
 from rejex_stream.decode.origins import origin_of
 from rejex_stream.encode.schemas import TOPICS
 from rejex_stream.settings import Section, setting
 
-__all__ = ["REGISTRY_FORMATS", "Input", "stem"]
+__all__ = ["ALL_SENSORS", "REGISTRY_FORMATS", "Input", "stem"]
 
 Kind = Literal["file", "kafka"]
 
 REGISTRY_FORMATS = ("avro", "protobuf")
 """Formats whose records name a schema of the registry."""
+
+ALL_SENSORS = "*"
+"""As ``input.group``: no field, but all sensors in one group."""
 
 
 class QualityFlags(Section):
@@ -246,17 +249,12 @@ class Input(Section):
         "clock; 0: they are judged as they come.",
         ge=0,
     )
-    group: str | None = setting(
+    group: str | dict[str, str] | None = setting(
         None,
-        says="The field with the sensor's group; a group shares one model and window.",
+        says="The field with the sensor's group, or a table from sensor to group; a group shares "
+        "one model and window. *: all sensors are one group.",
         otherwise="every sensor has its own",
         example="site",
-    )
-    groups: dict[str, str] | None = setting(
-        None,
-        says="A table from sensor to group, instead.",
-        otherwise="every sensor has its own",
-        example={"pump-1": "pumps"},
     )
     mode: str | None = setting(
         None,
@@ -265,10 +263,6 @@ class Input(Section):
         "boolean.",
         otherwise="modes are not told apart",
         example="mode",
-    )
-    pooled: bool = setting(False, says="All sensors share one model and window.")
-    max_value_bytes: int = setting(
-        MAX_VALUE_BYTES, unit="bytes", says="Larger records go to the dead letters unread.", ge=1
     )
 
     def intake(self) -> IntakeRules:
@@ -293,7 +287,11 @@ class Input(Section):
         # the config, and is whole, where a file may leave out who measured.
         names = {field.name for field in fields(FieldMapping)} & set(type(self).model_fields)
         quality = self.quality and Quality(self.quality.field, self.quality.good)
+        group = self.group
         own = {
+            "group": group if isinstance(group, str) and group != ALL_SENSORS else None,
+            "groups": group if isinstance(group, dict) else None,
+            "pooled": group == ALL_SENSORS,
             "sensor": sensor,
             "fixed_sensor": fixed,
             "sensor_from": beside,

@@ -260,8 +260,8 @@ class Review(Section):
     )
     reviewers: tuple[str, ...] = setting(
         (),
-        says="NAME or NAME:ROLE, with auth token each gets a link; roles: viewer, reviewer, lead, "
-        "admin.",
+        says="NAME or NAME:ROLE; roles: viewer, reviewer, lead, admin. With auth token each gets "
+        "a link; with auth proxy whoever is not named is a reviewer.",
         otherwise="you, as admin",
         example=["ada:lead", "bob"],
     )
@@ -270,9 +270,6 @@ class Review(Section):
         says="Addresses or networks that auth proxy trusts.",
         example=["10.0.0.0/24"],
     )
-    leads: tuple[str, ...] = setting(
-        (), says="Names that are leads with auth proxy.", example=["ada"]
-    )
     allowed_hosts: tuple[str, ...] = setting(
         (),
         says="Host names the console goes by, besides this machine's; a leading dot: all below.",
@@ -280,13 +277,10 @@ class Review(Section):
     )
     tls_cert: str | None = setting(
         None,
-        says="PEM file, to serve HTTPS.",
+        says="PEM file with certificate and key, to serve HTTPS.",
         otherwise="plain HTTP",
         min_length=1,
         example="c.pem",
-    )
-    tls_key: str | None = setting(
-        None, says="PEM file of its key.", otherwise="none", min_length=1, example="k.pem"
     )
 
     @property
@@ -313,10 +307,6 @@ class Review(Section):
             If the settings would let anybody in, or do not fit each other.
         """
         check_bind(self.host, self.auth)
-        if (self.tls_cert is None) != (self.tls_key is None):
-            raise ConfigError(
-                "HTTPS needs both a certificate and its key: give tls_cert and tls_key."
-            )
         for text in self.reviewers:
             named_reviewer(text)
         networks(self.proxies)

@@ -5,32 +5,29 @@ Nothing is changed: files are opened, topics described, a few records read outsi
 
 from __future__ import annotations
 
-import errno
 import http.client
 import json
-import socket
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TypeAlias
 
 from rejex_stream.addresses import masked
 from rejex_stream.config import Config, check_config
-from rejex_stream.doctor.findings import Check, Finding
+from rejex_stream.config.assembly import file_decoder, open_source
+from rejex_stream.decode import decode_records
+from rejex_stream.doctor.findings import Check, Finding, clock_finding, sample_findings
 from rejex_stream.errors import RejexError
-from rejex_stream.protocols import BatchDetector
-
-if TYPE_CHECKING:
-    from rejex_stream.engine import EngineSpec
+from rejex_stream.protocols import Assigned
+from rejex_stream.types import Reading
 
 __all__ = ["examine"]
 
-_FIT_ROWS = 500
 _TIMEOUT_S = 5.0
+_Check: TypeAlias = Callable[[], Iterator[Finding]]
 
 
 def examine(path: Path, *, sample: int = 20) -> Iterator[Check]:
@@ -67,64 +64,60 @@ def examine(path: Path, *, sample: int = 20) -> Iterator[Check]:
             yield Check(number=number, name=name, level="error", message=message, fix=fix)
 
 
-def _checks(config: Config, sample: int) -> list[tuple[str, Callable[[], Iterator[Finding]]]]:
-    checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
-        ("detector", lambda: _detector(config)),
-    ]
+def _checks(config: Config, sample: int) -> list[tuple[str, _Check]]:
     if config.input.kind == "kafka":
-        from rejex_stream.doctor import kafka
+        from rejex_stream.doctor.kafka import checks
 
-        checks += kafka.checks(config, sample)
+        of_input = checks(config, sample)
     else:
-        from rejex_stream.doctor import files
-
-        checks += files.checks(config, sample)
-    checks += [
-        ("metrics port", lambda: _port(config)),
+        of_input = _of_files(config, sample)
+    return [
+        *of_input,
         ("alertmanager", lambda: _alertmanager(config)),
         ("webhook", lambda: _webhook(config)),
     ]
-    return checks
 
 
-def _detector(config: Config) -> Iterator[Finding]:
-    """Fit and score once, on noise, with as many columns as the pipeline has."""
-    from rejex_stream.config.assembly import engine_spec
-
-    spec: EngineSpec = engine_spec(config)
-    columns = len(spec.features.names)
-    rng = np.random.default_rng(0)
-    n_rows = min(_FIT_ROWS, spec.schedule.buffer_events)
-    X = rng.normal(size=(n_rows, columns))
-    begun = time.perf_counter()
-    if isinstance(spec.detector, BatchDetector):
-        spec.detector.fit(X, seed=0).score(X[:100])
-    else:
-        model = spec.detector.start(spec.features.names, seed=0)
-        for x in X:
-            model.score_one(x)
-            model.learn_one(x)
-    took = time.perf_counter() - begun
-    yield Finding("ok", f"{spec.detector.name} takes {took:.2f} s for {n_rows} rows of {columns}")
+def _of_files(config: Config, sample: int) -> list[tuple[str, _Check]]:
+    """Return the checks by name, in order; they share the records that were read."""
+    readings: list[Reading] = []
+    return [
+        ("input", lambda: _input(config)),
+        ("sample", lambda: _sample(config, sample, readings)),
+        ("clock", lambda: _clock(readings)),
+    ]
 
 
-def _port(config: Config) -> Iterator[Finding]:
-    host, port = config.metrics.host, config.metrics.port
-    if port == 0:
-        yield Finding("skipped", "metrics.port is 0: no endpoint")
+def _input(config: Config) -> Iterator[Finding]:
+    if config.input.path == "-":
+        yield Finding("skipped", "standard input cannot be looked at without taking from it")
         return
-    try:
-        with socket.create_server((host, port)):
-            yield Finding("ok", f"{host}:{port} is free")
-    except OSError as error:
-        taken = error.errno == errno.EADDRINUSE
-        yield Finding(
-            "error",
-            f"{host}:{port} {'is taken' if taken else f'cannot be used: {error.strerror}'}",
-            "choose another metrics.port, or stop what listens there"
-            if taken
-            else "choose an address of this machine as metrics.host",
-        )
+    source = open_source(config)
+    source.close()
+    path = Path(config.input.path or "")
+    yield Finding("ok", f"{path} can be read, {path.stat().st_size:,} bytes")
+
+
+def _sample(config: Config, sample: int, readings: list[Reading]) -> Iterator[Finding]:
+    if config.input.path == "-":
+        yield Finding("skipped", "standard input")
+        return
+    source = open_source(config)
+    with closing(source):
+        decoder = file_decoder(config, source)
+        for change in source.changes():
+            if isinstance(change, Assigned):
+                source.seek(change.partition, change.earliest)
+        records, decoded = decode_records(decoder, source.poll(sample, timeout_s=1.0))
+        readings += [item for item in decoded if isinstance(item, Reading)]
+        yield from sample_findings(records, decoded, decoder, config.input.flags)
+
+
+def _clock(readings: list[Reading]) -> Iterator[Finding]:
+    if readings:
+        yield clock_finding(readings, time.time())
+    else:
+        yield Finding("skipped", "no record was read")
 
 
 def _alertmanager(config: Config) -> Iterator[Finding]:

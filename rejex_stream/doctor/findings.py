@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -24,7 +21,6 @@ __all__ = [
     "Level",
     "clock_finding",
     "duration",
-    "folder_finding",
     "sample_findings",
 ]
 
@@ -164,19 +160,3 @@ def _mend_of(reason: str) -> str:
     if "expected a number" in reason and text and not any(map(str.isdigit, text)):
         return f"if it stands for no value, give input.missing = [{toml(text)}]"
     return "compare [input] with the records; `rejex-stream init` guesses it"
-
-
-def folder_finding(folder: Path, what: str, key: str) -> Finding:
-    """Write a file to a folder, or to the nearest parent that exists, and remove it."""
-    place = folder
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    try:
-        handle, name = tempfile.mkstemp(prefix=".rejex-doctor-", dir=place)
-    except OSError as error:
-        return Finding(
-            "error", f"{what} {folder} cannot be written: {error.strerror}", f"mend {key}"
-        )
-    os.close(handle)
-    Path(name).unlink()
-    return Finding("ok", f"{what} {folder} can be written")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from rejex_connectors.kafka.settings import KafkaSettings
@@ -21,7 +20,6 @@ from rejex_stream.decode.mapping import printable
 from rejex_stream.doctor.findings import (
     Finding,
     clock_finding,
-    folder_finding,
     sample_findings,
 )
 from rejex_stream.errors import ConfigError, ConnectorError
@@ -43,7 +41,6 @@ def checks(config: Config, sample: int) -> list[tuple[str, Callable[[], Iterator
         *registry,
         ("sample", broker.sample),
         ("clock", broker.clock),
-        ("snapshots", broker.snapshots),
     ]
 
 
@@ -116,10 +113,10 @@ class _Broker:
         if self._missing:
             return
         unknown = [name for name in self._wanted() if name not in self._described]
-        told = "nothing that a worker does is refused"
+        nothing = "nothing that a worker does is refused"
         if unknown:
-            told = f"nothing is refused; {len(unknown)} topic(s) that do not exist were left out"
-        yield Finding("ok", told)
+            nothing = f"nothing is refused; {len(unknown)} topic(s) that do not exist were left out"
+        yield Finding("ok", nothing)
 
     def _unread(self, names: Iterable[str]) -> str | None:
         """Return the first topic that may not be read."""
@@ -207,11 +204,3 @@ class _Broker:
             yield Finding("skipped", "no record was read")
             return
         yield clock_finding(self._readings, time.time())
-
-    def snapshots(self) -> Iterator[Finding]:
-        """Say whether a snapshot can be written; the state topic is among the topics."""
-        folder = self._config.state.folder
-        if folder is None:
-            yield Finding("ok", "snapshots go to the state topic")
-        else:
-            yield folder_finding(Path(folder), "folder", "state.folder")

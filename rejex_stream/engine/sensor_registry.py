@@ -197,15 +197,13 @@ class Lives:
     def restore(self, head: object, views: Mapping[str, object]) -> None:
         """Take over :meth:`head` and every :meth:`view`; the limits of then hold.
 
-        A `head` of ``None`` is one of an earlier build, which had no limits.
-
         Raises
         ------
         CheckpointError
             If they are none.
         """
         try:
-            found = _Head(self.limits, _Clock()) if head is None else msgspec.convert(head, _Head)
+            found = msgspec.convert(head, _Head)
             heard = msgspec.convert(dict(views), dict[str, dict[str, _Time]])
         except msgspec.ValidationError as error:
             raise CheckpointError(f"What is known of sensors is broken: {error}.") from None

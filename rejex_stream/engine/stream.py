@@ -75,8 +75,8 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     sensors: dict[str, list[Any]]
     model: dict[str, Any]
     model_version: int
-    judge: dict[str, Any] | None = None  # of an earlier build
-    watch: Any = None  # nor had that incidents
+    judge: dict[str, Any]
+    watch: Any = None
     plans: list[Plan] = []
     mutes: list[Mute] = []
     learning: dict[str, Any] | None = None
@@ -541,8 +541,7 @@ class StreamState:
             if window.ndim != 1 or len(window) > self._judge.window.capacity:
                 raise ValueError(f"a window of shape {window.shape}")
             self._judge.replace_window(window.tolist())
-            if state.judge is not None:
-                self._judge.restore(state.judge)
+            self._judge.restore(state.judge)
             self._watch.restore(state.watch)
             if recipes.tail is not None:
                 self._judge.tail = Tail.of(unpack_array(recipes.tail).tolist(), recipes.cluster)
@@ -589,8 +588,8 @@ def credit_in(kept: StreamSnapshot) -> list[Any] | None:
     """
     unsealed = unseal("stream-state", _FORMAT, kept.state)
     try:
-        credit: list[Any] | None = (msgspec.convert(unsealed, _State).judge or {}).get("credit")
-    except (TypeError, ValueError) as error:
+        credit: list[Any] | None = msgspec.convert(unsealed, _State).judge["credit"]
+    except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"The snapshot of a stream is none ({type(error).__name__}: {error}): {WAY_OUT}."
         ) from error

@@ -425,6 +425,8 @@ class RunMetrics:
     def _forget_streams(self, event: SensorsForgotten) -> None:
         for stream in event.streams:
             self._epochs.pop(stream, None)
+        if self._sensors is not None:
+            self._sensors.forget(event.streams)
         if not event.replaying:
             self._forgotten.labels(self._pipeline).inc(len(event.streams))
 
@@ -439,8 +441,9 @@ class RunMetrics:
 
     def forget(self, partition: Partition) -> None:
         """Drop the gauges of a partition that is no longer ours."""
-        if self._banks.pop(partition, None) is None:
-            return
+        self._banks.pop(partition, None)
+        if self._sensors is not None:
+            self._sensors.forget_partition(partition)
         gauges = (self._offset, self._lag, self._lag_s, self._snapshot_at, self._streams)
         for gauge in (*self._by_partition.values(), *gauges):
             try:
@@ -489,7 +492,7 @@ class _Timed:
     ) -> None:
         self._engine, self._observe, self._see = engine, observe, see
         self.streams, self.head, self.view = engine.streams, engine.head, engine.view
-        self.restore, self.restore_streams = engine.restore, engine.restore_streams
+        self.restore_streams = engine.restore_streams
         self.decide, self.take_failures = engine.decide, engine.take_failures
         self.ready, self.forget = engine.ready, engine.forget
         self.open_incidents, self.command = engine.open_incidents, engine.command

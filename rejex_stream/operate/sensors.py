@@ -7,13 +7,13 @@ show.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from rejex_stream.operate.logs import escaped
-from rejex_stream.types import Label, Outcome, Reason, Verdict
+from rejex_stream.types import Label, Outcome, Reason, Verdict, in_mode
 
 __all__ = ["GroupNames", "SensorRates", "most_sensors"]
 
@@ -79,10 +79,11 @@ class GroupNames:
 
 
 class _Counts:
-    __slots__ = ("events", "group", "rejected")
+    __slots__ = ("events", "group", "key", "partition", "rejected")
 
-    def __init__(self, group: str) -> None:
-        self.group, self.events, self.rejected = group, 0, 0
+    def __init__(self, group: str, key: str, partition: tuple[str, int]) -> None:
+        self.group, self.key, self.partition = group, key, partition
+        self.events = self.rejected = 0
 
 
 class SensorRates(Collector):
@@ -120,12 +121,27 @@ class SensorRates(Collector):
         if counts is None:
             if len(self._sensors) >= _MOST_SENSORS:
                 return
-            counts = self._sensors[verdict.sensor] = _Counts(group)
+            key = verdict.stream_key
+            if verdict.mode is not None:
+                key = in_mode(key, verdict.mode)
+            counts = self._sensors[verdict.sensor] = _Counts(group, key, verdict.position[:2])
         counts.events += 1
         counts.rejected += verdict.label is Label.REJECTED
         if counts.events >= 2 * self._window:
             counts.events //= 2
             counts.rejected //= 2
+
+    def forget(self, streams: Collection[str]) -> None:
+        """Drop the sensors of streams that are forgotten. O(sensors)."""
+        self._keep(lambda counts: counts.key not in streams)
+
+    def forget_partition(self, partition: tuple[str, int]) -> None:
+        """Drop the sensors of a partition that is no longer ours. O(sensors)."""
+        self._keep(lambda counts: counts.partition != partition)
+
+    def _keep(self, stays: Callable[[_Counts], bool]) -> None:
+        self._sensors = {name: one for name, one in self._sensors.items() if stays(one)}
+        self.refresh()
 
     def refresh(self) -> None:
         """Choose the sensors; in the run's own thread, since a scrape comes from another."""

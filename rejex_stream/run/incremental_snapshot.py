@@ -8,10 +8,11 @@ streams stands at one offset, and the loop never waits for all of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 from time import perf_counter
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Annotated, Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -20,14 +21,14 @@ from rejex_stream.engine.checkpoint import seal, unseal
 from rejex_stream.engine.engine import Decision, Restored
 from rejex_stream.engine.sensor_registry import Gone, Lives
 from rejex_stream.engine.stream import StreamSnapshot, StreamView
-from rejex_stream.errors import CheckpointError
+from rejex_stream.errors import WAY_OUT, CheckpointError, RejexError
 from rejex_stream.protocols import SnapshotPiece
 from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.types import Command, CommandReply, Incident, Outcome, Reading, Verdict
 
 __all__ = [
-    "HEAD", "HEAD_FORMAT", "HEAD_KIND", "Kept", "MovedParts", "PartitionEngine",
-    "PartitionMonitor", "Piece", "of_streams", "told_apart",
+    "HEAD", "HEAD_FORMAT", "HEAD_KIND", "Head", "Kept", "MovedParts", "PartitionEngine",
+    "PartitionMonitor", "Piece", "from_outside", "of_streams", "told_apart",
 ]  # fmt: skip
 
 HEAD, HEAD_KIND, HEAD_FORMAT = "head", "partition-head", 1
@@ -71,10 +72,6 @@ class PartitionEngine(Protocol):
         self, head: bytes, streams: Mapping[str, StreamSnapshot], *, accept_environment: bool
     ) -> Restored:
         """Take over a state; asked of a fresh engine only."""
-        ...
-
-    def restore(self, blob: bytes, *, accept_environment: bool) -> Restored:
-        """Take over a state that an earlier version encoded as a whole."""
         ...
 
     def decide(self, decision: Decision) -> None:
@@ -126,10 +123,50 @@ class PartitionMonitor(Protocol):
         ...
 
 
+class Head(msgspec.Struct, forbid_unknown_fields=True):
+    """What a snapshot holds of no single stream or sensor."""
+
+    partition: list[str | int]
+    channels: list[str]
+    next_offset: Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
+    n_events: Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
+    engine: bytes
+    lives: dict[str, Any]
+    monitor: bytes | None
+    intake: Any = None
+
+    def sealed(self) -> bytes:
+        """Return it as a part of a snapshot."""
+        return seal(HEAD_KIND, HEAD_FORMAT, msgspec.structs.asdict(self))
+
+
+@contextmanager
+def from_outside() -> Iterator[None]:
+    """Turn whatever goes wrong with state that comes from outside into its refusal.
+
+    A seal vouches for bytes and not for sense: what was sealed by something else, or by a defect,
+    may have any form.
+
+    Raises
+    ------
+    CheckpointError
+        For every error but those that say already what to do.
+    """
+    try:
+        yield
+    except RejexError:
+        raise
+    except Exception as error:
+        raise CheckpointError(
+            f"The snapshot holds what no run can have written ({type(error).__name__}: {error}): "
+            f"{WAY_OUT}."
+        ) from error
+
+
 class Kept(NamedTuple):
     """The parts of a snapshot, told apart."""
 
-    head: bytes
+    head: Head
     streams: dict[str, StreamSnapshot]
     context: dict[str, bytes]
     lives: dict[str, object]
@@ -347,29 +384,31 @@ def told_apart(parts: Mapping[str, bytes]) -> Kept:
     CheckpointError
         If one is missing, foreign or broken.
     """
-    kept = Kept(parts.get(HEAD, b""), {}, {}, {}, {})
-    for name, body in parts.items():
-        kind, key = name[:1], name[1:]
-        if name == HEAD or kind == _MODEL:
-            continue
-        if kind == _STATE:
-            version = int.from_bytes(body[:_VERSION_BYTES], "big")
-            model = parts.get(_MODEL + key, b"")
-            kept.streams[key] = StreamSnapshot(body[_VERSION_BYTES:], model, version)
-        elif kind in (_CONTEXT, _MONITOR):
-            into = kept.context if kind == _CONTEXT else kept.monitor
-            whose, into[key], *heard = unseal(
-                "context" if kind == _CONTEXT else "monitor", _FORMAT_VERSION, body
-            )
-            if heard:
-                kept.lives[key] = heard[0]
-            elif kind == _CONTEXT:  # an earlier build counted events there
-                into[key] = msgspec.msgpack.encode(msgspec.msgpack.decode(into[key])[1])
-            if whose != key:
-                raise CheckpointError(
-                    f"The snapshot was altered: a part of {whose!r} stands in the place of {key!r}."
-                )
-    return kept
+    with from_outside():
+        head = msgspec.convert(unseal(HEAD_KIND, HEAD_FORMAT, parts.get(HEAD, b"")), Head)
+        kept = Kept(head, {}, {}, {}, {})
+        for name, body in parts.items():
+            kind, key = name[:1], name[1:]
+            if name == HEAD or kind == _MODEL:
+                continue
+            if kind == _STATE:
+                version = int.from_bytes(body[:_VERSION_BYTES], "big")
+                model = parts.get(_MODEL + key, b"")
+                kept.streams[key] = StreamSnapshot(body[_VERSION_BYTES:], model, version)
+            elif kind == _CONTEXT:
+                whose, kept.context[key], kept.lives[key] = unseal("context", _FORMAT_VERSION, body)
+                _refuse_other(whose, key)
+            elif kind == _MONITOR:
+                whose, kept.monitor[key] = unseal("monitor", _FORMAT_VERSION, body)
+                _refuse_other(whose, key)
+        return kept
+
+
+def _refuse_other(whose: object, key: str) -> None:
+    if whose != key:
+        raise CheckpointError(
+            f"The snapshot was altered: a part of {whose!r} stands in the place of {key!r}."
+        )
 
 
 def of_streams(parts: Mapping[str, bytes]) -> Iterator[tuple[str, str]]:
@@ -387,5 +426,7 @@ def of_streams(parts: Mapping[str, bytes]) -> Iterator[tuple[str, str]]:
         if kind in (_STATE, _MODEL):
             yield key, name
         elif kind == _CONTEXT:  # of a sensor, which may be one of a pool
-            _, _, *heard = unseal("context", _FORMAT_VERSION, body)
-            yield from ((stream, name) for stream in (heard[0] if heard else ()))
+            with from_outside():
+                _, _, streams = unseal("context", _FORMAT_VERSION, body)
+                names = [(str(stream), name) for stream in streams]
+            yield from names

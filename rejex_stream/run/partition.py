@@ -12,19 +12,18 @@ from msgspec.structs import replace
 from rejex_stream.decode import DecidingDecoder, Decoder, decode_records
 from rejex_stream.decode.intake import Intake, IntakeRules
 from rejex_stream.engine.batch_model import FitFailed
-from rejex_stream.engine.checkpoint import seal, split_parts, unseal
 from rejex_stream.engine.engine import Origin, Restored, origin
 from rejex_stream.engine.sensor_registry import Gone, Limits, Lives
 from rejex_stream.errors import CheckpointError
 from rejex_stream.rejection.judge import rejected
 from rejex_stream.run.command_journal import Decisions
 from rejex_stream.run.incremental_snapshot import (
-    HEAD_FORMAT,
-    HEAD_KIND,
+    Head,
     MovedParts,
     PartitionEngine,
     PartitionMonitor,
     Piece,
+    from_outside,
     told_apart,
 )
 from rejex_stream.run.review_items import ReviewItems
@@ -48,8 +47,6 @@ from rejex_stream.types import (
 )
 
 __all__ = ["Described", "PartitionState", "described"]
-
-_FORMAT_VERSION = 1
 
 
 class PartitionState:
@@ -375,18 +372,17 @@ class PartitionState:
 
     def begin_snapshot(self) -> None:
         """Begin a snapshot of the state at :attr:`next_offset`; :attr:`parts` has its pieces."""
-        head = {
-            "partition": list(self.partition),
-            "channels": list(self._decoder.channels),
-            "next_offset": self.next_offset,
-            "n_events": self.n_events,
-            "engine": self._engine.head(),
-            "lives": self._lives.head(),
-            "monitor": None if self._monitor is None else self._monitor.head(),
-            "intake": None if self._judged_intake is None else self._judged_intake.state(),
-        }
-        sealed = seal(HEAD_KIND, HEAD_FORMAT, head)
-        self.parts.begin(self.next_offset, self.n_events, sealed)
+        head = Head(
+            list(self.partition),
+            list(self._decoder.channels),
+            self.next_offset,
+            self.n_events,
+            self._engine.head(),
+            self._lives.head(),
+            None if self._monitor is None else self._monitor.head(),
+            None if self._judged_intake is None else self._judged_intake.state(),
+        )
+        self.parts.begin(self.next_offset, self.n_events, head.sealed())
 
     def snapshot(self) -> Piece:
         """Return the whole state at :attr:`next_offset` in one piece, to be kept at once."""
@@ -419,65 +415,40 @@ class PartitionState:
         CheckpointError
             If the snapshot is damaged, foreign, or of other channels or another partition.
         """
-        old = parts.get("")  # of an earlier version, encoded as a whole
-        if old is not None:
-            return self._restore_whole(old)
         kept = told_apart(parts)
-        head = unseal(HEAD_KIND, HEAD_FORMAT, kept.head)
+        head = kept.head
         self._refuse_foreign(head)
-        restored = self._engine.restore_streams(
-            head["engine"], kept.streams, accept_environment=self._accept_environment
-        )
-        self._take_over(restored)
-        self._context.restore(kept.context)
-        self._restore_lives(head.get("lives"), kept.lives)
-        for intake in (self._intake, self._judged_intake):
-            if intake is not None and head["intake"] is not None:
-                intake.restore(head["intake"])
-        all_used = head["monitor"] is None
-        if self._monitor is not None and head["monitor"] and not self._monitor_waits:
-            all_used = self._monitor.restore(head["monitor"], kept.monitor)
+        with from_outside():
+            restored = self._engine.restore_streams(
+                head.engine, kept.streams, accept_environment=self._accept_environment
+            )
+            if restored.was != restored.now:
+                self._engine.decide(restored.was)
+                self._pending = restored
+            self._context.restore(kept.context)
+            self._lives.restore(head.lives, kept.lives)
+            for intake in (self._intake, self._judged_intake):
+                if intake is not None and head.intake is not None:
+                    intake.restore(head.intake)
+            all_used = head.monitor is None
+            if self._monitor is not None and head.monitor and not self._monitor_waits:
+                all_used = self._monitor.restore(head.monitor, kept.monitor)
         if all_used:  # else what the monitors knew must not come back with a later snapshot
-            self.parts.restored(head["next_offset"], kept.streams)
-        self._go_on_from(head)
+            self.parts.restored(head.next_offset, kept.streams)
+        self.next_offset, self.n_events = head.next_offset, head.n_events
         return restored.environment
 
-    def _restore_whole(self, blob: bytes) -> tuple[str, ...]:
-        head, (engine, context, *monitor) = split_parts("partition", _FORMAT_VERSION, blob)
-        self._refuse_foreign(head)
-        restored = self._engine.restore(engine, accept_environment=self._accept_environment)
-        self._take_over(restored)
-        self._context.restore_whole(context)
-        self._restore_lives(None, {})
-        if self._monitor is not None and monitor and not self._monitor_waits:
-            self._monitor.restore(monitor[0], {})
-        self._go_on_from(head)
-        return restored.environment
-
-    def _restore_lives(self, head: object, views: Mapping[str, object]) -> None:
-        if head is None:  # of an earlier build: a sensor was heard of when its newest event was
-            views = {sensor: {sensor: ms} for sensor, ms in self._context.newest_ms().items()}
-        self._lives.restore(head, views)
-
-    def _refuse_foreign(self, head: Mapping[str, object]) -> None:
-        for name, ours in (
-            ("partition", list(self.partition)),
-            ("channels", list(self._decoder.channels)),
+    def _refuse_foreign(self, head: Head) -> None:
+        for name, theirs, ours in (
+            ("partition", head.partition, list(self.partition)),
+            ("channels", head.channels, list(self._decoder.channels)),
         ):
-            if head[name] != ours:
+            if theirs != ours:
                 raise CheckpointError(
-                    f"The snapshot of {_name(self.partition)} is for the {name} {head[name]!r}, "
+                    f"The snapshot of {_name(self.partition)} is for the {name} {theirs!r}, "
                     f"not {ours!r}: restore that setting, or start another pipeline with its own "
                     f"snapshots and offsets; `rejex-stream state show` says how it was made."
                 )
-
-    def _take_over(self, restored: Restored) -> None:
-        if restored.was != restored.now:
-            self._engine.decide(restored.was)
-            self._pending = restored
-
-    def _go_on_from(self, head: Mapping[str, int]) -> None:
-        self.next_offset, self.n_events = head["next_offset"], head["n_events"]
 
 
 class Described(NamedTuple):
@@ -505,23 +476,23 @@ class Described(NamedTuple):
     sensors: Mapping[str, object]
 
 
-def described(parts: Mapping[str, bytes]) -> Described | None:
-    """Say what a snapshot holds; ``None`` for one of an earlier build, which the next run converts.
+def described(parts: Mapping[str, bytes]) -> Described:
+    """Say what a snapshot holds.
 
     Raises
     ------
     CheckpointError
         If it is no snapshot of a partition.
     """
-    if "" in parts:
-        return None
     kept = told_apart(parts)
-    head = unseal(HEAD_KIND, HEAD_FORMAT, kept.head)
+    head = kept.head
+    with from_outside():
+        made_by, limits = origin(head.engine), head.lives["limits"]
     return Described(
-        head["n_events"],
-        head["channels"],
-        origin(head["engine"]),
-        (head.get("lives") or {}).get("limits", {}),
+        head.n_events,
+        head.channels,
+        made_by,
+        limits,
         {key: len(stream.state) + len(stream.model) for key, stream in kept.streams.items()},
         kept.lives,
     )

@@ -195,11 +195,6 @@ class ReviewItems:
         """Return the sensors that are remembered."""
         return self._sensors.keys()
 
-    def newest_ms(self) -> dict[str, int]:
-        """Return the event time of the newest event that is remembered of each sensor."""
-        known = self._sensors.items()
-        return {name: sensor.recent[-1].event_time_ms for name, sensor in known if sensor.recent}
-
     def view(self, sensor: str) -> bytes:
         """Encode what is remembered of one sensor. O(points)."""
         known = self._sensors[sensor]
@@ -230,22 +225,6 @@ class ReviewItems:
             sensor = self._sensors[name] = _Sensor(_points(recent), self._points)
             if isinstance(kept, _Followed) and kept.n_since < self._points:
                 sensor.of, sensor.n_since = kept.of, kept.n_since
-
-    def restore_whole(self, blob: bytes) -> None:
-        """Take over what an earlier version encoded as a whole.
-
-        Raises
-        ------
-        CheckpointError
-            If `blob` is not such a snapshot.
-        """
-        try:
-            remembered = msgspec.msgpack.decode(blob, type=list[tuple[str, list[_Point]]])
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise CheckpointError(f"the review context cannot be read: {error}") from None
-        self._sensors = {
-            name: _Sensor(_points(recent), self._points) for name, recent in remembered
-        }
 
 
 _as_named = tuple.__new__  # nearly twice as fast as calling a named tuple's class

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field
 
 from rejex_stream.decode.intake import IntakeRules
 from rejex_stream.encode.records import Form
@@ -15,6 +17,7 @@ from rejex_stream.types import Reason
 
 __all__ = ["Output", "Run", "RunSettings", "State"]
 
+Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Environment: TypeAlias = Literal["accept", "refuse"]
 Lost: TypeAlias = Literal["refuse", "restart"]
 
@@ -76,30 +79,13 @@ class Output(Section):
         says="Whether anomalies and ambiguous events say which channels speak; costs one more "
         "score a channel for each of them.",
     )
-    audit_rate: float = setting(
+    audit_rate: Share | dict[Literal["normal", "near", "anomaly"], Share] = setting(
         0.0,
         unit="share of events",
-        says="Share of accepted events that go to review as well, so that the miss rate is known.",
-        ge=0,
-        le=1,
-    )
-    audit_near_rate: float | None = setting(
-        None,
-        unit="share of events",
-        says="The same for normals near the rejection band.",
-        otherwise="audit_rate",
-        ge=0,
-        le=1,
-        example=0.02,
-    )
-    audit_anomaly_rate: float | None = setting(
-        None,
-        unit="share of events",
-        says="The same for accepted anomalies.",
-        otherwise="audit_rate",
-        ge=0,
-        le=1,
-        example=0.1,
+        says="Share of accepted events that go to review as well, so that the miss rate is known; "
+        "or a table: of normals, of those near the rejection band (normal's without), and of "
+        "accepted anomalies (normal's without).",
+        example={"normal": 0.001, "near": 0.02, "anomaly": 0.1},
     )
     audit_key_file: str | None = setting(
         None,

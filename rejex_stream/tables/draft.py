@@ -55,7 +55,11 @@ def draft_config(
     roles = ("verdicts", "review", "incidents", "deadletter", *(("labels",) if kafka else ()))
     sections: dict[str, Mapping[str, object]] = {
         "pipeline": {"name": name, "seed": spec.seed},
-        "input": {**source, "control": f"{name}.control{ending}", "pooled": choice.pooled or None},
+        "input": {
+            **source,
+            "control": f"{name}.control{ending}",
+            "group": "*" if choice.pooled else None,
+        },
         "detector": {"name": detector},
         "rejection": rejection,
         "output": {role: f"{name}.{role}{ending}" for role in roles},

@@ -39,6 +39,7 @@ from rejex_stream.run.progress import (
     PartitionLive,
     PartitionOpened,
     Retrying,
+    SensorsForgotten,
 )
 from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.types import Invalid, Outcome, Partition, Position, Reading, Record
@@ -237,6 +238,22 @@ def test_groups_are_a_label_where_sensors_are_grouped_and_never_too_many():
     assert len(names) == 101
     assert "other" in names
     assert groups.of("g5") == "g5"
+
+
+def test_a_sensor_that_is_forgotten_and_a_partition_that_is_left_leave_no_series():
+    spec, made = outcomes(1200)
+    metrics = RunMetrics("p", spec, per_sensor="all")  # and no monitors
+    metrics.outcomes(PART, made, replaying=False)
+    metrics.event(Committed(len(made), 0.02, {PART: len(made)}))
+    metrics.refresh(force=True)
+    assert set(sensors(metrics)) == {"s0", "s1", "s2"}
+    metrics.event(SensorsForgotten(PART, ["s1"], replaying=False))
+    assert set(sensors(metrics)) == {"s0", "s2"}
+    metrics.event(PartitionClosed(Partition("flow", 1)))
+    assert set(sensors(metrics)) == {"s0", "s2"}
+    metrics.event(PartitionClosed(PART))
+    assert sensors(metrics) == {}
+    assert not [name for name in samples(metrics) if 'partition="0"' in name]
 
 
 def test_no_sensor_is_a_label_unless_asked_for():

@@ -48,8 +48,7 @@ CONFIG = pump_toml(
     source='fixed_sensor = "p"',
     more="""
 [output]
-audit_rate = 0.02
-audit_near_rate = 0.4
+audit_rate = { normal = 0.02, near = 0.4 }
 audit_key_file = "key"
 [review]
 reviewers = ["ada"]

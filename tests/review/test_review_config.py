@@ -94,7 +94,6 @@ priority_sensors = ["T07/"]
         ('reviewers = ["ada:boss"]', "give NAME:ROLE with one of viewer, reviewer, lead, admin"),
         ('reviewers = ["system"]', "cannot be a reviewer's name"),
         ('proxies = ["gateway"]', "is no address or network"),
-        ('tls_cert = "c.pem"', "HTTPS needs both a certificate and its key"),
         ("double_review_ratio = 7", "review.double_review_ratio = 7: expected less than or equal"),
         ('fallback = "normal"', "review.fallback"),
         ("setle_s = 3", "did you mean 'settle_s'?"),
@@ -215,7 +214,7 @@ def test_a_proxy_names_who_comes_in(folder):
     config = folder / "pipeline.toml"
     config.write_text(
         f'{PIPELINE}[review]\nauth = "proxy"\nproxies = ["127.0.0.0/8"]\n'
-        'leads = ["grace"]\n'
+        'reviewers = ["grace:lead"]\n'
         'allowed_hosts = ["review.example.com"]\n'
     )
     with serving("--config", config, folder=folder) as (_, base, _):

@@ -24,6 +24,7 @@ pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
 from starlette.datastructures import Headers
 
+from rejex_stream.cli import main
 from rejex_stream.config.reviewing import check_bind, named_reviewer, networks
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.review.console.auth import Access, Sessions
@@ -173,7 +174,7 @@ def test_a_login_never_leads_to_another_site(wall_store):
 def test_a_proxy_header_counts_from_a_trusted_address_only(wall_store):
     store = wall_store()
     header = {"x-forwarded-user": "grace"}
-    with running(store, access=Access(mode="proxy", leads=("grace",))) as console:
+    with running(store, access=Access(mode="proxy", roles={"grace": "lead"})) as console:
         assert "grace" in console.ask("/queue", headers=header).text
         assert console.ask("/queue").status == 303
     with running(store, access=Access(mode="proxy", proxies=networks(["10.0.0.0/8"]))) as console:
@@ -209,7 +210,7 @@ def test_nobody_comes_in_under_the_systems_name(wall_store):
 
 
 @pytest.mark.thorough
-def test_a_link_over_https_leaves_a_cookie_for_https_alone(wall_store, tmp_path):
+def test_a_link_over_https_leaves_a_cookie_for_https_alone(wall_store, tmp_path, capsys):
     if shutil.which("openssl") is None:
         pytest.skip("no openssl to make a certificate")
     words = "req -x509 -newkey rsa:2048 -nodes -days 2 -keyout k.pem -out c.pem -subj /CN=localhost"
@@ -218,7 +219,12 @@ def test_a_link_over_https_leaves_a_cookie_for_https_alone(wall_store, tmp_path)
         ["openssl", *words.split(), *names], cwd=tmp_path, check=True, capture_output=True
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    tls = ("--tls-cert", "c.pem", "--tls-key", "k.pem", "--auth", "token", "--reviewer", "ada")
+    apart = ["review", "serve", "--store", str(tmp_path / "r.db"), "--tls-cert"]
+    assert main([*apart, str(tmp_path / "c.pem")]) == 2, "its key is in another file"
+    assert "holds the certificate and its key" in capsys.readouterr().err
+    with (tmp_path / "both.pem").open("wb") as both:
+        both.write((tmp_path / "c.pem").read_bytes() + (tmp_path / "k.pem").read_bytes())
+    tls = ("--tls-cert", "both.pem", "--auth", "token", "--reviewer", "ada")
     with subprocess.Popen(
         [sys.executable, "-m", "rejex_stream", "review", "serve", "--port", "0", *tls],
         cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -293,16 +293,12 @@ def _in_short(state: Stored, partition: Partition) -> dict[str, Any]:
     except CheckpointError as error:
         return {"what": str(error)}
     told: dict[str, Any] = {"next_offset": offset, "bytes": sum(map(len, parts.values()))}
-    if said is None:
-        return told | {"what": "of an earlier version; the next run converts it"}
     same = said.origin.environment == environment()
     what = "" if same else "made with other versions or another kind of processor: state show"
     return told | {"sensors": len(said.sensors), "what": what}
 
 
-def _at_length(said: Described | None) -> dict[str, Any]:
-    if said is None:
-        return {"what": "of an earlier version; the next run converts it"}
+def _at_length(said: Described) -> dict[str, Any]:
     heard = {
         sensor: max(streams.values(), default=None)
         for sensor, streams in said.sensors.items()

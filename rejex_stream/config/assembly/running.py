@@ -120,10 +120,13 @@ def audit_draw(config: Config) -> AuditDraw:
     output, key = config.output, b""
     if output.audit_key_file is not None:
         key = read_key(output.audit_key_file, "output.audit_key_file")
+    rates = output.audit_rate
+    if not isinstance(rates, dict):
+        rates = {"normal": rates}
     return AuditDraw(
-        output.audit_rate,
-        output.audit_near_rate,
-        output.audit_anomaly_rate,
+        rates.get("normal", 0.0),
+        rates.get("near"),
+        rates.get("anomaly"),
         key,
         config.learning.measure_rate if config.learning.enabled else 0.0,
     )

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
+from rejex_stream.config.input import ALL_SENSORS
 from rejex_stream.config.model import Config
 from rejex_stream.config.operating import Alerts
 from rejex_stream.config.reviewing import Shown
@@ -70,7 +71,7 @@ class Watch:
             config.pipeline.name,
             spec,
             costs=None if costs.c_r is None else (costs.c_fp, costs.c_fn, costs.c_r),
-            grouped=config.input.group is not None or config.input.groups is not None,
+            grouped=config.input.group not in (None, ALL_SENSORS),
             per_sensor=config.metrics.per_sensor,
             version=config.pipeline.version,
         )

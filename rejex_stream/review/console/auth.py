@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import ipaddress
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from sqlite3 import Connection
 from typing import Literal
@@ -99,8 +100,8 @@ class Access:
         Who works here in mode ``none``.
     proxies, proxy_role
         Networks that may set the header; the role of those who come that way.
-    leads
-        Names that are leads in mode ``proxy``.
+    roles
+        In mode ``proxy``: the roles of those who have another one.
     api_token
         Lets programs in, as `api_viewer`.
     secure_cookie
@@ -111,7 +112,7 @@ class Access:
     local: Viewer = field(default_factory=lambda: Viewer("reviewer", "admin"))
     proxies: tuple[Network, ...] = _OWN
     proxy_role: Role = "reviewer"
-    leads: tuple[str, ...] = ()
+    roles: Mapping[str, Role] = field(default_factory=dict)
     api_token: str = ""
     api_viewer: Viewer = field(default_factory=lambda: Viewer("api", "reviewer"))
     secure_cookie: bool = False
@@ -130,7 +131,7 @@ class Access:
             name = names[0] if len(names) == 1 else ""
             if not name or name == SYSTEM or not self._trusts(peer):
                 return None
-            return Viewer(name, "lead" if name in self.leads else self.proxy_role)
+            return Viewer(name, self.roles.get(name, self.proxy_role))
         cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE)
         return sessions.whose(cookie) if cookie else None
 

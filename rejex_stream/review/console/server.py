@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from types import FrameType
 
@@ -14,7 +15,7 @@ from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rejex_stream.config.reviewing import check_bind, is_loopback
-from rejex_stream.errors import ConnectorError
+from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.review.console.app import make_app
 from rejex_stream.review.console.auth import Access
 from rejex_stream.review.console.background import Background, Feeding
@@ -61,10 +62,27 @@ def warn_of_plain_http(host: str, access: Access, *, encrypted: bool) -> None:
         return
     _log.warning(
         "review.host is %s and there is no certificate: links, cookies and API tokens cross the "
-        "network as plain text. Set review.tls_cert and review.tls_key, or bind to 127.0.0.1 "
+        "network as plain text. Set review.tls_cert, or bind to 127.0.0.1 "
         "behind a proxy that speaks HTTPS.",
         host,
     )
+
+
+def require_certificate(path: str) -> None:
+    """Refuse a file that holds no certificate with its key.
+
+    Raises
+    ------
+    ConfigError
+        With what is wrong with it.
+    """
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path)
+    except OSError as error:
+        raise ConfigError(
+            f"review.tls_cert = {path!r} cannot be used ({error.strerror}): give a PEM file that "
+            "holds the certificate and its key."
+        ) from error
 
 
 class _Impatient(H11Protocol):
@@ -109,7 +127,7 @@ class ConsoleServer(uvicorn.Server):
         app: Starlette,
         *,
         on_ready: Callable[[], None] | None = None,
-        certificate: tuple[str, str] | None = None,
+        certificate: str | None = None,
         patience_s: float = _Impatient.patience_s,
     ) -> None:
         self._on_ready = on_ready
@@ -125,8 +143,7 @@ class ConsoleServer(uvicorn.Server):
                 timeout_graceful_shutdown=2,
                 timeout_keep_alive=30,
                 h11_max_incomplete_event_size=64 * 1024,
-                ssl_certfile=certificate[0] if certificate else None,
-                ssl_keyfile=certificate[1] if certificate else None,
+                ssl_certfile=certificate,
             )
         )
 
@@ -159,7 +176,7 @@ def serve(
     port: int = 0,
     people: Sequence[Viewer] = (),
     allowed_hosts: Sequence[str] = (),
-    certificate: tuple[str, str] | None = None,
+    certificate: str | None = None,
     on_ready: Callable[[str, Sequence[tuple[str, str]]], None],
 ) -> None:
     """Serve the console until a signal comes; closes feeds, labels and store.

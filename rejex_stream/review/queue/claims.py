@@ -273,7 +273,7 @@ def people(
     In a `blind` review those who have acted are left out: one of them gave the first answer.
     """
     roles = dict(named_reviewer(text) for text in settings.reviewers)
-    named = {name for name, role in roles.items() if role != "viewer"} | set(settings.leads)
+    named = {name for name, role in roles.items() if role != "viewer"}
     acted = {
         row[0]
         for row in connection.execute(

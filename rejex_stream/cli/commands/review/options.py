@@ -48,10 +48,8 @@ SETTINGS = {
     "auth": ("--auth", "How people prove who they are; none: loopback only."),
     "reviewers": ("--reviewer", "NAME or NAME:ROLE; with --auth token each gets a link."),
     "proxies": ("--proxy", "Address or network that --auth proxy trusts."),
-    "leads": ("--lead", "Who is a lead with --auth proxy."),
     "allowed_hosts": ("--allow-host", "Host name that the console goes by."),
-    "tls_cert": ("--tls-cert", "PEM file, to serve HTTPS."),
-    "tls_key": ("--tls-key", "Its key."),
+    "tls_cert": ("--tls-cert", "PEM file with certificate and key, to serve HTTPS."),
     "gap_events": ("--gap-events", "Rejected events this far apart are one case."),
     "settle_s": ("--settle", "Seconds an episode waits for what comes after it."),
     "max_age_hours": ("--max-age", "Hours after which an unreviewed episode expires."),
@@ -60,7 +58,7 @@ SETTINGS = {
     "blind": ("--blind", "Hide model and colleagues until one has decided."),
     "priority_sensors": ("--priority", "Prefix of sensors that come first."),
 }
-_FILES = {"store", "labels", "tls_cert", "tls_key"}
+_FILES = {"store", "labels", "tls_cert"}
 _Config = Annotated[
     list[Path] | None,
     typer.Option("--config", help="Config of a pipeline; may be given several times."),

@@ -69,12 +69,15 @@ def serve(
 ) -> None:
     """Serve the console until Ctrl-C or SIGTERM; options go before [review] of the config."""
     try:
+        from rejex_stream.review.console.server import require_certificate
         from rejex_stream.review.console.server import serve as serve_console
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"The review console needs {error.name}: install the extra with "
             "pip install 'rejex-stream[review]'."
         ) from error
+    if section.tls_cert is not None:
+        require_certificate(section.tls_cert)
     people = [Viewer(*named_reviewer(text)) for text in section.reviewers]
     people = people or [Viewer(_own_name(), "admin")]
     opened = ReviewStore(Path(section.store), section, costs=costs_of(configs))
@@ -108,9 +111,7 @@ def serve(
             port=section.port,
             people=people if section.auth == "token" else (),
             allowed_hosts=section.allowed_hosts,
-            certificate=(section.tls_cert, section.tls_key)
-            if section.tls_cert and section.tls_key
-            else None,
+            certificate=section.tls_cert,
             on_ready=ready,
         )
 
@@ -122,7 +123,7 @@ def _access(section: Review, local: Viewer) -> Access:
         mode=section.auth,
         local=local,
         proxies=networks(section.proxies),
-        leads=section.leads,
+        roles=dict(map(named_reviewer, section.reviewers)),
         api_token=os.environ.get("REJEX_REVIEW_API_TOKEN", ""),
         secure_cookie=section.tls_cert is not None,
     )

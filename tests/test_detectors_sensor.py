@@ -99,6 +99,18 @@ def test_the_quiet_side_counts_where_it_is_rarer_and_nowhere_else():
     assert fit_larger(X, spreads).score(X).tolist() == fit_distance(X).score(X).tolist()
 
 
+def test_a_loud_row_is_not_judged_on_the_scale_of_quiet_ones():
+    X = np.abs(noise(2000, 3, seed=5)) + 0.5
+    X[:, 1] = np.exp(0.3 * noise(2000, seed=6)[:, 0])  # its logarithm has the lighter tail
+    both, plain = fit_larger(X, np.array([False, True, False])), fit_distance(X)
+    loud = np.tile(np.median(X, axis=0), (20, 1))
+    loud[:, 0] = np.linspace(8.0, 20.0, 20)
+    assert both.score(loud).tolist() == plain.score(loud).tolist()
+    assert [both.score_row(row) for row in loud] == plain.score(loud).tolist()
+    loud[:, 1] = 0.01
+    assert np.all(both.score(loud) > plain.score(loud)), "loud and quiet at once: quiet counts"
+
+
 def test_a_wilder_value_scores_higher_and_no_value_is_too_wild():
     model = fit_distance(noise(500, 2))
     far = np.array([[10.0**k, 0.0] for k in range(150)])

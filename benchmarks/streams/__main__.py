@@ -1,4 +1,4 @@
-"""``python -m benchmarks.streams run|report|demo``."""
+"""``python -m benchmarks.streams run|report|compare|demo``."""
 
 from __future__ import annotations
 
@@ -24,6 +24,11 @@ def main(arguments: list[str] | None = None) -> None:
     report = commands.add_parser("report", help="tables and figures from the rows")
     report.add_argument("--out", type=Path, required=True, help="folder of the rows")
     report.add_argument("--to", type=Path, help="where to write; default: --out")
+    compare = commands.add_parser("compare", help="VUS-PR and recall of one detector, two folders")
+    compare.add_argument("before", type=Path, help="folder of rows")
+    compare.add_argument("after", type=Path, help="folder of rows of the same streams")
+    compare.add_argument("--detector", default="Sensor")
+    compare.add_argument("--name", help="of the result; default: it is printed")
     demo = commands.add_parser("demo", help="the demo's water branch by other configs")
     demo.add_argument("--to", type=Path, default=Path("benchmarks/results/streams"))
     options = parser.parse_args(arguments)
@@ -38,6 +43,10 @@ def main(arguments: list[str] | None = None) -> None:
             rows_each=options.rows,
             quick=options.quick,
         )
+    elif options.command == "compare":
+        from benchmarks.streams.compare import compare as table
+
+        table(options.before, options.after, options.detector, options.name)
     elif options.command == "demo":
         from benchmarks.streams.demo import write_demo
 

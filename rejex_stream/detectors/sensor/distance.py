@@ -98,8 +98,10 @@ class Larger:
     A standard deviation ends at 0, so that no signal can be so quiet that it is far away; its
     logarithm has no such end. Each distance is rare by its own standard (min-p): the second one is
     put on the scale of the first by the median, the .98 quantile and the mean excess above it that
-    either has among training rows of the half that it was not fitted on. Where nothing is quiet the
-    first counts, to the bit.
+    either has among training rows of the half that it was not fitted on. It counts only where some
+    standard deviation is lower than in nearly all training rows: a loud row is far by the second
+    distance too, on a scale that was made for quiet ones. Where nothing is quiet the first counts,
+    to the bit.
 
     Attributes
     ----------
@@ -109,6 +111,8 @@ class Larger:
         Which columns are taken as logarithms.
     floors
         What is added to them before that, shape (k,).
+    usual
+        The logarithms below which a column is quiet: their .02 quantile, shape (k,).
     knots
         Median and .98 quantile of either distance, and the two slopes from the second to the first.
     """
@@ -117,23 +121,29 @@ class Larger:
     quiet: Distance
     logs: npt.NDArray[np.intp]
     floors: FloatArray
+    usual: FloatArray
     knots: tuple[float, float, float, float, float, float]
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score finite rows X of shape (m, d); O(d²) a row."""
-        middle, start, middle_quiet, start_quiet, slope, slope_beyond = self.knots
-        quiet = self.quiet.score(self._logarithms(X))
-        below = middle + (quiet - middle_quiet) * slope
-        beyond = start + (quiet - start_quiet) * slope_beyond
-        return np.maximum(self.plain.score(X), np.where(quiet < start_quiet, below, beyond))
+        scores, Y = self.plain.score(X), self._logarithms(X)
+        still = np.flatnonzero((Y[:, self.logs] < self.usual).any(axis=1))
+        if len(still):
+            scores[still] = np.maximum(scores[still], self._rescaled(self.quiet.score(Y[still])))
+        return scores
 
     def score_row(self, row: FloatArray) -> float:
         """Score one finite row of shape (d,) as :meth:`score` does, bit for bit: fewer calls."""
+        score, y = self.plain.score_row(row), self._logarithms(row)
+        if not (y[self.logs] < self.usual).any():
+            return score
+        return max(score, float(self._rescaled(self.quiet.score_row(y))))
+
+    def _rescaled(self, quiet: FloatArray | float) -> FloatArray:
+        """Put scores of the second distance on the scale of the first."""
         middle, start, middle_quiet, start_quiet, slope, slope_beyond = self.knots
-        quiet = self.quiet.score_row(self._logarithms(row))
         below = middle + (quiet - middle_quiet) * slope
-        beyond = start + (quiet - start_quiet) * slope_beyond
-        return max(self.plain.score_row(row), below if quiet < start_quiet else beyond)
+        return np.where(quiet < start_quiet, below, start + (quiet - start_quiet) * slope_beyond)
 
     def _logarithms(self, X: FloatArray) -> FloatArray:
         return _with_logarithms(X, self.logs, self.floors)
@@ -191,8 +201,8 @@ def shrunk_covariance(X: FloatArray) -> FloatArray:
     --------
     >>> X = np.array([[1.0, 1.0], [-1.0, -1.0], [2.0, 1.0], [-2.0, -1.0]])
     >>> shrunk_covariance(X).round(3)
-    array([[2.324, 0.88 ],
-           [0.88 , 1.176]])
+    array([[2.408, 1.317],
+           [1.317, 1.092]])
     """
     n, d = X.shape
     if d == 1:
@@ -238,6 +248,7 @@ def fit_larger(X: FloatArray, spreads: npt.NDArray[np.bool_]) -> Distance | Larg
         quiet,
         logs,
         floors[logs],
+        np.quantile(Y[:, logs], 1 - _TAIL, axis=0),
         (middle, start, of_middle, of_start, slope, excess / max(of_excess, least)),
     )
 

@@ -35,6 +35,7 @@ from rejex_stream.features import FeatureSpec
 from rejex_stream.outcomes import is_for_review
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.review.incidents.incident_store import flagged
+from rejex_stream.review.queue import decisions
 from rejex_stream.review.queue.decisions import Decision, Target
 from rejex_stream.review.queue.listing import QueueFilter, Viewer, model_leaning
 from rejex_stream.review.queue.store import ReviewStore
@@ -213,7 +214,8 @@ def people(judged: Sequence[Judged], days: int, capacity: int, how: str, folder:
             today.append(sum(wrong[str(one.position)] for one in verdicts))
             hours = [one.position.offset for one in verdicts]
             outcome.cases.add((verdicts[0].sensor, min(hours), max(hours)))
-            store.decide(
+            decisions.decide(
+                store,
                 Decision(
                     request_id=f"{how}{day}/{episode}",
                     verdict="normal",

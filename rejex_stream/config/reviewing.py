@@ -223,14 +223,11 @@ class Review(Section):
         "takes it back, and what was told is never taken back.",
         ge=0,
     )
-    lease_minutes: float = setting(
-        10.0, unit="min", says="How long a claim lasts without a sign of life.", ge=0.1
-    )
-    sla_hours: float = setting(
-        4.0, unit="h", says="Age from which an episode counts as late.", ge=0
-    )
     max_age_hours: float = setting(
-        168.0, unit="h", says="Age at which an episode that nobody reviewed expires.", ge=0
+        168.0,
+        unit="h",
+        says="Age at which an episode that nobody reviewed expires.",
+        ge=0,
     )
     fallback: Fallback = setting(
         "none",
@@ -259,7 +256,7 @@ class Review(Section):
     auth: AuthMode = setting(
         "none",
         says="How people prove who they are: not at all (this machine only), by one-time links, "
-        "or by a header of a proxy.",
+        "or by the header X-Forwarded-User of a proxy.",
     )
     reviewers: tuple[str, ...] = setting(
         (),
@@ -272,11 +269,6 @@ class Review(Section):
         ("127.0.0.1", "::1"),
         says="Addresses or networks that auth proxy trusts.",
         example=["10.0.0.0/24"],
-    )
-    proxy_header: str = setting(
-        "x-forwarded-user",
-        says="Header in which the proxy names the reviewer.",
-        pattern=r"^[A-Za-z0-9-]+$",
     )
     leads: tuple[str, ...] = setting(
         (), says="Names that are leads with auth proxy.", example=["ada"]
@@ -306,16 +298,6 @@ class Review(Section):
     def teach_after_ms(self) -> int:
         """teach_after_s in milliseconds."""
         return round(self.teach_after_s * 1000)
-
-    @property
-    def lease_ms(self) -> int:
-        """lease_minutes in milliseconds."""
-        return round(self.lease_minutes * 60_000)
-
-    @property
-    def sla_ms(self) -> int:
-        """sla_hours in milliseconds."""
-        return round(self.sla_hours * 3_600_000)
 
     @property
     def max_age_ms(self) -> int:

@@ -1,7 +1,7 @@
 """The tables of the review store.
 
 Facts (`event`, `label`, `label_event`, `audit`) are only ever inserted; triggers refuse anything
-else. Everything else is a view of those facts, or short-lived coordination (leases, snoozes).
+else. Everything else is a view of those facts, or short-lived coordination (leases).
 """
 
 __all__ = ["SCHEMA", "SCHEMA_VERSION"]
@@ -42,7 +42,6 @@ CREATE TABLE episode (
   ready_ms INTEGER NOT NULL,
   decided_ms INTEGER,
   lease_owner TEXT, lease_until_ms INTEGER, lease_since_ms INTEGER,
-  snooze_until_ms INTEGER, snooze_growth INTEGER NOT NULL DEFAULT 0, snooze_by TEXT,
   incident TEXT,                    -- the incident that its events are of: one item for all
   severity REAL,                    -- the largest of its events
   assigned TEXT,                    -- whose it is, until somebody gives it to another

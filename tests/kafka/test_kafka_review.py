@@ -32,6 +32,7 @@ from rejex_connectors.kafka.settings import KafkaSettings
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly import kafka_settings
 from rejex_stream.encode.labels import LabelRecord, decode_label, label_id
+from rejex_stream.review.incidents import answers
 from rejex_stream.types import Command, CommandReply, Position, Record
 
 pytestmark = pytest.mark.kafka
@@ -312,7 +313,7 @@ def test_an_incident_comes_from_its_topic_and_the_answer_goes_to_the_control_top
             told = published(incident())
             kafka.fill(settings, [Record(Position(topics.incidents, 1, 0), b"k", *told)])
             until(lambda: known()[0], "the incident is known")
-            command_ = store.answer(said, Viewer("ada"))
+            command_ = answers.give(store, said, Viewer("ada"))
             until(lambda: known()[1][0].sent, "the answer is told")
             ((record,),) = kafka.read(settings, topics.control).values()
             assert decode_command(record.value) == command_

@@ -31,6 +31,7 @@ from rejex_stream.review.certificate import (
     tally_of_store,
 )
 from rejex_stream.review.gold_cases.reviewer_errors import Errors
+from rejex_stream.review.queue import decisions
 from rejex_stream.review.queue.decisions import Decision
 from rejex_stream.review.queue.labels import LabelFile, read_labels
 from rejex_stream.review.queue.listing import Viewer
@@ -255,7 +256,7 @@ def test_what_nobody_looked_at_is_no_answer_whatever_it_expires_into(
     ]
     store.add(drawn, [one.verdict for one in drawn])
     clock.pass_ms(20)
-    while store.expire_due():
+    while decisions.expire_due(store):
         pass
     with closing(LabelFile(tmp_path / "labels.jsonl")) as sink:
         store.relay(sink)
@@ -312,7 +313,7 @@ def answered(folder, *, but=0):
         decision = Decision(
             request_id="r", verdict="normal", targets=tuple(waiting[: len(waiting) - but])
         )
-        store.decide(decision, Viewer("ada"))
+        decisions.decide(store, decision, Viewer("ada"))
         sink = LabelFile(folder / "labels.jsonl")
         store.relay(sink)
         sink.close()

@@ -24,7 +24,7 @@ from rejex_stream.review.certificate import tally_of_store
 from rejex_stream.review.gold_cases import seeding
 from rejex_stream.review.gold_cases.reviewer_errors import Errors, Known, known_cases
 from rejex_stream.review.gold_cases.truth_file import Case, read_cases
-from rejex_stream.review.queue import audit, export
+from rejex_stream.review.queue import audit, decisions, export
 from rejex_stream.review.queue.labels import LabelFile, pending, read_labels
 from rejex_stream.review.queue.listing import Viewer
 from rejex_stream.review.queue.quality import Group, estimate, judged_episodes, quality
@@ -203,7 +203,7 @@ def test_what_can_be_no_known_case_is_refused_and_the_rest_goes_in(store):
 
 def test_an_episode_that_has_expired_is_no_known_case(store, clock):
     clock.pass_ms(store.settings.max_age_ms)
-    assert len(store.expire_due()) == 5
+    assert len(decisions.expire_due(store)) == 5
     assert "it has expired" in put(store, case(0)).refused[0]
 
 
@@ -253,7 +253,7 @@ def test_answers_to_known_cases_are_counted_by_who_gave_them(new_store):
     assert found.all == Errors(anomalies=3, overlooked=1, normals=2, false_alarms=1)
     assert known(store, since_ms=3600_000).all.anomalies == 1
     assert known(store, pipeline="another") == Known()
-    store.undo("u", BOB)
+    decisions.undo(store, "u", BOB)
     assert known(store).reviewers.keys() == {"ada"}
 
 
@@ -368,7 +368,7 @@ def test_answers_to_known_cases_leave_with_no_label_and_no_export(store, tmp_pat
     first, second, third, *_ = episodes(store)
     label(store, ADA, [first, third], "anomaly")
     label(store, ADA, [second], "anomaly", request="r2")
-    store.undo("u", ADA)
+    decisions.undo(store, "u", ADA)
     assert pending(store.database) == 1, "of the third alone"
     assert {one.offset for one in export.rows(store.database)} == {2000, 2001}
     everything = {one.offset: one.state for one in export.rows(store.database, labelled_only=False)}

@@ -12,7 +12,9 @@ from rejex_stream.config.reviewing import Capacity
 from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.review.console.auth import Access
 from rejex_stream.review.console.background import Background
+from rejex_stream.review.incidents import answers
 from rejex_stream.review.incidents.answers import AnswerRequest
+from rejex_stream.review.queue import claims, decisions
 from rejex_stream.review.queue.claims import Refusal
 from rejex_stream.review.queue.decisions import Decision
 from rejex_stream.review.queue.episodes import Costs
@@ -41,13 +43,13 @@ def shown(store: ReviewStore, tab: str = "ready") -> list[float]:
 
 def left(store: ReviewStore) -> int | None:
     with store.database.read() as connection:
-        return summary(connection, store.settings, ADA, store.now_ms()).left
+        return summary(connection, ADA, store.now_ms()).left
 
 
 def answer_first(store: ReviewStore, request: str) -> None:
     first = episodes(store)[0]
     decision = Decision(request_id=request, verdict="normal", targets=(first,))
-    store.decide(decision, ADA)
+    decisions.decide(store, decision, ADA)
 
 
 def test_so_many_are_asked_a_day_the_most_valuable_first(new_store, clock):
@@ -113,8 +115,8 @@ def test_who_answered_an_incident_is_not_asked_about_its_events(new_store):
     store = new_store(settle_s=0)
     store.add([held(10), held(11)])
     tell(store, incident())
-    command = store.answer(AnswerRequest("r1", "feed-0-10", 1, "fault"), ADA)
-    store.send_commands("", Line())
+    command = answers.give(store, AnswerRequest("r1", "feed-0-10", 1, "fault"), ADA)
+    answers.send_commands(store, "", Line())
     tell(store, CommandReply(command=command.id, accepted=True, said="It is held."))
     tell(store, incident(2, "closed", ended="recovered"))
     assert episodes(store) == []
@@ -125,45 +127,45 @@ def test_who_answered_an_incident_is_not_asked_about_its_events(new_store):
 def test_an_answer_under_way_locks_the_incident_for_everybody(new_store):
     store, line = new_store(), Line()
     tell(store, incident())
-    command = store.answer(AnswerRequest("r1", "feed-0-10", 1, "fault"), ADA)
+    command = answers.give(store, AnswerRequest("r1", "feed-0-10", 1, "fault"), ADA)
     for viewer, request in ((BOB, "r2"), (ADA, "r3")):
         with pytest.raises(Refusal, match="ada answered fault, and the pipeline has not replied"):
-            store.answer(AnswerRequest(request, "feed-0-10", 1, "new_normal"), viewer)
-    assert store.answer(AnswerRequest("r1", "feed-0-10", 1, "fault"), ADA) == command
-    assert store.send_commands("", line) == [command]
+            answers.give(store, AnswerRequest(request, "feed-0-10", 1, "new_normal"), viewer)
+    assert answers.give(store, AnswerRequest("r1", "feed-0-10", 1, "fault"), ADA) == command
+    assert answers.send_commands(store, "", line) == [command]
     tell(store, CommandReply(command=command.id, accepted=False, said="It is at 4."))
-    store.answer(AnswerRequest("r4", "feed-0-10", 1, "fault"), BOB)
+    answers.give(store, AnswerRequest("r4", "feed-0-10", 1, "fault"), BOB)
 
 
 def test_an_answer_is_taken_back_until_it_leaves(new_store, clock):
     store, line = new_store(), Line()
     tell(store, incident())
-    first = store.answer(AnswerRequest("r1", "feed-0-10", 1, "new_normal"), ADA)
-    assert store.send_commands("", line, wait_ms=10_000) == []
+    first = answers.give(store, AnswerRequest("r1", "feed-0-10", 1, "new_normal"), ADA)
+    assert answers.send_commands(store, "", line, wait_ms=10_000) == []
     with pytest.raises(Refusal, match="Who gave an answer"):
-        store.withdraw(first.id, BOB)
-    assert store.withdraw(first.id, ADA) == "feed-0-10"
-    store.withdraw(first.id, ADA)
+        answers.withdraw(store, first.id, BOB)
+    assert answers.withdraw(store, first.id, ADA) == "feed-0-10"
+    answers.withdraw(store, first.id, ADA)
     clock.pass_ms(20_000)
-    assert store.send_commands("", line, wait_ms=10_000) == []
-    second = store.answer(AnswerRequest("r2", "feed-0-10", 1, "fault"), BOB)
+    assert answers.send_commands(store, "", line, wait_ms=10_000) == []
+    second = answers.give(store, AnswerRequest("r2", "feed-0-10", 1, "fault"), BOB)
     clock.pass_ms(10_000)
-    assert store.send_commands("", line, wait_ms=10_000) == [second]
+    assert answers.send_commands(store, "", line, wait_ms=10_000) == [second]
     with pytest.raises(Refusal, match="control log and cannot be taken back"):
-        store.withdraw(second.id, BOB)
+        answers.withdraw(store, second.id, BOB)
 
 
 def test_what_may_be_in_the_log_is_not_taken_back_and_is_sent_again(new_store):
     store, line = new_store(), Line()
     tell(store, incident())
-    command = store.answer(AnswerRequest("r1", "feed-0-10", 1, "fault"), ADA)
+    command = answers.give(store, AnswerRequest("r1", "feed-0-10", 1, "fault"), ADA)
     line.away = True
     with pytest.raises(Exception, match="away"):
-        store.send_commands("", line)
+        answers.send_commands(store, "", line)
     with pytest.raises(Refusal, match="cannot be taken back"):
-        store.withdraw(command.id, ADA)
+        answers.withdraw(store, command.id, ADA)
     line.away = False
-    assert store.send_commands("", line) == [command]
+    assert answers.send_commands(store, "", line) == [command]
 
 
 # ---------------------------------------------------------------------------------- the page
@@ -271,7 +273,7 @@ def test_incidents_are_found_by_name_and_come_by_the_page(wall_store):
 )
 @pytest.mark.parametrize(
     "path",
-    ["/api/labels", "/api/snooze", "/api/undo", "/api/incidents/answer", "/api/assign",
+    ["/api/labels", "/api/undo", "/api/incidents/answer", "/api/assign",
      "/api/incidents/seen"],
 )  # fmt: skip
 def test_no_request_is_an_error_of_the_console(sick, path, body):
@@ -315,7 +317,7 @@ def test_an_idle_tab_is_told_that_nothing_changed_and_pages_come_compressed(new_
         page = console.ask("/queue", headers={"accept-encoding": "gzip"})
         assert page.headers["content-encoding"] == "gzip"
         assert len(page.body) < 20_000
-        store.claim(episodes(store)[0].episode_id, Viewer("bob"))
+        claims.claim(store, episodes(store)[0].episode_id, Viewer("bob"))
         changed = console.ask("/api/summary", headers={"if-none-match": first.headers["etag"]})
         assert changed.status == 200
 

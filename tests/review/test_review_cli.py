@@ -22,6 +22,7 @@ pytest.importorskip("starlette", reason="the extra `review` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
 from rejex_stream.cli.main import main
+from rejex_stream.review.queue import decisions
 from rejex_stream.review.queue.labels import LabelFile, read_labels
 from rejex_stream.review.queue.store import ReviewStore
 from tests.review.test_review_store import ADA, episodes, label
@@ -75,7 +76,7 @@ def test_ingest_report_export_and_rebuild_work_together(files, capsys, tmp_path)
     store = ReviewStore(tmp_path / "review.db")
     for number, target in enumerate(episodes(store)[:20]):
         label(store, ADA, [target], ("anomaly", "normal")[number % 2], request=str(number))
-    store.undo("u", ADA)
+    decisions.undo(store, "u", ADA)
     sink = LabelFile(tmp_path / "labels.jsonl")
     store.relay(sink)
     sink.close()

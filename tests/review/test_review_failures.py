@@ -23,6 +23,7 @@ from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.errors import ConnectorError
 from rejex_stream.review.console.background import Background
 from rejex_stream.review.console.metrics import exposition
+from rejex_stream.review.queue import decisions
 from rejex_stream.review.queue.database import Database, StoreError
 from rejex_stream.review.queue.feeds import Feed, FileFeed, SourceFeed
 from rejex_stream.review.queue.ingest import IntakeCounts, Span
@@ -457,7 +458,7 @@ def test_a_label_counts_as_sent_when_it_is_whole_in_the_file(new_store, tmp_path
     sink = LabelFile(path)
     store.relay(sink)
     whole = path.stat().st_size
-    store.undo("u", ADA)
+    decisions.undo(store, "u", ADA)
     with no_more_than(whole + 700), pytest.raises(ConnectorError, match="wait in the store"):
         store.relay(sink)
     assert path.stat().st_size == whole, "no half of a batch"

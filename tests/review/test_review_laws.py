@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode.labels import LabelRecord, active_labels, decode_label, resolve
-from rejex_stream.review.queue import audit
+from rejex_stream.review.queue import audit, claims, decisions
 from rejex_stream.review.queue.claims import Refusal
 from rejex_stream.review.queue.decisions import Decision, Target
 from rejex_stream.review.queue.listing import TABS, QueueFilter, Viewer
@@ -21,7 +21,7 @@ from tests.review.conftest import Clock
 from tests.review.test_review_store import item
 
 PEOPLE = (Viewer("ada"), Viewer("bob"), Viewer("eve", "lead"))
-SETTINGS = Review(double_review_ratio=0.5, lease_minutes=1, max_age_hours=1)
+SETTINGS = Review(double_review_ratio=0.5, max_age_hours=1)
 WORDS = ("", "group:T01", "events:>2", "age:>10s", 'sensor:"T01/vib"', "why:audit", "by:ada")
 
 
@@ -54,13 +54,13 @@ class Office:
         self.requests += 1
         request = f"r{self.requests}"
         chosen = self.targets(rng.randint(1, 3))
-        what = rng.choice(("label", "label", "label", "part", "undo", "claim", "snooze", "expire"))
+        what = rng.choice(("label", "label", "label", "part", "undo", "claim", "expire"))
         try:
             if what == "label":
-                done = store.decide(self._decision(request, chosen), viewer)
+                done = decisions.decide(store, self._decision(request, chosen), viewer)
                 self.changes += len(done.episodes)
                 if rng.random() < 0.3:  # a retried request changes nothing
-                    assert store.decide(self._decision(request, chosen), viewer) == done
+                    assert decisions.decide(store, self._decision(request, chosen), viewer) == done
             elif what == "part" and chosen:
                 with store.database.read() as connection:
                     row = connection.execute(
@@ -68,24 +68,19 @@ class Office:
                         (chosen[0].episode_id,),
                     ).fetchone()
                 span = (row[0], rng.randint(row[0], row[1]))
-                store.decide(self._decision(request, chosen[:1], span), viewer)
+                decisions.decide(store, self._decision(request, chosen[:1], span), viewer)
                 self.changes += 1
             elif what == "undo":
-                self.changes += len(store.undo(request, viewer).episodes)
+                self.changes += len(decisions.undo(store, request, viewer).episodes)
             elif what == "claim" and chosen:
                 before = self._owner(chosen[0].episode_id)
-                store.claim(chosen[0].episode_id, viewer)
+                claims.claim(store, chosen[0].episode_id, viewer)
                 self.changes += before != viewer.reviewer
                 if rng.random() < 0.5:
-                    self.changes += store.release(chosen[0].episode_id, viewer)
-            elif what == "snooze":
-                ids = [target.episode_id for target in chosen]
-                until = self.clock.now_ms + rng.randint(1, 100_000)
-                store.snooze(request, ids, viewer, until_ms=until, growth=rng.random() < 0.5)
-                self.changes += len(ids)
+                    self.changes += claims.release(store, chosen[0].episode_id, viewer)
             elif what == "expire":
                 self.clock.pass_ms(rng.choice((1, 30_000, 3_000_000)))
-                self.changes += len(store.expire_due())
+                self.changes += len(decisions.expire_due(store))
         except Refusal:
             pass
 

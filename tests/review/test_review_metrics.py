@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rejex_stream.cli.main import main
 from rejex_stream.review.certificate import certify, said, tally_of_store
 from rejex_stream.review.console.metrics import exposition
+from rejex_stream.review.queue import decisions
 from rejex_stream.types import Audit, Label
 from tests.operate.alerting import tool
 from tests.review.test_review_store import ADA, BOB, episodes, item, label
@@ -82,7 +83,7 @@ def test_an_undone_verdict_does_not_make_the_histogram_fall(new_store, clock):
     label(store, ADA, episodes(store), "normal", request="a")
     before = within(told(store))
     assert before[60] == 1
-    store.undo("u", ADA)
+    decisions.undo(store, "u", ADA)
     found = told(store)
     assert open_of(found) == (1, 0)
     assert within(found) == before

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from rejex_stream.plan.promises import Costs
-from rejex_stream.review.queue import export
+from rejex_stream.review.queue import decisions, export
 from rejex_stream.review.queue.decisions import Decision
 from rejex_stream.review.queue.listing import in_short
 from rejex_stream.review.queue.quality import (
@@ -345,7 +345,7 @@ def test_decisions_by_nobody_do_not_count_as_labels(new_store, clock):
     store = new_store(settle_s=0, max_age_hours=10 / 3_600_000, fallback="anomaly")
     store.add([item(0)])
     clock.pass_ms(20)
-    store.expire_due()
+    decisions.expire_due(store)
     with store.database.read() as connection:
         found = report(connection, now_ms=store.now_ms())
     assert found.quality.rejected.judged == 0

@@ -12,6 +12,7 @@ pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.review.console.auth import Access
+from rejex_stream.review.queue import decisions
 from rejex_stream.review.queue.decisions import Decision
 from rejex_stream.review.queue.listing import Viewer
 from rejex_stream.review.queue.store import ReviewStore
@@ -38,7 +39,7 @@ def farm_office(tmp_path_factory):
         decision = Decision(
             request_id=f"seed{number}", verdict=verdict, targets=(target,), note="oil change"
         )
-        store.decide(decision, Viewer("bob"))
+        decisions.decide(store, decision, Viewer("bob"))
     with running(store) as console:
         yield console
     store.close()
@@ -151,7 +152,7 @@ def test_hostile_names_and_notes_are_text_everywhere(wall_store, desk):
             note=note,
             fault_code=note[:80],
         )
-        store.decide(decision, Viewer("<i>eve</i>"))
+        decisions.decide(store, decision, Viewer("<i>eve</i>"))
     with running(store) as console, desk(console) as place:
         page = place.open("/queue")
         assert page.locator("#rows bdi", has_text="<img src=x").count() > 0

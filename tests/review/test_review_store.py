@@ -14,13 +14,13 @@ from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.encode.labels import decode_label
 from rejex_stream.errors import ConfigError
-from rejex_stream.review.queue import audit
+from rejex_stream.review.queue import audit, claims, decisions
 from rejex_stream.review.queue import episodes as cases
 from rejex_stream.review.queue.claims import Refusal
 from rejex_stream.review.queue.database import Database, filesystem_of
 from rejex_stream.review.queue.decisions import Decision, Target
 from rejex_stream.review.queue.feeds import FileFeed
-from rejex_stream.review.queue.labels import LabelFile, read_labels, relay, resolution_of
+from rejex_stream.review.queue.labels import LabelFile, read_labels, resolution_of
 from rejex_stream.review.queue.listing import QueueFilter, Viewer
 from rejex_stream.review.queue.store import ReviewStore
 from rejex_stream.types import ContextPoint, Label, Position, Reason, ReviewItem, Verdict
@@ -74,7 +74,7 @@ def episodes(store: ReviewStore, viewer: Viewer = ADA, tab: str = "ready") -> li
 
 def label(store, viewer, targets, verdict="normal", request="r1", **extra):
     decision = Decision(request_id=request, verdict=verdict, targets=tuple(targets), **extra)
-    return store.decide(decision, viewer)
+    return decisions.decide(store, decision, viewer)
 
 
 def audited(store: ReviewStore) -> list[tuple[str, str, str]]:
@@ -241,15 +241,14 @@ def test_undo_goes_back_three_levels_and_restores_the_order(new_store):
     before = episodes(store)
     for i in (0, 2, 4):
         label(store, ADA, [before[i]], request=f"r{i}")
-    store.snooze("s", [before[1].episode_id], ADA, until_ms=store.now_ms() + 60_000)
-    assert episodes(store) == [before[3]]
-    for i in range(4):
-        store.undo(f"u{i}", ADA)
+    assert episodes(store) == [before[1], before[3]]
+    for i in range(3):
+        decisions.undo(store, f"u{i}", ADA)
     assert episodes(store) == before
     with pytest.raises(Refusal, match="nothing"):
-        store.undo("u9", ADA)
+        decisions.undo(store, "u9", ADA)
     with pytest.raises(Refusal, match="nothing"):
-        store.undo("u10", BOB)
+        decisions.undo(store, "u10", BOB)
 
 
 def test_undo_of_a_changed_mind_brings_the_first_verdict_back(new_store):
@@ -260,7 +259,7 @@ def test_undo_of_a_changed_mind_brings_the_first_verdict_back(new_store):
     with store.database.read() as connection:
         episode = episodes(store, tab="done")[0].episode_id
         assert resolution_of(connection, episode).verdict == "anomaly"
-    store.undo("u", ADA)
+    decisions.undo(store, "u", ADA)
     with store.database.read() as connection:
         assert resolution_of(connection, episode).verdict == "normal"
 
@@ -276,7 +275,7 @@ def test_a_marked_range_labels_exactly_the_events_inside_it(new_store):
         ).fetchall()
     assert [row[0] for row in inside] == [3, 4, 5, 6]
     assert [t.n_events for t in episodes(store)] == [6]
-    store.undo("u", ADA)
+    decisions.undo(store, "u", ADA)
     assert [t.n_events for t in episodes(store)] == [10]
     with pytest.raises(Refusal, match="No event"):
         label(store, ADA, episodes(store), span_ms=(3100, 3200), request="x")
@@ -295,7 +294,7 @@ def test_a_batch_with_one_refusal_writes_nothing(new_store):
     store = new_store()
     store.add([item(1000 * i) for i in range(3)])
     targets = episodes(store)
-    store.claim(targets[1].episode_id, BOB)
+    claims.claim(store, targets[1].episode_id, BOB)
     with pytest.raises(Refusal, match="bob is working on"):
         label(store, ADA, targets)
     assert [t.status for t in episodes(store, tab="all")] == ["open"] * 3
@@ -313,24 +312,24 @@ def test_what_somebody_decided_meanwhile_is_not_overwritten(new_store):
 
 
 def test_a_claim_holds_is_renewed_lapses_and_is_released(new_store, clock):
-    store = new_store(lease_minutes=1 / 6)
+    store = new_store()
     store.add([item(0)])
     (target,) = episodes(store)
-    store.claim(target.episode_id, ADA)
+    claims.claim(store, target.episode_id, ADA)
     assert episodes(store, BOB) == []
     assert [t.episode_id for t in episodes(store, BOB, "claimed")] == [target.episode_id]
     with pytest.raises(Refusal, match="ada is working on"):
-        store.claim(target.episode_id, BOB)
-    clock.pass_ms(9_000)
-    assert store.renew(target.episode_id, ADA).until_ms == clock.now_ms + 10_000
-    clock.pass_ms(10_001)
-    store.claim(target.episode_id, BOB)
+        claims.claim(store, target.episode_id, BOB)
+    clock.pass_ms(590_000)
+    assert claims.renew(store, target.episode_id, ADA).until_ms == clock.now_ms + claims.LEASE_MS
+    clock.pass_ms(600_001)
+    claims.claim(store, target.episode_id, BOB)
     with pytest.raises(Refusal, match="run out"):
-        store.renew(target.episode_id, ADA)
+        claims.renew(store, target.episode_id, ADA)
     with pytest.raises(Refusal, match="bob is working on"):
         label(store, ADA, [target])
-    assert store.release(target.episode_id, BOB)
-    assert not store.release(target.episode_id, BOB)
+    assert claims.release(store, target.episode_id, BOB)
+    assert not claims.release(store, target.episode_id, BOB)
     label(store, ADA, [target])
 
 
@@ -362,20 +361,6 @@ def test_a_filter_word_chooses_what_it_says(new_store, clock):
     assert chosen("reason:ambiguous why:rejected gear") == ["T02/gear"]
 
 
-def test_a_snooze_ends_by_time_or_by_growth(new_store, clock):
-    store = new_store()
-    store.add([item(0), item(5000)])
-    first, second = episodes(store)
-    until = store.now_ms() + 3_600_000
-    store.snooze("a", [first.episode_id], ADA, until_ms=until)
-    store.snooze("b", [second.episode_id], ADA, until_ms=until, growth=True)
-    assert episodes(store) == []
-    store.add([item(5001), item(1)])
-    assert [t.episode_id for t in episodes(store)] == [second.episode_id]
-    clock.pass_ms(3_600_001)
-    assert {t.episode_id for t in episodes(store)} == {first.episode_id, second.episode_id}
-
-
 def test_an_episode_settles_before_it_is_ready_unless_it_has_priority(new_store, clock):
     store = new_store(settle_s=30, priority_sensors=("T01",))
     now_s = clock.now_ms / 1000
@@ -390,10 +375,10 @@ def test_an_episode_settles_before_it_is_ready_unless_it_has_priority(new_store,
 def test_expiry_never_looks_like_a_person(new_store, clock):
     store = new_store(max_age_hours=1 / 3600, fallback="model")
     store.add([item(0)])
-    assert store.expire_due() == []
+    assert decisions.expire_due(store) == []
     clock.pass_ms(1001)
-    (episode,) = store.expire_due()
-    assert store.expire_due() == []
+    (episode,) = decisions.expire_due(store)
+    assert decisions.expire_due(store) == []
     with store.database.read() as connection:
         found = resolution_of(connection, episode)
         record = decode_label(connection.execute("SELECT record FROM label").fetchone()[0])
@@ -402,7 +387,7 @@ def test_expiry_never_looks_like_a_person(new_store, clock):
     label(store, ADA, episodes(store, tab="done"), "normal")
     with store.database.read() as connection:
         assert resolution_of(connection, episode).state == "labelled"
-    store.undo("u", ADA)
+    decisions.undo(store, "u", ADA)
     assert [t.status for t in episodes(store, tab="done")] == ["expired"]
 
 
@@ -453,11 +438,11 @@ def test_labels_leave_by_the_outbox_in_order_and_a_torn_line_is_mended(new_store
     targets = episodes(store)
     label(store, ADA, targets[:2])
     sink = LabelFile(path)
-    assert relay(store.database, sink, store.now_ms()) == 2
+    assert store.relay(sink) == 2
     sink.close()
     with path.open("ab") as file:
         file.write(b'{"label_id": "torn')
-    store.undo("u", ADA)
+    decisions.undo(store, "u", ADA)
     sink = LabelFile(path)
     assert store.relay(sink) == 2
     assert store.relay(sink) == 0
@@ -553,7 +538,7 @@ def _claim_until_empty(path: Path, name: str, start, out) -> None:
     while True:
         start.wait(60)  # all claim at once, every time: alone, a quick one would take everything
         try:
-            lease = store.claim_next(QueueFilter(), viewer)
+            lease = claims.claim_next(store, QueueFilter(), viewer)
         except Refusal:
             break
         mine.append(lease.episode_id)
@@ -563,7 +548,7 @@ def _claim_until_empty(path: Path, name: str, start, out) -> None:
                 verdict="normal",
                 targets=(Target(lease.episode_id, 1, "open"),),
             )
-            store.decide(decision, viewer)
+            decisions.decide(store, decision, viewer)
     store.close()
     out.put((name, mine))
 
@@ -625,7 +610,7 @@ def test_the_list_is_searched_by_date_note_and_tag_and_by_what_is_not(new_store)
     first, second, *_ = episodes(store)
     label(store, ADA, [first], tags=("oil",), note="Bearing runs HOT")
     label(store, ADA, [second], request="r2", note="taken back")
-    store.undo("r3", ADA)
+    decisions.undo(store, "r3", ADA)
 
     def found(words, viewer=ADA, tab="all"):
         with store.database.read() as connection:

@@ -28,6 +28,7 @@ from rejex_stream.config.reviewing import check_bind, named_reviewer, networks
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.review.console.auth import Access, Sessions
 from rejex_stream.review.console.server import warn_of_plain_http
+from rejex_stream.review.queue import claims, decisions
 from rejex_stream.review.queue.decisions import Decision, Target
 from rejex_stream.review.queue.labels import LabelFile
 from rejex_stream.review.queue.listing import QueueFilter, Viewer
@@ -337,7 +338,7 @@ def test_a_label_names_what_follows_and_a_conflict_names_who(small):
     done = label(small, chosen[1:2], view={"tab": "ready", "q": "", "sort": ""}).json
     assert done["next"] == chosen[2]["id"]
     assert done["counts"]["ready"] == 4
-    small.store.claim(chosen[0]["id"], Viewer("bob"))
+    claims.claim(small.store, chosen[0]["id"], Viewer("bob"))
     answer = label(small, chosen[:1], request="r2")
     assert answer.status == 409
     assert answer.json["message"].startswith("bob is working on")
@@ -355,11 +356,10 @@ def test_the_same_keypress_sent_twice_counts_once(small):
 def test_every_count_on_a_tab_is_the_number_of_rows_behind_it(small):
     chosen = targets(small)
     label(small, chosen[:1])
-    small.store.snooze("s", [chosen[1]["id"]], ADA, until_ms=small.store.now_ms() + 60_000)
-    small.store.claim(chosen[2]["id"], Viewer("bob"))
+    claims.claim(small.store, chosen[2]["id"], Viewer("bob"))
     text = small.ask("/queue?tab=all").text
     tabs = re.findall(r'<a href="(/queue\?[^"]+)" data-tab="(\w+)".*?<b[^>]*>(\d+)</b>', text)
-    assert {name for _, name, _ in tabs} == {"ready", "claimed", "waiting", "done", "all"}
+    assert {name for _, name, _ in tabs} == {"ready", "claimed", "done", "all"}
     for address, name, count in tabs:
         rows = small.ask(address.replace("&amp;", "&")).text.count('<tr id="row-')
         assert rows == int(count), name
@@ -397,11 +397,13 @@ def test_blind_review_hides_leaning_labels_and_cases_until_the_verdict(wall_stor
     store = wall_store(settle_s=0, double_review_ratio=1.0, blind="second")
     store.add([item(0), item(5000)])
     (first, second) = episodes(store, ADA)
-    store.decide(Decision(request_id="0", verdict="anomaly", targets=(second,)), Viewer("zoe"))
+    decisions.decide(
+        store, Decision(request_id="0", verdict="anomaly", targets=(second,)), Viewer("zoe")
+    )
     decided = Decision(
         request_id="1", verdict="anomaly", targets=(first,), note="bearing-XYZ", tags=("process",)
     )
-    store.decide(decided, Viewer("zoe"))
+    decisions.decide(store, decided, Viewer("zoe"))
     with running(store) as console:
         path = f"/episode/{first.episode_id}"
         page = console.ask(path).text
@@ -419,7 +421,7 @@ def test_blind_review_hides_leaning_labels_and_cases_until_the_verdict(wall_stor
             assert "bearing-XYZ" not in found, page
             assert "anomaly" not in found.partition("<tbody>")[2].partition("</tbody>")[0], page
         again = Target(first.episode_id, 1, "needs_second")
-        store.decide(Decision(request_id="2", verdict="anomaly", targets=(again,)), ADA)
+        decisions.decide(store, Decision(request_id="2", verdict="anomaly", targets=(again,)), ADA)
         for page in (path, "/audit", "/api/export/jsonl"):
             assert "bearing-XYZ" in console.ask(page).text, page
 
@@ -551,7 +553,9 @@ def test_a_label_given_just_before_the_end_leaves_with_the_console(wall_store, t
     background = Watched(store, [], LabelFile(labels), pause_s=3600)
     background.start()
     assert first_round_over.wait(PATIENCE_S)  # the next is an hour away
-    store.decide(Decision(request_id="1", verdict="normal", targets=tuple(episodes(store))), ADA)
+    decisions.decide(
+        store, Decision(request_id="1", verdict="normal", targets=tuple(episodes(store))), ADA
+    )
     assert not labels.exists() or not list(read_labels(labels))
     assert background.stop(60)
     assert len(list(read_labels(labels))) == 1
@@ -580,7 +584,9 @@ def test_a_feed_that_never_pauses_does_not_hold_labels_back(wall_store, tmp_path
 
     store = wall_store(settle_s=0)
     store.add([item(0)])
-    store.decide(Decision(request_id="1", verdict="normal", targets=tuple(episodes(store))), ADA)
+    decisions.decide(
+        store, Decision(request_id="1", verdict="normal", targets=tuple(episodes(store))), ADA
+    )
     floods = [Flood(), Flood()]
     labels = tmp_path / "labels.jsonl"
     background = Background(store, floods, LabelFile(labels))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import closing, contextmanager
 
+import msgspec
 import pytest
 
 pytest.importorskip("starlette", reason="the extra `review` is not installed")
@@ -20,6 +21,7 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.review import teaching
 from rejex_stream.review.console.background import Background, feeding
 from rejex_stream.review.incidents import answers
+from rejex_stream.review.queue import decisions
 from rejex_stream.review.queue.decisions import Decision
 from rejex_stream.review.queue.listing import Viewer
 from rejex_stream.review.queue.store import ReviewStore, wall_clock_ms
@@ -79,7 +81,8 @@ def answer(folder, verdict, *, but=0):
     section = load_config(folder / "pump.toml").review
     with closing(ReviewStore(folder / "review.db", section)) as store:
         waiting = episodes(store)[but:]
-        store.decide(
+        decisions.decide(
+            store,
             Decision(request_id=f"r-{verdict}-{but}", verdict=verdict, targets=tuple(waiting)),
             Viewer("ada"),
         )
@@ -187,7 +190,7 @@ def test_the_console_tells_answers_by_itself_once_they_cannot_be_undone(judged, 
         clock.pass_ms(59_000)
         settle(background)
         assert told(judged) == []
-        store.undo("u", ADA)
+        decisions.undo(store, "u", ADA)
         clock.pass_ms(2_000)
         settle(background)
         once = told(judged)
@@ -195,8 +198,14 @@ def test_the_console_tells_answers_by_itself_once_they_cannot_be_undone(judged, 
         assert len(once) == first.n_events
         clock.pass_ms(600_000)
         settle(background)
-        store.undo("v", ADA)  # too late for what was told
-        label(store, ADA, [t for t in episodes(store) if t[0] == first[0]], "anomaly", request="3")
+        decisions.undo(store, "v", ADA)  # too late for what was told
+        label(
+            store,
+            ADA,
+            [t for t in episodes(store) if t.episode_id == first.episode_id],
+            "anomaly",
+            request="3",
+        )
         clock.pass_ms(600_000)
         settle(background)
         assert told(judged) == once
@@ -210,7 +219,7 @@ def test_a_changed_mind_is_told_as_it_is_when_it_cannot_be_undone_any_more(judge
         last = episodes(store)[-1]
         label(store, ADA, [last], "normal", request="1")
         clock.pass_ms(50_000)
-        again = last._replace(status="done")
+        again = msgspec.structs.replace(last, status="done")
         label(store, ADA, [again], "anomaly", request="2")
         clock.pass_ms(20_000)
         settle(background)
@@ -225,7 +234,7 @@ def test_an_expiry_is_no_answer_and_a_person_may_still_give_one(judged, clock):
     with desk(judged, clock, fallback="anomaly", teach_after_s=0) as (store, background):
         n = len(episodes(store))
         clock.pass_ms(8 * 24 * 3_600_000)
-        assert len(store.expire_due()) == n
+        assert len(decisions.expire_due(store)) == n
         settle(background)
         assert told(judged) == []
         label(store, ADA, episodes(store, tab="all")[-1:], "normal")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import wraps
+from sqlite3 import Connection, Row
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -15,7 +17,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from rejex_stream.encode.labels import HumanVerdict
 from rejex_stream.errors import RejexError
 from rejex_stream.review.console import metrics
 from rejex_stream.review.console.console import (
@@ -26,10 +27,10 @@ from rejex_stream.review.console.console import (
     viewer_of,
     whole_number,
 )
-from rejex_stream.review.queue import export, series, sharing
-from rejex_stream.review.queue.claims import Done, Refusal, RefusalCode
+from rejex_stream.review.queue import claims, decisions, export, series
+from rejex_stream.review.queue.claims import Done, Refusal, RefusalCode, require_reviewer
 from rejex_stream.review.queue.database import position_in
-from rejex_stream.review.queue.decisions import Decision, Target
+from rejex_stream.review.queue.decisions import Decision, Name
 from rejex_stream.review.queue.detail import raw_record
 from rejex_stream.review.queue.listing import (
     TABS,
@@ -39,18 +40,17 @@ from rejex_stream.review.queue.listing import (
     is_blind,
     summary,
 )
-from rejex_stream.review.queue.series import Series
+from rejex_stream.review.queue.store import ReviewStore
 
 __all__ = [
     "RAW_SHOWN_BYTES",
-    "Name",
+    "Call",
     "ViewIn",
-    "answer",
-    "json_api",
-    "read_body",
+    "answers",
     "routes",
     "series_json",
     "stretch_of",
+    "takes",
 ]
 
 _MOST_BODY_BYTES = 512 * 1024
@@ -66,18 +66,8 @@ _STATUS: dict[RefusalCode, int] = {
 }
 S = TypeVar("S", bound=msgspec.Struct)
 
-Name = Annotated[str, Meta(min_length=1, max_length=64)]
 
-
-class TargetIn(msgspec.Struct):
-    """An episode as the page showed it."""
-
-    id: Name
-    n_events: Annotated[int, Meta(ge=1)]
-    status: Name
-
-
-class ViewIn(msgspec.Struct):
+class ViewIn(msgspec.Struct, frozen=True):
     """The list the reviewer works through."""
 
     tab: str = "ready"
@@ -85,26 +75,9 @@ class ViewIn(msgspec.Struct):
     sort: str = ""
 
 
-class LabelIn(msgspec.Struct):
-    """A verdict."""
+class LabelIn(Decision, frozen=True, kw_only=True):
+    """A verdict, and the list whose next case is wanted."""
 
-    request_id: Name
-    verdict: HumanVerdict
-    targets: Annotated[list[TargetIn], Meta(min_length=1, max_length=10_000)]
-    span_ms: tuple[int, int] | None = None
-    tags: Annotated[list[Annotated[str, Meta(max_length=40)]], Meta(max_length=10)] = []
-    fault_code: Annotated[str, Meta(max_length=80)] = ""
-    note: Annotated[str, Meta(max_length=4000)] = ""
-    view: ViewIn | None = None
-
-
-class SnoozeIn(msgspec.Struct):
-    """Putting episodes off."""
-
-    request_id: Name
-    episodes: Annotated[list[Name], Meta(min_length=1, max_length=10_000)]
-    minutes: Annotated[int, Meta(ge=1, le=60 * 24 * 30)] = 30
-    growth: bool = False
     view: ViewIn | None = None
 
 
@@ -134,34 +107,71 @@ class CommentIn(msgspec.Struct):
     text: Annotated[str, Meta(max_length=10_000)]
 
 
-def answer(content: object, status: int = 200) -> Response:
-    """Return JSON; numbers that are not finite become null."""
-    return Response(msgspec.json.encode(content), status_code=status, media_type="application/json")
+# --------------------------------------------------------------------------- making handlers
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request to the API, and whose it is."""
+
+    request: Request
+    console: Console
+    viewer: Viewer
+
+    @property
+    def store(self) -> ReviewStore:
+        """The store it is about."""
+        return self.console.store
+
+    def place(self, name: str) -> str:
+        """Return a part of the address."""
+        return str(self.request.path_params[name])
 
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def json_api(handler: Handler) -> Handler:
-    """Turn refusals into answers."""
+def answers(work: Callable[[Call], object]) -> Handler:
+    """Make a handler of what needs no body: JSON of what `work` returns, or its refusal."""
 
-    @wraps(handler)
-    async def call(request: Request) -> Response:
-        try:
-            return await handler(request)
-        except Refusal as refusal:
-            return answer(
-                {
-                    "code": refusal.code,
-                    "message": str(refusal),
-                    "episode": refusal.episode_id,
-                },
-                _STATUS[refusal.code],
-            )
-        except ClientDisconnect:
-            return Response(status_code=499)
+    @wraps(work)
+    async def handle(request: Request) -> Response:
+        return await _answer(request, work)
 
-    return call
+    return handle
+
+
+def takes(kind: type[S]) -> Callable[[Callable[[Call, S], object]], Handler]:
+    """Make a handler that also reads a body."""
+
+    def decorate(work: Callable[[Call, S], object]) -> Handler:
+        @wraps(work)
+        async def handle(request: Request) -> Response:
+            return await _answer(request, work, kind)
+
+        return handle
+
+    return decorate
+
+
+async def _answer(request: Request, work: Callable[..., object], *kinds: type[S]) -> Response:
+    """Run blocking work in a thread; numbers that are not finite become null."""
+    try:
+        given = [await read_body(request, kind) for kind in kinds]
+        call = Call(request, console_of(request), viewer_of(request))
+        found = await off_loop(work, call, *given)
+    except Refusal as refusal:
+        content = {
+            "code": refusal.code,
+            "message": str(refusal),
+            "episode": refusal.episode_id,
+        }
+        return _json(content, _STATUS[refusal.code])
+    except ClientDisconnect:
+        return Response(status_code=499)
+    return found if isinstance(found, Response) else _json(found)
+
+
+def _json(content: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(content), status_code=status, media_type="application/json")
 
 
 async def read_body(request: Request, kind: type[S]) -> S:
@@ -183,29 +193,28 @@ async def read_body(request: Request, kind: type[S]) -> S:
         raise Refusal("bad_request", f"The request cannot be read: {str(error)[:200]}.") from error
 
 
-def _view(view: ViewIn | None) -> QueueFilter | None:
-    if view is None:
-        return None
+# ------------------------------------------------------------------------------ what people do
+def _view(view: ViewIn) -> QueueFilter:
     # Lists of what is done have no next: work goes on with what is ready.
     tab: Tab = next((t for t in TABS if t == view.tab and t not in ("done", "waiting")), "ready")
     return QueueFilter(tab, view.q, view.sort)
 
 
-def _next(console: Console, viewer: Viewer, view: QueueFilter | None, done: list[str]) -> str:
+def _next(call: Call, view: ViewIn | None, done: Sequence[str]) -> str:
     """Return the episode after the first of `done` in a view, before they leave it."""
     if view is None:
         return ""
-    with console.store.database.read() as connection:
-        ids = [row[0] for row in view.ids(connection, viewer, console.store.now_ms())]
+    with call.store.database.read() as connection:
+        ids = [row[0] for row in _view(view).ids(connection, call.viewer, call.store.now_ms())]
     leaving = set(done)
     at = next((i for i, one in enumerate(ids) if one in leaving), -1)
     following = [one for one in ids[at + 1 :] + ids[: max(at, 0)] if one not in leaving]
     return following[0] if following else ""
 
 
-def _told(console: Console, viewer: Viewer, done: Done, following: str = "") -> dict[str, Any]:
-    with console.store.database.read() as connection:
-        found = summary(connection, console.store.settings, viewer, console.store.now_ms())
+def _done(call: Call, done: Done, following: str = "") -> dict[str, Any]:
+    with call.store.database.read() as connection:
+        found = summary(connection, call.viewer, call.store.now_ms())
     return {
         "message": done.message,
         "episodes": done.episodes,
@@ -217,240 +226,136 @@ def _told(console: Console, viewer: Viewer, done: Done, following: str = "") -> 
     }
 
 
-@json_api
-async def post_label(request: Request) -> Response:
+@takes(LabelIn)
+def post_label(call: Call, wanted: LabelIn) -> object:
     """Give a verdict."""
-    console, viewer = console_of(request), viewer_of(request)
-    wanted = await read_body(request, LabelIn)
-
-    def work() -> dict[str, Any]:
-        ids = [target.id for target in wanted.targets]
-        following = _next(console, viewer, _view(wanted.view), ids)
-        done = console.store.decide(
-            Decision(
-                request_id=wanted.request_id,
-                verdict=wanted.verdict,
-                targets=tuple(Target(t.id, t.n_events, t.status) for t in wanted.targets),
-                span_ms=wanted.span_ms,
-                tags=tuple(wanted.tags),
-                fault_code=wanted.fault_code,
-                note=wanted.note,
-            ),
-            viewer,
-        )
-        return _told(console, viewer, done, following)
-
-    return answer(await off_loop(work))
+    following = _next(call, wanted.view, [target.episode_id for target in wanted.targets])
+    return _done(call, decisions.decide(call.store, wanted, call.viewer), following)
 
 
-@json_api
-async def post_snooze(request: Request) -> Response:
-    """Put episodes off."""
-    console, viewer = console_of(request), viewer_of(request)
-    wanted = await read_body(request, SnoozeIn)
-
-    def work() -> dict[str, Any]:
-        following = _next(console, viewer, _view(wanted.view), wanted.episodes)
-        done = console.store.snooze(
-            wanted.request_id,
-            wanted.episodes,
-            viewer,
-            until_ms=console.store.now_ms() + wanted.minutes * 60_000,
-            growth=wanted.growth,
-        )
-        return _told(console, viewer, done, following)
-
-    return answer(await off_loop(work))
-
-
-@json_api
-async def post_undo(request: Request) -> Response:
+@takes(UndoIn)
+def post_undo(call: Call, wanted: UndoIn) -> object:
     """Take back the last action."""
-    console, viewer = console_of(request), viewer_of(request)
-    wanted = await read_body(request, UndoIn)
-
-    def work() -> dict[str, Any]:
-        return _told(console, viewer, console.store.undo(wanted.request_id, viewer))
-
-    return answer(await off_loop(work))
+    return _done(call, decisions.undo(call.store, wanted.request_id, call.viewer))
 
 
-@json_api
-async def post_claim_next(request: Request) -> Response:
+@takes(ViewIn)
+def post_claim_next(call: Call, wanted: ViewIn) -> object:
     """Claim the first free episode of a view."""
-    console, viewer = console_of(request), viewer_of(request)
-    _require_reviewer(viewer)
-    view = _view(await read_body(request, ViewIn)) or QueueFilter()
-    lease = await off_loop(console.store.claim_next, view, viewer)
-    return answer(lease._asdict())
+    return claims.claim_next(call.store, _view(wanted), call.viewer)
 
 
-def claim_handler(what: str) -> Handler:
-    """Return the handler that claims, renews or releases an episode."""
-
-    @json_api
-    async def handle(request: Request) -> Response:
-        console, viewer = console_of(request), viewer_of(request)
-        _require_reviewer(viewer)
-        episode = request.path_params["episode"]
-        if what == "release":
-            return answer({"released": await off_loop(console.store.release, episode, viewer)})
-        work = console.store.renew if what == "renew" else console.store.claim
-        return answer((await off_loop(work, episode, viewer))._asdict())
-
-    return handle
+@answers
+def post_claim(call: Call) -> object:
+    """Claim an episode."""
+    return claims.claim(call.store, call.place("episode"), call.viewer)
 
 
-def _require_reviewer(viewer: Viewer) -> None:
-    if viewer.role == "viewer":
-        raise Refusal("forbidden", "You may look but not claim: ask for the role reviewer.")
+@answers
+def post_renew(call: Call) -> object:
+    """Extend one's claim."""
+    return claims.renew(call.store, call.place("episode"), call.viewer)
 
 
-@json_api
-async def post_wider(request: Request) -> Response:
+@answers
+def post_release(call: Call) -> object:
+    """Give up one's claim."""
+    return {"released": claims.release(call.store, call.place("episode"), call.viewer)}
+
+
+@takes(WiderIn)
+def post_wider(call: Call, wanted: WiderIn) -> object:
     """Read the input for more readings around an episode, and keep them for its plots."""
-    console, viewer = console_of(request), viewer_of(request)
-    _require_reviewer(viewer)
-    wanted = await read_body(request, WiderIn)
-
-    def work() -> dict[str, Any]:
-        store = console.store
-        with store.database.read() as connection:
-            row = connection.execute(
-                "SELECT v.topic, v.partition, v.offset, v.reading, s.* FROM event v JOIN episode e "
-                "USING (episode_id) JOIN sensor s ON s.sensor_id = e.sensor_id "
-                "WHERE e.episode_id = ? ORDER BY v.event_time_ms, v.event_id LIMIT 1",
-                (request.path_params["episode"],),
-            ).fetchone()
-        if row is None:
-            raise Refusal("unknown", "There is no such case.")
-        source = console.inputs.get(row["pipeline"])
-        if source is None:
-            raise Refusal("nothing", "The console does not know the input of this pipeline.")
-        try:
-            position = position_in(row)
-            found = source.around(position, row["stream_key"], row["sensor"], wanted.step)
-        except RejexError as error:
-            raise Refusal("nothing", str(error)) from error
-        if list(found.channels) != json.loads(row["channels"]):
-            raise Refusal("nothing", "The input has other channels now than this case.")
-        store.add_readings(
-            row["stream_key"],
-            row["sensor"],
-            found.channels,
-            found.points,
-            pipeline=row["pipeline"],
-        )
-        times = [t_ms for t_ms, _ in found.points]
-        return {
-            "readings": len(times),
-            "records": found.records,
-            "from_ms": min(times, default=None),
-            "to_ms": max(times, default=None),
-            "cut": found.cut,
-        }
-
-    return answer(await off_loop(work))
+    require_reviewer(call.viewer)
+    with call.store.database.read() as connection:
+        row = connection.execute(
+            "SELECT v.topic, v.partition, v.offset, v.reading, s.* FROM event v JOIN episode e "
+            "USING (episode_id) JOIN sensor s ON s.sensor_id = e.sensor_id "
+            "WHERE e.episode_id = ? ORDER BY v.event_time_ms, v.event_id LIMIT 1",
+            (call.place("episode"),),
+        ).fetchone()
+    if row is None:
+        raise Refusal("unknown", "There is no such case.")
+    source = call.console.inputs.get(row["pipeline"])
+    if source is None:
+        raise Refusal("nothing", "The console does not know the input of this pipeline.")
+    try:
+        found = source.around(position_in(row), row["stream_key"], row["sensor"], wanted.step)
+    except RejexError as error:
+        raise Refusal("nothing", str(error)) from error
+    if list(found.channels) != json.loads(row["channels"]):
+        raise Refusal("nothing", "The input has other channels now than this case.")
+    call.store.add_readings(
+        row["stream_key"], row["sensor"], found.channels, found.points, pipeline=row["pipeline"]
+    )
+    times = [t_ms for t_ms, _ in found.points]
+    return {
+        "readings": len(times),
+        "records": found.records,
+        "from_ms": min(times, default=None),
+        "to_ms": max(times, default=None),
+        "cut": found.cut,
+    }
 
 
-@json_api
-async def post_assign(request: Request) -> Response:
+@takes(AssignIn)
+def post_assign(call: Call, wanted: AssignIn) -> object:
     """Say whose episodes are."""
-    console, viewer = console_of(request), viewer_of(request)
-    wanted = await read_body(request, AssignIn)
-
-    def work() -> dict[str, str]:
-        store = console.store
-        with store.database.write() as connection:
-            message = sharing.assign(
-                connection,
-                store.settings,
-                wanted.episodes,
-                viewer,
-                to=wanted.to,
-                now_ms=store.now_ms(),
-            )
-        return {"message": message}
-
-    return answer(await off_loop(work))
+    return {"message": claims.assign(call.store, wanted.episodes, call.viewer, to=wanted.to)}
 
 
-@json_api
-async def post_comment(request: Request) -> Response:
+@takes(CommentIn)
+def post_comment(call: Call, wanted: CommentIn) -> object:
     """Say something about an episode."""
-    console, viewer = console_of(request), viewer_of(request)
-    wanted = await read_body(request, CommentIn)
-
-    def work() -> dict[str, Any]:
-        now_ms = console.store.now_ms()
-        with console.store.database.write() as connection:
-            sharing.comment(
-                connection,
-                wanted.request_id,
-                request.path_params["episode"],
-                viewer,
-                text=wanted.text,
-                now_ms=now_ms,
-            )
-        return {"by": viewer.reviewer, "at_ms": now_ms, "text": wanted.text.strip()}
-
-    return answer(await off_loop(work))
+    claims.comment(
+        call.store, wanted.request_id, call.place("episode"), call.viewer, text=wanted.text
+    )
+    return {"by": call.viewer.reviewer, "text": wanted.text.strip()}
 
 
-@json_api
-async def get_summary(request: Request) -> Response:
+# -------------------------------------------------------------------------- what pages show
+@answers
+def get_summary(call: Call) -> object:
     """Return counts and a version; 304 while nothing has changed."""
-    console, viewer = console_of(request), viewer_of(request)
-
-    def work() -> dict[str, Any]:
-        with console.store.database.read() as connection:
-            now = console.store.now_ms()
-            found = summary(
-                connection, console.store.settings, viewer, now, filter_of(request).words
-            )
-        return {
+    now = call.store.now_ms()
+    with call.store.database.read() as connection:
+        found = summary(connection, call.viewer, now, filter_of(call.request).words)
+    tag = f'"{found.version}"'
+    if call.request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers={"etag": tag})
+    background = call.console.background
+    response = _json(
+        {
             "counts": found.counts | {"incidents": found.incidents},
             "oldest_ms": found.oldest_ms,
-            "late": found.late,
             "undoable": found.undoable,
             "version": found.version,
             "now_ms": now,
-            "problems": list(console.background.problems.values()) if console.background else [],
+            "problems": list(background.problems.values()) if background else [],
         }
-
-    found = await off_loop(work)
-    tag = f'"{found["version"]}"'
-    if request.headers.get("if-none-match") == tag:
-        return Response(status_code=304, headers={"etag": tag})
-    response = answer(found)
+    )
     response.headers["etag"] = tag
     return response
 
 
-@json_api
-async def get_ids(request: Request) -> Response:
+@answers
+def get_ids(call: Call) -> object:
     """Return every episode of a view, for selecting them all."""
-    console, viewer = console_of(request), viewer_of(request)
-
-    def work() -> dict[str, Any]:
-        with console.store.database.read() as connection:
-            found = filter_of(request).ids(connection, viewer, console.store.now_ms())
-        return {
-            "targets": [{"id": i, "n_events": n, "status": s} for i, n, s in found],
-            "events": sum(n for _, n, _ in found),
-        }
-
-    return answer(await off_loop(work))
+    with call.store.database.read() as connection:
+        found = filter_of(call.request).ids(connection, call.viewer, call.store.now_ms())
+    return {
+        "targets": [{"id": i, "n_events": n, "status": s} for i, n, s in found],
+        "events": sum(n for _, n, _ in found),
+    }
 
 
-async def get_export(request: Request) -> Response:
+@answers
+def get_export(call: Call) -> object:
     """Stream all labelled events as CSV or JSON Lines."""
-    console = console_of(request)
-    form = request.path_params["form"]
+    form = call.place("form")
     if form not in ("csv", "jsonl"):
-        return answer({"code": "unknown", "message": "Export csv or jsonl here."}, 404)
-    blind = console.store.settings.blind != "off"
-    found = export.rows(console.store.database, final_only=blind)
+        raise Refusal("unknown", "Export csv or jsonl here.")
+    found = export.rows(call.store.database, final_only=call.store.settings.blind != "off")
     pieces = export.as_csv(found) if form == "csv" else export.as_jsonl(found)
     return StreamingResponse(
         pieces,
@@ -459,11 +364,11 @@ async def get_export(request: Request) -> Response:
     )
 
 
-async def get_metrics(request: Request) -> Response:
+@answers
+def get_metrics(call: Call) -> object:
     """Return the queue's metrics for Prometheus."""
-    console = console_of(request)
-    failing = console.background.failing() if console.background else {}
-    text = await off_loop(metrics.exposition, console.store, failing)
+    background = call.console.background
+    text = metrics.exposition(call.store, background.failing() if background else {})
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -478,8 +383,13 @@ def _line(t: Any, v: Any) -> dict[str, list[Any]]:  # noqa: ANN401 - arrays
     }
 
 
-def series_json(found: Series, *, with_score: bool) -> dict[str, Any]:
-    """Return a series as the plots want it."""
+def series_json(
+    connection: Connection, sensor: Row, stretch: tuple[int, int, int], *, with_score: bool
+) -> dict[str, Any]:
+    """Return the series of a sensor over a stretch (:func:`stretch_of`) as the plots want it."""
+    low, high, most = stretch
+    channels = json.loads(sensor["channels"])
+    found = series.read(connection, sensor["sensor_id"], channels, low, high, most=most)
     return {
         "channels": [
             {"name": name, **_line(*line), "missing": missing}
@@ -515,101 +425,71 @@ def stretch_of(request: Request) -> tuple[int, int, int]:
     return low, high, 2 * pixels
 
 
-@json_api
-async def get_series(request: Request) -> Response:
+@answers
+def get_series(call: Call) -> object:
     """Return the series of an episode's sensor (the score too, unless it must be hidden)."""
-    console, viewer = console_of(request), viewer_of(request)
-    low, high, most = stretch_of(request)
-
-    def work() -> dict[str, Any]:
-        with console.store.database.read() as connection:
-            row = connection.execute(
-                "SELECT e.*, s.channels FROM episode e JOIN sensor s USING (sensor_id) "
-                "WHERE episode_id = ?",
-                (request.path_params["episode"],),
-            ).fetchone()
-            if row is None:
-                raise Refusal("unknown", "There is no such case.")
-            found = series.read(
-                connection, row["sensor_id"], json.loads(row["channels"]), low, high, most=most
-            )
-            stretch = series.around(connection, row["sensor_id"], row["start_ms"], row["end_ms"])
-        return {"around": stretch} | series_json(
-            found, with_score=not is_blind(console.store.settings, row, viewer)
-        )
-
-    return answer(await off_loop(work))
+    stretch = stretch_of(call.request)
+    with call.store.database.read() as connection:
+        row = connection.execute(
+            "SELECT e.*, s.channels FROM episode e JOIN sensor s USING (sensor_id) "
+            "WHERE episode_id = ?",
+            (call.place("episode"),),
+        ).fetchone()
+        if row is None:
+            raise Refusal("unknown", "There is no such case.")
+        blind = is_blind(call.store.settings, row, call.viewer)
+        found = series_json(connection, row, stretch, with_score=not blind)
+        around = series.around(connection, row["sensor_id"], row["start_ms"], row["end_ms"])
+    return {"around": around, **found}
 
 
-@json_api
-async def get_sensor_series(request: Request) -> Response:
+@answers
+def get_sensor_series(call: Call) -> object:
     """Return the readings of any sensor, for a plot beside another one."""
-    console = console_of(request)
-    low, high, most = stretch_of(request)
-    sensor_id = whole_number(request.path_params["sensor_id"])
-
-    def work() -> dict[str, Any]:
-        with console.store.database.read() as connection:
-            row = connection.execute(
-                "SELECT sensor, channels FROM sensor WHERE sensor_id = ?", (sensor_id,)
-            ).fetchone()
-            if row is None:
-                raise Refusal("unknown", "There is no such sensor.")
-            found = series.read(
-                connection,
-                sensor_id,
-                json.loads(row["channels"]),
-                low,
-                high,
-                most=most,
-            )
-        return {"sensor": row["sensor"], **series_json(found, with_score=False)}
-
-    return answer(await off_loop(work))
+    stretch = stretch_of(call.request)
+    with call.store.database.read() as connection:
+        row = connection.execute(
+            "SELECT * FROM sensor WHERE sensor_id = ?", (whole_number(call.place("sensor_id")),)
+        ).fetchone()
+        if row is None:
+            raise Refusal("unknown", "There is no such sensor.")
+        found = series_json(connection, row, stretch, with_score=False)
+    return {"sensor": row["sensor"], **found}
 
 
-@json_api
-async def get_raw(request: Request) -> Response:
+@answers
+def get_raw(call: Call) -> object:
     """Return an episode's first record: its first 16 kB as text, or all of it as a download."""
-    console, viewer = console_of(request), viewer_of(request)
-    episode = request.path_params["episode"]
-
-    def work() -> tuple[str, bytes]:
-        with console.store.database.read() as connection:
-            row = connection.execute(
-                "SELECT * FROM episode WHERE episode_id = ?", (episode,)
-            ).fetchone()
-            if row is not None and is_blind(console.store.settings, row, viewer):
-                raise Refusal("forbidden", "Hidden until you have decided (blind review).")
-            return raw_record(connection, episode)
-
-    _, data = await off_loop(work)
-    if "download" in request.query_params:
+    episode = call.place("episode")
+    with call.store.database.read() as connection:
+        row = connection.execute(
+            "SELECT * FROM episode WHERE episode_id = ?", (episode,)
+        ).fetchone()
+        if row is not None and is_blind(call.store.settings, row, call.viewer):
+            raise Refusal("forbidden", "Hidden until you have decided (blind review).")
+        data = raw_record(connection, episode)
+    if "download" in call.request.query_params:
         return Response(
             data,
             media_type="application/octet-stream",
             headers={"content-disposition": 'attachment; filename="review-item.json"'},
         )
-    return answer(
-        {
-            "text": data[:RAW_SHOWN_BYTES].decode("utf-8", "replace"),
-            "shown": min(len(data), RAW_SHOWN_BYTES),
-            "bytes": len(data),
-        }
-    )
+    return {
+        "text": data[:RAW_SHOWN_BYTES].decode("utf-8", "replace"),
+        "shown": min(len(data), RAW_SHOWN_BYTES),
+        "bytes": len(data),
+    }
 
 
 routes = [
     Route("/metrics", get_metrics),
     Route("/api/export/{form}", get_export),
     Route("/api/labels", post_label, methods=["POST"]),
-    Route("/api/snooze", post_snooze, methods=["POST"]),
     Route("/api/undo", post_undo, methods=["POST"]),
     Route("/api/claim-next", post_claim_next, methods=["POST"]),
-    *(
-        Route(f"/api/episodes/{{episode}}/{what}", claim_handler(what), methods=["POST"])
-        for what in ("claim", "renew", "release")
-    ),
+    Route("/api/episodes/{episode}/claim", post_claim, methods=["POST"]),
+    Route("/api/episodes/{episode}/renew", post_renew, methods=["POST"]),
+    Route("/api/episodes/{episode}/release", post_release, methods=["POST"]),
     Route("/api/episodes/{episode}/comment", post_comment, methods=["POST"]),
     Route("/api/assign", post_assign, methods=["POST"]),
     Route("/api/episodes/{episode}/wider", post_wider, methods=["POST"]),

@@ -23,6 +23,7 @@ from rejex_stream.review.queue.store import ReviewStore
 __all__ = ["COOKIE", "Access", "Sessions"]
 
 COOKIE = "rejex_session"
+PROXY_HEADER = "x-forwarded-user"
 _OWN = networks(("127.0.0.1", "::1"))
 _SESSION_MS = 30 * 24 * 3_600_000
 _LINK_MS = 24 * 3_600_000
@@ -92,12 +93,12 @@ class Access:
     Attributes
     ----------
     mode
-        ``none``: everybody on this machine is `local`. ``token``: one-time links. ``proxy``: a
-        header set by a proxy at one of `proxies`.
+        ``none``: everybody on this machine is `local`. ``token``: one-time links. ``proxy``: the
+        header X-Forwarded-User, set by a proxy at one of `proxies`.
     local
         Who works here in mode ``none``.
-    proxies, proxy_header, proxy_role
-        Networks that may set the header; its name; the role of those who come that way.
+    proxies, proxy_role
+        Networks that may set the header; the role of those who come that way.
     leads
         Names that are leads in mode ``proxy``.
     api_token
@@ -109,7 +110,6 @@ class Access:
     mode: AuthMode = "none"
     local: Viewer = field(default_factory=lambda: Viewer("reviewer", "admin"))
     proxies: tuple[Network, ...] = _OWN
-    proxy_header: str = "x-forwarded-user"
     proxy_role: Role = "reviewer"
     leads: tuple[str, ...] = ()
     api_token: str = ""
@@ -126,7 +126,7 @@ class Access:
             return self.local
         if self.mode == "proxy":
             # Two of them: one may be the client's own, and nobody knows which.
-            names = [name.strip() for name in headers.getlist(self.proxy_header)]
+            names = [name.strip() for name in headers.getlist(PROXY_HEADER)]
             name = names[0] if len(names) == 1 else ""
             if not name or name == SYSTEM or not self._trusts(peer):
                 return None

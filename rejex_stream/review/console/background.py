@@ -18,8 +18,10 @@ from rejex_stream.encode.labels import LabelRecord
 from rejex_stream.errors import ConfigError, RejexError
 from rejex_stream.review import teaching
 from rejex_stream.review.context_loader import Wider
-from rejex_stream.review.incidents.answers import UNDO_MS, CommandLog
+from rejex_stream.review.incidents.answers import UNDO_MS, CommandLog, send_commands
 from rejex_stream.review.incidents.readings import load_next
+from rejex_stream.review.queue import series
+from rejex_stream.review.queue.decisions import expire_due
 from rejex_stream.review.queue.feeds import Feed, FileFeed
 from rejex_stream.review.queue.labels import LabelFile, LabelSink, read_labels
 from rejex_stream.review.queue.store import ReviewStore
@@ -135,7 +137,7 @@ class Background:
         now_s = time.monotonic()
         if now_s >= self._next_expiry_s:
             self._next_expiry_s = now_s + _EXPIRE_EVERY_S
-            self._try("expiry", lambda: bool(self._store.expire_due()))
+            self._try("expiry", lambda: bool(expire_due(self._store)))
         if now_s >= self._next_upkeep_s:
             self._next_upkeep_s = now_s + _UPKEEP_EVERY_S
             self._try("upkeep", self._forget)
@@ -162,7 +164,7 @@ class Background:
         return teaching.collect(store.database, pipeline, store.now_ms(), wait_ms=wait_ms)
 
     def _send_commands(self, pipeline: str, log: CommandLog) -> bool:
-        return bool(self._store.send_commands(pipeline, log, wait_ms=self._undo_ms))
+        return bool(send_commands(self._store, pipeline, log, wait_ms=self._undo_ms))
 
     def _pump(self, feed: Feed) -> bool:
         until_s = time.monotonic() + _PUMP_S
@@ -182,7 +184,8 @@ class Background:
         return bool(counts.items or counts.verdicts or counts.incidents)
 
     def _forget(self) -> bool:
-        self._store.forget_old_points()
+        with self._store.database.write() as connection:
+            series.forget(connection)
         return False
 
     def _try(self, name: str, work: Callable[[], bool]) -> bool:

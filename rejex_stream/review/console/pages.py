@@ -27,8 +27,7 @@ from rejex_stream.review.console.console import (
 )
 from rejex_stream.review.console.formatting import FILTERS, seen, spark_svg
 from rejex_stream.review.incidents.incident_store import held_streams
-from rejex_stream.review.queue import sharing
-from rejex_stream.review.queue.claims import Refusal
+from rejex_stream.review.queue.claims import LEASE_MS, Refusal, people
 from rejex_stream.review.queue.detail import episode_detail
 from rejex_stream.review.queue.listing import (
     SORTS,
@@ -57,7 +56,6 @@ KEYS: dict[str, tuple[tuple[str, ...], str]] = {
     "anomaly": (("1", "a"), "Anomaly, and go on"),
     "normal": (("2", "n"), "Normal, and go on"),
     "unsure": (("3", "m"), "Unsure, and go on"),
-    "snooze": (("s",), "Snooze for 30 minutes"),
     "claim": (("c",), "Claim the next one; in a case: claim or release it"),
     "undo": (("z",), "Undo the last action, again and again"),
     "next": (("j", "ArrowDown"), "Next row or case"),
@@ -116,7 +114,7 @@ def shell(console: Console, connection: Connection, viewer: Viewer) -> Context:
         "console": console,
         "viewer": viewer,
         "now_ms": now,
-        "top": summary(connection, store.settings, viewer, now),
+        "top": summary(connection, viewer, now),
         "settings": store.settings,
         "held": held_streams(connection),
         "problems": list(console.background.problems.values()) if console.background else [],
@@ -200,7 +198,7 @@ def _queue(console: Console, connection: Connection, viewer: Viewer, request: Re
     first = whole_number(request.query_params.get("from", ""))
     settings = console.store.settings
     rows = list(queue_rows(connection, view, settings, viewer, now, limit=_PAGE_ROWS, offset=first))
-    found = summary(connection, console.store.settings, viewer, now, view.words)
+    found = summary(connection, viewer, now, view.words)
     total = view.count(connection, viewer, now)
     any_episode = connection.execute("SELECT 1 FROM episode LIMIT 1").fetchone() is not None
     return {
@@ -237,8 +235,7 @@ def _episode(console: Console, connection: Connection, viewer: Viewer, request: 
     return {
         "link": shown.link(row.sensor),
         "people": sorted(
-            {*sharing.people(connection, store.settings, viewer, blind=row.blind), row.assigned}
-            - {None}
+            {*people(connection, store.settings, viewer, blind=row.blind), row.assigned} - {None}
         ),
         "wider": row.pipeline in console.inputs and viewer.role != "viewer",
         "of_sensor": QueueFilter("all", sensor_words, "newest").address(),
@@ -271,7 +268,7 @@ def _episode(console: Console, connection: Connection, viewer: Viewer, request: 
             "score_upper": None if row.blind else main.score_upper,
             "held_by": row.held_by,
             "held_until_ms": row.held_until_ms,
-            "lease_ms": store.settings.lease_ms,
+            "lease_ms": LEASE_MS,
             "view": {
                 "tab": view.tab,
                 "q": view.words,

@@ -12,35 +12,45 @@ cannot be taken back, since a pipeline that starts anew reads it again.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from sqlite3 import Connection
-from typing import Literal, NamedTuple, Protocol
+from typing import Annotated, Literal, Protocol
+
+import msgspec
+from msgspec import Meta
 
 from rejex_stream.config.assembly.control_line import make_command
 from rejex_stream.encode import decode_command, encode_command
 from rejex_stream.errors import ConfigError
 from rejex_stream.review.incidents.incident_store import pending_answer, stored_incident
 from rejex_stream.review.queue import audit
-from rejex_stream.review.queue.claims import Refusal
-from rejex_stream.review.queue.database import Database
+from rejex_stream.review.queue.claims import Refusal, require_reviewer
+from rejex_stream.review.queue.decisions import Name
 from rejex_stream.review.queue.listing import Viewer
+from rejex_stream.review.queue.store import ReviewStore
 from rejex_stream.types import Command, CommandKind, Incident, IncidentState
 
-__all__ = ["UNDO_MS", "AnswerRequest", "CommandLog", "give", "relay", "what_is_true", "withdraw"]
+__all__ = [
+    "UNDO_MS",
+    "AnswerRequest",
+    "CommandLog",
+    "give",
+    "send_commands",
+    "what_is_true",
+    "withdraw",
+]
 
 UNDO_MS = 10_000
 """So long an answer waits in the store, where it can be taken back."""
 _AT_ONCE = 100  # commands that a crash may repeat
 
 
-class AnswerRequest(NamedTuple):
+class AnswerRequest(msgspec.Struct, frozen=True):
     """What somebody answers to an incident, as the page showed it."""
 
-    request_id: str
-    incident: str
-    version: int
+    request_id: Name
+    incident: Annotated[str, Meta(min_length=1, max_length=1000)]
+    version: Annotated[int, Meta(ge=1)]
     kind: Literal["fault", "new_normal"]
-    note: str = ""
+    note: Annotated[str, Meta(max_length=4000)] = ""
 
 
 class CommandLog(Protocol):
@@ -66,8 +76,8 @@ def what_is_true(incident: Incident) -> str:
     return f"It is {_STATES[incident.state]}{ended} now, at version {incident.version}."
 
 
-def give(connection: Connection, request: AnswerRequest, viewer: Viewer, now_ms: int) -> Command:
-    """Store an answer, in a write transaction; the same request again changes nothing.
+def give(store: ReviewStore, request: AnswerRequest, viewer: Viewer) -> Command:
+    """Store an answer, which :func:`send_commands` sends; the same request again changes nothing.
 
     Raises
     ------
@@ -75,66 +85,67 @@ def give(connection: Connection, request: AnswerRequest, viewer: Viewer, now_ms:
         If the viewer may only look, the incident is not known, an answer is pending, or it has
         moved on since the page was made: with what is true now.
     """
-    if viewer.role == "viewer":
-        raise Refusal("forbidden", "You may look but not answer: ask for the role reviewer.")
+    require_reviewer(viewer)
     words = "\x1f".join((viewer.reviewer, request.request_id))
     id_ = f"c-{hashlib.sha256(words.encode()).hexdigest()[:12]}"
-    known = connection.execute("SELECT record FROM answer WHERE command = ?", (id_,)).fetchone()
-    if known is not None:
-        return decode_command(known["record"])
-    stored = stored_incident(connection, request.incident)
-    if stored is None:
-        raise Refusal("unknown", f"There is no incident {request.incident[:200]!r}.")
-    incident, kind = stored.incident, CommandKind(request.kind)
-    pending = pending_answer(connection, incident.id)
-    if pending is not None:
-        raise Refusal(
-            "changed",
-            f"{pending.command.by} answered {pending.command.kind.replace('_', ' ')}, and the "
-            "pipeline has not replied yet: wait for it"
-            + ("." if pending.sent else f", or have {pending.command.by} take it back."),
+    now_ms = store.now_ms()
+    with store.database.write() as connection:
+        known = connection.execute("SELECT record FROM answer WHERE command = ?", (id_,)).fetchone()
+        if known is not None:
+            return decode_command(known["record"])
+        stored = stored_incident(connection, request.incident)
+        if stored is None:
+            raise Refusal("unknown", f"There is no incident {request.incident[:200]!r}.")
+        incident, kind = stored.incident, CommandKind(request.kind)
+        pending = pending_answer(connection, incident.id)
+        if pending is not None:
+            raise Refusal(
+                "changed",
+                f"{pending.command.by} answered {pending.command.kind.replace('_', ' ')}, and the "
+                "pipeline has not replied yet: wait for it"
+                + ("." if pending.sent else f", or have {pending.command.by} take it back."),
+            )
+        again = incident.state is IncidentState.FAULT and kind is CommandKind.FAULT
+        if not stored.can_be_answered or again:
+            raise Refusal("changed", f"It takes no such answer. {what_is_true(incident)}")
+        if request.version != incident.version:
+            raise Refusal(
+                "changed",
+                f"It has moved on since you saw version {request.version}. "
+                f"{what_is_true(incident)} Look at it, and answer again.",
+            )
+        try:
+            command = make_command(
+                kind,
+                id_=id_,
+                by=viewer.reviewer,
+                note=request.note,
+                given_ms=now_ms,
+                stream_key=incident.stream_key,
+                incident=incident.id,
+                version=incident.version,
+            )
+        except ConfigError as error:
+            raise Refusal("bad_request", str(error)) from error
+        connection.execute(
+            "INSERT INTO answer (command, incident, pipeline, record, given_ms) VALUES (?,?,?,?,?)",
+            (id_, incident.id, stored.pipeline, encode_command(command), now_ms),
         )
-    again = incident.state is IncidentState.FAULT and kind is CommandKind.FAULT
-    if not stored.can_be_answered or again:
-        raise Refusal("changed", f"It takes no such answer. {what_is_true(incident)}")
-    if request.version != incident.version:
-        raise Refusal(
-            "changed",
-            f"It has moved on since you saw version {request.version}. {what_is_true(incident)} "
-            "Look at it, and answer again.",
-        )
-    try:
-        command = make_command(
-            kind,
-            id_=id_,
-            by=viewer.reviewer,
+        audit.append(
+            connection,
+            now_ms,
+            viewer.reviewer,
+            "answer",
+            incident.id,
+            answer=request.kind,
             note=request.note,
-            given_ms=now_ms,
-            stream_key=incident.stream_key,
-            incident=incident.id,
             version=incident.version,
+            command=id_,
         )
-    except ConfigError as error:
-        raise Refusal("bad_request", str(error)) from error
-    connection.execute(
-        "INSERT INTO answer (command, incident, pipeline, record, given_ms) VALUES (?,?,?,?,?)",
-        (id_, incident.id, stored.pipeline, encode_command(command), now_ms),
-    )
-    audit.append(
-        connection,
-        now_ms,
-        viewer.reviewer,
-        "answer",
-        incident.id,
-        answer=request.kind,
-        note=request.note,
-        version=incident.version,
-        command=id_,
-    )
-    return command
+        return command
 
 
-def withdraw(connection: Connection, command: str, viewer: Viewer, now_ms: int) -> str:
+def withdraw(store: ReviewStore, command: str, viewer: Viewer) -> str:
     """Take an answer back that has not left for the pipeline; returns its incident.
 
     Raises
@@ -142,36 +153,36 @@ def withdraw(connection: Connection, command: str, viewer: Viewer, now_ms: int) 
     Refusal
         If it is not known, somebody else's, or in the control log.
     """
-    row = connection.execute(
-        "SELECT incident, record, leaving_ms, withdrawn_ms FROM answer "
-        "WHERE command = ? AND incident <> ''",
-        (command,),
-    ).fetchone()
-    if row is None:
-        raise Refusal("unknown", "There is no such answer.")
-    if decode_command(row["record"]).by != viewer.reviewer and viewer.role not in ("lead", "admin"):
-        raise Refusal("forbidden", "Who gave an answer, or a lead, takes it back.")
-    if row["leaving_ms"] is not None:
-        raise Refusal(
-            "changed",
-            "It is in the pipeline's control log and cannot be taken back: answer anew once the "
-            "pipeline has replied.",
-        )
-    if row["withdrawn_ms"] is None:
-        connection.execute(
-            "UPDATE answer SET withdrawn_ms = ? WHERE command = ?", (now_ms, command)
-        )
-        audit.append(connection, now_ms, viewer.reviewer, "withdraw", row["incident"])
-    return str(row["incident"])
+    now_ms = store.now_ms()
+    with store.database.write() as connection:
+        row = connection.execute(
+            "SELECT incident, record, leaving_ms, withdrawn_ms FROM answer "
+            "WHERE command = ? AND incident <> ''",
+            (command,),
+        ).fetchone()
+        if row is None:
+            raise Refusal("unknown", "There is no such answer.")
+        if decode_command(row["record"]).by != viewer.reviewer and viewer.role not in (
+            "lead",
+            "admin",
+        ):
+            raise Refusal("forbidden", "Who gave an answer, or a lead, takes it back.")
+        if row["leaving_ms"] is not None:
+            raise Refusal(
+                "changed",
+                "It is in the pipeline's control log and cannot be taken back: answer anew once "
+                "the pipeline has replied.",
+            )
+        if row["withdrawn_ms"] is None:
+            connection.execute(
+                "UPDATE answer SET withdrawn_ms = ? WHERE command = ?", (now_ms, command)
+            )
+            audit.append(connection, now_ms, viewer.reviewer, "withdraw", row["incident"])
+        return str(row["incident"])
 
 
-def relay(
-    database: Database,
-    pipeline: str,
-    log: CommandLog,
-    now: Callable[[], int],
-    *,
-    wait_ms: int = 0,
+def send_commands(
+    store: ReviewStore, pipeline: str, log: CommandLog, *, wait_ms: int = 0
 ) -> list[Command]:
     """Send a pipeline the commands that are `wait_ms` old, in order; one thread at a time.
 
@@ -181,6 +192,7 @@ def relay(
         If its control log cannot be written; what was not sent waits.
     """
     sent: list[Command] = []
+    database, now = store.database, store.now_ms
     with database.read() as connection:  # most rounds find nothing, and need no write lock
         if not connection.execute(
             "SELECT 1 FROM answer WHERE pipeline = ? AND sent_ms IS NULL AND withdrawn_ms IS NULL",

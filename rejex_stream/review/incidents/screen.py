@@ -4,37 +4,24 @@ from __future__ import annotations
 
 import json
 from sqlite3 import Connection
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import Route
 
 from rejex_stream.config.reviewing import Shown
 from rejex_stream.errors import RejexError
-from rejex_stream.review.console.api import (
-    Name,
-    answer,
-    json_api,
-    read_body,
-    series_json,
-    stretch_of,
-)
-from rejex_stream.review.console.console import (
-    Console,
-    console_of,
-    off_loop,
-    viewer_of,
-    whole_number,
-)
+from rejex_stream.review.console.api import Call, answers, series_json, stretch_of, takes
+from rejex_stream.review.console.console import Console, whole_number
 from rejex_stream.review.console.pages import Context, page
 from rejex_stream.review.incidents import incident_store, readings
-from rejex_stream.review.incidents.answers import AnswerRequest
+from rejex_stream.review.incidents.answers import AnswerRequest, give, withdraw
 from rejex_stream.review.incidents.incident_store import StoredIncident
-from rejex_stream.review.queue import audit, series, sharing
+from rejex_stream.review.queue import audit, claims, series
 from rejex_stream.review.queue.claims import Refusal
+from rejex_stream.review.queue.decisions import Name
 from rejex_stream.review.queue.ingest import group_of
 from rejex_stream.review.queue.listing import QueueFilter, Viewer, queue_rows
 from rejex_stream.types import Incident, IncidentState
@@ -72,16 +59,6 @@ _LEARNING = {
     IncidentState.ADOPTING: "a model is made of what was measured meanwhile",
     IncidentState.CLOSED: "over",
 }
-
-
-class AnswerIn(msgspec.Struct):
-    """An answer to an incident."""
-
-    request_id: Name
-    incident: Annotated[str, Meta(min_length=1, max_length=1000)]
-    version: Annotated[int, Meta(ge=1)]
-    kind: Literal["fault", "new_normal"]
-    note: Annotated[str, Meta(max_length=4000)] = ""
 
 
 class WithdrawIn(msgspec.Struct):
@@ -202,7 +179,7 @@ def _list(console: Console, connection: Connection, viewer: Viewer, request: Req
 
 
 def _one(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
-    found = _known(connection, request)
+    found = _known(connection, request.path_params["incident"])
     incident = found.incident
     card = readings.card(connection, found)
     begin, end = incident.onset_ms, card.end_ms
@@ -271,162 +248,91 @@ def _table(
     return tables
 
 
-def _known(connection: Connection, request: Request) -> StoredIncident:
-    found = incident_store.stored_incident(connection, request.path_params["incident"])
+def _known(connection: Connection, incident: str) -> StoredIncident:
+    found = incident_store.stored_incident(connection, incident)
     if found is None:
         raise Refusal("unknown", "There is no such incident.")
     return found
 
 
 # ------------------------------------------------------------------------------------------ API
-@json_api
-async def post_answer(request: Request) -> Response:
+@takes(AnswerRequest)
+def post_answer(call: Call, wanted: AnswerRequest) -> object:
     """Say what an incident is; the reply of the pipeline comes later, on its page."""
-    console, viewer = console_of(request), viewer_of(request)
-    wanted = await read_body(request, AnswerIn)
-    asked = AnswerRequest(
-        wanted.request_id, wanted.incident, wanted.version, wanted.kind, wanted.note
-    )
-    command = await off_loop(console.store.answer, asked, viewer)
-    return answer({"command": command, "message": "Answered: it leaves in a few seconds."})
+    command = give(call.store, wanted, call.viewer)
+    return {"command": command, "message": "Answered: it leaves in a few seconds."}
 
 
-@json_api
-async def post_withdraw(request: Request) -> Response:
+@takes(WithdrawIn)
+def post_withdraw(call: Call, wanted: WithdrawIn) -> object:
     """Take an answer back that has not left yet."""
-    console, viewer = console_of(request), viewer_of(request)
-    wanted = await read_body(request, WithdrawIn)
-    incident = await off_loop(console.store.withdraw, wanted.command, viewer)
-    return answer({"incident": incident, "message": "Taken back: nothing was answered."})
+    incident = withdraw(call.store, wanted.command, call.viewer)
+    return {"incident": incident, "message": "Taken back: nothing was answered."}
 
 
-@json_api
-async def post_seen(request: Request) -> Response:
+@takes(SeenIn)
+def post_seen(call: Call, wanted: SeenIn) -> object:
     """Note that somebody has seen an incident, or what they have to say of it."""
-    console, viewer = console_of(request), viewer_of(request)
-    wanted = await read_body(request, SeenIn)
-    if viewer.role == "viewer":
-        raise Refusal("forbidden", "You may look but not answer: ask for the role reviewer.")
-
-    def work() -> dict[str, str]:
-        with console.store.database.write() as connection:
-            if incident_store.stored_incident(connection, wanted.incident) is None:
-                raise Refusal("unknown", "There is no such incident.")
-            sharing.note(
-                connection,
-                wanted.request_id,
-                wanted.incident,
-                viewer,
-                text=wanted.text,
-                now_ms=console.store.now_ms(),
-            )
-        return {"by": viewer.reviewer, "text": wanted.text.strip()}
-
-    return answer(await off_loop(work))
+    store = call.store
+    with store.database.write() as connection:
+        _known(connection, wanted.incident)
+        claims.note(
+            connection,
+            wanted.request_id,
+            wanted.incident,
+            call.viewer,
+            text=wanted.text,
+            now_ms=store.now_ms(),
+        )
+    return {"by": call.viewer.reviewer, "text": wanted.text.strip()}
 
 
-@json_api
-async def post_load(request: Request) -> Response:
+@answers
+def post_load(call: Call) -> object:
     """Read one step of the input for an incident that lacks readings."""
-    console = console_of(request)
-    incident = request.path_params["incident"]
-
-    def work() -> dict[str, Any]:
-        with console.store.database.read() as connection:
-            found = incident_store.stored_incident(connection, incident)
-            if found is None:
-                raise Refusal("unknown", "There is no such incident.")
-            before = readings.card(connection, found).known
-        source = console.inputs.get(found.pipeline)
-        if source is None:
-            raise Refusal("nothing", "The console does not know the input of this pipeline.")
-        try:
-            cut = readings.load(console.store, source, found)
-        except RejexError as error:
-            raise Refusal("nothing", str(error)) from error
-        with console.store.database.read() as connection:
-            card = readings.card(connection, found)
-        return {"known": card.known, "events": card.events, "new": card.known - before, "cut": cut}
-
-    return answer(await off_loop(work))
+    with call.store.database.read() as connection:
+        found = _known(connection, call.place("incident"))
+        before = readings.card(connection, found).known
+    source = call.console.inputs.get(found.pipeline)
+    if source is None:
+        raise Refusal("nothing", "The console does not know the input of this pipeline.")
+    try:
+        cut = readings.load(call.store, source, found)
+    except RejexError as error:
+        raise Refusal("nothing", str(error)) from error
+    with call.store.database.read() as connection:
+        card = readings.card(connection, found)
+    return {"known": card.known, "events": card.events, "new": card.known - before, "cut": cut}
 
 
-@json_api
-async def get_readings(request: Request) -> Response:
+@answers
+def get_readings(call: Call) -> object:
     """Return the readings and scores of an incident's sensors, with what is usual."""
-    console = console_of(request)
-    low, high, most = stretch_of(request)
-
-    def work() -> list[dict[str, Any]]:
-        with console.store.database.read() as connection:
-            found = _known(connection, request)
-            return [
-                {
-                    "sensor": row["sensor"],
-                    "usual": readings.usual_range(
-                        connection,
-                        row["sensor_id"],
-                        len(json.loads(row["channels"])),
-                        found.incident.onset_ms,
-                    ),
-                    **series_json(
-                        series.read(
-                            connection,
-                            row["sensor_id"],
-                            json.loads(row["channels"]),
-                            low,
-                            high,
-                            most=most,
-                        ),
-                        with_score=True,
-                    ),
-                }
-                for row in incident_store.sensors_of(connection, found.incident)
-            ]
-
-    return answer(await off_loop(work))
-
-
-@json_api
-async def get_incidents(request: Request) -> Response:
-    """Return every incident that is not over, and the last ones that are."""
-    console = console_of(request)
-
-    def work() -> list[dict[str, Any]]:
-        with console.store.database.read() as connection:
-            return [one._asdict() for one in incident_store.standing(connection)]
-
-    return answer(await off_loop(work))
-
-
-@json_api
-async def get_incident(request: Request) -> Response:
-    """Return an incident with its changes, and what was answered here."""
-    console = console_of(request)
-
-    def work() -> dict[str, Any]:
-        with console.store.database.read() as connection:
-            found = _known(connection, request)
-            changes = incident_store.timeline(connection, found.incident)
-            given = incident_store.answers_to(connection, found.incident.id)
-        return {
-            **found._asdict(),
-            "changes": [one._asdict() for one in changes],
-            "answers": [one._asdict() | {"accepted": one.accepted} for one in given],
-        }
-
-    return answer(await off_loop(work))
+    stretch = stretch_of(call.request)
+    with call.store.database.read() as connection:
+        incident = _known(connection, call.place("incident")).incident
+        return [
+            {
+                "sensor": row["sensor"],
+                "usual": readings.usual_range(
+                    connection,
+                    row["sensor_id"],
+                    len(json.loads(row["channels"])),
+                    incident.onset_ms,
+                ),
+                **series_json(connection, row, stretch, with_score=True),
+            }
+            for row in incident_store.sensors_of(connection, incident)
+        ]
 
 
 routes = [
     Route("/now", page("now.html", _now)),
     Route("/incidents", page("incidents.html", _list)),
     Route("/incidents/{incident:path}", page("incident.html", _one)),
-    Route("/api/incidents", get_incidents),
     Route("/api/incidents/answer", post_answer, methods=["POST"]),
     Route("/api/incidents/withdraw", post_withdraw, methods=["POST"]),
     Route("/api/incidents/seen", post_seen, methods=["POST"]),
     Route("/api/incident-readings/{incident:path}", get_readings),
     Route("/api/incident-readings/{incident:path}", post_load, methods=["POST"]),
-    Route("/api/incidents/{incident:path}", get_incident),
 ]

@@ -8,11 +8,11 @@ survives a reload, another tab and another day.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from sqlite3 import Connection, Row
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta, field
 
 from rejex_stream.config.reviewing import SYSTEM, Fallback, Review
 from rejex_stream.encode import decode_review
@@ -27,11 +27,12 @@ from rejex_stream.review.queue import audit, episodes
 from rejex_stream.review.queue.claims import (
     Done,
     Refusal,
+    case_row,
     counted,
     held_by_other,
     remember,
     repeated,
-    undo_snooze,
+    require_reviewer,
 )
 from rejex_stream.review.queue.labels import (
     publish,
@@ -40,21 +41,23 @@ from rejex_stream.review.queue.labels import (
     resolution_of,
 )
 from rejex_stream.review.queue.listing import Viewer, model_leaning
+from rejex_stream.review.queue.store import ReviewStore
 from rejex_stream.types import Position
 
-__all__ = ["Decision", "Target", "decide", "expire_due", "model_leaning", "undo"]
+__all__ = ["Decision", "Name", "Target", "decide", "expire_due", "undo"]
+
+Name = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
-class Target(NamedTuple):
+class Target(msgspec.Struct, frozen=True):
     """One episode as the reviewer saw it; if it changed meanwhile, that matters."""
 
-    episode_id: str
-    n_events: int
-    status: str
+    episode_id: Name = field(name="id")
+    n_events: Annotated[int, Meta(ge=1)]
+    status: Name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """A verdict for one or several episodes, with what the reviewer said about it.
 
     Attributes
@@ -67,13 +70,13 @@ class Decision:
         First and last event time of the part meant, both included; one target only.
     """
 
-    request_id: str
+    request_id: Name
     verdict: HumanVerdict
-    targets: tuple[Target, ...]
+    targets: Annotated[tuple[Target, ...], Meta(min_length=1, max_length=10_000)]
     span_ms: tuple[int, int] | None = None
-    tags: tuple[str, ...] = ()
-    fault_code: str = ""
-    note: str = ""
+    tags: Annotated[tuple[Annotated[str, Meta(max_length=40)], ...], Meta(max_length=10)] = ()
+    fault_code: Annotated[str, Meta(max_length=80)] = ""
+    note: Annotated[str, Meta(max_length=4000)] = ""
 
 
 def _about(connection: Connection, row: Row) -> dict[str, Any]:
@@ -129,11 +132,7 @@ def _record(  # noqa: PLR0917
 
 def _checked(connection: Connection, target: Target, viewer: Viewer, now_ms: int) -> Row:
     """Return the episode row if this reviewer may decide it as they saw it."""
-    row: Row | None = connection.execute(
-        "SELECT * FROM episode WHERE episode_id = ?", (target.episode_id,)
-    ).fetchone()
-    if row is None or row["status"] == "empty":
-        raise Refusal("unknown", f"There is no case {target.episode_id}.", target.episode_id)
+    row = case_row(connection, target.episode_id)
     if held_by_other(row, viewer.reviewer, now_ms):
         raise Refusal(
             "leased",
@@ -190,13 +189,7 @@ def _events_meant(
     return [row["event_id"] for row in seen], len(rows)
 
 
-def decide(
-    connection: Connection,
-    decision: Decision,
-    viewer: Viewer,
-    settings: Review,
-    now_ms: int,
-) -> Done:
+def decide(store: ReviewStore, decision: Decision, viewer: Viewer) -> Done:
     """Give a verdict to every target, or refuse and write nothing.
 
     Where the marked range, or what the reviewer saw of a growing episode, is only a part, that part
@@ -207,62 +200,64 @@ def decide(
     Refusal
         ``leased``, ``changed``, ``unknown``, ``forbidden`` or ``bad_request``.
     """
-    before_now = repeated(connection, decision.request_id, viewer)
-    if before_now is not None:
-        return before_now
-    if viewer.role == "viewer":
-        raise Refusal("forbidden", "You may look but not decide: ask for the role reviewer.")
-    if not decision.targets or (decision.span_ms is not None and len(decision.targets) != 1):
-        raise Refusal(
-            "bad_request", "Name at least one case; a marked range goes with exactly one."
+    settings, now_ms = store.settings, store.now_ms()
+    with store.database.write() as connection:
+        before_now = repeated(connection, decision.request_id, viewer)
+        if before_now is not None:
+            return before_now
+        require_reviewer(viewer)
+        if not decision.targets or (decision.span_ms is not None and len(decision.targets) != 1):
+            raise Refusal(
+                "bad_request", "Name at least one case; a marked range goes with exactly one."
+            )
+        rows = [_checked(connection, target, viewer, now_ms) for target in decision.targets]
+        meant = [_events_meant(connection, t, decision.span_ms) for t in decision.targets]
+        changed, parts, label_ids, n_events = [], [], [], 0
+        for ordinal, (target, row, (events, total)) in enumerate(
+            zip(decision.targets, rows, meant, strict=True)
+        ):
+            episode = target.episode_id
+            if len(events) < total:
+                episode = episodes.split(connection, target.episode_id, events)
+                parts.append((episode, target.episode_id))
+            record = _record(connection, episode, decision, viewer, now_ms, ordinal)
+            held = row["lease_owner"] == viewer.reviewer and row["lease_until_ms"] > now_ms
+            publish(
+                connection,
+                record,
+                handle_ms=now_ms - row["lease_since_ms"] if held else None,
+                sent=False,
+            )
+            refresh_status(connection, episode, settings, now_ms)
+            if episode != target.episode_id:
+                refresh_status(connection, target.episode_id, settings, now_ms)
+            audit.append(
+                connection,
+                now_ms,
+                viewer.reviewer,
+                "adjudicate" if record.role == "adjudication" else "label",
+                episode,
+                **_label_detail(record, target.episode_id),
+            )
+            changed.append(episode)
+            label_ids.append(record.label_id)
+            n_events += len(events)
+        done = Done(
+            "label",
+            f"{counted(len(changed), 'case')} ({counted(n_events, 'event')}) "
+            f"marked {decision.verdict}",
+            tuple(changed),
+            n_events,
         )
-    rows = [_checked(connection, target, viewer, now_ms) for target in decision.targets]
-    meant = [_events_meant(connection, t, decision.span_ms) for t in decision.targets]
-    changed, parts, label_ids, n_events = [], [], [], 0
-    for ordinal, (target, row, (events, total)) in enumerate(
-        zip(decision.targets, rows, meant, strict=True)
-    ):
-        episode = target.episode_id
-        if len(events) < total:
-            episode = episodes.split(connection, target.episode_id, events)
-            parts.append((episode, target.episode_id))
-        record = _record(connection, episode, decision, viewer, now_ms, ordinal)
-        held = row["lease_owner"] == viewer.reviewer and row["lease_until_ms"] > now_ms
-        publish(
+        remember(
             connection,
-            record,
-            handle_ms=now_ms - row["lease_since_ms"] if held else None,
-            sent=False,
+            decision.request_id,
+            viewer,
+            done,
+            now_ms=now_ms,
+            payload={"labels": label_ids, "parts": parts},
         )
-        refresh_status(connection, episode, settings, now_ms)
-        if episode != target.episode_id:
-            refresh_status(connection, target.episode_id, settings, now_ms)
-        audit.append(
-            connection,
-            now_ms,
-            viewer.reviewer,
-            "adjudicate" if record.role == "adjudication" else "label",
-            episode,
-            **_label_detail(record, target.episode_id),
-        )
-        changed.append(episode)
-        label_ids.append(record.label_id)
-        n_events += len(events)
-    done = Done(
-        "label",
-        f"{counted(len(changed), 'case')} ({counted(n_events, 'event')}) marked {decision.verdict}",
-        tuple(changed),
-        n_events,
-    )
-    remember(
-        connection,
-        decision.request_id,
-        viewer,
-        done,
-        now_ms=now_ms,
-        payload={"labels": label_ids, "parts": parts},
-    )
-    return done
+        return done
 
 
 def _label_detail(record: LabelRecord, asked: str) -> dict[str, Any]:
@@ -282,42 +277,40 @@ def _label_detail(record: LabelRecord, asked: str) -> dict[str, Any]:
     return detail
 
 
-def undo(
-    connection: Connection,
-    request_id: str,
-    viewer: Viewer,
-    settings: Review,
-    now_ms: int,
-) -> Done:
-    """Take back all of the reviewer's latest action that still stands; again, the one before.
+def undo(store: ReviewStore, request_id: str, viewer: Viewer) -> Done:
+    """Take back all of the reviewer's latest verdict that still stands; again, the one before.
 
     Raises
     ------
     Refusal
         ``nothing`` when there is nothing left.
     """
-    before_now = repeated(connection, request_id, viewer)
-    if before_now is not None:
-        return before_now
-    action = connection.execute(
-        "SELECT * FROM action WHERE reviewer = ? AND undone = 0 ORDER BY action_seq DESC LIMIT 1",
-        (viewer.reviewer,),
-    ).fetchone()
-    if action is None:
-        raise Refusal("nothing", "There is nothing of yours left to undo.")
-    payload = json.loads(action["payload"])
-    if action["kind"] == "label":
-        changed, n_events = _undo_labels(connection, request_id, payload, viewer, settings, now_ms)
-    else:
-        changed, n_events = undo_snooze(connection, payload, viewer, now_ms)
-    connection.execute("UPDATE action SET undone = 1 WHERE action_seq = ?", (action["action_seq"],))
-    what = json.loads(action["result"])["message"]
-    done = Done("undo", f"Undone: {what}", tuple(changed), n_events)
-    remember(connection, request_id, viewer, done, now_ms=now_ms, payload={})
-    return done
+    now_ms = store.now_ms()
+    with store.database.write() as connection:
+        before_now = repeated(connection, request_id, viewer)
+        if before_now is not None:
+            return before_now
+        action = connection.execute(
+            "SELECT * FROM action WHERE reviewer = ? AND undone = 0 "
+            "ORDER BY action_seq DESC LIMIT 1",
+            (viewer.reviewer,),
+        ).fetchone()
+        if action is None:
+            raise Refusal("nothing", "There is nothing of yours left to undo.")
+        payload = json.loads(action["payload"])
+        changed, n_events = _take_back(
+            connection, request_id, payload, viewer, store.settings, now_ms
+        )
+        connection.execute(
+            "UPDATE action SET undone = 1 WHERE action_seq = ?", (action["action_seq"],)
+        )
+        what = json.loads(action["result"])["message"]
+        done = Done("undo", f"Undone: {what}", tuple(changed), n_events)
+        remember(connection, request_id, viewer, done, now_ms=now_ms, payload={})
+        return done
 
 
-def _undo_labels(  # noqa: PLR0917
+def _take_back(  # noqa: PLR0917
     connection: Connection,
     request_id: str,
     payload: dict[str, Any],
@@ -387,45 +380,45 @@ def _can_rejoin(connection: Connection, child: str, parent: str) -> bool:
     ) == active_labels(records_of(connection, parent))
 
 
-def expire_due(
-    connection: Connection, settings: Review, now_ms: int, *, limit: int = 500
-) -> list[str]:
+def expire_due(store: ReviewStore, *, limit: int = 500) -> list[str]:
     """Expire open episodes older than ``max_age_ms``, oldest first; returns their ids.
 
     An expiry is a label with ``source = "expired"`` by ``system``; a person's label given later
     takes its place.
     """
-    due = connection.execute(
-        "SELECT e.*, s.stream_key, s.sensor FROM episode e JOIN sensor s USING (sensor_id) "
-        "WHERE e.status = 'open' AND e.received_ms <= ? "
-        "AND (e.lease_owner IS NULL OR e.lease_until_ms <= ?) "
-        "ORDER BY e.received_ms, e.episode_id LIMIT ?",
-        (now_ms - settings.max_age_ms, now_ms, limit),
-    ).fetchall()
-    for row in due:
-        episode = row["episode_id"]
-        record = LabelRecord(
-            label_id=label_id("expired", episode, str(row["n_events"])),
-            **_about(connection, row),
-            verdict=_fallback(connection, episode, settings.fallback),
-            source="expired",
-            reviewer=SYSTEM,
-            created_ms=now_ms,
-            batch_id=label_id("expired", episode),
-        )
-        if not publish(connection, record, handle_ms=None, sent=False):
-            continue
-        refresh_status(connection, episode, settings, now_ms)
-        audit.append(
-            connection,
-            now_ms,
-            SYSTEM,
-            "expire",
-            episode,
-            fallback=settings.fallback,
-            verdict=record.verdict,
-        )
-    return [row["episode_id"] for row in due]
+    settings, now_ms = store.settings, store.now_ms()
+    with store.database.write() as connection:
+        due = connection.execute(
+            "SELECT e.*, s.stream_key, s.sensor FROM episode e JOIN sensor s USING (sensor_id) "
+            "WHERE e.status = 'open' AND e.received_ms <= ? "
+            "AND (e.lease_owner IS NULL OR e.lease_until_ms <= ?) "
+            "ORDER BY e.received_ms, e.episode_id LIMIT ?",
+            (now_ms - settings.max_age_ms, now_ms, limit),
+        ).fetchall()
+        for row in due:
+            episode = row["episode_id"]
+            record = LabelRecord(
+                label_id=label_id("expired", episode, str(row["n_events"])),
+                **_about(connection, row),
+                verdict=_fallback(connection, episode, settings.fallback),
+                source="expired",
+                reviewer=SYSTEM,
+                created_ms=now_ms,
+                batch_id=label_id("expired", episode),
+            )
+            if not publish(connection, record, handle_ms=None, sent=False):
+                continue
+            refresh_status(connection, episode, settings, now_ms)
+            audit.append(
+                connection,
+                now_ms,
+                SYSTEM,
+                "expire",
+                episode,
+                fallback=settings.fallback,
+                verdict=record.verdict,
+            )
+        return [row["episode_id"] for row in due]
 
 
 def _fallback(connection: Connection, episode: str, fallback: Fallback) -> HumanVerdict | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import zlib
 from collections.abc import Sequence
@@ -480,8 +479,8 @@ def _history(connection: Connection, row: EpisodeRow, viewer: Viewer) -> list[au
     return sorted(lines, key=lambda line: -line.seq)
 
 
-def raw_record(connection: Connection, episode: str) -> tuple[str, bytes]:
-    """Return (position, whole record as it came) of the first event of an episode.
+def raw_record(connection: Connection, episode: str) -> bytes:
+    """Return the whole record as it came of the first event of an episode.
 
     Raises
     ------
@@ -489,10 +488,9 @@ def raw_record(connection: Connection, episode: str) -> tuple[str, bytes]:
         ``unknown``.
     """
     row = connection.execute(
-        "SELECT * FROM event WHERE episode_id = ? ORDER BY event_time_ms, event_id LIMIT 1",
+        "SELECT raw FROM event WHERE episode_id = ? ORDER BY event_time_ms, event_id LIMIT 1",
         (episode,),
     ).fetchone()
     if row is None:
         raise Refusal("unknown", f"There is no case {episode}.", episode)
-    position = json.dumps(position_in(row).parts)
-    return position, zlib.decompress(row["raw"])
+    return zlib.decompress(row["raw"])

@@ -265,9 +265,7 @@ def _extend(connection: Connection, episode: str, event: Arrival, ready_ms: int)
              severity = CASE WHEN severity > :severity THEN severity
                              ELSE coalesce(:severity, severity) END,
              ready_ms = CASE WHEN priority > 0 OR ready_ms > :ready THEN ready_ms
-                             ELSE :ready END,
-             snooze_until_ms = CASE WHEN snooze_growth = 1 THEN NULL ELSE snooze_until_ms END,
-             snooze_growth = 0
+                             ELSE :ready END
            WHERE episode_id = :episode""",
         {
             "t": event.event_time_ms,

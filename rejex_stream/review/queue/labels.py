@@ -41,7 +41,6 @@ __all__ = [
     "read_labels",
     "records_of",
     "refresh_status",
-    "relay",
     "resolution_of",
 ]
 
@@ -133,8 +132,7 @@ def refresh_status(connection: Connection, episode: str, settings: Review, now_m
         status = "needs_second"
     connection.execute(
         "UPDATE episode SET status = ?, verdict = ?, decided_ms = ?, lease_owner = NULL, "
-        "lease_until_ms = NULL, lease_since_ms = NULL, snooze_until_ms = NULL, snooze_growth = 0 "
-        "WHERE episode_id = ?",
+        "lease_until_ms = NULL, lease_since_ms = NULL WHERE episode_id = ?",
         (
             status,
             found.verdict if status in ("done", "expired") else None,
@@ -322,47 +320,6 @@ def pending(database: Database) -> int:
     with database.read() as connection:
         query = "SELECT count(*) FROM outbox WHERE sent_ms IS NULL"
         return int(connection.execute(query).fetchone()[0])
-
-
-def relay(
-    database: Database,
-    sink: LabelSink,
-    now_ms: int,
-    *,
-    batch: int = 500,
-    unnoted: dict[int, str] | None = None,
-) -> int:
-    """Send what waits, oldest first, and note that it was sent; returns how many.
-
-    `unnoted` keeps what was sent and could not be noted, by `seq`: a store that stays full for an
-    hour would send it again and again.
-    """
-    unnoted = {} if unnoted is None else unnoted
-    sent = 0
-    while True:
-        with database.read() as connection:
-            rows = [
-                OutboxRow(*tuple(row))
-                for row in connection.execute(
-                    "SELECT seq, label_id, key, value FROM outbox WHERE sent_ms IS NULL "
-                    "ORDER BY seq LIMIT ?",
-                    (batch,),
-                )
-            ]
-        if not rows:
-            return sent
-        fresh = [row for row in rows if row.seq not in unnoted]
-        if fresh:
-            places = sink.publish(fresh)
-            unnoted.update(zip((row.seq for row in fresh), places, strict=True))
-        with database.write() as connection:
-            connection.executemany(
-                "UPDATE outbox SET sent_ms = ?, place = ? WHERE seq = ?",
-                [(now_ms, unnoted[row.seq], row.seq) for row in rows],
-            )
-        for row in rows:
-            del unnoted[row.seq]
-        sent += len(rows)
 
 
 def read_labels(path: Path) -> Iterator[LabelRecord]:

@@ -88,7 +88,7 @@ class QueueFilter:
     Attributes
     ----------
     tab
-        ``ready`` (asked today: open, settled, not snoozed, of no incident that asks itself, within
+        ``ready`` (asked today: open, settled, of no incident that asks itself, within
         the day's capacity, not held by others or given to them), ``mine``, ``claimed`` (by others,
         or theirs), ``waiting`` (all else that is open), ``disputed``, ``done``, ``all``.
     words
@@ -205,7 +205,7 @@ _WORK = (
     "WHERE v.episode_id = e.episode_id AND l.reviewer = :me AND l.kind = 'label' AND NOT EXISTS "
     "(SELECT 1 FROM label r WHERE r.kind = 'retract' AND r.target = l.label_id))))"
 )
-_AWAKE = "(e.snooze_until_ms IS NULL OR e.snooze_until_ms <= :now) AND e.ready_ms <= :now"
+_SETTLED = "e.ready_ms <= :now"
 # An incident asks its own question while it lasts, and who answered it is not asked again.
 _INCIDENT_ASKS = (
     "(EXISTS (SELECT 1 FROM incident i WHERE i.incident = {e}.incident AND i.state <> 'closed') "
@@ -223,7 +223,6 @@ _LEFT = f"CASE WHEN capacity() IS NULL THEN -1 ELSE max(0, capacity() - ({_ASKED
 _TODAY = (
     "(capacity() IS NULL OR e.episode_id IN (SELECT t.episode_id FROM episode t "
     "WHERE t.status IN ('open', 'needs_second') AND t.ready_ms <= :now "
-    "AND (t.snooze_until_ms IS NULL OR t.snooze_until_ms <= :now) "
     f"AND NOT {_INCIDENT_ASKS.format(e='t')} ORDER BY t.why <> 'audit', t.priority DESC, "
     f"t.worth DESC, t.received_ms, t.episode_id LIMIT {_LEFT}))"
 )
@@ -233,10 +232,10 @@ _HELD = "e.lease_owner IS NOT NULL AND e.lease_until_ms > :now"
 _OTHERS = f"(({_HELD} AND e.lease_owner <> :me) OR coalesce(e.assigned, :me) <> :me)"
 
 _TAB_CLAUSES: dict[Tab, str] = {
-    "ready": f"{_WORK} AND {_AWAKE} AND {_NOT_INCIDENT} AND {_TODAY} AND NOT {_OTHERS}",
+    "ready": f"{_WORK} AND {_SETTLED} AND {_NOT_INCIDENT} AND {_TODAY} AND NOT {_OTHERS}",
     "mine": f"{_WORK} AND (({_HELD} AND e.lease_owner = :me) OR e.assigned = :me)",
     "claimed": f"{_WORK} AND {_OTHERS}",
-    "waiting": f"{_WORK} AND NOT ({_AWAKE} AND {_NOT_INCIDENT} AND {_TODAY})",
+    "waiting": f"{_WORK} AND NOT ({_SETTLED} AND {_NOT_INCIDENT} AND {_TODAY})",
     "disputed": "e.status = 'disputed'",
     "done": "e.status IN ('done', 'expired')",
     "all": "e.status <> 'empty'",
@@ -283,8 +282,6 @@ class EpisodeRow:
     decided_ms: int | None
     held_by: str
     held_until_ms: int
-    snooze_until_ms: int | None
-    snooze_growth: bool
     assigned: str | None
     incident: str | None
     severity: float | None
@@ -298,7 +295,6 @@ _MADE = {
     "channels",
     "held_by",
     "held_until_ms",
-    "snooze_growth",
     "main",
     "short_why",
     "blind",
@@ -436,7 +432,6 @@ def row_of(
         channels=tuple(json.loads(row["channels"])),
         held_by=row["lease_owner"] if held else "",
         held_until_ms=row["lease_until_ms"] if held else 0,
-        snooze_growth=bool(row["snooze_growth"]),
         main=verdict,
         short_why=in_short(verdict, row["why"], blind=blind),
         blind=blind,
@@ -497,7 +492,6 @@ class Summary:
 
     counts: dict[Tab, int]
     oldest_ms: int | None
-    late: int
     undoable: str
     version: str
     since_ms: int
@@ -505,13 +499,7 @@ class Summary:
     left: int | None
 
 
-def summary(
-    connection: Connection,
-    settings: Review,
-    viewer: Viewer,
-    now_ms: int,
-    words: str = "",
-) -> Summary:
+def summary(connection: Connection, viewer: Viewer, now_ms: int, words: str = "") -> Summary:
     """Return the counts of all tabs for a viewer."""
     since = now_ms - now_ms % _DAY_MS
     counts: dict[Tab, int] = {}
@@ -519,11 +507,9 @@ def summary(
         view = QueueFilter(tab, words, since_ms=since if tab == "done" else None)
         counts[tab] = view.count(connection, viewer, now_ms)
     query = QueueFilter().sql(viewer, now_ms)
-    oldest, late = connection.execute(
-        "SELECT min(e.received_ms), count(CASE WHEN e.received_ms <= :late THEN 1 END) "
-        f"{query.source}",
-        query.values | {"late": now_ms - settings.sla_ms},
-    ).fetchone()
+    oldest = connection.execute(
+        f"SELECT min(e.received_ms) {query.source}", query.values
+    ).fetchone()[0]
     action = connection.execute(
         "SELECT result FROM action WHERE reviewer = ? AND undone = 0 "
         "ORDER BY action_seq DESC LIMIT 1",
@@ -538,12 +524,11 @@ def summary(
     left = connection.execute(
         f"SELECT {_LEFT}", {"day": since, "now": now_ms, "me": viewer.reviewer}
     ).fetchone()[0]
-    # Claims lapse, snoozes end and cases settle without anybody writing: the counts tell.
-    version = ".".join(str(one) for one in (*moved, *counts.values(), late or 0))
+    # Claims lapse and cases settle without anybody writing: the counts tell.
+    version = ".".join(str(one) for one in (*moved, *counts.values()))
     return Summary(
         counts=counts,
         oldest_ms=oldest,
-        late=late or 0,
         undoable=json.loads(action["result"])["message"] if action else "",
         version=version,
         since_ms=since,

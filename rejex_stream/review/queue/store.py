@@ -1,7 +1,7 @@
 """The review store: everything people and pipelines do to the queue, one transaction each.
 
 It is a view of two logs. Everything that decides an event's verdict is in the review items and the
-labels, from which :func:`rebuild` makes the same verdicts again. Claims and snoozes are not; they
+labels, from which :func:`rebuild` makes the same verdicts again. Claims are not; they
 live in the store alone.
 """
 
@@ -21,19 +21,21 @@ from rejex_stream.config.reviewing import SYSTEM, Review
 from rejex_stream.encode import decode_incidents, decode_reviewed, decode_verdict
 from rejex_stream.encode.labels import LabelRecord, active_labels, resolve
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.review.incidents import answers
-from rejex_stream.review.queue import audit, claims, decisions, episodes, ingest, labels, series
-from rejex_stream.review.queue.claims import Done, Lease
+from rejex_stream.review.queue import audit, episodes, ingest
 from rejex_stream.review.queue.database import (
     Database,
     position_in,
     require_replaceable,
 )
-from rejex_stream.review.queue.decisions import Decision
 from rejex_stream.review.queue.ingest import Intake, IntakeCounts, Span
-from rejex_stream.review.queue.labels import LabelCache, publish, refresh_status
-from rejex_stream.review.queue.listing import QueueFilter, Viewer
-from rejex_stream.types import Command, FollowUp, Partition, ReviewItem, Verdict
+from rejex_stream.review.queue.labels import (
+    LabelCache,
+    LabelSink,
+    OutboxRow,
+    publish,
+    refresh_status,
+)
+from rejex_stream.types import FollowUp, Partition, ReviewItem, Verdict
 
 __all__ = [
     "EventState",
@@ -63,8 +65,9 @@ def wall_clock_ms() -> int:
 class ReviewStore:
     """A review queue in one database.
 
-    Safe for several threads and processes. Methods that change something are one transaction each;
-    pages read through :attr:`database`.
+    Safe for several threads and processes. What comes in and the labels that go out pass here; what
+    people do is in `claims` and `decisions`, pages read through :attr:`database`. Whatever changes
+    something is one transaction.
 
     Parameters
     ----------
@@ -86,13 +89,9 @@ class ReviewStore:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     store = ReviewStore(Path(folder) / "review.db")
     ...     counts = store.add([ReviewItem(verdict=verdict, channels=("vib",), values=(0.4,))])
-    ...     lease = store.claim_next(QueueFilter(), Viewer("ada"))
-    ...     target = decisions.Target(lease.episode_id, 1, "open")
-    ...     done = store.decide(
-    ...         Decision(request_id="1", verdict="normal", targets=(target,)), Viewer("ada"))
     ...     store.close()
-    >>> counts.items, done.message
-    (1, '1 case (1 event) marked normal')
+    >>> counts.items, counts.duplicates
+    (1, 0)
     """
 
     def __init__(
@@ -107,6 +106,7 @@ class ReviewStore:
         self.costs = costs or {}
         self.database = Database(path, capacity=self.settings.capacity.questions_per_day)
         self.now_ms = clock_ms
+        # Sent and not noted: a store that stays full for an hour would send it again and again.
         self._unnoted: dict[int, str] = {}
 
     # ------------------------------------------------------------------------------ coming in
@@ -215,94 +215,34 @@ class ReviewStore:
                 "UPDATE consumed SET next_offset = 0 WHERE topic = ? AND partition = ?", partition
             )
 
-    # --------------------------------------------------------------------------------- people
-    def claim(self, episode: str, viewer: Viewer) -> Lease:
-        """Claim one episode."""
-        with self.database.write() as connection:
-            return claims.claim(
-                connection, episode, viewer.reviewer, self.now_ms(), self.settings.lease_ms
-            )
-
-    def claim_next(self, chosen: QueueFilter, viewer: Viewer) -> Lease:
-        """Claim the first episode of a view that nobody holds."""
-        with self.database.write() as connection:
-            return claims.claim_next(
-                connection, chosen, viewer, self.now_ms(), self.settings.lease_ms
-            )
-
-    def renew(self, episode: str, viewer: Viewer) -> Lease:
-        """Extend one's claim."""
-        with self.database.write() as connection:
-            return claims.renew(
-                connection, episode, viewer.reviewer, self.now_ms(), self.settings.lease_ms
-            )
-
-    def release(self, episode: str, viewer: Viewer) -> bool:
-        """Give up one's claim."""
-        with self.database.write() as connection:
-            return claims.release(connection, episode, viewer.reviewer, self.now_ms())
-
-    def decide(self, decision: Decision, viewer: Viewer) -> Done:
-        """Give a verdict to one or several episodes, all or none."""
-        with self.database.write() as connection:
-            return decisions.decide(connection, decision, viewer, self.settings, self.now_ms())
-
-    def snooze(
-        self,
-        request_id: str,
-        episodes: Sequence[str],
-        viewer: Viewer,
-        *,
-        until_ms: int,
-        growth: bool = False,
-    ) -> Done:
-        """Put episodes off until a time, with `growth` at most until they grow."""
-        with self.database.write() as connection:
-            return claims.snooze(
-                connection,
-                request_id,
-                episodes,
-                viewer,
-                until_ms=until_ms,
-                growth=growth,
-                now_ms=self.now_ms(),
-            )
-
-    def undo(self, request_id: str, viewer: Viewer) -> Done:
-        """Take back one's latest action that still stands."""
-        with self.database.write() as connection:
-            return decisions.undo(connection, request_id, viewer, self.settings, self.now_ms())
-
-    def answer(self, request: answers.AnswerRequest, viewer: Viewer) -> Command:
-        """Answer an incident; the command goes to the pipeline by :meth:`send_commands`."""
-        with self.database.write() as connection:
-            return answers.give(connection, request, viewer, self.now_ms())
-
-    def withdraw(self, command: str, viewer: Viewer) -> str:
-        """Take an answer to an incident back, while it has not left; returns the incident."""
-        with self.database.write() as connection:
-            return answers.withdraw(connection, command, viewer, self.now_ms())
-
-    def send_commands(
-        self, pipeline: str, log: answers.CommandLog, *, wait_ms: int = 0
-    ) -> list[Command]:
-        """Send a pipeline the commands that wait; returns them. One thread at a time."""
-        return answers.relay(self.database, pipeline, log, self.now_ms, wait_ms=wait_ms)
-
     # ------------------------------------------------------------------------------------ time
-    def expire_due(self) -> list[str]:
-        """Let episodes that nobody looked at in time go with the fallback."""
-        with self.database.write() as connection:
-            return decisions.expire_due(connection, self.settings, self.now_ms())
-
-    def relay(self, sink: labels.LabelSink) -> int:
-        """Send the labels that wait; returns how many. One thread at a time."""
-        return labels.relay(self.database, sink, self.now_ms(), unnoted=self._unnoted)
-
-    def forget_old_points(self) -> None:
-        """Drop points, minutes and hours beyond what is kept."""
-        with self.database.write() as connection:
-            series.forget(connection)
+    def relay(self, sink: LabelSink, *, batch: int = 500) -> int:
+        """Send the labels that wait, oldest first, and note it; returns how many. One at a time."""
+        sent = 0
+        while True:
+            with self.database.read() as connection:
+                rows = [
+                    OutboxRow(*tuple(row))
+                    for row in connection.execute(
+                        "SELECT seq, label_id, key, value FROM outbox WHERE sent_ms IS NULL "
+                        "ORDER BY seq LIMIT ?",
+                        (batch,),
+                    )
+                ]
+            if not rows:
+                return sent
+            fresh = [row for row in rows if row.seq not in self._unnoted]
+            if fresh:
+                places = sink.publish(fresh)
+                self._unnoted.update(zip((row.seq for row in fresh), places, strict=True))
+            with self.database.write() as connection:
+                connection.executemany(
+                    "UPDATE outbox SET sent_ms = ?, place = ? WHERE seq = ?",
+                    [(self.now_ms(), self._unnoted[row.seq], row.seq) for row in rows],
+                )
+            for row in rows:
+                del self._unnoted[row.seq]
+            sent += len(rows)
 
     def close(self) -> None:
         """Close the database."""

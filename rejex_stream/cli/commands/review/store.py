@@ -30,6 +30,7 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import logging_to_stderr
 from rejex_stream.review import teaching
 from rejex_stream.review.console.background import feeding, published_labels, review_feeds
+from rejex_stream.review.incidents.answers import send_commands
 from rejex_stream.review.queue import audit, labels
 from rejex_stream.review.queue import export as exporting
 from rejex_stream.review.queue.ingest import IntakeCounts
@@ -121,7 +122,6 @@ def _access(section: Review, local: Viewer) -> Access:
         mode=section.auth,
         local=local,
         proxies=networks(section.proxies),
-        proxy_header=section.proxy_header.lower(),
         leads=section.leads,
         api_token=os.environ.get("REJEX_REVIEW_API_TOKEN", ""),
         secure_cookie=section.tls_cert is not None,
@@ -258,8 +258,8 @@ def teach(configs: Configs, section: Review, output: AsOption = As.TABLE) -> Non
             line, name = ControlLine(config), config.pipeline.name
             while teaching.collect(opened.database, name, opened.now_ms()):
                 pass
-            said = opened.send_commands(name, line)
-            told[name] = [command for command in said if command.answers]
+            sent = send_commands(opened, name, line)
+            told[name] = [command for command in sent if command.answers]
     if output is As.JSON:
         print_json({"commands": told})
         return

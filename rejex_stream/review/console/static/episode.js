@@ -293,7 +293,6 @@ async function send(path, body) {
 const decide = (verdict) => (pageData.role === "viewer" ? toast("You may look but not decide: ask for the role reviewer.", { bad: true }) : send("/api/labels", {
   verdict, targets: [{ id: data.id, n_events: data.n_events, status: data.status }], span_ms: brush || null, ...extras(),
 }));
-const snooze = () => send("/api/snooze", { episodes: [data.id], minutes: 30 });
 async function undo() {
   try {
     const done = await call("/api/undo", { request_id: newId() });
@@ -310,7 +309,7 @@ const go = async (id) => { if (id && !busy) { release(); await turnTo(id, viewQu
 // --------------------------------------------------------------------------------------- wiring
 onKeys({
   anomaly: () => decide("anomaly"), normal: () => decide("normal"), unsure: () => decide("unsure"),
-  snooze, undo, claim: toggleClaim, help: showKeys,
+  undo, claim: toggleClaim, help: showKeys,
   next: () => go(data.following), previous: () => go(data.previous),
   back: () => { if (brush) markRange(null); else { release(); location.href = `/queue${viewQuery}`; } },
   pan_left: () => pan(-0.25), pan_right: () => pan(0.25), zoom_in: () => zoom(0.5), zoom_out: () => zoom(2), reset, wider,

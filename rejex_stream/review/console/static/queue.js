@@ -198,12 +198,6 @@ async function decideWhole(verdict) {
     }
   });
 }
-async function snooze() {
-  const chosen = selected();
-  const leaving = chosen.length ? chosen : cursor ? [cursor] : [];
-  if (!leaving.length || !data.can_decide) return;
-  await act("/api/snooze", leaving, { request_id: newId(), episodes: leaving.map((row) => row.dataset.id), minutes: 30 });
-}
 function undo() {
   sending = sending.then(async () => {
     try {
@@ -283,7 +277,7 @@ async function look() {
   showCounts(found.counts);
   const line = $("#line");
   if (line && found.oldest_ms) {
-    line.textContent = `oldest waiting ${shortAge(found.now_ms - found.oldest_ms)}${found.late ? ` · ${found.late} late` : ""}`;
+    line.textContent = `oldest waiting ${shortAge(found.now_ms - found.oldest_ms)}`;
   }
   if (found.version !== version) { version = found.version; await refresh(false); }
 }
@@ -300,7 +294,7 @@ async function claimNext() {
 }
 onKeys({
   anomaly: () => decide("anomaly"), normal: () => decide("normal"), unsure: () => decide("unsure"),
-  snooze, undo, help: showKeys, claim: claimNext,
+  undo, help: showKeys, claim: claimNext,
   next: () => step(1), previous: () => step(-1),
   open: () => open(cursor),
   select: (event) => {

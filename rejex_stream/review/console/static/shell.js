@@ -116,7 +116,7 @@ const typing = (target) =>
 // A verdict by key counts only for what has been in sight for a moment (body[data-keys=on]): the
 // second press of an impatient finger belongs to what was there before.
 const PATIENCE_MS = 450;
-const VERDICTS = new Set(["anomaly", "normal", "unsure", "snooze"]);
+const VERDICTS = new Set(["anomaly", "normal", "unsure"]);
 let seeing = 0;
 export const undrawn = () => { clearTimeout(seeing); document.body.dataset.keys = "off"; };
 export const drawn = () => { undrawn(); seeing = setTimeout(() => { document.body.dataset.keys = "on"; }, PATIENCE_MS); };

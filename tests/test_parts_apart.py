@@ -15,7 +15,7 @@ from rejex_stream.engine.checkpoint import unseal
 from rejex_stream.errors import CheckpointError
 from rejex_stream.protocols import Heard
 from rejex_stream.run.partition import described
-from rejex_stream.spark.stream_snapshot import apart, together
+from rejex_stream.spark.state_migration import apart, together
 from rejex_stream.types import Partition, Position, Reading, Record
 
 CONFIG = """

@@ -6,7 +6,7 @@ import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from sqlite3 import Connection, Row
+from sqlite3 import Connection
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +26,7 @@ from rejex_stream.review.queue.listing import (
     row_of,
     share,
 )
-from rejex_stream.types import FloatArray, Label, Reason, ReviewItem, Status, Verdict
+from rejex_stream.types import Label, Reason, ReviewItem, Status, Verdict
 
 __all__ = [
     "Bar",
@@ -401,22 +401,8 @@ def deviations(
     width = len(channels)
     if not width:
         return ()
-    before = _table(
-        connection.execute(
-            "SELECT channel_values FROM point WHERE sensor_id = ? AND t_ms < ? "
-            "AND channel_values IS NOT NULL ORDER BY t_ms DESC LIMIT ?",
-            (sensor_id, start_ms, past),
-        ).fetchall(),
-        width,
-    )
-    inside = _table(
-        connection.execute(
-            "SELECT channel_values FROM point WHERE sensor_id = ? AND t_ms BETWEEN ? AND ? "
-            "AND channel_values IS NOT NULL LIMIT 2000",
-            (sensor_id, start_ms, end_ms),
-        ).fetchall(),
-        width,
-    )
+    before = series.readings(connection, sensor_id, width, (series.BEFORE_ALL_MS, start_ms), past)
+    inside = series.readings(connection, sensor_id, width, (start_ms, end_ms + 1), 2_000)
     found = []
     for index, channel in enumerate(channels):
         old = before[:, index][np.isfinite(before[:, index])]
@@ -431,11 +417,6 @@ def deviations(
         z = (new - middle) / scale
         found.append(ChannelDeviation(channel, float(z[np.abs(z).argmax()]), index))
     return tuple(sorted(found, key=lambda item: -abs(item.z)))
-
-
-def _table(rows: Sequence[Row], width: int) -> FloatArray:
-    blobs = [row[0] for row in rows if len(row[0]) == 8 * width]
-    return np.frombuffer(b"".join(blobs), dtype="<f8").reshape(len(blobs), width)
 
 
 def _events(connection: Connection, episode: str) -> list[EventLine]:

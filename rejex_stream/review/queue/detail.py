@@ -75,8 +75,8 @@ def count_as_contamination(n: int, n_anomalies: int) -> float:
 
 def explain(verdict: Verdict, why: str, *, blind: bool = False) -> Explanation:
     """Return why this event is here; with `blind`, nothing that tells which way the model leans."""
-    if why == "audit":
-        return _audit(verdict, blind=blind)
+    if why in ("audit", "extreme"):
+        return _accepted(verdict, why, blind=blind)
     if verdict.status is Status.CONSTANT_ENDS and why == "status":
         return Explanation(
             "The reference scores differ again: the sensor moves.",
@@ -158,7 +158,18 @@ def _how_often(at: Stability) -> str:
     return f"in {share(log_p1)} of cases"
 
 
-def _audit(verdict: Verdict, *, blind: bool) -> Explanation:
+def _accepted(verdict: Verdict, why: str, *, blind: bool) -> Explanation:
+    if why == "extreme":
+        return Explanation(
+            "Nothing like it was measured in a quarter of a window. Is it a fault?",
+            (
+                "Asked once: later ones like it are not, and an incident asks by itself.",
+                "The model's word is hidden until you have decided."
+                if blind
+                else "The model is sure: it says anomaly.",
+            ),
+            _facts(verdict, blind=blind),
+        )
     said = "anomaly" if verdict.label is Label.ANOMALY else "normal"
     if verdict.muted:
         return Explanation(

@@ -156,8 +156,9 @@ def worth_of(item: ReviewItem, costs: Costs) -> float:
     """Return what an answer about one event saves: the expected cost of the label it leans to.
 
     Of a rejected event with probability p of being called an anomaly under redrawn reference data
-    that is ``min(c_fn p, c_fp (1 - p))``; where nothing can be ranked, p is 1/2. An audited event
-    has none: it is asked because it was drawn.
+    that is ``min(c_fn p, c_fp (1 - p))``; where nothing can be ranked, p is 1/2. Of an extreme
+    anomaly nobody knows as yet: telling somebody saves a miss. An audited event has none: it is
+    asked because it was drawn.
 
     Examples
     --------
@@ -170,6 +171,8 @@ def worth_of(item: ReviewItem, costs: Costs) -> float:
     """
     if item.why == "audit":
         return 0.0
+    if item.why == "extreme":
+        return costs.c_fn
     p = 0.5 if item.verdict.stability is None else item.verdict.stability
     return min(costs.c_fn * p, costs.c_fp * (1.0 - p))
 

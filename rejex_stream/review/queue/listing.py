@@ -20,6 +20,7 @@ from rejex_stream.config.reviewing import Review, Role
 from rejex_stream.encode import decode_review
 from rejex_stream.encode.labels import HumanVerdict
 from rejex_stream.rejection import label_of, rank_edges
+from rejex_stream.rejection.severity import grade
 from rejex_stream.review.incidents.incident_store import open_count
 from rejex_stream.review.queue import audit, series
 from rejex_stream.types import Label, Reason, Status, Verdict
@@ -419,8 +420,8 @@ def in_short(verdict: Verdict, why: str, *, blind: bool = False) -> str:
     ...     window_len=1000, n_anomalies=50, stability=0.94), "rejected")
     'leans to anomaly, would flip in 6 % of redraws'
     """
-    if why == "audit":
-        return f"audit: {'muted' if verdict.muted else 'accepted'}, drawn for a check"
+    if why in ("audit", "extreme"):
+        return _accepted_in_short(verdict, why, blind=blind)
     if why == "status":
         return _STATUS.get(verdict.status, "")
     if verdict.reason in _NO_RANK:
@@ -433,6 +434,15 @@ def in_short(verdict: Verdict, why: str, *, blind: bool = False) -> str:
         return f"leans to {leaning}, would hardly ever flip"
     often = share(math.log(flip))
     return f"leans to {leaning}, would flip in {often}{' of' if '%' in often else ''} redraws"
+
+
+def _accepted_in_short(verdict: Verdict, why: str, *, blind: bool) -> str:
+    if why == "audit":
+        return f"audit: {'muted' if verdict.muted else 'accepted'}, drawn for a check"
+    if blind:
+        return "asked for a check"
+    points, word = grade(verdict.severity or 0.0)
+    return f"anomaly, severity {points} of 100 ({word}), and no incident holds it"
 
 
 def _main_event(connection: Connection, episode: str) -> Verdict:

@@ -14,7 +14,7 @@ from rejex_stream.engine import Engine
 from rejex_stream.errors import ConnectorError
 from rejex_stream.learning import LearningSpec
 from rejex_stream.operate.metrics import RunMetrics
-from rejex_stream.rejection.keyed_sampling import Coin
+from rejex_stream.rejection.keyed_sampling import KeyedSampler
 from rejex_stream.run.audit_draw import AuditDraw
 from rejex_stream.run.loop import RunSettings, run
 from rejex_stream.testing import (
@@ -30,7 +30,7 @@ from tests.obedient import as_decided
 from tests.streams import readings, spec
 
 ONE = Partition("input", 0)
-LEARNING = LearningSpec(rate=0.5, alpha=0.5, patience=150, coin=Coin(b"secret"))
+LEARNING = LearningSpec(rate=0.5, alpha=0.5, patience=150, coin=KeyedSampler(b"secret"))
 RECIPE = replace(spec(), learning=LEARNING, coin=LEARNING.coin)
 FEED = [
     b'{"id": "%b", "t": %d, "x": %.3f, "y": %.3f}' % (one.stream_key.encode(), i, *one.values)

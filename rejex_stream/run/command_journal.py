@@ -23,7 +23,7 @@ from rejex_stream.protocols import ControlLog, Heard
 from rejex_stream.run.progress import ControlUnread, RunEvent
 from rejex_stream.types import Command, CommandReply, Incident, Partition, Position, Record
 
-__all__ = ["Decisions", "Listening"]
+__all__ = ["CommandReader", "Decisions"]
 
 _FORMAT_VERSION = 1
 _KEPT_SNAPSHOTS = 2  # as many as the stores keep
@@ -306,7 +306,7 @@ def _id_of(record: Record) -> str:
     return id_ if 0 < len(id_) <= 100 else str(record.position)
 
 
-class Listening:
+class CommandReader:
     """Reads the control log for all partitions of ours; a log that is away stops nothing.
 
     Parameters
@@ -324,7 +324,7 @@ class Listening:
         self._why: str | None = None
         self._again_at = 0.0
 
-    def hear(self, listeners: Sequence[Decisions]) -> None:
+    def ingest(self, listeners: Sequence[Decisions]) -> None:
         """Give each what it has not heard; O(1) while there is nothing new."""
         wanting = [one for one in listeners if not one.full]
         if self._log is None or not wanting:
@@ -334,13 +334,13 @@ class Listening:
         try:
             heard = self._log.read(min(one.next_heard for one in wanting))
         except ConnectorError as error:
-            self._say(str(error))
+            self._report(str(error))
             return
-        self._say(None)
+        self._report(None)
         for one in listeners if heard.begins_anew else wanting:
             one.hear(heard)
 
-    def _say(self, why: str | None) -> None:
+    def _report(self, why: str | None) -> None:
         if why is not None:
             self._again_at = self._clock() + _LISTEN_AGAIN_S
         if why != self._why:

@@ -79,9 +79,8 @@ def test_the_version_and_the_help_are_quick_and_plain():
         (["validate", "missing.toml"], 2, "missing.toml: Expected a readable TOML file"),
         (["run", "missing.toml"], 2, "missing.toml: Expected a readable TOML file"),
         (["plan", "-c", "0.7"], 2, "contamination = 0.7 is outside (0, 0.5)"),
-        (["plan", "--replay", "missing.csv"], 1, "cannot read missing.csv: No such file"),
         (["score", "missing.csv"], 1, "cannot read missing.csv: No such file"),
-        (["plan", "--config", "a.toml"], 2, "--config goes with --replay"),
+        (["plan", "--burst", "3"], 2, "--burst goes with --rate"),
         (["run", "missing.toml", "--limit", "5"], 2, "--limit goes with --dry-run"),
     ],
 )
@@ -146,35 +145,6 @@ def test_plan_says_what_is_impossible_and_why(capsys):
     assert "use a window of at least 1,700" in out
     assert "impossible: n = 2,000" not in out
     assert in_process(capsys, "plan", "-c", "0.01", "-n", "1000", "-T", "32")[0] == 1
-
-
-@pytest.mark.thorough
-def test_plan_puts_measured_beside_predicted(capsys, table):
-    status, out, _ = in_process(
-        capsys, "plan", "--replay", table, "-n", "200", "--rate", "0.05", "--output", "json"
-    )
-    assert status == 0
-    found = json.loads(out)
-    assert found["plan"]["window"] == 200
-    assert found["measured"]["events"] == 1500
-    assert found["measured"]["ranked"] > 1000
-    assert found["measured"]["expected_rate"] == pytest.approx(
-        found["plan"]["promise"]["expected_rate"], rel=0.2
-    )
-    status, out, _ = in_process(capsys, "plan", "--replay", table, "-n", "200", "-T", "4")
-    assert "predicted" in out
-    assert "episodes a day" in out
-    assert "if events were independent" in out
-    assert "at the measured inflation" in " ".join(out.split())
-    asked = ("--replay", table, "-n", "200", "--rate", "0.05", "--burst", "3")
-    status, out, _ = in_process(capsys, "plan", *asked)
-    assert "withheld: no credit left" in out
-    assert "more than the budget and its burst" in out
-    found = json.loads(in_process(capsys, "plan", *asked, "--output", "json")[1])
-    measured = found["measured"]
-    assert 0 < measured["withheld_rate"] < 0.05
-    assert measured["rejection_rate"] * measured["ranked"] <= 0.05 * measured["ranked"] + 3
-    assert in_process(capsys, "plan", "--burst", "3")[0] == 2
 
 
 # ------------------------------------------------------------------------------- validate

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import io
 import json
 import math
 import os
@@ -14,20 +13,17 @@ import sys
 import time
 from collections import Counter
 
-import msgspec
 import numpy as np
 import pytest
-from rich.console import Console
 
 from rejex_stream.cli import main
-from rejex_stream.demo.feeds import prepare, write_turbines, write_water
-from rejex_stream.demo.live import Board, picture, play
+from rejex_stream.demo.feeds import play, prepare, write_turbines, write_water
 from rejex_stream.detectors import DEFAULT
 from rejex_stream.encode import decode_incidents, decode_reviewed, decode_verdict
 from rejex_stream.report import find, write_report
 from rejex_stream.review.queue.database import Database
 from rejex_stream.review.queue.listing import QueueFilter, Viewer
-from rejex_stream.types import Label, Position, Reason, ReviewItem
+from rejex_stream.types import Label, Reason, ReviewItem
 from tests.pages import Page, data_of
 
 pytestmark = pytest.mark.thorough
@@ -38,15 +34,13 @@ def played(tmp_path_factory):
     """Both pipelines, played once, with findings and report."""
     out = tmp_path_factory.mktemp("demo")
     feeds = prepare(out)
-    boards = [Board(feed) for feed in feeds]
-    summaries = [play(board) for board in boards]
+    runs = [play(feed) for feed in feeds]
     findings = [find(feed.run()) for feed in feeds]
     write_report(out / "report.html", findings, "rejex-stream demo")
     return {
         "out": out,
         "feeds": feeds,
-        "boards": boards,
-        "summaries": summaries,
+        "runs": runs,
         "findings": findings,
         "report": (out / "report.html").read_text(encoding="utf-8"),
     }
@@ -190,17 +184,10 @@ def test_the_rough_edges_become_dead_letters_and_unscorable_events(played):
     assert dropout.n_unscorable == 16
 
 
-def test_summary_board_and_findings_count_the_same_verdicts(played):
-    for summary, board, findings in zip(
-        played["summaries"], played["boards"], played["findings"], strict=True
-    ):
-        assert summary.labels == findings.counts.labels
-        assert +summary.reasons == +findings.counts.reasons
-        assert board.done == board.feed.n_records == findings.counts.n_events
-        assert (
-            board.kinds["rejected"] == findings.n_ambiguous == findings.counts.reasons["ambiguous"]
-        )
-        assert board.kinds["learning"] == findings.counts.reasons[Reason.WARM_UP]
+def test_summary_and_findings_count_the_same_verdicts(played):
+    for run, findings in zip(played["runs"], played["findings"], strict=True):
+        assert run.summary.labels == findings.counts.labels
+        assert +run.summary.reasons == +findings.counts.reasons
 
 
 def test_the_rejection_rate_is_of_the_size_that_the_theory_expects(played):
@@ -227,8 +214,8 @@ def test_the_files_hold_the_same_verdicts_whoever_runs_the_pipelines(played, typ
 
 
 def test_a_fault_is_held_answered_and_closed_and_a_leak_stays_until_somebody_says_so(played):
-    board, feed = played["boards"][1], played["feeds"][1]
-    incidents = list(board.incidents.values())
+    run, feed = played["runs"][1], played["feeds"][1]
+    incidents = list(run.incidents.values())
     (bearing,) = [one for one in incidents if one.stream_key == "WT-02"]
     (leak,) = [one for one in incidents if one.state != "closed"]
     assert (bearing.stream_key, bearing.state, bearing.ended) == ("WT-02", "closed", "recovered")
@@ -266,7 +253,7 @@ def test_few_questions_and_the_known_faults_are_among_them_or_incidents(played):
     now = time.time_ns() // 1_000_000
     with Database(out / "review.db", capacity=capacity).read() as connection:
         cases = list(QueueFilter().rows(connection, Viewer("ada"), now))
-    incidents = [one for board in played["boards"] for one in board.incidents.values()]
+    incidents = [one for run in played["runs"] for one in run.incidents.values()]
     asked = [(row["sensor"], row["start_ms"], row["end_ms"]) for row in cases]
     n_open = sum(one.state != "closed" for one in incidents)
     assert 10 <= len(cases) + n_open <= 30
@@ -321,7 +308,7 @@ def test_a_detector_can_be_chosen_and_an_unknown_one_is_refused(tmp_path, capsys
     assert "NoSuchThing" in capsys.readouterr().err
     feeds = prepare(tmp_path, detector="HalfSpaceTrees")
     assert [feed.config.detector.name for feed in feeds] == ["HalfSpaceTrees"] * 2
-    play(Board(feeds[0]))
+    play(feeds[0])
     assert find(feeds[0].run()).counts.n_ranked > 0
 
 
@@ -423,45 +410,7 @@ def test_the_command_takes_less_than_a_minute_and_says_what_it_did(typed):
 def test_without_a_terminal_there_are_plain_lines(typed):
     ended, _, _ = typed
     assert "\x1b" not in ended.stdout + ended.stderr
-    assert re.search(
-        r"^Water branch: 1,268 records: [\d,]+ normal, \d+ anomaly, \d+ rejected, ",
-        ended.stderr,
-        re.M,
-    )
-
-
-def test_on_a_terminal_the_view_shows_progress_rates_and_reasons(played):
-    screen = io.StringIO()
-    console = Console(force_terminal=True, color_system=None, width=100, height=50, file=screen)
-    console.print(picture(console, played["boards"]))
-    text = screen.getvalue()
-    for words in (
-        "Water branch",
-        "1,268 of 1,268",
-        "rejected, rolling",
-        "expected",
-        "frozen-window bound",
-    ):
-        assert words in text
-    assert "of the last" in text
-
-
-def test_the_pace_on_a_terminal_changes_no_verdict(tmp_path, played):
-    feed = prepare(tmp_path)[0]
-    board = Board(feed)
-    shown, take = [], board.outcomes
-    board.outcomes = lambda partition, outcomes, *, replaying: (
-        shown.append(len(outcomes)),
-        take(partition, outcomes, replaying=replaying),
-    )
-    play(board, seconds=1.5)
-    assert max(shown) <= 0.04 * feed.n_records / 1.5 + 1, "in frames, each held up"
-    nowhere = Position("", 0, 0)
-    slow, fast = (
-        [msgspec.structs.replace(verdict, position=nowhere) for verdict in verdicts_of(p)]
-        for p in (feed, played["feeds"][0])
-    )
-    assert slow == fast
+    assert re.search(r"^[\d,]+ records, \d+ s\.", ended.stderr, re.M)
 
 
 def test_a_fault_that_stays_is_held_and_the_end_says_how_to_answer(typed, capsys, monkeypatch):

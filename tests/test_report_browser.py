@@ -8,8 +8,7 @@ from urllib.request import url2pathname
 
 import pytest
 
-from rejex_stream.demo.feeds import prepare
-from rejex_stream.demo.live import Board, play
+from rejex_stream.demo.feeds import play, prepare
 from rejex_stream.report import find, write_report
 
 pytestmark = pytest.mark.browser
@@ -42,7 +41,7 @@ def report(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo")
     feeds = prepare(out)
     for feed in feeds:
-        play(Board(feed))
+        play(feed)
     write_report(out / "report.html", [find(feed.run()) for feed in feeds], "rejex-stream demo")
     return (out / "report.html").as_uri()
 

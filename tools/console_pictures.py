@@ -33,7 +33,7 @@ ASK = """([path, body]) => fetch(path, body === null ? {} : {
 def served(folder: Path) -> Iterator[str]:
     """Run the demo and serve the console on it; yields its address."""
     program = [sys.executable, "-m", "rejex_stream"]
-    demo = [*program, "demo", "--out", "demo", "--pace", "0"]
+    demo = [*program, "demo", "--out", "demo"]
     subprocess.run(demo, cwd=folder, check=True, stdout=subprocess.DEVNULL)
     configs = [word for one in ("turbines", "water") for word in
                ("--config", f"demo/{one}/pipeline.toml")]  # fmt: skip

@@ -15,8 +15,7 @@ from typing import Final
 from benchmarks.paper.tabulate import Table
 from rejex_stream.config import load_config
 from rejex_stream.demo.datasets import water_faults
-from rejex_stream.demo.feeds import prepare
-from rejex_stream.demo.live import Board, play
+from rejex_stream.demo.feeds import play, prepare
 from rejex_stream.plan.suggest import suggest
 from rejex_stream.report import Findings, find
 from rejex_stream.report.plain_words import percent
@@ -78,7 +77,7 @@ def write_demo(out: Path) -> None:
             text = change(feed.config_path.read_text(encoding="utf-8"))
             feed.config_path.write_text(text, encoding="utf-8")
             feed = dataclasses.replace(feed, config=load_config(feed.config_path))
-            play(Board(feed))
+            play(feed)
             table.add(*said, *_told(find(feed.run())))
     (out / "demo.md").write_text(
         "# The water branch of the demo\n\n"

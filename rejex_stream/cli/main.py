@@ -48,7 +48,7 @@ _PARTS = (
     _Part("run", "run", "Run a pipeline.", "run"),
     _Part("spark", "spark", "Run a pipeline on Apache Spark.", "spark"),
     _Part("replay", "replay", "Judge a history anew, and compare.", "replay"),
-    _Part("plan", "planning.plan", "What a choice of γ, n and T promises.", "plan"),
+    _Part("plan", "plan", "What a choice of γ, n and T promises.", "plan"),
     _Part("validate", "validate", "Check a config.", "validate"),
     _Part("doctor", "doctor", "Check a config against the world.", "doctor"),
     _Part("score", "score", "Have a quick look at any table.", "score"),

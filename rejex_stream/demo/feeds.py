@@ -13,18 +13,29 @@ import dataclasses
 import json
 import math
 import shutil
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from importlib.resources import files
 from pathlib import Path
 
 from rejex_stream.config import Config, load_config
+from rejex_stream.config.assembly import run_pipeline
+from rejex_stream.config.assembly.control_line import ControlLine, make_command
 from rejex_stream.demo import turbine
 from rejex_stream.demo.datasets import turbine_faults, turbine_time, water, water_faults
 from rejex_stream.report import Channel, Fault, Run, read_run
-from rejex_stream.types import FloatArray
+from rejex_stream.run.progress import RunEvent, RunSummary
+from rejex_stream.types import (
+    CommandKind,
+    FloatArray,
+    Incident,
+    IncidentState,
+    Outcome,
+    Partition,
+)
 
-__all__ = ["FOLDER", "Feed", "prepare", "write_turbines", "write_water"]
+__all__ = ["FOLDER", "Feed", "Played", "play", "prepare", "write_turbines", "write_water"]
 
 FOLDER = Path("demo-output")
 """Where the configs, as they stand here, look for their feeds."""
@@ -180,3 +191,66 @@ def _line(name: str, time: datetime, values: FloatArray) -> str:
         if not math.isnan(value):
             fields[channel] = value
     return json.dumps(fields)
+
+
+@dataclass(slots=True)
+class Played:
+    """What a run of a feed brought; an observer of it.
+
+    Attributes
+    ----------
+    summary
+        Of the whole feed.
+    incidents
+        As they stand, by id, in the order in which they opened.
+    """
+
+    summary: RunSummary = field(default_factory=RunSummary)
+    incidents: dict[str, Incident] = field(default_factory=dict)
+
+    def outcomes(
+        self, partition: Partition, outcomes: Sequence[Outcome], *, replaying: bool
+    ) -> None:
+        """Take note of what became of incidents."""
+        self.incidents |= {one.id: one for outcome in outcomes for one in outcome.incidents}
+
+    def event(self, event: RunEvent) -> None:
+        """Nothing about the run itself is shown."""
+
+
+def play(feed: Feed) -> Played:
+    """Run the pipeline of a feed to its end, as ``rejex-stream run`` would.
+
+    Where somebody looks at it in between, the run is stopped there, and goes on with the answers.
+    """
+    played = Played()
+    if feed.answer_after is None:
+        played.summary = _run(feed, played)
+        return played
+    path = Path(str(feed.config.input.path))
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[: feed.answer_after]))
+    first = _run(feed, played)
+    for incident in played.incidents.values():
+        if incident.state is not IncidentState.CLOSED:
+            answer = make_command(
+                CommandKind.FAULT, id_=f"demo-{incident.id}", by="demo",
+                given_ms=incident.changed_ms, note="The bearing was worn, and is replaced.",
+                stream_key=incident.stream_key, incident=incident.id, version=incident.version,
+            )  # fmt: skip
+            ControlLine(feed.config).say(answer)
+    with path.open("ab") as file:
+        file.writelines(lines[feed.answer_after :])
+    played.summary = _run(feed, played)
+    played.summary.labels.update(first.labels)
+    played.summary.reasons.update(first.reasons)
+    return played
+
+
+def _run(feed: Feed, played: Played) -> RunSummary:
+    return run_pipeline(
+        feed.config,
+        observers=[played],
+        on_alarm=lambda partition, alarm: None,  # the report shows them
+        on_incident=lambda incident: None,  # the command prints them as they stand in the end
+    )

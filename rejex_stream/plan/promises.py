@@ -1,4 +1,4 @@
-"""What a choice of γ, n and T promises, and which n and T a team's working day allows.
+"""What a choice of γ, n and T promises.
 
 Pure functions with frozen results: the command line and the console print the same numbers.
 Everything here holds for exchangeable scores; :mod:`rejex_stream.plan.dry_run` puts
@@ -8,14 +8,12 @@ measured numbers beside it.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 from msgspec.structs import replace
-from scipy.special import betainc
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.rejection import RejectionBand
@@ -38,11 +36,9 @@ __all__ = [
     "Held",
     "Plan",
     "Promise",
-    "episodes_per_day",
     "plan",
     "plan_doubts",
     "plan_table",
-    "reviews_needed",
 ]
 
 TRUSTED_TOLERANCE = 4.0
@@ -336,59 +332,3 @@ def _promise(
             anomalies_per_day=promise.anomaly_rate * events_per_day,
         )
     return promise
-
-
-def episodes_per_day(
-    rate: float, events_per_day: float, sensors: int, rule: EpisodeRule | None = None
-) -> float:
-    """Return how many episodes independent rejections would form in a day, over all sensors.
-
-    An episode ends where nothing is rejected for a whole gap; one that grows too long is cut.
-    Rejections of a real sensor come in bursts, which makes fewer and longer episodes: measure
-    them by a replay. O(1).
-
-    Parameters
-    ----------
-    rate
-        Rejection rate.
-    events_per_day
-        Over all `sensors`.
-    sensors
-        Episodes never span sensors.
-    rule
-        What belongs together.
-
-    Examples
-    --------
-    >>> round(episodes_per_day(0.01, 86_400, 1)), round(episodes_per_day(0.0001, 86_400, 1))
-    (473, 9)
-    """
-    rule = rule or EpisodeRule()
-    if rate <= 0 or events_per_day <= 0:
-        return 0.0
-    if rate >= 1:
-        rate = 1.0
-    per_sensor = events_per_day / sensors
-    gap = max(rule.gap_events, int(rule.gap_s * per_sensor / 86_400))
-    cap = max(1.0, min(float(rule.max_events), rule.max_s / 86_400 * per_sensor * rate))
-    ends = math.exp(gap * math.log1p(-rate)) if rate < 1 else 0.0  # P(the chain ends here)
-    if ends * cap < 1e-12:
-        return events_per_day * rate / cap
-    # Lengths are geometric; a chain of L events makes ceil(L / cap) episodes.
-    cut = -math.expm1(cap * math.log1p(-ends)) if ends < 1 else 1.0
-    return events_per_day * rate * ends / cut
-
-
-def reviews_needed(events: float, rate: float, overrun: float) -> int:
-    """Return the smallest capacity that P(Bin(events, rate) > capacity) <= `overrun` allows.
-
-    Examples
-    --------
-    >>> reviews_needed(1_000, 0.00478, 0.01)
-    10
-    """
-
-    def fits(capacity: int) -> bool:
-        return capacity >= events or betainc(capacity + 1, events - capacity, rate) <= overrun
-
-    return bisect_left(range(math.ceil(events)), True, key=fits)

@@ -1,4 +1,4 @@
-"""``demo``: both feeds of the demo, watched, summed up and reported."""
+"""``demo``: both feeds of the demo, run, summed up and reported."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ import typer
 
 from rejex_stream.cli.show import console, print_table
 from rejex_stream.demo.datasets import CREDIT
-from rejex_stream.demo.feeds import FOLDER, prepare
-from rejex_stream.demo.live import Board, play, watched
+from rejex_stream.demo.feeds import FOLDER, Feed, Played, play, prepare
 from rejex_stream.report import Findings, find, write_report
 from rejex_stream.report.findings import FaultFindings
 from rejex_stream.report.plain_words import after, percent
@@ -32,30 +31,25 @@ def demo(
     detector: Annotated[
         str | None, typer.Option(help="One detector by name for both feeds, e.g. HalfSpaceTrees.")
     ] = None,
-    pace: Annotated[
-        float, typer.Option(help="Seconds a feed takes on a terminal; 0 is full speed.", min=0)
-    ] = 8.0,
 ) -> None:
     """Run a real water meter and a simulated wind farm through the whole product.
 
-    Writes both feeds as files, runs them as `rejex-stream run` would, shows what happens, and
+    Writes both feeds as files, runs them as `rejex-stream run` would, says what came of it, and
     leaves a report to open in a browser. Takes less than a minute, and needs no network.
     """
     begun = time.monotonic()
     screen = console(stderr=True)
     with screen.status("Writing the feeds"):
         feeds = prepare(out, seed=seed, detector=detector)
-    boards = [Board(feed) for feed in feeds]
-    with watched(screen, boards):
-        for board in boards:
-            play(board, seconds=pace if screen.is_terminal else 0.0)
-            if not screen.is_terminal:
-                screen.print(str(board))
+    played = []
+    for feed in feeds:
+        with screen.status(f"{feed.title}: {feed.n_records:,} records"):
+            played.append((feed, play(feed)))
     findings = [find(feed.run()) for feed in feeds]
     report = out / "report.html"
     write_report(report, findings, _command(out, seed, detector), credit=CREDIT)
     _print_summary(findings)
-    _print_incidents(boards)
+    _print_incidents(played)
     events, seconds = sum(found.counts.n_events for found in findings), time.monotonic() - begun
     screen.print(f"{events:,} records, {seconds:.0f} s. Everything lies in {out}{os.sep}")
     configs = [word for feed in feeds for word in ("--config", str(feed.config_path))]
@@ -88,9 +82,9 @@ def _print_summary(all_findings: Sequence[Findings]) -> None:
     print_table(columns, rows, left=(0, 1, 2, 7))
 
 
-def _print_incidents(boards: Sequence[Board]) -> None:
+def _print_incidents(played: Sequence[tuple[Feed, Played]]) -> None:
     """Print what was held, and what to type where somebody has to say what it is."""
-    found = [(board.feed, incident) for board in boards for incident in board.incidents.values()]
+    found = [(feed, incident) for feed, run in played for incident in run.incidents.values()]
     if not found:
         return
     columns = ["incident", "sensor", "since", "state", "answered"]
@@ -113,7 +107,7 @@ def _print_incidents(boards: Sequence[Board]) -> None:
         if one.state is not IncidentState.CLOSED:
             words = ["rejex-stream", "control", "fault", str(feed.config_path), one.id]
             print(f"to say what is wrong with {one.stream_key}: {shlex.join(words)}")
-            print("  (or new-normal in place of fault; a run that goes on obeys it)")
+            print("  (or new-normal in place of fault; the next run applies it)")
 
 
 def _facts(findings: Findings) -> dict[str, str]:

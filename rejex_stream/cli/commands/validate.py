@@ -66,7 +66,7 @@ def settings() -> None:
 
 def promised(config: Config) -> Plan:
     """Return what the rejection settings of a config promise."""
-    from rejex_stream.cli.commands.planning.plan import costs_of
+    from rejex_stream.cli.commands.plan import costs_of
 
     rejection = config.rejection
     policy = rejection.policy()

@@ -1,12 +1,12 @@
-"""``plan``: from γ, n and T, or from a team's working day; and measured on data of one's own."""
+"""``plan``: what a choice of γ, n and T promises."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
+from rejex_stream.cli import options
 from rejex_stream.cli.show import (
     As,
     AsOption,
@@ -17,26 +17,18 @@ from rejex_stream.cli.show import (
     share,
 )
 from rejex_stream.errors import ConfigError
-from rejex_stream.plan.promises import Costs, EpisodeRule, Plan, plan_table
+from rejex_stream.plan.promises import Costs, Plan, plan_table
 from rejex_stream.rejection.bounds import DELTA
 from rejex_stream.rejection.policy import CONTAMINATION
 
 __all__ = ["costs_of", "plan"]
 
-_T = TypeVar("_T")
 _WINDOWS = (500, 1000, 2000, 5000, 10_000, 20_000)
 _TOLERANCES = (4.0, 8.0, 16.0, 32.0)
 
 
 def plan(  # noqa: PLR0917 - one parameter an option
-    contamination: Annotated[
-        float | None,
-        typer.Option(
-            "--contamination",
-            "-c",
-            help="γ, the expected share of anomalies.  [default: 0.05, or the config's]",
-        ),
-    ] = None,
+    contamination: options.Contamination = CONTAMINATION,
     window: Annotated[
         list[int] | None, typer.Option("--window", "-n", help="n; may be given several times.")
     ] = None,
@@ -60,43 +52,14 @@ def plan(  # noqa: PLR0917 - one parameter an option
     events_per_day: Annotated[
         float | None, typer.Option(help="Events a day, over all sensors.")
     ] = None,
-    gap_s: Annotated[float, typer.Option(help="Gap that ends an episode, in seconds.")] = 60.0,
-    replay: Annotated[
-        Path | None, typer.Option(help="A file of one's own, to measure what is promised.")
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(help="How to read that file; guessed without."),
-    ] = None,
     output: AsOption = As.TABLE,
 ) -> None:
     """Say what a choice of γ, n and T promises before the first event.
 
-    With --replay: predicted beside measured.
+    What it gives: `score FILE` measures that on a table, `run CONFIG --dry-run` on a pipeline.
     """
-    costs = costs_of(c_fp, c_fn, c_r)
-    rule = EpisodeRule(gap_s=gap_s)
-    if burst is not None and not rate and config is None:
+    if burst is not None and not rate:
         raise ConfigError("--burst goes with --rate: a tolerance is fixed.")
-    if replay is not None:
-        from rejex_stream.cli.commands.planning.promised import print_replay
-
-        print_replay(
-            replay,
-            config,
-            contamination=contamination,
-            window=_one("--window", window),
-            tolerance=_one("--tolerance", tolerance),
-            rate=_one("--rate", rate),
-            burst=burst,
-            delta=delta,
-            rule=rule,
-            output=output,
-        )
-        return
-    if config is not None:
-        raise ConfigError("--config goes with --replay: it says how to read that file.")
-    contamination = CONTAMINATION if contamination is None else contamination
     tolerances = tolerance or ([] if rate else list(_TOLERANCES))
     rows = plan_table(
         contamination,
@@ -105,7 +68,7 @@ def plan(  # noqa: PLR0917 - one parameter an option
         rates=rate or [],
         burst=burst,
         delta=delta,
-        costs=costs,
+        costs=costs_of(c_fp, c_fn, c_r),
         events_per_day=events_per_day,
     )
     _print_plans(rows, output)
@@ -116,12 +79,6 @@ def plan(  # noqa: PLR0917 - one parameter an option
 def costs_of(c_fp: float, c_fn: float, c_r: float | None) -> Costs | None:
     """Return the costs, if there are any."""
     return None if c_r is None else Costs(c_fp, c_fn, c_r)
-
-
-def _one(option: str, values: list[_T] | None) -> _T | None:
-    if values is not None and len(values) > 1:
-        raise ConfigError(f"{option} is given {len(values)} times: a replay takes one.")
-    return values[0] if values else None
 
 
 def _print_plans(rows: tuple[Plan, ...], output: As) -> None:

@@ -157,13 +157,13 @@ def test_what_nobody_could_obey_is_refused(line, complaint):
 
 
 def test_answers_concern_their_own_partition_alone():
-    from rejex_stream.protocols import Heard
+    from rejex_stream.protocols import ControlRecords
     from rejex_stream.run.command_journal import Decisions
 
     command = Command(id="c", kind=CommandKind.ANSWERS, stream_key="a",
                       answers=(EventAnswer(Position("input", 1, 5), "normal"),))  # fmt: skip
-    heard = Heard([Record(Position("control", 0, 0), None, encode_command(command))], 1)
+    heard = ControlRecords([Record(Position("control", 0, 0), None, encode_command(command))], 1)
     for number, waits in ((0, False), (1, True)):
         decisions = Decisions(Partition("input", number), None, ("input",))
-        decisions.hear(heard)
+        decisions.ingest(heard)
         assert decisions.waiting is waits

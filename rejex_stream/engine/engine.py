@@ -27,7 +27,7 @@ from rejex_stream.engine.snapshot_manifest import (
     Head,
     Origin,
     Restored,
-    Said,
+    StreamsInCommon,
     as_kind,
     compared,
     origin,
@@ -421,7 +421,7 @@ class Engine:
 
     def _origin(self) -> list[Mapping[str, Any]]:
         """Return what a snapshot says of the engine it comes from."""
-        said = Said(self._plans, self._open, self._shared.state())
+        said = StreamsInCommon(self._plans, self._open, self._shared.state())
         return origin_of(self.spec, self._decision, said)
 
     def head(self) -> bytes:

@@ -18,11 +18,11 @@ from rejex_stream.errors import CheckpointError
 from rejex_stream.types import Reading, of_mode
 
 __all__ = [
+    "Admission",
     "Gone",
-    "Heard",
     "Limits",
-    "Lives",
     "OperatingModes",
+    "SensorRegistry",
     "joined",
 ]
 
@@ -54,7 +54,7 @@ class Gone(NamedTuple):
     sensors: Collection[str] = ()
 
 
-class Heard(NamedTuple):
+class Admission(NamedTuple):
     """What became of events: heard before `end`, but for those `turned_away`.
 
     Attributes
@@ -64,7 +64,7 @@ class Heard(NamedTuple):
     turned_away
         Indices of events of sensors beyond ``max_keys``.
     gone
-        Whom to :meth:`~Lives.forget` then.
+        Whom to :meth:`~SensorRegistry.forget` then.
     """
 
     end: int
@@ -85,7 +85,7 @@ class _Head(msgspec.Struct, forbid_unknown_fields=True):
     clock: _Clock
 
 
-class Lives:
+class SensorRegistry:
     """Knows the sensors of one partition, and since when each is silent.
 
     Parameters
@@ -100,15 +100,15 @@ class Lives:
     Examples
     --------
     >>> from rejex_stream.types import Position
-    >>> lives = Lives(Limits(forget_after_ms=1000, max_keys=2))
+    >>> lives = SensorRegistry(Limits(forget_after_ms=1000, max_keys=2))
     >>> told = [("a", 0), ("b", 10), ("c", 20), ("b", 2000), ("c", 2010), ("a", 2020)]
     >>> events = [Reading(name, name, at, (), Position("t", 0, at)) for name, at in told]
-    >>> heard = lives.hear(events)
+    >>> heard = lives.admit(events)
     >>> heard  # at c's 2010 two sensors have passed 2000
-    Heard(end=4, turned_away=[2], gone=Gone(lives=[('a', 'a')], streams={'a'}, sensors={'a'}))
+    Admission(end=4, turned_away=[2], gone=Gone(lives=[('a', 'a')], streams={'a'}, sensors={'a'}))
     >>> lives.forget(heard.gone)
-    >>> lives.hear(events, 4)
-    Heard(end=6, turned_away=[5], gone=Gone(lives=(), streams=(), sensors=()))
+    >>> lives.admit(events, 4)
+    Admission(end=6, turned_away=[5], gone=Gone(lives=(), streams=(), sensors=()))
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
@@ -118,7 +118,7 @@ class Lives:
         self._sensors_of: Counter[str] = Counter()  # how many sensors a stream has
         self._n_lives = 0
 
-    def hear(self, items: Sequence[object], start: int = 0) -> Heard:
+    def admit(self, items: Sequence[object], start: int = 0) -> Admission:
         """Take note of events in order, up to the first before which anybody is to be forgotten.
 
         What is no reading is passed over. O(events).
@@ -162,7 +162,7 @@ class Lives:
                     streams = heard[sensor] = {}
             streams[key] = time_ms if time_ms > now else now
         self._clock = _Clock(ahead, ahead_ms, now)
-        return Heard(end, turned_away, gone)
+        return Admission(end, turned_away, gone)
 
     def _silent_since(self, before_ms: int) -> Gone:
         """Return whoever was heard of last before that time. O(sensors)."""

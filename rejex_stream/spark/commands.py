@@ -12,7 +12,7 @@ from rejex_stream.config import Config
 from rejex_stream.config.assembly import file_places, kafka_settings
 from rejex_stream.encode import decode_incidents
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.protocols import Heard
+from rejex_stream.protocols import ControlRecords
 from rejex_stream.run.command_journal import Decisions
 from rejex_stream.types import Incident, Partition
 
@@ -144,7 +144,7 @@ class Told:
         with closing(self._store(pieces)) as store:
             decisions = Decisions(partition, store.load_decisions(partition), self.inputs)
             if decides:
-                decisions.hear(self._heard(decisions.next_heard))
+                decisions.ingest(self._heard(decisions.next_heard))
             decides = decides and decisions.waiting
             if decides:
                 decisions.decide(next_offset)
@@ -162,7 +162,7 @@ class Told:
             return FolderSnapshotStore(cast("Path", self.folder))
         return KafkaSnapshots(self.settings, pieces)  # type: ignore[arg-type, return-value]
 
-    def _heard(self, start: int) -> Heard:
+    def _heard(self, start: int) -> ControlRecords:
         if self.settings is None:
             from rejex_connectors.files import FileControl
 
@@ -171,7 +171,7 @@ class Told:
 
         log = Partition(self.settings.topics.control, 0)
         said = list(read_partition(self.settings, log, start))
-        return Heard(said, said[-1].position.offset + 1 if said else start)
+        return ControlRecords(said, said[-1].position.offset + 1 if said else start)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from rejex_connectors.signed_snapshots import SealedStore
 from rejex_stream.cli import main
 from rejex_stream.config import load_config
 from rejex_stream.errors import CheckpointError, ConfigError
-from rejex_stream.protocols import Heard
+from rejex_stream.protocols import ControlRecords
 from rejex_stream.run.command_journal import Decisions
 from rejex_stream.spark.state_migration import worker_snapshots
 from rejex_stream.types import Partition, Position, Record
@@ -335,7 +335,7 @@ def test_a_job_that_obeys_nobody_begins_where_nothing_is_to_be_obeyed(here, reje
     half_way(here, rejex)
     decisions = Decisions(ONE, None, ["feed.csv"])
     said = b'{"id": "c-1", "kind": "planned", "by": "ada", "from_ms": 1, "until_ms": 2}'
-    decisions.hear(Heard([Record(Position("control", 0, 0), None, said)], 1))
+    decisions.ingest(ControlRecords([Record(Position("control", 0, 0), None, said)], 1))
     decisions.decide(since)
     FolderSnapshotStore(here / "one").save_decisions(ONE, decisions.encoded(None))
     assert (

@@ -12,7 +12,7 @@ from rejex_stream.config import Config
 from rejex_stream.config.assembly import file_places, kafka_settings
 from rejex_stream.encode import decode_incidents
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.protocols import Heard
+from rejex_stream.protocols import ControlRecords
 from rejex_stream.run.command_journal import Decisions
 from rejex_stream.types import Incident, Partition
 
@@ -145,7 +145,7 @@ class JobJournal:
         with closing(opened) as store:
             decisions = Decisions(partition, store.load_decisions(partition), self.inputs)
             if decides:
-                decisions.hear(self._commands_from(decisions.next_heard))
+                decisions.ingest(self._commands_from(decisions.next_heard))
             decides = decides and decisions.waiting
             if decides:
                 decisions.decide(next_offset)
@@ -166,7 +166,7 @@ class JobJournal:
         pending = PendingMessages(self.state_partitions)
         return KafkaSnapshots(self.settings, pending), pending.messages
 
-    def _commands_from(self, start: int) -> Heard:
+    def _commands_from(self, start: int) -> ControlRecords:
         if self.settings is None:
             from rejex_connectors.files import FileControl
 
@@ -175,7 +175,7 @@ class JobJournal:
 
         log = Partition(self.settings.topics.control, 0)
         said = list(read_partition(self.settings, log, start))
-        return Heard(said, said[-1].position.offset + 1 if said else start)
+        return ControlRecords(said, said[-1].position.offset + 1 if said else start)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,6 @@ from rejex_stream.engine.checkpoint import seal, unseal
 from rejex_stream.errors import CheckpointError, ConnectorError
 from rejex_stream.run.input_health import UnscorableStreak
 from rejex_stream.run.partition_monitor import PartitionMonitor
-from rejex_stream.run.process import seldom_collecting
 from rejex_stream.run.progress import (
     IncidentsDurable,
     NothingScorable,
@@ -38,6 +37,7 @@ from rejex_stream.run.progress import (
     Progress,
 )
 from rejex_stream.spark.commands import AtCommit, JobJournal, changes_in
+from rejex_stream.threads import seldom_collecting
 from rejex_stream.types import (
     Incident,
     IncidentState,

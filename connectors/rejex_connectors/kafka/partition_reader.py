@@ -36,7 +36,7 @@ from rejex_connectors.kafka.refusals import (
 )
 from rejex_connectors.kafka.security import kafka_python_options
 from rejex_stream.errors import ConnectorError
-from rejex_stream.protocols import Heard
+from rejex_stream.protocols import ControlRecords
 from rejex_stream.types import Partition, Position, Record, UnreadRecord
 
 if TYPE_CHECKING:
@@ -350,7 +350,7 @@ class KafkaControl:
         self._thread = threading.Thread(target=self._run, name="kafka control", daemon=True)
         self._thread.start()
 
-    def read(self, start: int) -> Heard:
+    def read(self, start: int) -> ControlRecords:
         """Return what was read since; a `start` that is not where the last one ended is sought.
 
         Raises
@@ -369,7 +369,7 @@ class KafkaControl:
                 self._next = 0
             if heard:
                 self._next = heard[-1].position.offset + 1
-            return Heard(heard, self._next or 0, anew)
+            return ControlRecords(heard, self._next or 0, anew)
 
     def close(self) -> None:
         """End the thread; it is not waited for where the broker is away."""

@@ -121,6 +121,11 @@ def test_of_extreme_anomalies_the_first_for_a_quarter_of_a_window_is_asked_about
             known, items = views(items), ReviewItems(["x"], points=0)
             items.restore(known)
     assert asked == [0, 76, 102]
+    louder = [
+        at for at, severity in ((103, 8.0), (104, 8.1), (105, 16.3), (106, 16.4), (140, 4.0))
+        if items.observe(*extreme(at, severity=severity)) is not None
+    ]  # fmt: skip
+    assert louder == [104, 105, 140]  # twice the worst of a quarter: a blip hides no fault
     other = items.observe(*extreme(103, sensor="b"))
     assert (other.why, other.drawn) == ("extreme", None)
     assert items.observe(*extreme(3)).why == "extreme", "its stream was forgotten, and began anew"
@@ -353,7 +358,7 @@ def test_what_is_missing_is_kept_as_nan_and_comes_back_as_none():
     for at in range(3):
         before.observe(*event(at, values=(math.nan, math.inf), score=None))
     points = [(1000 * at, (math.nan, math.inf), None, Label.NORMAL) for at in range(3)]
-    view = {"recent": points, "of": None, "n_since": 0, "extreme_seq": None}
+    view = {"recent": points, "of": None, "n_since": 0, "extreme": None}
     assert before.view("a") == msgspec.msgpack.encode(view)
     after.restore(views(before))
     item = after.observe(*event(9, reason=Reason.AMBIGUOUS))

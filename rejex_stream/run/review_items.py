@@ -34,7 +34,9 @@ an item of its own says so.
 """
 
 _PER_WINDOW = 4
-"""An extreme anomaly is asked about if none was seen of its sensor for a quarter of a window."""
+"""An extreme anomaly is asked about if none was seen of its sensor for a quarter of a window, or
+none that is half as severe.
+"""
 
 _Point: TypeAlias = tuple[int, tuple[float, ...], float | None, Label]
 
@@ -45,25 +47,32 @@ class _View(msgspec.Struct):
     recent: list[_Point]
     of: Position | None
     n_since: int
-    extreme_seq: int | None
+    extreme: tuple[int, float] | None
 
 
 class _Sensor:
     """What is remembered of a sensor: points as they leave, what is owed, the last extreme."""
 
-    __slots__ = ("extreme_seq", "n_since", "of", "recent")
+    __slots__ = ("extreme", "n_since", "of", "recent")
 
     def __init__(self, recent: Iterable[ContextPoint], points: int) -> None:
         self.recent = deque(recent, maxlen=points)
         self.of: Position | None = None  # the latest item, while events are owed to it
         self.n_since = 0
-        self.extreme_seq: int | None = None
+        # Where an anomaly was extreme last, and how severe the worst was since all was quiet.
+        self.extreme: tuple[int, float] | None = None
 
-    def begins(self, verdict: Verdict) -> bool:
-        """Take note of an extreme anomaly; return whether it is the first for long."""
-        before, seq = self.extreme_seq, verdict.seq
-        self.extreme_seq = seq
-        return before is None or not 0 <= seq - before <= verdict.window_len // _PER_WINDOW
+    def asks(self, verdict: Verdict, severity: float) -> bool:
+        """Take note of an extreme anomaly; return whether it is the first for long, or the worst.
+
+        Twice as severe as those before, so that a blip hides no fault; O(log severity) times.
+        """
+        before, worst = self.extreme or (verdict.seq, 0.0)
+        if not 0 <= verdict.seq - before <= verdict.window_len // _PER_WINDOW:
+            worst = 0.0
+        asks = severity > 2 * worst
+        self.extreme = verdict.seq, severity if asks else worst
+        return asks
 
 
 class ReviewItems:
@@ -75,8 +84,8 @@ class ReviewItems:
     snapshot of its partition.
 
     An extreme anomaly (:data:`~rejex_stream.rejection.judge.EXTREME`) that no incident holds is
-    asked about as well where it is the sensor's first for a quarter of a window: of a fault that
-    is over before there is evidence for an alarm nobody would be told.
+    asked about as well where it is the sensor's first for a quarter of a window, or twice as
+    severe: of a fault that is over before there is evidence for an alarm nobody would be told.
 
     Parameters
     ----------
@@ -152,7 +161,7 @@ class ReviewItems:
             and verdict.severity >= EXTREME
             and verdict.label is Label.ANOMALY
             and not (verdict.held or verdict.planned or verdict.muted)
-            and sensor.begins(verdict)
+            and sensor.asks(verdict, verdict.severity)
             and item is None
             and self._reasons
         ):
@@ -228,7 +237,7 @@ class ReviewItems:
             (ms, _with_nan(values), score, label) for ms, values, score, label in known.recent
         ]
         owed = 0 if known.of is None else known.n_since
-        return msgspec.msgpack.encode(_View(recent, known.of, owed, known.extreme_seq))
+        return msgspec.msgpack.encode(_View(recent, known.of, owed, known.extreme))
 
     def restore(self, views: Mapping[str, bytes]) -> None:
         """Take over what :meth:`view` encoded; a smaller `points` keeps the newest.
@@ -247,7 +256,7 @@ class ReviewItems:
         self._sensors = {}
         for name, kept in found.items():
             sensor = self._sensors[name] = _Sensor(_points(kept.recent), self._points)
-            sensor.extreme_seq = kept.extreme_seq
+            sensor.extreme = kept.extreme
             if kept.of is not None and kept.n_since < self._points:
                 sensor.of, sensor.n_since = kept.of, kept.n_since
 

@@ -23,7 +23,6 @@ __all__ = [
     "As",
     "AsOption",
     "console",
-    "days",
     "held_rows",
     "legible",
     "number",
@@ -170,21 +169,6 @@ def number(value: float | None, digits: int = 3) -> str:
         return f"{value:,.0f}"
     text = f"{value:.{digits}g}"
     return f"{float(text):.12f}".rstrip("0").rstrip(".") if "e" in text else text
-
-
-def days(value: float) -> str:
-    """Return a length of time in the unit that fits.
-
-    Examples
-    --------
-    >>> days(400), days(2.5), days(0.02), days(0.0001)
-    ('1.1 years', '2.5 days', '29 min', '8.6 s')
-    """
-    seconds = value * 86_400
-    for unit, length in (("years", 31_557_600), ("days", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{number(seconds / length, 2)} {unit}"
-    return f"{number(seconds, 2)} s"
 
 
 def held_rows(choice: Plan) -> list[tuple[str, str]]:

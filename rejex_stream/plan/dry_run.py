@@ -11,7 +11,6 @@ from rejex_stream.decode import Decoder, decode_records
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.batch_model import FitFailed
 from rejex_stream.plan.measured import Measured, Measurement
-from rejex_stream.plan.promises import EpisodeRule
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.progress import RunEvent
 from rejex_stream.threads import one_thread
@@ -51,7 +50,6 @@ def replay(
     decoder: Decoder,
     records: Iterable[Record],
     *,
-    rule: EpisodeRule | None = None,
     on_verdicts: Callable[[Sequence[Verdict]], object] | None = None,
     on_progress: Callable[[int], object] | None = None,
 ) -> Replayed:
@@ -61,15 +59,13 @@ def replay(
     ----------
     spec, decoder, records
         What decides, how to read, what to read.
-    rule
-        What makes an episode.
     on_verdicts
         Given the verdicts, batch by batch.
     on_progress
         Told how many records are done.
     """
     engine = Engine(spec, InlineExecutor())
-    measurement = Measurement(rule or EpisodeRule())
+    measurement = Measurement()
     failures: list[FitFailed] = []
     first_invalid: Invalid | None = None
     done = 0
@@ -117,8 +113,6 @@ class Counting:
         Set once the limit is reached.
     limit
         How many outcomes; ``None`` for all.
-    rule
-        What makes an episode.
 
     Attributes
     ----------
@@ -126,10 +120,8 @@ class Counting:
         The counts.
     """
 
-    def __init__(
-        self, stop: threading.Event, limit: int | None = None, rule: EpisodeRule | None = None
-    ) -> None:
-        self.measurement = Measurement(rule or EpisodeRule())
+    def __init__(self, stop: threading.Event, limit: int | None = None) -> None:
+        self.measurement = Measurement()
         self._stop, self._left = stop, limit
 
     def outcomes(

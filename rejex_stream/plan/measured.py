@@ -16,6 +16,7 @@ from rejex_stream.types import Label, Verdict
 __all__ = ["Measured", "Measurement"]
 
 _CONFIDENCE = 0.99
+_EPISODE = EpisodeRule()
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,11 +96,6 @@ class _Sensor:
 class Measurement:
     """Counts outcomes as they come; two bytes an event, O(1) each.
 
-    Parameters
-    ----------
-    rule
-        What makes an episode.
-
     Examples
     --------
     >>> from rejex_stream.types import Label, Position, Reason
@@ -112,7 +108,6 @@ class Measurement:
     (1.0, 1)
     """
 
-    rule: EpisodeRule = field(default_factory=EpisodeRule)
     counts: OutcomeCounts = field(default_factory=OutcomeCounts)
     _cells: bytearray = field(default_factory=bytearray)  # of the policy's own band
     _rejected: bytearray = field(default_factory=bytearray)
@@ -153,7 +148,7 @@ class Measurement:
             self._ties += verdict.ties > 0
 
     def _extend_episode(self, sensor: _Sensor, now: int) -> None:
-        rule = self.rule
+        rule = _EPISODE
         near = sensor.length > 0 and (
             now - sensor.rejected_ms <= rule.gap_s * 1000
             or sensor.seen - sensor.rejected_at <= rule.gap_events

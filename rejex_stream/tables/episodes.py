@@ -11,6 +11,8 @@ from rejex_stream.types import Label, Reason, Verdict
 
 __all__ = ["Episode", "Episodes"]
 
+_EPISODE = EpisodeRule()
+
 
 @dataclass(slots=True)
 class Episode:
@@ -50,9 +52,8 @@ class Episodes:
         The episodes, in the order in which they begin.
     """
 
-    def __init__(self, rule: EpisodeRule | None = None) -> None:
+    def __init__(self) -> None:
         self.all: list[Episode] = []
-        self._rule = rule or EpisodeRule()
         self._seen: Counter[str] = Counter()
         self._open: dict[str, tuple[int, Episode]] = {}
 
@@ -74,7 +75,7 @@ class Episodes:
 
     def _take(self, verdict: Verdict) -> None:
         sensor, now, row = verdict.sensor, verdict.event_time_ms, verdict.position.offset + 1
-        seen, rule = self._seen[sensor], self._rule
+        seen, rule = self._seen[sensor], _EPISODE
         at, episode = self._open.get(sensor, (0, None))
         near = episode is not None and (
             now - episode.last_ms <= rule.gap_s * 1000 or seen - at <= rule.gap_events

@@ -15,7 +15,6 @@ from rejex_connectors.files.bytes import ByteInput, compression_of
 from rejex_connectors.files.workbooks import workbook_of
 
 from rejex_stream.cli import options
-from rejex_stream.cli.drafts import save_draft
 from rejex_stream.cli.show import print_facts
 from rejex_stream.config import name_of, parse_config
 from rejex_stream.config.assembly import kafka_settings, records_of
@@ -24,6 +23,7 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import escaped
 from rejex_stream.rejection.policy import CONTAMINATION
 from rejex_stream.tables import Asked, Feed, Table, draft_config, open_feed, open_table
+from rejex_stream.tables.draft import save_draft
 from rejex_stream.types import Record
 
 __all__ = ["init"]

@@ -19,7 +19,6 @@ from typing import IO, TYPE_CHECKING, Annotated
 import typer
 
 from rejex_stream.cli import options
-from rejex_stream.cli.drafts import save_draft
 from rejex_stream.cli.progress import counting
 from rejex_stream.cli.show import (
     As,
@@ -41,6 +40,7 @@ from rejex_stream.plan.measured import Measured
 from rejex_stream.plan.promises import Plan, plan
 from rejex_stream.plan.suggest import Suggestion
 from rejex_stream.tables import Asked, Table, draft_config, open_table
+from rejex_stream.tables.draft import save_draft
 from rejex_stream.tables.episodes import Episodes
 from rejex_stream.tables.scored_csv import ScoredCsv
 from rejex_stream.types import Invalid, Label, Reading, Record, Verdict

@@ -1,7 +1,7 @@
 """From a config to living objects: the one place that builds, and that knows both edges.
 
 In: a :class:`~rejex_stream.config.Config`. Out: sources, sinks, decoders, engines and monitors, and
-a run of them all. Open `running` first, then `edges` (files or Kafka) and `recipes` (the core).
+a run of them all. Open `running` first, then `edges` (files or Kafka) and `judging` (the core).
 """
 
 from rejex_stream.config.assembly.edges import (

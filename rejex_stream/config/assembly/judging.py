@@ -87,7 +87,7 @@ def by_partition(config: Config) -> bool:
     return (
         config.rejection.policy().owner != "stream"
         or config.state.forget_after is not None
-        or config.input.mapping().group
-        is not None  # a sensor may speak in two groups, with one history
+        # A sensor may speak in two groups, with one history.
+        or config.input.mapping().group is not None
         or config.input.mode is not None
     )

@@ -1,6 +1,6 @@
 """Does a severity happen as often as it says? On streams in which nothing is wrong.
 
-python -m benchmarks.severity [--events 60000] [--streams 3] [--detectors Sensor GMM]
+python -m benchmarks.severity [--events 60000] [--streams 6] [--detectors Sensor GMM]
 
 A severity of 2 should come once in 100 events, one of 3 once in 1,000: how many times that often
 they come, over all events that later models judge with a full window, and under first models.
@@ -9,6 +9,7 @@ they come, over all events that later models judge with a full window, and under
 from __future__ import annotations
 
 import argparse
+import statistics
 from collections import defaultdict
 from typing import Any
 
@@ -38,29 +39,39 @@ STREAMS = {
 
 def often(detector: str, stream: str, events: int, streams: int) -> list[Any]:
     """Return one row: frequencies over what they say, of later models and of first ones."""
-    hits: dict[tuple[bool, int], int] = defaultdict(int)
-    seen: dict[bool, int] = defaultdict(int)
+    ratios: dict[tuple[bool, int], list[float]] = defaultdict(list)
+    n_later = 0
     for seed in range(streams):
         X = STREAMS[stream]((events, 3), np.random.default_rng([seed, 17]))
-        for verdict in play(engine(detector, hold=Hold(enabled=False)), readings(X)).verdicts:
-            if verdict.severity is None:
-                continue
-            first = verdict.model_epoch == 0
-            seen[first] += 1
+        verdicts = play(engine(detector, hold=Hold(enabled=False)), readings(X)).verdicts
+        known = [(v.severity, v.model_epoch == 0) for v in verdicts if v.severity is not None]
+        for first in (False, True):
+            said = [severity for severity, by_first in known if by_first is first]
+            n_later += 0 if first else len(said)
             for level in (2, 3):
-                hits[first, level] += verdict.severity >= level
-    return [detector, stream, seen[False]] + [
-        hits[first, level] * 10**level / max(1, seen[first])
-        for first in (False, True)
+                reached = sum(severity >= level for severity in said)
+                ratios[first, level].append(reached * 10**level / max(1, len(said)))
+    later = [
+        figure
         for level in (2, 3)
+        for figure in (statistics.mean(ratios[False, level]), _error(ratios[False, level]))
     ]
+    return [
+        detector, stream, n_later, *later,
+        *(statistics.mean(ratios[True, level]) for level in (2, 3)),
+    ]  # fmt: skip
+
+
+def _error(each: list[float]) -> float | str:
+    """Return the standard error of the mean over streams, which are independent."""
+    return statistics.stdev(each) / len(each) ** 0.5 if len(each) > 1 else "-"
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Print and keep the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.severity", description=__doc__)
     parser.add_argument("--events", type=int, default=60_000)
-    parser.add_argument("--streams", type=int, default=3)
+    parser.add_argument("--streams", type=int, default=6)
     parser.add_argument("--detectors", nargs="+", choices=DETECTORS, default=[*DETECTORS])
     parser.add_argument("--kinds", nargs="+", choices=STREAMS, default=[*STREAMS])
     parser.add_argument("--name", default="severity", help="of the result")
@@ -70,10 +81,12 @@ def main(arguments: list[str] | None = None) -> None:
         for detector in options.detectors
         for stream in options.kinds
     ]
-    columns = ["detector", "stream", "events", ">= 2", ">= 3", "first: >= 2", "first: >= 3"]
+    columns = [
+        "detector", "stream", "events", ">= 2", "±", ">= 3", "± ", "first: >= 2", "first: >= 3",
+    ]  # fmt: skip
     caption = (
         "How many times as often as it says a severity comes, three channels, n = 2,000, no hold: "
-        "later models and the first one"
+        "later models (with the standard error over streams) and the first one"
     )
     write(options.name, "Severity", [(caption, columns, rows)], note="Seeded.")
 

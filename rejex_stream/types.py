@@ -61,6 +61,8 @@ class Status(StrEnum):
     """The reference scores differ again: ranks hold information."""
     WARM_UP_MIXED = "warm_up_mixed"
     """The rows that the first model learnt from are of two kinds: a fault may lie among them."""
+    NO_LEVEL = "no_level"
+    """In the rows that the first model learnt from, a channel wanders: its changes are judged."""
 
 
 SILENT_STAGES = ("ignored", "joined", "waiting")

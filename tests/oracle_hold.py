@@ -114,6 +114,7 @@ class Hold:
     def watch(self, verdict, severity):
         """Weigh an event of a held stream; return the state it turns to, if any."""
         kept, age = self.open, self.hold.adopt_after_events
+        age = self.n if age is None else age or None
         kept["n"][verdict.label] += 1
         kept["held"] += 1
         if severity is not None:

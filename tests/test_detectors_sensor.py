@@ -13,6 +13,7 @@ from sklearn.covariance import LedoitWolf
 from rejex_stream.detectors import make_detector
 from rejex_stream.detectors.sensor.distance import fit_distance, fit_larger, shrunk_covariance
 from rejex_stream.detectors.sensor.ensemble import LogTail
+from rejex_stream.detectors.sensor.layout import Layout
 from rejex_stream.engine import EngineSpec
 from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.features import Feature, FeatureSpec
@@ -97,6 +98,36 @@ def test_the_quiet_side_counts_where_it_is_rarer_and_nowhere_else():
     assert fit_larger(X, np.zeros(3, dtype=bool)).score(X).tolist() == plain.score(X).tolist()
     X[:1500, 1] = 0.0  # a deviation that is mostly 0 is quiet by nature
     assert fit_larger(X, spreads).score(X).tolist() == fit_distance(X).score(X).tolist()
+
+
+@pytest.mark.parametrize("n", [1000, 2000])
+def test_a_channel_without_a_level_is_judged_by_its_changes(n):
+    walk = np.cumsum(noise(n + 1500, seed=8), axis=0)
+    walk += np.abs(walk[:n]).max() * np.arange(len(walk))[:, None] / n  # goes where it never was
+    X = np.hstack((walk, ar(n + 1500, 0.9, 1, seed=9)))
+    scorer, rows = fitted("Sensor", X[:n])
+    usual = np.quantile(scorer.score(rows(X[:n])), 0.98)
+    assert np.mean(scorer.score(rows(X[n:])) > usual) < 0.1
+    X[n + 500 :, 0] += 30.0
+    assert scorer.score(rows(X[: n + 530])).argmax() >= n + 450, "a step is a change"
+    X[n:, 1] += 12.0  # the other one has a level
+    assert np.mean(scorer.score(rows(X[n:])) > usual) > 0.9
+
+
+def test_few_rows_and_seasons_say_nothing_against_a_level():
+    spec = FeatureSpec(("a",), preset="sensor")
+    layout = Layout.of(spec)
+    season = np.sin(2 * np.pi * np.arange(2000) / 288)[:, None]
+
+    def wanders(x):
+        return layout.wandering(np.tile(x, (1, len(layout.channels)))).any()
+
+    walk = np.cumsum(noise(2000, seed=8), axis=0)
+    assert wanders(walk)
+    assert not wanders(walk[:500])
+    assert not wanders(season + 0.1 * noise(2000))
+    assert not wanders(ar(2000, 0.97, 1))
+    assert not Layout.plain(3).wandering(np.tile(walk, (1, 3))).any(), "nothing else shows it"
 
 
 def test_a_loud_row_is_not_judged_on_the_scale_of_quiet_ones():

@@ -84,7 +84,7 @@ def test_rows_from_before_a_long_suspicion_are_there_again_for_any_cut():
 
 
 def test_a_fault_that_stays_is_not_forgotten():
-    held = engine()
+    held = engine(hold=Hold(adopt_after_events=0))
     verdicts = play(held, sensors(20_000, 12_000, 20.0))
     (incident,) = held.take_incidents()
     assert incident.state is IncidentState.OPEN
@@ -94,6 +94,22 @@ def test_a_fault_that_stays_is_not_forgotten():
     assert all(v.held and v.incident == incident.id for v in after)
     assert not any(v.held or v.incident for v in verdicts[: incident.opened_seq])
     assert not [v for v in after if v.label is Label.NORMAL]
+
+
+def test_what_nobody_answers_for_a_window_is_the_new_normal_unless_it_is_a_fault():
+    feed = sensors(3_500, 2_000, 30.0, phi=0.0)
+    at, known = (Engine(small(), InlineExecutor()) for _ in range(2))
+    play(at, feed)
+    opened, adopting, closed = at.take_incidents()
+    assert opened.state is IncidentState.OPEN
+    held = adopting.changed_seq - opened.opened_seq
+    assert (adopting.state, held) == (IncidentState.ADOPTING, 400), "one window"
+    assert (closed.state, closed.ended) == (IncidentState.CLOSED, "adopted_by_age")
+    play(known, feed[:2_100])
+    (opened,) = known.take_incidents()
+    answer(known, CommandKind.FAULT, opened)
+    play(known, feed[2_100:])
+    assert {i.state for i in known.take_incidents()} == {IncidentState.FAULT}
 
 
 def test_without_a_hold_it_becomes_its_own_reference():
@@ -261,7 +277,7 @@ def test_planned_work_teaches_nothing_and_opens_nothing(said):
 
 def test_a_plan_is_taken_back():
     at = Engine(small(), InlineExecutor())
-    feed = sensors(2_600, 2_000, 30.0, phi=0.0)
+    feed = sensors(2_300, 2_000, 30.0, phi=0.0)
     play(at, feed[:1_000])
     at.command(Command(id="p", kind=CommandKind.PLANNED, from_ms=0, until_ms=10**9))
     play(at, feed[1_000:1_100])
@@ -347,7 +363,7 @@ def command_of(kind, n):
 @pytest.mark.parametrize("kind", ["plain", "guarded", "learns"])
 def test_cuts_evictions_and_restores_change_nothing(kind, seed):
     rng = random.Random(seed)
-    hold = Hold(recover_events=10, adopt_after_events=rng.choice([None, 150]))
+    hold = Hold(recover_events=10, adopt_after_events=rng.choice([None, 0, 150]))
     guard = RefitSchedule.for_window(300, guard_quantile=0.95 if kind == "guarded" else None)
     detector = make_detector("GaussianScorer") if kind == "learns" else Distance()
     pipeline = small(detector=detector, window=300, hold=hold, schedule=guard)
@@ -407,7 +423,7 @@ def test_a_hold_that_is_turned_off_ends_what_is_open_with_the_next_event():
 
 
 def test_a_held_stream_waits_for_no_fit():
-    at = Engine(small(), InlineExecutor())
+    at = Engine(small(hold=Hold(adopt_after_events=0)), InlineExecutor())
     play(at, sensors(2_300, 2_000, 30.0, phi=0.0))
     rows = at._live["s"]._model.rows_seen
     more = sensors(5_000, 0, 30.0, phi=0.0, seed=1)

@@ -64,7 +64,7 @@ def moded(n, seed=0, **options):
 
 
 def of_modes(detector, **knobs):
-    return spec(detector, hold=Hold(), modes=True, **knobs)
+    return spec(detector, hold=Hold(adopt_after_events=0), modes=True, **knobs)
 
 
 def make(detector, **knobs):

@@ -93,7 +93,7 @@ def test_muted_events_open_no_incident_and_a_fault_outside_the_box_opens_one():
     assert quiet.take_incidents() == []
     assert not any(verdict.held for verdict in verdicts)
     fault = [r._replace(values=(r.values[0], r.values[1] + 90.0, r.values[2])) for r in feed[600:]]
-    outside = at_work(mute(box=BOX | {"b": (-9.0, 9.0)}))
+    outside = at_work(mute(box=BOX | {"b": (-9.0, 9.0)}), hold=Hold(adopt_after_events=0))
     play(outside, feed[:600] + fault)
     (opened,) = outside.take_incidents()
     assert 1_600 <= opened.opened_seq < 1_620

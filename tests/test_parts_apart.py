@@ -29,6 +29,8 @@ channels = ["flow"]
 {pooled}
 [detector]
 name = "Mahalanobis"
+[hold]
+adopt_after_events = 0
 [rejection]
 contamination = 0.05
 window = {window}

@@ -84,6 +84,20 @@ def test_it_is_said_once_with_the_first_event_that_the_model_judges():
     assert [v for v in verdicts if v.status is Status.WARM_UP_MIXED] == [first]
 
 
+def test_a_sensor_without_a_level_is_told_so_with_the_first_event_that_the_model_judges():
+    walk = np.cumsum(np.random.default_rng(3).normal(size=4_000)).tolist()
+    for values, said in ((walk, [Status.NO_LEVEL]), (np.diff(walk).tolist(), [])):
+        spec = dataclasses.replace(
+            SPEC, detector=make_detector("Sensor"), features=FeatureSpec(("c",)), window=2_000,
+            schedule=None,
+        )  # fmt: skip
+        verdicts = Engine(spec, InlineExecutor()).process([
+            Reading("s", "s", 60_000 * i, (x,), Position("t", 0, i)) for i, x in enumerate(values)
+        ])  # fmt: skip
+        assert [v.status for v in verdicts if v.status] == said
+        assert [v.status for v in verdicts if v.score is not None][:1] == (said or [None])
+
+
 @pytest.mark.parametrize("evidence", [False, True])
 @pytest.mark.parametrize("window", RIVER)
 def test_a_model_that_learns_row_by_row_is_asked_about_its_first_half_window(window, evidence):
@@ -144,7 +158,7 @@ def test_first_rows_of_an_earlier_build_are_unknown_and_those_that_cannot_be_are
         judge, found, at = current._live["s"]._judge, [], 0
         while at < len(rows):
             segment = model.next_segment(rows, at, judge)
-            found += [segment.start] * segment.mixed
+            found += [segment.start] * (segment.status is not None)
             at = segment.stop
             model.learn(segment, Judged(segment.stop), judge)
         return found

@@ -40,7 +40,7 @@ from rejex_stream.incidents import Turn, Watch
 from rejex_stream.incidents.warmup import is_mixed
 from rejex_stream.protocols import BatchDetector, FitExecutor, Scorer
 from rejex_stream.rejection.judge import Judge
-from rejex_stream.types import FloatArray, IncidentState
+from rejex_stream.types import FloatArray, IncidentState, Status
 
 __all__ = ["BatchModel", "FitFailed", "new_model"]
 
@@ -219,10 +219,17 @@ class BatchModel:
             self._serving.epoch,
             own,
             self._schedule.guard_quantile if guarded else None,
-            not begun and is_mixed(self._serving.rows()[:, self._tested]),
+            None if begun else self._of_first(self._serving.rows()),
             held and not planned,
             not (held or planned),
         )
+
+    def _of_first(self, rows: FloatArray) -> Status | None:
+        """Return what there is to say of the rows of a first model."""
+        if is_mixed(rows[:, self._tested]):
+            return Status.WARM_UP_MIXED
+        lacks_level = getattr(self._detector, "lacks_level", None)
+        return Status.NO_LEVEL if lacks_level is not None and lacks_level(rows) else None
 
     def learn(self, segment: Segment, judged: Judged, judge: Judge) -> None:
         """Take in what was judged of a segment, and ask for a fit where one is due."""

@@ -16,7 +16,7 @@ from rejex_stream.incidents import Turn, Watch
 from rejex_stream.incidents.warmup import is_mixed
 from rejex_stream.protocols import IncrementalDetector, IncrementalScorer
 from rejex_stream.rejection.judge import Judge
-from rejex_stream.types import FloatArray, IncidentState
+from rejex_stream.types import FloatArray, IncidentState, Status
 
 __all__ = ["IncrementalModel"]
 
@@ -100,7 +100,7 @@ class IncrementalModel:
         if self._first is not None and seen < self._asked_at:
             stop = min(stop, start + self._asked_at - seen)
         X = np.array(rows[start:stop], dtype=np.float64)
-        mixed = self._is_mixed(X)
+        status = self._status(X)
         score_one, learn_one = self._scorer.score_one, self._scorer.learn_one
         scores: list[float] = []
         for x in X:
@@ -111,19 +111,20 @@ class IncrementalModel:
         self.rows_seen += len(X)
         if dropped:
             return Segment(start, stop, X, None, -1, learns=False)
-        return Segment(start, stop, X, scores, 0, mixed=mixed, learns=False)
+        return Segment(start, stop, X, scores, 0, status=status, learns=False)
 
-    def _is_mixed(self, X: FloatArray) -> bool:
-        """Remember the first rows; return whether these begin where they are said to be mixed."""
+    def _status(self, X: FloatArray) -> Status | None:
+        """Remember the first rows; return what is said where these begin, if they are mixed."""
         first, seen = self._first, self.rows_seen
         if first is None:
-            return False
+            return None
         if seen < self._n_first and len(X):
             first.extend(X[: self._n_first - seen])
         if self._asked_at >= seen + len(X):
-            return False
+            return None
         self._first = None
-        return is_mixed(first.last(len(first))[:, self._tested])
+        mixed = is_mixed(first.last(len(first))[:, self._tested])
+        return Status.WARM_UP_MIXED if mixed else None
 
     def _next_row(self, rows: Rows, start: int, judge: Judge, *, planned: bool) -> Segment:
         """Score a row that is learnt only once it is judged, so that the model can be asked."""
@@ -141,7 +142,7 @@ class IncrementalModel:
             x[None],
             scores if counts else None,
             epoch if counts else -1,
-            mixed=learns and self._is_mixed(x[None]),
+            status=self._status(x[None]) if learns else None,
             held=held and not planned,
             learns=learns,
         )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rejex_stream.engine.checkpoint import pack_array
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.incidents import Turn
-from rejex_stream.types import FloatArray
+from rejex_stream.types import FloatArray, Status
 
 __all__ = [
     "Count",
@@ -55,8 +55,8 @@ class Segment(NamedTuple):
         Their scores before the mean of a few was taken.
     quantile
         Beyond which a row trains no later model, where one is kept from that.
-    mixed
-        Whether it is the first of a model whose rows were of two kinds.
+    status
+        What is said with its first event of the rows that the first model learnt from.
     held
         Whether its rows are held back, as those of an incident are.
     learns
@@ -70,7 +70,7 @@ class Segment(NamedTuple):
     epoch: int
     own: Sequence[float] = ()
     quantile: float | None = None
-    mixed: bool = False
+    status: Status | None = None
     held: bool = False
     learns: bool = True
 

@@ -36,7 +36,6 @@ from rejex_stream.types import (
     Label,
     Reading,
     Reason,
-    Status,
     Verdict,
 )
 
@@ -293,10 +292,10 @@ class StreamState:
             outliers = judge.beyond(segment.quantile, owners, verdicts)
             if extreme:
                 outliers = sorted({*outliers, *extreme})
-        if segment.mixed:
+        if segment.status is not None:
             first = verdicts[owners[0]]
             assert first is not None  # judged
-            verdicts[owners[0]] = replace(first, status=Status.WARM_UP_MIXED)
+            verdicts[owners[0]] = replace(first, status=segment.status)
         if self._learner is not None:
             for row, owner in zip(segment.rows, owners, strict=False):
                 champion = verdicts[owner]

@@ -61,8 +61,9 @@ class Hold(Section):
     adopt_after_events: int | None = setting(
         None,
         unit="events",
-        says="An incident that nobody answers becomes the new normal after so many events.",
-        otherwise="never: it is held until it recovers or somebody answers",
-        ge=1,
+        says="An incident that nobody answers becomes the new normal after so many events held; 0: "
+        "never, it is held until it recovers or somebody answers.",
+        otherwise="one window",
+        ge=0,
         example=100_000,
     )

@@ -356,7 +356,7 @@ class Watch:
     def _due(self, kept: _Open) -> IncidentState | None:
         """Return the state that the evidence for an end asks for, if it is another one."""
         enough = self.recovery
-        age = self._hold.adopt_after_events
+        age = self._adopt_after
         if kept.ordinary >= enough:
             return IncidentState.CLOSED
         if kept.state is IncidentState.OPEN and age is not None and kept.n_held >= age:
@@ -366,6 +366,12 @@ class Watch:
         if kept.ordinary >= enough / 2 and kept.relapses < _MOST_RELAPSES:
             return IncidentState.RECOVERING
         return None
+
+    @property
+    def _adopt_after(self) -> int | None:
+        """After so many events held, what nobody answers is the new normal; ``None``: never."""
+        given = self._hold.adopt_after_events
+        return self._window if given is None else given or None
 
     @staticmethod
     def _unrecovered(kept: _Open) -> IncidentState:
@@ -382,7 +388,7 @@ class Watch:
         if kept is None or kept.state is IncidentState.ADOPTING:
             return 0
         left = max(0, math.ceil((self.recovery - kept.ordinary) / ORDINARY) - 1)
-        age = self._hold.adopt_after_events
+        age = self._adopt_after
         return left if age is None else min(left, max(0, age - kept.n_held))
 
     @property

@@ -14,6 +14,10 @@ __all__ = ["Layout"]
 
 Index = npt.NDArray[np.intp]
 _CALENDAR, _DERIVED = -1, -1
+_CHANGES, _LEVELS = ("difference", "deviation"), ("raw", "mean")
+_PARTS, _WANDERS, _FEWEST = 8, 0.6, 800
+"""Share of the variance of ranks that lies between eighths of the rows, from which on a channel has
+no level: of 2,000 rows 0 of AR(.97), one eighth of AR(.99), four fifths of a random walk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +32,15 @@ class Layout:
         For each column how many events ago its value was read: 0 the level, -1 for what is derived.
     spreads
         Numbers of the columns that are standard deviations, whose low side ends at 0.
+    levels
+        Numbers of the columns that are the level of a channel, or a mean of it, where there are
+        others that show its changes.
     """
 
     channels: tuple[int, ...]
     lags: tuple[int, ...]
     spreads: tuple[int, ...] = ()
+    levels: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, spec: FeatureSpec) -> Layout:
@@ -41,20 +49,24 @@ class Layout:
         Examples
         --------
         >>> Layout.of(FeatureSpec(("flow",), preset="seasonal"))
-        Layout(channels=(0, -1, -1, -1, -1), lags=(0, -1, -1, -1, -1), spreads=())
+        Layout(channels=(0, -1, -1, -1, -1), lags=(0, -1, -1, -1, -1), spreads=(), levels=())
         """
         channels: list[int] = []
         lags: list[int] = []
         spreads: list[int] = []
+        levels: list[int] = []
+        moving = {feature.channel for feature in spec.columns if feature.kind in _CHANGES}
         for feature in spec.columns:
             own = spec.channels.index(feature.channel) if feature.channel else _CALENDAR
             ago = {"raw": 0, "lag": feature.events}.get(feature.kind)
             for _ in feature.names:
                 if feature.kind == "std":
                     spreads.append(len(channels))
+                elif feature.kind in _LEVELS and feature.channel in moving:
+                    levels.append(len(channels))
                 channels.append(own)
                 lags.append(_DERIVED if ago is None else ago)
-        return cls(tuple(channels), tuple(lags), tuple(spreads))
+        return cls(tuple(channels), tuple(lags), tuple(spreads), tuple(levels))
 
     @classmethod
     def plain(cls, n_columns: int) -> Layout:
@@ -75,6 +87,21 @@ class Layout:
             if ago == 0 and _few_values(X[:, j]):
                 used &= channels != channel
         return used if used.any() else self.measured(X, "in")
+
+    def wandering(self, X: FloatArray) -> npt.NDArray[np.bool_]:
+        """Return which columns are levels of channels that have none, shape (d,).
+
+        A channel has no level if the variance of its ranks lies mostly between stretches of the
+        training rows X of shape (n, d), or so does that of the channels on average.
+        """
+        without: npt.NDArray[np.bool_] = np.zeros(X.shape[1], dtype=np.bool_)
+        if not self.levels or len(X) < _FEWEST:
+            return without
+        moves = {self.channels[j]: _between(X[:, j]) for j in self.levels if self.lags[j] == 0}
+        together = float(np.mean([*moves.values()]))
+        for j in self.levels:
+            without[j] = max(moves[self.channels[j]], together) > _WANDERS
+        return without
 
     def level(self) -> npt.NDArray[np.bool_]:
         """Return which columns are levels."""
@@ -97,3 +124,13 @@ def _few_values(x: FloatArray) -> bool:
     first = x[0]
     others = x[x != first]
     return len(others) == 0 or bool((others == others[0]).all())
+
+
+def _between(x: FloatArray) -> float:
+    """Return the share of the variance of ranks that lies between parts of a series, in [0, 1]."""
+    length = len(x) // _PARTS
+    ranks = np.searchsorted(np.sort(x), x[: length * _PARTS]).astype(np.float64)
+    ranks -= ranks.mean()
+    total = float(ranks @ ranks)
+    means = ranks.reshape(_PARTS, length).mean(axis=1)
+    return float(means @ means) * length / total if total else 0.0

@@ -166,7 +166,8 @@ class Mahalanobis(SensorRecipe):
     On the columns of ``features.preset = "sensor"`` it is the detector ``Sensor``. Where standard
     deviations are among the columns, their logarithm counts as well
     (:class:`~rejex_stream.detectors.sensor.distance.Larger`): a signal that freezes or goes quiet
-    is as far from ordinary as one that is wild.
+    is as far from ordinary as one that is wild. A channel that has no level in the training rows (a
+    random walk, a stock, a tank that fills for days) is judged by its changes alone.
 
     Examples
     --------
@@ -178,8 +179,13 @@ class Mahalanobis(SensorRecipe):
 
     name: str = "rejex:Mahalanobis"
 
+    def lacks_level(self, X: FloatArray) -> bool:
+        """Whether a channel has no level in rows X of shape (n, d)."""
+        return self.layout is not None and bool(self.layout.wandering(X).any())
+
     def _fit(self, X: FloatArray, layout: Layout, measured: Any, seed: int) -> Scorer:  # noqa: ANN401
-        which = np.flatnonzero(measured & (np.array(layout.lags) <= 0))
+        wanders = layout.wandering(X)
+        which = np.flatnonzero(measured & (np.array(layout.lags) <= 0) & ~wanders)
         return Columns(which, fit_larger(X[:, which], np.isin(which, layout.spreads)))
 
 

@@ -404,6 +404,7 @@ _STATUS: dict[Status | None, str] = {
     Status.CONSTANT_BEGINS: "from here on, reference scores are all equal",
     Status.CONSTANT_ENDS: "reference scores differ again",
     Status.WARM_UP_MIXED: "the first model learnt from rows of two kinds: a fault among them?",
+    Status.NO_LEVEL: "a channel has no level to come back to: its changes are judged",
 }
 _RARELY = 1e-12
 """Flips less likely than this are lost in the rounding of 1 - p."""

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import html
+import itertools
 import re
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 pytest.importorskip("starlette", reason="the extra `review` is not installed")
 
+from rejex_stream.config.reviewing import Review
+from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.review.console import fleet
 from rejex_stream.review.console.fleet import Stretch
-from rejex_stream.review.queue import series
+from rejex_stream.review.incidents import readings
+from rejex_stream.review.queue import report, series
 from rejex_stream.review.queue.quality import quality
-from rejex_stream.review.queue.series import HOUR_MS
+from rejex_stream.review.queue.series import DAY_MS, HOUR_MS, PipelineClock
+from rejex_stream.review.queue.store import ReviewStore, rebuild
 from rejex_stream.types import Label, Position, Reason
 from tests.review.console_server import running
+from tests.review.incidents import incident
 from tests.review.test_review_store import item
 
 DAY = Stretch(480 * HOUR_MS, HOUR_MS, 24)
@@ -68,7 +78,9 @@ def test_a_state_says_what_the_counts_allow(new_store, state, told):
     store = new_store()
     counted(store, "a", **told)
     with store.database.read() as connection:
-        found = fleet.states(connection, sensors(connection), DAY, ())
+        found = fleet.states(
+            connection, sensors(connection), DAY, (), PipelineClock(DAY.to_ms - 1, None)
+        )
         (row,) = fleet.rows_of(connection, sensors(connection), DAY)
     assert list(found.values()) == [state]
     assert row.cells[0].state == state
@@ -82,35 +94,207 @@ def test_silence_a_clock_ahead_and_an_open_incident_are_said(new_store):
     counted(store, "held", **PLANNED)
     counted(store, "ahead", last_ms=DAY.to_ms + 500 * 24 * HOUR_MS, **PLANNED)
     counted(store, "well", **PLANNED)
+    with store.database.write() as connection:
+        connection.execute(
+            "INSERT INTO hour (sensor_id, t_ms, normal) SELECT sensor_id, last_ms, 1 FROM sensor "
+            "WHERE sensor = 'ahead'"
+        )
     with store.database.read() as connection:
-        found = fleet.states(connection, sensors(connection), DAY, {("", "held")})
-        assert fleet.time_of(sensors(connection)) == DAY.to_ms - 1
+        clock = series.pipeline_clock(connection, "")
+        found = fleet.states(connection, sensors(connection), DAY, {("", "held")}, clock)
+    assert clock.now_ms == DAY.to_ms - 1
     # Who sends once a day is not silent after 23 hours, and one clock ahead silences nobody.
     assert list(found.values()) == ["silent", "ok", "held", "ahead", "ok"]
 
 
-def test_one_clock_that_runs_ahead_makes_nobodys_history_old(new_store):
-    store = new_store()
-    verdicts = []
-    for number, name in enumerate(("s1", "s2", "s3")):
-        for k in range(30):
-            away = 500 * 24 * HOUR_MS if name == "s3" and k == 29 else 0
-            one = item(k, sensor=name).verdict
-            verdicts.append(
-                msgspec.structs.replace(
-                    one,
-                    position=Position("feed", number, k),
-                    event_time_ms=k * 600_000 + away,
-                    label=Label.NORMAL,
-                    reason=None,
-                )
+# ------------------------------------------------------------------- whose clock is believed
+T0 = 1_764_028_800_000  # a day of 2025, at midnight
+YEAR_MS = 31_557_600_000
+STEP_MS = 1_800_000
+
+
+def heard(name, number, t_ms, partition=0):
+    """The verdict of one event of one sensor, as a line of the log."""
+    one = msgspec.structs.replace(
+        item(number, sensor=name).verdict,
+        position=Position("feed", partition, number),
+        event_time_ms=t_ms,
+        label=Label.ANOMALY if number % 11 == 0 else Label.NORMAL,
+        reason=None,
+    )
+    return encode_verdict(one)
+
+
+def lines_of(lies):
+    """Thirty hours of four sensors, of which one ended early, and one that says what it likes."""
+    times = itertools.cycle(lies)
+    lines = []
+    for tick in range(60):
+        now = T0 + tick * STEP_MS
+        for name in ("WT-03", "a", "b", "c", *(["d"] if tick < 47 else [])):
+            t_ms = next(times) if name == "WT-03" and lies != [None] else now
+            lines.append(heard(name, len(lines), t_ms))
+    return lines
+
+
+def seen_of_others(lines, batch):
+    """What the store holds and the pages say of everybody but WT-03."""
+    with TemporaryDirectory() as folder:
+        store = ReviewStore(Path(folder) / "review.db", Review(), clock_ms=lambda: T0)
+        store.take("review", [encode_review(item(k, sensor="a", t_s=T0 / 1000)) for k in range(3)])
+        for start in range(0, len(lines), batch):
+            store.take("verdicts", lines[start : start + batch])
+            with store.database.write() as connection:
+                series.forget(connection, keep=40, keep_hours=20)
+        with store.database.read() as connection:
+            others = "FROM sensor s JOIN {} USING (sensor_id) WHERE sensor <> 'WT-03' ORDER BY 1, 2"
+            found = [
+                [
+                    [round(x, 6) if isinstance(x, float) else x for x in row]
+                    for row in connection.execute(f"SELECT sensor, x.* {others}".format(table))
+                ]
+                for table in ("hour x", "point x", "event x")
+            ]
+            found.append(report.event_time_of(connection, "", HOUR_MS, 2 * HOUR_MS))
+        with running(store) as console:
+            page = console.ask("/fleet").text
+            found.append(re.findall(r"up to <time[^>]*>([^<]*)", page + console.ask("/now").text))
+        store.close()
+    rows = re.findall(
+        r'<div class="fleet-row">.*?</div>\s*<span class="fleet-open">.*?</span>', page, re.DOTALL
+    )
+    assert len(rows) == 5
+    return found, [row for row in rows if "WT-03" not in row]
+
+
+HONEST = []
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    st.lists(st.integers(0, 2 * 10**12) | st.integers(0, 4_200 * 10**9), min_size=1, max_size=50),
+    st.integers(25, 400),
+)
+@example([4_102_444_800_000], 100)  # the year 2100
+@example([*[T0] * 59, 4_102_444_800_000], 100)
+@example([T0 + k * 23 * HOUR_MS for k in range(60)], 200)  # a clock that is fast
+@example([0], 200)
+def test_a_sensor_that_lies_about_time_changes_nothing_for_others(lies, batch):
+    if not HONEST:
+        HONEST.append(seen_of_others(lines_of([None]), 200))
+    found = seen_of_others(lines_of(lies), batch)
+    assert found == HONEST[0]
+    assert [("silent" in row) for row in found[1]] == [False, False, False, True]
+
+
+@given(st.lists(st.integers(0, 4_200 * 10**9), min_size=1, max_size=30), st.integers(1, 30))
+@settings(max_examples=6, deadline=None)
+def test_what_is_known_of_clocks_is_the_same_in_any_batches_and_after_a_rebuild(lies, batch):
+    lines = lines_of([T0, *lies])[:100]
+    rows = []
+
+    def feed(store, size):
+        for start in range(0, len(lines), size):
+            store.take("verdicts", lines[start : start + size])
+        with store.database.read() as connection:
+            rows.append([tuple(row) for row in connection.execute("SELECT * FROM sensor")])
+            rows[-1].append(series.pipeline_clock(connection, ""))
+
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "review.db"
+        for size in (batch, 100):
+            rebuild(
+                path, Review(), feed=lambda store, n=size: feed(store, n), labels=(), replace=True
             )
-    store.add([], verdicts)
+    assert rows[0] == rows[1]
+
+
+def words_of(answer):
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", "", answer.text))
+
+
+def test_pages_say_whose_clock_runs_ahead_until_it_is_set_right(new_store):
+    store = new_store()
+    lines = lines_of([None])
+    right = T0 + 59 * STEP_MS
+    store.take("verdicts", lines)
+    says = "WT-03: its clock is 75 years ahead, since 2025-11-26 05:30:00."
+    with running(store) as console:
+        assert "its clock is" not in console.ask("/now").text + console.ask("/fleet").text
+        store.take("verdicts", [heard("WT-03", 2000, right + 75 * YEAR_MS)])
+        for page in ("/now", "/fleet"):
+            found = words_of(console.ask(page))
+            assert says in found
+            assert "2100-" not in found
+            assert "2025-11-26 05:30:00" in found
+        assert "its clock runs ahead 1" in words_of(console.ask("/fleet"))
+        store.take("verdicts", [heard("WT-03", 2001, right + STEP_MS)])
+        assert "its clock is" not in console.ask("/now").text + console.ask("/fleet").text
+
+
+def reached_by(store, *events):
+    store.take("verdicts", [heard(name, n, t_ms) for n, (name, t_ms) in enumerate(events)])
+    with store.database.read() as connection:
+        clock = series.pipeline_clock(connection, "")
+    return clock.now_ms, clock.ahead and clock.ahead.sensor
+
+
+@pytest.mark.parametrize("lies", [1, 3])
+def test_one_sensor_alone_is_not_believed_at_once(new_store, lies):
+    own = [("a", T0 + k * STEP_MS) for k in range(20)]
+    wrong = [("a", T0 + 75 * YEAR_MS + k * STEP_MS) for k in range(9)]
+    assert reached_by(new_store(), *own, *wrong[:lies]) == (own[-1][1], "a")
+    assert reached_by(new_store("b.db"), *own, *wrong) == (wrong[-1][1], None), "nine agree"
+    weekly = [("a", T0 + k * 7 * DAY_MS) for k in range(20)]
+    assert reached_by(new_store("c.db"), *weekly) == (weekly[-1][1], None)
+    assert reached_by(new_store("d.db"), *weekly[:1]) == (T0, None)
+
+
+def test_of_two_sensors_the_one_that_goes_on_is_not_accused(new_store):
+    both = [(name, T0 + k * STEP_MS) for k in range(20) for name in ("a", "b")]
+    longer = [("a", T0 + k * STEP_MS) for k in range(20, 300)]
+    assert reached_by(new_store(), *both, *longer) == (longer[-1][1], None)
+    wrong = [("a", T0 + 75 * YEAR_MS + k * STEP_MS) for k in range(100)]
+    assert reached_by(new_store("b.db"), *both, *wrong) == (both[-1][1], "a")
+    late = [*both, ("a", both[-1][1] - HOUR_MS)]
+    assert reached_by(new_store("c.db"), *late) == (both[-1][1], None), (
+        "late is not a clock set back"
+    )
+
+
+def test_who_goes_on_alone_is_not_accused_and_a_fast_clock_is_not_believed(new_store):
+    store = new_store()
+    all_of = [(name, T0 + k * STEP_MS) for k in range(20) for name in ("a", "b", "c")]
+    on = [("a", T0 + k * STEP_MS) for k in range(20, 300)]
+    assert reached_by(store, *all_of, *on) == (all_of[-1][1], None)
+
+
+def test_an_incident_does_not_last_until_the_time_of_a_clock_that_runs_ahead(new_store):
+    store = new_store()
+    names = ("a", "b", "c")
+    events = [(name, T0 + k * STEP_MS) for k in range(20) for name in names]
+    events.append(("c", T0 + 75 * YEAR_MS))
+    lines = []
+    for n, (name, t_ms) in enumerate(events):
+        one = msgspec.json.decode(heard(name, n, t_ms))
+        lines.append(msgspec.json.encode(one | {"stream_key": "hub"}))
+    store.take("verdicts", lines)
+    opened = msgspec.structs.replace(
+        incident(stream="hub"), sensors=names, onset_ms=T0, opened_ms=T0, changed_ms=T0
+    )
+    with store.database.read() as connection:
+        assert readings.stretch(connection, opened) == (T0, T0 + 19 * STEP_MS)
+
+
+def test_two_hours_of_a_wrong_clock_leave_the_history_of_its_own_sensor(new_store):
+    store = new_store()
+    right = [heard("a", k, T0 + k * HOUR_MS) for k in range(100)]
+    wrong = [heard("a", 100 + k, T0 + 75 * YEAR_MS + k * HOUR_MS) for k in range(5)]
+    store.take("verdicts", [*right, *wrong])
     with store.database.write() as connection:
         series.forget(connection)
-    with store.database.read() as connection:
-        found = connection.execute("SELECT sum(normal) FROM hour WHERE t_ms >= 0").fetchone()[0]
-        assert found == 90
+        found = connection.execute("SELECT sum(normal + anomaly) FROM hour WHERE t_ms >= 0")
+        assert found.fetchone()[0] == 105
 
 
 def test_hours_are_the_sums_of_their_verdicts(new_store):
@@ -149,15 +333,15 @@ def test_forgotten_hours_leave_their_sum_and_no_row_of_their_own(new_store):
         store.add([], verdicts)
         for _ in range(2):  # forgetting twice adds nothing up twice
             with store.database.write() as connection:
-                series.forget(connection, hours_ms=48 * HOUR_MS)
+                series.forget(connection, keep_hours=48)
         with store.database.read() as connection:
             seen.append(tuple(connection.execute(sums).fetchone()))
     assert [one[1] for one in seen] == [24 * (day + 1) for day in range(8)]
-    assert {one[4] for one in seen[3:]} == {51}, "two days, the two hours they end in, and the sum"
+    assert {one[4] for one in seen[3:]} == {49}, "two days and the sum"
     with store.database.read() as connection:
         assert quality(connection).accepted_normal.events == 0
         first = connection.execute("SELECT min(t_ms) FROM hour WHERE t_ms >= 0").fetchone()[0]
-    assert first == (8 * 24 - 2 - 48) * HOUR_MS
+    assert first == (8 * 24 - 48) * HOUR_MS
 
 
 def test_what_is_counted_since_a_forgotten_hour_is_counted_since_the_first_that_is_kept(new_store):
@@ -169,11 +353,11 @@ def test_what_is_counted_since_a_forgotten_hour_is_counted_since_the_first_that_
         every = quality(connection)
     assert (before.accepted_normal.events, before.rejected.events) == (71, 1)
     with store.database.write() as connection:
-        series.forget(connection, hours_ms=24 * HOUR_MS)
+        series.forget(connection, keep_hours=24)
     with store.database.read() as connection:
         after = quality(connection, since_ms=HOUR_MS)
         assert quality(connection) == every, "totals over all time remain"
-    assert (after.accepted_normal.events, after.rejected.events) == (26, 1)
+    assert (after.accepted_normal.events, after.rejected.events) == (24, 1)
 
 
 def test_a_long_queue_comes_by_the_page(new_store):

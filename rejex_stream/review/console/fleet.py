@@ -1,14 +1,13 @@
 """The map of sensors: what each was called, stretch by stretch of event time.
 
 Rates, limits and bounds over time are Grafana's (`rejex-stream dashboard`); here is which sensor to
-look at. Every pipeline ends where its own sensors say the time is, so that one clock that runs
-ahead empties nobody else's row.
+look at. Every pipeline ends at the time that its own sensors have reached, so that one clock that
+runs ahead empties nobody else's row.
 """
 
 from __future__ import annotations
 
 import shlex
-import statistics
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from sqlite3 import Connection, Row
@@ -22,9 +21,9 @@ from rejex_stream.review.console.formatting import CELL_STATES, SENSOR_STATES
 from rejex_stream.review.console.pages import Context, page
 from rejex_stream.review.incidents.incident_store import held_streams
 from rejex_stream.review.queue.listing import QueueFilter, Viewer
-from rejex_stream.review.queue.series import HOUR_MS
+from rejex_stream.review.queue.series import HOUR_MS, PipelineClock, pipeline_clock
 
-__all__ = ["Cell", "FleetRow", "Stretch", "routes", "rows_of", "states", "time_of"]
+__all__ = ["Cell", "FleetRow", "Stretch", "routes", "rows_of", "states"]
 
 _BUCKETS = {"24": (HOUR_MS, 24), "168": (7 * HOUR_MS, 24), "720": (30 * HOUR_MS, 24)}
 _PAGE_SENSORS = 60
@@ -70,18 +69,6 @@ _SUMS = (
     "sum(normal + anomaly + rejected) AS events, sum(anomaly) AS anomaly, "
     "sum(rejected) AS rejected, sum(ambiguous) AS ambiguous, sum(expected) AS expected"
 )
-
-
-def time_of(sensors: Sequence[Row]) -> int:
-    """Return the event time that at least two sensors have reached, or the only one's own.
-
-    Examples
-    --------
-    >>> time_of([{"last_ms": 10}, {"last_ms": 12}, {"last_ms": 10**9}]), time_of([{"last_ms": 7}])
-    (12, 7)
-    """
-    newest = sorted((row["last_ms"] for row in sensors), reverse=True)
-    return int(newest[min(1, len(newest) - 1)])
 
 
 def _cell(found: Row | None, t_ms: int) -> Cell:
@@ -134,12 +121,13 @@ def states(
     sensors: Sequence[Row],
     stretch: Stretch,
     held: Collection[tuple[str, str]],
+    clock: PipelineClock,
 ) -> dict[int, str]:
     """Return in which state each sensor is over a whole stretch, by its id, in one grouped query.
 
-    A key of ``SENSOR_STATES``: ``held`` (an incident holds its reference), ``ahead`` (its clock is
-    more than a day ahead of the second newest and ten times as far as is usual), ``silent`` (quiet
-    for two buckets and for five times as long as it usually is), or else as a cell's.
+    A key of ``SENSOR_STATES``: ``held`` (an incident holds its reference), ``ahead`` (its clock
+    is, of that of its pipeline), ``silent`` (quiet for two buckets and for five times as long as it
+    usually is), or else as a cell's.
     """
     counted = {
         row["sensor_id"]: row
@@ -148,18 +136,16 @@ def states(
             (stretch.from_ms, stretch.to_ms),
         )
     }
-    now = time_of(sensors)
-    usual_lag = statistics.median(abs(now - row["last_ms"]) for row in sensors)
     found = {}
     for row in sensors:
         own = counted.get(row["sensor_id"])
         events = own["events"] if own is not None else 0
         usual = stretch.width_ms * stretch.buckets / events if events else 0.0
-        if row["last_ms"] - now > max(24 * HOUR_MS, 10 * usual_lag):
+        if clock.ahead is not None and clock.ahead.sensor_id == row["sensor_id"]:
             state = "ahead"
         elif (row["pipeline"], row["stream_key"]) in held:
             state = "held"
-        elif now - row["last_ms"] > max(2 * stretch.width_ms, 5 * usual):
+        elif clock.now_ms - row["last_ms"] > max(2 * stretch.width_ms, 5 * usual):
             state = "silent"
         else:
             state = _cell(own, stretch.from_ms).state
@@ -201,12 +187,15 @@ def _fleet(console: Console, connection: Connection, viewer: Viewer, request: Re
         "SELECT * FROM sensor WHERE last_ms IS NOT NULL ORDER BY pipeline, grp, sensor"
     ).fetchall()
     held = held_streams(connection)
-    stretches, state_of = dict[str, Stretch](), dict[int, str]()
+    clocks, stretches = dict[str, PipelineClock](), dict[str, Stretch]()
+    state_of: dict[int, str] = {}
     for name, own in _by_pipeline(sensors).items():
-        last = time_of(own)
-        begin = last - last % width - (buckets - 1) * width
-        stretches[name] = Stretch(begin, width, buckets)
-        state_of |= states(connection, own, stretches[name], held.keys())
+        clock = pipeline_clock(connection, name)
+        assert clock is not None, "its sensors have verdicts"
+        last = clock.now_ms
+        clocks[name] = clock
+        stretches[name] = Stretch(last - last % width - (buckets - 1) * width, width, buckets)
+        state_of |= states(connection, own, stretches[name], held.keys(), clock)
     chosen = [row for row in sensors if state in ("", state_of[row["sensor_id"]])]
     shown = _by_pipeline(chosen[first : first + _PAGE_SENSORS])
     counts = Counter(state_of.values())
@@ -228,7 +217,7 @@ def _fleet(console: Console, connection: Connection, viewer: Viewer, request: Re
         "panels": [
             {
                 "name": name,
-                "time_ms": time_of(_by_pipeline(sensors)[name]),
+                "clock": clocks[name],
                 "axis": [stretches[name].from_ms + i * width for i in range(buckets)],
                 "groups": _groups(rows_of(connection, own, stretches[name]), waiting),
             }

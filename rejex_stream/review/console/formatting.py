@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 _WIDTH, _HEIGHT, _PAD = 132, 30, 3
+_YEAR_S = 31_557_600
 # Soft hyphen, fillers, joiners and other zero widths, marks and overrides of direction, tags.
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
@@ -56,16 +57,18 @@ def exact(text: str) -> Markup:
 
 
 def span(ms: float | None) -> str:
-    """Return a duration in at most two units.
+    """Return a duration in at most two units; from two years on in years alone.
 
     Examples
     --------
-    >>> span(40_000), span(380_000), span(7_200_000), span(200_000_000), span(0)
-    ('40 s', '6 min 20 s', '2 h', '2 d 7 h', '0 s')
+    >>> span(40_000), span(380_000), span(7_200_000), span(200_000_000), span(2_366_841_600_000)
+    ('40 s', '6 min 20 s', '2 h', '2 d 7 h', '75 years')
     """
     if ms is None:
         return "–"
     seconds = round(abs(ms) / 1000)
+    if seconds >= 2 * _YEAR_S:
+        return f"{seconds / _YEAR_S:.0f} years"
     units = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
     for index, (name, size) in enumerate(units):
         if seconds >= size:

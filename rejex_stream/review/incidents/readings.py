@@ -19,7 +19,13 @@ from rejex_stream.review.incidents.incident_store import (
     open_incidents,
     sensors_of,
 )
-from rejex_stream.review.queue.series import BEFORE_ALL_MS, LABEL_CODES, readings
+from rejex_stream.review.queue.series import (
+    BEFORE_ALL_MS,
+    DAY_MS,
+    LABEL_CODES,
+    pipeline_clock,
+    readings,
+)
 from rejex_stream.review.queue.store import ReviewStore
 from rejex_stream.types import Incident, IncidentState, Label, Position
 
@@ -78,13 +84,18 @@ class Card(NamedTuple):
 
 
 def stretch(connection: Connection, incident: Incident) -> tuple[int, int]:
-    """Return where an incident begins and ends, in event time: so far, while it is open."""
-    last = max(
-        (row["last_ms"] or 0 for row in sensors_of(connection, incident)),
-        default=incident.changed_ms,
-    )
-    closed = incident.state is IncidentState.CLOSED
-    return incident.onset_ms, incident.changed_ms if closed else max(last, incident.changed_ms)
+    """Return where an incident begins and ends, in event time: so far, while it is open.
+
+    A sensor whose clock runs ahead of its pipeline says nothing of that.
+    """
+    if incident.state is IncidentState.CLOSED:
+        return incident.onset_ms, incident.changed_ms
+    rows = sensors_of(connection, incident)
+    times = [incident.changed_ms, *(row["last_ms"] or 0 for row in rows)]
+    clock = pipeline_clock(connection, rows[0]["pipeline"]) if rows else None
+    if clock is not None and clock.ahead is not None:
+        times = [t for t in times if t <= clock.now_ms + DAY_MS]
+    return incident.onset_ms, max([incident.onset_ms, *times])
 
 
 def usual_range(

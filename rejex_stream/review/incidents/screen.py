@@ -134,8 +134,7 @@ def _now(console: Console, connection: Connection, viewer: Viewer, request: Requ
                 "name": row["pipeline"],
                 "sensors": row["sensors"],
                 "quiet_ms": _quiet(connection, row["pipeline"], now),
-                "time_ms": series.reached(connection, row["pipeline"]),
-                "ahead": series.clocks_ahead(connection, row["pipeline"]),
+                "clock": series.pipeline_clock(connection, row["pipeline"]),
             }
             for row in pipelines
         ],

@@ -21,7 +21,7 @@ from rejex_stream.errors import ConnectorError
 from rejex_stream.outcomes import could_be_missed, drawable, policy_band
 from rejex_stream.review.incidents import incident_store
 from rejex_stream.review.queue import episodes
-from rejex_stream.review.queue.series import COUNTS, HOUR_MS, Point, SeriesBatch
+from rejex_stream.review.queue.series import COUNTS, DAY_MS, HOUR_MS, Point, SeriesBatch
 from rejex_stream.types import (
     CommandReply,
     ContextPoint,
@@ -176,6 +176,7 @@ class Intake:
         self._series = SeriesBatch()
         self._hours: dict[tuple[int, int], _Hour] = {}
         self._first_ms: dict[int, int] = {}
+        self._last_ms: dict[int, int | None] = {}
         self._accepted: dict[tuple[int, float, str], list[int]] = {}
         self._latest: dict[int, Verdict] = {}
         self._counted: dict[tuple[str, int], tuple[int, int]] = {}
@@ -193,7 +194,7 @@ class Intake:
             "ON CONFLICT (stream_key, sensor) DO UPDATE SET "
             "channels = coalesce(nullif(:names, ''), sensor.channels), "
             "pipeline = coalesce(nullif(:pipeline, ''), sensor.pipeline) "
-            "RETURNING sensor_id, channels",
+            "RETURNING sensor_id, channels, last_ms",
             {
                 "key": stream_key,
                 "sensor": sensor,
@@ -203,6 +204,7 @@ class Intake:
             },
         ).fetchone()
         self._sensors[stream_key, sensor] = (row["sensor_id"], row["channels"])
+        self._last_ms.setdefault(row["sensor_id"], row["last_ms"])
         return int(row["sensor_id"])
 
     # ------------------------------------------------------------------------- review items
@@ -309,6 +311,10 @@ class Intake:
             counted[1] += bool(verdict.audit and verdict.audit.drawn)
         self._latest[sensor_id] = verdict
         self._first_ms.setdefault(sensor_id, verdict.event_time_ms)
+        last = self._last_ms[sensor_id]
+        # What is a little late takes nothing back; a clock that ran ahead and was set right does.
+        if last is None or not last - DAY_MS <= verdict.event_time_ms < last:
+            self._last_ms[sensor_id] = verdict.event_time_ms
         self._series.add(
             sensor_id, Point(verdict.event_time_ms, None, verdict.score, verdict.label)
         )
@@ -374,9 +380,7 @@ class Intake:
             lower, upper = policy_band(verdict)
             connection.execute(
                 "UPDATE sensor SET first_ms = coalesce(first_ms, :first), "
-                "last_ms = CASE WHEN coalesce(last_ms, 0) > :last THEN coalesce(last_ms, 0) "
-                "ELSE :last END, "
-                "epoch = coalesce(:epoch, epoch), "
+                "last_ms = :last, epoch = coalesce(:epoch, epoch), "
                 "window_len = coalesce(nullif(:n, 0), window_len), "
                 "n_anomalies = coalesce(nullif(:r, 0), n_anomalies), "
                 "band_lower = coalesce(:lower, band_lower), "
@@ -384,7 +388,7 @@ class Intake:
                 "tolerance = coalesce(:tolerance, tolerance) WHERE sensor_id = :sensor",
                 {
                     "first": self._first_ms[sensor_id],
-                    "last": verdict.event_time_ms,
+                    "last": self._last_ms[sensor_id],
                     "epoch": verdict.model_epoch,
                     "n": verdict.window_len,
                     "r": verdict.n_anomalies,

@@ -24,7 +24,7 @@ from rejex_stream.review.queue.quality import (
     percent_agreement,
     quality,
 )
-from rejex_stream.review.queue.series import DAY_MS
+from rejex_stream.review.queue.series import DAY_MS, pipeline_clock
 
 __all__ = [
     "Advice",
@@ -276,13 +276,14 @@ def report(
         What mistakes cost; (1, 1, 0) by default.
     """
     costs = costs or Costs()
-    from_ms = event_time_of(connection, since_ms, now_ms)
-    found = quality(connection, costs, from_ms)
     pipelines = tuple(_in_use(connection, name) for name in pipelines_of(connection))
+    begins = [event_time_of(connection, one.pipeline, since_ms, now_ms) for one in pipelines]
+    from_ms = max(begins, default=0)
+    found = quality(connection, costs, from_ms)
     advice: list[Advice] = []
     bound: float | None = None
-    for one in pipelines:
-        own = quality(connection, costs, from_ms, one.pipeline) if len(pipelines) > 1 else found
+    for one, begin in zip(pipelines, begins, strict=True):
+        own = quality(connection, costs, begin, one.pipeline) if len(pipelines) > 1 else found
         advice += advise(one, own, costs)
     if len(pipelines) == 1:
         bound = _cost_bound(pipelines[0], costs)
@@ -297,15 +298,13 @@ def report(
     )
 
 
-def event_time_of(connection: Connection, since_ms: int, now_ms: int) -> int:
-    """Return the event time that lies as far before the newest one as a time lies before now.
+def event_time_of(connection: Connection, pipeline: str, since_ms: int, now_ms: int) -> int:
+    """Return the event time that lies as far before a pipeline's as a time lies before now.
 
     Verdicts know event time alone; so totals and labels are both counted from there.
     """
-    newest = connection.execute(
-        "SELECT max((SELECT max(last_ms) FROM sensor), (SELECT max(end_ms) FROM episode))"
-    ).fetchone()[0]
-    return 0 if newest is None or not since_ms else max(0, newest - (now_ms - since_ms))
+    clock = pipeline_clock(connection, pipeline)
+    return 0 if clock is None or not since_ms else max(0, clock.now_ms - (now_ms - since_ms))
 
 
 def _cost_bound(used: InUse, costs: Costs) -> float | None:

@@ -27,15 +27,16 @@ __all__ = [
     "FORGOTTEN_MS",
     "HOUR_MS",
     "LABEL_CODES",
+    "ClockAhead",
     "Hole",
+    "PipelineClock",
     "Point",
     "Series",
     "SeriesBatch",
     "around",
-    "clocks_ahead",
     "decimate",
     "forget",
-    "reached",
+    "pipeline_clock",
     "read",
     "readings",
     "spark",
@@ -108,26 +109,23 @@ COUNTS = ("normal", "anomaly", "rejected", "banded", "ambiguous", "expected")
 """What is counted of a sensor's verdicts, hour by hour."""
 
 
-def forget(connection: Connection, keep: int = 100_000, hours_ms: int = 400 * DAY_MS) -> None:
-    """Drop each sensor's oldest points beyond `keep`, and hours so old.
+def forget(connection: Connection, keep: int = 100_000, keep_hours: int = 400 * 24) -> None:
+    """Drop each sensor's oldest points beyond `keep`, and hours with events beyond `keep_hours`.
 
-    Hours count from a time that two of the sensor's own have reached: neither another sensor nor
-    one event of its own with a clock that ran ahead makes history old. Of the hours their sum
-    stays: totals over all time remain what they are. O(sensors log rows).
+    Each is counted in rows of its own: no clock, right or wrong, makes anything old. Of the hours
+    their sum stays: totals over all time remain what they are. O(sensors log rows).
     """
     for (sensor_id,) in connection.execute("SELECT sensor_id FROM sensor").fetchall():
-        newest = [
-            row[0]
-            for row in connection.execute(
-                "SELECT t_ms FROM hour WHERE sensor_id = ? AND t_ms > ? ORDER BY t_ms DESC LIMIT 2",
-                (sensor_id, FORGOTTEN_MS),
-            )
-        ]
-        if newest:
-            _add_up(connection, sensor_id, newest[-1] - hours_ms)
+        oldest = connection.execute(
+            "SELECT t_ms FROM hour WHERE sensor_id = ? AND t_ms > ? "
+            "ORDER BY t_ms DESC LIMIT 1 OFFSET ?",
+            (sensor_id, FORGOTTEN_MS, keep_hours - 1),
+        ).fetchone()
+        if oldest is not None:
+            _add_up(connection, sensor_id, oldest["t_ms"])
             connection.execute(
                 "DELETE FROM hour WHERE sensor_id = ? AND t_ms < ? AND t_ms > ?",
-                (sensor_id, newest[-1] - hours_ms, FORGOTTEN_MS),
+                (sensor_id, oldest["t_ms"], FORGOTTEN_MS),
             )
         oldest = connection.execute(
             "SELECT t_ms FROM point WHERE sensor_id = ? ORDER BY t_ms DESC LIMIT 1 OFFSET ?",
@@ -291,24 +289,78 @@ def _counted(connection: Connection, sensor_id: int) -> tuple[int, int]:
     return first, max(last, others[1][0] if len(others) > 1 else last)
 
 
-def reached(connection: Connection, pipeline: str) -> int | None:
-    """Return the event time that two sensors of a pipeline have reached, or its only one."""
+class ClockAhead(NamedTuple):
+    """A sensor whose clock leapt more than a day beyond what the others of its pipeline reached.
+
+    `since_ms` is the time of its last event before that, ``None`` where the store has none.
+    """
+
+    sensor_id: int
+    sensor: str
+    ahead_ms: int
+    since_ms: int | None
+
+
+class PipelineClock(NamedTuple):
+    """The event time that a pipeline has reached, and the clock that runs ahead of it."""
+
+    now_ms: int
+    ahead: ClockAhead | None
+
+
+def pipeline_clock(connection: Connection, pipeline: str) -> PipelineClock | None:
+    """Return what two sensors of a pipeline have reached; ``None`` before its first verdict.
+
+    Of only two, the first is believed as far as it went there without a leap: the other may have
+    ended. One alone is believed once nine of its events are not far from each other.
+    """
     rows = connection.execute(
-        "SELECT last_ms FROM sensor WHERE pipeline = ? AND last_ms IS NOT NULL "
-        "ORDER BY 1 DESC LIMIT 2",
+        "SELECT sensor_id, sensor, last_ms FROM sensor WHERE pipeline = ? AND last_ms IS NOT NULL "
+        "ORDER BY last_ms DESC LIMIT 3",
         (pipeline,),
     ).fetchall()
-    return int(rows[-1][0]) if rows else None
+    if not rows:
+        return None
+    sensor_id, sensor, last = rows[0]
+    if len(rows) == 1:
+        now = _before_leap(connection, sensor_id, last)
+        leapt = now < last
+    else:
+        now = rows[1]["last_ms"]
+        leapt = _leaps_after(connection, sensor_id, now)
+        if len(rows) == 2 and not leapt:
+            now = last
+    if not leapt:
+        return PipelineClock(now, None)
+    since = connection.execute(
+        "SELECT max(t_ms) FROM point WHERE sensor_id = ? AND t_ms <= ?", (sensor_id, now + DAY_MS)
+    ).fetchone()[0]
+    return PipelineClock(now, ClockAhead(sensor_id, sensor, last - now, since))
 
 
-def clocks_ahead(connection: Connection, pipeline: str) -> list[str]:
-    """Return the sensors whose newest event is more than a day ahead of the second newest."""
-    now = reached(connection, pipeline)
+def _leaps_after(connection: Connection, sensor_id: int, now_ms: int) -> bool:
+    """Say whether a sensor came to where it is now by a step of more than a day; O(its hours)."""
+    widest = connection.execute(
+        "SELECT max(step) FROM (SELECT t_ms - lag(t_ms, 1, :now) OVER (ORDER BY t_ms) AS step "
+        "FROM hour WHERE sensor_id = :sensor AND t_ms > :now AND t_ms <= "
+        "(SELECT last_ms FROM sensor WHERE sensor_id = :sensor))",
+        {"sensor": sensor_id, "now": now_ms},
+    ).fetchone()[0]
+    return widest is not None and widest > DAY_MS + HOUR_MS
+
+
+def _before_leap(connection: Connection, sensor_id: int, last_ms: int) -> int:
+    """Return the newest time of a sensor that is not far from its events before, of nine."""
     rows = connection.execute(
-        "SELECT sensor FROM sensor WHERE pipeline = ? AND last_ms > ? ORDER BY 1 LIMIT 5",
-        (pipeline, (now or 0) + DAY_MS),
+        "SELECT t_ms FROM point WHERE sensor_id = ? AND t_ms <= ? ORDER BY t_ms DESC LIMIT 9",
+        (sensor_id, last_ms),
     )
-    return [row[0] for row in rows]
+    t = [row[0] for row in rows]
+    steps = [late - early for late, early in itertools.pairwise(t)]
+    widest = max(steps, default=0)
+    if widest <= max(DAY_MS, 10 * float(np.median(steps or [0]))):
+        return last_ms
+    return int(t[steps.index(widest) + 1])
 
 
 def around(

@@ -33,7 +33,7 @@ from benchmarks.streams.sources import capped, find
 from benchmarks.streams.sources import load as load_stream
 from rejex_stream.detectors import make_detector
 from rejex_stream.errors import ConfigError
-from rejex_stream.learning import Asked, Duel, LabelMass, Trial
+from rejex_stream.learning import Asked, ChampionChallenger, LabelKernel, SequentialTest
 from rejex_stream.protocols import BatchDetector
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.rejection.severity import severity
@@ -163,14 +163,14 @@ def play(
     case: Case, *, teach: Ints, measure: Ints, guarded: bool = True, coin_seed: int = 0
 ) -> Played:
     """Judge a case, with one set of answers that teach and one that measures."""
-    mass = LabelMass(case.scale, case.gamma, case.window)
+    mass = LabelKernel(case.scale, case.gamma, case.window)
     draw = AuditDraw(AUDITED, key=f"{coin_seed}".encode())
-    trial, policy = Trial(AUDITED), RejectionPolicy(case.gamma, rate=RATE)
+    trial, policy = SequentialTest(AUDITED), RejectionPolicy(case.gamma, rate=RATE)
 
     def drawn(at: Position) -> bool:  # nobody can be asked where the truth is not known
         return bool(case.y[at.offset] >= 0) and draw.is_drawn(at, AUDITED)
 
-    duel = Duel(policy, mass, trial, drawn, c_r=case.gamma)
+    duel = ChampionChallenger(policy, mass, trial, drawn, c_r=case.gamma)
     if not guarded:
         trial.command(challenger_speaks=True)
     labels, asked_more, takeovers = case.labels.copy(), 0, 0

@@ -27,8 +27,8 @@ from rejex_stream.run.commit import VIEW_S
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.partition import PartitionState
 from rejex_stream.run.partition_monitor import PartitionMonitor
-from rejex_stream.run.process import seldom_collecting
 from rejex_stream.run.review_items import ReviewItems
+from rejex_stream.threads import seldom_collecting
 from rejex_stream.types import Partition, Position, Record
 
 N, CHANNELS, PER_KEY = 500, 4, 560

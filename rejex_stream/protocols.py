@@ -20,8 +20,8 @@ __all__ = [
     "Assigned",
     "BatchDetector",
     "ControlLog",
+    "ControlRecords",
     "FitExecutor",
-    "Heard",
     "IncrementalDetector",
     "IncrementalScorer",
     "RegisteredSchema",
@@ -285,7 +285,7 @@ class SnapshotStore(Protocol):
         ...
 
 
-class Heard(NamedTuple):
+class ControlRecords(NamedTuple):
     """What stands in a control log: `records` in order, and where to read on.
 
     `begins_anew`: the log was made anew since, and these are its first.
@@ -304,7 +304,7 @@ class ControlLog(Protocol):
         """Topics of the pipeline's input, as positions name them."""
         ...
 
-    def read(self, start: int) -> Heard:
+    def read(self, start: int) -> ControlRecords:
         """Return what is there at or after `start`, some at a time; never waits.
 
         Raises

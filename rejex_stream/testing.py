@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Any
 
 from rejex_stream.errors import ConnectorError, DetectorError
-from rejex_stream.protocols import Assigned, Heard, Revoked, SnapshotPiece
+from rejex_stream.protocols import Assigned, ControlRecords, Revoked, SnapshotPiece
 from rejex_stream.types import Outcome, Partition, Position, Record
 
 __all__ = [
@@ -320,13 +320,13 @@ class ListControl:
         self.inputs = tuple(inputs)
         self.lines: list[bytes] = []
 
-    def read(self, start: int) -> Heard:
+    def read(self, start: int) -> ControlRecords:
         """Return all from the line of that number on."""
         heard = [
             Record(Position("control", 0, number), None, self.lines[number])
             for number in range(start, len(self.lines))
         ]
-        return Heard(heard, max(start, len(self.lines)))
+        return ControlRecords(heard, max(start, len(self.lines)))
 
     def close(self) -> None:
         """Nothing is held open."""

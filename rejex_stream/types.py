@@ -630,7 +630,7 @@ class ContextPoint(NamedTuple):
 
 
 class ReviewItem(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reviewer gets for a rejected event.
+    """What a reviewer gets for an event that a person is asked about.
 
     Attributes
     ----------
@@ -643,8 +643,9 @@ class ReviewItem(msgspec.Struct, frozen=True, kw_only=True):
     context
         The last k events of the same sensor before this one, oldest first.
     why
-        ``rejected``, ``audit`` for an accepted event drawn by the audit sample, or ``status`` where
-        a state of the sensor begins or ends.
+        ``rejected``, ``audit`` for an accepted event drawn by the audit sample, ``extreme`` for the
+        first of anomalies that no incident tells of, or ``status`` where a state of the sensor
+        begins or ends.
     drawn
         Of an audited event, how probable it was to be drawn: what estimates weigh it by.
     """

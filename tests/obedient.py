@@ -9,7 +9,7 @@ import msgspec
 
 from rejex_stream.engine.engine import Restored
 from rejex_stream.engine.stream import StreamView
-from rejex_stream.protocols import Heard
+from rejex_stream.protocols import ControlRecords
 from rejex_stream.run.command_journal import Decisions
 from rejex_stream.types import (
     CommandKind,
@@ -31,7 +31,7 @@ def as_decided(partition, inputs, said, replies, end):
     for offset, id_ in replies:
         places.setdefault(id_, []).append(offset)
     for record in said:
-        decisions.hear(Heard([record], record.position.offset + 1))
+        decisions.ingest(ControlRecords([record], record.position.offset + 1))
         if decisions.waiting:
             ((_, what),) = decisions._waiting
             mine = places.get(what.command if isinstance(what, CommandReply) else what.id)

@@ -26,8 +26,9 @@ from rejex_stream.types import (
 
 
 def event(
-    offset, *, sensor="a", reason=None, values=(1.0,), stream_key=None, score=0.5, status=None
-):
+    offset, *, sensor="a", reason=None, values=(1.0,), stream_key=None, score=0.5, status=None,
+    **given,
+):  # fmt: skip
     at = Position("t", 0, offset)
     reading = Reading(stream_key or sensor, sensor, 1000 * offset, values, at)
     verdict = Verdict(
@@ -36,10 +37,10 @@ def event(
         sensor=sensor,
         event_time_ms=1000 * offset,
         seq=offset,
-        label=Label.REJECTED if reason else Label.NORMAL,
         reason=reason,
         score=score,
         status=status,
+        **{"label": Label.REJECTED if reason else Label.NORMAL, "window_len": 40} | given,
     )
     return reading, verdict
 
@@ -103,6 +104,49 @@ def test_a_state_of_the_sensor_is_an_item_where_it_begins_and_where_it_ends():
     assert [item and item.why for item in found] == [
         "status", None, "status", "audit", "rejected", None
     ]  # fmt: skip
+
+
+def extreme(offset, **given):
+    known = {"label": Label.ANOMALY, "severity": 4.0, "window_len": 100}
+    return event(offset, **known | given)
+
+
+def test_of_extreme_anomalies_the_first_for_a_quarter_of_a_window_is_asked_about():
+    items = ReviewItems(["x"], points=0)
+    asked = []
+    for offset in (0, 1, 25, 50, 76, 102):  # 26 events apart from the fifth on
+        if items.observe(*extreme(offset)) is not None:
+            asked.append(offset)
+        if offset == 25:  # a crash is no reason to ask again
+            known, items = views(items), ReviewItems(["x"], points=0)
+            items.restore(known)
+    assert asked == [0, 76, 102]
+    louder = [
+        at for at, severity in ((103, 8.0), (104, 8.1), (105, 16.3), (106, 16.4), (140, 4.0))
+        if items.observe(*extreme(at, severity=severity)) is not None
+    ]  # fmt: skip
+    assert louder == [104, 105, 140]  # twice the worst of a quarter: a blip hides no fault
+    other = items.observe(*extreme(103, sensor="b"))
+    assert (other.why, other.drawn) == ("extreme", None)
+    assert items.observe(*extreme(3)).why == "extreme", "its stream was forgotten, and began anew"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"severity": 3.99},
+        {"severity": None},
+        {"label": Label.NORMAL},
+        {"held": True, "incident": "t-0-0"},
+        {"planned": True},
+        {"muted": "m"},
+    ],
+)
+def test_nobody_is_asked_about_what_an_incident_or_a_plan_tells_of(given):
+    assert ReviewItems(["x"]).observe(*extreme(0, **given)) is None
+    assert ReviewItems(["x"], reasons=()).observe(*extreme(0)) is None
+    asked = ReviewItems(["x"], audit=AuditDraw(1.0)).observe(*extreme(0))
+    assert asked.why == "audit", "drawn by chance, so it counts as drawn"
 
 
 def test_without_context_items_are_bare():
@@ -221,9 +265,11 @@ events = st.lists(
         event,
         st.integers(0, 10**6),
         sensor=st.text("abcd", min_size=1, max_size=1),
+        label=st.sampled_from(Label),
         reason=st.none() | st.sampled_from(Reason),
         values=st.tuples(st.floats(), st.floats(allow_nan=False)),
         score=st.none() | st.floats(allow_nan=False),
+        severity=st.none() | st.floats(0.0, 9.0),
     ),
     max_size=40,
 )
@@ -308,12 +354,12 @@ def test_restored_anywhere_it_makes_the_same_items_and_the_same_snapshot(feed, c
 
 
 def test_what_is_missing_is_kept_as_nan_and_comes_back_as_none():
-    """Snapshots are read by the builds before and after."""
     before, after = ReviewItems(["x", "y"]), ReviewItems(["x", "y"])
     for at in range(3):
         before.observe(*event(at, values=(math.nan, math.inf), score=None))
     points = [(1000 * at, (math.nan, math.inf), None, Label.NORMAL) for at in range(3)]
-    assert before.view("a") == msgspec.msgpack.encode(points)
+    view = {"recent": points, "of": None, "n_since": 0, "extreme": None}
+    assert before.view("a") == msgspec.msgpack.encode(view)
     after.restore(views(before))
     item = after.observe(*event(9, reason=Reason.AMBIGUOUS))
     assert [point.values for point in item.context] == [(None, math.inf)] * 3

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rejex_stream.encode import decode_command, decode_incidents, encode_command, encode_incident
 from rejex_stream.encode.incidents import position_of
 from rejex_stream.errors import CheckpointError, ConnectorError
-from rejex_stream.protocols import Heard
+from rejex_stream.protocols import ControlRecords
 from rejex_stream.run import command_journal
 from rejex_stream.run.command_journal import Decisions
 from rejex_stream.run.progress import ControlUnread
@@ -336,7 +336,7 @@ def test_after_a_crash_the_log_is_read_from_the_first_command_that_waited(monkey
     monkeypatch.setattr(command_journal, "MOST_KEPT", 2)
     log = [Record(Position("control", 0, n), None, plan(f"p{n}")) for n in range(5)]
     before = Decisions(ONE, None, [])
-    before.hear(Heard(log, 5))
+    before.ingest(ControlRecords(log, 5))
     before.decide(100)
     after = Decisions(ONE, before.encoded(None), [])
     assert after.next_heard == 2  # the next three are nowhere but in the log
@@ -344,7 +344,7 @@ def test_after_a_crash_the_log_is_read_from_the_first_command_that_waited(monkey
     found = [reply.command for reply in after.take(100, lambda command: None)]
     after.snapshot_kept(150)
     after.snapshot_kept(200)
-    after.hear(Heard(log[after.next_heard :], 5))
+    after.ingest(ControlRecords(log[after.next_heard :], 5))
     after.decide(200)
     found += [reply.command for reply in after.take(200, lambda command: None)]
     assert found == ["p0", "p1", "p2", "p3"]
@@ -378,7 +378,7 @@ def test_commands_keep_their_order_where_a_commit_failed_that_was_recorded():
     def heard(decisions, *words):
         for id_ in words:
             place = Position("control", 0, decisions.next_heard)
-            decisions.hear(Heard([Record(place, None, plan(id_))], place.offset + 1))
+            decisions.ingest(ControlRecords([Record(place, None, plan(id_))], place.offset + 1))
 
     before = Decisions(ONE, None, [])
     heard(before, "first")

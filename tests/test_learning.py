@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rejex_stream.errors import ConfigError
-from rejex_stream.learning import Asked, Duel, LabelMass, Learner, LearningSpec, Trial
+from rejex_stream.learning import (
+    Asked,
+    ChampionChallenger,
+    LabelKernel,
+    Learner,
+    LearningSpec,
+    SequentialTest,
+)
 from rejex_stream.learning.sequential_test import most_with_errors, surely_gained
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.types import Label, Position, Verdict
@@ -53,7 +60,7 @@ def naive(events, answers, gamma, window):
 )
 def test_the_layer_is_what_its_formulas_say(rows, severities, answers):
     window, events = 12, list(zip(rows, severities, strict=False))
-    mass = LabelMass(np.ones(2), GAMMA, window)
+    mass = LabelKernel(np.ones(2), GAMMA, window)
     given_ = [
         (rows[at], anomalous, at, seen)
         for at, anomalous, seen in sorted(answers, key=lambda one: one[2])
@@ -75,7 +82,7 @@ def test_the_layer_is_what_its_formulas_say(rows, severities, answers):
 
 
 def test_far_from_every_answer_events_are_ordered_as_the_detector_orders_them():
-    mass = LabelMass(np.ones(1), GAMMA, N)
+    mass = LabelKernel(np.ones(1), GAMMA, N)
     rng = np.random.default_rng(0)
     for x in rng.normal(size=N):
         mass.push([x], 0.3)
@@ -86,7 +93,7 @@ def test_far_from_every_answer_events_are_ordered_as_the_detector_orders_them():
 
 
 def test_an_answer_moves_its_neighbours_in_the_window_and_not_itself():
-    mass = LabelMass(np.ones(1), GAMMA, 10)
+    mass = LabelKernel(np.ones(1), GAMMA, 10)
     for i in range(10):
         mass.push([float(i)], 0.3)
     before = mass.scores()
@@ -97,7 +104,7 @@ def test_an_answer_moves_its_neighbours_in_the_window_and_not_itself():
 
 
 def test_only_the_newest_answers_teach():
-    mass = LabelMass(np.ones(1), GAMMA, 5, most=2)
+    mass = LabelKernel(np.ones(1), GAMMA, 5, most=2)
     for i in range(5):
         mass.push([float(i)], 0.3)
     for anomalous in (True, False, False):
@@ -119,13 +126,13 @@ def test_only_the_newest_answers_teach():
 def test_a_layer_that_cannot_be_is_refused(change, said):
     arguments = {"scale": [1.0], "contamination": GAMMA, "window": N} | change
     with pytest.raises(ConfigError, match=said):
-        LabelMass(**arguments)
+        LabelKernel(**arguments)
 
 
 # ----------------------------------------------------------------------------------- the trial
 def taken_over(gains, rng, rate=0.2, alpha=0.05):
     """Return whether the challenger takes over at a moment at which it has not been cheaper."""
-    trial, total = Trial(rate, alpha=alpha), 0.0
+    trial, total = SequentialTest(rate, alpha=alpha), 0.0
     for gain in gains:
         total += gain
         if rng.random() < rate and trial.see(gain, rate):
@@ -159,7 +166,7 @@ def test_nor_against_somebody_who_sees_every_coin_and_stops_when_he_likes():
     """The stream gives gains only while the total allows it, and presses on when the bets win."""
     wrong = 0
     for seed in range(400):
-        rng, trial, total = np.random.default_rng(seed), Trial(0.5), 0.0
+        rng, trial, total = np.random.default_rng(seed), SequentialTest(0.5), 0.0
         for _ in range(400):
             gain = 1.0 if total <= -1.0 else -0.01 if trial.evidence > 2.0 else -1.0
             total += gain
@@ -172,7 +179,7 @@ def test_nor_against_somebody_who_sees_every_coin_and_stops_when_he_likes():
 def test_unequal_probabilities_keep_the_promise_too():
     wrong = 0
     for seed in range(400):
-        rng, trial, total = np.random.default_rng(seed), Trial(0.1), 0.0
+        rng, trial, total = np.random.default_rng(seed), SequentialTest(0.1), 0.0
         for t in range(500):
             gain, rate = (-0.22, 0.1) if t % 2 else (0.2, 0.9)
             total += gain
@@ -183,7 +190,7 @@ def test_unequal_probabilities_keep_the_promise_too():
 
 
 def test_who_is_cheaper_takes_over_and_goes_back_when_it_is_no_longer():
-    rng, trial, changes = np.random.default_rng(0), Trial(0.2), []
+    rng, trial, changes = np.random.default_rng(0), SequentialTest(0.2), []
     for t in range(6_000):
         gain = 1.0 if rng.random() < (0.75 if t < 3_000 else 0.25) else -1.0
         if rng.random() < 0.2 and trial.see(gain, 0.2):
@@ -194,7 +201,7 @@ def test_who_is_cheaper_takes_over_and_goes_back_when_it_is_no_longer():
 
 
 def test_every_further_try_needs_more():
-    trial = Trial(0.2)
+    trial = SequentialTest(0.2)
     first = trial.limit
     trial.command(challenger_speaks=True)
     assert trial.limit == 20.0
@@ -203,14 +210,14 @@ def test_every_further_try_needs_more():
 
 
 def test_what_would_break_the_promise_is_refused():
-    trial = Trial(0.2)
+    trial = SequentialTest(0.2)
     for gain, drawn in ((1.1, 0.2), (-1.1, 0.2), (0.5, 0.1), (float("nan"), 0.2), (0.5, 1.1)):
         with pytest.raises(ConfigError, match="expected at most"):
             trial.see(gain, drawn)
     assert trial.evidence == 1.0
     for arguments in ({"rate": 0.0}, {"rate": 0.2, "alpha": 1.0}, {"rate": 0.2, "most": 0.0}):
         with pytest.raises(ConfigError, match="expected"):
-            Trial(**arguments)
+            SequentialTest(**arguments)
 
 
 # ------------------------------------------------------------------------------------ the duel
@@ -218,8 +225,10 @@ def duel(rate=0.5, coin=None, **more):
     policy = RejectionPolicy(GAMMA, tolerance=2.0)
     rng = np.random.default_rng(5)
     heads = rng.random(100_000) < rate
-    mass = LabelMass(np.ones(1), GAMMA, N)
-    return Duel(policy, mass, Trial(rate), coin or (lambda at: bool(heads[at.offset])), **more)
+    mass = LabelKernel(np.ones(1), GAMMA, N)
+    return ChampionChallenger(
+        policy, mass, SequentialTest(rate), coin or (lambda at: bool(heads[at.offset])), **more
+    )
 
 
 def verdict(i, label, severity=0.5, **more):
@@ -362,7 +371,7 @@ def test_labels_that_are_true_take_over_and_shuffled_ones_do_not():
     severities = rng.exponential(0.43, size=4_000)
 
     def takes_over(truth):
-        one, untaught = duel(rate=0.3), LabelMass(np.ones(1), GAMMA, N)
+        one, untaught = duel(rate=0.3), LabelKernel(np.ones(1), GAMMA, N)
         band = RejectionPolicy(GAMMA, tolerance=2.0).band(N)
         for i, (x, s) in enumerate(zip(rows, severities, strict=True)):
             if i >= 30:
@@ -390,7 +399,7 @@ def takeovers(noise, wrong, *, truth, runs=300, answers=400):
     booked = surely_gained(*gains, wrong)
     found = 0
     for _ in range(runs):
-        trial = Trial(rate=1.0, most=most_with_errors(5.0, wrong))
+        trial = SequentialTest(rate=1.0, most=most_with_errors(5.0, wrong))
         for _ in range(answers):
             anomalous = (rng.random() < truth) != (rng.random() < noise)
             if trial.see(booked[anomalous], 1.0):

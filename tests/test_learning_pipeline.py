@@ -14,7 +14,7 @@ from rejex_stream.engine import Engine
 from rejex_stream.errors import ConnectorError
 from rejex_stream.learning import LearningSpec
 from rejex_stream.operate.metrics import RunMetrics
-from rejex_stream.rejection.keyed_sampling import Coin
+from rejex_stream.rejection.keyed_sampling import KeyedSampler
 from rejex_stream.run.audit_draw import AuditDraw
 from rejex_stream.run.loop import RunSettings, run
 from rejex_stream.testing import (
@@ -30,7 +30,7 @@ from tests.obedient import as_decided
 from tests.streams import readings, spec
 
 ONE = Partition("input", 0)
-LEARNING = LearningSpec(rate=0.5, alpha=0.5, patience=150, coin=Coin(b"secret"))
+LEARNING = LearningSpec(rate=0.5, alpha=0.5, patience=150, coin=KeyedSampler(b"secret"))
 RECIPE = replace(spec(), learning=LEARNING, coin=LEARNING.coin)
 FEED = [
     b'{"id": "%b", "t": %d, "x": %.3f, "y": %.3f}' % (one.stream_key.encode(), i, *one.values)
@@ -157,13 +157,13 @@ def test_what_nobody_could_obey_is_refused(line, complaint):
 
 
 def test_answers_concern_their_own_partition_alone():
-    from rejex_stream.protocols import Heard
+    from rejex_stream.protocols import ControlRecords
     from rejex_stream.run.command_journal import Decisions
 
     command = Command(id="c", kind=CommandKind.ANSWERS, stream_key="a",
                       answers=(EventAnswer(Position("input", 1, 5), "normal"),))  # fmt: skip
-    heard = Heard([Record(Position("control", 0, 0), None, encode_command(command))], 1)
+    heard = ControlRecords([Record(Position("control", 0, 0), None, encode_command(command))], 1)
     for number, waits in ((0, False), (1, True)):
         decisions = Decisions(Partition("input", number), None, ("input",))
-        decisions.hear(heard)
+        decisions.ingest(heard)
         assert decisions.waiting is waits

@@ -17,7 +17,7 @@ from rejex_stream.encode import decode_verdict, encode_verdict
 from rejex_stream.engine import Engine
 from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.learning import LearningSpec
-from rejex_stream.rejection.keyed_sampling import Coin
+from rejex_stream.rejection.keyed_sampling import KeyedSampler
 from rejex_stream.run.audit_draw import AuditDraw
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Command, CommandKind, EventAnswer, Label, Reason, in_mode
@@ -25,7 +25,7 @@ from tests.streams import ROLLING, readings, spec
 
 FEED = readings(900)
 FEW = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
-LEARNING = LearningSpec(rate=0.5, alpha=0.5, patience=80, coin=Coin(b"secret"))
+LEARNING = LearningSpec(rate=0.5, alpha=0.5, patience=80, coin=KeyedSampler(b"secret"))
 RIVER = make_detector("HalfSpaceTrees", n_trees=3, height=4, window_size=20)
 PIPELINES = {
     "batch": replace(spec(evidence=True), learning=LEARNING, coin=LEARNING.coin),
@@ -269,7 +269,7 @@ def test_a_decision_that_learning_does_not_depend_on_leaves_what_was_learnt():
 
 def test_draws_of_a_key_that_is_gone_cannot_be_repeated():
     on = PIPELINES["batch"]
-    coin = Coin(b"another")
+    coin = KeyedSampler(b"another")
     with pytest.raises(CheckpointError, match="another audit key"):
         later(on, replace(on, learning=replace(LEARNING, coin=coin), coin=coin))
     assert b"secret" not in Engine(on, InlineExecutor()).snapshot()
@@ -349,7 +349,7 @@ def test_shuffled_answers_do_not_take_over():
     for seed in range(10):
         rng, feed = random.Random(seed), readings(2_000, keys=("a",), seed=seed, missing=0.0)
         engine = Engine(
-            replace(spec(), learning=LearningSpec(rate=0.5, coin=Coin(b"%d" % seed))),
+            replace(spec(), learning=LearningSpec(rate=0.5, coin=KeyedSampler(b"%d" % seed))),
             InlineExecutor(),
         )
         judged = []

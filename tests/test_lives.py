@@ -15,7 +15,7 @@ from rejex_stream.decode import JsonDecoder
 from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import RefitSchedule
-from rejex_stream.engine.sensor_registry import Limits, Lives
+from rejex_stream.engine.sensor_registry import Limits, SensorRegistry
 from rejex_stream.errors import CheckpointError
 from rejex_stream.features import Feature, FeatureSpec
 from rejex_stream.monitor import MonitorBank
@@ -341,11 +341,11 @@ def test_a_snapshot_under_way_holds_whoever_is_forgotten_before_it_is_whole():
 )
 def test_what_is_no_life_is_refused(head, views):
     with pytest.raises(CheckpointError, match="known of sensors is broken"):
-        Lives().restore(head, views)
+        SensorRegistry().restore(head, views)
 
 
 def test_hearing_is_cheap():
-    lives = Lives(Limits(forget_after_ms=10**9, max_keys=10))
+    lives = SensorRegistry(Limits(forget_after_ms=10**9, max_keys=10))
     events = [Reading("a", "a", i, (), Position("t", 0, i)) for i in range(10)]
-    assert lives.hear(events).end == 10
+    assert lives.admit(events).end == 10
     assert len(lives) == 1

@@ -20,7 +20,7 @@ from rejex_stream.decode.registry import RegistryDecoder
 from rejex_stream.detectors import make_detector
 from rejex_stream.encode import decode_verdict
 from rejex_stream.engine import Engine
-from rejex_stream.engine.sensor_registry import Limits, Lives
+from rejex_stream.engine.sensor_registry import Limits, SensorRegistry
 from rejex_stream.engine.shared_budgets import SharedCredits
 from rejex_stream.errors import ConfigError
 from rejex_stream.incidents import Hold, Plan
@@ -212,22 +212,22 @@ def test_a_calendar_names_the_sensor():
 
 # ---------------------------------------------------------------------------- who is known
 def test_a_mode_that_rests_is_not_forgotten_while_its_sensor_speaks():
-    lives = Lives(Limits(forget_after_ms=1000))
+    lives = SensorRegistry(Limits(forget_after_ms=1000))
     told = [("a", "load", 0), ("b", "load", 900), ("a", "idle", 900), ("a", "idle", 1500)]
     told += [("b", "load", 1500), ("b", "load", 5000), ("c", "load", 5000)]
     events = [
         Reading(in_mode(name, mode), name, at, (), Position("t", 0, at)) for name, mode, at in told
     ]
-    assert not lives.hear(events[:5]).gone.streams
-    heard = lives.hear(events, 5)
+    assert not lives.admit(events[:5]).gone.streams
+    heard = lives.admit(events, 5)
     assert set(heard.gone.streams) == {in_mode("a", "load"), in_mode("a", "idle")}
     assert set(heard.gone.sensors) == {"a"}
 
 
 def test_modes_count_against_max_keys_so_that_a_field_of_many_values_is_bounded():
-    lives = Lives(Limits(max_keys=2))
+    lives = SensorRegistry(Limits(max_keys=2))
     events = [Reading(in_mode("a", str(i)), "a", i, (), Position("t", 0, i)) for i in range(4)]
-    assert lives.hear(events).turned_away == [2, 3]
+    assert lives.admit(events).turned_away == [2, 3]
 
 
 def test_an_event_of_a_mode_too_many_speaks_of_its_sensor():

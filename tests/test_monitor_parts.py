@@ -417,3 +417,11 @@ def test_a_run_counts_only_if_its_value_was_rare():
     assert [run.update(1.0, ties, 100) for ties in (0, 1, 2)] == [1, 2, 3]
     assert [run.update(0.0, ties, 100) for ties in (60, 61)] == [0, 0]
     assert run.update(2.0, 0, 100) == 1
+
+
+def test_health_restored_before_its_first_ranked_event_goes_on_as_if_it_had_never_been_saved():
+    quiet, restored = HealthDetector(CONFIG), HealthDetector(CONFIG)
+    restored.restore(restored.state, None)
+    for _ in range(3):
+        assert quiet.update(LAW, 0) is None is restored.update(LAW, 0)
+        assert restored.state == quiet.state

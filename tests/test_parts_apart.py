@@ -13,9 +13,9 @@ from rejex_stream.config.assembly import Judging, by_partition
 from rejex_stream.decode import JsonDecoder
 from rejex_stream.engine.checkpoint import unseal
 from rejex_stream.errors import CheckpointError
-from rejex_stream.protocols import Heard
+from rejex_stream.protocols import ControlRecords
 from rejex_stream.run.partition import described
-from rejex_stream.spark.stream_snapshot import apart, together
+from rejex_stream.spark.state_migration import apart, together
 from rejex_stream.types import Partition, Position, Reading, Record
 
 CONFIG = """
@@ -81,7 +81,7 @@ def say(state, offset):
         "until_ms": 1_360_000,
     }
     said = Record(Position("control", 0, 0), None, json.dumps(plan).encode())
-    state.decisions.hear(Heard([said], 1))
+    state.decisions.ingest(ControlRecords([said], 1))
     state.decisions.decide(offset)
 
 

@@ -15,9 +15,9 @@ from rejex_connectors.signed_snapshots import SealedStore
 from rejex_stream.cli import main
 from rejex_stream.config import load_config
 from rejex_stream.errors import CheckpointError, ConfigError
-from rejex_stream.protocols import Heard
+from rejex_stream.protocols import ControlRecords
 from rejex_stream.run.command_journal import Decisions
-from rejex_stream.spark.state_migration import of_worker
+from rejex_stream.spark.state_migration import worker_snapshots
 from rejex_stream.types import Partition, Position, Record
 from tests.pump import feed, pump_toml
 
@@ -299,9 +299,9 @@ def test_a_lost_state_names_the_command_that_brings_it_back(here, rejex):
 
 # ------------------------------------------------------------------------- what a job begins with
 def test_a_job_begins_with_what_is_stored_and_without_monitors(here, rejex):
-    assert of_worker(load_config(here / "one.toml"), obeys=False) == {}
+    assert worker_snapshots(load_config(here / "one.toml"), applies_commands=False) == {}
     half_way(here, rejex)
-    begins = of_worker(load_config(here / "one.toml"), obeys=False)
+    begins = worker_snapshots(load_config(here / "one.toml"), applies_commands=False)
     assert begins.keys() == {ONE}
     assert begins[ONE].next_offset == 400
     _, stored = FolderSnapshotStore(here / "one").load(ONE, 400)
@@ -314,14 +314,20 @@ def test_a_job_begins_with_no_snapshot_that_is_behind_and_decides_otherwise(here
     half_way(here, rejex)
     text = (here / "one.toml").read_text()
     (here / "one.toml").write_text(text.replace("contamination = 0.05", "contamination = 0.06"))
-    assert of_worker(load_config(here / "one.toml"), obeys=False)[ONE].next_offset == 400
+    assert (
+        worker_snapshots(load_config(here / "one.toml"), applies_commands=False)[ONE].next_offset
+        == 400
+    )
     commit = json.loads((here / "one" / "commit.json").read_text())
     commit["next_offsets"][0][2] = 401
     (here / "one" / "commit.json").write_text(json.dumps(commit))
     with pytest.raises(CheckpointError, match="snapshot at 400 decides otherwise"):
-        of_worker(load_config(here / "one.toml"), obeys=False)
+        worker_snapshots(load_config(here / "one.toml"), applies_commands=False)
     (here / "one.toml").write_text(text)
-    assert of_worker(load_config(here / "one.toml"), obeys=False)[ONE].next_offset == 400
+    assert (
+        worker_snapshots(load_config(here / "one.toml"), applies_commands=False)[ONE].next_offset
+        == 400
+    )
 
 
 @pytest.mark.parametrize(("since", "refused"), [(399, False), (400, True)])
@@ -329,12 +335,20 @@ def test_a_job_that_obeys_nobody_begins_where_nothing_is_to_be_obeyed(here, reje
     half_way(here, rejex)
     decisions = Decisions(ONE, None, ["feed.csv"])
     said = b'{"id": "c-1", "kind": "planned", "by": "ada", "from_ms": 1, "until_ms": 2}'
-    decisions.hear(Heard([Record(Position("control", 0, 0), None, said)], 1))
+    decisions.ingest(ControlRecords([Record(Position("control", 0, 0), None, said)], 1))
     decisions.decide(since)
     FolderSnapshotStore(here / "one").save_decisions(ONE, decisions.encoded(None))
-    assert of_worker(load_config(here / "one.toml"), obeys=True)[ONE].next_offset == 400
+    assert (
+        worker_snapshots(load_config(here / "one.toml"), applies_commands=True)[ONE].next_offset
+        == 400
+    )
     if refused:
         with pytest.raises(ConfigError, match="a command of people from offset 400 on"):
-            of_worker(load_config(here / "one.toml"), obeys=False)
+            worker_snapshots(load_config(here / "one.toml"), applies_commands=False)
     else:
-        assert of_worker(load_config(here / "one.toml"), obeys=False)[ONE].next_offset == 400
+        assert (
+            worker_snapshots(load_config(here / "one.toml"), applies_commands=False)[
+                ONE
+            ].next_offset
+            == 400
+        )

@@ -197,10 +197,10 @@ def _costs(config: Any) -> None:  # noqa: ANN401
 
 
 def _learning(config: Any) -> None:  # noqa: ANN401
-    from rejex_stream.rejection.keyed_sampling import Coin
+    from rejex_stream.rejection.keyed_sampling import KeyedSampler
 
     rejection = config.rejection
-    learning = config.learning.spec(rejection.costs, rejection.contamination, Coin())
+    learning = config.learning.spec(rejection.costs, rejection.contamination, KeyedSampler())
     if learning is not None:
         learning.require(rejection.policy(), rejection.window)
 

@@ -54,8 +54,8 @@ class LabelRecord(msgspec.Struct, frozen=True, kw_only=True):
     source
         ``human``, or ``expired`` when nobody looked in time; an expiry is never a person's word.
     why
-        ``rejected``, ``audit`` for accepted events drawn by the audit sample, or ``status`` where a
-        state of the sensor begins or ends.
+        ``rejected``, ``audit`` for accepted events drawn by the audit sample, ``extreme`` for
+        anomalies that no incident holds, or ``status`` where a state of the sensor begins or ends.
     role
         ``first``, ``second`` (double review) or ``adjudication`` (settles a dispute).
     from_ms, to_ms

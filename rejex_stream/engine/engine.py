@@ -16,19 +16,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
-from rejex_stream.engine.batch_check import checked, in_order
+from rejex_stream.engine.batch_check import SingleOwner, checked, in_order
 from rejex_stream.engine.batch_model import FitFailed, new_model
 from rejex_stream.engine.checkpoint import join_parts, seal, split_parts, unseal
 from rejex_stream.engine.explanation import Explainer
-from rejex_stream.engine.modes import Modes
+from rejex_stream.engine.sensor_registry import OperatingModes
 from rejex_stream.engine.shared_budgets import SharedCredits
-from rejex_stream.engine.single_owner import Alone
 from rejex_stream.engine.snapshot_manifest import (
     FORMAT,
     Head,
     Origin,
     Restored,
-    Said,
+    StreamsInCommon,
     as_kind,
     compared,
     origin,
@@ -118,11 +117,11 @@ class Engine:
         self._changes: list[Incident] = []
         self._plans = Plans()  # of all streams, as people said
         self._open: dict[str, Incident] = {}  # as they stand, by key
-        self._modes = Modes(told_apart=spec.modes)
+        self._modes = OperatingModes(told_apart=spec.modes)
         self._decision = spec.decision
         self._asleep = False
         self._shared = SharedCredits(self._decision.policy)
-        self._alone = Alone()
+        self._alone = SingleOwner()
 
     def process(self, readings: Sequence[Reading]) -> list[Verdict]:
         """Return one verdict per reading, in the same order.
@@ -422,7 +421,7 @@ class Engine:
 
     def _origin(self) -> list[Mapping[str, Any]]:
         """Return what a snapshot says of the engine it comes from."""
-        said = Said(self._plans, self._open, self._shared.state())
+        said = StreamsInCommon(self._plans, self._open, self._shared.state())
         return origin_of(self.spec, self._decision, said)
 
     def head(self) -> bytes:

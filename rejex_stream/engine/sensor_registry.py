@@ -17,7 +17,14 @@ import msgspec
 from rejex_stream.errors import CheckpointError
 from rejex_stream.types import Reading, of_mode
 
-__all__ = ["Gone", "Heard", "Limits", "Lives", "joined"]
+__all__ = [
+    "Admission",
+    "Gone",
+    "Limits",
+    "OperatingModes",
+    "SensorRegistry",
+    "joined",
+]
 
 _LOOKS = 8
 _NEVER = -(2**63)
@@ -47,7 +54,7 @@ class Gone(NamedTuple):
     sensors: Collection[str] = ()
 
 
-class Heard(NamedTuple):
+class Admission(NamedTuple):
     """What became of events: heard before `end`, but for those `turned_away`.
 
     Attributes
@@ -57,7 +64,7 @@ class Heard(NamedTuple):
     turned_away
         Indices of events of sensors beyond ``max_keys``.
     gone
-        Whom to :meth:`~Lives.forget` then.
+        Whom to :meth:`~SensorRegistry.forget` then.
     """
 
     end: int
@@ -78,7 +85,7 @@ class _Head(msgspec.Struct, forbid_unknown_fields=True):
     clock: _Clock
 
 
-class Lives:
+class SensorRegistry:
     """Knows the sensors of one partition, and since when each is silent.
 
     Parameters
@@ -93,15 +100,15 @@ class Lives:
     Examples
     --------
     >>> from rejex_stream.types import Position
-    >>> lives = Lives(Limits(forget_after_ms=1000, max_keys=2))
+    >>> lives = SensorRegistry(Limits(forget_after_ms=1000, max_keys=2))
     >>> told = [("a", 0), ("b", 10), ("c", 20), ("b", 2000), ("c", 2010), ("a", 2020)]
     >>> events = [Reading(name, name, at, (), Position("t", 0, at)) for name, at in told]
-    >>> heard = lives.hear(events)
+    >>> heard = lives.admit(events)
     >>> heard  # at c's 2010 two sensors have passed 2000
-    Heard(end=4, turned_away=[2], gone=Gone(lives=[('a', 'a')], streams={'a'}, sensors={'a'}))
+    Admission(end=4, turned_away=[2], gone=Gone(lives=[('a', 'a')], streams={'a'}, sensors={'a'}))
     >>> lives.forget(heard.gone)
-    >>> lives.hear(events, 4)
-    Heard(end=6, turned_away=[5], gone=Gone(lives=(), streams=(), sensors=()))
+    >>> lives.admit(events, 4)
+    Admission(end=6, turned_away=[5], gone=Gone(lives=(), streams=(), sensors=()))
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
@@ -111,7 +118,7 @@ class Lives:
         self._sensors_of: Counter[str] = Counter()  # how many sensors a stream has
         self._n_lives = 0
 
-    def hear(self, items: Sequence[object], start: int = 0) -> Heard:
+    def admit(self, items: Sequence[object], start: int = 0) -> Admission:
         """Take note of events in order, up to the first before which anybody is to be forgotten.
 
         What is no reading is passed over. O(events).
@@ -155,7 +162,7 @@ class Lives:
                     streams = heard[sensor] = {}
             streams[key] = time_ms if time_ms > now else now
         self._clock = _Clock(ahead, ahead_ms, now)
-        return Heard(end, turned_away, gone)
+        return Admission(end, turned_away, gone)
 
     def _silent_since(self, before_ms: int) -> Gone:
         """Return whoever was heard of last before that time. O(sensors)."""
@@ -245,3 +252,58 @@ def _silent(streams: Mapping[str, int], before_ms: int) -> Iterable[str]:
 
 def _keys(streams: Iterable[Mapping[str, int]]) -> Iterable[str]:
     return (key for each in streams for key in each)
+
+
+class OperatingModes:
+    """The keys of each stream, where keys name a mode; else every stream is its own key.
+
+    Parameters
+    ----------
+    told_apart
+        Whether keys name a mode (:func:`~rejex_stream.types.in_mode`).
+
+    Examples
+    --------
+    >>> from rejex_stream.types import in_mode
+    >>> modes = OperatingModes(told_apart=True)
+    >>> modes.know([in_mode("WT-03", "idle"), in_mode("WT-03", "load")])
+    >>> modes.named(in_mode("WT-03", "idle")), len(modes.of("WT-03")), modes.of("WT-04")
+    (('WT-03', 'idle'), 2, [])
+    """
+
+    __slots__ = ("_keys", "_told_apart")
+
+    def __init__(self, *, told_apart: bool) -> None:
+        self._told_apart = told_apart
+        self._keys: dict[str, dict[str, None]] = {}
+
+    def named(self, key: str) -> tuple[str, str | None]:
+        """Return the stream and the mode of a key."""
+        return of_mode(key) if self._told_apart else (key, None)
+
+    def know(self, keys: Iterable[str]) -> None:
+        """Take note of keys."""
+        if self._told_apart:
+            for key in keys:
+                self._keys.setdefault(of_mode(key)[0], {})[key] = None
+
+    def of(self, stream_key: str) -> Sequence[str]:
+        """Return the keys that are known of a stream."""
+        return list(self._keys.get(stream_key, ())) if self._told_apart else [stream_key]
+
+    def others(self, key: str) -> Sequence[str]:
+        """Return the keys of the same stream in its other modes."""
+        stream_key, mode = self.named(key)
+        return [] if mode is None else [other for other in self.of(stream_key) if other != key]
+
+    def forget(self, key: str) -> None:
+        """Forget a key."""
+        stream_key, _ = self.named(key)
+        keys = self._keys.get(stream_key, {})
+        keys.pop(key, None)
+        if not keys:
+            self._keys.pop(stream_key, None)
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._keys.clear()

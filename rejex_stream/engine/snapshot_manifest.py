@@ -14,8 +14,8 @@ from rejex_stream.incidents import Plan, Plans
 from rejex_stream.types import Incident, in_mode
 
 __all__ = [
-    "FORMAT", "Head", "Origin", "Restored", "Said", "as_kind", "compared", "joined", "of_stream",
-    "origin", "origin_of",
+    "FORMAT", "Head", "Origin", "Restored", "StreamsInCommon", "as_kind", "compared", "joined",
+    "of_stream", "origin", "origin_of",
 ]  # fmt: skip
 
 FORMAT = 2
@@ -50,7 +50,7 @@ class Restored(NamedTuple):
     environment: tuple[str, ...]
 
 
-class Said(NamedTuple):
+class StreamsInCommon(NamedTuple):
     """What belongs to no single stream: what people said of all, and were told; shared credits.
 
     Attributes
@@ -68,7 +68,9 @@ class Said(NamedTuple):
     credits: dict[str, list[Any]]
 
 
-def origin_of(spec: EngineSpec, decision: Decision, said: Said) -> list[Mapping[str, Any]]:
+def origin_of(
+    spec: EngineSpec, decision: Decision, said: StreamsInCommon
+) -> list[Mapping[str, Any]]:
     """Return state, decision and environment as plain values, with what was said if anything."""
     parts = decision.parts()
     if said.plans:
@@ -82,7 +84,7 @@ def origin_of(spec: EngineSpec, decision: Decision, said: Said) -> list[Mapping[
 
 def compared(
     theirs: Sequence[Any], spec: EngineSpec, decision: Decision, *, accept_environment: bool
-) -> tuple[Restored, Said]:
+) -> tuple[Restored, StreamsInCommon]:
     """Compare what a snapshot says of its engine with this one; return what was said as well.
 
     Raises
@@ -123,7 +125,9 @@ def compared(
         raise CheckpointError(
             f"The decision in the snapshot is none ({type(error).__name__}: {error}): {WAY_OUT}."
         ) from error
-    said = Said(Plans(plans), {in_mode(one.stream_key, one.mode): one for one in told}, credits)
+    said = StreamsInCommon(
+        Plans(plans), {in_mode(one.stream_key, one.mode): one for one in told}, credits
+    )
     return Restored(before, decision, environment_changed), said
 
 

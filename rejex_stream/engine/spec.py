@@ -18,7 +18,7 @@ from rejex_stream.learning import Learner, LearningSpec
 from rejex_stream.protocols import BatchDetector, IncrementalDetector, require_identity
 from rejex_stream.rejection import RejectionBand
 from rejex_stream.rejection.arguments import check_window
-from rejex_stream.rejection.keyed_sampling import Coin
+from rejex_stream.rejection.keyed_sampling import KeyedSampler
 from rejex_stream.rejection.policy import WINDOW, RejectionPolicy
 
 __all__ = ["Decision", "EngineSpec", "changes"]
@@ -81,7 +81,7 @@ class Decision(NamedTuple):
         return parts
 
     @classmethod
-    def of(cls, parts: Mapping[str, Any], coin: Coin | None = None) -> Decision:
+    def of(cls, parts: Mapping[str, Any], coin: KeyedSampler | None = None) -> Decision:
         """Return the decision of :meth:`parts`, whose draws were by a coin.
 
         Raises
@@ -102,7 +102,7 @@ class Decision(NamedTuple):
             evidence,
             OFF if hold is None else Hold(**hold),
             calendar,
-            None if learning is None else LearningSpec.of(learning, coin or Coin()),
+            None if learning is None else LearningSpec.of(learning, coin or KeyedSampler()),
             None if alarms is None else Alarms(**alarms),
         )
 
@@ -171,7 +171,7 @@ class EngineSpec:
     calendar: tuple[Plan, ...] = ()
     modes: bool = False
     learning: LearningSpec | None = None
-    coin: Coin = field(default_factory=Coin)
+    coin: KeyedSampler = field(default_factory=KeyedSampler)
     alarms: Alarms | None = None
 
     def __post_init__(self) -> None:

@@ -23,7 +23,7 @@ from rejex_stream.features.columns import LARGEST
 from rejex_stream.features.preset import MISSING, RecentRows
 from rejex_stream.incidents import Mute, Mutes, Plan, Plans, Turn, Watch
 from rejex_stream.incidents.plans import runs
-from rejex_stream.learning import Learner, obey
+from rejex_stream.learning import Learner, apply_command
 from rejex_stream.rejection.judge import Judge, rejected
 from rejex_stream.rejection.severity import Tail
 from rejex_stream.rejection.token_bucket import Governor
@@ -448,7 +448,7 @@ class StreamState:
         if command.kind in (CommandKind.PLANNED, CommandKind.CANCEL):
             return self.plans.command(command)
         if command.kind in (CommandKind.ANSWERS, CommandKind.JUDGE):
-            return obey(self._learner, command)
+            return apply_command(self._learner, command)
         reply = self._watch.command(command)
         if self._watch.is_adopting and not self._model.is_adopting:
             self._model.adopt(self._judge)

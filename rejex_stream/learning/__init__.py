@@ -7,9 +7,17 @@ first; the layer is in :mod:`~rejex_stream.learning.label_kernel`, what lets it 
 what a stream of a pipeline has of it in :mod:`~rejex_stream.learning.learner`.
 """
 
-from rejex_stream.learning.champion_challenger import Asked, Duel
-from rejex_stream.learning.label_kernel import LabelMass
-from rejex_stream.learning.learner import Learner, LearningSpec, obey
-from rejex_stream.learning.sequential_test import Trial
+from rejex_stream.learning.champion_challenger import Asked, ChampionChallenger
+from rejex_stream.learning.label_kernel import LabelKernel
+from rejex_stream.learning.learner import Learner, LearningSpec, apply_command
+from rejex_stream.learning.sequential_test import SequentialTest
 
-__all__ = ["Asked", "Duel", "LabelMass", "Learner", "LearningSpec", "Trial", "obey"]
+__all__ = [
+    "Asked",
+    "ChampionChallenger",
+    "LabelKernel",
+    "Learner",
+    "LearningSpec",
+    "SequentialTest",
+    "apply_command",
+]

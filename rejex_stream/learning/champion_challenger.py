@@ -1,11 +1,11 @@
 """Champion and challenger on one stream: whose answers teach, whose measure, and who speaks.
 
 The champion is the detector's own verdict, the challenger the same band over scores that answers
-correct (:class:`~rejex_stream.learning.label_kernel.LabelMass`). Events that are rejected by
+correct (:class:`~rejex_stream.learning.label_kernel.LabelKernel`). Events that are rejected by
 whoever speaks
 are asked about, and their answers teach. Of the events on which the two differ a known share is
 drawn by coins of the audit's key; these are asked about too, and their answers measure
-(:class:`~rejex_stream.learning.sequential_test.Trial`) and never teach.
+(:class:`~rejex_stream.learning.sequential_test.SequentialTest`) and never teach.
 
 Everything is decided by the order of the calls alone: the same events, and the same answers at the
 same places between them, give the same labels.
@@ -19,12 +19,12 @@ from enum import StrEnum
 from typing import Any
 
 from rejex_stream.errors import ConfigError
-from rejex_stream.learning.label_kernel import LabelMass
-from rejex_stream.learning.sequential_test import Trial, most_with_errors, surely_gained
+from rejex_stream.learning.label_kernel import LabelKernel
+from rejex_stream.learning.sequential_test import SequentialTest, most_with_errors, surely_gained
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.types import FloatArray, Label, Position, Verdict
 
-__all__ = ["Asked", "Duel", "Judged"]
+__all__ = ["Asked", "ChampionChallenger", "Judged"]
 
 _ANOMALY, _REJECTED = Label.ANOMALY, Label.REJECTED
 
@@ -66,7 +66,7 @@ class _Measured:
     gain: float | None = None
 
 
-class Duel:
+class ChampionChallenger:
     """Two verdicts an event, one of which is said.
 
     Parameters
@@ -106,8 +106,8 @@ class Duel:
     def __init__(
         self,
         policy: RejectionPolicy,
-        mass: LabelMass,
-        trial: Trial,
+        mass: LabelKernel,
+        trial: SequentialTest,
         coin: Callable[[Position], bool],
         *,
         c_fp: float = 1.0,

@@ -31,14 +31,14 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.rejection.window import mid_rank
 from rejex_stream.types import FloatArray
 
-__all__ = ["LabelMass"]
+__all__ = ["LabelKernel"]
 
 _HIGHEST = 300.0  # severities from here on are one float below p = 1
 _NEAREST = 1e-12
 _FARTHEST = 1e70  # beyond it squares would overflow, and what is infinite is no distance
 
 
-class LabelMass:
+class LabelKernel:
     """Corrected scores q in [0, 1], ranked among those of the last n events.
 
     Parameters
@@ -64,7 +64,7 @@ class LabelMass:
 
     Examples
     --------
-    >>> mass = LabelMass([1.0], contamination=0.1, window=4)
+    >>> mass = LabelKernel([1.0], contamination=0.1, window=4)
     >>> for x in (0.0, 0.1, 0.2, 5.0):
     ...     q, rank = mass.push([x], severity=0.5)
     >>> round(mass.corrected([5.1], severity=0.5), 2)

@@ -16,10 +16,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from rejex_stream.errors import CheckpointError, ConfigError
-from rejex_stream.learning.champion_challenger import Asked, Duel
-from rejex_stream.learning.label_kernel import LabelMass
-from rejex_stream.learning.sequential_test import Trial, most_with_errors
-from rejex_stream.rejection.keyed_sampling import Coin, commitment
+from rejex_stream.learning.champion_challenger import Asked, ChampionChallenger
+from rejex_stream.learning.label_kernel import LabelKernel
+from rejex_stream.learning.sequential_test import SequentialTest, most_with_errors
+from rejex_stream.rejection.keyed_sampling import KeyedSampler, commitment
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.types import (
     Command,
@@ -33,7 +33,7 @@ from rejex_stream.types import (
     Verdict,
 )
 
-__all__ = ["Learner", "LearningSpec", "obey"]
+__all__ = ["Learner", "LearningSpec", "apply_command"]
 
 _SAID: dict[str, bool | None] = {"anomaly": True, "normal": False, "unsure": None}
 _LEAST_SPREAD = 1e-70
@@ -71,14 +71,14 @@ class LearningSpec:
     c_fn: float = 1.0
     c_r: float = 0.05
     wrong: float = 0.0
-    coin: Coin = field(default_factory=Coin)
+    coin: KeyedSampler = field(default_factory=KeyedSampler)
 
     def parts(self) -> dict[str, Any]:
         """Return every part by name, as plain values; of the coin's key only what it commits to."""
         return {**asdict(self), "coin": commitment(self.coin.key)}
 
     @classmethod
-    def of(cls, parts: Mapping[str, Any], coin: Coin) -> LearningSpec:
+    def of(cls, parts: Mapping[str, Any], coin: KeyedSampler) -> LearningSpec:
         """Return what :meth:`parts` were of, given the coin.
 
         Raises
@@ -111,7 +111,7 @@ class LearningSpec:
             )
         self.duel(np.ones(1), policy, window)
 
-    def duel(self, scale: FloatArray, policy: RejectionPolicy, window: int) -> Duel:
+    def duel(self, scale: FloatArray, policy: RejectionPolicy, window: int) -> ChampionChallenger:
         """Return a duel that nothing has happened in.
 
         Raises
@@ -121,10 +121,10 @@ class LearningSpec:
         """
         most = most_with_errors(max(self.c_fp, self.c_fn, self.c_r), self.wrong)
         rate, coin = self.rate, self.coin
-        return Duel(
+        return ChampionChallenger(
             policy,
-            LabelMass(scale, policy.contamination, window),
-            Trial(rate, most, self.alpha),
+            LabelKernel(scale, policy.contamination, window),
+            SequentialTest(rate, most, self.alpha),
             lambda position: coin.is_drawn(position, rate),
             c_fp=self.c_fp,
             c_fn=self.c_fn,
@@ -156,7 +156,7 @@ class Learner:
         self._spec, self._policy, self._window = spec, policy, window
         self.by: dict[str, Any] = {"window": window, **asdict(policy), "learning": spec.parts()}
         self._first: list[tuple[list[float], float]] = []
-        self._duel: Duel | None = None
+        self._duel: ChampionChallenger | None = None
         self._scale = np.empty(0)
 
     @property
@@ -276,7 +276,7 @@ def _unpacked(raw: bytes) -> FloatArray:
     return np.frombuffer(raw, dtype="<f8").astype(np.float64)
 
 
-def obey(learner: Learner | None, command: Command) -> CommandReply:
+def apply_command(learner: Learner | None, command: Command) -> CommandReply:
     """Obey a person's word about answers, or who judges; a refusal changes nothing.
 
     Parameters

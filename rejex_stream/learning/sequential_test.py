@@ -40,7 +40,7 @@ import numpy as np
 
 from rejex_stream.errors import ConfigError
 
-__all__ = ["Trial", "most_with_errors", "surely_gained"]
+__all__ = ["SequentialTest", "most_with_errors", "surely_gained"]
 
 
 def surely_gained(if_normal: float, if_anomalous: float, wrong: float) -> tuple[float, float]:
@@ -72,7 +72,7 @@ _SHARES = np.array([0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8])
 """Bets as shares of the largest one. Any fixed set is valid; this one loses a factor of 9."""
 
 
-class Trial:
+class SequentialTest:
     """Evidence from audited differences, and who speaks by it.
 
     Parameters
@@ -93,7 +93,7 @@ class Trial:
     --------
     Answers that cost 1 where the champion was wrong, each asked with probability 0.2:
 
-    >>> trial = Trial(rate=0.2, most=1.0)
+    >>> trial = SequentialTest(rate=0.2, most=1.0)
     >>> for asked in range(1, 100):
     ...     if trial.see(gain=1.0, drawn=0.2):
     ...         break

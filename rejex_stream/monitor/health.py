@@ -332,4 +332,5 @@ class HealthDetector:
         self._tempered.clear()
         self._law = law
         self._ratios = None if law is None else self._ratios_of(law)
-        self._due = max(1, min(_LONGEST_RUN, self._inflation.state.left))
+        # The first ranked event of all is booked at once, as by a detector that was never saved.
+        self._due = 1 if law is None else max(1, min(_LONGEST_RUN, self._inflation.state.left))

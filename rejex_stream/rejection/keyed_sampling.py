@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import Position
 
-__all__ = ["Coin", "commitment"]
+__all__ = ["KeyedSampler", "commitment"]
 
 _MOST_KEY_BYTES = 64
 
@@ -30,7 +30,7 @@ def commitment(key: bytes) -> str:
 
 
 @dataclass(frozen=True)
-class Coin:
+class KeyedSampler:
     """Draws events by their positions.
 
     Parameters
@@ -45,7 +45,7 @@ class Coin:
 
     Examples
     --------
-    >>> sum(Coin().is_drawn(Position("t", 0, i), 0.01) for i in range(100_000))
+    >>> sum(KeyedSampler().is_drawn(Position("t", 0, i), 0.01) for i in range(100_000))
     1003
     """
 

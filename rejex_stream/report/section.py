@@ -55,7 +55,7 @@ def run_section(findings: Findings) -> str:
 {_charts(findings)}
 {_incidents(findings)}
 {known}
-{_table(findings, "For people to look at", "review items", _is_for_review)}
+{_table(findings, "For people to look at", "rejected events", _is_for_review)}
 {_table(findings, "Called anomalies", "events", _is_anomaly)}
 {_alarms(findings)}
 {_rough_edges(findings)}

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.rejection.band import label_of, rank_edges
-from rejex_stream.rejection.keyed_sampling import Coin, commitment
+from rejex_stream.rejection.keyed_sampling import KeyedSampler, commitment
 from rejex_stream.types import Audit, Label, Position, Verdict
 
 __all__ = ["AuditDraw", "commitment", "committed"]
@@ -63,12 +63,12 @@ class AuditDraw:
             share = getattr(self, name)
             if share is not None and not 0.0 <= share <= 1.0:
                 raise ConfigError(f"audit {name} is {share}: expected a share from 0 to 1")
-        Coin(self.key)  # refuses a key that is too long
+        KeyedSampler(self.key)  # refuses a key that is too long
 
     @property
-    def coin(self) -> Coin:
+    def coin(self) -> KeyedSampler:
         """The coin of all its draws."""
-        return Coin(self.key)
+        return KeyedSampler(self.key)
 
     def probability(self, verdict: Verdict) -> float:
         """Return how probable it is that an accepted or muted event is audited. O(1).

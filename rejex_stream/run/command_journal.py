@@ -19,11 +19,11 @@ import msgspec
 from rejex_stream.encode import decode_command
 from rejex_stream.encode.incidents import decode_incidents, encode_incident, position_of
 from rejex_stream.errors import CheckpointError, ConnectorError, RejexError
-from rejex_stream.protocols import ControlLog, Heard
+from rejex_stream.protocols import ControlLog, ControlRecords
 from rejex_stream.run.progress import ControlUnread, RunEvent
 from rejex_stream.types import Command, CommandReply, Incident, Partition, Position, Record
 
-__all__ = ["Decisions", "Listening"]
+__all__ = ["CommandReader", "Decisions"]
 
 _FORMAT_VERSION = 1
 _KEPT_SNAPSHOTS = 2  # as many as the stores keep
@@ -82,7 +82,7 @@ class Decisions:
     >>> from rejex_stream.types import Position
     >>> decisions = Decisions(Partition("plant", 0), None, ("plant",))
     >>> said = Record(Position("control", 0, 0), None, b'{"id": "c-1", "kind": "nonsense"}')
-    >>> decisions.hear(Heard([said], 1))
+    >>> decisions.ingest(ControlRecords([said], 1))
     >>> decisions.decide(100)
     >>> decisions.take(99, lambda command: None)
     ()
@@ -133,7 +133,7 @@ class Decisions:
         """Whether no more can wait: the rest stays in the log for now."""
         return len(self._waiting) >= MOST_KEPT
 
-    def hear(self, heard: Heard) -> None:
+    def ingest(self, heard: ControlRecords) -> None:
         """Take what stands in the control log; what is known already is passed over."""
         if heard.begins_anew:  # what waits was read, and is gone from the log
             self.next_heard = self._kept.heard = 0
@@ -196,7 +196,7 @@ class Decisions:
         return orders[self._next].since if self._next < len(orders) else None
 
     def take(
-        self, offset: int, obey: Callable[[Command], CommandReply | None]
+        self, offset: int, apply: Callable[[Command], CommandReply | None]
     ) -> tuple[CommandReply, ...]:
         """Have the commands obeyed that hold from `offset` or before it; say what became of them.
 
@@ -204,7 +204,7 @@ class Decisions:
         ----------
         offset
             Of the next record to be judged.
-        obey
+        apply
             Gives a command to the engine; ``None`` where none of its streams is meant.
         """
         replies: list[CommandReply] = []
@@ -214,14 +214,14 @@ class Decisions:
             if refusal is not None:
                 replies.append(refusal)
             elif command is not None:
-                replies.append(self._obeyed(command, obey))
+                replies.append(self._applied(command, apply))
         return tuple(replies)
 
-    def _obeyed(
-        self, command: Command, obey: Callable[[Command], CommandReply | None]
+    def _applied(
+        self, command: Command, apply: Callable[[Command], CommandReply | None]
     ) -> CommandReply:
         try:
-            reply = obey(command)
+            reply = apply(command)
         except RejexError as error:
             return CommandReply(command=command.id, accepted=False, said=str(error))
         if reply is not None:
@@ -306,7 +306,7 @@ def _id_of(record: Record) -> str:
     return id_ if 0 < len(id_) <= 100 else str(record.position)
 
 
-class Listening:
+class CommandReader:
     """Reads the control log for all partitions of ours; a log that is away stops nothing.
 
     Parameters
@@ -324,7 +324,7 @@ class Listening:
         self._why: str | None = None
         self._again_at = 0.0
 
-    def hear(self, listeners: Sequence[Decisions]) -> None:
+    def ingest(self, listeners: Sequence[Decisions]) -> None:
         """Give each what it has not heard; O(1) while there is nothing new."""
         wanting = [one for one in listeners if not one.full]
         if self._log is None or not wanting:
@@ -334,13 +334,13 @@ class Listening:
         try:
             heard = self._log.read(min(one.next_heard for one in wanting))
         except ConnectorError as error:
-            self._say(str(error))
+            self._report(str(error))
             return
-        self._say(None)
+        self._report(None)
         for one in listeners if heard.begins_anew else wanting:
-            one.hear(heard)
+            one.ingest(heard)
 
-    def _say(self, why: str | None) -> None:
+    def _report(self, why: str | None) -> None:
         if why is not None:
             self._again_at = self._clock() + _LISTEN_AGAIN_S
         if why != self._why:

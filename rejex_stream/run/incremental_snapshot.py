@@ -19,7 +19,7 @@ import msgspec
 from rejex_stream.engine.batch_model import FitFailed
 from rejex_stream.engine.checkpoint import seal, unseal
 from rejex_stream.engine.engine import Decision, Restored
-from rejex_stream.engine.sensor_registry import Gone, Lives
+from rejex_stream.engine.sensor_registry import Gone, SensorRegistry
 from rejex_stream.engine.stream import StreamSnapshot, StreamView
 from rejex_stream.errors import WAY_OUT, CheckpointError, RejexError
 from rejex_stream.protocols import SnapshotPiece
@@ -27,8 +27,18 @@ from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.types import Command, CommandReply, Incident, Outcome, Reading, Verdict
 
 __all__ = [
-    "HEAD", "HEAD_FORMAT", "HEAD_KIND", "Head", "Kept", "MovedParts", "PartitionEngine",
-    "PartitionMonitor", "Piece", "from_outside", "of_streams", "told_apart",
+    "HEAD",
+    "HEAD_FORMAT",
+    "HEAD_KIND",
+    "Head",
+    "MovedParts",
+    "PartitionEngine",
+    "PartitionMonitor",
+    "Piece",
+    "SnapshotParts",
+    "from_outside",
+    "of_streams",
+    "told_apart",
 ]  # fmt: skip
 
 HEAD, HEAD_KIND, HEAD_FORMAT = "head", "partition-head", 1
@@ -163,7 +173,7 @@ def from_outside() -> Iterator[None]:
         ) from error
 
 
-class Kept(NamedTuple):
+class SnapshotParts(NamedTuple):
     """The parts of a snapshot, told apart."""
 
     head: Head
@@ -226,7 +236,7 @@ class MovedParts:
         self,
         engine: PartitionEngine,
         context: ReviewItems,
-        lives: Lives,
+        lives: SensorRegistry,
         monitor: PartitionMonitor | None,
     ) -> None:
         self.base: int | None = None
@@ -376,7 +386,7 @@ class MovedParts:
         return lambda: {_CONTEXT + sensor: seal("context", _FORMAT_VERSION, [sensor, view, heard])}
 
 
-def told_apart(parts: Mapping[str, bytes]) -> Kept:
+def told_apart(parts: Mapping[str, bytes]) -> SnapshotParts:
     """Return the parts of a snapshot by what they are.
 
     Raises
@@ -386,7 +396,7 @@ def told_apart(parts: Mapping[str, bytes]) -> Kept:
     """
     with from_outside():
         head = msgspec.convert(unseal(HEAD_KIND, HEAD_FORMAT, parts.get(HEAD, b"")), Head)
-        kept = Kept(head, {}, {}, {}, {})
+        kept = SnapshotParts(head, {}, {}, {}, {})
         for name, body in parts.items():
             kind, key = name[:1], name[1:]
             if name == HEAD or kind == _MODEL:

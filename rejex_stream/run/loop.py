@@ -5,7 +5,7 @@ One turn of :func:`run`:
 1. **Poll** the source for raw records.
 2. **Take ownership changes**. Assigned: rebuild the partition's state as it was at its committed
    offset (:func:`~rejex_stream.run.partition.starting_point`) and seek. Revoked: drop the state,
-   write nothing more for it. Then hear what people say in the control log
+   write nothing more for it. Then read what people say in the control log
    (:mod:`~rejex_stream.run.command_journal`): it waits for a commit.
 3. **Process** the records of each partition in order: decode, engine, one outcome a record.
    Before the committed offset this is *silent replay*: state comes of it and nothing else.
@@ -36,14 +36,13 @@ from dataclasses import dataclass, field
 from rejex_stream.decode import Decoder
 from rejex_stream.errors import ConnectorError, RejexError
 from rejex_stream.protocols import ControlLog, FitExecutor, Sink, SnapshotStore, Source
-from rejex_stream.run.command_journal import Listening
+from rejex_stream.run.command_journal import CommandReader
 from rejex_stream.run.commit import Commits
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.incremental_snapshot import PartitionEngine, PartitionMonitor
 from rejex_stream.run.input_health import UnreadableShare, UnscorableStreak
 from rejex_stream.run.ownership import OwnedPartition, Ownership
 from rejex_stream.run.partition import PartitionState
-from rejex_stream.run.process import quick_switching, seldom_collecting
 from rejex_stream.run.progress import (
     FitFailure,
     NothingScorable,
@@ -56,13 +55,16 @@ from rejex_stream.run.progress import (
     RunSummary,
     SensorsForgotten,
 )
-from rejex_stream.run.retry import Retries
 from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.run.settings import RunSettings
-from rejex_stream.threads import one_thread
+from rejex_stream.threads import one_thread, quick_switching, seldom_collecting
 from rejex_stream.types import Outcome, Partition, Record
 
-__all__ = ["RunSettings", "run"]
+__all__ = [
+    "Retries",
+    "RunSettings",
+    "run",
+]
 
 _LONGEST_PAUSE_S = 0.05
 """Between two looks whether an awaited fit is done; other partitions wait as long for a poll."""
@@ -95,7 +97,7 @@ def run(
     For as long as it runs it changes three things of its whole process, and sets them back: BLAS
     computes in one thread (the last bit of a score may depend on their number), the garbage
     collector is asked seldom, and threads are switched every 1 ms
-    (:mod:`~rejex_stream.run.process`).
+    (:mod:`~rejex_stream.threads`).
 
     Parameters
     ----------
@@ -178,9 +180,9 @@ def run(
         if store is not None:
             exits.callback(store.close)
         exits.callback(sink.close)  # first, while the source still answers for its offsets
-        exits.callback(loop.ours.close)
+        exits.callback(loop.ownership.close)
         exits.callback(loop.commits.close)
-        exits.callback(loop.listening.close)
+        exits.callback(loop.commands.close)
         # The last bit of a score may depend on the number of BLAS threads.
         exits.enter_context(one_thread())
         exits.enter_context(seldom_collecting())
@@ -215,9 +217,9 @@ class _Loop:
     clock: Callable[[], float]
     wait: Callable[[float], object]
 
-    ours: Ownership = field(init=False)
+    ownership: Ownership = field(init=False)
     commits: Commits = field(init=False)
-    listening: Listening = field(init=False)
+    commands: CommandReader = field(init=False)
     summary: RunSummary = field(default_factory=RunSummary)
     unreadable: UnreadableShare = field(init=False)
     unscorable: UnscorableStreak = field(init=False)
@@ -233,8 +235,8 @@ class _Loop:
             self.settings.invalid_limit, self.settings.invalid_window_events
         )
         self.unscorable = UnscorableStreak(self.decoder)
-        self.listening = Listening(self.control, self._tell, self.clock)
-        self.ours = Ownership(
+        self.commands = CommandReader(self.control, self._tell, self.clock)
+        self.ownership = Ownership(
             self.source,
             self.store,
             self._make_state,
@@ -245,7 +247,7 @@ class _Loop:
             clock=self.clock,
         )
         self.commits = Commits(
-            self.ours,
+            self.ownership,
             self.sink,
             self.store,
             self.settings,
@@ -292,40 +294,47 @@ class _Loop:
         return self.summary
 
     def _turn(self) -> bool:
+        """Take one turn, in the order of the steps above; returns whether another follows."""
+        # 0. After a failure: begin again from what is durable.
         if self.to_rewind:
             self.sink.abort()
             self.source.rewind()
             self.to_rewind = False
-        self.ours.hold_back(self.settings.max_poll_records)
+        # 1. Poll, with bounded records ahead of a fit.
+        self.ownership.hold_back(self.settings.max_poll_records)
         waiting = self._give_fits_time()
-        self.ours.note_waits()
+        self.ownership.note_waits()
         try:
             wait_s = 0.0 if waiting else self.commits.poll_wait_s()
             records = self.source.poll(self.max_records, wait_s)
         except ConnectorError as error:
             if not error.retriable:  # the input broke off; what came before it counts
                 with _first(error):
-                    self._keep(everything=True)
+                    self._commit_and_judge(everything=True)
             raise
-        changed = self.ours.take_changes()
+        # 2. Take ownership changes, then commands of people: they hold from a commit on.
+        changed = self.ownership.take_changes()
         if changed:  # what was polled for them belongs to the time before
             records = [record for record in records if record.position[:2] not in changed]
-        self.listening.hear([owned.state.decisions for owned in self.ours.owned.values()])
-        self._keep(while_judging=records)
+        self.commands.ingest([owned.state.decisions for owned in self.ownership.owned.values()])
+        # 3. to 6. Judge what was polled, while what came before it is committed.
+        self._commit_and_judge(records)
+        # 7. At the end, at a stop, and where the input cannot be read: all becomes durable.
         ended = self._at_the_end()
         complaint = self.unreadable.complaint(ended=ended)
         if complaint is None and ended:
             complaint = self.unscorable.complaint()
         done = self.stop.is_set() or ended or complaint is not None
         if done:
-            self._keep(everything=True)
+            self._commit_and_judge(everything=True)
             if self.outbox is not None:  # what is known to be told is not told by the next run
                 self.outbox.settle(_TELLING_S)
-                self._keep(everything=True)
+                self._commit_and_judge(everything=True)
+        # 8. Report, and forget failures that are long past.
         now = self.clock()
-        if self.retries.is_old(now) and not self.ours.n_held():
+        if self.retries.is_old(now) and not self.ownership.n_held():
             self.retries.succeeded()
-            self.ours.forget_parked()
+            self.ownership.forget_parked()
         if now - self.progress_at >= self.settings.progress_interval_s:
             self.progress_at = now
             self._report()
@@ -333,22 +342,24 @@ class _Loop:
             raise complaint
         return not done
 
-    def _keep(self, *, while_judging: Sequence[Record] = (), everything: bool = False) -> None:
+    def _commit_and_judge(
+        self, records: Sequence[Record] = (), *, everything: bool = False
+    ) -> None:
         """Make durable what is due, while the records polled last are judged."""
         self.commits.begin(everything=everything)
         try:
-            self._process(while_judging)
+            self._process(records)
         except BaseException as error:
             with _first(error):
                 self.commits.finish()
             raise
         if self.commits.finish():
             self.retries.succeeded()
-            self.ours.forget_parked()
+            self.ownership.forget_parked()
 
     # ----------------------------------------------------------------------------- processing
     def _process(self, records: Sequence[Record]) -> None:
-        if not records and not self.ours.waiting():
+        if not records and not self.ownership.waiting():
             return
         by_partition: dict[tuple[str, int], list[Record]] = {}
         last: tuple[str, int] | None = None
@@ -359,7 +370,7 @@ class _Loop:
                 into = by_partition.setdefault(last, [])
             into.append(record)
         begun = self.clock()
-        for partition, owned in self.ours.owned.items():
+        for partition, owned in self.ownership.owned.items():
             batch = by_partition.get(partition, [])
             if batch or (owned.state.n_ahead and not owned.idle):
                 self._advance(owned, batch)
@@ -384,7 +395,7 @@ class _Loop:
             events, at = owned.replay_begun
             self._tell(PartitionLive(state.partition, state.n_events - events, self.clock() - at))
             batch = []
-            self.ours.decide(owned)
+            self.ownership.decide(owned)
             if state.decisions.waiting:  # it was said before: it holds from the first live record
                 return
         outcomes = state.process(batch)
@@ -426,21 +437,21 @@ class _Loop:
         A share of the time they have waited by now: so neither is a quick fit held up, nor does a
         slow one cost the processor.
         """
-        since = [owned.waits_since or 0.0 for owned in self.ours.waiting()]
+        since = [owned.waits_since or 0.0 for owned in self.ownership.waiting()]
         if since:
             self.wait(min(_LONGEST_PAUSE_S, (self.clock() - max(since)) / 4))
         return bool(since)
 
     def _at_the_end(self) -> bool:
         """Whether a finite input was read to its end, and all of it judged."""
-        return self.source.exhausted and not self.ours.waiting()
+        return self.source.exhausted and not self.ownership.waiting()
 
     # ------------------------------------------------------------------------------ recovery
     def _recover(self, error: ConnectorError) -> bool:
         """Set all we own aside, wait, and have the next turn begin from what is durable."""
         self.summary.n_retries += 1
         self.to_rewind = True
-        self.ours.park()
+        self.ownership.park()
         if self.stop.is_set():
             _log.warning("stopping without a last commit: %s", error)
             return False
@@ -457,7 +468,7 @@ class _Loop:
     def _report(self) -> None:
         if self.on_progress is None:
             return
-        held = self.ours.held()
+        held = self.ownership.held()
         self.on_progress(
             Progress(
                 self.summary.n_events + len(held),
@@ -465,6 +476,61 @@ class _Loop:
                 + sum(o.invalid is not None and not o.invalid.silent for o in held),
                 self.clock() - self.began,
                 len(held),
-                self.ours.replays(),
+                self.ownership.replays(),
             )
         )
+
+
+class Retries:
+    """Counts failures in a row and says how long to wait after each.
+
+    ``retry_first_s``, then twice as long each time, at most ``retry_longest_s``; no longer than
+    ``retry_for_s`` since the first. :meth:`succeeded` begins anew.
+
+    Examples
+    --------
+    >>> settings = RunSettings(retry_first_s=1.0, retry_longest_s=2.0, retry_for_s=6.0)
+    >>> retries = Retries(settings)
+    >>> error = ConnectorError("the broker is away", retriable=True)
+    >>> [retries.failed(error, now) for now in (10.0, 11.0, 13.0)]
+    [1.0, 2.0, 2.0]
+    >>> retries.failed(error, now=15.0)
+    Traceback (most recent call last):
+    ...
+    rejex_stream.errors.ConnectorError: gave up after 4 attempts in 5 s: the broker is away
+    """
+
+    def __init__(self, settings: RunSettings) -> None:
+        self._settings = settings
+        self.attempts = 0
+        self._first_s = 0.0
+        self._last_s = 0.0
+
+    def failed(self, error: ConnectorError, now: float) -> float:
+        """Return the seconds to wait before the next attempt.
+
+        Raises
+        ------
+        ConnectorError
+            If it would go on failing for too long.
+        """
+        self.attempts += 1
+        if self.attempts == 1:
+            self._first_s = now
+        self._last_s = now
+        settings = self._settings
+        doubled_s = settings.retry_first_s * 2.0 ** min(self.attempts - 1, 60)
+        delay_s = min(settings.retry_longest_s, doubled_s)
+        if now + delay_s - self._first_s > settings.retry_for_s:
+            raise ConnectorError(
+                f"gave up after {self.attempts} attempts in {now - self._first_s:.0f} s: {error}"
+            ) from error
+        return delay_s
+
+    def succeeded(self) -> None:
+        """Forget the failures: something became durable."""
+        self.attempts = 0
+
+    def is_old(self, now: float) -> bool:
+        """Whether the last failure is long past: the next one would be another story."""
+        return self.attempts > 0 and now - self._last_s > self._settings.retry_longest_s

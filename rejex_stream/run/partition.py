@@ -13,7 +13,7 @@ from rejex_stream.decode import DecidingDecoder, Decoder, decode_records
 from rejex_stream.decode.intake import Intake, IntakeRules
 from rejex_stream.engine.batch_model import FitFailed
 from rejex_stream.engine.engine import Origin, Restored, origin
-from rejex_stream.engine.sensor_registry import Gone, Limits, Lives
+from rejex_stream.engine.sensor_registry import Gone, Limits, SensorRegistry
 from rejex_stream.errors import CheckpointError
 from rejex_stream.rejection.judge import rejected
 from rejex_stream.run.command_journal import Decisions
@@ -116,7 +116,7 @@ class PartitionState:
         self.decisions = Decisions(partition, None, inputs or ())
         self._replies: tuple[CommandReply, ...] = ()  # until the event from which they hold
         self._limits = limits or Limits()
-        self._lives = Lives(self._limits)
+        self._lives = SensorRegistry(self._limits)
         self._forgotten: list[str] = []
         self.parts = MovedParts(engine, context, self._lives, monitor)
 
@@ -154,7 +154,7 @@ class PartitionState:
         end = len(ahead)
         if replay_to is not None:
             end = bisect_left(ahead, replay_to, key=reached)
-        while end and (n := self._whole(self._ready(self._obey(end)))):
+        while end and (n := self._whole(self._ready(self._apply_commands(end)))):
             outcomes += self._judge(ahead[:n], self._items[:n], replaying=replay_to is not None)
             del ahead[:n], self._items[:n]
             end -= n
@@ -183,7 +183,7 @@ class PartitionState:
             self._judged_intake.take(record, item)
         del self._followed[:n]
 
-    def _obey(self, end: int) -> int:
+    def _apply_commands(self, end: int) -> int:
         """Obey what holds from the next record on; count those before the command after it."""
         self._replies += self.decisions.take(reached(self._ahead[0]), self._command)
         since = self.decisions.next_since
@@ -222,8 +222,8 @@ class PartitionState:
         ended: tuple[Incident, ...] = ()
         self.parts.before(_readings(items))
         while at < n:
-            end, turned_away, gone = self._lives.hear(items, at)
-            outcomes += self._judge_heard(
+            end, turned_away, gone = self._lives.admit(items, at)
+            outcomes += self._judge_admitted(
                 records[at:end],
                 items[at:end],
                 {i - at for i in turned_away},
@@ -236,7 +236,7 @@ class PartitionState:
             at = end
         return outcomes
 
-    def _judge_heard(
+    def _judge_admitted(
         self,
         records: Sequence[Record],
         items: Sequence[Reading | Invalid],
@@ -247,15 +247,19 @@ class PartitionState:
     ) -> list[Outcome]:
         """Give an outcome for each; those at `away` are of sensors that nobody knows.
 
-        The first of them has `ended` incidents of streams that are forgotten.
+        All that a judged event changes, in its order, is here. The first of them has `ended`
+        incidents of streams that are forgotten.
         """
+        # 1. What the engine is not shown: no reading, or of a sensor too many.
         readings, judged, apart = _readings(items), records, dict[int, Outcome]()
         if away or len(readings) < len(items):
             apart = self._not_judged(records, items, away)
             readings = _readings(item for i, item in enumerate(items) if i not in apart)
             judged = [record for i, record in enumerate(records) if i not in apart]
+        # 2. Judge; a snapshot under way has viewed these streams before.
         self.parts.moved(readings)
         verdicts = self._engine.process(readings) if readings else ()
+        # 3. Say what a reviewer needs to see.
         made = map(self._context.observe, readings, verdicts)
         new = tuple.__new__  # nearly twice as fast as calling a named tuple's class
         outcomes = [
@@ -266,6 +270,7 @@ class PartitionState:
         ]
         for i, outcome in apart.items():
             outcomes.insert(i, outcome)
+        # 4. Incidents that changed, those of forgotten streams, replies to commands.
         changed = {incident.position: (incident,) for incident in self._engine.take_incidents()}
         if changed:
             outcomes = [o._replace(incidents=changed.get(o.record.position, ())) for o in outcomes]
@@ -274,11 +279,13 @@ class PartitionState:
         if self._replies and outcomes:
             outcomes[0] = outcomes[0]._replace(replies=self._replies)
             self._replies = ()
+        # 5. The monitors see it.
         if self._monitor is not None and not self._monitor_waits:
             known = outcomes
             if away:
                 known = [outcome for i, outcome in enumerate(outcomes) if i not in away]
             self._monitor.observe(known, replaying=replaying)
+        # 6. It is part of the state.
         if records:
             self.next_offset = reached(records[-1]) + 1
             self.n_events += len(records)

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import msgspec
 
 from rejex_stream.errors import CheckpointError, ConfigError
+from rejex_stream.rejection.judge import EXTREME
 from rejex_stream.run.audit_draw import AuditDraw
 from rejex_stream.types import (
     ContextPoint,
@@ -32,26 +33,46 @@ Nor do those of a constant window, which is a state of the sensor: where it begi
 an item of its own says so.
 """
 
+_PER_WINDOW = 4
+"""An extreme anomaly is asked about if none was seen of its sensor for a quarter of a window, or
+none that is half as severe.
+"""
+
 _Point: TypeAlias = tuple[int, tuple[float, ...], float | None, Label]
 
 
-class _Followed(msgspec.Struct):
-    """What is kept of a sensor while events are owed to its latest review item."""
+class _View(msgspec.Struct):
+    """What is kept of a sensor in a snapshot."""
 
     recent: list[_Point]
-    of: Position
+    of: Position | None
     n_since: int
+    extreme: tuple[int, float] | None
 
 
 class _Sensor:
-    """What is remembered of a sensor: points as they leave, and what is owed to which item."""
+    """What is remembered of a sensor: points as they leave, what is owed, the last extreme."""
 
-    __slots__ = ("n_since", "of", "recent")
+    __slots__ = ("extreme", "n_since", "of", "recent")
 
     def __init__(self, recent: Iterable[ContextPoint], points: int) -> None:
         self.recent = deque(recent, maxlen=points)
         self.of: Position | None = None  # the latest item, while events are owed to it
         self.n_since = 0
+        # Where an anomaly was extreme last, and how severe the worst was since all was quiet.
+        self.extreme: tuple[int, float] | None = None
+
+    def asks(self, verdict: Verdict, severity: float) -> bool:
+        """Take note of an extreme anomaly; return whether it is the first for long, or the worst.
+
+        Twice as severe as those before, so that a blip hides no fault; O(log severity) times.
+        """
+        before, worst = self.extreme or (verdict.seq, 0.0)
+        if not 0 <= verdict.seq - before <= verdict.window_len // _PER_WINDOW:
+            worst = 0.0
+        asks = severity > 2 * worst
+        self.extreme = verdict.seq, severity if asks else worst
+        return asks
 
 
 class ReviewItems:
@@ -61,6 +82,10 @@ class ReviewItems:
     each event once. A new item ends it: its own context holds what was not told. What it makes
     depends on the events alone, so a replay makes the same items; its state travels in the
     snapshot of its partition.
+
+    An extreme anomaly (:data:`~rejex_stream.rejection.judge.EXTREME`) that no incident holds is
+    asked about as well where it is the sensor's first for a quarter of a window, or twice as
+    severe: of a fault that is over before there is evidence for an alarm nobody would be told.
 
     Parameters
     ----------
@@ -131,6 +156,16 @@ class ReviewItems:
             msgspec.structs.force_setattr(verdict, "audit", audit)
             if audit.drawn:
                 item = self._item(reading, verdict, sensor.recent, "audit", drawn=audit.p)
+        if (
+            verdict.severity is not None
+            and verdict.severity >= EXTREME
+            and verdict.label is Label.ANOMALY
+            and not (verdict.held or verdict.planned or verdict.muted)
+            and sensor.asks(verdict, verdict.severity)
+            and item is None
+            and self._reasons
+        ):
+            item = self._item(reading, verdict, sensor.recent, "extreme")
         if item is None and verdict.status is not None and self._reasons:
             item = self._item(reading, verdict, sensor.recent, "status")
         point = (reading.event_time_ms, _known(reading.values), verdict.score, verdict.label)
@@ -201,8 +236,8 @@ class ReviewItems:
         recent = [
             (ms, _with_nan(values), score, label) for ms, values, score, label in known.recent
         ]
-        kept = recent if known.of is None else _Followed(recent, known.of, known.n_since)
-        return msgspec.msgpack.encode(kept)
+        owed = 0 if known.of is None else known.n_since
+        return msgspec.msgpack.encode(_View(recent, known.of, owed, known.extreme))
 
     def restore(self, views: Mapping[str, bytes]) -> None:
         """Take over what :meth:`view` encoded; a smaller `points` keeps the newest.
@@ -214,16 +249,15 @@ class ReviewItems:
         """
         try:
             found = {
-                sensor: msgspec.msgpack.decode(view, type=list[_Point] | _Followed)
-                for sensor, view in views.items()
+                sensor: msgspec.msgpack.decode(view, type=_View) for sensor, view in views.items()
             }
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise CheckpointError(f"the review context cannot be read: {error}") from None
         self._sensors = {}
         for name, kept in found.items():
-            recent = kept.recent if isinstance(kept, _Followed) else kept
-            sensor = self._sensors[name] = _Sensor(_points(recent), self._points)
-            if isinstance(kept, _Followed) and kept.n_since < self._points:
+            sensor = self._sensors[name] = _Sensor(_points(kept.recent), self._points)
+            sensor.extreme = kept.extreme
+            if kept.of is not None and kept.n_since < self._points:
                 sensor.of, sensor.n_since = kept.of, kept.n_since
 
 

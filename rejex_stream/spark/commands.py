@@ -12,7 +12,7 @@ from rejex_stream.config import Config
 from rejex_stream.config.assembly import file_places, kafka_settings
 from rejex_stream.encode import decode_incidents
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.protocols import Heard
+from rejex_stream.protocols import ControlRecords
 from rejex_stream.run.command_journal import Decisions
 from rejex_stream.types import Incident, Partition
 
@@ -20,17 +20,18 @@ if TYPE_CHECKING:
     from rejex_connectors.folder_snapshots import FolderSnapshotStore
     from rejex_connectors.kafka.clients import Message
     from rejex_connectors.kafka.settings import KafkaSettings
+    from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots
     from rejex_connectors.spark.sink import Written
 
-__all__ = ["AtCommit", "Told", "changes_in"]
+__all__ = ["AtCommit", "JobJournal", "changes_in"]
 
 
 @dataclass(frozen=True)
-class Told:
-    """Hears commands, and keeps what was decided and who is untold, where a worker does.
+class JobJournal:
+    """Reads commands, and stores what was decided and what is untold, where a worker does.
 
     Who writes a micro-batch decides at its end (:meth:`at_commit`), durable with the offsets; who
-    judges the next one finds it there (:meth:`kept`). So does whoever judges one again, by what
+    judges the next one finds it there (:meth:`decided`). So does whoever judges one again, by what
     holds from after it at most. Travels to executors.
 
     Attributes
@@ -41,8 +42,8 @@ class Told:
         Of files: the state folder and the control log.
     settings, state_partitions
         Of topics: where they are, and how many partitions the state topic has.
-    hears
-        Whether to hear commands.
+    listens
+        Whether to read commands.
     """
 
     inputs: tuple[str, ...]
@@ -50,10 +51,10 @@ class Told:
     control: Path | None = None
     settings: KafkaSettings | None = None
     state_partitions: int = 0
-    hears: bool = True
+    listens: bool = True
 
     @classmethod
-    def of(cls, config: Config, *, hears: bool = True) -> Told:
+    def of(cls, config: Config, *, listens: bool = True) -> JobJournal:
         """Return who hears what is said to a pipeline, and remembers what it has not told yet.
 
         Raises
@@ -68,7 +69,7 @@ class Told:
             assert places.state is not None  # refused before
             assert places.control is not None
             name = Path(config.input.path or "").name
-            return cls((name,), places.state.absolute(), places.control.absolute(), hears=hears)
+            return cls((name,), places.state.absolute(), places.control.absolute(), listens=listens)
         from rejex_connectors.kafka.partition_reader import partitions_of
 
         settings = kafka_settings(config)
@@ -79,14 +80,14 @@ class Told:
                 "--checkpoint."
             )
         state = len(partitions_of(settings, settings.topics.state))
-        control = not hears or partitions_of(settings, settings.topics.control)
+        control = not listens or partitions_of(settings, settings.topics.control)
         if not state or not control:
             missing = settings.topics.control if state else settings.topics.state
             raise ConnectorError(f"there is no topic {missing}: call `rejex-stream topics create`")
         inputs = settings.topics.input
-        return cls(inputs, settings=settings, state_partitions=state, hears=hears)
+        return cls(inputs, settings=settings, state_partitions=state, listens=listens)
 
-    def kept(self, partition: Partition) -> bytes | None:
+    def decided(self, partition: Partition) -> bytes | None:
         """Return what was decided when the partition was last committed.
 
         Raises
@@ -94,7 +95,7 @@ class Told:
         CheckpointError, ConnectorError
             If it is damaged, or cannot be read.
         """
-        with closing(self._store(_Pieces(self.state_partitions))) as store:
+        with closing(self._store()[0]) as store:
             return store.load_decisions(partition)
 
     def untold(self, partition: Partition, committed: int) -> Sequence[Incident]:
@@ -105,7 +106,7 @@ class Told:
         CheckpointError, ConnectorError
             If it is damaged, or cannot be read.
         """
-        kept = Decisions(partition, self.kept(partition), self.inputs).untold
+        kept = Decisions(partition, self.decided(partition), self.inputs).untold
         # Those behind it were recorded for a commit that did not come to be.
         return [change for change in kept if change.position.offset < committed]
 
@@ -137,14 +138,14 @@ class Told:
         CheckpointError, ConnectorError
             If the control log, or what was decided before, cannot be read.
         """
-        decides = decides and self.hears
+        decides = decides and self.listens
         if not decides and untold is None:
             return ()
-        pieces = _Pieces(self.state_partitions)
-        with closing(self._store(pieces)) as store:
+        opened, messages = self._store()
+        with closing(opened) as store:
             decisions = Decisions(partition, store.load_decisions(partition), self.inputs)
             if decides:
-                decisions.hear(self._heard(decisions.next_heard))
+                decisions.ingest(self._commands_from(decisions.next_heard))
             decides = decides and decisions.waiting
             if decides:
                 decisions.decide(next_offset)
@@ -152,17 +153,20 @@ class Told:
                 decisions.keep_untold(untold)
             if decides or untold is not None:
                 store.save_decisions(partition, decisions.encoded(decisions.schemas))
-        return pieces.messages
+        return messages
 
-    def _store(self, pieces: _Pieces) -> FolderSnapshotStore:
-        from rejex_connectors.folder_snapshots import FolderSnapshotStore
-        from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots
-
+    def _store(self) -> tuple[FolderSnapshotStore | KafkaSnapshots, list[Message]]:
+        """Open where decisions are kept, and what to write for them with the next commit."""
         if self.settings is None:
-            return FolderSnapshotStore(cast("Path", self.folder))
-        return KafkaSnapshots(self.settings, pieces)  # type: ignore[arg-type, return-value]
+            from rejex_connectors.folder_snapshots import FolderSnapshotStore
 
-    def _heard(self, start: int) -> Heard:
+            return FolderSnapshotStore(cast("Path", self.folder)), []
+        from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots, PendingMessages
+
+        pending = PendingMessages(self.state_partitions)
+        return KafkaSnapshots(self.settings, pending), pending.messages
+
+    def _commands_from(self, start: int) -> ControlRecords:
         if self.settings is None:
             from rejex_connectors.files import FileControl
 
@@ -171,7 +175,7 @@ class Told:
 
         log = Partition(self.settings.topics.control, 0)
         said = list(read_partition(self.settings, log, start))
-        return Heard(said, said[-1].position.offset + 1 if said else start)
+        return ControlRecords(said, said[-1].position.offset + 1 if said else start)
 
 
 @dataclass(frozen=True)
@@ -180,7 +184,7 @@ class AtCommit:
 
     Attributes
     ----------
-    told
+    journal
         Who decides and records; ``None``: nobody does.
     at
         Where each partition stood when the job took it over, or after its last micro-batch: of
@@ -191,7 +195,7 @@ class AtCommit:
         What the record lists.
     """
 
-    told: Told | None
+    journal: JobJournal | None
     at: Mapping[Partition, int]
     left: Mapping[Partition, Sequence[Incident]] | None
     kept: Mapping[Partition, Sequence[Incident]]
@@ -199,13 +203,13 @@ class AtCommit:
     def __call__(
         self, partition: Partition, next_offset: int, incidents: Sequence[Written], last: bool
     ) -> Sequence[Message]:
-        """Return what is to be written with a commit; see :meth:`Told.at_commit`."""
-        if self.told is None:
+        """Return what is to be written with a commit; see :meth:`JobJournal.at_commit`."""
+        if self.journal is None:
             return ()
         untold = self.untold(partition, incidents)
         if untold == [*self.kept.get(partition, ())]:
             untold = None
-        return self.told.at_commit(partition, next_offset, decides=last, untold=untold)
+        return self.journal.at_commit(partition, next_offset, decides=last, untold=untold)
 
     def untold(self, partition: Partition, incidents: Sequence[Written]) -> list[Incident] | None:
         """Return what is untold once these are durable.
@@ -224,17 +228,3 @@ def changes_in(lines: Iterable[bytes]) -> list[Incident]:
     """Return the changes of incidents among what was written of incidents; the rest is replies."""
     found = (decode_incidents(line) for line in lines)
     return [change for change in found if isinstance(change, Incident)]
-
-
-class _Pieces:
-    """In the place of a sink: holds what is to be written with the next commit."""
-
-    def __init__(self, partitions: int) -> None:
-        self._partitions = partitions
-        self.messages: list[Message] = []
-
-    def partitions(self, topic: str) -> int:
-        return self._partitions
-
-    def keep(self, partition: Partition, messages: list[Message]) -> None:
-        self.messages += messages

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,7 +15,7 @@ from rejex_stream.config.input import REGISTRY_FORMATS
 from rejex_stream.decode import Decoder
 from rejex_stream.decode.json import JsonDecoder
 from rejex_stream.errors import ConfigError
-from rejex_stream.spark.commands import Told
+from rejex_stream.spark.commands import JobJournal
 from rejex_stream.spark.keyed import KeyedStates, Recipe, Taken
 from rejex_stream.types import Position, Reading, Record
 
@@ -40,7 +41,7 @@ def verdicts(
     *,
     header: bytes = b"",
     partitions: Mapping[str, int] | None = None,
-    told: Told | None = None,
+    journal: JobJournal | None = None,
     states: DataFrame | None = None,
 ) -> DataFrame:
     """Judge a stream of records as a worker with the same config does; the same bytes come out.
@@ -59,7 +60,7 @@ def verdicts(
     partitions
         How many partitions each output topic has, for messages to Kafka; without it, values are
         those of files.
-    told
+    journal
         Where people tell the pipeline things, if it listens; whoever writes must decide then.
     states
         What a new checkpoint begins with, of :func:`~rejex_stream.spark.state_migration.rows_of`;
@@ -85,8 +86,8 @@ def verdicts(
     are listened to: then whole partitions are.
     """
     refused(config)
-    recipe = Recipe(uuid.uuid4().hex, config, dict(partitions) if partitions else None, told)
-    whole = told is not None or by_partition(config)
+    recipe = Recipe(uuid.uuid4().hex, config, dict(partitions) if partitions else None, journal)
+    whole = journal is not None or by_partition(config)
     rows = taken(records, config, header, whole=whole)
     return rows.groupBy(*KEY).transformWithStateInPandas(
         KeyedStates(recipe), OUTCOMES, "Append", "None",
@@ -184,16 +185,9 @@ def decoded(batches: Iterator[Any], config: Config, header: bytes, *, whole: boo
         )
 
 
-class _Header:
-    """Stands for the source where a decoder asks it for the header."""
-
-    def __init__(self, header: bytes) -> None:
-        self.header = header
-
-
 def decoder_of(config: Config, header: bytes) -> Decoder:
     """Make a decoder in a process that has the header of a file and not the file."""
     if config.input.kind == "kafka":
         return JsonDecoder(config.input.mapping())
-    source: Any = _Header(header)
+    source: Any = SimpleNamespace(header=header)
     return file_decoder(config, source)

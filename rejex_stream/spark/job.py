@@ -30,17 +30,17 @@ from rejex_stream.config.assembly.watching import Watch, watching
 from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError, RejexError
 from rejex_stream.operate.alert_messages import log_incident
 from rejex_stream.run.partition_monitor import log_alarm
-from rejex_stream.spark.commands import Told
+from rejex_stream.spark.commands import JobJournal
 from rejex_stream.spark.frames import refused, verdicts
-from rejex_stream.spark.monitoring import Watched, still_open
+from rejex_stream.spark.monitoring import JobMonitoring, still_open
 from rejex_stream.spark.state_migration import (
     Begin,
     MonitorsOnSpark,
     begun,
     forget,
-    kept_on_spark,
-    of_worker,
     rows_of,
+    snapshots_in,
+    worker_snapshots,
 )
 from rejex_stream.types import Partition
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from rejex_connectors.kafka.settings import KafkaSettings
 
 __all__ = [
-    "SparkJob", "cause", "history_of", "kept_by_job", "require_extra", "run_on_spark", "session",
+    "SparkJob", "cause", "history_of", "job_snapshots", "require_extra", "run_on_spark", "session",
     "with_connector",
 ]  # fmt: skip
 
@@ -113,7 +113,7 @@ def run_on_spark(config: Config, job: SparkJob, stop: threading.Event) -> dict[s
     return _run_files(config, job, stop)
 
 
-def kept_by_job(checkpoint: str) -> dict[Partition, tuple[int, dict[str, bytes]]]:
+def job_snapshots(checkpoint: str) -> dict[Partition, tuple[int, dict[str, bytes]]]:
     """Return where each partition stands in the checkpoint of a job, and its snapshot there.
 
     Raises
@@ -125,7 +125,7 @@ def kept_by_job(checkpoint: str) -> dict[Partition, tuple[int, dict[str, bytes]]
     """
     require_extra()
     with session(SparkJob("local[2]", checkpoint), "rejex-stream state") as spark:
-        return kept_on_spark(spark, checkpoint)
+        return snapshots_in(spark, checkpoint)
 
 
 def require_extra() -> None:
@@ -209,7 +209,7 @@ def _run_files(config: Config, job: SparkJob, stop: threading.Event) -> dict[str
     assert places.control is not None  # as there is a state
     if not job.control and FileControl(places.control, ()).read(0).records:
         raise ConfigError(_UNHEARD.format(where=places.control))
-    told, way = _told(config, job), _way(config, job)
+    journal, way = _journal(config, job), _way(config, job)
     checkpoint = f"{job.checkpoint or places.state / 'spark'}/{way}"
     with ExitStack() as exits:
         sink = FileSink(**places.outputs, state_dir=places.state, form=config.output.form)
@@ -225,7 +225,7 @@ def _run_files(config: Config, job: SparkJob, stop: threading.Event) -> dict[str
         if not begun(spark, checkpoint):
             forget(spark, checkpoint)
             chunks.forget()
-            begins = of_worker(config, obeys=job.control)
+            begins = worker_snapshots(config, applies_commands=job.control)
         states = rows_of(spark, begins, whole=way == "partitions")
         first = max((begin.next_offset for begin in begins.values()), default=0)
         records = (
@@ -235,21 +235,21 @@ def _run_files(config: Config, job: SparkJob, stop: threading.Event) -> dict[str
             .option("maxFileAge", "36500d")
             .load(str(chunks.folder.absolute()))
         )
-        heard = told if job.control else None
-        out = verdicts(records, config, header=header, told=heard, states=states)
+        listening = journal if job.control else None
+        out = verdicts(records, config, header=header, journal=listening, states=states)
         watch = exits.enter_context(_watching(config))
-        watched = Watched(watch, config, told, MonitorsOnSpark(spark, checkpoint))
+        monitoring = JobMonitoring(watch, config, journal, MonitorsOnSpark(spark, checkpoint))
         at = {source.partition: sink.committed(source.partition)}
-        watched.begin(at, still_open(_lines(places.incidents), at))
-        write = FileBatches(sink, watched)
+        monitoring.begin(at, still_open(_lines(places.incidents), at))
+        write = FileBatches(sink, monitoring)
         stream = out.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
 
         def all_of_it(query: Any) -> None:  # noqa: ANN401 - Spark's
             chunks.lay(source, stop, first)
             query.processAllAvailable()
 
-        _until_done(stream, all_of_it, stop, watched.turn)
-        watched.end(lambda *_: None)
+        _until_done(stream, all_of_it, stop, monitoring.turn)
+        monitoring.end(lambda *_: None)
         if not stop.is_set():
             chunks.done()
     return write.counts
@@ -276,7 +276,7 @@ def _run_topics(config: Config, job: SparkJob, stop: threading.Event) -> dict[st
     said = bounds_of(settings, partitions_of(settings, topics.control))
     if not job.control and any(end for _, end in said.values()):
         raise ConfigError(_UNHEARD.format(where=topics.control))
-    told = _told(config, job)
+    journal = _journal(config, job)
     counts = {
         name: alone.partitions(name)
         for name in (topics.verdicts, topics.review, topics.deadletter, topics.incidents)
@@ -293,33 +293,33 @@ def _run_topics(config: Config, job: SparkJob, stop: threading.Event) -> dict[st
         begins: Mapping[Partition, Begin] = {}
         if not begun(spark, checkpoint):
             forget(spark, checkpoint)
-            begins = of_worker(config, obeys=job.control)
+            begins = worker_snapshots(config, applies_commands=job.control)
             start = _start(settings, inputs, begins)
         states = rows_of(spark, begins, whole=_way(config, job) == "partitions")
         read = spark.readStream.option("maxOffsetsPerTrigger", str(job.batch_events))
         records = _topics(read, settings).option("startingOffsets", start).load()
-        heard = told if job.control else None
-        out = verdicts(records, config, partitions=counts, told=heard, states=states)
-        watched = Watched(watch, config, told, MonitorsOnSpark(spark, checkpoint))
+        listening = journal if job.control else None
+        out = verdicts(records, config, partitions=counts, journal=listening, states=states)
+        monitoring = JobMonitoring(watch, config, journal, MonitorsOnSpark(spark, checkpoint))
         at = dict.fromkeys(inputs, 0) | committed_offsets(settings, inputs)
         of_incidents = chain.from_iterable(map(reader.read, reader.partitions(topics.incidents)))
-        watched.begin(at, still_open((record.value or b"" for record in of_incidents), at))
-        watch.source = _Input(reader, inputs, watched)
+        monitoring.begin(at, still_open((record.value or b"" for record in of_incidents), at))
+        watch.source = _Input(reader, inputs, monitoring)
         tasks = min(len(inputs), job.shuffle_partitions)
-        write = KafkaBatches(settings, tasks, watched)
+        write = KafkaBatches(settings, tasks, monitoring)
         stream = out.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
         if job.available_now:
             stream = stream.trigger(availableNow=True)
-        _until_done(stream, lambda query: query.awaitTermination(), stop, watched.turn)
-        watched.end(write.keep)
+        _until_done(stream, lambda query: query.awaitTermination(), stop, monitoring.turn)
+        monitoring.end(write.keep)
     return write.counts
 
 
-def _told(config: Config, job: SparkJob) -> Told | None:
+def _journal(config: Config, job: SparkJob) -> JobJournal | None:
     """Return who hears people and remembers what they are still to be told; ``None``: nobody."""
     if not job.control and config.alerts.webhook_url is None:
         return None
-    return Told.of(config, hears=job.control)
+    return JobJournal.of(config, listens=job.control)
 
 
 def _watching(config: Config) -> AbstractContextManager[Watch]:
@@ -335,9 +335,9 @@ class _Input:
     """In the place of a worker's source, where it is asked how far the input goes."""
 
     def __init__(
-        self, reader: PartitionReader, partitions: Sequence[Partition], watched: Watched
+        self, reader: PartitionReader, partitions: Sequence[Partition], monitoring: JobMonitoring
     ) -> None:
-        self._reader, self._partitions, self._watched = reader, partitions, watched
+        self._reader, self._partitions, self._watched = reader, partitions, monitoring
 
     def ask(self) -> None:
         """Nothing: the next question is one."""
@@ -475,8 +475,8 @@ def _until_ended(
     return found
 
 
-def cause(told: str) -> str:
+def cause(text: str) -> str:
     """Return the sentence of ours in what Spark tells, or else its first line."""
-    lines = told.strip().splitlines()
+    lines = text.strip().splitlines()
     ours = [line for line in lines if line.startswith("rejex_stream.errors.")]
     return ours[-1].partition(": ")[2] if ours else lines[0]

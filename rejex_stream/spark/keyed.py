@@ -14,7 +14,7 @@ from rejex_connectors.files.sink import lines_of
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import DecodedBefore, Judging, kafka_settings
 from rejex_stream.run.partition import PartitionState
-from rejex_stream.spark.commands import Told
+from rejex_stream.spark.commands import JobJournal
 from rejex_stream.threads import one_thread
 from rejex_stream.types import Invalid, Outcome, Partition, Reading, Record
 
@@ -49,14 +49,14 @@ class Recipe:
         What decides.
     partitions
         How many partitions each output topic has; ``None``: outputs are lines of files.
-    told
+    journal
         Where people tell the pipeline things; ``None``: nowhere.
     """
 
     id: str
     config: Config
     partitions: Mapping[str, int] | None
-    told: Told | None = None
+    journal: JobJournal | None = None
 
 
 class _Live(NamedTuple):
@@ -74,17 +74,17 @@ class _Bench:
         self.judging = Judging(recipe.config)
         self.live: OrderedDict[tuple[str, int, str], _Live] = OrderedDict()
         self.messages = _messages(recipe)
-        self._told = recipe.told
+        self._journal = recipe.journal
 
     def fresh(self, partition: Partition) -> tuple[PartitionState, DecodedBefore]:
         read = DecodedBefore(self.judging.channels)
-        inputs = None if self._told is None else self._told.inputs
+        inputs = None if self._journal is None else self._journal.inputs
         return self.judging.state(partition, read, inputs), read
 
     def listen(self, state: PartitionState) -> None:
         """Have the state obey what is durable by now, from where it stands."""
-        if self._told is not None:
-            state.keep_to(self._told.kept(state.partition), decided_until=state.next_offset)
+        if self._journal is not None:
+            state.keep_to(self._journal.decided(state.partition), decided_until=state.next_offset)
             state.decisions.begin_at(state.next_offset, whatever_is_lost=False)
 
 

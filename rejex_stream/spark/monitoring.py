@@ -30,14 +30,14 @@ from rejex_stream.engine.checkpoint import seal, unseal
 from rejex_stream.errors import CheckpointError, ConnectorError
 from rejex_stream.run.input_health import UnscorableStreak
 from rejex_stream.run.partition_monitor import PartitionMonitor
-from rejex_stream.run.process import seldom_collecting
 from rejex_stream.run.progress import (
     IncidentsDurable,
     NothingScorable,
     PartitionOpened,
     Progress,
 )
-from rejex_stream.spark.commands import AtCommit, Told, changes_in
+from rejex_stream.spark.commands import AtCommit, JobJournal, changes_in
+from rejex_stream.threads import seldom_collecting
 from rejex_stream.types import (
     Incident,
     IncidentState,
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from rejex_connectors.kafka.clients import Message
     from rejex_connectors.spark.sink import Written
 
-__all__ = ["OUTPUTS", "MonitorStore", "Watched", "outcomes_in", "still_open"]
+__all__ = ["OUTPUTS", "JobMonitoring", "MonitorStore", "outcomes_in", "still_open"]
 
 OUTPUTS = ("verdicts", "review", "deadletter", "incidents")
 _SOME = 2_000  # outcomes are in hand at once
@@ -78,7 +78,7 @@ class MonitorStore(Protocol):
         ...
 
 
-class Watched:
+class JobMonitoring:
     """Shows a job to whoever watches; a :class:`~rejex_connectors.spark.sink.Watcher`.
 
     What is durable is seen once: what a partition held when the job took it over, and what a
@@ -91,7 +91,7 @@ class Watched:
         Monitors, metrics, health and those who are told.
     config
         Says what they need to see.
-    told
+    journal
         Decides what people said, and records what is untold; ``None``: nobody does.
     store
         Where monitors are kept; ``None``: they begin anew with the next job.
@@ -108,11 +108,11 @@ class Watched:
         self,
         watch: Watch,
         config: Config,
-        told: Told | None,
+        journal: JobJournal | None,
         store: MonitorStore | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._watch, self._told, self._store, self._clock = watch, told, store, clock
+        self._watch, self._journal, self._store, self._clock = watch, journal, store, clock
         self._lean = config.output.form == "lean"
         self._monitored = config.monitor.enabled and not self._lean
         if self._lean:
@@ -157,9 +157,9 @@ class Watched:
         self._watch.were_open(were_open)
         if self._store is not None and self._monitored:
             self._restore(self._store.load())
-        if self._told is not None:
+        if self._journal is not None:
             for partition, offset in at.items():
-                left = self._told.untold(partition, offset)
+                left = self._journal.untold(partition, offset)
                 if left:
                     self._kept[partition] = left
                     self._event(IncidentsDurable(partition, left, again=True))
@@ -184,7 +184,7 @@ class Watched:
         outbox, left = self._watch.outbox, None
         if outbox is not None:
             left = {partition: outbox.left(partition) for partition in self._at}
-        return AtCommit(self._told, dict(self._at), left, dict(self._kept))
+        return AtCommit(self._journal, dict(self._at), left, dict(self._kept))
 
     def durable(
         self, written: Mapping[Partition, Sequence[Written]], ends: Mapping[Partition, int]

@@ -16,7 +16,6 @@ from rejex_stream.config import Config
 from rejex_stream.config.assembly import DecodedBefore, Judging, file_format, open_source
 from rejex_stream.errors import ConnectorError
 from rejex_stream.plan.differences import Differences, compare
-from rejex_stream.run.process import seldom_collecting
 from rejex_stream.spark.frames import KEY, decoder_of, refused, taken
 from rejex_stream.spark.job import (
     SparkJob,
@@ -27,7 +26,7 @@ from rejex_stream.spark.job import (
     with_connector,
 )
 from rejex_stream.spark.keyed import Taken
-from rejex_stream.threads import one_thread
+from rejex_stream.threads import one_thread, seldom_collecting
 from rejex_stream.types import Partition
 
 if TYPE_CHECKING:

@@ -1,4 +1,8 @@
-"""States that come from a worker, and go to one: a job begins with what it has stored, and back."""
+"""States that come from a worker, and go to one: a job begins with what it has stored, and back.
+
+Of a partition whose streams share nothing, each stream can be judged on by a state of its own
+(:func:`apart`), on any machine; what they have become is one snapshot again (:func:`together`).
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import DecodedBefore, Judging, NothingStoredError, stored
-from rejex_stream.errors import CheckpointError, ConfigError
+from rejex_stream.engine.checkpoint import seal, unseal
+from rejex_stream.engine.sensor_registry import joined as joined_lives
+from rejex_stream.engine.snapshot_manifest import joined as joined_heads
+from rejex_stream.engine.snapshot_manifest import of_stream
+from rejex_stream.errors import WAY_OUT, CheckpointError, ConfigError
 from rejex_stream.run.command_journal import Decisions
-from rejex_stream.spark.stream_snapshot import apart, together
+from rejex_stream.run.incremental_snapshot import HEAD, HEAD_FORMAT, HEAD_KIND, of_streams
 from rejex_stream.types import Partition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
-    "WAYS", "Begin", "MonitorsOnSpark", "begun", "forget", "kept_on_spark", "of_worker", "rows_of",
+    "WAYS", "Begin", "MonitorsOnSpark", "apart", "begun", "forget", "rows_of", "snapshots_in",
+    "together", "worker_snapshots",
 ]  # fmt: skip
 
 WAYS = ("streams", "partitions")
@@ -35,13 +44,13 @@ class Begin(NamedTuple):
     parts: Mapping[str, bytes]
 
 
-def of_worker(config: Config, *, obeys: bool) -> dict[Partition, Begin]:
+def worker_snapshots(config: Config, *, applies_commands: bool) -> dict[Partition, Begin]:
     """Return the snapshots with which a new checkpoint begins, of partitions that have one.
 
     Raises
     ------
     ConfigError
-        If a command is still to be obeyed that was decided for one, and the job `obeys` none.
+        If a command is still to be obeyed that was decided for one, and the job applies none.
     CheckpointError
         If one is damaged, of a pipeline with another state, or decided otherwise what has to be
         replayed from it.
@@ -55,15 +64,15 @@ def of_worker(config: Config, *, obeys: bool) -> dict[Partition, Begin]:
             for partition, committed in state.places.committed().items():
                 kept = state.store.load(partition, committed)
                 if kept is not None:
-                    if not obeys:
-                        _require_obeyed(partition, state.store.load_decisions(partition), kept[0])
+                    if not applies_commands:
+                        _require_applied(partition, state.store.load_decisions(partition), kept[0])
                     found[partition] = _begin(judging, partition, kept[1], committed)
     except NothingStoredError:
         return {}
     return found
 
 
-def _require_obeyed(partition: Partition, decided: bytes | None, next_offset: int) -> None:
+def _require_applied(partition: Partition, decided: bytes | None, next_offset: int) -> None:
     decisions = Decisions(partition, decided, ())
     decisions.begin_at(next_offset, whatever_is_lost=False)
     if decisions.next_since is not None:
@@ -217,7 +226,7 @@ def _explained() -> Iterator[None]:
         raise OSError(str(error).splitlines()[0]) from error
 
 
-def kept_on_spark(
+def snapshots_in(
     spark: SparkSession, checkpoint: str
 ) -> dict[Partition, tuple[int, dict[str, bytes]]]:
     """Return where partitions stand in a checkpoint, and their snapshots. O(bytes), on the driver.
@@ -253,3 +262,61 @@ def kept_on_spark(
             if partition not in found or found[partition][0] < next_offset:
                 found[partition] = next_offset, parts
     return found
+
+
+# ----------------------------------------------------------- one snapshot, and one of each stream
+def apart(parts: Mapping[str, bytes]) -> dict[str, dict[str, bytes]]:
+    """Return a snapshot of each stream; under ``""``, one of what belongs to none. O(bytes).
+
+    Each stands where the whole one does. Monitors watch whole partitions and are left out.
+
+    Raises
+    ------
+    CheckpointError
+        If it is no snapshot of a partition.
+    """
+    head = unseal(HEAD_KIND, HEAD_FORMAT, parts.get(HEAD, b""))
+    found: dict[str, dict[str, bytes]] = {"": {}}
+    for stream, name in of_streams(parts):
+        found.setdefault(stream, {})[name] = parts[name]
+    for stream, own in found.items():
+        of_it = {
+            "n_events": 0 if stream else head["n_events"],  # who is none has judged all so far
+            "engine": of_stream(head["engine"], stream),
+            "monitor": None,
+        }
+        own[HEAD] = seal(HEAD_KIND, HEAD_FORMAT, head | of_it)
+    return found
+
+
+def together(snapshots: Sequence[Mapping[str, bytes]]) -> tuple[int, dict[str, bytes]]:
+    """Return where the partition stands whose streams these are of, and its snapshot. O(bytes).
+
+    It decides as the newest of them does. A sensor is as silent as its own stream knows, which
+    has no clock but its own.
+
+    Raises
+    ------
+    CheckpointError
+        If one is no snapshot, or they are of several partitions, or made by other settings.
+    """
+    parts: dict[str, bytes] = {}
+    for own in snapshots:
+        parts |= own
+    heads = [unseal(HEAD_KIND, HEAD_FORMAT, own.get(HEAD, b"")) for own in snapshots]
+    heads.sort(key=lambda head: int(head["next_offset"]))
+    newest: dict[str, Any] = heads[-1]
+    for name in ("partition", "channels"):
+        for head in heads:
+            if head[name] != newest[name]:
+                raise CheckpointError(
+                    f"Streams are for the {name} {head[name]!r} and {newest[name]!r}, and make no "
+                    f"partition: {WAY_OUT}."
+                )
+    of_all = {
+        "n_events": sum(head["n_events"] for head in heads),
+        "engine": joined_heads([head["engine"] for head in heads]),
+        "lives": joined_lives([head["lives"] for head in heads]),
+    }
+    parts[HEAD] = seal(HEAD_KIND, HEAD_FORMAT, newest | of_all)
+    return newest["next_offset"], parts

@@ -149,8 +149,8 @@ def open_feed(
     Examples
     --------
     >>> from rejex_stream.types import Position
-    >>> lines = [b'{"pump": {"id": "a"}, "ts": %d, "flow": "%d.5"}' % (1700000000 + i, i * 7 % 5)
-    ...          for i in range(50)]
+    >>> lines = [b'{"pump": {"id": "%c"}, "ts": %d, "flow": "%d.5"}'
+    ...          % (b"ab"[i % 2], 1700000000 + i, i * 7 % 5) for i in range(50)]
     >>> feed = open_feed([Record(Position("t", 0, i), None, v) for i, v in enumerate(lines)])
     >>> {name: value for name, value in feed.settings().items() if value is not None}
     {'channels': ['flow'], 'time': 'ts', 'time_unit': 's', 'numbers': 'text', 'sensor': 'pump.id'}

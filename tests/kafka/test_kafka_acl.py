@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kafka import KafkaProducer
 from kafka.admin import (
     ACL,
     ACLFilter,
@@ -22,11 +23,13 @@ from kafka.admin import (
     ResourcePatternFilter,
     ResourceType,
 )
+from kafka.errors import TransactionalIdAuthorizationFailedError
 from kafka_harness import Kafka, pipeline_toml
 from rejex_connectors.kafka import KafkaSecurity, KafkaSettings
 from rejex_connectors.kafka.clients import Message
 from rejex_connectors.kafka.refusals import Right, grant, transactional_right
 from rejex_connectors.kafka.topics import describe, missing_rights, worker_rights
+from rejex_connectors.kafka.transactional_writer import TransactionalWriter
 from test_kafka_delivery import CLIENTS, CONFLUENT
 
 from rejex_stream.cli import main
@@ -361,3 +364,19 @@ def test_a_worker_without_a_name_needs_a_prefix(pipeline: Pipeline) -> None:
     nameless = pipeline.settings.replace(instance_id=None)
     line = grant(transactional_right(nameless), nameless)
     assert line.endswith(f"--transactional-id {nameless.group}- --resource-pattern-type prefixed")
+
+
+def test_who_may_not_redrive_reads_the_name_of_its_transactions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(producer: KafkaProducer) -> None:
+        raise TransactionalIdAuthorizationFailedError
+
+    monkeypatch.setattr(KafkaProducer, "init_transactions", refuse)
+    monkeypatch.setattr(KafkaProducer, "__init__", lambda *_, **options: names.append(options))
+    monkeypatch.setattr(KafkaProducer, "close", lambda *_, **__: None)
+    names: list[dict[str, object]] = []
+    settings = KafkaSettings(group="plant")
+    with pytest.raises(ConnectorError, match="--transactional-id plant-redrive`"):
+        TransactionalWriter(settings, "redrive", "redriving dead letters")
+    assert [options["transactional_id"] for options in names] == ["plant-redrive"]

@@ -35,7 +35,7 @@ from rejex_stream.config.assembly import kafka_settings
 from rejex_stream.decode import JsonDecoder
 from rejex_stream.encode import decode_incidents, encode_command
 from rejex_stream.errors import ConnectorError
-from rejex_stream.protocols import Heard
+from rejex_stream.protocols import ControlRecords
 from rejex_stream.run.loop import run
 from rejex_stream.testing import ListControl, ListSink, ListSource, MemorySnapshotStore
 from rejex_stream.types import (
@@ -62,10 +62,10 @@ def plan(id_: str) -> bytes:
 
 
 # --------------------------------------------------------------------------------- the log
-def heard(log: KafkaControl, start: int, n: int) -> tuple[list[bytes | None], Heard]:
+def heard(log: KafkaControl, start: int, n: int) -> tuple[list[bytes | None], ControlRecords]:
     """Read from there until so many records came."""
     found: list[bytes | None] = []
-    last = Heard((), start)
+    last = ControlRecords((), start)
 
     def enough() -> bool:
         nonlocal last
@@ -114,7 +114,7 @@ def test_a_topic_that_is_missing_is_said_and_heard_once_it_is_there(kafka: Kafka
         create_topics(settings, plan_topics(settings, partitions=1))
         say(kafka, settings, b"new")
         until(lambda: not why(), "it can be read")
-        last, found = Heard((), 5), list[Record]()
+        last, found = ControlRecords((), 5), list[Record]()
 
         def again() -> bool:
             nonlocal last

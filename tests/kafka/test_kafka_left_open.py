@@ -22,7 +22,7 @@ from test_kafka_delivery import DEFAULT_CLIENT_FIRST
 from rejex_stream.cli import main
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly import kafka_settings
-from rejex_stream.spark.commands import Told
+from rejex_stream.spark.commands import JobJournal
 from rejex_stream.types import Partition, Position, Record
 from tests.waiting import PATIENCE_S, until
 
@@ -118,7 +118,7 @@ def test_no_command_leaves_a_client_open(
     kafka.fill(settings, [Record(Position(source, 0, 0), None, event)] * 9)
     keyed = tmp_path / "keyed.toml"
     keyed.write_text(pipeline.read_text().replace(topic, nameless))
-    told = Told.of(load_config(pipeline))
+    journal = JobJournal.of(load_config(pipeline))
     here = Partition(topic, 0)
     times = ["--from", "2024-01-01T00:00Z", "--until", "2024-01-02T00:00Z"]
 
@@ -142,8 +142,8 @@ def test_no_command_leaves_a_client_open(
         "review ingest": command(
             "review", "ingest", "--store", tmp_path / "review.db", "--config", pipeline
         ),
-        "spark: kept": lambda: told.kept(here),
-        "spark: at_commit": lambda: told.at_commit(here, 100),
+        "spark: kept": lambda: journal.decided(here),
+        "spark: at_commit": lambda: journal.at_commit(here, 100),
     }
     for name, do in tried.items():
         before = Counter(clients())

@@ -63,7 +63,10 @@ def test_a_full_disk_loses_no_review_item(bootstrap, kafka: Kafka, small_disk, t
             input={"time": "t"},
             kafka={
                 "client": client,
-                "options": {"max.poll.interval.ms": int(POLL_INTERVAL_S * 1000)},
+                "options": {
+                    "max.poll.interval.ms": int(POLL_INTERVAL_S * 1000),
+                    "session.timeout.ms": int(POLL_INTERVAL_S * 1000),
+                },
             },
         )
     )

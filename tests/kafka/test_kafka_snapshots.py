@@ -293,6 +293,9 @@ def test_a_snapshot_that_was_not_committed_is_not_found(kafka: Kafka) -> None:
                 given += [c for c in source.changes() if isinstance(c, Assigned)]
             store.save(given[0].partition, SnapshotPiece(7, None, {"a": b"blob"}))
             assert store.load(given[0].partition, 100) is None
+            not_ours = given[0].partition._replace(partition=1)
+            piece = SnapshotPiece(0, None, {"a": b"blob"})
+            assert not store.save(not_ours, piece), "nothing was written, and nothing will be"
     finally:
         sink.close()
         source.close()

@@ -23,7 +23,7 @@ from rejex_stream.review import teaching
 from rejex_stream.review.certificate import tally_of_store
 from rejex_stream.review.gold_cases import seeding
 from rejex_stream.review.gold_cases.reviewer_errors import Errors, Known, known_cases
-from rejex_stream.review.gold_cases.truth_file import Case, read_cases
+from rejex_stream.review.gold_cases.seeding import Case, read_cases
 from rejex_stream.review.queue import audit, decisions, export
 from rejex_stream.review.queue.labels import LabelFile, pending, read_labels
 from rejex_stream.review.queue.listing import Viewer

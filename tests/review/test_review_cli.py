@@ -117,7 +117,6 @@ def test_mistakes_get_a_sentence_and_status_2(tmp_path, capsys, monkeypatch):
         ("--port", "70000", "65535"),
         ("--auth", "magic", "'none', 'token', 'proxy'"),
         ("--double-review", "2", "1"),
-        ("--lease", "0", "0.1"),
     ],
 )
 def test_an_option_has_the_choices_and_limits_of_its_setting(flag, value, limit, capsys):

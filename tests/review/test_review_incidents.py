@@ -48,20 +48,8 @@ def test_the_newest_version_stands_and_every_change_is_kept_once(new_store):
     tell(store, incident(1), incident(3, "recovering"), incident(2, "fault"), incident(1))
     assert look(store).incident.state == "recovering"
     with store.database.read() as connection:
-        course = incident_store.timeline(connection, look(store).incident)
-    assert [change.incident.version for change in course] == [3, 2, 1]
-
-
-def test_a_course_shows_readings_and_scores_where_the_store_has_them(new_store):
-    store = new_store()
-    store.add([item(9)], [msgspec.structs.replace(item(11).verdict, score=7.5)])
-    tell(store, incident(1), incident(2, "fault"), incident(1, opened=500, stream="T99"))
-    with store.database.read() as connection:
-        now, first = incident_store.timeline(connection, look(store).incident)
-        (unknown,) = incident_store.timeline(connection, look(store, which="feed-0-500").incident)
-    assert (first.score, first.values) == (1.0, (("vib", 9.0),))
-    assert (now.score, now.label, now.values) == (7.5, "rejected", (("vib", 9.0),))
-    assert (unknown.score, unknown.values) == (None, ())
+        course = incident_store.timeline(connection, WHICH)
+    assert [change.version for change in course] == [3, 2, 1]
 
 
 def test_the_most_severe_stand_first_and_only_what_is_not_over_is_held(new_store):

@@ -22,7 +22,7 @@ from tests.review.test_review_store import item
 
 PEOPLE = (Viewer("ada"), Viewer("bob"), Viewer("eve", "lead"))
 SETTINGS = Review(double_review_ratio=0.5, max_age_hours=1)
-WORDS = ("", "group:T01", "events:>2", "age:>10s", 'sensor:"T01/vib"', "why:audit", "by:ada")
+WORDS = ("", "group:T01", "-group:T01", 'sensor:"T01/vib"', "why:audit", "by:ada")
 
 
 def _random_items(rng: random.Random):

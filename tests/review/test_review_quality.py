@@ -28,7 +28,7 @@ from rejex_stream.review.queue.quality import (
     quality,
 )
 from rejex_stream.review.queue.report import (
-    Measured,
+    InUse,
     advise,
     agreement,
     report,
@@ -187,12 +187,8 @@ def test_the_rejected_are_those_that_were_sent_however_far_the_work_is(new_store
     assert (late.rejected.events, late.rejected.judged, late.sent) == (3, 3, {"constant_window": 3})
 
 
-def _measured() -> Measured:
-    return Measured(
-        pipeline="p", days=7, sensors=1, streams=1, events_per_day=1_000, rejected_per_day=30,
-        rejection_rate=0.03, expected_rate=0.03, episodes_per_day=5, events_per_episode=6,
-        window=1_000, n_anomalies=30, tolerance=16,
-    )  # fmt: skip
+def _in_use() -> InUse:
+    return InUse(pipeline="p", window=1_000, n_anomalies=30, tolerance=16)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +206,7 @@ def test_advice_tells_apart_what_is_wrong(flagged, normal, kinds):
         for events, (m, k) in ((10_000, flagged), (90_000, normal))
     ]
     found = estimate(*groups, Group(events=3_000, judged=3_000, effective=300), Costs(1, 1, 0))
-    assert [one.kind for one in advise(_measured(), found, Costs(1, 1, 0))] == kinds
+    assert [one.kind for one in advise(_in_use(), found, Costs(1, 1, 0))] == kinds
 
 
 def label_honestly(store, farm) -> None:

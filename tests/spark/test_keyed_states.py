@@ -17,7 +17,7 @@ from rejex_stream.config.assembly import Judging, by_partition
 from rejex_stream.decode import JsonDecoder
 from rejex_stream.errors import ConfigError
 from rejex_stream.spark import keyed
-from rejex_stream.spark.commands import Told
+from rejex_stream.spark.commands import JobJournal
 from rejex_stream.spark.frames import NO_TIME, decoded, refused
 from rejex_stream.spark.keyed import KeyedStates, Recipe
 from rejex_stream.types import Partition, Position, Record
@@ -111,29 +111,32 @@ def feed(n=2_400):
         yield Record(Position("feed.jsonl", 0, i), None, value)
 
 
-def by_one_state(config, records, told=None):
-    decoder, inputs = JsonDecoder(config.input.mapping()), None if told is None else told.inputs
+def by_one_state(config, records, journal=None):
+    decoder, inputs = (
+        JsonDecoder(config.input.mapping()),
+        None if journal is None else journal.inputs,
+    )
     state = Judging(config).state(FEED, decoder, inputs)
-    if told is not None:
-        state.keep_to(told.kept(FEED), decided_until=0)
+    if journal is not None:
+        state.keep_to(journal.decided(FEED), decided_until=0)
         state.decisions.begin_at(0, whatever_is_lost=False)
     return list(lines_of(state.process(records)))
 
 
-def by_keys(config, records, rng, told=None, say=lambda: None):
+def by_keys(config, records, rng, journal=None, say=lambda: None):
     """Judge as Spark would: shuffled, in micro-batches, by two processes that take turns.
 
     Where people are listened to, they `say` something now and then, and batches are repeated.
     """
-    recipe, kept, out, at = Recipe(f"{rng.random()}", config, None, told), {}, [], 0
+    recipe, kept, out, at = Recipe(f"{rng.random()}", config, None, journal), {}, [], 0
     benches = [{}, {}]
     while at < len(records):
         batch, at = records[at : (end := at + rng.randrange(1, 400))], end
         before = copy.deepcopy(kept)
         found = judged(recipe, batch, kept, benches, rng)
-        if told is not None:
+        if journal is not None:
             say()
-            told.at_commit(FEED, batch[-1].position.offset + 1)
+            journal.at_commit(FEED, batch[-1].position.offset + 1)
             if rng.random() < 0.4:  # it was written, and Spark did not take note
                 kept = before
                 again = judged(recipe, batch, kept, benches, rng)
@@ -165,7 +168,7 @@ def judged(recipe, batch, kept, benches, rng):
     ]
     arrow = pa.RecordBatch.from_arrays(columns, list("abcdefg"))
     (taken,) = decoded(
-        iter([arrow]), config, b"", whole=recipe.told is not None or by_partition(config)
+        iter([arrow]), config, b"", whole=recipe.journal is not None or by_partition(config)
     )
     rows = taken.to_pandas().sample(frac=1, random_state=rng.randrange(10**6))
     for key, of_key in rows.groupby(["topic", "partition", "stream"]):
@@ -194,7 +197,7 @@ def test_any_cut_and_order_on_any_machine_gives_the_same_lines(way, monkeypatch)
 def test_what_people_say_holds_from_the_end_of_a_micro_batch(tmp_path, monkeypatch):
     monkeypatch.setattr(keyed, "_benches", {})
     config, records, said = config_of(**WAYS["apart"]), list(feed()), iter(range(100))
-    told = Told(("feed.jsonl",), tmp_path, tmp_path / "control.jsonl")
+    journal = JobJournal(("feed.jsonl",), tmp_path, tmp_path / "control.jsonl")
 
     def say():
         i = next(said)
@@ -211,11 +214,11 @@ def test_what_people_say_holds_from_the_end_of_a_micro_batch(tmp_path, monkeypat
         }
         if i in commands:
             append_line(
-                told.control, json.dumps({"id": f"c-{i}", "by": "ada"} | commands[i]).encode()
+                journal.control, json.dumps({"id": f"c-{i}", "by": "ada"} | commands[i]).encode()
             )
 
-    found = by_keys(config, records, random.Random(3), told, say)
-    expected = by_one_state(config, records, told)
+    found = by_keys(config, records, random.Random(3), journal, say)
+    expected = by_one_state(config, records, journal)
     assert found == expected
     replies = [json.loads(line) for role, line in expected if role == "incidents" and b"c-" in line]
     assert len(replies) == 3
@@ -224,16 +227,16 @@ def test_what_people_say_holds_from_the_end_of_a_micro_batch(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("state", "told"),
+    ("state", "journal"),
     [
         ('[state]\nseal_key_file = "key"', "state.seal_key_file puts snapshots under a key"),
         ("", "input.follow = true is not read on Spark yet"),
     ],
 )
-def test_what_cannot_be_had_is_refused(state, told):
+def test_what_cannot_be_had_is_refused(state, journal):
     config = config_of(state=state)
     if not state:
         changed = config.input.model_copy(update={"follow": True})
         config = config.model_copy(update={"input": changed})
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=journal):
         refused(config)

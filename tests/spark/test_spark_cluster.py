@@ -19,7 +19,7 @@ from rejex_connectors.kafka.topics import create_topics, plan_topics
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly import Judging, kafka_decoder, kafka_settings
 from rejex_stream.config.assembly.control_line import ControlLine, make_command
-from rejex_stream.spark.commands import Told
+from rejex_stream.spark.commands import JobJournal
 from rejex_stream.types import CommandKind, Partition, Position, Record
 from tests.kafka.kafka_harness import Kafka, pipeline_toml
 from tests.operate.alerting import Receiver, events_taken
@@ -123,9 +123,9 @@ def on_spark(path: Path, master: str) -> list[str]:
 
 @pytest.fixture
 def receivers():
-    told = {out: Receiver() for out in ("alone", "many")}
-    yield told
-    for one in told.values():
+    journal = {out: Receiver() for out in ("alone", "many")}
+    yield journal
+    for one in journal.values():
         one.close()
 
 
@@ -172,10 +172,10 @@ def test_an_executor_dies_and_the_topics_hold_and_people_hear_what_a_worker_says
                 job.kill()
         assert written(kafka, settings["many"]) == written(kafka, settings["alone"])
         assert kafka.committed(settings["many"]) == kafka.committed(settings["alone"])
-        told = events_taken(receivers["many"])
-        assert told == events_taken(receivers["alone"])
-        assert {kind for kind, _ in told} == {"alarm", "incident"}
-        of_job = Told.of(load_config(paths["many"]), hears=False)
+        journal = events_taken(receivers["many"])
+        assert journal == events_taken(receivers["alone"])
+        assert {kind for kind, _ in journal} == {"alarm", "incident"}
+        of_job = JobJournal.of(load_config(paths["many"]), listens=False)
         for number in range(PARTITIONS):
             assert of_job.untold(Partition("pumps.in", number), N) == []
         by_two = tmp_path / "by-two.toml"
@@ -206,12 +206,12 @@ def test_what_people_say_is_durable_with_what_it_follows(tmp_path, bootstrap):
             ControlLine(config).say(said)
             job = [*on_spark(path, "local[2]"), "--batch-events", "500", "--control"]
             subprocess.run(job, check=True, timeout=LONG_S)
-        told, expected = Told.of(config), {role: {0: [], 1: []} for role in ROLES}
+        journal, expected = JobJournal.of(config), {role: {0: [], 1: []} for role in ROLES}
         of = OutcomeMessages(settings, kafka.partitions).of
         for number, records in kafka.read(settings, "pumps.in").items():
             partition = Partition("pumps.in", number)
-            state = Judging(config).state(partition, kafka_decoder(config), told.inputs)
-            state.keep_to(told.kept(partition), decided_until=0)
+            state = Judging(config).state(partition, kafka_decoder(config), journal.inputs)
+            state.keep_to(journal.decided(partition), decided_until=0)
             state.decisions.begin_at(0, whatever_is_lost=False)
             for m in of(state.process(records)):
                 role = next(role for role in ROLES if getattr(settings.topics, role) == m.topic)

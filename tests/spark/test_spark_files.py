@@ -137,9 +137,9 @@ snapshot_interval_s = 0.01
 
 @pytest.fixture
 def receivers():
-    told = Receiver(), Receiver()
-    yield told
-    for one in told:
+    journal = Receiver(), Receiver()
+    yield journal
+    for one in journal:
         one.close()
 
 

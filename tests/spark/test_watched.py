@@ -39,9 +39,9 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.operate.metrics import GAUGES
 from rejex_stream.run.command_journal import Decisions
 from rejex_stream.run.progress import PartitionClosed, Progress
-from rejex_stream.spark.commands import AtCommit, Told, changes_in
+from rejex_stream.spark.commands import AtCommit, JobJournal, changes_in
 from rejex_stream.spark.job import _Input
-from rejex_stream.spark.monitoring import OUTPUTS, Watched, outcomes_in, still_open
+from rejex_stream.spark.monitoring import OUTPUTS, JobMonitoring, outcomes_in, still_open
 from rejex_stream.types import IncidentState, Label, Partition, Position, Reason, Verdict
 from tests.operate.alerting import Receiver
 from tests.operate.test_incidents_told import incident
@@ -194,9 +194,9 @@ class Driver:
         self.alarms, self.changes, self.figures = [], [], []
 
     @property
-    def told(self):
+    def journal(self):
         where = self.places.state.absolute(), self.places.control.absolute()
-        return Told((FEED.topic,), *where, hears=False)
+        return JobJournal((FEED.topic,), *where, listens=False)
 
     def go_on(self, at=lambda moment, watch: None):
         heard = (
@@ -216,12 +216,12 @@ class Driver:
         return True
 
     def _write(self, sink, watch, at):
-        told = self.told if self.config.alerts.webhook_url else None
-        watched = Watched(watch, self.config, told, self.store)
+        journal = self.journal if self.config.alerts.webhook_url else None
+        monitoring = JobMonitoring(watch, self.config, journal, self.store)
         where = {FEED: sink.committed(FEED)}
         lines = (self.places.state.parent / "incidents.jsonl").read_bytes().splitlines()
-        watched.begin(where, still_open(lines, where))
-        write, commit = FileBatches(sink, watched), sink.commit
+        monitoring.begin(where, still_open(lines, where))
+        write, commit = FileBatches(sink, monitoring), sink.commit
 
         def commits(offsets):
             at("before the commit")
@@ -233,10 +233,10 @@ class Driver:
             self.cut = self.cut or self.done + self.rng.randrange(1, 900)
             batch = self.outcomes[self.done : self.cut]
             write(Batch(batch, self.rng, self.config.output.form), 0)
-            watched.turn()
+            monitoring.turn()
             at("when it is told")
             self.done, self.cut = self.cut, None  # now Spark takes note
-        watched.end(lambda *_: None)
+        monitoring.end(lambda *_: None)
 
 
 def figures(watch):
@@ -292,9 +292,9 @@ def test_a_new_driver_knows_what_is_open_and_what_the_monitors_knew(
 # ------------------------------------------------------------------------- who is told, and when
 @pytest.fixture
 def receiver():
-    told = Receiver()
-    yield told
-    told.close()
+    journal = Receiver()
+    yield journal
+    journal.close()
 
 
 def told_to(receiver):
@@ -345,7 +345,7 @@ def test_a_kill_at_any_moment_and_people_are_told_of_what_is_durable(
     said = [json.loads(body)["data"] for body in receiver.taken if b".incident." in body]
     stages = [json.dumps(one, sort_keys=True) for one in said]
     assert len(stages) == len(told) == len(set(stages)) + again
-    assert driver.told.untold(FEED, 10**9) == []
+    assert driver.journal.untold(FEED, 10**9) == []
     assert driver.alarms == worker.alarms
     if moment != "after the commit":  # what nobody saw, the next process does not count
         expected, *found = (
@@ -365,17 +365,17 @@ def test_what_nobody_takes_waits_for_the_next_job_or_a_worker(
     assert driver.go_on()
     assert told_to(receiver) == []
     steps = list(dict.fromkeys(named(worker.changes)))  # how it goes on meanwhile is no step
-    assert named(driver.told.untold(FEED, 10**9)) == steps
+    assert named(driver.journal.untold(FEED, 10**9)) == steps
     receiver.refusing = False
     run_pipeline(config)
     assert told_to(receiver) == steps
-    assert driver.told.untold(FEED, 10**9) == []
+    assert driver.journal.untold(FEED, 10**9) == []
 
 
 FARM = Partition("farm", 0)
 
 
-class Recorded(Told):
+class Recorded(JobJournal):
     """Says what would be written."""
 
     def untold(self, partition, committed):
@@ -441,15 +441,15 @@ def test_each_transaction_of_a_task_records_who_is_untold_and_another_try_shows_
 
 def test_what_people_say_is_decided_by_the_last_commit_of_a_micro_batch_alone(tmp_path):
     """What is recorded before that is who is untold."""
-    told = Told(("farm",), tmp_path, tmp_path / "control.jsonl")
+    journal = JobJournal(("farm",), tmp_path, tmp_path / "control.jsonl")
     append_line(
-        told.control, b'{"id": "c-1", "kind": "planned", "by": "a", "from_ms": 1, "until_ms": 2}'
+        journal.control, b'{"id": "c-1", "kind": "planned", "by": "a", "from_ms": 1, "until_ms": 2}'
     )
     orders = []
     for next_offset, last in ((10, False), (20, True)):
-        told.at_commit(FARM, next_offset, decides=last, untold=[incident(3)])
-        orders.append(Decisions(FARM, told.kept(FARM), ("farm",)).next_since)
-        assert told.untold(FARM, 20) == [incident(3)]
+        journal.at_commit(FARM, next_offset, decides=last, untold=[incident(3)])
+        orders.append(Decisions(FARM, journal.decided(FARM), ("farm",)).next_since)
+        assert journal.untold(FARM, 20) == [incident(3)]
     assert orders == [None, 20]
 
 
@@ -460,17 +460,17 @@ def test_the_record_lists_what_was_untold_when_the_micro_batch_began(tmp_path, r
     lines = [Written(n, "incidents", encode_incident(incident(n))) for n in (3, 9)]
     with watching(config, engine_spec(config), nobody, nobody, quiet=False) as watch:
         watch.outbox = SimpleNamespace(tell=nobody, left=lambda _: left, settle=nobody)
-        watched = Watched(watch, config, Recorded(("farm",)))
-        watched.begin({}, ())
+        monitoring = JobMonitoring(watch, config, Recorded(("farm",)))
+        monitoring.begin({}, ())
         left = []
-        assert watched.begun()(FARM, 4, lines[:1], True) == (True, named([incident(3)]))
-        watched.durable({FARM: lines[:1]}, {FARM: 4})
+        assert monitoring.begun()(FARM, 4, lines[:1], True) == (True, named([incident(3)]))
+        monitoring.durable({FARM: lines[:1]}, {FARM: 4})
         left = [incident(3)]
-        assert watched.begun()(FARM, 6, (), True) == (True, None), "it lists that already"
+        assert monitoring.begun()(FARM, 6, (), True) == (True, None), "it lists that already"
         left = []
-        watched.durable({}, {FARM: 6})
-        assert watched.begun()(FARM, 8, (), True) == (True, []), "it was taken meanwhile"
-        assert watched.begun()(FARM, 10, lines, True) == (True, named([incident(9)]))
+        monitoring.durable({}, {FARM: 6})
+        assert monitoring.begun()(FARM, 8, (), True) == (True, []), "it was taken meanwhile"
+        assert monitoring.begun()(FARM, 10, lines, True) == (True, named([incident(9)]))
 
 
 def test_an_orderly_end_lets_people_be_told_and_strikes_out_what_they_took(tmp_path):
@@ -480,27 +480,27 @@ def test_an_orderly_end_lets_people_be_told_and_strikes_out_what_they_took(tmp_p
         watch.outbox = SimpleNamespace(
             tell=nobody, left=lambda _: [*left], settle=lambda _: left.pop(0)
         )
-        watched = Watched(watch, config, Recorded(("farm",)))
-        watched.begin({FARM: 4}, ())
-        watched.begun()
-        watched.durable({}, {FARM: 12})
-        watched.end(lambda *what: wrote.append(what))
+        monitoring = JobMonitoring(watch, config, Recorded(("farm",)))
+        monitoring.begin({FARM: 4}, ())
+        monitoring.begun()
+        monitoring.durable({}, {FARM: 12})
+        monitoring.end(lambda *what: wrote.append(what))
         assert wrote == [(FARM, (False, named([incident(9)])))]
-        watched.begun()  # which breaks off: it may be durable all the same
+        monitoring.begun()  # which breaks off: it may be durable all the same
         left.append(incident(9))
-        watched.end(lambda *what: wrote.append(what))
+        monitoring.end(lambda *what: wrote.append(what))
         assert len(wrote) == 1
 
 
 def test_how_far_the_input_goes_is_asked_of_the_broker_and_shown(tmp_path):
     config = config_of(tmp_path)
     with watching(config, engine_spec(config), nobody, nobody, quiet=False) as watch:
-        watched = Watched(watch, config, None)
-        watched.begin({FARM: 4}, ())
+        monitoring = JobMonitoring(watch, config, None)
+        monitoring.begin({FARM: 4}, ())
         broker = SimpleNamespace(bounds=lambda partitions: {p: (2, 30) for p in partitions})
-        watch.source = _Input(broker, [FARM], watched)
-        watched.begun()
-        watched.durable({}, {FARM: 12})
+        watch.source = _Input(broker, [FARM], monitoring)
+        monitoring.begun()
+        monitoring.durable({}, {FARM: 12})
         watch.progress(Progress(0, 0, 0.0, 0, {}))
         lines = watch.metrics.exposition().decode().splitlines()
         assert watch.health.is_ready
@@ -520,13 +520,13 @@ def test_monitors_see_no_sensor_too_many_and_forget_one_that_begins_again(tmp_pa
     verdicts.append(replace(turned_away, position=Position("farm", 0, 8)))
     lines = [Written(v.position.offset, "verdicts", encode_verdict(v)) for v in verdicts]
     with watching(config, engine_spec(config), nobody, nobody, quiet=False) as watch:
-        watched = Watched(watch, config, None)
-        watched.begin({FARM: 0}, ())
+        monitoring = JobMonitoring(watch, config, None)
+        monitoring.begin({FARM: 0}, ())
         for i in range(0, len(lines), 3):
-            watched.begun()
-            watched.durable({FARM: lines[i : i + 3]}, {FARM: i + 3})
+            monitoring.begun()
+            monitoring.durable({FARM: lines[i : i + 3]}, {FARM: i + 3})
         found = figures(watch)
-        bank = watched._monitors[FARM].bank
+        bank = monitoring._monitors[FARM].bank
         assert list(bank) == ["a"]
         assert bank.stream("a").status().warm_up_events == 2
     assert found['rejex_events_total{pipeline="pumps",sensor_group="",verdict="rejected"}'] == "9.0"
@@ -541,7 +541,7 @@ def test_a_webhook_over_topics_needs_a_place_that_executors_reach(tmp_path):
     )
     assert not problems
     with pytest.raises(ConfigError, match="what the webhook is still to be told, is kept in a top"):
-        Told.of(config, hears=False)
+        JobJournal.of(config, listens=False)
 
 
 def nobody(*_):

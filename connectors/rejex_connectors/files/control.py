@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rejex_connectors.durable import PRIVATE
 from rejex_stream.errors import ConnectorError
-from rejex_stream.protocols import Heard
+from rejex_stream.protocols import ControlRecords
 from rejex_stream.types import Position, Record
 
 __all__ = ["FileControl", "append_line"]
@@ -35,7 +35,7 @@ class FileControl:
     >>> path = Path(tempfile.mkdtemp(), "control.jsonl")
     >>> log = FileControl(path, ["plant.csv"])
     >>> log.read(0)
-    Heard(records=[], next_offset=0, begins_anew=False)
+    ControlRecords(records=[], next_offset=0, begins_anew=False)
     >>> append_line(path, b'{"id": "c-1"}')
     >>> [record.value for record in log.read(0).records], log.read(0).next_offset
     ([b'{"id": "c-1"}'], 14)
@@ -45,7 +45,7 @@ class FileControl:
         self._path = Path(path)
         self.inputs = tuple(inputs)
 
-    def read(self, start: int) -> Heard:
+    def read(self, start: int) -> ControlRecords:
         """Return the whole lines from byte `start` on, up to 1 MiB of them.
 
         Raises
@@ -56,17 +56,17 @@ class FileControl:
         try:
             size = self._path.stat().st_size
             if size == start:
-                return Heard([], start)
+                return ControlRecords([], start)
             anew = size < start
             with self._path.open("rb") as file:
                 file.seek(0 if anew else start)
                 return self._lines(file.read(_MOST_BYTES), 0 if anew else start, anew=anew)
         except FileNotFoundError:
-            return Heard([], start)
+            return ControlRecords([], start)
         except OSError as error:
             raise ConnectorError(f"{self._path} cannot be read: {error.strerror}") from error
 
-    def _lines(self, chunk: bytes, start: int, *, anew: bool) -> Heard:
+    def _lines(self, chunk: bytes, start: int, *, anew: bool) -> ControlRecords:
         whole = chunk.rfind(b"\n") + 1
         if not whole and len(chunk) == _MOST_BYTES:
             whole = len(chunk)  # refused piece by piece: nobody would wait for its end
@@ -76,7 +76,7 @@ class FileControl:
                 position = Position(self._path.name, 0, at)
                 records.append(Record(position, None, line.rstrip(b"\r\n")))
             at += len(line)
-        return Heard(records, at, anew)
+        return ControlRecords(records, at, anew)
 
     def close(self) -> None:
         """Nothing is held open between two reads."""

@@ -28,13 +28,15 @@ from rejex_connectors.kafka.refusals import (
     missing_topic,
     no_member,
     not_allowed,
+    offset_is_gone,
     seat_taken,
+    too_large,
     transactional_right,
     wrong_clock,
 )
 from rejex_connectors.kafka.security import kafka_python_options
 from rejex_stream.errors import ConnectorError
-from rejex_stream.protocols import Heard
+from rejex_stream.protocols import ControlRecords
 from rejex_stream.types import Partition, Position, Record, UnreadRecord
 
 if TYPE_CHECKING:
@@ -161,6 +163,19 @@ def bounds_of(
         return reader.bounds(partitions)
 
 
+def _consumer(settings: KafkaSettings, **more: object) -> KafkaConsumer:
+    """Open a consumer that reads what is committed, unless `more` says otherwise."""
+    options = client_options(settings, "consumer") | {
+        "isolation_level": "read_committed",
+        "enable_auto_commit": False,
+        "auto_offset_reset": "none",
+        "allow_auto_create_topics": False,
+        "metrics_enabled": False,
+    }
+    with connecting(settings):
+        return KafkaConsumer(**options | more)
+
+
 def committed_offsets(
     settings: KafkaSettings, partitions: Sequence[Partition]
 ) -> dict[Partition, int]:
@@ -171,14 +186,7 @@ def committed_offsets(
     ConnectorError
         If the broker does not answer, or refuses.
     """
-    with connecting(settings):
-        consumer = KafkaConsumer(
-            **client_options(settings, "consumer"),
-            group_id=settings.group,
-            isolation_level="read_committed",
-            enable_auto_commit=False,
-            metrics_enabled=False,
-        )
+    consumer = _consumer(settings, group_id=settings.group)
     try:
         found = {p: consumer.committed(TopicPartition(*p)) for p in partitions}
     except ke.KafkaError as error:
@@ -266,17 +274,12 @@ class PartitionReader:
     @contextmanager
     def _asking(self, isolation: str, doing: str) -> Iterator[KafkaConsumer]:
         if isolation not in self._clients:
-            with connecting(self._settings):
-                options = client_options(self._settings, "consumer") | {
-                    "isolation_level": isolation,
-                    "enable_auto_commit": False,
-                    "auto_offset_reset": "none",
-                    "fetch_max_bytes": self._settings.fetch_max_bytes,
-                    "max_partition_fetch_bytes": self._settings.fetch_max_bytes // 4,
-                    "allow_auto_create_topics": False,
-                    "metrics_enabled": False,
-                }
-                self._clients[isolation] = KafkaConsumer(**options)
+            self._clients[isolation] = _consumer(
+                self._settings,
+                isolation_level=isolation,
+                fetch_max_bytes=self._settings.fetch_max_bytes,
+                max_partition_fetch_bytes=self._settings.fetch_max_bytes // 4,
+            )
         try:
             yield self._clients[isolation]
         except ke.KafkaError as error:
@@ -347,7 +350,7 @@ class KafkaControl:
         self._thread = threading.Thread(target=self._run, name="kafka control", daemon=True)
         self._thread.start()
 
-    def read(self, start: int) -> Heard:
+    def read(self, start: int) -> ControlRecords:
         """Return what was read since; a `start` that is not where the last one ended is sought.
 
         Raises
@@ -366,7 +369,7 @@ class KafkaControl:
                 self._next = 0
             if heard:
                 self._next = heard[-1].position.offset + 1
-            return Heard(heard, self._next or 0, anew)
+            return ControlRecords(heard, self._next or 0, anew)
 
     def close(self) -> None:
         """End the thread; it is not waited for where the broker is away."""
@@ -386,15 +389,7 @@ class KafkaControl:
     def _follow(self) -> None:
         topic = self._settings.topics.control
         doing = f"listening to {topic}"
-        with connecting(self._settings):
-            consumer = KafkaConsumer(
-                **client_options(self._settings, "consumer"),
-                enable_auto_commit=False,
-                auto_offset_reset="none",
-                isolation_level="read_committed",
-                allow_auto_create_topics=False,
-                metrics_enabled=False,
-            )
+        consumer = _consumer(self._settings)
         try:
             if not consumer.partitions_for_topic(topic):
                 # The broker does not say whether it is not there, or not for us to see.
@@ -504,15 +499,9 @@ def explain(
     if isinstance(error, _REFUSED):
         reason = f"not allowed ({name}); check kafka.security and the ACLs"
     elif isinstance(error, _TOO_LARGE):
-        reason = (
-            "a record was larger than the topic accepts; raise the topic's max.message.bytes or "
-            f"lower kafka.options.'message.max.bytes' = {settings.max_message_bytes}"
-        )
+        reason = too_large(settings)
     elif isinstance(error, ke.OffsetOutOfRangeError):
-        reason = (
-            f"the next offset is not in the log ({error}): events were deleted before they were "
-            "read, or the topic was made anew. Check its retention, then reset the group's offsets"
-        )
+        reason = offset_is_gone(error)
     elif isinstance(error, ke.InvalidTimestampError | ke.InvalidRecordError) and (
         "timestamp" in str(error).lower()  # the second is told of a single record
     ):

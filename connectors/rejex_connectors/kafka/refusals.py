@@ -26,7 +26,9 @@ __all__ = [
     "missing_topic",
     "no_member",
     "not_allowed",
+    "offset_is_gone",
     "seat_taken",
+    "too_large",
     "transactional_right",
     "undecided",
     "unread_input",
@@ -164,6 +166,22 @@ def undecided(settings: KafkaSettings, partition: Partition, end: int) -> Connec
         f"transaction.timeout.ms = {settings.transaction_timeout_ms}, or as soon as that worker is "
         "back",
         retriable=True,
+    )
+
+
+def too_large(settings: KafkaSettings) -> str:
+    """Say what to do where the broker refuses the size of a record."""
+    return (
+        "a record was larger than the topic accepts; raise the topic's max.message.bytes or lower "
+        f"kafka.options.'message.max.bytes' = {settings.max_message_bytes}"
+    )
+
+
+def offset_is_gone(error: object) -> str:
+    """Say what it means that the offset to go on from is not in the log."""
+    return (
+        f"the next offset is not in the log ({error}): events were deleted before they were read, "
+        "or the topic was made anew. Check its retention, then reset the group's offsets"
     )
 
 

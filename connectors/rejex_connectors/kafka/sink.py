@@ -93,14 +93,17 @@ class KafkaSink:
         """Write state with the next commit of its partition, or before its offset."""
         self._written.setdefault(partition, []).extend(messages)
 
-    def keep_snapshot(self, partition: Partition, next_offset: int, pieces: list[Message]) -> bool:
+    def keep_snapshot(
+        self, partition: Partition, next_offset: int, pieces: list[Message]
+    ) -> bool | None:
         """Write a snapshot: at once if its offset is committed, else with the next commit.
 
-        Returns whether it is durable by now.
+        Returns whether it is durable by now; ``None`` where it is not and will not be written,
+        since the partition is not ours.
         """
         committed = self._source.owned.get(partition)
         if committed is None:
-            return False
+            return None
         if next_offset <= committed and not self._written.get(partition):
             self._publish({partition: committed}, {partition: pieces})
             return True

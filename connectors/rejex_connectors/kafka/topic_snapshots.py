@@ -10,22 +10,19 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
-from kafka import KafkaProducer, OffsetAndMetadata, TopicPartition
-from kafka import errors as ke
 
 from rejex_connectors.kafka.clients import Message
 from rejex_connectors.kafka.partition_reader import (
     PartitionReader,
     asking,
-    client_options,
-    explain,
     partitions_of,
     topic_ids,
 )
 from rejex_connectors.kafka.refusals import missing_topic, undecided
+from rejex_connectors.kafka.transactional_writer import TransactionalWriter, records_to_write
 from rejex_connectors.snapshot_parts import PartSets
 from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError
 from rejex_stream.protocols import SnapshotPiece
@@ -35,7 +32,7 @@ if TYPE_CHECKING:
     from rejex_connectors.kafka.settings import KafkaSettings
     from rejex_connectors.kafka.sink import KafkaSink
 
-__all__ = ["AloneSink", "KafkaSnapshots", "reading_snapshots"]
+__all__ = ["AloneSink", "KafkaSnapshots", "PendingMessages"]
 
 _DECISIONS = "decisions"
 SETTLE_S = 5.0
@@ -63,7 +60,8 @@ class KafkaSnapshots:
     settings
         Names the topic and the largest message.
     sink
-        The sink whose transactions the snapshots join; outside a run, :class:`AloneSink`.
+        The sink whose transactions the snapshots join; outside a run, :class:`AloneSink`, or
+        :class:`PendingMessages` where none is saved.
 
     Raises
     ------
@@ -71,7 +69,9 @@ class KafkaSnapshots:
         When no state topic is configured.
     """
 
-    def __init__(self, settings: KafkaSettings, sink: KafkaSink | AloneSink) -> None:
+    def __init__(
+        self, settings: KafkaSettings, sink: KafkaSink | AloneSink | PendingMessages
+    ) -> None:
         if settings.topics.state is None:
             raise ConfigError("kafka.topics.state is unset: name it, or keep snapshots in a folder")
         self._settings = settings
@@ -85,7 +85,10 @@ class KafkaSnapshots:
         self._size = settings.max_message_bytes - _OVERHEAD
 
     def save(self, partition: Partition, piece: SnapshotPiece) -> bool:
-        """Write a piece with the next commit, or at once if its offset is committed. O(bytes)."""
+        """Write a piece with the next commit, or at once if its offset is committed. O(bytes).
+
+        Returns whether it is or will be written: not where the partition is no longer ours either.
+        """
         # Read anew if the last piece may or may not have been written: a wrong guess would write
         # over the snapshot that we would restore from.
         self._just_read, known = None, self._known.pop(partition, None)
@@ -97,9 +100,11 @@ class KafkaSnapshots:
             return False
         to, prefix = self._where(partition).partition, self._prefix(partition)
         messages = [Message(self._topic, to, prefix + key, value, []) for key, value in writes]
-        if self._sink.keep_snapshot(partition, piece.next_offset, messages):
+        assert not isinstance(self._sink, PendingMessages)
+        durable = self._sink.keep_snapshot(partition, piece.next_offset, messages)
+        if durable:
             self._known[partition] = known
-        return True
+        return durable is not None
 
     def load(self, partition: Partition, at_most: int) -> tuple[int, Mapping[str, bytes]] | None:
         """Return the newest snapshot at or before `at_most`. O(bytes in the state partition).
@@ -129,6 +134,7 @@ class KafkaSnapshots:
         ]
         self._known.pop(partition, None)
         self._just_read = None
+        assert not isinstance(self._sink, PendingMessages)
         self._sink.keep_snapshot(partition, 0, gone)
 
     def save_decisions(self, partition: Partition, decisions: bytes) -> None:
@@ -225,19 +231,26 @@ class KafkaSnapshots:
         return sets, decisions
 
 
-def reading_snapshots(settings: KafkaSettings, partitions: int) -> KafkaSnapshots:
-    """Return the snapshots of a state topic of so many partitions, to be read only."""
-    return KafkaSnapshots(settings, _NoSink(partitions))  # type: ignore[arg-type] # never written
+class PendingMessages:
+    """In the place of a sink: holds what is to be written with the next commit.
 
-
-class _NoSink:
-    """Knows how many partitions the topic has, and nothing else."""
+    Parameters
+    ----------
+    partitions
+        How many the state topic has.
+    """
 
     def __init__(self, partitions: int) -> None:
         self._partitions = partitions
+        self.messages: list[Message] = []
 
     def partitions(self, topic: str) -> int:
+        """Return how many partitions the state topic has."""
         return self._partitions
+
+    def keep(self, partition: Partition, messages: list[Message]) -> None:
+        """Hold messages."""
+        self.messages += messages
 
 
 class AloneSink:
@@ -274,7 +287,7 @@ class AloneSink:
         self._waiting += messages
 
     def keep_snapshot(self, partition: Partition, next_offset: int, pieces: list[Message]) -> bool:
-        """Write in a transaction."""
+        """Write at once, in a transaction."""
         waiting, self._waiting = self._waiting, []
         if waiting or pieces:
             self._write([*waiting, *pieces], {})
@@ -286,34 +299,10 @@ class AloneSink:
 
     def _write(self, messages: list[Message], offsets: Mapping[Partition, int]) -> None:
         settings = self._settings
-        producer = KafkaProducer(
-            **client_options(settings, "producer"),
-            transactional_id=f"{settings.group}-state",
-            transaction_timeout_ms=settings.transaction_timeout_ms,
-            max_request_size=settings.max_message_bytes + _OVERHEAD,
-            metrics_enabled=False,
-        )
-        try:
-            producer.init_transactions()
-            producer.begin_transaction()
-            sent = [
-                producer.send(
-                    m.topic, key=m.key, value=m.value, headers=m.headers, partition=m.partition
-                )
-                for m in messages
-            ]
-            producer.flush(settings.commit_timeout_ms / 1000)
-            for future in sent:
-                future.get(1)
-            if offsets:
-                at = {TopicPartition(*p): OffsetAndMetadata(o, "", -1) for p, o in offsets.items()}
-                producer.send_offsets_to_transaction(at, settings.group)
-            producer.commit_transaction()
-        except ke.KafkaError as error:
-            named = settings.replace(instance_id="state")  # which names the transactional id, too
-            raise explain(error, named, "writing the state", operation="WRITE") from error
-        finally:
-            producer.close(timeout=2)
+        with closing(
+            TransactionalWriter(settings, "state", "writing the state", group=settings.group)
+        ) as writer:
+            writer.write(records_to_write(messages), offsets)
 
 
 def _collected(known: _Pieces | None, record: Record, number: bytes) -> _Pieces | None:

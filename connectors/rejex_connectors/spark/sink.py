@@ -8,7 +8,7 @@ durable, the driver shows to whoever watches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from rejex_connectors.kafka.clients import Message
-    from rejex_connectors.kafka.moving.transactional_copy import OnceWriter
     from rejex_connectors.kafka.settings import KafkaSettings
+    from rejex_connectors.kafka.transactional_writer import TransactionalWriter
 
 __all__ = ["AtCommit", "FileBatches", "KafkaBatches", "Watcher", "Written"]
 
@@ -189,10 +189,11 @@ class KafkaBatches:
             If the broker refuses.
         """
         from rejex_connectors.kafka.partition_reader import committed_offsets
+        from rejex_connectors.kafka.transactional_writer import records_to_write
 
         writer = _writer(self._settings, partition)
         try:
-            writer.write(_records(messages), committed_offsets(self._settings, [partition]))
+            writer.write(records_to_write(messages), committed_offsets(self._settings, [partition]))
         finally:
             writer.close()
 
@@ -221,6 +222,7 @@ def _write_partition(
     rows: Iterator[Any],
 ) -> tuple[list[Written], int]:
     from rejex_connectors.kafka.partition_reader import committed_offsets
+    from rejex_connectors.kafka.transactional_writer import records_to_write
 
     # The name first: taking it settles what a predecessor left open.
     writer = _writer(settings, where)
@@ -234,13 +236,13 @@ def _write_partition(
         for row in rows:
             end = row.offset + 1
             if row.offset >= next_offset and len(messages) >= _TRANSACTION_MESSAGES:
-                messages += _records(at_commit(where, next_offset, incidents, False))
+                messages += records_to_write(at_commit(where, next_offset, incidents, False))
                 writer.write(messages, {where: next_offset})
                 messages = []
             key, value = _bytes(row.key), _bytes(row.value)
             if row.output in wanted:
-                told = bytes(row.headers) if row.output == "deadletter" else b""
-                seen.append(Written(row.offset, row.output, value or b"", told))
+                reason = bytes(row.headers) if row.output == "deadletter" else b""
+                seen.append(Written(row.offset, row.output, value or b"", reason))
             if row.output == "incidents":
                 incidents.append(Written(row.offset, row.output, value or b""))
             if row.offset < done:
@@ -250,25 +252,18 @@ def _write_partition(
             headers = msgspec.msgpack.decode(row.headers, type=list[tuple[str, bytes]])
             messages.append(Record(at, key, value, tuple(headers)))
         if messages:
-            messages += _records(at_commit(where, next_offset, incidents, True))
+            messages += records_to_write(at_commit(where, next_offset, incidents, True))
             writer.write(messages, {where: next_offset})
     finally:
         writer.close()
     return seen, end
 
 
-def _writer(settings: KafkaSettings, where: Partition) -> OnceWriter:
-    from rejex_connectors.kafka.moving.transactional_copy import OnceWriter
+def _writer(settings: KafkaSettings, where: Partition) -> TransactionalWriter:
+    from rejex_connectors.kafka.transactional_writer import TransactionalWriter
 
-    name = f"{settings.group}-spark-{where.topic}-{where.partition}"
-    return OnceWriter(settings, settings.group, "writing outcomes", name)
-
-
-def _records(messages: Iterable[Message]) -> list[Record]:
-    return [
-        Record(Position(m.topic, m.partition, 0), m.key, m.value, tuple(m.headers))
-        for m in messages
-    ]
+    worker = f"spark-{where.topic}-{where.partition}"
+    return TransactionalWriter(settings, worker, "writing outcomes", group=settings.group)
 
 
 def _bytes(value: bytearray | None) -> bytes | None:

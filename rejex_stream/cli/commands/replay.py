@@ -30,10 +30,9 @@ from rejex_stream.config.input import REGISTRY_FORMATS
 from rejex_stream.decode import Decoder, decode_records
 from rejex_stream.errors import ConfigError
 from rejex_stream.plan.differences import Differences, compare
-from rejex_stream.run.process import seldom_collecting
 from rejex_stream.spark.job import SparkJob
 from rejex_stream.spark.replay import differences_on_spark
-from rejex_stream.threads import one_thread
+from rejex_stream.threads import one_thread, seldom_collecting
 from rejex_stream.types import Invalid, Partition, Reading, Record
 
 __all__ = ["replay"]

@@ -19,7 +19,7 @@ from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError
 from rejex_stream.operate.logs import escaped
 from rejex_stream.protocols import SnapshotPiece
 from rejex_stream.run.partition import Described, described
-from rejex_stream.spark.job import kept_by_job
+from rejex_stream.spark.job import job_snapshots
 from rejex_stream.types import Partition, of_mode, spoken
 
 __all__ = ["app"]
@@ -146,7 +146,7 @@ def export_state(
     settings = load_config(config)
     # Nothing may move between the offset that is read and the snapshot.
     with stored(settings, to_change=True) as state:
-        on_spark = None if checkpoint is None else kept_by_job(checkpoint)
+        on_spark = None if checkpoint is None else job_snapshots(checkpoint)
         committed = state.places.committed()
         for one in _chosen(state, partition):
             at = committed.get(one)

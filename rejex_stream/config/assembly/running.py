@@ -22,9 +22,10 @@ from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.monitor import Alarm
 from rejex_stream.operate.alert_messages import log_incident
 from rejex_stream.protocols import FitExecutor
-from rejex_stream.rejection.keyed_sampling import Coin
+from rejex_stream.rejection.keyed_sampling import KeyedSampler
 from rejex_stream.run.audit_draw import AuditDraw, commitment
 from rejex_stream.run.executors import InlineExecutor, ProcessFitExecutor, ThreadFitExecutor
+from rejex_stream.run.loop import Retries
 from rejex_stream.run.partition_monitor import log_alarm
 from rejex_stream.run.progress import (
     Progress,
@@ -32,7 +33,6 @@ from rejex_stream.run.progress import (
     RunObserver,
     RunSummary,
 )
-from rejex_stream.run.retry import Retries
 from rejex_stream.run.settings import RunSettings
 from rejex_stream.types import Incident, Partition
 
@@ -78,14 +78,14 @@ def engine_spec(config: Config) -> EngineSpec:
     )
 
 
-def _coin(config: Config) -> Coin:
+def _coin(config: Config) -> KeyedSampler:
     """Return the coin of the draw; whoever never tosses it need not have its key."""
     try:
         return audit_draw(config).coin
     except ConfigError:
         if config.learning.enabled:
             raise
-        return Coin()
+        return KeyedSampler()
 
 
 def run_settings(config: Config) -> RunSettings:

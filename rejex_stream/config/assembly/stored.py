@@ -115,7 +115,7 @@ def _of_files(config: Config, *, to_change: bool) -> Iterator[Stored]:
 def _of_kafka(config: Config, *, to_change: bool) -> Iterator[Stored]:
     from rejex_connectors.folder_snapshots import FolderSnapshotStore
     from rejex_connectors.kafka.partition_reader import partitions_of
-    from rejex_connectors.kafka.topic_snapshots import AloneSink, KafkaSnapshots, reading_snapshots
+    from rejex_connectors.kafka.topic_snapshots import AloneSink, KafkaSnapshots, PendingMessages
 
     settings = kafka_settings(config)
     every = [p for topic in settings.topics.input for p in partitions_of(settings, topic)]
@@ -132,7 +132,7 @@ def _of_kafka(config: Config, *, to_change: bool) -> Iterator[Stored]:
             there = len(partitions_of(settings, settings.topics.state or ""))
             if not there:
                 raise NothingStoredError(f"there is no {where} yet: nothing is stored")
-            raw = reading_snapshots(settings, there)
+            raw = KafkaSnapshots(settings, PendingMessages(there))
         else:
             raw = KafkaSnapshots(settings, sink)
     with closing(raw):

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
-from rejex_stream.review.console import api, audit_page, fleet, login, pages
+from rejex_stream.review.console import api, fleet, login, pages
 from rejex_stream.review.console.console import Console
 from rejex_stream.review.console.login import LoginGuard
 from rejex_stream.review.console.security import FetchGuard, HostGuard, SafeHeaders
@@ -42,7 +42,6 @@ def make_app(console: Console, allowed_hosts: Iterable[str] = ()) -> Starlette:
             *pages.routes,
             *api.routes,
             *fleet.routes,
-            *audit_page.routes,
             *screen.routes,
             *login.routes,
             Mount("/static", StaticFiles(directory=_STATIC)),

@@ -17,6 +17,8 @@ from starlette.routing import Route
 from rejex_stream import __version__
 from rejex_stream.config.reviewing import Shown
 from rejex_stream.encode.labels import HumanVerdict
+from rejex_stream.review import teaching
+from rejex_stream.review.certificate import certificates, said
 from rejex_stream.review.console.console import (
     Console,
     console_of,
@@ -27,6 +29,7 @@ from rejex_stream.review.console.console import (
 )
 from rejex_stream.review.console.formatting import FILTERS, seen, spark_svg
 from rejex_stream.review.incidents.incident_store import held_streams
+from rejex_stream.review.queue import audit, report
 from rejex_stream.review.queue.claims import LEASE_MS, Refusal, people
 from rejex_stream.review.queue.detail import episode_detail
 from rejex_stream.review.queue.listing import (
@@ -38,6 +41,7 @@ from rejex_stream.review.queue.listing import (
     queue_rows,
     row_spark,
     summary,
+    unblinded,
 )
 
 __all__ = ["KEYS", "TAGS", "environment", "page", "render", "routes"]
@@ -280,6 +284,55 @@ def _episode(console: Console, connection: Connection, viewer: Viewer, request: 
     }
 
 
+# ---------------------------------------------------------------------------------------- audit
+def _audit(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
+    query = request.query_params
+    before = query.get("before", "")
+    rows = list(
+        audit.rows(
+            connection,
+            actor=query.get("actor") or None,
+            action=query.get("action") or None,
+            subject=query.get("subject") or None,
+            before_seq=int(before) if before.isdecimal() and len(before) < 16 else None,
+            limit=201,
+        )
+    )
+    now = console.store.now_ms()
+    found = report.report(connection, now_ms=now, since_ms=now - 30 * 86_400_000)
+    proven = certificates(console.store, connection)
+    return {
+        "lines": unblinded(connection, console.store.settings, rows[:200], viewer),
+        "more": rows[199].seq if len(rows) > 200 else None,
+        "chosen": {name: query.get(name, "") for name in ("actor", "action", "subject")},
+        "actors": _distinct(connection, "actor"),
+        "actions": _distinct(connection, "action"),
+        "places": {
+            row["label_id"]: row["place"] or ("waiting" if row["sent_ms"] is None else "sent")
+            for row in connection.execute(
+                "SELECT label_id, place, sent_ms FROM outbox ORDER BY seq DESC LIMIT 2000"
+            )
+        },
+        "quality": found.quality,
+        "agreement": found.agreement,
+        "load": found.workload,
+        "advice": found.advice,
+        "pipelines": found.pipelines,
+        "proven": {name: said(one) for name, one in sorted(proven.items())},
+        "lessons": [
+            (name, teaching.lessons(connection, name))
+            for name in (console.background.learns if console.background else ())
+        ],
+        "pending": connection.execute(
+            "SELECT count(*) FROM outbox WHERE sent_ms IS NULL"
+        ).fetchone()[0],
+    }
+
+
+def _distinct(connection: Connection, column: str) -> list[str]:
+    return [row[0] for row in connection.execute(f"SELECT DISTINCT {column} FROM audit ORDER BY 1")]
+
+
 # ----------------------------------------------------------------------------------------- help
 def _help(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
     return {}
@@ -296,5 +349,6 @@ routes = [
     # The rows alone, to bring a list up to date in place.
     Route("/queue/rows", page("_rows.html", _queue)),
     Route("/episode/{episode}", page("episode.html", _episode)),
+    Route("/audit", page("audit.html", _audit)),
     Route("/help", page("help.html", _help)),
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from sqlite3 import Connection, Row
 from typing import NamedTuple
@@ -14,13 +13,11 @@ from rejex_stream.types import (
     CommandReply,
     Incident,
     IncidentState,
-    Label,
     Position,
 )
 
 __all__ = [
     "Answer",
-    "Change",
     "Flagged",
     "StoredIncident",
     "answers_to",
@@ -36,7 +33,6 @@ __all__ = [
     "timeline",
 ]
 
-_LABELS = {code: label for label, code in series.LABEL_CODES.items()}
 _MOST_CLOSED = 100
 _MOST_CHANGES = 500
 
@@ -51,19 +47,6 @@ class StoredIncident(NamedTuple):
     def can_be_answered(self) -> bool:
         """Whether a person's word would still change anything."""
         return self.incident.state not in (IncidentState.ADOPTING, IncidentState.CLOSED)
-
-
-class Change(NamedTuple):
-    """One change of an incident, and what the store has of the sensor at that time.
-
-    `score` and `label` are those of its newest event until then, `values` (by channel) those of the
-    newest whose reading is known; none where the store has none.
-    """
-
-    incident: Incident
-    values: tuple[tuple[str, float], ...]
-    score: float | None
-    label: Label | None
 
 
 class Answer(NamedTuple):
@@ -222,35 +205,13 @@ def held_streams(connection: Connection) -> dict[tuple[str, str], str]:
     }
 
 
-def timeline(connection: Connection, incident: Incident) -> list[Change]:
+def timeline(connection: Connection, incident: str) -> list[Incident]:
     """Return the changes of an incident, the newest first."""
-    sensor = next(iter(sensors_of(connection, incident)), None)
     rows = connection.execute(
         "SELECT record FROM incident_change WHERE incident = ? ORDER BY version DESC LIMIT ?",
-        (incident.id, _MOST_CHANGES),
-    ).fetchall()
-    return [_change(connection, _incident(row["record"]), sensor) for row in rows]
-
-
-def _change(connection: Connection, incident: Incident, sensor: Row | None) -> Change:
-    if sensor is None:
-        return Change(incident, (), None, None)
-    scored, read = (
-        connection.execute(
-            "SELECT score, label, channel_values FROM point WHERE sensor_id = ? "
-            f"AND t_ms BETWEEN ? AND ? AND {column} IS NOT NULL ORDER BY t_ms DESC LIMIT 1",
-            (sensor["sensor_id"], incident.onset_ms, incident.changed_ms),
-        ).fetchone()
-        for column in ("label", "channel_values")
+        (incident, _MOST_CHANGES),
     )
-    names = json.loads(sensor["channels"])
-    values = series.values_of(read["channel_values"]) if read else []
-    return Change(
-        incident,
-        tuple(zip(names, values, strict=True)) if len(values) == len(names) else (),
-        scored["score"] if scored else None,
-        _LABELS[scored["label"]] if scored else None,
-    )
+    return [_incident(row["record"]) for row in rows]
 
 
 def sensors_of(connection: Connection, incident: Incident) -> list[Row]:

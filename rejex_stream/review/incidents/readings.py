@@ -19,9 +19,9 @@ from rejex_stream.review.incidents.incident_store import (
     open_incidents,
     sensors_of,
 )
-from rejex_stream.review.queue.series import LABEL_CODES
+from rejex_stream.review.queue.series import BEFORE_ALL_MS, LABEL_CODES, readings
 from rejex_stream.review.queue.store import ReviewStore
-from rejex_stream.types import FloatArray, Incident, IncidentState, Label, Position
+from rejex_stream.types import Incident, IncidentState, Label, Position
 
 __all__ = ["Card", "Deviation", "card", "load", "load_next", "stretch", "usual_range"]
 
@@ -87,19 +87,6 @@ def stretch(connection: Connection, incident: Incident) -> tuple[int, int]:
     return incident.onset_ms, incident.changed_ms if closed else max(last, incident.changed_ms)
 
 
-def _values(
-    connection: Connection, sensor_id: int, width: int, span_ms: tuple[int, int], most: int
-) -> FloatArray:
-    """Return the newest readings of a stretch, oldest first, shape (m, width)."""
-    rows = connection.execute(
-        "SELECT channel_values FROM point WHERE sensor_id = ? AND t_ms >= ? AND t_ms < ? "
-        "AND channel_values IS NOT NULL ORDER BY t_ms DESC LIMIT ?",
-        (sensor_id, *span_ms, most),
-    ).fetchall()
-    blobs = [row[0] for row in reversed(rows) if len(row[0]) == 8 * width]
-    return np.frombuffer(b"".join(blobs), dtype="<f8").reshape(len(blobs), width)
-
-
 def usual_range(
     connection: Connection, sensor_id: int, width: int, onset_ms: int
 ) -> list[tuple[float, float] | None]:
@@ -107,7 +94,7 @@ def usual_range(
 
     O(500 readings).
     """
-    past = _values(connection, sensor_id, width, (-(2**62), onset_ms), _PAST)
+    past = readings(connection, sensor_id, width, (BEFORE_ALL_MS, onset_ms), _PAST)
     found: list[tuple[float, float] | None] = []
     for column in past.T:
         known = column[np.isfinite(column)]
@@ -124,7 +111,7 @@ def _deviations(connection: Connection, incident: Incident, end_ms: int) -> list
     for row in sensors_of(connection, incident):
         names = json.loads(row["channels"])
         usual = usual_range(connection, row["sensor_id"], len(names), incident.onset_ms)
-        since = _values(
+        since = readings(
             connection, row["sensor_id"], len(names), (incident.onset_ms, end_ms + 1), 5_000
         )
         for name, limits, column in zip(names, usual, since.T, strict=True):

@@ -188,7 +188,7 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
         "stored": found,
         "card": card,
         "incident": incident,
-        "changes": incident_store.timeline(connection, incident),
+        "changes": incident_store.timeline(connection, incident.id),
         "answers": incident_store.answers_to(connection, incident.id),
         "pending": _pending(connection, found),
         "seen_by": _seen_by(connection, incident.id),

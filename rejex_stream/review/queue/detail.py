@@ -6,7 +6,7 @@ import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from sqlite3 import Connection, Row
+from sqlite3 import Connection
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +26,7 @@ from rejex_stream.review.queue.listing import (
     row_of,
     share,
 )
-from rejex_stream.types import FloatArray, Label, Reason, ReviewItem, Status, Verdict
+from rejex_stream.types import Label, Reason, ReviewItem, Status, Verdict
 
 __all__ = [
     "Bar",
@@ -75,8 +75,8 @@ def count_as_contamination(n: int, n_anomalies: int) -> float:
 
 def explain(verdict: Verdict, why: str, *, blind: bool = False) -> Explanation:
     """Return why this event is here; with `blind`, nothing that tells which way the model leans."""
-    if why == "audit":
-        return _audit(verdict, blind=blind)
+    if why in ("audit", "extreme"):
+        return _accepted(verdict, why, blind=blind)
     if verdict.status is Status.CONSTANT_ENDS and why == "status":
         return Explanation(
             "The reference scores differ again: the sensor moves.",
@@ -158,7 +158,18 @@ def _how_often(at: Stability) -> str:
     return f"in {share(log_p1)} of cases"
 
 
-def _audit(verdict: Verdict, *, blind: bool) -> Explanation:
+def _accepted(verdict: Verdict, why: str, *, blind: bool) -> Explanation:
+    if why == "extreme":
+        return Explanation(
+            "Nothing like it was measured in a quarter of a window. Is it a fault?",
+            (
+                "Asked once: later ones like it are not, and an incident asks by itself.",
+                "The model's word is hidden until you have decided."
+                if blind
+                else "The model is sure: it says anomaly.",
+            ),
+            _facts(verdict, blind=blind),
+        )
     said = "anomaly" if verdict.label is Label.ANOMALY else "normal"
     if verdict.muted:
         return Explanation(
@@ -401,22 +412,8 @@ def deviations(
     width = len(channels)
     if not width:
         return ()
-    before = _table(
-        connection.execute(
-            "SELECT channel_values FROM point WHERE sensor_id = ? AND t_ms < ? "
-            "AND channel_values IS NOT NULL ORDER BY t_ms DESC LIMIT ?",
-            (sensor_id, start_ms, past),
-        ).fetchall(),
-        width,
-    )
-    inside = _table(
-        connection.execute(
-            "SELECT channel_values FROM point WHERE sensor_id = ? AND t_ms BETWEEN ? AND ? "
-            "AND channel_values IS NOT NULL LIMIT 2000",
-            (sensor_id, start_ms, end_ms),
-        ).fetchall(),
-        width,
-    )
+    before = series.readings(connection, sensor_id, width, (series.BEFORE_ALL_MS, start_ms), past)
+    inside = series.readings(connection, sensor_id, width, (start_ms, end_ms + 1), 2_000)
     found = []
     for index, channel in enumerate(channels):
         old = before[:, index][np.isfinite(before[:, index])]
@@ -431,11 +428,6 @@ def deviations(
         z = (new - middle) / scale
         found.append(ChannelDeviation(channel, float(z[np.abs(z).argmax()]), index))
     return tuple(sorted(found, key=lambda item: -abs(item.z)))
-
-
-def _table(rows: Sequence[Row], width: int) -> FloatArray:
-    blobs = [row[0] for row in rows if len(row[0]) == 8 * width]
-    return np.frombuffer(b"".join(blobs), dtype="<f8").reshape(len(blobs), width)
 
 
 def _events(connection: Connection, episode: str) -> list[EventLine]:

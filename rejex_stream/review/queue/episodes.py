@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rejex_stream.config.reviewing import Review
+from rejex_stream.rejection.judge import EXTREME
 from rejex_stream.types import ContextPoint, Label, Position, ReviewItem
 
 __all__ = [
@@ -152,12 +153,17 @@ class Costs(NamedTuple):
     c_fn: float = 1.0
 
 
+_MOST = 10.0
+"""A severity beyond which nothing is more severe to people: 100 of 100."""
+
+
 def worth_of(item: ReviewItem, costs: Costs) -> float:
     """Return what an answer about one event saves: the expected cost of the label it leans to.
 
     Of a rejected event with probability p of being called an anomaly under redrawn reference data
-    that is ``min(c_fn p, c_fp (1 - p))``; where nothing can be ranked, p is 1/2. An audited event
-    has none: it is asked because it was drawn.
+    that is ``min(c_fn p, c_fp (1 - p))``; where nothing can be ranked, p is 1/2. Of an extreme
+    anomaly nobody knows as yet: telling somebody saves a miss, which weighs one to two and a half,
+    the more severe the more. An audited event has none: it is asked because it was drawn.
 
     Examples
     --------
@@ -170,6 +176,8 @@ def worth_of(item: ReviewItem, costs: Costs) -> float:
     """
     if item.why == "audit":
         return 0.0
+    if item.why == "extreme":
+        return costs.c_fn * min(max(item.verdict.severity or 0.0, EXTREME), _MOST) / EXTREME
     p = 0.5 if item.verdict.stability is None else item.verdict.stability
     return min(costs.c_fn * p, costs.c_fp * (1.0 - p))
 
@@ -183,8 +191,10 @@ def assign(connection: Connection, event: Arrival, settings: Review) -> str:
     # Data older than the settling time cannot be waiting for what comes after it.
     ready_ms = min(event.event_time_ms, event.received_ms) + settings.settle_ms
     status = "open"
-    if event.why == "rejected":
-        known, status = _of_incident(connection, event)
+    if event.why in ("rejected", "extreme"):
+        known, status = (
+            _of_incident(connection, event) if event.why == "rejected" else (None, "open")
+        )
         # What an incident begins with was rejected before the evidence was in: it goes on there.
         found = known or (_near(connection, event, settings) if status == "open" else None)
         if found is not None:
@@ -238,10 +248,10 @@ def _near(connection: Connection, event: Arrival, settings: Review) -> str | Non
     gap = stream_gap(event.context) if settings.gap_events is None else settings.gap_events
     candidates = connection.execute(
         "SELECT episode_id, start_ms, end_ms, first_seq, last_seq, n_events FROM episode "
-        "WHERE sensor_id = ? AND status = 'open' AND why = 'rejected' AND incident IS NULL "
+        "WHERE sensor_id = ? AND status = 'open' AND why = ? AND incident IS NULL "
         "AND root_id = episode_id AND NOT EXISTS (SELECT 1 FROM known WHERE case_id = episode_id) "
         "ORDER BY end_ms DESC LIMIT 8",
-        (event.sensor_id,),
+        (event.sensor_id, event.why),
     )
     for row in candidates:
         found, *numbers = tuple(row)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -19,7 +20,7 @@ from rejex_stream.config.reviewing import Review, Role
 from rejex_stream.encode import decode_review
 from rejex_stream.encode.labels import HumanVerdict
 from rejex_stream.rejection import label_of, rank_edges
-from rejex_stream.review.filter_query import parse_words, word_clause
+from rejex_stream.rejection.severity import grade
 from rejex_stream.review.incidents.incident_store import open_count
 from rejex_stream.review.queue import audit, series
 from rejex_stream.types import Label, Reason, Status, Verdict
@@ -36,6 +37,7 @@ __all__ = [
     "in_short",
     "is_blind",
     "model_leaning",
+    "parse_words",
     "queue_rows",
     "row_of",
     "row_spark",
@@ -93,9 +95,7 @@ class QueueFilter:
         or theirs), ``waiting`` (all else that is open), ``disputed``, ``done``, ``all``.
     words
         A filter as typed: bare words look in the sensor's name; ``group:``, ``sensor:``,
-        ``age:>1h``, ``events:>10``, ``reason:``, ``why:audit``, ``verdict:``, ``by:``, ``for:``,
-        ``note:``, ``tag:``, ``date:>=2026-11-10`` (UTC; a bare date too); ``-`` before a word:
-        without.
+        ``why:audit``, ``verdict:``, ``by:``, ``for:``; ``-`` before a word: without.
     sort
         A key of ``SORTS``.
     since_ms
@@ -135,13 +135,11 @@ class QueueFilter:
         where = _TAB_CLAUSES[self.tab]
         if self.tab == "done" and self.since_ms is not None:
             where += " AND e.decided_ms >= :since"
-        for number, (field, word) in enumerate(parse_words(self.words)):
-            clause, value = word_clause(field.removeprefix("-"), word)
-            if clause:
-                sign = "AND NOT" if field.startswith("-") else "AND"
-                # What is not there, such as a verdict, is not what was asked for either.
-                where += f" {sign} coalesce({clause.replace('?', f':word{number}')}, 0)"
-                values[f"word{number}"] = value
+        for number, (sign, field, word) in enumerate(parse_words(self.words)):
+            clause = _WORD_CLAUSES[field].replace("?", f":word{number}")
+            # What is not there, such as a verdict, is not what was asked for either.
+            where += f" {'AND NOT' if sign else 'AND'} coalesce({clause}, 0)"
+            values[f"word{number}"] = word
         default = "decided" if self.tab == "done" else "asked"
         name = self.sort if self.sort in SORTS else default
         source = f"FROM episode e JOIN sensor s USING (sensor_id) WHERE {where}"
@@ -196,6 +194,39 @@ class QueueFilter:
             f"{query.source} {query.order} LIMIT :limit OFFSET :offset",
             query.values | {"limit": limit, "offset": offset},
         )
+
+
+_WORD_CLAUSES = {
+    # Found where taking it away makes a difference: nothing in it is a wildcard.
+    "": "replace(lower(s.sensor), lower(?), '') <> lower(s.sensor)",
+    "group": "s.grp = ?",
+    "sensor": "s.sensor = ?",
+    "why": "e.why = ?",
+    "verdict": "e.verdict = ?",
+    "for": "e.assigned = ?",
+    "by": "EXISTS (SELECT 1 FROM label l WHERE l.episode_id = e.episode_id AND l.reviewer = ?)",
+}
+
+
+def parse_words(text: str) -> tuple[tuple[str, str, str], ...]:
+    """Split a filter as typed into (``-`` or nothing, field, value); bare words have no field.
+
+    Examples
+    --------
+    >>> parse_words('gear -group:T07 sensor:"T 7/vib"')
+    (('', '', 'gear'), ('-', 'group', 'T07'), ('', 'sensor', 'T 7/vib'))
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError:  # an open quote while typing
+        words = text.replace('"', " ").replace("'", " ").split()
+    found = []
+    for word in filter(None, words):
+        sign, rest = ("-", word[1:]) if word.startswith("-") and len(word) > 1 else ("", word)
+        name, colon, value = rest.partition(":")
+        known = bool(colon and name in _WORD_CLAUSES)
+        found.append((sign, name, value) if known else (sign, "", rest))
+    return tuple(found)
 
 
 # A second opinion is work for everybody but the first reviewer.
@@ -390,8 +421,8 @@ def in_short(verdict: Verdict, why: str, *, blind: bool = False) -> str:
     ...     window_len=1000, n_anomalies=50, stability=0.94), "rejected")
     'leans to anomaly, would flip in 6 % of redraws'
     """
-    if why == "audit":
-        return f"audit: {'muted' if verdict.muted else 'accepted'}, drawn for a check"
+    if why in ("audit", "extreme"):
+        return _accepted_in_short(verdict, why, blind=blind)
     if why == "status":
         return _STATUS.get(verdict.status, "")
     if verdict.reason in _NO_RANK:
@@ -404,6 +435,15 @@ def in_short(verdict: Verdict, why: str, *, blind: bool = False) -> str:
         return f"leans to {leaning}, would hardly ever flip"
     often = share(math.log(flip))
     return f"leans to {leaning}, would flip in {often}{' of' if '%' in often else ''} redraws"
+
+
+def _accepted_in_short(verdict: Verdict, why: str, *, blind: bool) -> str:
+    if why == "audit":
+        return f"audit: {'muted' if verdict.muted else 'accepted'}, drawn for a check"
+    if blind:
+        return "asked for a check"
+    points, word = grade(verdict.severity or 0.0)
+    return f"anomaly, severity {points} of 100 ({word}), and no incident holds it"
 
 
 def _main_event(connection: Connection, episode: str) -> Verdict:

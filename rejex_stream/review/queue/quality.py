@@ -220,13 +220,14 @@ def judged_episodes(
 ) -> Iterator[Judged]:
     """Yield every episode from an event time on that people have decided, of one or of all.
 
-    Known cases are none of them: somebody chose them by what they are.
+    Known cases are none of them, nor extreme anomalies: they were chosen by what they are.
     """
     rows = connection.execute(
         "SELECT e.episode_id, e.why, e.n_events, "
         "(SELECT item FROM event v WHERE v.episode_id = e.episode_id LIMIT 1) AS item "
         "FROM episode e JOIN sensor s USING (sensor_id) "
-        "WHERE e.status IN ('done', 'needs_second', 'disputed') AND e.why <> 'status' "
+        "WHERE e.status IN ('done', 'needs_second', 'disputed') "
+        "AND e.why NOT IN ('status', 'extreme') "
         "AND s.pipeline = coalesce(:pipeline, s.pipeline) AND e.start_ms >= :since "
         f"AND NOT {OF_KNOWN} ORDER BY e.episode_id",
         {"pipeline": pipeline, "since": since_ms},

@@ -24,18 +24,17 @@ from rejex_stream.review.queue.quality import (
     percent_agreement,
     quality,
 )
-from rejex_stream.review.queue.series import DAY_MS, HOUR_MS
+from rejex_stream.review.queue.series import DAY_MS
 
 __all__ = [
     "Advice",
     "Agreement",
-    "Measured",
+    "InUse",
     "Report",
     "Workload",
     "advise",
     "agreement",
     "event_time_of",
-    "measured",
     "pipelines_of",
     "report",
     "workload",
@@ -154,29 +153,10 @@ def agreement(connection: Connection, since_ms: int = 0) -> Agreement:
     )
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pipeline did over its last seven days of event time, to put beside a plan.
-
-    Attributes
-    ----------
-    days
-        Event time covered.
-    events_per_episode
-        Rejected events that one review settled.
-    window, n_anomalies, tolerance
-        n, r and T in use.
-    """
+class InUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pipeline's verdicts were given with: n, r and T of its longest window."""
 
     pipeline: str
-    days: float
-    sensors: int
-    streams: int
-    events_per_day: float
-    rejected_per_day: float
-    rejection_rate: float | None
-    expected_rate: float | None
-    episodes_per_day: float
-    events_per_episode: float | None
     window: int | None
     n_anomalies: int | None
     tolerance: float | None
@@ -190,53 +170,13 @@ def pipelines_of(connection: Connection) -> list[str]:
     return [row[0] for row in rows]
 
 
-def measured(connection: Connection, pipeline: str) -> Measured | None:
-    """Return what a pipeline did; ``None`` before its first verdict."""
-    newest = connection.execute(
-        "SELECT max(last_ms), min(first_ms) FROM sensor WHERE pipeline = ?",
-        (pipeline,),
-    ).fetchone()
-    if newest[0] is None:
-        return None
-    start = max(newest[1], newest[0] - _WEEK_MS)
-    days = max((newest[0] - start) / DAY_MS, 1 / 24)
-    found = connection.execute(
-        "SELECT sum(normal + anomaly + rejected), sum(banded), sum(ambiguous), sum(expected) "
-        "FROM hour JOIN sensor USING (sensor_id) WHERE pipeline = ? AND t_ms >= ?",
-        (pipeline, start - start % HOUR_MS),
-    ).fetchone()
-    episodes = connection.execute(
-        "SELECT count(*), coalesce(sum(n_events), 0) FROM episode JOIN sensor USING (sensor_id) "
-        "WHERE pipeline = ? AND start_ms >= ? AND why = 'rejected' AND status <> 'empty' "
-        "AND root_id = episode_id",
-        (pipeline, start),
-    ).fetchone()
-    sensors = connection.execute(
-        "SELECT count(*), count(DISTINCT stream_key), max(window_len) FROM sensor "
-        "WHERE pipeline = ? AND last_ms IS NOT NULL",
-        (pipeline,),
-    ).fetchone()
-    window = connection.execute(
+def _in_use(connection: Connection, pipeline: str) -> InUse:
+    row = connection.execute(
         "SELECT window_len, n_anomalies, tolerance FROM sensor WHERE pipeline = ? "
-        "AND window_len IS NOT NULL ORDER BY window_len DESC LIMIT 1",
+        "AND last_ms IS NOT NULL ORDER BY window_len DESC LIMIT 1",
         (pipeline,),
     ).fetchone()
-    banded = found[1]
-    return Measured(
-        pipeline=pipeline,
-        days=days,
-        sensors=sensors[0],
-        streams=sensors[1],
-        events_per_day=found[0] / days,
-        rejected_per_day=found[2] / days,
-        rejection_rate=found[2] / banded if banded else None,
-        expected_rate=found[3] / banded if banded else None,
-        episodes_per_day=episodes[0] / days,
-        events_per_episode=episodes[1] / episodes[0] if episodes[0] else None,
-        window=window[0] if window else None,
-        n_anomalies=window[1] if window else None,
-        tolerance=window[2] if window else None,
-    )
+    return InUse(pipeline=pipeline, window=row[0], n_anomalies=row[1], tolerance=row[2])
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
@@ -247,14 +187,14 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-def advise(measured: Measured, found: Quality, costs: Costs) -> list[Advice]:
+def advise(used: InUse, found: Quality, costs: Costs) -> list[Advice]:
     """Tell a detector that does not see the faults from answers too few to say, and a broken bound.
 
     Of a wrong γ the interval beside it tells; for a blind detector another one would only flag more
     of the same events.
     """
     advice: list[tuple[Literal["blind_detector", "too_few_answers", "theory_broken"], str]] = []
-    miss, bound = found.miss_rate, _cost_bound(measured, costs)
+    miss, bound = found.miss_rate, _cost_bound(used, costs)
     if _is_blind(found) and miss.value is not None and miss.low is not None:
         advice.append(
             (
@@ -287,9 +227,7 @@ def advise(measured: Measured, found: Quality, costs: Costs) -> list[Advice]:
                 "detector that ranks anomalies first, no more of them than contamination says).",
             )
         )
-    return [
-        Advice(pipeline=measured.pipeline, kind=kind, message=message) for kind, message in advice
-    ]
+    return [Advice(pipeline=used.pipeline, kind=kind, message=message) for kind, message in advice]
 
 
 _VAGUE = 0.5
@@ -307,7 +245,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     pipelines
-        Measured rates, per pipeline.
+        What their verdicts were given with.
     cost_bound
         The theory's bound on the mean cost of an event, for a single pipeline with known n, r, T.
     advice
@@ -318,7 +256,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     quality: Quality
     agreement: Agreement
     workload: Workload
-    pipelines: tuple[Measured, ...]
+    pipelines: tuple[InUse, ...]
     cost_bound: float | None
     advice: tuple[Advice, ...] = ()
 
@@ -340,8 +278,7 @@ def report(
     costs = costs or Costs()
     from_ms = event_time_of(connection, since_ms, now_ms)
     found = quality(connection, costs, from_ms)
-    names = pipelines_of(connection)
-    pipelines = tuple(one for name in names if (one := measured(connection, name)) is not None)
+    pipelines = tuple(_in_use(connection, name) for name in pipelines_of(connection))
     advice: list[Advice] = []
     bound: float | None = None
     for one in pipelines:
@@ -371,12 +308,12 @@ def event_time_of(connection: Connection, since_ms: int, now_ms: int) -> int:
     return 0 if newest is None or not since_ms else max(0, newest - (now_ms - since_ms))
 
 
-def _cost_bound(measured: Measured, costs: Costs) -> float | None:
-    n, r = measured.window, measured.n_anomalies
-    if not n or not r or measured.tolerance is None:
+def _cost_bound(used: InUse, costs: Costs) -> float | None:
+    n, r = used.window, used.n_anomalies
+    if not n or not r or used.tolerance is None:
         return None
     try:
-        band = rejection_band(n, round(r / n, 6), measured.tolerance)
+        band = rejection_band(n, round(r / n, 6), used.tolerance)
         return cost_bound(band, costs.c_fp, costs.c_fn, costs.c_r)
     except ConfigError:
         return None

@@ -37,6 +37,7 @@ __all__ = [
     "forget",
     "reached",
     "read",
+    "readings",
     "spark",
     "values_of",
 ]
@@ -99,6 +100,7 @@ class SeriesBatch:
         self._points.clear()
 
 
+BEFORE_ALL_MS = -(2**62)
 FORGOTTEN_MS = -(2**53)
 """The hour under which a sensor's forgotten hours are added up: before all that ever was."""
 
@@ -342,6 +344,19 @@ def values_of(blob: bytes | None) -> list[float]:
     """Return the values of a stored point, NaN where a channel was missing; none of none."""
     found: list[float] = [] if blob is None else _array(blob).tolist()
     return found
+
+
+def readings(
+    connection: Connection, sensor_id: int, width: int, span_ms: tuple[int, int], most: int
+) -> FloatArray:
+    """Return the newest readings of a stretch, its end left out, oldest first; shape (m, width)."""
+    rows = connection.execute(
+        "SELECT channel_values FROM point WHERE sensor_id = ? AND t_ms >= ? AND t_ms < ? "
+        "AND channel_values IS NOT NULL ORDER BY t_ms DESC LIMIT ?",
+        (sensor_id, *span_ms, most),
+    ).fetchall()
+    blobs = [row[0] for row in reversed(rows) if len(row[0]) == 8 * width]
+    return np.frombuffer(b"".join(blobs), dtype="<f8").reshape(len(blobs), width)
 
 
 def _array(blob: bytes) -> FloatArray:

@@ -10,7 +10,9 @@ from rejex_connectors.kafka.refusals import (
     Right,
     no_member,
     not_allowed,
+    offset_is_gone,
     seat_taken,
+    too_large,
     transactional_right,
     wrong_clock,
 )
@@ -91,18 +93,12 @@ def explain(
         hopeless, reason = True, f"{reason}; check kafka.security and the ACLs"
     elif code in {_E.MSG_SIZE_TOO_LARGE, _E.INVALID_MSG_SIZE}:
         hopeless = True
-        reason = (
-            "a record was larger than the topic accepts; raise the topic's max.message.bytes or "
-            f"lower kafka.options.'message.max.bytes' = {settings.max_message_bytes}"
-        )
+        reason = too_large(settings)
     elif code == _E.INVALID_TIMESTAMP:
         reason = wrong_clock()
     elif code in _GONE:
         hopeless = True
-        reason = (
-            f"the next offset is not in the log ({reason}): events were deleted before they were "
-            "read, or the topic was made anew. Check its retention, then reset the group's offsets"
-        )
+        reason = offset_is_gone(reason)
     return ConnectorError(
         f"Kafka at {settings.bootstrap_servers}, while {doing}: {reason}", retriable=not hopeless
     )

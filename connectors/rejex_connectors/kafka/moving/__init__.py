@@ -1,5 +1,5 @@
 """Records that are moved from topic to topic, each exactly once: redriven, or given a key.
 
-`once` writes them in the transaction that says how far it has come; `deadletters` puts back what
-could not be read, `rekey` copies a topic without keys to one that has them.
+`deadletters` puts back what could not be read, `rekey` copies a topic without keys to one that has
+them.
 """

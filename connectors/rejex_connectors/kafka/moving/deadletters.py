@@ -8,14 +8,15 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from rejex_connectors.kafka.clients import transactional_id
 from rejex_connectors.kafka.messages import Cut, split_headers
-from rejex_connectors.kafka.moving.transactional_copy import OnceWriter
 from rejex_connectors.kafka.partition_reader import (
     bounds_of,
     committed_offsets,
     partitions_of,
     read_partition,
 )
+from rejex_connectors.kafka.transactional_writer import TransactionalWriter
 from rejex_stream.encode.schemas import CONNECT_PREFIX
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition, Position, Record
@@ -27,6 +28,7 @@ __all__ = ["DeadLetter", "Redriven", "list_dead_letters", "redrive"]
 
 REDRIVEN_FROM = "rejex.redriven.from"
 """Header of a record that was put back: the position where it failed first."""
+_REDRIVE = "redrive"
 
 
 @dataclass(frozen=True)
@@ -144,9 +146,7 @@ def _redrive_batch(
     if not dry_run:
         # Its time is that of being put back: the original one is not kept.
         wanted = [found._replace(timestamp_ms=None) for _, found in plans if found is not None]
-        with closing(
-            OnceWriter(settings, _redrive_group(settings), "redriving dead letters")
-        ) as writer:
+        with closing(TransactionalWriter(settings, _REDRIVE, "redriving dead letters")) as writer:
             writer.write(wanted, {partition: records[-1].position.offset + 1})
     yield from (result for result, _ in plans)
 
@@ -216,10 +216,6 @@ def _letter(record: Record) -> DeadLetter:
 
 
 # ----------------------------------------------------------------------------- bookkeeping
-def _redrive_group(settings: KafkaSettings) -> str:
-    return f"{settings.group}-redrive"
-
-
 def _redriven_up_to(settings: KafkaSettings) -> dict[Partition, int]:
     letters = partitions_of(settings, settings.topics.deadletter)
-    return committed_offsets(settings.replace(group=_redrive_group(settings)), letters)
+    return committed_offsets(settings.replace(group=transactional_id(settings, _REDRIVE)), letters)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from kafka.partitioner.default import murmur2
 
-from rejex_connectors.kafka.moving.transactional_copy import OnceWriter
 from rejex_connectors.kafka.partition_reader import (
     asking,
     bounds_of,
@@ -19,6 +18,7 @@ from rejex_connectors.kafka.partition_reader import (
     read_partition,
 )
 from rejex_connectors.kafka.topics import TopicPlan, create_topics, topic_settings
+from rejex_connectors.kafka.transactional_writer import TransactionalWriter
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import Partition, Position, Record, UnreadRecord
 
@@ -97,7 +97,7 @@ def rekey(
     n_target = len(_target(settings, source, target, len(partitions)))
     group = f"{settings.group}-rekey-{target}"
     # The writer first: taking its name settles what a dead predecessor left open.
-    writer = OnceWriter(settings, group, f"copying {source} to {target}")
+    writer = TransactionalWriter(settings, f"rekey-{target}", f"copying {source} to {target}")
     try:
         at = committed_offsets(settings.replace(group=group), partitions)
         if not at:

@@ -32,37 +32,17 @@ def report(
     days: Annotated[
         float | None, typer.Option(help="Labels of the last so many days.  [default: all]", min=0)
     ] = None,
-    c_fp: Annotated[
-        float | None,
-        typer.Option(help="Cost of a false alarm.", show_default="as the config says, or 1"),
-    ] = None,
-    c_fn: Annotated[
-        float | None,
-        typer.Option(help="Cost of a missed anomaly.", show_default="as the config says, or 1"),
-    ] = None,
-    c_r: Annotated[
-        float | None,
-        typer.Option(help="Cost of a rejected event.", show_default="as the config says, or 0"),
-    ] = None,
     output: AsOption = As.TABLE,
 ) -> None:
     """Say what the labels say: precision, misses, cost, γ, agreement, and the queue itself."""
-    if len(configs) == 1:
-        costs = configs[0].rejection.costs
-        c_fp = costs.c_fp if c_fp is None else c_fp
-        c_fn = costs.c_fn if c_fn is None else c_fn
-        c_r = costs.c_r if c_r is None else c_r
+    costs = _costs(configs)
     now = wall_clock_ms()
     with existing(section) as opened, opened.database.read() as connection:
         found = make_report(
             connection,
             now_ms=now,
             since_ms=0 if days is None else round(now - days * 86_400_000),
-            costs=Costs(
-                1.0 if c_fp is None else c_fp,
-                1.0 if c_fn is None else c_fn,
-                0.0 if c_r is None else c_r,
-            ),
+            costs=costs,
         )
         proven = certificates(opened, connection)
     if output is As.JSON:
@@ -71,6 +51,14 @@ def report(
         _print_report(found)
         for name, certificate in sorted(proven.items()):
             print(f"\n{name}: {said(certificate)}.")
+
+
+def _costs(configs: Configs) -> Costs:
+    """Return what mistakes cost by the one config; 1, 1 and 0 where there is none or several."""
+    if len(configs) != 1:
+        return Costs()
+    costs = configs[0].rejection.costs
+    return Costs(costs.c_fp, costs.c_fn, 0.0 if costs.c_r is None else costs.c_r)
 
 
 def _interval(interval: Interval, *, as_share: bool = True) -> tuple[str, str]:

@@ -14,9 +14,8 @@ from rejex_stream.cli.show import As, AsOption, number, print_facts, print_json
 from rejex_stream.config.assembly.running import audit_draw
 from rejex_stream.config.reviewing import SYSTEM, Review
 from rejex_stream.errors import ConfigError
-from rejex_stream.review.gold_cases.seeding import Found, make_items, unknown
+from rejex_stream.review.gold_cases.seeding import Case, Found, make_items, read_cases, unknown
 from rejex_stream.review.gold_cases.seeding import seed as seed_store
-from rejex_stream.review.gold_cases.truth_file import Case, read_cases
 
 __all__ = ["seed"]
 

@@ -1,35 +1,36 @@
-"""Records copied in the transaction that commits how far it has come: a crash repeats nothing."""
+"""Records written in the transaction that commits how far it has come: a crash repeats nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kafka import KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka import errors as ke
 
+from rejex_connectors.kafka.clients import Message, transactional_id
 from rejex_connectors.kafka.partition_reader import client_options, connecting, explain
-from rejex_stream.types import Partition, Record
+from rejex_stream.types import Partition, Position, Record
 
 if TYPE_CHECKING:
     from rejex_connectors.kafka.settings import KafkaSettings
 
-__all__ = ["OnceWriter"]
+__all__ = ["TransactionalWriter", "records_to_write"]
 
 _LARGEST = 64 * 1024 * 1024
 
 
-class OnceWriter:
+class TransactionalWriter:
     """Writes under one name, which it takes from a predecessor that still goes by it.
 
     Parameters
     ----------
-    group
-        Where the offsets are committed.
+    worker
+        Names the transactions, with the group in front.
     doing
         What it is about, for errors.
-    name
-        Of the transactions, where it is another than the group's.
+    group
+        Where the offsets are committed; by default in a group of the transactions' name.
 
     Raises
     ------
@@ -38,14 +39,15 @@ class OnceWriter:
     """
 
     def __init__(
-        self, settings: KafkaSettings, group: str, doing: str, name: str | None = None
+        self, settings: KafkaSettings, worker: str, doing: str, *, group: str | None = None
     ) -> None:
-        self._settings, self._group, self._doing = settings, group, doing
-        self._name = name or group
+        self._settings, self._doing = settings.replace(instance_id=worker), doing
+        name = transactional_id(settings, worker)
+        self._group = group or name
         with connecting(settings):
             self._producer = KafkaProducer(
                 **client_options(settings, "producer"),
-                transactional_id=self._name,
+                transactional_id=name,
                 transaction_timeout_ms=settings.transaction_timeout_ms,
                 max_request_size=_LARGEST,
                 metrics_enabled=False,
@@ -81,19 +83,27 @@ class OnceWriter:
             producer.flush(self._settings.commit_timeout_ms / 1000)
             for future in sent:
                 future.get(1)
-            at = {
-                TopicPartition(*partition): OffsetAndMetadata(offset, "", -1)
-                for partition, offset in next_offsets.items()
-            }
-            producer.send_offsets_to_transaction(at, self._group)
+            if next_offsets:
+                at = {
+                    TopicPartition(*partition): OffsetAndMetadata(offset, "", -1)
+                    for partition, offset in next_offsets.items()
+                }
+                producer.send_offsets_to_transaction(at, self._group)
             producer.commit_transaction()
         except ke.KafkaError as error:
             raise self._explained(error) from error
 
     def _explained(self, error: ke.KafkaError) -> Exception:
-        named = self._settings.replace(instance_id=self._name)  # names the transactional id, too
-        return explain(error, named, self._doing, operation="WRITE")
+        return explain(error, self._settings, self._doing, operation="WRITE")
 
     def close(self) -> None:
         """Let go; what is not committed is dropped."""
         self._producer.close(timeout=2)
+
+
+def records_to_write(messages: Iterable[Message]) -> list[Record]:
+    """Return messages as records, whose positions say where they go."""
+    return [
+        Record(Position(m.topic, m.partition, 0), m.key, m.value, tuple(m.headers))
+        for m in messages
+    ]

@@ -157,12 +157,14 @@ class JsonDecoder:
 
     def lacking(self, record: Record) -> str:
         """Say which channels a record lacks, and which fields it has instead."""
+        return self._mapping.lacking(self.decode(record), list(self.fields(record)))
+
+    def fields(self, record: Record) -> dict[str, object]:
+        """Return the fields of a record as a mapping names them, those of no mapping too."""
         try:
-            tree = json.loads(record.value or b"", parse_int=_parse_int)
-            fields = [name for name, _ in flat(tree)]
+            return dict(flat(json.loads(record.value or b"", parse_int=_parse_int)))
         except (ValueError, RecursionError):
-            fields = []
-        return self._mapping.lacking(self.decode(record), fields)
+            return {}
 
     def _thorough(self, record: Record, value: bytes) -> Reading | Invalid:
         try:

@@ -100,16 +100,28 @@ class Credit:
     """What a stream remembers beside its window: what is left of a budget, in events."""
 
     def __init__(self, policy):
-        self.policy, self.left, self.latest = policy, Fraction(policy.burst or 0), None
-        self.constant = False
+        self.policy, self.left = policy, Fraction(policy.burst or 0)
+        self.constant, self.came, self.believed = False, [], None
 
-    def earn(self, time_ms):
+    def believes(self, sensor, time_ms):
+        """Return the time that two sensors have reached, or the last eight events of the only one.
+
+        As long as no ten thousand events of one sensor are in a row; none of these feeds has them.
+        """
+        self.came.append((sensor, time_ms))
+        latest = sorted(max(t for s, t in self.came if s == name) for name in dict(self.came))
+        last = [t for _, t in self.came[-8:]]
+        reached = latest[-2] if len(latest) > 1 else min(last) if len(last) == 8 else None
+        if reached is not None and (self.believed is None or reached > self.believed):
+            self.believed = reached
+        return self.believed
+
+    def earn(self, sensor, time_ms):
         policy, earned = self.policy, Fraction(repr(self.policy.rate))
         if policy.per_day is not None:
-            self.latest = time_ms if self.latest is None else self.latest
-            earned = Fraction(repr(float(policy.per_day))) * max(0, time_ms - self.latest)
+            before, now = self.believed, self.believes(sensor, time_ms)
+            earned = Fraction(repr(float(policy.per_day))) * (0 if before is None else now - before)
             earned /= 24 * 3600 * 1000
-            self.latest = max(self.latest, time_ms)
         self.left = min(self.left + earned, Fraction(policy.burst))
 
 
@@ -137,7 +149,7 @@ def judge(said, policy, window, tail, score, epoch, credit, time_ms):
         own_lower, own_upper = lower, upper
         said = partial(said, policy_lower=lower, policy_upper=upper)
         if not constant:
-            credit.earn(time_ms)
+            credit.earn(said.args[2], time_ms)
             lower, upper, tolerance = allowed(policy, n, credit.left)
     if constant:
         label, reason = Label.REJECTED, Reason.CONSTANT_WINDOW

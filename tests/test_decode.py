@@ -77,6 +77,42 @@ def test_what_is_no_finite_number_is_a_missing_channel(token):
     assert reading.values[1] == 2.0
 
 
+@pytest.mark.parametrize(
+    "token", ["-999", "-999.0", "-99900e-2", '"-999"', '"-999.0"', "9223372036854775807"]
+)
+@pytest.mark.parametrize("more", [{}, {"flags": ["vib"]}, {"partial": True}, {"mode": "mode"}])
+def test_a_number_that_stands_for_no_value_is_what_null_is(token, more):
+    missing = ["Bad", "-999", "9223372036854775807"]
+    decoder = JsonDecoder(
+        FieldMapping(["temp", "vib"], sensor="sensor", time="ts", missing=missing, **more)
+    )
+    text = '{"sensor": "a", "ts": 1, "mode": "on", "temp": %s, "vib": %s}'
+    pairs = [(token, "0"), ("null", "0"), ("-998.9", token), ("-998.9", "null")]
+    records = [record((text % pair).encode()) for pair in pairs]
+    alone = [decoder.decode(one) for one in records]
+    assert repr(alone[::2]) == repr(alone[1::2])
+    assert repr([one.values for one in alone[::2]]) == "[(nan, 0.0), (-998.9, nan)]"
+    # In one block with what only the thorough way reads, and without.
+    for block in (records, [one for one in records if b'"-' not in one.value]):
+        assert repr(decoder.decode_all(block * 9)) == repr([decoder.decode(r) for r in block] * 9)
+
+
+@pytest.mark.parametrize("missing", [[], ["Bad", "---"]])
+def test_without_a_number_among_them_no_value_is_looked_at(missing, monkeypatch):
+    def refused(*_):
+        raise AssertionError
+
+    monkeypatch.setattr(FieldMapping, "without_missing", refused)
+    decoder = JsonDecoder(FieldMapping(["vib"], sensor="sensor", time="ts", missing=missing))
+    assert decoder.decode(record(good())).values == (2.0,)
+    assert [one.values for one in decoder.decode_all([record(good())] * 9)] == [(2.0,)] * 9
+
+
+def test_a_boolean_is_no_number_that_stands_for_no_value():
+    mapping = FieldMapping(["temp", "vib"], sensor="sensor", time="ts", missing=["1", "0"])
+    assert_invalid(decode(good(temp=True), mapping), "'temp'", "expected a number, got True")
+
+
 def test_an_absent_channel_is_missing():
     reading = decode(b'{"sensor": "a", "ts": 1, "vib": 2}')
     assert math.isnan(reading.values[0])

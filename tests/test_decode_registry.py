@@ -105,6 +105,13 @@ def test_an_avro_record_becomes_the_reading_that_json_gives():
         assert [type(number) for number in found.values] == [float, float]
 
 
+def test_a_number_that_stands_for_no_value_is_missing_though_it_has_four_bytes():
+    mapping = FieldMapping(["temp", "vib"], sensor="sensor", time="ts", missing=["-999.9"])
+    found = decode_avro(good(temp=-999.9, vib=-999.9), mapping=mapping)
+    assert repr(found) == repr(decode_avro(good(temp=None, vib=math.nan), mapping=mapping))
+    assert decode_avro(good(temp=-999.8), mapping=mapping).values == (-999.8, 2.0)
+
+
 def test_avro_fields_reach_into_records_maps_and_references():
     motor = {"type": "record", "name": "Motor", "fields": [{"name": "temp", "type": "int"}]}
     schema = avro_schema(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -46,7 +47,7 @@ def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pump.toml").write_text(CONFIG)
     now = int(time.time()) - 1000
-    rows = "".join(f"{now + i},{i % 7}.5\n" for i in range(100))
+    rows = "".join(f"{now + i},{20 + i * 37 % 11 / 10}\n" for i in range(100))
     (tmp_path / "feed.csv").write_text("t,flow\n" + rows)
     return tmp_path
 
@@ -67,7 +68,7 @@ def test_a_healthy_pipeline_has_no_error_and_leaves_no_trace(place):
     checks = list(examine(place / "pump.toml"))
     assert [check.level for check in checks if check.level not in ("ok", "skipped")] == []
     assert [check.number for check in checks] == sorted(check.number for check in checks)
-    assert "20 records of 1 sensor(s) can be read" in found(place)["sample"].message
+    assert "100 records of 1 sensor(s) can be read" in found(place)["sample"].message
     assert "s ago" in found(place)["clock"].message or "min ago" in found(place)["clock"].message
     assert sorted(path.name for path in place.iterdir()) == before
 
@@ -227,8 +228,8 @@ def test_a_key_of_the_webhook_that_cannot_be_read_is_an_error(place):
 
 def test_times_in_the_wrong_unit_are_doubted(place):
     change(place, 'time_unit = "s"', 'time_unit = "ms"')
-    check = found(place, "warning")["clock"]
-    assert "1970" in check.message
+    check = found(place, "warning")["sample"]
+    assert "'t' are from 1970-01-" in check.message
     assert "input.time_unit" in check.fix
 
 
@@ -241,12 +242,13 @@ def test_a_clock_that_is_ahead_is_doubted():
 
 
 def test_records_that_cannot_be_read_and_channels_that_are_missing_are_found(place):
-    (place / "feed.csv").write_text("t,flow\n" + "1700000000,hot\n" * 3 + "1700000001,\n" * 5)
+    (place / "feed.csv").write_text("t,flow\n" + "1700000000,hot\n" * 3 + "1700000001,\n" * 25)
     checks = [c for c in examine(place / "pump.toml") if c.name == "sample"]
     assert any(
-        "3 of 8 records cannot be read" in c.message and "'hot'" in c.message for c in checks
+        "3 of 28 records cannot be read" in c.message and "'hot'" in c.message for c in checks
     )
     assert any("missing everywhere" in c.message for c in checks)
+    assert not any("has a value in" in c.message for c in checks), "which says it twice"
 
 
 def test_a_feed_without_records_is_a_warning(place):
@@ -263,3 +265,116 @@ def test_the_command_exits_with_1_where_a_check_fails(place, capsys):
     checks = json.loads(capsys.readouterr().out)
     assert {"number", "name", "level", "message", "fix"} == set(checks[0])
     assert any(check["level"] == "error" and check["fix"] for check in checks)
+
+
+# --------------------------------------------------------------------- the table of suspicions
+def doubted(place):
+    checks = list(examine(place / "pump.toml"))
+    assert [c.message for c in checks if c.level == "error"] == []
+    assert any("100 records" in c.message for c in checks)
+    return {c.message: c.fix for c in checks if c.name == "sample" and c.level == "warning"}
+
+
+def written(place, *rows, name="feed.csv"):
+    (place / name).write_text("\n".join(rows) + "\n")
+
+
+def calm(i):
+    return 20 + i * 37 % 11 / 10
+
+
+NOW = int(time.time()) - 1000
+
+
+def test_what_a_sample_is_suspected_of_is_said_with_what_to_write(place):
+    change(place, '["flow"]', '["flow", "entry", "level"]')
+    lines = [
+        f"{NOW + i},{-999 if i % 9 == 4 else calm(i)},{7000 + i},{calm(i) if i % 4 == 0 else ''}"
+        for i in range(100)
+    ]
+    written(place, "t,flow,entry,level", *lines)
+    assert doubted(place) == {
+        "'entry' only counts: it rises in 99 of 99 steps": (
+            "leave it out of input.channels, or make it a flag"
+        ),
+        "'flow' is -999 in 11 of 100 rows, far from all others; the others are from 20 to 21": (
+            'if it stands for no value, give input.missing = ["-999"]'
+        ),
+        "'level' has a value in 25 of 100 rows": (
+            "leave it out of input.channels, or give features.carry_forward_events"
+        ),
+    }
+
+
+def test_what_the_config_answers_already_is_no_doubt(place):
+    change(place, '["flow"]', '["flow", "entry", "level", "total"]\nflags = ["entry"]')
+    text = (place / "pump.toml").read_text()
+    text = text.replace('time = "t"', 'time = "t"\nmissing = ["-999"]')
+    text += "[features]\ncarry_forward_events = 5\n" + "".join(
+        f"[[features.columns]]\n{column}\n"
+        for column in (
+            'kind = "raw"\nchannel = "flow"',
+            'kind = "raw"\nchannel = "level"',
+            'kind = "difference"\nchannel = "total"\nevents = 1',
+        )
+    )
+    (place / "pump.toml").write_text(text)
+    lines = [
+        f"{NOW + i},{-999 if i % 9 == 4 else calm(i)},{7000 + i},{calm(i) if i % 4 == 0 else ''},"
+        f"{i * 3 + i % 2}"
+        for i in range(100)
+    ]
+    written(place, "t,flow,entry,level,total", *lines)
+    assert doubted(place) == {}
+
+
+def test_a_key_that_moves_as_a_measurement_and_thousands_are_doubts(place):
+    change(place, 'time = "t"', 'time = "t"\nsensor = "valve"')
+    valve = [50 + round(20 * math.sin(i / 15)) for i in range(100)]
+    flows = ["987", "1.012", "1.530", "845"] * 25
+    rows = [f"{NOW + i},{valve[i]},{flow}" for i, flow in enumerate(flows)]
+    written(place, "t,valve,flow", *rows)
+    assert doubted(place) == {
+        "'valve' is taken for the sensor and moves as a measurement does": "mend input.sensor",
+        "'flow' holds whole numbers beside such as '1.012', with exactly three digits behind the "
+        "mark: it may stand between thousands": "check input.decimal and input.thousands",
+    }
+
+
+def test_sensors_that_come_by_turns_and_marks_that_are_given_are_no_doubt(place):
+    change(place, 'time = "t"', 'time = "t"\nsensor = "id"\ndecimal = ","\nthousands = "."')
+    flows = [f"{980 + i * 37 % 45:,}".replace(",", ".") for i in range(100)]
+    # As batches of two partitions come: the times of each go on where it ended.
+    batches = [(one, start) for start in range(0, 50, 25) for one in (1, 2)]
+    rows = [
+        f"{NOW + 2 * i + one},{one},{flows[i + one]}"
+        for one, start in batches
+        for i in range(start, start + 25)
+    ]
+    written(place, "t;id;flow", *(row.replace(",", ";") for row in rows))
+    change(place, '["flow"]', '["flow"]\ndelimiter = ";"')
+    assert doubted(place) == {}
+
+
+def test_records_of_several_types_are_a_doubt_with_the_program(place):
+    change(place, '"feed.csv"', '"feed.jsonl"\nsensor = "id"')
+    rows = [
+        {"t": NOW + i, "id": "a", "type": "reading", "flow": calm(i)}
+        if i % 5
+        else {"t": NOW + i, "id": "b", "type": "heartbeat"}
+        for i in range(100)
+    ]
+    written(place, *map(json.dumps, rows), name="feed.jsonl")
+    (found,) = doubted(place).items()
+    assert "'type' tells 2 types of record apart, and only 'reading' has 'flow'" in found[0]
+    assert 'select(.type == "reading")' in found[1]
+
+
+def test_a_unit_that_contradicts_the_name_of_the_time_is_doubted(place):
+    change(place, 'time = "t"', 'time = "t_ms"')
+    written(place, "t_ms,flow", *(f"{NOW + i},{calm(i)}" for i in range(100)))
+    assert doubted(place) == {
+        "'t_ms' speaks of ms, and is read as s": (
+            "check input.time_unit, input.time and input.time_format"
+        )
+    }

@@ -23,6 +23,7 @@ from playwright.sync_api import Page, sync_playwright
 from tools.chromium import FLAGS, MISSING, find_chromium
 
 WIDTH, HEIGHT = 1180, 760
+PHONE = 390, 844
 PATIENCE_S = 300.0
 ASK = """([path, body]) => fetch(path, body === null ? {} : {
     method: 'POST', headers: {'content-type': 'application/json'}, body: JSON.stringify(body)
@@ -77,7 +78,7 @@ def settled(page: Page) -> list[dict[str, Any]]:
 
 def work(page: Page, targets: list[dict[str, Any]]) -> str:
     """Give some verdicts, talk, and share the work; returns an episode that is open."""
-    for number, target in enumerate(targets[6:36]):
+    for number, target in enumerate(targets[6:20]):
         verdict = "anomaly" if number % 3 == 0 else "normal"
         body = {"request_id": f"p{number}", "verdict": verdict, "targets": [target]}
         ask(page, "/api/labels", body)
@@ -106,7 +107,20 @@ def main() -> None:
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
         page.set_default_timeout(60_000)
         page.goto(address + "/help")
-        episode = work(page, settled(page))
+        targets = settled(page)
+        for name, scheme, size in (
+            ("now", "light", (WIDTH, HEIGHT)),
+            ("now-dark", "dark", (WIDTH, HEIGHT)),
+            ("now-phone", "light", PHONE),
+        ):
+            first = browser.new_page(
+                viewport={"width": size[0], "height": size[1]}, color_scheme=scheme
+            )
+            first.goto(address + "/now")
+            first.wait_for_selector("main")
+            first.screenshot(path=given.folder / f"console-{name}.png")
+            first.close()
+        episode = work(page, targets)
         for name, where, ready in (
             ("queue", "/queue?sort=severity", "#rows tr[data-id]"),
             ("episode", f"/episode/{episode}", "#plots canvas"),

@@ -146,6 +146,11 @@ class CsvDecoder:
         """Say which channels a row lacks, and which columns there are."""
         return self._mapping.lacking(self.decode(record), self._header)
 
+    def fields(self, record: Record) -> dict[str, object]:
+        """Return the cells of a row that can be read, by column."""
+        cells = split_row((record.value or b"").decode(), self._delimiter)
+        return dict(zip(self._header, cells, strict=False))
+
     def _reading(self, record: Record, value: bytes) -> Reading | Invalid:
         text = value.decode()
         cells = split_row(text, self._delimiter, self._width)

@@ -22,6 +22,7 @@ from rejex_stream.decode.mapping import (
     Unreadable,
     printable,
 )
+from rejex_stream.decode.numbers import missing_numbers
 from rejex_stream.decode.paths import field_path, refuse_nested
 from rejex_stream.types import MODE_MARK, Invalid, Reading, Record
 
@@ -156,12 +157,14 @@ class JsonDecoder:
 
     def lacking(self, record: Record) -> str:
         """Say which channels a record lacks, and which fields it has instead."""
+        return self._mapping.lacking(self.decode(record), list(self.fields(record)))
+
+    def fields(self, record: Record) -> dict[str, object]:
+        """Return the fields of a record as a mapping names them, those of no mapping too."""
         try:
-            tree = json.loads(record.value or b"", parse_int=_parse_int)
-            fields = [name for name, _ in flat(tree)]
+            return dict(flat(json.loads(record.value or b"", parse_int=_parse_int)))
         except (ValueError, RecursionError):
-            fields = []
-        return self._mapping.lacking(self.decode(record), fields)
+            return {}
 
     def _thorough(self, record: Record, value: bytes) -> Reading | Invalid:
         try:
@@ -269,7 +272,7 @@ def _quick_json(mapping: FieldMapping, paths: dict[str, tuple[str, ...]]) -> _Qu
     in_ms = fetch_time is None or (mapping.time_unit == "ms" and not mapping.time_is_text)
     keys = _Keys(str if fetch_group else lambda sensor: mapping.key_of(sensor, None))
     nan = math.nan
-    unlike = _unlike_floats(mapping)
+    as_meant = _as_meant(mapping)
     new = tuple.__new__  # nearly twice as fast as calling a named tuple's class
 
     def readings(records: Sequence[Record], trees: list[Any]) -> list[Reading]:
@@ -285,27 +288,26 @@ def _quick_json(mapping: FieldMapping, paths: dict[str, tuple[str, ...]]) -> _Qu
             values = fetch(tree)
             if None in values:
                 values = tuple([nan if value is None else value for value in values])
-            if unlike is not None:
-                values = unlike(values)
+            if as_meant is not None:
+                values = as_meant(values)
             found.append(new(Reading, (key, sensor, time, values, record[0])))
         return found
 
     return _Quick(decoder.decode, decoder.decode_lines, readings)
 
 
-def _unlike_floats(
-    mapping: FieldMapping,
-) -> Callable[[tuple[Any, ...]], tuple[float, ...]] | None:
-    """Return what makes floats of values that are none; ``None`` where all of them are."""
+def _as_meant(mapping: FieldMapping) -> Callable[[tuple[Any, ...]], tuple[float, ...]] | None:
+    """Return what makes of values the floats they stand for; ``None`` where they are these."""
     if not (mapping.flags or mapping.partial):
-        return None
+        return mapping.without_missing if missing_numbers(mapping.missing) else None
     is_flag = [name in mapping.flags for name in mapping.channel_names]
 
     def floats(values: tuple[Any, ...]) -> tuple[float, ...]:
         kinds = [type(value) for value in values]
         if any(kind is bool and not flag for kind, flag in zip(kinds, is_flag, strict=True)):
             raise Unreadable
-        return tuple([ABSENT if value is msgspec.UNSET else float(value) for value in values])
+        values = tuple([ABSENT if value is msgspec.UNSET else float(value) for value in values])
+        return mapping.without_missing(values)
 
     return floats
 

@@ -6,9 +6,9 @@ in :mod:`rejex_stream.decode`. Data errors are values: what cannot be read becom
 
 What the values mean
 --------------------
-* A channel that is absent, ``null``, NaN, infinite or too large for a float is *missing* (``nan``):
-  sensors send such things for "over range" and "no contact", and the engine has its own limit on
-  how long a channel may be missing.
+* A channel that is absent, ``null``, NaN, infinite, too large for a float or one of ``missing`` is
+  *missing* (``nan``): sensors send such things for "over range" and "no contact", and the engine
+  has its own limit on how long a channel may be missing.
 * A channel that holds text, a boolean, a list or an object is a broken record: ``Invalid``. With
   ``numbers="text"`` a text that is a number counts as one; cells of CSV are always texts. A flag
   may be a boolean, or ON and OFF.
@@ -27,7 +27,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias, get_args
 
-from rejex_stream.decode.numbers import number_reader
+from rejex_stream.decode.numbers import missing_numbers, number_reader
 from rejex_stream.decode.origins import origin_of
 from rejex_stream.decode.times import Skipped, as_usual, in_zone, joined, zone_of
 from rejex_stream.errors import ConfigError
@@ -420,9 +420,23 @@ mean 'motor.Temp'?"
             self.key_of(name, group, mode),
             name,
             self.time_of(record, time),
-            tuple(map(_channel_value, self.channel_names, values)),
+            self.without_missing(tuple(map(_channel_value, self.channel_names, values))),
             record.position,
         )
+
+    def without_missing(self, values: tuple[float, ...]) -> tuple[float, ...]:
+        """Return values, nan in the place of those that stand for none. O(values).
+
+        Examples
+        --------
+        >>> mapping = FieldMapping(["flow", "level"], fixed_sensor="m", missing=["Bad", "-999"])
+        >>> mapping.without_missing((2.5, -999.0))
+        (2.5, nan)
+        """
+        absent = _missing_numbers(tuple(self.missing)) if self.missing else None
+        if not absent or absent.isdisjoint(values):
+            return values
+        return tuple(math.nan if value in absent else value for value in values)
 
     def _only(self, tag: str, values: Sequence[object]) -> list[object]:
         """Return the value of the channel that a tag names, and no other."""
@@ -442,7 +456,8 @@ mean 'motor.Temp'?"
 
     def _numbers(self, values: Sequence[object]) -> list[object]:
         """Read those that are texts; what is no number stays, and is refused as a channel."""
-        read = number_reader(self.decimal, self.thousands, self.missing, self.units)
+        marks = self.decimal, self.thousands
+        read = _number_reader(*marks, tuple(self.missing), tuple(self.units))
         texts = [read(value) if isinstance(value, str) else None for value in values]
         if self.numbers == "typed":
             texts = [text if text is not None and math.isnan(text) else None for text in texts]
@@ -580,6 +595,8 @@ def _moment(text: str, format: str | None) -> datetime:
 
 
 _origin = lru_cache(maxsize=64)(origin_of)
+_missing_numbers = lru_cache(maxsize=64)(missing_numbers)
+_number_reader = lru_cache(maxsize=64)(number_reader)
 
 
 @lru_cache(maxsize=64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable
+from ctypes import c_float
 
 from rejex_stream.errors import ConfigError
 
@@ -107,12 +108,13 @@ def number_reader(
 
 
 def missing_numbers(missing: Iterable[str]) -> frozenset[float]:
-    """Return those of the texts that are numbers: values that stand for none.
+    """Return those of the texts that are numbers, values that stand for none; also in four bytes.
 
     Examples
     --------
     >>> missing_numbers(["Bad", "-999"])
     frozenset({-999.0})
     """
-    found = map(number_reader(), missing)
-    return frozenset(x for x in found if x is not None and not math.isnan(x))
+    texts = map(number_reader(), missing)
+    found = [x for x in texts if x is not None and not math.isnan(x)]
+    return frozenset((*found, *(c_float(x).value for x in found)))

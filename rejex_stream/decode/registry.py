@@ -353,7 +353,7 @@ def reading_of(
             mapping.key_of(name, group, mode),
             name,
             mapping.time_of(record, time),
-            values,  # type: ignore[arg-type]
+            mapping.without_missing(values),  # type: ignore[arg-type]
             record.position,
         )
     return mapping.reading(record, time=time, sensor=sensor, group=group, values=values, mode=mode)

@@ -28,7 +28,6 @@ from rejex_stream.report import Channel, Fault, Run, read_run
 from rejex_stream.run.progress import RunEvent, RunSummary
 from rejex_stream.types import (
     CommandKind,
-    FloatArray,
     Incident,
     IncidentState,
     Outcome,
@@ -124,6 +123,7 @@ def prepare(out: Path, *, seed: int = 0, detector: str | None = None) -> tuple[F
                 Channel("Vibration", "mm/s"),
                 Channel("Power", "kW"),
                 Channel("Rotor", "rpm"),
+                Channel("Air", "°C"),
             ),
             n_turbines,
             turbine_faults,
@@ -178,18 +178,18 @@ def write_turbines(path: Path, seed: int = 0) -> tuple[int, tuple[Fault, ...]]:
                 time = turbine_time(name, step)
                 if (name, step) == _CLOCK_BACK[:2]:
                     time -= _CLOCK_BACK[2]
-                line = _line(name, time, run.values[name][step])
+                line = _line(name, time, [*run.values[name][step], run.ambient_c[step]])
                 if (name, step) == _CUT_OFF:
                     line = line[: len(line) // 2]
                 file.write(line + "\n")
     return steps * len(turbine.TURBINES), turbine_faults(run)
 
 
-def _line(name: str, time: datetime, values: FloatArray) -> str:
+def _line(name: str, time: datetime, values: Sequence[float]) -> str:
     fields: dict[str, object] = {"turbine": name, "time": time.isoformat()}
-    for channel, value in zip(turbine.CHANNELS, values.tolist(), strict=True):
+    for channel, value in zip((*turbine.CHANNELS, turbine.AMBIENT), values, strict=True):
         if not math.isnan(value):
-            fields[channel] = value
+            fields[channel] = round(float(value), 3)
     return json.dumps(fields)
 
 

@@ -24,6 +24,7 @@ from scipy.special import ndtr
 from rejex_stream.types import FloatArray
 
 __all__ = [
+    "AMBIENT",
     "CHANNELS",
     "FAULTS",
     "LEAK",
@@ -35,6 +36,7 @@ __all__ = [
     "simulate",
 ]
 
+AMBIENT = "ambient_c"
 CHANNELS = ("gearbox_temp_c", "vibration_mm_s", "power_kw", "rotor_rpm")
 STEP_S = 600
 TURBINES = ("WT-01", "WT-02", "WT-03", "WT-04")

@@ -19,7 +19,13 @@ from rejex_stream.addresses import masked
 from rejex_stream.config import Config, check_config
 from rejex_stream.config.assembly import file_decoder, open_source
 from rejex_stream.decode import decode_records
-from rejex_stream.doctor.findings import Check, Finding, clock_finding, sample_findings
+from rejex_stream.doctor.findings import (
+    Check,
+    Finding,
+    clock_finding,
+    doubt_findings,
+    sample_findings,
+)
 from rejex_stream.errors import RejexError
 from rejex_stream.protocols import Assigned
 from rejex_stream.types import Reading
@@ -30,7 +36,7 @@ _TIMEOUT_S = 5.0
 _Check: TypeAlias = Callable[[], Iterator[Finding]]
 
 
-def examine(path: Path, *, sample: int = 20) -> Iterator[Check]:
+def examine(path: Path, *, sample: int = 200) -> Iterator[Check]:
     """Run all checks on a config; yields each as soon as it is known.
 
     Parameters
@@ -111,6 +117,7 @@ def _sample(config: Config, sample: int, readings: list[Reading]) -> Iterator[Fi
         records, decoded = decode_records(decoder, source.poll(sample, timeout_s=1.0))
         readings += [item for item in decoded if isinstance(item, Reading)]
         yield from sample_findings(records, decoded, decoder, config.input.flags)
+        yield from doubt_findings(config, records, decoded, decoder)
 
 
 def _clock(readings: list[Reading]) -> Iterator[Finding]:

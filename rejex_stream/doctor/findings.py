@@ -9,10 +9,12 @@ from typing import Literal
 
 import msgspec
 
+from rejex_stream.config import Config
 from rejex_stream.decode import Decoder
 from rejex_stream.decode.numbers import number_reader
 from rejex_stream.settings import toml
 from rejex_stream.tables.dialect import find_marks, find_times
+from rejex_stream.tables.suspicions import suspect_readings
 from rejex_stream.types import Invalid, Reading, Record
 
 __all__ = [
@@ -20,6 +22,7 @@ __all__ = [
     "Finding",
     "Level",
     "clock_finding",
+    "doubt_findings",
     "duration",
     "sample_findings",
 ]
@@ -85,12 +88,6 @@ def clock_finding(readings: list[Reading], now_s: float) -> Finding:
             f"the newest event is of {when}, {duration(ahead)} ahead of this clock",
             "check input.time_unit, the sensor's clock and this machine's",
         )
-    if newest < 86_400 * 365:
-        return Finding(
-            "warning",
-            f"the newest event is of {when}",
-            "check input.time_unit: a time this old is mostly one in the wrong unit",
-        )
     return Finding("ok", f"the newest event is of {when}, {duration(-ahead)} ago")
 
 
@@ -136,6 +133,21 @@ def sample_findings(
             ("no event can be scored without" if in_score else "the reviewer will not see it")
             + "; mend the field in input.channels",
         )
+
+
+def doubt_findings(
+    config: Config,
+    records: Sequence[Record],
+    decoded: Sequence[Reading | Invalid],
+    decoder: Decoder,
+) -> Iterator[Finding]:
+    """Ask the table of suspicions about what can be read of the sample."""
+    pairs = zip(decoded, records, strict=True)
+    read = [(item, record) for item, record in pairs if isinstance(item, Reading)]
+    fields = getattr(decoder, "fields", None)  # Avro and Protobuf have none that are texts alone
+    rows = [] if fields is None else [fields(record) for _, record in read]
+    for one in suspect_readings(config, [item for item, _ in read], rows):
+        yield Finding("warning", one.seen, one.setting)
 
 
 def _mend_of(reason: str) -> str:

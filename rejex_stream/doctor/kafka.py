@@ -20,6 +20,7 @@ from rejex_stream.decode.mapping import printable
 from rejex_stream.doctor.findings import (
     Finding,
     clock_finding,
+    doubt_findings,
     sample_findings,
 )
 from rejex_stream.errors import ConfigError, ConnectorError
@@ -156,6 +157,7 @@ class _Broker:
         records, decoded = decode_records(decoder, newest)
         self._readings = [item for item in decoded if isinstance(item, Reading)]
         yield from sample_findings(records, decoded, decoder, self._config.input.flags)
+        yield from doubt_findings(self._config, records, decoded, decoder)
         yield from self._parted(records)
 
     def _parted(self, records: Sequence[Record]) -> Iterator[Finding]:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 from rejex_stream.decode.json import flat
 from rejex_stream.errors import ConfigError
 
-__all__ = ["Shape", "find_shape", "good_among", "is_moment", "is_quality"]
+__all__ = ["Shape", "find_shape", "good_among", "is_moment", "is_quality", "jq_of"]
 
 _MOST_STEPS = 8
 _MOSTLY = 0.8
@@ -199,8 +199,8 @@ def _objects(trees: Sequence[Any]) -> list[dict[str, Any]]:
     return found if len(found) >= _MOSTLY * len(trees) else []
 
 
-def _jq(path: str) -> str:
-    """Return a path as jq writes it."""
+def jq_of(path: str) -> str:
+    """Return a path as jq writes it: ``motor.v`` is ``.motor.v``, ``a b`` is ``.["a b"]``."""
     parts = [part.replace("\\.", ".") for part in re.split(r"(?<!\\)\.", path)] if path else []
     plain = re.compile(r"[A-Za-z_]\w*")
     text = "".join(
@@ -229,7 +229,7 @@ def _text(trees: Sequence[Any]) -> _Step | None:
         texts = [value for value in values if isinstance(value, str)]
         if len(texts) < _MOSTLY * len(values) or not texts:
             continue
-        where = _jq(path)
+        where = jq_of(path)
         if sum(_parsed(text) is not None for text in texts) >= _MOSTLY * len(texts):
             return f"{where} |= (fromjson? // .)", f"text in JSON: the field {path} is read as JSON"
         if sum(_parsed(_unpacked(text)) is not None for text in texts) >= _MOSTLY * len(texts):
@@ -324,7 +324,7 @@ def _types(trees: Sequence[Any]) -> _Step | None:
         return None
     some = sorted(floats, key=lambda name: -len(everywhere[name]))[:8]
     return (
-        f"select(any({', '.join(map(_jq, some))}; . != null))",
+        f"select(any({', '.join(map(jq_of, some))}; . != null))",
         f"types: {without:,} of {len(rows):,} records hold none of {', '.join(some)} and are "
         "ignored",
     )
@@ -354,9 +354,9 @@ def _by_kind(name: str, kinds: Sequence[str], fields: Sequence[set[str]]) -> _St
     if any(known[kind] - common for kind in others) and len(core) < 2:
         return None
     test = (
-        f"{_jq(name)} == {json.dumps(wanted[0])}"
+        f"{jq_of(name)} == {json.dumps(wanted[0])}"
         if len(wanted) == 1
-        else f"{_jq(name)} | IN({', '.join(map(json.dumps, wanted))})"
+        else f"{jq_of(name)} | IN({', '.join(map(json.dumps, wanted))})"
     )
     return (
         f"select({test})",
@@ -398,8 +398,8 @@ def _table(trees: Sequence[Any]) -> _Step | None:
                 continue
             if all(isinstance(name, str) for one in listed for name in one):
                 return (
-                    f"del({_jq(path)}, {_jq(names)}) as $record | {_jq(names)} as $names "
-                    f"| {_jq(path)}[] | $record + ([$names, .] | transpose "
+                    f"del({jq_of(path)}, {jq_of(names)}) as $record | {jq_of(names)} as $names "
+                    f"| {jq_of(path)}[] | $record + ([$names, .] | transpose "
                     "| map({(.[0]): .[1]}) | add)",
                     f"a table: rows in {path}, the names of its columns in {names}",
                 )
@@ -417,7 +417,7 @@ def _within(trees: Sequence[Any]) -> _Step | None:
             if len(values) < _MOSTLY * len(elements) or not below:
                 continue
             if all(isinstance(one, dict) for one in below) and _measured(below):
-                where, deep = _jq(path), _jq(inner)
+                where, deep = jq_of(path), jq_of(inner)
                 return (
                     f"{where} |= [.[] | del({deep}) as $outer | {deep}[] | $outer + .]",
                     f"arrays in arrays: {inner} within {path or 'the record'}",
@@ -478,11 +478,11 @@ class _Pair:
     @property
     def value(self) -> str:
         """What jq makes of an element's value: null where it is not good."""
-        found = " // ".join(map(_jq, self.values))
+        found = " // ".join(map(jq_of, self.values))
         if self.quality is None:
             return f"({found})" if len(self.values) > 1 else found
         good = ", ".join(["null", *map(json.dumps, self.good)])
-        return f"(if {_jq(self.quality)} | IN({good}) then {found} else null end)"
+        return f"(if {jq_of(self.quality)} | IN({good}) then {found} else null end)"
 
 
 def _is_number(value: object) -> bool:
@@ -548,7 +548,7 @@ def _pairs(trees: Sequence[Any]) -> _Step | None:
             continue
         columns = [dict(flat(one)) for one in elements]
         names = [str(row.get(pair.name)) for row in columns]
-        where, name = _jq(path), _jq(pair.name)
+        where, name = jq_of(path), jq_of(pair.name)
         outer = {} if not path else _columns(trees)
         timed = any(_TIME.search(p.rsplit(".", 1)[-1]) and is_moment(v) for p, v in outer.items())
         record = f"del({where}) as $record | " if path else ""
@@ -566,8 +566,8 @@ def _pairs(trees: Sequence[Any]) -> _Step | None:
         )
         if pair.time is not None and (again or not timed):
             if again:
-                groups.append(_jq(pair.time))
-            own.append(f"t: (map({_jq(pair.time)}) | max)")
+                groups.append(jq_of(pair.time))
+            own.append(f"t: (map({jq_of(pair.time)}) | max)")
         group = f"group_by([{', '.join(groups)}])[] | " if groups else ""
         made = f"{{{', '.join(own)}}} + " if own else ""
         also = "" if pair.quality is None else f"; {pair.quality} says whether a value is good"
@@ -612,7 +612,7 @@ def _readings(trees: Sequence[Any]) -> _Step | None:
     )
     if not path:
         return ".[]", seen
-    return f"del({_jq(path)}) as $record | {_jq(path)}[] | $record + .", seen
+    return f"del({jq_of(path)}) as $record | {jq_of(path)}[] | $record + .", seen
 
 
 def _column_arrays(trees: Sequence[Any]) -> _Step | None:
@@ -645,9 +645,9 @@ def _column_arrays(trees: Sequence[Any]) -> _Step | None:
     first = sorted(numbers)[0]
     spread = 'with_entries(.value |= if type == "array" then .[$i] else . end)'
     if inside:
-        where = _jq(inside)
+        where = jq_of(inside)
         spread = f"del({where}) + ({where} | {spread})"
-    program = f"range({_jq(first)} | length) as $i | {spread}"
+    program = f"range({jq_of(first)} | length) as $i | {spread}"
     seen = f"columns: {', '.join(sorted(lists))} are arrays, a reading at each place"
     timed = any(is_moment([v for one in found for v in one]) for found in lists.values())
     return (program, seen) if timed else _spaced(program, seen, _columns(objects))
@@ -664,20 +664,20 @@ def _spaced(program: str, seen: str, columns: dict[str, list[Any]]) -> _Step:
         return program, f"{seen}; nothing says how far apart they are"
     value = columns[begin][0]
     if isinstance(value, str):
-        start, a_second = f'({_jq(begin)} | sub("\\\\.[0-9]+"; "") | fromdateiso8601 * 1000)', 1e3
+        start, a_second = f'({jq_of(begin)} | sub("\\\\.[0-9]+"; "") | fromdateiso8601 * 1000)', 1e3
     else:
-        start = _jq(begin)
+        start = jq_of(begin)
         a_second = next(u for u in (1, 1e3, 1e6, 1e9) if 0.9 <= value / (1.7e9 * u) <= 1.35)
     last = step.rsplit(".", 1)[-1].lower()
     if re.match(r"^(fs|rate|sampl\w*_?rate|freq)", last):
-        apart = f"{a_second:.0f} / {_jq(step)}"
+        apart = f"{a_second:.0f} / {jq_of(step)}"
     else:
         unit = next((u for u in ("ms", "us", "ns", "sec", "s") if last.endswith(u)), "ms")
         size = {"ms": 1e3, "us": 1e6, "ns": 1e9, "sec": 1, "s": 1}[unit]
         factor = a_second / size
-        apart = _jq(step) if factor == 1 else f"{_jq(step)} * {factor:.15g}"
+        apart = jq_of(step) if factor == 1 else f"{jq_of(step)} * {factor:.15g}"
     return (
-        f"{program} | {{t: ({start} + $i * {apart})}} + del({_jq(begin)}, {_jq(step)})",
+        f"{program} | {{t: ({start} + $i * {apart})}} + del({jq_of(begin)}, {jq_of(step)})",
         f"{seen}, from {begin} on, {step} apart",
     )
 
@@ -712,7 +712,7 @@ def _keyed(trees: Sequence[Any]) -> _Step | None:
         if not path:
             return f"to_entries[] | .key as $key | {each} | {{sensor: $key}} + .", seen
         return (
-            f"del({_jq(path)}) as $record | {_jq(path)} | to_entries[] | .key as $key | {each} "
+            f"del({jq_of(path)}) as $record | {jq_of(path)} | to_entries[] | .key as $key | {each} "
             "| $record + {sensor: $key} + .",
             seen,
         )
@@ -754,7 +754,7 @@ def _named_values(trees: Sequence[Any]) -> _Step | None:
         split = _split_of(values)
         if split is None:
             continue
-        where = _jq(path)
+        where = jq_of(path)
         return (
             f". + {{sensor: ({split.sensor(where)}), tag: {split.part(where, split.what)}}} "
             f"| del({where})",

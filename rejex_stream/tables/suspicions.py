@@ -13,13 +13,16 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from statistics import quantiles
 from typing import Literal, NamedTuple, TypeAlias
 
+from rejex_stream.config import Config
 from rejex_stream.decode.mapping import printable
 from rejex_stream.decode.numbers import MISSING_TEXTS
+from rejex_stream.tables.shapes import jq_of
+from rejex_stream.types import Reading
 
 __all__ = [
     "SUSPICIONS",
@@ -29,6 +32,7 @@ __all__ = [
     "carry_needed",
     "is_key",
     "suspect",
+    "suspect_readings",
     "time_doubt",
 ]
 
@@ -73,12 +77,16 @@ class Sample:
         Whose each row is; empty: all rows are of one.
     moments_ms
         When each row was measured; empty where nobody knows.
+    time, time_unit
+        Where that was read, and as what.
     """
 
     numbers: Mapping[str, Sequence[float]]
     cells: Mapping[str, Sequence[str]] = field(default_factory=dict)
     series: Sequence[object] = ()
     moments_ms: Sequence[int | None] = ()
+    time: str = "the record"
+    time_unit: str = "iso8601"
 
     def runs(self, name: str) -> list[list[float]]:
         """Return the values of a column that are there, a list a series. O(rows)."""
@@ -148,13 +156,68 @@ def suspect(sample: Sample, *kinds: Kind) -> list[Suspicion]:
             name,
             seen,
             entry.option.format(name=printable(name), value=value),
-            entry.setting.format(name=printable(name), value=value),
+            entry.setting.format(field=jq_of(name), value=value),
             value,
         )
         for kind, entry in SUSPICIONS.items()
         if not kinds or kind in kinds
         for name in (sample.cells if kind in _OF_CELLS else sample.numbers)
         for seen, value in entry.test(sample, name)
+    ]
+
+
+def suspect_readings(
+    config: Config, readings: Sequence[Reading], fields: Sequence[Mapping[str, object]] = ()
+) -> list[Suspicion]:
+    """Return what is doubtful about readings and has no answer in their config. O(values log).
+
+    Parameters
+    ----------
+    config
+        What reads and judges them. Flags, channels of which only differences are taken, and those
+        whose last value stands in are answered.
+    readings
+        In any order: they are looked at in that of their times.
+    fields
+        What each reading's record holds, as it is written; none where that is not known.
+    """
+    if not readings:
+        return []
+    mapping, made = config.input.mapping(), config.features.columns
+    order = sorted(range(len(readings)), key=lambda i: readings[i].event_time_ms)
+    rows = [readings[i] for i in order]
+    values = zip(*(row.values for row in rows), strict=True)
+    measured = {column.channel for column in made if column.kind != "difference"}
+    numbers = {
+        name: column
+        for name, column in zip(mapping.channel_names, values, strict=True)
+        if name not in mapping.flags
+        and (name in measured or not made)
+        and not all(map(math.isnan, column))
+    }
+    fields = fields or [{}] * len(rows)
+    texts = {
+        path: [str(text) if isinstance(text := fields[i].get(path), str) else "" for i in order]
+        for path in (*mapping.channel_fields, *fields[0])
+    }
+    sensors = [row.sensor for row in rows]
+    named = mapping.sensor or mapping.sensor_from
+    sample = Sample(
+        numbers=numbers,
+        cells={path: found for path, found in texts.items() if path not in mapping.fields},
+        series=sensors,
+        moments_ms=[row.event_time_ms for row in rows],
+        time=" and ".join(mapping.time_fields) or "the record",
+        time_unit="iso8601" if mapping.time_is_text or not mapping.time else mapping.time_unit,
+    )
+    whole = not (config.features.carry_forward_events or mapping.partial or mapping.joined)
+    given = {path: found for path, found in texts.items() if path in mapping.channel_fields}
+    given |= {named: sensors} if named else {}
+    found = suspect(replace(sample, cells=given), "key", "decimal")
+    return [
+        *suspect(sample, "counter", "sentinel", "time"),
+        *(suspect(sample, "sparse", "mixture") if whole else ()),
+        *(one for one in found if one.value in ("", mapping.decimal)),
     ]
 
 
@@ -453,7 +516,7 @@ def _time(sample: Sample, name: str) -> Iterator[tuple[str, str]]:
     """Years in which nobody measured; said of the first column alone, as it is about the rows."""
     if name == next(iter(sample.numbers)) and sample.moments_ms:
         now_ms = int(datetime.now(UTC).timestamp() * 1000)
-        if said := time_doubt("the record", sample.moments_ms, "iso8601", now_ms):
+        if said := time_doubt(sample.time, sample.moments_ms, sample.time_unit, now_ms):
             yield said, ""
 
 
@@ -493,12 +556,12 @@ SUSPICIONS: dict[Kind, _Entry] = {
     "mixture": _Entry(
         _mixture,
         "init proposes an input.select",
-        'give input.select, a jq program such as select(.{name} == "{value}")',
+        'give input.select, a jq program such as select({field} == "{value}")',
     ),
     "time": _Entry(
         _time,
         "--time-unit or --time-format says how it is written",
-        "check input.time, input.time_unit and input.time_format",
+        "check input.time_unit, input.time and input.time_format",
     ),
     "decimal": _Entry(
         _decimal,

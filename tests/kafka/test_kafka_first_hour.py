@@ -93,7 +93,7 @@ def test_a_topic_without_keys_is_an_error_of_the_doctor_and_refused_by_a_run(
     create_outputs(capsys, path)
     status, out, _ = run(capsys, "doctor", path)
     assert status == 1
-    assert f"20 of 20 records have no key, and {topic} has 4 partitions" in out
+    assert f"200 of 200 records have no key, and {topic} has 4 partitions" in out
     assert f"rejex-stream topics rekey CONFIG --from {topic}" in out
 
     status, _, err = run(capsys, "run", path)

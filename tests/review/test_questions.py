@@ -18,7 +18,8 @@ from rejex_stream.review.queue import claims, decisions
 from rejex_stream.review.queue.claims import Refusal
 from rejex_stream.review.queue.decisions import Decision
 from rejex_stream.review.queue.episodes import Costs
-from rejex_stream.review.queue.listing import QueueFilter, Viewer, summary
+from rejex_stream.review.queue.listing import QueueFilter, Viewer, queue_rows, summary
+from rejex_stream.review.queue.quality import judged_episodes
 from rejex_stream.review.queue.store import ReviewStore
 from rejex_stream.types import CommandReply, ContextPoint, Label
 from tests.review.console_server import running
@@ -79,6 +80,29 @@ def test_audited_events_are_asked_before_anything_that_is_worth_more(new_store):
     store = new_store(settle_s=0, gap_events=0, capacity=Capacity(questions_per_day=2))
     store.add([doubtful(0, 0.5), doubtful(100, 0.4), item(200, why="audit")])
     assert shown(store) == pytest.approx([0.0, 0.5])
+
+
+def extreme(offset: int, severity: float):
+    """A review item of an anomaly that no incident tells of."""
+    one = item(offset, why="extreme")
+    known = msgspec.structs.replace(one.verdict, label=Label.ANOMALY, severity=severity)
+    return msgspec.structs.replace(one, verdict=known)
+
+
+def test_extreme_anomalies_near_each_other_are_one_case_worth_more_than_a_doubt(new_store):
+    store = new_store(settle_s=0, gap_events=5, capacity=Capacity(questions_per_day=3))
+    store.add([doubtful(0, 0.5), extreme(2, 4.0), extreme(900, 8.0), extreme(902, 50.0)])
+    assert shown(store) == pytest.approx([4.5, 1.0, 0.5]), "a doubt nearby is another case"
+    with store.database.read() as connection:
+        rows = queue_rows(connection, QueueFilter(), store.settings, ADA, store.now_ms(), limit=9)
+        first, second, _ = list(rows)
+    assert first.short_why == "anomaly, severity 100 of 100 (extreme), and no incident holds it"
+    assert second.short_why.startswith("anomaly, severity 40 of 100 (clear)")
+    for number in range(3):
+        answer_first(store, f"r{number}")
+    with store.database.read() as connection:
+        judged = list(judged_episodes(connection))
+    assert [one.n_events for one in judged] == [1], "chosen by what they are, so no estimate"
 
 
 def test_without_a_capacity_everything_is_asked_the_oldest_first(new_store, clock):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import msgspec
 import pytest
@@ -241,6 +242,17 @@ def test_a_list_shows_what_is_open_first_and_says_when_anything_moved(ward):
     assert page.index(WHICH) < page.index("feed-0-90")
     assert "&lt;i&gt;" in page
     assert console.ask("/incidents/none").status == 404
+
+
+def test_a_list_counts_the_events_of_now_and_not_those_of_the_opening(ward):
+    console, _, _ = ward
+    for at in range(400, 440):
+        line = encode_verdict(item(at, sensor="T07/vib").verdict)
+        console.store.take("verdicts", [line], pipeline="farm")
+    page, now = console.ask("/incidents").text, console.ask("/now").text
+    (events,) = re.findall(r'<td class="num">([\d,]+)</td>', page)
+    assert int(events) >= 40
+    assert f"{events} events: " in now
 
 
 def test_a_viewer_looks_and_does_not_answer(wall_store):

@@ -89,7 +89,7 @@ def feed(path: Path, sensors: int, n: int) -> Path:
 def config(folder: Path, source: Path, **more: str) -> Path:
     folder.mkdir()
     path = folder / "pumps.toml"
-    more = {"hold": "", "more": ""} | more
+    more = {"hold": "adopt_after_events = 0", "more": ""} | more
     path.write_text(CONFIG.format(feed=source, folder=folder, **more))
     return path
 

@@ -65,6 +65,8 @@ name = "HBOS"
 contamination = 0.03
 window = 300
 review_budget = {{ rate = 0.04 }}
+[hold]
+adopt_after_events = 0
 [refit]
 refit_every_events = 400
 executor = "inline"

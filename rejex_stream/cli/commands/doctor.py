@@ -19,7 +19,7 @@ _STYLES = {"ok": "green", "warning": "yellow", "error": "bold red", "skipped": "
 
 def doctor(
     config: ConfigFile,
-    sample: Annotated[int, typer.Option(min=1, help="How many records to read.")] = 20,
+    sample: Annotated[int, typer.Option(min=1, help="How many records to read.")] = 200,
     output: AsOption = As.TABLE,
 ) -> None:
     """Look whether everything is there that a pipeline needs, and say how to mend what is not.

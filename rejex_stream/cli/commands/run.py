@@ -28,14 +28,17 @@ from rejex_stream.decode.times import is_repeated, zone_of
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import logging_to_stderr
 from rejex_stream.plan.dry_run import Counting
-from rejex_stream.run.progress import RunEvent, RunSummary
+from rejex_stream.run.progress import PartitionOpened, RunEvent, RunSummary
 from rejex_stream.tables.order import TimeOrder
-from rejex_stream.types import Label, Outcome, Partition
+from rejex_stream.tables.suspicions import suspect_readings
+from rejex_stream.types import Label, Outcome, Partition, Reading
 
 __all__ = ["run", "stopping"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _END_WITHIN_S = 4.0
+_FIRST = 1_000
+"""Readings of which a run is suspicious."""
 _log = logging.getLogger(__name__)
 
 
@@ -58,7 +61,7 @@ def run(
     settings = load_config(config)
     stop = threading.Event()
     counting = Counting(stop, limit) if dry_run else None
-    order = _Order(settings)
+    looks = _Looks(settings)
     log = settings.logging
     with (
         logging_to_stderr(log.level, log.format) as handler,
@@ -67,13 +70,15 @@ def run(
     ):
         summary = run_pipeline(
             settings,
-            observers=[display, order, *([counting] if counting else [])],
+            observers=[display, looks, *([counting] if counting else [])],
             on_progress=display.progress,
             on_open=display.opened,
+            on_readings=looks.readings,
             stop=stop,
             dry_run=dry_run,
         )
-    for line in order.said():
+        looks.suspect()
+    for line in looks.said():
         print(f"{settings.pipeline.name}: {line}", file=sys.stderr)
     # Where verdicts go to standard output, nothing else may.
     aside = settings.output.verdicts == "-" and not dry_run and settings.input.kind == "file"
@@ -85,11 +90,12 @@ def run(
         _print_summary(settings, summary, stderr=aside)
 
 
-class _Order:
-    """Sees whether the times of each sensor go forward, as ``score`` does before it judges."""
+class _Looks:
+    """Looks at the input as ``score`` does: at its order, and once at its first readings."""
 
     def __init__(self, config: Config) -> None:
-        source = config.input
+        source, self._config = config.input, config
+        self._first: list[Reading] | None = []  # until they are looked at, if they are
         self._order = TimeOrder()
         self._timed = source.time is not None
         local = source.time_zone is not None and "%z" not in (source.time_format or "")
@@ -111,7 +117,22 @@ class _Order:
                     order.repeated += is_repeated(local.replace(tzinfo=None), self._zone)
 
     def event(self, event: RunEvent) -> None:
-        """See what happens to the run; the display says it."""
+        """See whether the run begins without state: what goes on was looked at by another."""
+        if isinstance(event, PartitionOpened) and self._first is not None:
+            self._first = [] if event.snapshot_offset is None else None
+
+    def readings(self, readings: Sequence[Reading]) -> None:
+        """Take note of readings that were judged, as long as there are few."""
+        if self._first is not None:
+            self._first += readings
+            if len(self._first) >= _FIRST:
+                self.suspect()
+
+    def suspect(self) -> None:
+        """Say once what the first readings are suspected of; no verdict depends on it."""
+        first, self._first = self._first or [], None
+        for one in suspect_readings(self._config, first[:_FIRST]):
+            _log.warning("%s; %s", one.seen, one.setting)
 
     def said(self) -> Iterator[str]:
         """Yield what was odd."""

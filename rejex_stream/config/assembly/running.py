@@ -34,7 +34,7 @@ from rejex_stream.run.progress import (
     RunSummary,
 )
 from rejex_stream.run.settings import RunSettings
-from rejex_stream.types import Incident, Partition
+from rejex_stream.types import Incident, Partition, Reading
 
 __all__ = [
     "engine_spec",
@@ -174,6 +174,7 @@ def run_pipeline(
     on_alarm: Callable[[Partition, Alarm], None] = log_alarm,
     on_incident: Callable[[Incident], None] = log_incident,
     on_open: Callable[[Edges], None] | None = None,
+    on_readings: Callable[[Sequence[Reading]], object] = lambda _: None,
     stop: threading.Event | None = None,
     dry_run: bool = False,
 ) -> RunSummary:
@@ -187,6 +188,8 @@ def run_pipeline(
         Told of alarms and of changes of incidents, beside those that the config names.
     on_open
         Given the open edges, before the first record.
+    on_readings
+        Given the readings of each batch that was judged, replayed ones too.
     dry_run
         Judge and write nothing, tell nobody.
 
@@ -227,7 +230,7 @@ def run_pipeline(
             edges.source,
             edges.sink,
             edges.store,
-            lambda partition, fits: watch.engine(partition, make(partition, fits)),
+            lambda partition, fits: watch.engine(partition, make(partition, fits), on_readings),
             edges.decoder,
             settings=settings,
             make_monitor=watch.monitor if config.monitor.enabled else None,

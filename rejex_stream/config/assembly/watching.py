@@ -32,7 +32,15 @@ from rejex_stream.run.progress import (
     RunObserver,
     SensorsForgotten,
 )
-from rejex_stream.types import Incident, IncidentState, Outcome, Partition, in_mode
+from rejex_stream.types import (
+    Incident,
+    IncidentState,
+    Outcome,
+    Partition,
+    Reading,
+    Verdict,
+    in_mode,
+)
 
 __all__ = ["Watch", "monitor_config", "open_webhook", "watching"]
 
@@ -102,11 +110,21 @@ class Watch:
         """Who sees the run; this object too, to let go of monitors in time."""
         return [self.metrics, self.health, self]
 
-    def engine(self, partition: Partition, engine: PartitionEngine) -> PartitionEngine:
+    def engine(
+        self,
+        partition: Partition,
+        engine: PartitionEngine,
+        on_readings: Callable[[Sequence[Reading]], object] = lambda _: None,
+    ) -> PartitionEngine:
         """Look at the engine of a partition: time it, and ask it for open incidents."""
         self._engines[partition] = engine
         self._usual[partition] = usual = UsualValues(self._channels)
-        return self.metrics.timed(engine, usual.see)
+
+        def see(readings: Sequence[Reading], verdicts: Sequence[Verdict]) -> None:
+            usual.see(readings, verdicts)
+            on_readings(readings)
+
+        return self.metrics.timed(engine, see)
 
     def monitor(self, partition: Partition) -> PartitionMonitor:
         """Make the monitor of a partition."""

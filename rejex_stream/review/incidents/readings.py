@@ -139,9 +139,18 @@ def _deviations(connection: Connection, incident: Incident, end_ms: int) -> list
     return sorted(found, key=lambda one: -one.distance)
 
 
-def card(connection: Connection, stored: StoredIncident) -> Card:
-    """Return an incident as it is now; O(events since its onset)."""
-    incident = stored.incident
+class Counted(NamedTuple):
+    """The events of an incident since its onset; of `known` of them the reading is here."""
+
+    end_ms: int
+    events: int
+    anomalies: int
+    rejected: int
+    known: int
+
+
+def counted(connection: Connection, incident: Incident) -> Counted:
+    """Count an incident's events as they are now, or as published; O(events since its onset)."""
     onset_ms, end_ms = stretch(connection, incident)
     counts, known = dict.fromkeys(LABEL_CODES, 0), 0
     labels = {code: label for label, code in LABEL_CODES.items()}
@@ -154,18 +163,15 @@ def card(connection: Connection, stored: StoredIncident) -> Card:
             counts[labels[code]] += events
             known += read
     published = (incident.n_events, incident.n_anomalies, incident.n_rejected)
-    counted = (sum(counts.values()), counts[Label.ANOMALY], counts[Label.REJECTED])
+    found = (sum(counts.values()), counts[Label.ANOMALY], counts[Label.REJECTED])
     # The console may have heard of the incident and not yet of its events.
-    events, anomalies, rejected = counted if counted[0] >= published[0] else published
-    return Card(
-        stored,
-        end_ms,
-        events,
-        anomalies,
-        rejected,
-        known,
-        tuple(_deviations(connection, incident, end_ms)),
-    )
+    return Counted(end_ms, *(found if found[0] >= published[0] else published), known)
+
+
+def card(connection: Connection, stored: StoredIncident) -> Card:
+    """Return an incident as it is now; O(events since its onset)."""
+    events = counted(connection, stored.incident)
+    return Card(stored, *events, tuple(_deviations(connection, stored.incident, events.end_ms)))
 
 
 def load(store: ReviewStore, source: Wider, stored: StoredIncident) -> str:

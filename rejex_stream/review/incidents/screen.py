@@ -166,7 +166,11 @@ def _list(console: Console, connection: Connection, viewer: Viewer, request: Req
             (
                 title,
                 [
-                    (one, group_of(one.incident.stream_key, one.incident.sensors[0]))
+                    (
+                        one,
+                        group_of(one.incident.stream_key, one.incident.sensors[0]),
+                        readings.counted(connection, one.incident),
+                    )
                     for one in shown
                     if one.incident.state in states
                 ],

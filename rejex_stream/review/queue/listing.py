@@ -447,10 +447,11 @@ def _accepted_in_short(verdict: Verdict, why: str, *, blind: bool) -> str:
 
 
 def _main_event(connection: Connection, episode: str) -> Verdict:
-    """Return the least stable event, which stands for the episode."""
+    """Return what stands for an episode: its least stable event, or the most severe one."""
     row = connection.execute(
-        "SELECT item FROM event WHERE episode_id = ? ORDER BY confidence IS NULL, confidence, "
-        "event_id LIMIT 1",
+        "SELECT v.item FROM event v JOIN episode e USING (episode_id) WHERE episode_id = ? "
+        "ORDER BY CASE WHEN e.why = 'extreme' THEN -v.severity END, "
+        "v.confidence IS NULL, v.confidence, v.event_id LIMIT 1",
         (episode,),
     ).fetchone()
     return decode_review(row["item"]).verdict

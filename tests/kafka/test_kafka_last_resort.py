@@ -80,8 +80,9 @@ def test_a_record_that_kills_is_given_up_and_the_rest_is_judged(
     deadly = {"kind": "chain", "deadly": DEADLY}
     with Workers(tmp_path) as workers:
         begun = lives(workers, kafka, settings, n, engine=dict(deadly))
-        # As they came, few at a time, one at a time; then the one that got by.
-        assert len(begun) == ENDS + 1 + ALONE + 1
+        # As they came, few at a time, one at a time; then the one that got by. Where a poll brings
+        # fewer records, what is before the deadly one is committed, and ends count from there.
+        assert len(begun) >= ENDS + 1 + ALONE + 1
         assert f"{topic}-0-{at} is given up" in begun[-1].output
         (letter,) = list_dead_letters(settings)
         assert (letter.stage, letter.original.position.offset) == ("last resort", at)

@@ -184,6 +184,7 @@ def test_a_sensor_that_lies_about_time_changes_nothing_for_others(lies, batch):
         HONEST.append(seen_of_others(lines_of([None]), 200))
     found = seen_of_others(lines_of(lies), batch)
     assert found == HONEST[0]
+    assert found[0][3] == T0 + 59 * STEP_MS - HOUR_MS
     assert [("silent" in row) for row in found[1]] == [False, False, False, True]
 
 
@@ -256,10 +257,11 @@ def test_of_two_sensors_the_one_that_goes_on_is_not_accused(new_store):
     assert reached_by(new_store(), *both, *longer) == (longer[-1][1], None)
     wrong = [("a", T0 + 75 * YEAR_MS + k * STEP_MS) for k in range(100)]
     assert reached_by(new_store("b.db"), *both, *wrong) == (both[-1][1], "a")
-    late = [*both, ("a", both[-1][1] - HOUR_MS)]
-    assert reached_by(new_store("c.db"), *late) == (both[-1][1], None), (
-        "late is not a clock set back"
-    )
+    store, late = new_store("c.db"), both[-1][1] - HOUR_MS
+    assert reached_by(store, *both) == (both[-1][1], None)
+    store.take("verdicts", [heard(name, 100 + n, late) for n, name in enumerate("ab")])
+    with store.database.read() as connection:  # what is late set no clock back
+        assert series.pipeline_clock(connection, "").now_ms == both[-1][1]
 
 
 def test_who_goes_on_alone_is_not_accused_and_a_fast_clock_is_not_believed(new_store):

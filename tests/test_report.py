@@ -67,7 +67,7 @@ def test_the_report_of_a_config_shows_what_its_run_wrote(ran, capsys):
     assert (shown["w"], shown["r"]) == (warm_up, labels[Label.REJECTED] - warm_up)
     text = " ".join(page_of(out).text)
     assert f"({labels[Label.ANOMALY]:,} events)" in text
-    assert f"({shown['r']:,} review items)" in text
+    assert f"({shown['r']:,} rejected events)" in text
     assert "What became of the known faults" not in text  # nobody knows of any
 
 

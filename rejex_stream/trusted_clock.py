@@ -12,10 +12,8 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["EARLIEST_MS", "TrustedClock", "is_possible"]
+__all__ = ["TrustedClock"]
 
-EARLIEST_MS = 631_152_000_000
-"""1990: what is earlier was not measured then."""
 _RECENT = 10_000
 _IN_A_ROW = 8
 
@@ -27,17 +25,6 @@ class _State(msgspec.Struct, array_like=True):
     only: str | None
     other_at: int
     row: list[int]
-
-
-def is_possible(time_ms: int, now_ms: int | None, max_ahead_ms: int) -> bool:
-    """Whether an event may have been measured then, by the trusted clock.
-
-    Examples
-    --------
-    >>> is_possible(0, None, 1000), is_possible(1_700_000_005_000, 1_700_000_000_000, 1000)
-    (False, False)
-    """
-    return time_ms >= EARLIEST_MS and (now_ms is None or time_ms <= now_ms + max_ahead_ms)
 
 
 class TrustedClock:

@@ -149,6 +149,13 @@ class Counted(NamedTuple):
     known: int
 
 
+def published(incident: Incident) -> Counted:
+    """Return the figures of an incident's newest record: of one that is over, the last word."""
+    return Counted(
+        incident.changed_ms, incident.n_events, incident.n_anomalies, incident.n_rejected, 0
+    )
+
+
 def counted(connection: Connection, incident: Incident) -> Counted:
     """Count an incident's events as they are now, or as published; O(events since its onset)."""
     onset_ms, end_ms = stretch(connection, incident)
@@ -162,10 +169,13 @@ def counted(connection: Connection, incident: Incident) -> Counted:
         ):
             counts[labels[code]] += events
             known += read
-    published = (incident.n_events, incident.n_anomalies, incident.n_rejected)
-    found = (sum(counts.values()), counts[Label.ANOMALY], counts[Label.REJECTED])
-    # The console may have heard of the incident and not yet of its events.
-    return Counted(end_ms, *(found if found[0] >= published[0] else published), known)
+    found = Counted(
+        end_ms, sum(counts.values()), counts[Label.ANOMALY], counts[Label.REJECTED], known
+    )
+    if found.events >= incident.n_events:
+        return found
+    # The console has heard of the incident and not yet of its events.
+    return published(incident)._replace(end_ms=end_ms, known=known)
 
 
 def card(connection: Connection, stored: StoredIncident) -> Card:

@@ -169,7 +169,9 @@ def _list(console: Console, connection: Connection, viewer: Viewer, request: Req
                     (
                         one,
                         group_of(one.incident.stream_key, one.incident.sensors[0]),
-                        readings.counted(connection, one.incident),
+                        readings.published(one.incident)
+                        if one.incident.state is IncidentState.CLOSED
+                        else readings.counted(connection, one.incident),
                     )
                     for one in shown
                     if one.incident.state in states

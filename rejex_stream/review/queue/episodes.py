@@ -192,9 +192,7 @@ def assign(connection: Connection, event: Arrival, settings: Review) -> str:
     ready_ms = min(event.event_time_ms, event.received_ms) + settings.settle_ms
     status = "open"
     if event.why in ("rejected", "extreme"):
-        known, status = (
-            _of_incident(connection, event) if event.why == "rejected" else (None, "open")
-        )
+        known, status = _of_incident(connection, event)
         # What an incident begins with was rejected before the evidence was in: it goes on there.
         found = known or (_near(connection, event, settings) if status == "open" else None)
         if found is not None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from rejex_stream.decode import JsonDecoder
 from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.engine import Engine
-from rejex_stream.engine.checkpoint import seal, unseal
 from rejex_stream.engine.engine import Restored
+from rejex_stream.engine.snapshot import seal, unseal
 from rejex_stream.engine.stream import StreamView
 from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError
 from rejex_stream.protocols import Assigned, SnapshotPiece

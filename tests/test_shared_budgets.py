@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine
-from rejex_stream.engine.checkpoint import seal
 from rejex_stream.engine.engine import Decision
 from rejex_stream.engine.shared_budgets import SharedCredits
+from rejex_stream.engine.snapshot import seal
 from rejex_stream.engine.stream import StreamSnapshot
 from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.outcomes import is_ranked

@@ -125,11 +125,6 @@ _PLAIN_NAMES = {
 def json_schema(name: str) -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of one kind of record.
 
-    Parameters
-    ----------
-    name
-        One of :data:`SCHEMAS`.
-
     Examples
     --------
     >>> schema = json_schema("verdict")

@@ -56,6 +56,7 @@ NAV: dict[str, list[tuple[str, str]]] = {
     "Explanation": [
         ("What is proved", "docs/theory.md"),
         ("How it is built", "docs/architecture.md"),
+        ("Why it is built so", "docs/decisions.md"),
         ("What it costs, how good it is", "benchmarks/README.md"),
     ],
 }

@@ -175,6 +175,7 @@ def rate(per_month, phi, months=20):
     return alarms / months
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("phi", "per_month", "low", "high"),
     [(0.0, 1, 0, 1.5), (0.9, 1, 0.2, 2), (0.97, 1, 0.2, 2), (0.9, 10, 5, 20)],

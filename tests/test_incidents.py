@@ -359,6 +359,7 @@ def command_of(kind, n):
     return make
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", ["plain", "guarded", "learns"])
 def test_cuts_evictions_and_restores_change_nothing(kind, seed):

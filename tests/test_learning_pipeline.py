@@ -87,6 +87,7 @@ def undisturbed(control, sink):
     return plain
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(4))
 def test_crashes_change_no_outcome(seed):
     rng, control, store = random.Random(seed), ListControl(), MemorySnapshotStore()

@@ -104,6 +104,7 @@ def judged_apart(config, parts, records, seed):
     return list(lines_of(out)), list(kept.values())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pooled", ["", 'group = "*"'])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_judged_apart_for_a_while_no_verdict_differs(pooled, seed):

@@ -25,6 +25,7 @@ def of(window, score):
     return severity(window, score, window.rank(score)[0])
 
 
+@pytest.mark.thorough
 @settings(max_examples=300, deadline=None)
 @given(st.lists(any_score, min_size=2, max_size=40), st.lists(any_score, min_size=2, max_size=8))
 def test_severity_is_finite_never_falls_and_is_the_conformal_p_value_within_the_window(

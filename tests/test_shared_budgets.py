@@ -88,6 +88,7 @@ def test_no_stretch_of_an_owner_s_events_has_more_than_rate_times_length_plus_bu
 
 
 # ----------------------------------------------------------------------------- the three laws
+@pytest.mark.thorough
 @pytest.mark.parametrize("owner", OWNERS)
 @pytest.mark.parametrize("more", [{"guard": 0.9}, {"evidence": True}])
 @FEW

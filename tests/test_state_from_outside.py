@@ -99,6 +99,7 @@ def outcome_of(parts):
     return "taken"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_is_sealed_and_wrong_is_refused_or_of_no_harm(seed):
     warnings.simplefilter("ignore")

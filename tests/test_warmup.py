@@ -98,6 +98,7 @@ def test_a_sensor_without_a_level_is_told_so_with_the_first_event_that_the_model
         assert [v.status for v in verdicts if v.score is not None][:1] == (said or [None])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("evidence", [False, True])
 @pytest.mark.parametrize("window", RIVER)
 def test_a_model_that_learns_row_by_row_is_asked_about_its_first_half_window(window, evidence):
@@ -142,6 +143,7 @@ def test_cuts_and_crashes_change_nothing(detector):
     assert found == wanted
 
 
+@pytest.mark.thorough
 def test_first_rows_of_an_earlier_build_are_unknown_and_those_that_cannot_be_are_refused():
     current = engine("HalfSpaceTrees")
     current.process(readings(150))

@@ -91,6 +91,7 @@ def _readings(events: int) -> list[Reading]:
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("detector", "policy"),
     [

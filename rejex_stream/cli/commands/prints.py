@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import difflib
 from importlib.resources import files
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from rejex_stream.cli.show import print_json
-from rejex_stream.encode.schemas import SCHEMAS, asyncapi, json_schema
+from rejex_stream.encode.schemas import SCHEMAS, json_schema
 from rejex_stream.errors import ConfigError
 
 __all__ = ["alerts", "dashboard", "schema"]
@@ -51,15 +50,9 @@ def _schema() -> None:
 
 @schema.command("print")
 def print_schema(
-    name: Annotated[
-        str,
-        typer.Argument(help=f"asyncapi, or the JSON Schema of config, {', '.join(SCHEMAS)}."),
-    ] = "asyncapi",
-    config: Annotated[
-        Path | None, typer.Option(help="With asyncapi: take the names of the topics from here.")
-    ] = None,
+    name: Annotated[str, typer.Argument(help=f"config, {', '.join(SCHEMAS)}.")],
 ) -> None:
-    """Print an AsyncAPI 3 document of the topics, or the JSON Schema of a record or of a config."""
+    """Print the JSON Schema of a record that is written, or of a config."""
     if name in SCHEMAS:
         print_json(json_schema(name))
         return
@@ -68,19 +61,7 @@ def print_schema(
 
         print_json(config_schema())
         return
-    if name != "asyncapi":
-        known = ("asyncapi", "config", *SCHEMAS)
-        near = difflib.get_close_matches(name, known, n=1)
-        mend = f"did you mean {near[0]}?" if near else f"use {', '.join(known)}."
-        raise ConfigError(f"there is no schema {name!r}: {mend}")
-    if config is None:
-        print_json(asyncapi())
-        return
-    from rejex_stream.cli.commands.topics import kafka_config
-
-    _, settings = kafka_config(config)
-    topics = {
-        role: topic for role, topic in dict(settings.topics).items() if isinstance(topic, str)
-    }
-    topics.pop("state", None)
-    print_json(asyncapi(topics, settings.bootstrap_servers))
+    known = ("config", *SCHEMAS)
+    near = difflib.get_close_matches(name, known, n=1)
+    mend = f"did you mean {near[0]}?" if near else f"use {', '.join(known)}."
+    raise ConfigError(f"there is no schema {name!r}: {mend}")

@@ -23,8 +23,8 @@ from rejex_stream.rejection.judge import Judge
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.rejection.token_bucket import Governor
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.testing import DelayedExecutor
 from rejex_stream.types import Position, Reading
+from tests.doubles import DelayedExecutor
 from tests.streams import readings, spec
 from tests.test_governor import Adversary, overspent
 

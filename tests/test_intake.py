@@ -186,6 +186,7 @@ SCRIPTS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SCRIPTS)
 @settings(max_examples=6, deadline=None)
 @given(data=st.data())

@@ -156,6 +156,7 @@ def test_a_replay_that_waits_for_fits_does_not_hold_up_the_other_partition():
     assert by_partition(sink.outcomes) == undisturbed(script)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("trouble", [[], [RETRY], [REBALANCE]], ids=["quiet", "retry", "rebalance"])
 def test_what_waits_is_bounded_and_what_could_be_judged_is_committed(trouble):
     delivered, paused = {}, []

@@ -14,7 +14,7 @@ from rejex_stream.engine import Engine
 from rejex_stream.errors import ConnectorError
 from rejex_stream.learning import LearningSpec
 from rejex_stream.operate.metrics import RunMetrics
-from rejex_stream.rejection.keyed_sampling import KeyedSampler
+from rejex_stream.rejection.audit import KeyedSampler
 from rejex_stream.run.audit_draw import AuditDraw
 from rejex_stream.run.loop import RunSettings, run
 from rejex_stream.types import Command, CommandKind, EventAnswer, Partition, Position, Record
@@ -87,6 +87,7 @@ def undisturbed(control, sink):
     return plain
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(4))
 def test_crashes_change_no_outcome(seed):
     rng, control, store = random.Random(seed), ListControl(), MemorySnapshotStore()

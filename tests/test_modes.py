@@ -369,6 +369,7 @@ def table(path, n=900):
     path.write_text("\n".join(lines) + "\n")
 
 
+@pytest.mark.thorough
 def test_init_says_what_looks_like_a_mode_and_a_named_one_is_judged_apart(
     tmp_path, capsys, monkeypatch
 ):
@@ -414,6 +415,7 @@ verdicts = "{name}.jsonl"
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("detector", ["HBOS", "HalfSpaceTrees"])
 def test_state_commands_and_replay_know_modes(detector, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)

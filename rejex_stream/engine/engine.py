@@ -18,11 +18,10 @@ from typing import Any
 
 from rejex_stream.engine.batch_check import SingleOwner, checked, in_order
 from rejex_stream.engine.batch_model import FitFailed, new_model
-from rejex_stream.engine.checkpoint import join_parts, seal, split_parts, unseal
 from rejex_stream.engine.explanation import Explainer
 from rejex_stream.engine.sensor_registry import OperatingModes
 from rejex_stream.engine.shared_budgets import SharedCredits
-from rejex_stream.engine.snapshot_manifest import (
+from rejex_stream.engine.snapshot import (
     FORMAT,
     Head,
     Origin,
@@ -30,8 +29,12 @@ from rejex_stream.engine.snapshot_manifest import (
     StreamsInCommon,
     as_kind,
     compared,
+    join_parts,
     origin,
     origin_of,
+    seal,
+    split_parts,
+    unseal,
 )
 from rejex_stream.engine.spec import Decision, EngineSpec
 from rejex_stream.engine.stream import StreamSnapshot, StreamState, StreamView

@@ -19,7 +19,7 @@ from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.learning.champion_challenger import Asked, ChampionChallenger
 from rejex_stream.learning.label_kernel import LabelKernel
 from rejex_stream.learning.sequential_test import SequentialTest, most_with_errors
-from rejex_stream.rejection.keyed_sampling import KeyedSampler, commitment
+from rejex_stream.rejection.audit import KeyedSampler, commitment
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.types import (
     Command,

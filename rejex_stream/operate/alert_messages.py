@@ -21,7 +21,7 @@ from rejex_stream.encode.incidents import encode_incident
 from rejex_stream.monitor import Alarm
 from rejex_stream.monitor.alarm import AlarmKind
 from rejex_stream.operate.incidents import Flood, Value
-from rejex_stream.rejection.severity import grade
+from rejex_stream.rejection.window import grade
 from rejex_stream.types import Incident, IncidentState, spoken
 
 __all__ = [

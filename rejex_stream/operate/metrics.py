@@ -21,7 +21,7 @@ from rejex_stream.monitor import Alarm, MonitorBank, MonitorStatus
 from rejex_stream.monitor.alarm import AlarmKind
 from rejex_stream.operate.sensors import GroupNames, SensorRates, most_sensors
 from rejex_stream.outcomes import OutcomeCounts
-from rejex_stream.rejection.costs import cost_bound
+from rejex_stream.rejection.bounds import cost_bound
 from rejex_stream.run.incremental_snapshot import PartitionEngine
 from rejex_stream.run.progress import (
     Committed,

@@ -29,9 +29,9 @@ from rejex_connectors.kafka.topics import create_topics, plan_topics
 
 from rejex_stream.decode import JsonDecoder
 from rejex_stream.decode.mapping import FieldMapping
-from rejex_stream.engine.checkpoint import seal, unseal
 from rejex_stream.engine.engine import Decision, Restored
 from rejex_stream.engine.refit import RefitSchedule
+from rejex_stream.engine.snapshot import seal, unseal
 from rejex_stream.engine.stream import StreamSnapshot, StreamView
 from rejex_stream.protocols import BatchDetector, FitExecutor, Scorer
 from rejex_stream.rejection.policy import RejectionPolicy

@@ -498,6 +498,7 @@ def test_an_alertmanager_that_is_away_costs_the_run_nothing():
     manager.close()
 
 
+@pytest.mark.thorough
 def test_an_answer_that_is_not_http_ends_neither_alertmanagers_thread_nor_the_webhooks(caplog):
     with stranger() as url:
         manager = Alertmanager(url, repeat_s=0.05)

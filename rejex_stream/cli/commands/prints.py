@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from rejex_stream.cli.show import print_json
-from rejex_stream.encode.schemas import SCHEMAS, asyncapi, json_schema
+from rejex_stream.encode.schemas import SCHEMAS, json_schema
 from rejex_stream.errors import ConfigError
 
 __all__ = ["alerts", "dashboard", "schema", "settings"]
@@ -37,22 +37,17 @@ def print_dashboard() -> None:
 
 @schema.command("print")
 def print_schema(
-    name: Annotated[
-        str,
-        typer.Argument(help=f"asyncapi, or the JSON Schema of config, {', '.join(SCHEMAS)}."),
-    ] = "asyncapi",
+    name: Annotated[str, typer.Argument(help=f"config, {', '.join(SCHEMAS)}.")],
 ) -> None:
-    """Print an AsyncAPI 3 document of the topics, or the JSON Schema of a record or of a config."""
-    if name == "asyncapi":
-        print_json(asyncapi())
+    """Print the JSON Schema of a record that is written, or of a config."""
+    if name in SCHEMAS:
+        print_json(json_schema(name))
     elif name == "config":
         from rejex_stream.config.table import config_schema
 
         print_json(config_schema())
-    elif name in SCHEMAS:
-        print_json(json_schema(name))
     else:
-        known = ("asyncapi", "config", *SCHEMAS)
+        known = ("config", *SCHEMAS)
         near = difflib.get_close_matches(name, known, n=1)
         mend = f"did you mean {near[0]}?" if near else f"use {', '.join(known)}."
         raise ConfigError(f"there is no schema {name!r}: {mend}")

@@ -22,7 +22,7 @@ from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.monitor import Alarm
 from rejex_stream.operate.alert_messages import log_incident
 from rejex_stream.protocols import FitExecutor
-from rejex_stream.rejection.keyed_sampling import KeyedSampler
+from rejex_stream.rejection.audit import KeyedSampler
 from rejex_stream.run.audit_draw import AuditDraw, commitment
 from rejex_stream.run.executors import InlineExecutor, ProcessFitExecutor, ThreadFitExecutor
 from rejex_stream.run.loop import Retries

@@ -21,8 +21,8 @@ from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.loop import RunSettings, run
 from rejex_stream.run.partition_monitor import PartitionMonitor
 from rejex_stream.run.progress import DecisionChanged, EnvironmentChanged
-from rejex_stream.testing import Crash, FakeClock, ListSink, ListSource, MemorySnapshotStore
 from rejex_stream.types import Label, Partition
+from tests.doubles import Crash, FakeClock, ListSink, ListSource, MemorySnapshotStore
 from tests.streams import ROLLING, Distance, readings, spec, stream_of
 
 ONE = Partition("input", 0)

@@ -31,7 +31,6 @@ from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.partition import PartitionState
 from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.tables import open_table
-from rejex_stream.testing import DelayedExecutor
 from rejex_stream.types import (
     Command,
     CommandKind,
@@ -44,6 +43,7 @@ from rejex_stream.types import (
     in_mode,
     of_mode,
 )
+from tests.doubles import DelayedExecutor
 from tests.streams import readings, spec
 
 HBOS = make_detector("HBOS", n_bins=6)

@@ -31,7 +31,8 @@ from rejex_stream.run.progress import (
     SnapshotSaved,
 )
 from rejex_stream.run.settings import RunSettings as SettingsAgain
-from rejex_stream.testing import (
+from rejex_stream.types import Label, Partition, Position, Reason, Record, Verdict
+from tests.doubles import (
     ABORT,
     REBALANCE,
     RETRY,
@@ -42,7 +43,6 @@ from rejex_stream.testing import (
     ListSource,
     MemorySnapshotStore,
 )
-from rejex_stream.types import Label, Partition, Position, Reason, Record, Verdict
 from tests.streams import spec
 
 ONE = Partition("input", 0)

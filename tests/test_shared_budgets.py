@@ -20,8 +20,8 @@ from rejex_stream.rejection.judge import Judge
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.rejection.token_bucket import Governor, SharedCredits
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.testing import DelayedExecutor
 from rejex_stream.types import Position, Reading
+from tests.doubles import DelayedExecutor
 from tests.streams import readings, spec, stream_of
 from tests.test_governor import Adversary, overspent
 

@@ -411,13 +411,7 @@ class Calendar(Section):
     )
 
     def plan(self) -> Plan:
-        """Return the core's plan.
-
-        Raises
-        ------
-        ConfigError
-            If it ends before it begins, or comes again before it has ended.
-        """
+        """Return the core's plan."""
         begin, end = _ms(self.begin), _ms(self.end)
         every = None if self.every is None else _EVERY_MS[self.every]
         if not begin < end <= begin + (every or end):

@@ -125,34 +125,7 @@ _COUNTED = {
 
 
 class RunMetrics:
-    """Counts what a run does; a :class:`~rejex_stream.run.progress.RunObserver`.
-
-    Parameters
-    ----------
-    pipeline
-        Label of every metric.
-    spec
-        Told as ``rejex_model_info``; its band gives the expected rate before the first event.
-    costs
-        (c_fp, c_fn, c_r), for the cost bound.
-    grouped
-        Whether stream keys are groups of sensors: then ``sensor_group`` names them, else it is
-        empty.
-    per_sensor
-        Which sensors are exported by name: ``off``, ``topk:N`` or ``all``.
-    version
-        Of what decides, as ``model_version``.
-    refresh_s
-        Gauges are renewed at most this often: a status costs some 10 µs per thousand events.
-    clock
-        Seconds since 1970.
-
-    Examples
-    --------
-    >>> metrics = RunMetrics("turbine")
-    >>> b"rejex_build_info" in metrics.exposition()
-    True
-    """
+    """Counts what a run does; a :class:`~rejex_stream.run.progress.RunObserver`."""
 
     def __init__(
         self,

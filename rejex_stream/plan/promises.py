@@ -186,11 +186,6 @@ def plan(
     events_per_day
         Events that arrive in a day, over all sensors.
 
-    Raises
-    ------
-    ConfigError
-        If an argument cannot be. A choice that cannot work is a result, not an error.
-
     Examples
     --------
     >>> choice = plan(0.05, 1000, 32, delta=0.05, events_per_day=86_400)

@@ -38,7 +38,6 @@ from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.incremental_snapshot import PartitionEngine
 from rejex_stream.run.loop import RunSettings, run
 from rejex_stream.run.progress import Committed, RunEvent, SnapshotSaved
-from rejex_stream.testing import ListSink, ListSource
 from rejex_stream.types import (
     Command,
     CommandReply,
@@ -53,6 +52,7 @@ from rejex_stream.types import (
     Record,
     Verdict,
 )
+from tests.doubles import ListSink, ListSource
 from tests.obedient import Obedient
 from tests.waiting import PATIENCE_S, pass_time, until
 

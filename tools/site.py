@@ -190,7 +190,7 @@ def schemas() -> str:
 
 def metrics() -> str:
     """Return every metric of a run with what it means."""
-    from rejex_stream.operate.metrics import RunMetrics
+    from rejex_stream.operate.run_metrics import RunMetrics
 
     lines = [
         "# Metrics\n\nAt `/metrics` with `metrics.port` set; sensors and groups on request, see "

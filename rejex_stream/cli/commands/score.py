@@ -18,8 +18,8 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
-from rejex_stream.cli import options
-from rejex_stream.cli.progress import counting
+from rejex_stream.cli import table_options as options
+from rejex_stream.cli.bars import counting
 from rejex_stream.cli.show import (
     As,
     AsOption,

@@ -26,7 +26,7 @@ from rejex_stream.config.assembly import Edges, run_pipeline
 from rejex_stream.decode.times import is_repeated, zone_of
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import logging_to_stderr
-from rejex_stream.plan.dry_run import Counting
+from rejex_stream.plan.measured import Counting
 from rejex_stream.run.progress import (
     ControlUnread,
     DecisionChanged,

@@ -9,12 +9,11 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections import Counter
+from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from typing import Any
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram
-from prometheus_client import Counter as PrometheusCounter
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -112,18 +111,84 @@ _MOST_WAITING = 100
 _OPEN = [state for state in IncidentState if state is not IncidentState.CLOSED]
 
 
-# Events of a run that are counted as such.
-_COUNTED = {
-    FitFailure: ("rejex_fit_failures", "Background fits that failed."),
-    Retrying: ("rejex_edge_retries", "Times the edge failed and was tried again."),
-    DecisionChanged: (
-        "rejex_decision_changes",
+COUNTERS: Mapping[str, tuple[str, str]] = {
+    "events": ("Events judged, by verdict.", "sensor_group verdict"),
+    "rejected_events": ("Rejected events, by reason.", "sensor_group reason"),
+    "withheld_events": (
+        "Events whose label stands because the review budget had no credit left.",
+        "sensor_group",
+    ),
+    "muted_events": (
+        "Events in a pattern that people muted: nobody was asked, unless the audit drew them.",
+        "sensor_group",
+    ),
+    "challenged_events": (
+        "Events judged by detector and challenger: who spoke, and whether the two differ.",
+        "judge differ",
+    ),
+    "records_invalid": ("Records that could not be read and went to the dead letters.", "reason"),
+    "records_ignored": (
+        "Records without a reading of their own: ignored, or joined into a later row.",
+        "reason",
+    ),
+    "review_items": ("Events sent to the reviewers.", "sensor_group"),
+    "monitor_alarms": ("Alarms raised, by monitor.", "kind"),
+    "sensors_forgotten": ("Streams forgotten after state.forget_after.", ""),
+    "dlq_records": ("Dead letters written.", ""),
+    "model_swaps": ("Models that took over.", ""),
+    "fit_failures": ("Background fits that failed.", ""),
+    "edge_retries": ("Times the edge failed and was tried again.", ""),
+    "decision_changes": (
         "Partitions taken over with another decision (policy, budget, ties, evidence).",
+        "",
     ),
-    EnvironmentChanged: (
-        "rejex_environment_changes",
+    "environment_changes": (
         "Partitions taken over from another environment (library versions, processor).",
+        "",
     ),
+    "incident_changes": ("Changes of incidents, by the state they led to.", "sensor_group state"),
+}
+"""By name: what is counted, and the labels beside the pipeline."""
+LEVELS: Mapping[str, tuple[str, str]] = {
+    "committed_offset": ("Next offset to read.", "topic partition"),
+    "consumer_lag_records": ("Records not committed yet.", "topic partition"),
+    "consumer_lag_seconds": (
+        "Age of the newest judged event by its own clock; 0 where nothing waits.",
+        "topic partition",
+    ),
+    "snapshot_timestamp_seconds": ("When state was last saved.", "topic partition"),
+    "streams": ("Streams seen by the monitors.", "topic partition"),
+    "model_trained_timestamp_seconds": ("When a stream last changed its model.", ""),
+    "last_event_timestamp_seconds": ("When the last event came.", ""),
+    "active_alarms": ("Alarms not withdrawn, by monitor.", "kind"),
+    "open_incidents": ("Incidents that are not over, by state.", "state"),
+    "held_streams": ("Streams whose reference stands still for an incident.", ""),
+    "incident_waiting_seconds": (
+        "How long an incident waits for an answer, by the events' own clock or, where that "
+        "stands still, by ours; of the hundred that wait for longest.",
+        "stream incident",
+    ),
+}
+HISTOGRAMS: Mapping[str, tuple[str, tuple[float, ...]]] = {
+    "commit_duration_seconds": ("How long a commit took.", _DURATION_BUCKETS),
+    "event_latency_seconds": (
+        "From the event's own time to its verdict; the last event of every batch.",
+        _LATENCY_BUCKETS,
+    ),
+    "scoring_duration_seconds": (
+        "Features, score, rank and verdict, per event: the mean of every batch.",
+        _SCORING_BUCKETS,
+    ),
+    "incident_duration_seconds": (
+        "From the onset of an incident to its end, by the events' own clock.",
+        _INCIDENT_BUCKETS,
+    ),
+}
+_COUNTED = {
+    FitFailure: "fit_failures",
+    Retrying: "edge_retries",
+    DecisionChanged: "decision_changes",
+    EnvironmentChanged: "environment_changes",
 }
 
 
@@ -148,96 +213,24 @@ class RunMetrics:
         self._banks: dict[Partition, MonitorBank] = {}
         self._nothing_scorable = False
         self._epochs: dict[str, int] = {}
-        counter = partial(PrometheusCounter, registry=self.registry)
-        gauge = partial(Gauge, registry=self.registry)
-        histogram = partial(Histogram, registry=self.registry)
-        whole, part = ["pipeline"], ["pipeline", "topic", "partition"]
-        group = ["pipeline", "sensor_group"]
-        self._events = counter("rejex_events", "Events judged, by verdict.", [*group, "verdict"])
-        self._rejected = counter(
-            "rejex_rejected_events", "Rejected events, by reason.", [*group, "reason"]
-        )
-        self._withheld = counter(
-            "rejex_withheld_events",
-            "Events whose label stands because the review budget had no credit left.",
-            group,
-        )
-        self._muted = counter(
-            "rejex_muted_events",
-            "Events in a pattern that people muted: nobody was asked, unless the audit drew them.",
-            group,
-        )
         self._learns = spec is not None and spec.learning is not None
-        self._challenged = counter(
-            "rejex_challenged_events",
-            "Events judged by detector and challenger: who spoke, and whether the two differ.",
-            [*whole, "judge", "differ"],
-        )
-        self._invalid = counter(
-            "rejex_records_invalid",
-            "Records that could not be read and went to the dead letters.",
-            [*whole, "reason"],
-        )
-        self._ignored = counter(
-            "rejex_records_ignored",
-            "Records without a reading of their own: ignored, or joined into a later row.",
-            [*whole, "reason"],
-        )
-        self._reviews = counter("rejex_review_items", "Events sent to the reviewers.", group)
-        self._alarms = counter(
-            "rejex_monitor_alarms", "Alarms raised, by monitor.", [*whole, "kind"]
-        )
-        self._forgotten = counter(
-            "rejex_sensors_forgotten", "Streams forgotten after state.forget_after.", whole
-        )
-        self._counted = {kind: counter(*told, whole) for kind, told in _COUNTED.items()}
-        self._dead_letters = counter("rejex_dlq_records", "Dead letters written.", whole)
-        self._model_swaps = counter("rejex_model_swaps", "Models that took over.", whole)
-        self._commit = histogram(
-            "rejex_commit_duration_seconds",
-            "How long a commit took.",
-            whole,
-            buckets=_DURATION_BUCKETS,
-        )
-        self._latency = histogram(
-            "rejex_event_latency_seconds",
-            "From the event's own time to its verdict; the last event of every batch.",
-            whole,
-            buckets=_LATENCY_BUCKETS,
-        )
-        self._scoring = histogram(
-            "rejex_scoring_duration_seconds",
-            "Features, score, rank and verdict, per event: the mean of every batch.",
-            whole,
-            buckets=_SCORING_BUCKETS,
-        )
-        self._incidents = _IncidentMetrics(self.registry, pipeline)
-        self._by_partition = {
-            name: gauge(f"rejex_{name}", says, part) for name, (says, _) in GAUGES.items()
-        }
-        self._offset = gauge("rejex_committed_offset", "Next offset to read.", part)
-        self._lag = gauge("rejex_consumer_lag_records", "Records not committed yet.", part)
-        self._lag_s = gauge(
-            "rejex_consumer_lag_seconds",
-            "Age of the newest judged event by its own clock; 0 where nothing waits.",
-            part,
-        )
         self._newest_ms: dict[Partition, int] = {}
-        self._snapshot_at = gauge(
-            "rejex_snapshot_timestamp_seconds", "When state was last kept.", part
-        )
-        self._streams = gauge("rejex_streams", "Streams seen by the monitors.", part)
-        self._trained = gauge(
-            "rejex_model_trained_timestamp_seconds",
-            "When a stream last changed its model.",
-            whole,
-        )
-        self._last_event = gauge(
-            "rejex_last_event_timestamp_seconds", "When the last event came.", whole
-        )
-        self._active = gauge(
-            "rejex_active_alarms", "Alarms not withdrawn, by monitor.", [*whole, "kind"]
-        )
+        self._seen_at: dict[str, float] = {}
+        in_ours: dict[str, Any] = {"registry": self.registry}
+        self._counters = {
+            name: Counter(f"rejex_{name}", says, ["pipeline", *labels.split()], **in_ours)
+            for name, (says, labels) in COUNTERS.items()
+        }
+        of_bank = {name: (says, "topic partition") for name, (says, _) in GAUGES.items()}
+        self._levels = {**LEVELS, **of_bank}
+        self._gauges = {
+            name: Gauge(f"rejex_{name}", says, ["pipeline", *labels.split()], **in_ours)
+            for name, (says, labels) in self._levels.items()
+        }
+        self._histograms = {
+            name: Histogram(f"rejex_{name}", says, ["pipeline"], buckets=buckets, **in_ours)
+            for name, (says, buckets) in HISTOGRAMS.items()
+        }
         self._sensors: SensorRates | None = None
         if (most := most_sensors(per_sensor)) > 0:
             window = _WINDOW if spec is None else spec.window
@@ -245,11 +238,12 @@ class RunMetrics:
             self.registry.register(self._sensors)
         self._describe(spec, costs, version)
         for label in Label:  # a series that is zero is not a series that is missing
-            self._events.labels(pipeline, "", label.value)
+            self._counter("events", "", label.value)
         for reason in Reason:
-            self._rejected.labels(pipeline, "", reason.value)
-        self._withheld.labels(pipeline, "")
-        self._muted.labels(pipeline, "")
+            self._counter("rejected_events", "", reason.value)
+        self._counter("withheld_events", "")
+        self._counter("muted_events", "")
+        self.incidents(())
 
     def _describe(
         self,
@@ -303,66 +297,87 @@ class RunMetrics:
             for verdict in verdicts:
                 self._sensors.count(verdict, self._groups.of(verdict.stream_key))
         now = self._clock()
-        self._last_event.labels(self._pipeline).set(now)
+        self._gauge("last_event_timestamp_seconds").set(now)
         if verdicts:
             newest_ms = self._newest_ms[partition] = verdicts[-1].event_time_ms
-            self._latency.labels(self._pipeline).observe(max(0.0, now - newest_ms / 1000))
+            self._histogram("event_latency_seconds").observe(max(0.0, now - newest_ms / 1000))
         self.refresh()
 
     def _count(self, outcomes: Sequence[Outcome]) -> None:
         for incidents in [outcome.incidents for outcome in outcomes if outcome.incidents]:
             for incident in incidents:
-                self._incidents.count(incident, self._groups.of(incident.stream_key))
+                self._count_incident(incident, self._groups.of(incident.stream_key))
         for invalid in [outcome.invalid for outcome in outcomes if outcome.invalid is not None]:
             if invalid.silent:
                 if invalid.stage != "waiting":
-                    self._ignored.labels(self._pipeline, invalid.stage).inc()
+                    self._counter("records_ignored", invalid.stage).inc()
                 continue
-            self._invalid.labels(self._pipeline, invalid.stage).inc()
-            self._dead_letters.labels(self._pipeline).inc()
+            self._counter("records_invalid", invalid.stage).inc()
+            self._counter("dlq_records").inc()
         judged = [outcome for outcome in outcomes if outcome.verdict is not None]
         for group, those in self._groups.told_apart(judged).items():
             counts = OutcomeCounts()
             counts.add(those)
             for label, count in counts.labels.items():
-                self._events.labels(self._pipeline, group, label.value).inc(count)
+                self._counter("events", group, label.value).inc(count)
             for reason, count in counts.reasons.items():
-                self._rejected.labels(self._pipeline, group, reason.value).inc(count)
+                self._counter("rejected_events", group, reason.value).inc(count)
             # The series are there before the first review.
-            self._withheld.labels(self._pipeline, group).inc(counts.n_withheld)
-            self._muted.labels(self._pipeline, group).inc(counts.n_muted)
-            self._reviews.labels(self._pipeline, group).inc(counts.n_reviews)
+            self._counter("withheld_events", group).inc(counts.n_withheld)
+            self._counter("muted_events", group).inc(counts.n_muted)
+            self._counter("review_items", group).inc(counts.n_reviews)
 
     def _count_challenged(self, verdicts: Iterable[Verdict]) -> None:
-        found = Counter(
+        found = Tally(
             (learning.judge, "yes" if learning.other is not verdict.label else "no")
             for verdict in verdicts
             if (learning := verdict.learning) and learning.other is not None
         )
         for names, count in found.items():
-            self._challenged.labels(self._pipeline, *names).inc(count)
+            self._counter("challenged_events", *names).inc(count)
 
     def of_lean_verdicts(self) -> None:
         """Leave out what a lean verdict does not say, rather than to count none of it."""
-        self.registry.unregister(self._withheld)
+        self.registry.unregister(self._counters["withheld_events"])
+
+    def _count_incident(self, incident: Incident, group: str) -> None:
+        self._counter("incident_changes", group, incident.state.value).inc()
+        if incident.state is IncidentState.CLOSED:
+            seconds = (incident.changed_ms - incident.onset_ms) / 1000
+            self._histogram("incident_duration_seconds").observe(max(0.0, seconds))
 
     def incidents(self, incidents: Sequence[Incident]) -> None:
         """Export which incidents are open now."""
-        self._incidents.show(incidents, self._newest_ms, self._clock())
+        now_s, waiting = self._clock(), self._gauges["incident_waiting_seconds"]
+        unanswered = [one for one in incidents if one.state is IncidentState.OPEN]
+        self._seen_at = {one.id: self._seen_at.get(one.id, now_s) for one in unanswered}
+        waits = []
+        for one in unanswered:
+            by_events = self._newest_ms.get(Partition(*one.position[:2]), 0) - one.opened_ms
+            waits.append((max(by_events / 1000, now_s - self._seen_at[one.id]), one))
+        waiting.clear()
+        for seconds, one in heapq.nlargest(_MOST_WAITING, waits, key=lambda wait: wait[0]):
+            waiting.labels(self._pipeline, one.stream_key, one.id).set(seconds)
+        states = Tally((incident.state, incident.held) for incident in incidents)
+        for state in _OPEN:
+            of = states[state, True] + states[state, False]
+            self._gauge("open_incidents", state.value).set(of)
+        held = sum(n for (state, held), n in states.items() if held)
+        self._gauge("held_streams").set(held - states[IncidentState.ADOPTING, True])
 
     def _new_model(self, key: str, epoch: int) -> None:
         self._epochs[key] = epoch
-        self._model_swaps.labels(self._pipeline).inc()
-        self._trained.labels(self._pipeline).set(self._clock())
+        self._counter("model_swaps").inc()
+        self._gauge("model_trained_timestamp_seconds").set(self._clock())
 
     def lag(self, records: Mapping[Partition, int]) -> None:
         """Export how far the committed offsets are behind the input's end."""
         now = self._clock()
         for partition, count in records.items():
-            names, newest_ms = self._names(partition), self._newest_ms.get(partition)
-            self._lag.labels(*names).set(count)
+            names, newest_ms = _labels(partition), self._newest_ms.get(partition)
+            self._gauge("consumer_lag_records", *names).set(count)
             age_s = now - newest_ms / 1000 if count and newest_ms is not None else 0.0
-            self._lag_s.labels(*names).set(max(0.0, age_s))
+            self._gauge("consumer_lag_seconds", *names).set(max(0.0, age_s))
 
     def timed(
         self,
@@ -370,18 +385,18 @@ class RunMetrics:
         see: Callable[[Sequence[Reading], Sequence[Verdict]], object] = lambda *_: None,
     ) -> PartitionEngine:
         """Return the engine with a stop-watch around its work, and somebody who sees all of it."""
-        return _Timed(engine, self._scoring.labels(self._pipeline).observe, see)
+        return _Timed(engine, self._histogram("scoring_duration_seconds").observe, see)
 
     def event(self, event: RunEvent) -> None:
         """Note what happened to the run itself."""
         match event:
             case Committed(_, seconds, next_offsets):
-                self._commit.labels(self._pipeline).observe(seconds)
+                self._histogram("commit_duration_seconds").observe(seconds)
                 self.committed(next_offsets)
             case SnapshotSaved(partition):
-                self._snapshot_at.labels(*self._names(partition)).set(self._clock())
+                self._gauge("snapshot_timestamp_seconds", *_labels(partition)).set(self._clock())
             case FitFailure() | DecisionChanged() | EnvironmentChanged() | Retrying():
-                self._counted[type(event)].labels(self._pipeline).inc()
+                self._counter(_COUNTED[type(event)]).inc()
             case SensorsForgotten():
                 self._forget_streams(event)
             case PartitionClosed(partition):
@@ -396,7 +411,7 @@ class RunMetrics:
     def committed(self, next_offsets: Mapping[Partition, int]) -> None:
         """Export how far partitions are durable."""
         for partition, offset in next_offsets.items():
-            self._offset.labels(*self._names(partition)).set(offset)
+            self._gauge("committed_offset", *_labels(partition)).set(offset)
 
     def _forget_streams(self, event: SensorsForgotten) -> None:
         for stream in event.streams:
@@ -404,11 +419,11 @@ class RunMetrics:
         if self._sensors is not None:
             self._sensors.forget(event.streams)
         if not event.replaying:
-            self._forgotten.labels(self._pipeline).inc(len(event.streams))
+            self._counter("sensors_forgotten").inc(len(event.streams))
 
     def alarm(self, alarm: Alarm) -> None:
         """Count an alarm."""
-        self._alarms.labels(self._pipeline, alarm.kind.value).inc()
+        self._counter("monitor_alarms", alarm.kind.value).inc()
 
     # ----------------------------------------------------------------------------- monitors
     def watch(self, partition: Partition, bank: MonitorBank) -> None:
@@ -420,10 +435,11 @@ class RunMetrics:
         self._banks.pop(partition, None)
         if self._sensors is not None:
             self._sensors.forget_partition(partition)
-        gauges = (self._offset, self._lag, self._lag_s, self._snapshot_at, self._streams)
-        for gauge in (*self._by_partition.values(), *gauges):
+        for name, (_, labels) in self._levels.items():
+            if labels != "topic partition":
+                continue
             try:
-                gauge.remove(*self._names(partition))
+                self._gauges[name].remove(self._pipeline, *_labels(partition))
             except KeyError:
                 continue  # it never had a value
 
@@ -433,17 +449,17 @@ class RunMetrics:
         if not force and now - self._refreshed_at < self._refresh_s:
             return
         self._refreshed_at = now
-        kinds: Counter[str] = Counter()
+        kinds: Tally[str] = Tally()
         for partition, bank in self._banks.items():
-            status, names = bank.status(), self._names(partition)
+            status, names = bank.status(), _labels(partition)
             for name, (_, read) in GAUGES.items():
                 value = read(status)
-                self._by_partition[name].labels(*names).set(math.nan if value is None else value)
-            self._streams.labels(*names).set(len(bank))
+                self._gauge(name, *names).set(math.nan if value is None else value)
+            self._gauge("streams", *names).set(len(bank))
             kinds.update(alarm.kind.value for alarm in bank.active_alarms())
         kinds[AlarmKind.NOTHING_SCORABLE] = int(self._nothing_scorable)
         for kind in AlarmKind:
-            self._active.labels(self._pipeline, kind.value).set(kinds[kind.value])
+            self._gauge("active_alarms", kind.value).set(kinds[kind.value])
         if self._sensors is not None:
             self._sensors.refresh()
 
@@ -453,8 +469,18 @@ class RunMetrics:
 
         return generate_latest(self.registry)
 
-    def _names(self, partition: Partition) -> tuple[str, str, str]:
-        return self._pipeline, partition.topic, str(partition.partition)
+    def _counter(self, name: str, *labels: str) -> Counter:
+        return self._counters[name].labels(self._pipeline, *labels)
+
+    def _gauge(self, name: str, *labels: str) -> Gauge:
+        return self._gauges[name].labels(self._pipeline, *labels)
+
+    def _histogram(self, name: str) -> Histogram:
+        return self._histograms[name].labels(self._pipeline)
+
+
+def _labels(partition: Partition) -> tuple[str, str]:
+    return partition.topic, str(partition.partition)
 
 
 class _Timed:
@@ -481,72 +507,6 @@ class _Timed:
             self._observe((time.perf_counter() - start) / len(readings))
             self._see(readings, verdicts)
         return verdicts
-
-
-class _IncidentMetrics:
-    """What becomes of incidents, and which are open."""
-
-    def __init__(self, registry: CollectorRegistry, pipeline: str) -> None:
-        self._pipeline = pipeline
-        self._changes = PrometheusCounter(
-            "rejex_incident_changes",
-            "Changes of incidents, by the state they led to.",
-            ["pipeline", "sensor_group", "state"],
-            registry=registry,
-        )
-        self._duration = Histogram(
-            "rejex_incident_duration_seconds",
-            "From the onset of an incident to its end, by the events' own clock.",
-            ["pipeline"],
-            buckets=_INCIDENT_BUCKETS,
-            registry=registry,
-        )
-        self._open = Gauge(
-            "rejex_open_incidents",
-            "Incidents that are not over, by state.",
-            ["pipeline", "state"],
-            registry=registry,
-        )
-        self._held = Gauge(
-            "rejex_held_streams",
-            "Streams whose reference stands still for an incident.",
-            ["pipeline"],
-            registry=registry,
-        )
-        self._waiting = Gauge(
-            "rejex_incident_waiting_seconds",
-            "How long an incident waits for an answer, by the events' own clock or, where that "
-            "stands still, by ours; of the hundred that wait for longest.",
-            ["pipeline", "stream", "incident"],
-            registry=registry,
-        )
-        self._seen_at: dict[str, float] = {}
-        self.show((), {}, 0.0)
-
-    def count(self, incident: Incident, group: str) -> None:
-        self._changes.labels(self._pipeline, group, incident.state.value).inc()
-        if incident.state is IncidentState.CLOSED:
-            seconds = (incident.changed_ms - incident.onset_ms) / 1000
-            self._duration.labels(self._pipeline).observe(max(0.0, seconds))
-
-    def show(
-        self, incidents: Sequence[Incident], newest_ms: Mapping[Partition, int], now_s: float
-    ) -> None:
-        unanswered = [one for one in incidents if one.state is IncidentState.OPEN]
-        self._seen_at = {one.id: self._seen_at.get(one.id, now_s) for one in unanswered}
-        waits = []
-        for one in unanswered:
-            by_events = newest_ms.get(Partition(*one.position[:2]), 0) - one.opened_ms
-            waits.append((max(by_events / 1000, now_s - self._seen_at[one.id]), one))
-        self._waiting.clear()
-        for seconds, one in heapq.nlargest(_MOST_WAITING, waits, key=lambda wait: wait[0]):
-            self._waiting.labels(self._pipeline, one.stream_key, one.id).set(seconds)
-        states = Counter((incident.state, incident.held) for incident in incidents)
-        for state in _OPEN:
-            of = states[state, True] + states[state, False]
-            self._open.labels(self._pipeline, state.value).set(of)
-        held = sum(n for (state, held), n in states.items() if held)
-        self._held.labels(self._pipeline).set(held - states[IncidentState.ADOPTING, True])
 
 
 # ------------------------------------------------------------------- groups and sensors

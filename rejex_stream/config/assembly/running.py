@@ -20,7 +20,7 @@ from rejex_stream.config.operating import Alerts
 from rejex_stream.config.reviewing import Shown
 from rejex_stream.decode import Decoder
 from rejex_stream.engine import Engine, EngineSpec
-from rejex_stream.engine.stream import StreamSnapshot
+from rejex_stream.engine.stream_state import StreamSnapshot
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.monitor import Alarm, MonitorConfig
 from rejex_stream.operate.alerts import Alertmanager, Webhook, Wording, log_incident

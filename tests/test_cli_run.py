@@ -124,7 +124,7 @@ def doubts(done):
     return [
         line["message"]
         for line in lines
-        if line["logger"] == "rejex_stream.cli.commands.run_pipeline"
+        if line["logger"].endswith(".run_pipeline") and line["level"] == "warning"
     ]
 
 

@@ -71,6 +71,7 @@ def test_a_ramp_is_found_over_refits_within_two_and_a_half_times_the_delay_witho
     assert statistics.median(delays[True]) <= 2.5 * without
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("agreement", [1.0, 0.5])
 def test_no_number_of_refits_is_taken_for_drift(agreement):
     for seed in range(3):
@@ -182,6 +183,7 @@ def test_held_events_and_those_without_a_rank_enter_no_sum():
     assert gapped.ranks.state == plain.ranks.state
 
 
+@pytest.mark.thorough
 def test_a_detector_whose_models_see_a_slow_ramp_raises_drift_in_the_engine():
     """The shipped schedule end to end: eight sd in forty windows were silence before."""
     n = 200

@@ -207,7 +207,7 @@ BLIND = [
     "drift says so.",
     "- **Rate > 2R** is a fact about the last n events and fires on clusters: on autocorrelated "
     "streams it says what reviewers feel, not that something is wrong.",
-    "- **At the start**: health and drift have no variance inflation in the first three windows ever.",
+    "- **At the start**: health and drift have no variance inflation in the first three windows.",
     "- **A change that keeps both rates** (normal scores that move among normal scores) is nothing "
     "to the health detector; drift sees it if the mean rank moves, and a change of scale keeps "
     "that too.",

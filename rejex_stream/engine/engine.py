@@ -162,7 +162,8 @@ class Engine:
             readings, totals = checked(readings, self.spec.features.channels, modes=self.spec.modes)
             alone.halfway = True
             verdicts = self._judge(readings, totals)
-            self._make_room()
+            if self._max_live is not None:
+                self._make_room()
             alone.halfway = False
         finally:
             alone.leave()
@@ -249,8 +250,11 @@ class Engine:
         """
         if not self._is_batch:
             return len(readings)
-        ready, left = len(readings), dict[str, int]()
-        with self._alone.whole():
+        ready, left, alone = len(readings), dict[str, int](), self._alone
+        alone.enter()
+        try:
+            if alone.halfway:
+                alone.require_whole()
             for i, reading in enumerate(readings):
                 key = reading.stream_key
                 rows = left.get(key)
@@ -259,6 +263,8 @@ class Engine:
                 if rows == 0:
                     ready = min(ready, i)
                 left[key] = rows - 1
+        finally:
+            alone.leave()
         return ready
 
     def _rows_ready(self, key: str, *, needed_now: bool) -> int:

@@ -134,7 +134,7 @@ class Engine:
         self._changes: list[Incident] = []
         self._plans = Plans()  # of all streams, as people said
         self._open: dict[str, Incident] = {}  # as they stand, by key
-        self._modes = OperatingModes(told_apart=spec.modes)
+        self._modes = OperatingModes(by_mode=spec.modes)
         self._decision = spec.decision
         self._asleep = False
         self._shared = SharedCredits(self._decision.policy)
@@ -296,7 +296,7 @@ class Engine:
         return list(self._open.values())
 
     def command(self, command: Command) -> CommandReply | None:
-        """Obey a person from the next reading on; a refusal changes nothing.
+        """Apply what a person says from the next reading on; a refusal changes nothing.
 
         Returns ``None`` where none of this engine's streams and incidents is meant. What an answer
         changes of an incident is told with the stream's next event.
@@ -316,7 +316,7 @@ class Engine:
         return [key for key in keys if key in self._live or key in self._idle]
 
     def _command_all(self, command: Command) -> CommandReply | None:
-        """Obey what is said of all streams."""
+        """Apply what is said of all streams."""
         if command.stream_key is not None:
             return None
         if command.kind not in (CommandKind.PLANNED, CommandKind.CANCEL):

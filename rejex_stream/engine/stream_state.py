@@ -406,7 +406,7 @@ class StreamState:
             self._learner = learner
 
     def command(self, command: Command) -> CommandReply | None:
-        """Obey a person from the next reading on; ``None`` where nothing here is meant."""
+        """Apply what a person says, from the next reading on; ``None``: nothing here is meant."""
         if command.kind in (CommandKind.MUTE, CommandKind.CANCEL):
             reply = self._mutes.command(command)
             if reply is not None:

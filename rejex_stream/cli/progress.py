@@ -24,7 +24,7 @@ from rich.progress import Progress as Bars
 from rejex_stream.cli.show import console
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import Edges
-from rejex_stream.run.progress import (
+from rejex_stream.run.run_events import (
     ControlUnread,
     DecisionChanged,
     EnvironmentChanged,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
-from rejex_connectors.kafka.settings import Kafka, RegistrySettings
+from rejex_connectors.kafka.kafka_settings import Kafka, RegistrySettings
 
 from rejex_stream.config.deciding import (
     Calendar,
@@ -21,7 +21,7 @@ from rejex_stream.config.operating import Alerts, Logging, Metrics
 from rejex_stream.config.reviewing import Channel, Review, Sensor
 from rejex_stream.incidents import Alarms, Hold
 from rejex_stream.monitor.config import Monitor
-from rejex_stream.run.settings import Output, Run, State
+from rejex_stream.run.run_settings import Output, Run, State
 from rejex_stream.settings import setting
 
 __all__ = ["ENV_PREFIX", "Config"]

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from rejex_stream.errors import ConnectorError
-from rejex_stream.run.progress import (
+from rejex_stream.run.run_events import (
     Committed,
     PartitionClosed,
     PartitionLive,
@@ -39,7 +39,7 @@ class Check(NamedTuple):
 
 
 class Health:
-    """What a run told about itself, as checks; a :class:`~rejex_stream.run.progress.RunObserver`.
+    """What a run told about itself, as checks; a :class:`~rejex_stream.run.run_events.RunObserver`.
 
     Parameters
     ----------

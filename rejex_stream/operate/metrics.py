@@ -22,8 +22,8 @@ from rejex_stream.monitor.alarm import AlarmKind
 from rejex_stream.operate.sensors import GroupNames, SensorRates, most_sensors
 from rejex_stream.outcomes import OutcomeCounts
 from rejex_stream.rejection.costs import cost_bound
-from rejex_stream.run.incremental_snapshot import PartitionEngine
-from rejex_stream.run.progress import (
+from rejex_stream.run.partition import PartitionEngine
+from rejex_stream.run.run_events import (
     Committed,
     ControlUnread,
     DecisionChanged,
@@ -125,7 +125,7 @@ _COUNTED = {
 
 
 class RunMetrics:
-    """Counts what a run does; a :class:`~rejex_stream.run.progress.RunObserver`.
+    """Counts what a run does; a :class:`~rejex_stream.run.run_events.RunObserver`.
 
     Parameters
     ----------

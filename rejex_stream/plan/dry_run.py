@@ -12,7 +12,7 @@ from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.batch_model import FitFailed
 from rejex_stream.plan.measured import Measured, Measurement
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.run.progress import RunEvent
+from rejex_stream.run.run_events import RunEvent
 from rejex_stream.threads import one_thread
 from rejex_stream.types import Invalid, Outcome, Partition, Reading, Record, Verdict
 

@@ -24,7 +24,7 @@ from rejex_stream.operate.incidents import (
     UsualValues,
     Value,
 )
-from rejex_stream.run.progress import (
+from rejex_stream.run.run_events import (
     IncidentsDurable,
     PartitionClosed,
     PartitionLive,

@@ -32,7 +32,8 @@ from rejex_stream.operate.metrics import RunMetrics
 from rejex_stream.operate.sensors import GroupNames
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.run.progress import (
+from rejex_stream.run.review_items import ReviewItems
+from rejex_stream.run.run_events import (
     Committed,
     NothingScorable,
     PartitionClosed,
@@ -41,7 +42,6 @@ from rejex_stream.run.progress import (
     Retrying,
     SensorsForgotten,
 )
-from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.types import Invalid, Outcome, Partition, Position, Reading, Record
 from tests.operate.alerting import Receiver, alertmanager, tool, until
 from tests.strangers import stranger

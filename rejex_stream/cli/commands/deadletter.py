@@ -75,7 +75,7 @@ def redrive(
 ) -> None:
     """Put dead letters back into the topic they came from, each once, after mending the cause."""
     _, settings = kafka_config(config)
-    from rejex_connectors.kafka.moving.deadletters import redrive as redrive_letters
+    from rejex_connectors.kafka.deadletters import redrive as redrive_letters
 
     what: Counter[str] = Counter()
     for result in redrive_letters(
@@ -93,7 +93,7 @@ def redrive(
 
 def _from_topic(path: Path, newest: int, *, pending: bool) -> Iterator[tuple[Record, str, str]]:
     _, settings = kafka_config(path)
-    from rejex_connectors.kafka.moving.deadletters import list_dead_letters
+    from rejex_connectors.kafka.deadletters import list_dead_letters
 
     for letter in list_dead_letters(settings, newest=newest, pending_only=pending):
         yield letter.original, letter.stage, letter.reason

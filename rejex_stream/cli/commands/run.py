@@ -28,7 +28,7 @@ from rejex_stream.decode.times import is_repeated, zone_of
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import logging_to_stderr
 from rejex_stream.plan.dry_run import Counting
-from rejex_stream.run.progress import PartitionOpened, RunEvent, RunSummary
+from rejex_stream.run.run_events import PartitionOpened, RunEvent, RunSummary
 from rejex_stream.tables.order import TimeOrder
 from rejex_stream.tables.suspicions import suspect_readings
 from rejex_stream.types import Label, Outcome, Partition, Reading

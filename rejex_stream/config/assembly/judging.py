@@ -11,7 +11,7 @@ from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.partition import PartitionState
 from rejex_stream.run.review_items import ReviewItems
-from rejex_stream.run.settings import RunSettings
+from rejex_stream.run.run_settings import RunSettings
 from rejex_stream.types import Invalid, Partition, Position, Reading, Record
 
 __all__ = ["DecodedBefore", "Judging", "by_partition"]

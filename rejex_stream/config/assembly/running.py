@@ -23,17 +23,17 @@ from rejex_stream.monitor import Alarm
 from rejex_stream.operate.alert_messages import log_incident
 from rejex_stream.protocols import FitExecutor
 from rejex_stream.rejection.keyed_sampling import KeyedSampler
-from rejex_stream.run.audit_draw import AuditDraw, commitment
 from rejex_stream.run.executors import InlineExecutor, ProcessFitExecutor, ThreadFitExecutor
 from rejex_stream.run.loop import Retries
-from rejex_stream.run.partition_monitor import log_alarm
-from rejex_stream.run.progress import (
+from rejex_stream.run.partition import log_alarm
+from rejex_stream.run.review_items import AuditDraw, commitment
+from rejex_stream.run.run_events import (
     Progress,
     Retrying,
     RunObserver,
     RunSummary,
 )
-from rejex_stream.run.settings import RunSettings
+from rejex_stream.run.run_settings import RunSettings
 from rejex_stream.types import Incident, Partition, Reading
 
 __all__ = [

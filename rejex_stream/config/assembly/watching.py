@@ -19,9 +19,8 @@ from rejex_stream.operate.alert_messages import Alert, Told, Wording, alert_of, 
 from rejex_stream.operate.health import Health, HealthServer
 from rejex_stream.operate.incidents import OpenIncidents, UsualValues, Value
 from rejex_stream.operate.metrics import RunMetrics
-from rejex_stream.run.incremental_snapshot import PartitionEngine
-from rejex_stream.run.partition_monitor import PartitionMonitor
-from rejex_stream.run.progress import (
+from rejex_stream.run.partition import PartitionEngine, PartitionMonitor
+from rejex_stream.run.run_events import (
     IncidentsDurable,
     NothingScorable,
     PartitionClosed,

@@ -39,7 +39,6 @@ PARTS = {
     "rejex_stream/features/": "features",
     "rejex_stream/detectors/": "scoring",
     "rejex_stream/rejection/window.py": "rank, window",
-    "rejex_stream/rejection/batch_ranks.py": "rank, window",
     "sortedcontainers/": "rank, window",
     "rejex_stream/rejection/": "judging: band, label, severity, verdict",
     "rejex_stream/engine/rows.py": "row buffer",

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,16 @@ ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = Path(__file__).parent / "golden"
 
 
+CASES = 3  # of a test with more of them, `make test-quick` takes the first three
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give the long proofs an hour; among several workers, mix what waits with what computes."""
+    seen: Counter[str] = Counter()
     for item in items:
+        seen[item.nodeid.split("[")[0]] += 1
+        if seen[item.nodeid.split("[")[0]] > CASES:
+            item.add_marker(pytest.mark.thorough)
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(3600))
     if "PYTEST_XDIST_WORKER" in os.environ:

@@ -16,7 +16,7 @@ from rejex_stream.detectors import make_detector
 from rejex_stream.encode import encode_incident
 from rejex_stream.engine import Engine
 from rejex_stream.incidents import Alarms, FalseAlarms, Hold
-from rejex_stream.incidents.alarm import Alarm
+from rejex_stream.incidents.state_machine import Alarm
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Command, CommandKind, IncidentState, Position, Reading
 from tests.streams import spec
@@ -175,6 +175,7 @@ def rate(per_month, phi, months=20):
     return alarms / months
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("phi", "per_month", "low", "high"),
     [(0.0, 1, 0, 1.5), (0.9, 1, 0.2, 2), (0.97, 1, 0.2, 2), (0.9, 10, 5, 20)],

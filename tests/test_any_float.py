@@ -35,6 +35,7 @@ def rolling(values, events):
     return [sensor.extract(i, (value,)) for i, value in enumerate(values)]
 
 
+@pytest.mark.thorough
 @settings(max_examples=600, deadline=None)
 @given(st.lists(any_value, min_size=2, max_size=40), st.integers(2, 9))
 @example([10.0**e for e in range(140, -160, -4)], 6)

@@ -84,6 +84,7 @@ class SealedMean(RunningMean):
         return 2 * super().state()
 
 
+@pytest.mark.thorough
 def test_detectors_of_a_users_own_can_keep_every_law():
     assert isinstance(Honest(), BatchDetector)
     assert isinstance(Sealed(), IncrementalDetector)
@@ -354,6 +355,7 @@ BROKEN = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("law", "detector", "says"),
     BROKEN,

@@ -26,7 +26,7 @@ import pytest
 from rejex_stream.cli import main, progress
 from rejex_stream.cli.progress import RunDisplay
 from rejex_stream.encode import decode_verdict
-from rejex_stream.engine.checkpoint import environment as environment_of_scores
+from rejex_stream.engine.snapshot import environment as environment_of_scores
 from rejex_stream.run.run_events import Progress, Replay
 from rejex_stream.types import Partition
 from tests.pump import feed, flow, pump_toml, row
@@ -129,6 +129,7 @@ ENTRY = (
 )
 
 
+@pytest.mark.thorough
 def test_a_run_asks_once_what_its_first_thousand_readings_are_suspected_of(pipeline):
     change(pipeline, ('["flow"]', '["flow", "entry"]'))
     doubtful(pipeline, 0, 2000)
@@ -137,6 +138,7 @@ def test_a_run_asks_once_what_its_first_thousand_readings_are_suspected_of(pipel
     assert doubts(run_apart(pipeline)) == [], "it goes on from state, whose beginning was looked at"
 
 
+@pytest.mark.thorough
 def test_a_short_input_is_looked_at_when_it_ends_and_a_flag_is_no_doubt(pipeline):
     change(pipeline, ('["flow"]', '["flow", "entry"]'))
     doubtful(pipeline, 0, 200)
@@ -146,6 +148,7 @@ def test_a_short_input_is_looked_at_when_it_ends_and_a_flag_is_no_doubt(pipeline
 
 
 # --------------------------------------------------------------------------- to the end of it
+@pytest.mark.thorough
 def test_a_run_ends_with_its_input_and_the_next_one_goes_on(pipeline, run):
     feed(pipeline, 0, 2000)
     first = run_apart(pipeline)
@@ -482,6 +485,7 @@ def test_a_stop_while_the_program_is_still_loading_is_no_failure(pipeline):
     assert process.returncode == 0
 
 
+@pytest.mark.thorough
 def test_an_end_that_takes_too_long_is_cut_short_and_said():
     program = """
 import threading

@@ -92,6 +92,7 @@ def test_a_mute_holds_is_listed_with_its_box_and_end_and_is_taken_back(folder, c
     ]
 
 
+@pytest.mark.thorough
 def test_while_the_pipeline_runs_the_reply_is_waited_for(folder, capsys):
     (folder / "pump.toml").write_text(pump_toml(source='sensor = "id"\nfollow = true', more=QUICK))
     stop, n = threading.Event(), 100

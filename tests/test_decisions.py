@@ -12,8 +12,8 @@ from rejex_stream.decode import JsonDecoder
 from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, RefitSchedule
-from rejex_stream.engine import snapshot_manifest as head_module
-from rejex_stream.engine.checkpoint import split_parts
+from rejex_stream.engine import snapshot as head_module
+from rejex_stream.engine.snapshot import split_parts
 from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.monitor import MonitorConfig
@@ -22,8 +22,8 @@ from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.loop import RunSettings, run
 from rejex_stream.run.partition import PartitionMonitor
 from rejex_stream.run.run_events import DecisionChanged, EnvironmentChanged
-from rejex_stream.testing import Crash, FakeClock, ListSink, ListSource, MemorySnapshotStore
 from rejex_stream.types import Label, Partition
+from tests.doubles import Crash, FakeClock, ListSink, ListSource, MemorySnapshotStore
 from tests.streams import ROLLING, Distance, readings, spec
 
 ONE = Partition("input", 0)

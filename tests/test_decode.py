@@ -435,6 +435,7 @@ def assert_reading_or_invalid(outcome):
     assert -62_135_596_800_000 <= outcome.event_time_ms <= 253_402_300_799_999
 
 
+@pytest.mark.thorough
 @given(st.binary(max_size=200) | objects.map(lambda tree: json.dumps(tree).encode()))
 @settings(max_examples=300, deadline=None)
 def test_any_bytes_become_a_reading_or_an_invalid(value):

@@ -172,6 +172,7 @@ def test_columns_that_leave_nothing_to_explain_are_refused():
 
 
 # ------------------------------------------------------------------------------- a slow fault
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [10, 11, 12])
 def test_a_slow_bearing_is_found_days_before_sensor_finds_it(seed):
     values, onset = turbine(seed)

@@ -63,6 +63,7 @@ def pyod_itself(name, X, seed, **params):
         return cls(**params).fit(X)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("d", [1, 6])
 @pytest.mark.parametrize("name", FAST)
 def test_scores_are_pyods_own(name, d):

@@ -158,6 +158,7 @@ def hooked(place, url):
     return found(place)["webhook"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("status", "level"),
     [(204, "ok"), (401, "ok"), (405, "ok"), (404, "warning"), (410, "warning"), (503, "warning")],

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from rejex_stream.engine import Engine, EngineSpec
-from rejex_stream.engine.checkpoint import join_parts, seal, split_parts
 from rejex_stream.engine.refit import RefitSchedule, derive_seed
+from rejex_stream.engine.snapshot import join_parts, seal, split_parts
 from rejex_stream.errors import CheckpointError, ConfigError, DetectorError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.rejection.judge import Judge

@@ -16,9 +16,9 @@ import pytest
 
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine
-from rejex_stream.engine import snapshot_manifest as head_module
-from rejex_stream.engine.checkpoint import join_parts, pack_array, seal, split_parts, unseal
+from rejex_stream.engine import snapshot as head_module
 from rejex_stream.engine.refit import derive_seed
+from rejex_stream.engine.snapshot import join_parts, pack_array, seal, split_parts, unseal
 from rejex_stream.errors import CheckpointError, ConfigError, DetectorError, EngineError
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor

@@ -23,7 +23,7 @@ from rejex_stream.run.executors import (
     ScopedExecutor,
     ThreadFitExecutor,
 )
-from rejex_stream.testing import DelayedExecutor
+from tests.doubles import DelayedExecutor
 from tests.waiting import PATIENCE_S, until
 
 
@@ -102,11 +102,13 @@ def wait_until_done(executor, key):
 
 
 # ------------------------------------------------------------------------- every executor alike
+@pytest.mark.thorough
 def test_a_result_is_what_the_fit_returned(executor):
     executor.submit(("a", 0), partial(double, 21))
     assert executor.result(("a", 0)) == 42
 
 
+@pytest.mark.thorough
 def test_done_becomes_true_and_the_result_is_still_there(executor):
     executor.submit("a", partial(double, 1))
     wait_until_done(executor, "a")
@@ -170,6 +172,7 @@ def note(path, name):
     return name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [ThreadFitExecutor, ProcessFitExecutor])
 def test_fits_that_are_asked_for_go_first_the_others_in_their_order(kind, tmp_path):
     notes, executor = tmp_path / "notes", kind()
@@ -269,6 +272,7 @@ def test_a_worker_that_dies_costs_its_neighbours_nothing(tmp_path):
         executor.close()
 
 
+@pytest.mark.thorough
 def test_closing_ends_the_workers_with_their_running_fits(tmp_path):
     executor = ProcessFitExecutor(workers=1)
     executor.submit("pid", os.getpid)
@@ -288,6 +292,7 @@ def is_loaded(module):
     return module in sys.modules
 
 
+@pytest.mark.thorough
 def test_a_process_is_prepared_before_anybody_asks_for_a_fit(tmp_path):
     executor = ProcessFitExecutor(prepare=partial(note_pid, tmp_path / "pid"))
     try:
@@ -298,6 +303,7 @@ def test_a_process_is_prepared_before_anybody_asks_for_a_fit(tmp_path):
         executor.close()
 
 
+@pytest.mark.thorough
 def test_what_preparing_raises_keeps_no_fit_from_running():
     executor = ProcessFitExecutor(prepare=partial(sys.exit, "nothing"))
     try:
@@ -307,6 +313,7 @@ def test_what_preparing_raises_keeps_no_fit_from_running():
         executor.close()
 
 
+@pytest.mark.thorough
 def test_the_processes_of_a_pipeline_load_its_detector_as_they_begin():
     config = Config(
         pipeline={"name": "p"},
@@ -323,6 +330,7 @@ def test_the_processes_of_a_pipeline_load_its_detector_as_they_begin():
         executor.close()
 
 
+@pytest.mark.thorough
 def test_workers_end_when_their_program_is_killed(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
@@ -348,6 +356,7 @@ def test_workers_end_when_their_program_is_killed(tmp_path):
     worker.wait(timeout=PATIENCE_S)
 
 
+@pytest.mark.thorough
 def test_an_interrupt_of_the_terminal_does_not_reach_a_fit(tmp_path):
     executor = ProcessFitExecutor()
     try:
@@ -362,6 +371,7 @@ def test_an_interrupt_of_the_terminal_does_not_reach_a_fit(tmp_path):
         executor.close()
 
 
+@pytest.mark.thorough
 def test_a_worker_that_is_ended_while_cancelled_fits_wait_leaves_no_trace(tmp_path):
     """As at a SIGTERM to the whole group: the engines give up their fits, the workers die."""
     program = tmp_path / "program.py"

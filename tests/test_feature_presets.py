@@ -60,6 +60,7 @@ def test_a_row_made_at_once_is_the_row_of_its_columns_one_by_one(preset, channel
             assert found == pytest.approx(wanted, rel=1e-9, abs=1e-9)
 
 
+@pytest.mark.thorough
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_no_cut_and_no_crash_changes_a_bit(data):
@@ -106,6 +107,7 @@ def test_the_next_row_is_that_of_a_batch_or_none(values, flag):
             assert np.array_equal([row], rows, equal_nan=True)
 
 
+@pytest.mark.thorough
 @settings(max_examples=100, deadline=None)
 @given(st.lists(any_value, min_size=40, max_size=60))
 def test_any_float_leaves_no_trace_and_raises_nothing(values):

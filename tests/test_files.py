@@ -202,6 +202,7 @@ def test_an_offset_beyond_the_file_is_an_error(tmp_path):
         source.seek(source.partition, 5)
 
 
+@pytest.mark.thorough
 def test_progress_is_known_for_files(tmp_path):
     source = FileSource(written(tmp_path, b"1\n2\n" * 70_000))
     assert source.fraction == 0.0

@@ -152,6 +152,7 @@ def failing(address):
     return str(caught.value)
 
 
+@pytest.mark.thorough
 def test_a_broker_that_is_not_there_is_told_with_the_cause_once():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -162,6 +163,7 @@ def test_a_broker_that_is_not_there_is_told_with_the_cause_once():
     )
 
 
+@pytest.mark.thorough
 def test_a_name_that_nobody_knows_is_told():
     said = failing("kafka.invalid:9092")
     assert "the name kafka.invalid is not known (DNS: " in said
@@ -169,6 +171,7 @@ def test_a_name_that_nobody_knows_is_told():
     assert "Error" not in said
 
 
+@pytest.mark.thorough
 def test_somebody_else_at_the_address_is_told():
     with stranger() as url:
         said = failing(url.removeprefix("http://"))

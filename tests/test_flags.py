@@ -49,6 +49,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(SHAPES))
 def test_verdicts_are_those_of_a_pipeline_that_never_saw_the_flag(name):
     preset, detector = SHAPES[name]
@@ -171,6 +172,7 @@ def test_what_somebody_says_goes_before_the_guess():
         guess_table(HEADER, table(), Known(flags=["mdoe"]))
 
 
+@pytest.mark.thorough
 def test_a_third_value_far_down_the_table_withdraws_the_guess(tmp_path):
     rows = table(6000, open_=lambda i: 0.5 if i == 5900 else i // 40 % 2)
     path = written(tmp_path / "t.csv", rows)

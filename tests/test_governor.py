@@ -163,6 +163,7 @@ def test_no_stretch_of_any_stream_has_more_than_rate_times_length_plus_burst(pol
     assert sum(rejected) >= 0.5 * policy.rate * len(said)
 
 
+@pytest.mark.thorough
 @MANY
 @given(
     policy=budgets,

@@ -12,8 +12,8 @@ from scipy.signal import lfilter
 from rejex_stream.detectors import make_detector
 from rejex_stream.encode import encode_verdict
 from rejex_stream.engine import Engine, EngineSpec
-from rejex_stream.engine.checkpoint import unpack_array
 from rejex_stream.engine.refit import RefitSchedule
+from rejex_stream.engine.snapshot import unpack_array
 from rejex_stream.engine.spec import Decision
 from rejex_stream.features import FeatureSpec
 from rejex_stream.incidents import Hold, Plan, Plans, Watch
@@ -359,6 +359,7 @@ def command_of(kind, n):
     return make
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", ["plain", "guarded", "learns"])
 def test_cuts_evictions_and_restores_change_nothing(kind, seed):

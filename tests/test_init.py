@@ -109,6 +109,7 @@ def test_lines_of_nested_json_with_numbers_as_texts(place, capsys, packed):
     assert sum(verdict.rank is not None for verdict in verdicts) > 1200
 
 
+@pytest.mark.thorough
 def test_an_editor_finds_the_schema_that_the_first_line_names(place, capsys):
     (place / "plant").mkdir()
     (place / "a.csv").write_text(table())
@@ -183,6 +184,7 @@ def test_somebody_at_a_terminal_is_asked_what_cannot_be_seen(place, capsys, monk
     assert tomllib.loads((place / "a.toml").read_text())["rejection"]["contamination"] == 0.1
 
 
+@pytest.mark.thorough
 def test_a_guessed_share_of_anomalies_is_said(place, capsys):
     (place / "a.csv").write_text(table())
     said = "0.05 is a guess; `rejex-stream plan` says what others would do"

@@ -50,6 +50,7 @@ def test_without_what_only_pyod_asks_for_a_plain_install_stays_below_400_mb():
     assert sum(whole.values()) / 1e6 == pytest.approx(float(most), rel=0.15)
 
 
+@pytest.mark.thorough
 def test_an_idle_worker_is_small_and_loads_nothing_that_only_pyod_asks_for():
     measured = runpy.run_path(str(ROOT / "tools" / "install-size"))
     resident, loaded = measured["idle_worker"]()
@@ -157,6 +158,7 @@ def test_the_schema_refuses_what_validate_refuses(validator, change, named):
     assert any(named in message for message in said), said
 
 
+@pytest.mark.thorough
 def test_every_setting_is_explained_to_the_editor():
     schema = config_schema()
     for name, part in schema["$defs"].items():

@@ -18,7 +18,8 @@ from rejex_stream.engine import Engine
 from rejex_stream.run.executors import InlineExecutor, ThreadFitExecutor
 from rejex_stream.run.loop import run
 from rejex_stream.run.run_settings import RunSettings
-from rejex_stream.testing import (
+from rejex_stream.types import Partition
+from tests.doubles import (
     ABORT,
     REBALANCE,
     RETRY,
@@ -29,7 +30,6 @@ from rejex_stream.testing import (
     ListSource,
     MemorySnapshotStore,
 )
-from rejex_stream.types import Partition
 from tests.streams import Distance, spec
 from tests.waiting import PATIENCE_S, until
 
@@ -156,6 +156,7 @@ def test_a_replay_that_waits_for_fits_does_not_hold_up_the_other_partition():
     assert by_partition(sink.outcomes) == undisturbed(script)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("trouble", [[], [RETRY], [REBALANCE]], ids=["quiet", "retry", "rebalance"])
 def test_what_waits_is_bounded_and_what_could_be_judged_is_committed(trouble):
     delivered, paused = {}, []

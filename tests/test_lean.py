@@ -74,6 +74,7 @@ def test_a_lean_verdict_says_what_the_full_one_says_in_one_line_of_its_schema(ve
         decode_verdict(line)
 
 
+@pytest.mark.thorough
 def test_a_run_in_pieces_and_one_that_is_killed_give_the_lean_bytes_of_a_run_in_one(ran):
     whole = ran("whole", 3000)
     lean = (whole / "verdicts.jsonl").read_bytes()

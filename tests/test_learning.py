@@ -153,6 +153,7 @@ def barely_worse(rng):
     yield from np.where(rng.random(600) < 0.5, 0.05, -0.0501)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [nothing_in_it, first_better_then_worse, barely_worse])
 def test_whoever_was_not_cheaper_hardly_ever_takes_over(kind):
     runs = [
@@ -162,6 +163,7 @@ def test_whoever_was_not_cheaper_hardly_ever_takes_over(kind):
     assert np.mean(runs) <= 0.05
 
 
+@pytest.mark.thorough
 def test_nor_against_somebody_who_sees_every_coin_and_stops_when_he_likes():
     """The stream gives gains only while the total allows it, and presses on when the bets win."""
     wrong = 0
@@ -408,6 +410,7 @@ def takeovers(noise, wrong, *, truth, runs=300, answers=400):
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("noise", [0.0, 0.1, 0.2, 0.3])
 def test_false_answers_let_no_challenger_take_over_that_only_gives_false_alarms(noise):
     assert takeovers(noise, 0.3, truth=0.0) <= 15

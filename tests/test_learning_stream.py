@@ -17,7 +17,7 @@ from rejex_stream.encode import decode_verdict, encode_verdict
 from rejex_stream.engine import Engine
 from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.learning import LearningSpec
-from rejex_stream.rejection.keyed_sampling import KeyedSampler
+from rejex_stream.rejection.audit import KeyedSampler
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.review_items import AuditDraw
 from rejex_stream.types import Command, CommandKind, EventAnswer, Label, Reason, in_mode
@@ -96,6 +96,7 @@ def test_the_feed_meets_all_that_learning_can_do(name):
     assert not any(verdict.learning for verdict in verdicts if verdict.planned)
 
 
+@pytest.mark.thorough
 @every_pipeline
 @FEW
 @given(seed=st.integers(0, 10**6))
@@ -110,6 +111,7 @@ def test_batches_change_no_verdict(name, seed):
     assert found == expected
 
 
+@pytest.mark.thorough
 @every_pipeline
 @FEW
 @given(seed=st.integers(0, 10**6))
@@ -344,6 +346,7 @@ def test_an_answer_counts_once_and_in_time():
     assert not again.accepted
 
 
+@pytest.mark.thorough
 def test_shuffled_answers_do_not_take_over():
     took = []
     for seed in range(10):

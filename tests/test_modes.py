@@ -31,7 +31,6 @@ from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.partition import PartitionState
 from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.tables import open_table
-from rejex_stream.testing import DelayedExecutor
 from rejex_stream.types import (
     Command,
     CommandKind,
@@ -44,6 +43,7 @@ from rejex_stream.types import (
     in_mode,
     of_mode,
 )
+from tests.doubles import DelayedExecutor
 from tests.streams import readings, spec
 
 HBOS = make_detector("HBOS", n_bins=6)
@@ -369,6 +369,7 @@ def table(path, n=900):
     path.write_text("\n".join(lines) + "\n")
 
 
+@pytest.mark.thorough
 def test_init_says_what_looks_like_a_mode_and_a_named_one_is_judged_apart(
     tmp_path, capsys, monkeypatch
 ):
@@ -414,6 +415,7 @@ verdicts = "{name}.jsonl"
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("detector", ["HBOS", "HalfSpaceTrees"])
 def test_state_commands_and_replay_know_modes(detector, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)

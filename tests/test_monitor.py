@@ -89,6 +89,7 @@ def eventful():
 EVENTFUL = eventful()
 
 
+@pytest.mark.thorough
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, len(EVENTFUL)))
 def test_a_restored_monitor_raises_the_same_alarms_ever_after(cut):

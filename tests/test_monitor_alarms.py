@@ -168,6 +168,7 @@ def test_a_constant_reference_is_a_stuck_sensor_at_once_until_scores_move():
     assert monitor.status().constant_window_events == 2
 
 
+@pytest.mark.thorough
 def test_a_ramp_that_the_sliding_window_absorbs_is_drift():
     runs = [changed("iid", lambda x, t: x + np.minimum(1, t / 1_000), seed) for seed in range(10)]
     for found in runs:

@@ -69,6 +69,7 @@ def bank(every: float = 200.0) -> MonitorBank:
     )  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(3))
 def test_in_any_cut_and_looked_at_or_not_the_alarms_and_the_snapshot_are_the_same(seed):
     feed, rng = verdicts(seed, 3_000), random.Random(seed)

@@ -263,6 +263,7 @@ def test_a_sliding_windows_count_varies_as_its_weights_and_its_edges_say(events)
     assert sliding_variance(LAW, events) == pytest.approx(linear + gaps * missed, rel=0.01, abs=0.1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("events", [N // 2, N, 4 * N, 10 * N])
 def test_the_rate_of_independent_scores_in_a_sliding_window_varies_that_much(events):
     values = np.random.default_rng(5).standard_normal(300_000 + N)

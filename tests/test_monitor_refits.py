@@ -146,6 +146,7 @@ def test_a_ramp_is_found_over_refits_within_one_and_a_half_times_the_delay_witho
     assert delays[True] <= 1.5 * delays[False]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("agreement", [1.0, 0.5])
 def test_no_number_of_refits_is_taken_for_drift(agreement):
     for seed in range(3):
@@ -224,6 +225,7 @@ def test_swaps_within_the_reference_count_by_the_share_before_them():
     assert drift.state.swaps == pytest.approx(0.4**2 + 0.8**2)
 
 
+@pytest.mark.thorough
 def test_a_detector_whose_models_see_a_slow_ramp_raises_drift_in_the_engine():
     """The shipped schedule end to end: eight sd in forty windows were silence before."""
     n = 200

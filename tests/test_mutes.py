@@ -16,7 +16,7 @@ from rejex_stream.encode.labels import LabelRecord
 from rejex_stream.engine import Engine
 from rejex_stream.errors import ConnectorError
 from rejex_stream.incidents import Hold, Mute, Mutes
-from rejex_stream.incidents.mutes import MOST_MUTES
+from rejex_stream.incidents.calendar import MOST_MUTES
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.review.verification import Said, read_log
 from rejex_stream.run.executors import InlineExecutor
@@ -118,6 +118,7 @@ def test_within_an_incident_muted_events_are_no_evidence_and_show_nothing():
     assert last.peak_severity < min(s for s in mutes if s is not None)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("governed", [False, True])
 def test_no_cut_of_the_input_and_no_snapshot_changes_who_is_muted(governed):
     spec = small()
@@ -169,6 +170,7 @@ def test_nobody_is_asked_and_the_audit_draws_muted_events_of_every_label():
     assert {i.drawn for i in asked if i is not None and i.verdict.muted} == {0.2}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("label", list(Label))
 @pytest.mark.parametrize("where", ["", "held", "planned"])
 @pytest.mark.parametrize("rates", [(0.1, None, None), (0.1, 0.3, 0.0), (0.1, 0.0, 1.0)])

@@ -136,6 +136,7 @@ def test_scikit_learns_detectors_are_taken_as_they_are(table, detector):
         assert not hasattr(detector, "offset_")  # the user's object learns nothing
 
 
+@pytest.mark.thorough
 def test_a_seed_reaches_the_steps_that_have_none(table):
     def scores(seed, **params):
         forest = make_pipeline(StandardScaler(), IsolationForest(n_estimators=5, **params))
@@ -274,6 +275,7 @@ def rivers_checks():
             yield pytest.param(model.clone(), check, id=check.__name__)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("model", "check"), list(rivers_checks()))
 def test_rivers_checks_hold(model, check):
     if check.__name__ not in RIVERS_EXCEPTIONS:

@@ -147,6 +147,7 @@ def test_every_requirement_has_a_lower_bound_and_it_is_seen_to_be_lifted(
     assert combination.lifted(lock) == [f"numpy>={low} installs as {low}.1"]
 
 
+@pytest.mark.thorough
 def test_what_is_imported_is_required(settings):
     project = settings["project"]
     extras = project["optional-dependencies"].values()

@@ -70,6 +70,7 @@ def test_the_same_config_differs_nowhere(replayed):
     assert found["labels"]["dead letter > dead letter"] == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_what_differs_is_what_two_runs_would_write(workers, history, replayed, capsys):
     for name in ("old", "new"):

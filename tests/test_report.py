@@ -54,6 +54,7 @@ def codes(path):
 
 
 # ------------------------------------------------------------------------------ of a config
+@pytest.mark.thorough
 def test_the_report_of_a_config_shows_what_its_run_wrote(ran, capsys):
     out = ran / "out.html"
     assert main(["report", str(ran / "file.toml"), "--out", str(out)]) == 0
@@ -191,6 +192,7 @@ def test_a_scored_table_gets_a_report_with_the_verdicts_it_printed(tmp_path, cap
     assert "readings.csv" in " ".join(page_of(out).text)
 
 
+@pytest.mark.thorough
 def test_labels_and_unreadable_rows_of_a_table_are_shown(tmp_path, capsys):
     path, out = tmp_path / "labelled.csv", tmp_path / "report.html"
     with (EXAMPLES / "readings.csv").open(encoding="utf-8") as file:

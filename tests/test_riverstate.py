@@ -87,6 +87,7 @@ def test_a_state_of_another_river_says_which():
         unseal(resealed(body_of(b"\xc0", version=b"0.19")))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("claim", [10, 1 << 62])
 def test_a_decompression_bomb_stops_at_what_it_claims(claim):
     with pytest.raises(CheckpointError, match="claims"):
@@ -190,6 +191,7 @@ def test_equal_models_have_equal_bytes_before_and_after():
 
 
 # ------------------------------------------------------------------------------ what is known
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_a_rehearsal_sees_every_kind_that_a_named_model_ever_holds(name):
     """So that the state of a named detector can declare nothing and is held to all of it."""
@@ -201,6 +203,7 @@ def test_a_rehearsal_sees_every_kind_that_a_named_model_ever_holds(name):
     assert unseal(scorer.state())["also"] == {}
 
 
+@pytest.mark.thorough
 def test_a_rehearsal_gives_the_columns_that_a_model_asks_for_by_name():
     detector = as_detector(
         compose.Select("pressure", "kW")

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from rejex_stream.decode import JsonDecoder
 from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.engine import Engine
-from rejex_stream.engine.checkpoint import seal, unseal
 from rejex_stream.engine.engine import Restored
+from rejex_stream.engine.snapshot import seal, unseal
 from rejex_stream.engine.stream import StreamView
 from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError
 from rejex_stream.protocols import Assigned, SnapshotPiece
@@ -31,7 +31,8 @@ from rejex_stream.run.run_events import (
     SnapshotSaved,
 )
 from rejex_stream.run.run_settings import RunSettings as SettingsAgain
-from rejex_stream.testing import (
+from rejex_stream.types import Label, Partition, Position, Reason, Record, Verdict
+from tests.doubles import (
     ABORT,
     REBALANCE,
     RETRY,
@@ -42,7 +43,6 @@ from rejex_stream.testing import (
     ListSource,
     MemorySnapshotStore,
 )
-from rejex_stream.types import Label, Partition, Position, Reason, Record, Verdict
 from tests.streams import spec
 
 ONE = Partition("input", 0)
@@ -314,6 +314,7 @@ def troubled(draw):
     return n, script
 
 
+@pytest.mark.thorough
 @FEW
 @given(
     troubled(),
@@ -882,6 +883,7 @@ def test_a_partition_that_ends_takes_its_fits_along():
     assert executor._fits == {}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [ThreadFitExecutor, ProcessFitExecutor])
 def test_background_fits_give_the_same_verdicts_and_waits_are_counted(kind):
     decoder = JsonDecoder(FieldMapping(["x", "y"], sensor="id", time="t"))

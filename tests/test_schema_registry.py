@@ -120,6 +120,7 @@ def test_a_login_is_sent_and_never_shown_and_never_follows_a_redirect(server):
     ))  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("status", [408, 429, 500, 501, 502, 503, 504, 507, 520, 529, 599])
 def test_a_registry_that_is_not_well_is_waited_for(server, status):
     server.answers["/schemas/ids/7"] = (status, b"<html>")
@@ -128,6 +129,7 @@ def test_a_registry_that_is_not_well_is_waited_for(server, status):
     assert caught.value.retriable
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "answer", [(404, b"<html>"), (404, {"error_code": 404}), (200, b"<html>"), (200, {"id": 7})]
 )
@@ -164,6 +166,7 @@ def test_a_reference_that_is_gone_is_left_out_and_only_records_that_need_it_are_
     )
 
 
+@pytest.mark.thorough
 def test_a_schema_that_refers_to_ever_more_is_not_followed_for_ever(server, monkeypatch):
     for i in range(300):
         further = [{"name": f"r{i}", "subject": f"s{i}", "version": 1}]
@@ -229,6 +232,7 @@ def test_what_does_not_speak_http_is_no_registry():
     assert not caught.value.retriable
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("status", [200, 206, 404, 503])
 def test_an_answer_that_breaks_off_is_waited_for(server, status):
     server.answers["/schemas/ids/7"] = (status, b"{")

@@ -12,8 +12,7 @@ from scipy.signal import lfilter
 
 from rejex_stream.engine import Engine
 from rejex_stream.incidents import Hold
-from rejex_stream.rejection.severity import LARGEST_SEVERITY, Tail, severity
-from rejex_stream.rejection.window import ScoreWindow
+from rejex_stream.rejection.window import LARGEST_SEVERITY, ScoreWindow, Tail, severity
 from rejex_stream.run.executors import InlineExecutor
 from tests.streams import readings, spec
 
@@ -26,6 +25,7 @@ def of(window, score):
     return severity(window, score, window.rank(score)[0])
 
 
+@pytest.mark.thorough
 @settings(max_examples=300, deadline=None)
 @given(st.lists(any_score, min_size=2, max_size=40), st.lists(any_score, min_size=2, max_size=8))
 def test_severity_is_finite_never_falls_and_is_the_conformal_p_value_within_the_window(

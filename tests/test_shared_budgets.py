@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine
-from rejex_stream.engine.checkpoint import seal
 from rejex_stream.engine.engine import Decision
 from rejex_stream.engine.shared_budgets import SharedCredits
+from rejex_stream.engine.snapshot import seal
 from rejex_stream.engine.stream import StreamSnapshot
 from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.outcomes import is_ranked
@@ -23,8 +23,8 @@ from rejex_stream.rejection.judge import Judge
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.rejection.token_bucket import Governor
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.testing import DelayedExecutor
 from rejex_stream.types import Position, Reading
+from tests.doubles import DelayedExecutor
 from tests.streams import readings, spec
 from tests.test_governor import Adversary, overspent
 
@@ -88,6 +88,7 @@ def test_no_stretch_of_an_owner_s_events_has_more_than_rate_times_length_plus_bu
 
 
 # ----------------------------------------------------------------------------- the three laws
+@pytest.mark.thorough
 @pytest.mark.parametrize("owner", OWNERS)
 @pytest.mark.parametrize("more", [{"guard": 0.9}, {"evidence": True}])
 @FEW

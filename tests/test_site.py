@@ -107,6 +107,7 @@ def test_every_page_of_docs_is_on_it(site):
 
 
 # ------------------------------------------------------------------------------ what it says
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_from_top_to_bottom_and_keeps_no_output(path):
     from tools.notebooks import run

@@ -11,7 +11,7 @@ from contextlib import suppress
 import msgspec
 import pytest
 
-from rejex_stream.engine.checkpoint import environment, seal, unseal
+from rejex_stream.engine.snapshot import environment, seal, unseal
 from rejex_stream.errors import CheckpointError
 from rejex_stream.run.partition import described
 from tests.mutated_snapshots import ODD, mutate
@@ -99,6 +99,7 @@ def outcome_of(parts):
     return "taken"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_is_sealed_and_wrong_is_refused_or_of_no_harm(seed):
     warnings.simplefilter("ignore")

@@ -22,9 +22,9 @@ from rejex_stream.run import commit
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.partition import PartitionMonitor, PartitionState, parts_of
 from rejex_stream.run.review_items import ReviewItems
-from rejex_stream.testing import ABORT, REBALANCE, RETRY, Crash, ListSink, ListSource
-from rejex_stream.testing import MemorySnapshotStore as Store
 from rejex_stream.types import Position, Record
+from tests.doubles import ABORT, REBALANCE, RETRY, Crash, ListSink, ListSource
+from tests.doubles import MemorySnapshotStore as Store
 from tests.streams import Distance
 from tests.test_runtime import DECODER, ONE, by_partition, play, play_through
 

@@ -175,6 +175,7 @@ def test_any_sentinel_is_taken_for_none(tmp_path, value, delimiter):
     assert "it is taken for no value" in said(table)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["id", "machine", "device_id", "pump", "host", "Messstelle"])
 @pytest.mark.parametrize("keys", [["a", "b", "c"], ["1", "2", "3"]])
 def test_rows_side_by_side_have_a_key(tmp_path, name, keys):
@@ -193,6 +194,7 @@ def test_a_constant_name_never_wins_over_a_machine(tmp_path):
     assert table.guess.sensor == "machine"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["valve", "tank", "motor", "pump", "line", "batch_id", "HE"])
 def test_what_moves_is_no_key(tmp_path, name):
     values = {

@@ -380,6 +380,7 @@ def judged(verdict):
     return v.position, v.sensor, v.event_time_ms, v.label, v.reason, v.score, v.rank
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(TABLES))
 def test_a_table_of_any_dialect_is_scored_and_its_config_runs_to_the_same(
     name, tmp_path, capsys, monkeypatch
@@ -583,6 +584,7 @@ def test_score_says_which_rows_when_and_which_channels(tmp_path, capsys):
     assert "Temp" in line
 
 
+@pytest.mark.thorough
 def test_standard_input_to_standard_output(tmp_path):
     path = tmp_path / "t.csv"
     path.write_bytes(american())

@@ -12,12 +12,12 @@ from benchmarks.warmup import NULLS, STEPS
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.batch_model import new_model
-from rejex_stream.engine.checkpoint import pack_array
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.engine.rows import Judged
+from rejex_stream.engine.snapshot import pack_array
 from rejex_stream.features import Feature, FeatureSpec
 from rejex_stream.incidents import Plan
-from rejex_stream.incidents.warmup import is_mixed, spread
+from rejex_stream.incidents.thresholds import is_mixed, spread
 from rejex_stream.monitor import AlarmKind, MonitorBank, MonitorConfig
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
@@ -98,6 +98,7 @@ def test_a_sensor_without_a_level_is_told_so_with_the_first_event_that_the_model
         assert [v.status for v in verdicts if v.score is not None][:1] == (said or [None])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("evidence", [False, True])
 @pytest.mark.parametrize("window", RIVER)
 def test_a_model_that_learns_row_by_row_is_asked_about_its_first_half_window(window, evidence):
@@ -142,6 +143,7 @@ def test_cuts_and_crashes_change_nothing(detector):
     assert found == wanted
 
 
+@pytest.mark.thorough
 def test_first_rows_of_an_earlier_build_are_unknown_and_those_that_cannot_be_are_refused():
     current = engine("HalfSpaceTrees")
     current.process(readings(150))

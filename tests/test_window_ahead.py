@@ -12,8 +12,7 @@ from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.features import FeatureSpec
 from rejex_stream.rejection import RejectionPolicy
-from rejex_stream.rejection.batch_ranks import WindowAhead
-from rejex_stream.rejection.window import ScoreWindow
+from rejex_stream.rejection.window import ScoreWindow, WindowAhead
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Position, Reading
 
@@ -92,6 +91,7 @@ def _readings(events: int) -> list[Reading]:
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("detector", "policy"),
     [

@@ -56,10 +56,11 @@ NAV: dict[str, list[tuple[str, str]]] = {
     "Explanation": [
         ("What is proved", "docs/theory.md"),
         ("How it is built", "docs/architecture.md"),
+        ("Why it is built so", "docs/decisions.md"),
         ("What it costs, how good it is", "benchmarks/README.md"),
     ],
 }
-PROMISED = ("rejection", "engine", "detectors", "facade", "checks", "testing")
+PROMISED = ("rejection", "engine", "detectors", "facade", "checks")
 _LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)#\s]+)(#[^)]*)?(\))")
 
 
@@ -175,8 +176,8 @@ def schemas() -> str:
     from rejex_stream.encode.schemas import SCHEMAS, TOPICS, json_schema
 
     parts = [
-        "# Schemas\n\n`rejex-stream schema print NAME` prints each; without a name, an AsyncAPI "
-        "document of all topics. A change that breaks a reader gets a new version."
+        "# Schemas\n\n`rejex-stream schema print NAME` prints each. "
+        "A change that breaks a reader gets a new version."
     ]
     for name in SCHEMAS:
         text = json.dumps(json_schema(name), indent=2, ensure_ascii=False)

@@ -44,12 +44,6 @@ def avro_reader(schema: RegisteredSchema, mapping: FieldMapping) -> PayloadReade
 
     No payload makes the reader take more than 16 steps a byte and 65,536 besides, or go more than
     64 levels deep: a schema that allows it is refused.
-
-    Raises
-    ------
-    UnusableSchemaError
-        If it is no Avro, no record, refers to what is not there, or allows too much work or depth:
-        it contains itself, say, or has an array of items that take no bytes.
     """
     from fastavro import schemaless_reader as parse
 

@@ -27,11 +27,6 @@ def split_row(
 
     Quotes may stand after a space; the delimiter ``" "`` is any number of them, without quotes.
 
-    Raises
-    ------
-    csv.Error
-        If the quotes are broken; with ``strict=False`` they are taken as they are.
-
     Examples
     --------
     >>> split_row('1, "2,000",', ",", 2), split_row(" 1   2 ", " ")
@@ -50,18 +45,7 @@ def split_row(
 
 
 def parse_csv_header(row: bytes, delimiter: str = ",") -> tuple[str, ...]:
-    """Split a header row into column names.
-
-    Raises
-    ------
-    ConfigError
-        If it is not UTF-8 or not CSV.
-
-    Examples
-    --------
-    >>> parse_csv_header(b'time,"flow, m3/h"')
-    ('time', 'flow, m3/h')
-    """
+    """Split a header row into column names."""
     try:
         text = row.decode("utf-8-sig")
         names = split_row(text, delimiter)
@@ -78,20 +62,6 @@ class CsvDecoder:
     """Decodes one CSV row a record.
 
     Empty cells and the texts ``nan``, ``na``, ``n/a``, ``null`` and ``none`` are missing channels.
-
-    Parameters
-    ----------
-    mapping
-        Which column means what, by exact name.
-    header
-        The column names (:func:`parse_csv_header`).
-    delimiter
-        One character; a space stands for any number of them.
-
-    Raises
-    ------
-    ConfigError
-        If a column is not in the header, or stands there twice.
 
     Examples
     --------

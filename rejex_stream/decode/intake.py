@@ -34,23 +34,11 @@ _Taken: TypeAlias = tuple[Record, Reading | Invalid]
 
 
 class IntakeRules(NamedTuple):
-    """What becomes of readings before they are judged.
+    """What becomes of readings before they are judged."""
 
-    Attributes
-    ----------
-    step_ms
-        Rows of joined channels end after that; ``None``: nothing is joined.
-    hold
-        Whether a channel that does not come is unchanged.
-    max_age_ms
-        How long a value holds; ``None``: for good.
-    reorder_ms
-        How long events wait for earlier ones; 0: not at all.
-    """
-
-    step_ms: int | None = None
-    hold: bool = False
-    max_age_ms: int | None = None
+    step_ms: int | None = None  # rows of joined channels end then; None: nothing is joined
+    hold: bool = False  # a channel that does not come is unchanged
+    max_age_ms: int | None = None  # of a value that holds; None: for good
     reorder_ms: int = 0
 
     @property
@@ -87,11 +75,6 @@ class _Row:
 
 class Intake:
     """Makes events of the readings of one partition.
-
-    Parameters
-    ----------
-    rules
-        What is to be done.
 
     Examples
     --------

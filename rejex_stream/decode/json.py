@@ -48,16 +48,6 @@ class JsonDecoder:
 
     Also accepts the bare ``NaN`` and ``Infinity`` that Python producers write (as missing).
 
-    Parameters
-    ----------
-    mapping
-        Which field means what; dots reach into nested objects.
-
-    Raises
-    ------
-    ConfigError
-        If a field stands inside another one (``a`` and ``a.b``).
-
     Examples
     --------
     >>> from rejex_stream.types import Position, Record

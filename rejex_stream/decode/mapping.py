@@ -187,11 +187,6 @@ class FieldMapping:
     max_value_bytes
         Larger records are invalid before anybody parses them.
 
-    Raises
-    ------
-    ConfigError
-        If the fields contradict each other.
-
     Examples
     --------
     >>> mapping = FieldMapping(channels=["flow", "pressure"], sensor="meter", time="t")
@@ -316,13 +311,7 @@ class FieldMapping:
     def time_getter(
         self, getter: Callable[[str], Callable[[Any], object]]
     ) -> Callable[[Any], object]:
-        """Make what fetches the time of a record, as :meth:`time_of` wants it.
-
-        Parameters
-        ----------
-        getter
-            Makes what fetches a field.
-        """
+        """Make what fetches the time of a record, as :meth:`time_of` wants it."""
         if isinstance(self.time, str):
             return getter(self.time)
         getters = [getter(field) for field in self.time_fields]
@@ -349,13 +338,6 @@ class FieldMapping:
 
     def lacking(self, reading: Reading | Invalid, fields: Sequence[str]) -> str:
         """Say which channels a record lacks and what it has, for whoever looks at the mapping.
-
-        Parameters
-        ----------
-        reading
-            What the record became.
-        fields
-            The fields that it has, untrusted.
 
         Examples
         --------
@@ -400,11 +382,6 @@ mean 'motor.Temp'?"
 
         `time`, `sensor`, `tag`, `group` and `mode` are ignored where the mapping has no field for
         them; `None` stands for absent, and among the values :data:`ABSENT` does.
-
-        Raises
-        ------
-        Unreadable
-            With a sentence that names the field and quotes the value.
         """
         if self.joined:
             name, values = self.sensor_of(record, sensor), self._only(_name("tag", tag), values)
@@ -425,14 +402,7 @@ mean 'motor.Temp'?"
         )
 
     def without_missing(self, values: tuple[float, ...]) -> tuple[float, ...]:
-        """Return values, nan in the place of those that stand for none. O(values).
-
-        Examples
-        --------
-        >>> mapping = FieldMapping(["flow", "level"], fixed_sensor="m", missing=["Bad", "-999"])
-        >>> mapping.without_missing((2.5, -999.0))
-        (2.5, nan)
-        """
+        """Return values, nan in the place of those that stand for none. O(values)."""
         absent = _missing_numbers(tuple(self.missing)) if self.missing else None
         if not absent or absent.isdisjoint(values):
             return values

@@ -51,11 +51,6 @@ def number_reader(
     units
         What may stand behind a number, and is left out: ``°C``, ``%``.
 
-    Raises
-    ------
-    ConfigError
-        If a mark is none of these, or both are the same.
-
     Examples
     --------
     >>> german = number_reader(",", ".")
@@ -108,13 +103,7 @@ def number_reader(
 
 
 def missing_numbers(missing: Iterable[str]) -> frozenset[float]:
-    """Return those of the texts that are numbers, values that stand for none; also in four bytes.
-
-    Examples
-    --------
-    >>> missing_numbers(["Bad", "-999"])
-    frozenset({-999.0})
-    """
+    """Return those of the texts that are numbers, and stand for none; also in four bytes."""
     texts = map(number_reader(), missing)
     found = [x for x in texts if x is not None and not math.isnan(x)]
     return frozenset((*found, *(c_float(x).value for x in found)))

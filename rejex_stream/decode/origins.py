@@ -27,11 +27,6 @@ def origin_of(spec: str) -> Origin | None:
         ``key``; ``key.FIELD`` of a key that is a JSON object; ``header:NAME``; or
         ``topic:PATTERN``, a regular expression whose groups, with a slash between, are the name.
 
-    Raises
-    ------
-    ConfigError
-        If a pattern is none, or has no group.
-
     Examples
     --------
     >>> from rejex_stream.types import Position

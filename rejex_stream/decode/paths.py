@@ -15,11 +15,6 @@ _UNESCAPED_DOT = re.compile(r"(?<!\\)\.")
 def field_path(field: str) -> tuple[str, ...]:
     r"""Split a field at its dots; a dot that belongs to a name is written ``\.``.
 
-    Raises
-    ------
-    ConfigError
-        If a part is empty.
-
     Examples
     --------
     >>> field_path("motor.temp"), field_path(r"v1\.2")
@@ -32,13 +27,7 @@ def field_path(field: str) -> tuple[str, ...]:
 
 
 def refuse_nested(paths: Mapping[str, tuple[str, ...]]) -> None:
-    """Refuse fields of which one stands inside the other.
-
-    Raises
-    ------
-    ConfigError
-        Naming both.
-    """
+    """Refuse fields of which one stands inside the other."""
     for outer, outer_path in paths.items():
         for inner, inner_path in paths.items():
             if outer != inner and inner_path[: len(outer_path)] == outer_path:

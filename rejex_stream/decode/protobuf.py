@@ -57,11 +57,6 @@ def protobuf_reader(schema: RegisteredSchema, mapping: FieldMapping) -> PayloadR
 
     A field without presence (a plain number of proto3) that was not sent is 0; declared
     ``optional`` or as a wrapper (``google.protobuf.DoubleValue``) it is missing.
-
-    Raises
-    ------
-    UnusableSchemaError
-        If protoc refuses it.
     """
     from google.protobuf import descriptor_pb2, descriptor_pool
 
@@ -100,13 +95,6 @@ def descriptors(schema: RegisteredSchema) -> bytes:
 
     A schema is kept as its text, or (some producers register it so) as its own descriptor in
     base64.
-
-    Raises
-    ------
-    UnusableSchemaError
-        If protoc refuses it.
-    ConnectorError
-        Retriable while protoc cannot be run at all: the disk is full, say.
     """
     from google.protobuf import descriptor_pb2
 

@@ -66,38 +66,8 @@ class RegistryDecoder:
     learnt, forgotten or changed by then, each partition has a decoder of its own
     (:meth:`of_partition`), whose :meth:`decisions` become durable with what was decided by them.
 
-    Parameters
-    ----------
-    mapping
-        Which field means what; dots reach into nested records and maps. A time that the schema
-        declares as a timestamp has the schema's unit, whatever ``mapping.time_unit`` says.
-    registry
-        Where schemas are asked for.
-    kind
-        ``AVRO`` or ``PROTOBUF``.
-    compile_schema
-        Makes a reader of a schema: :func:`~rejex_stream.decode.avro.avro_reader` or
-        :func:`~rejex_stream.decode.protobuf.protobuf_reader`.
-    clock
-        Monotonic seconds.
-
-    Examples
-    --------
-    >>> from rejex_stream.decode.avro import avro_reader
-    >>> from rejex_stream.types import Position
-    >>> class Registry:
-    ...     def schema(self, schema_id):
-    ...         fields = '[{"name": "id", "type": "string"}, {"name": "flow", "type": "double"}]'
-    ...         text = '{"type": "record", "name": "Reading", "fields": %s}' % fields
-    ...         return RegisteredSchema("AVRO", text, {}) if schema_id == 7 else None
-    >>> mapping = FieldMapping(["flow"], sensor="id")
-    >>> decoder = RegistryDecoder(mapping, Registry(), "AVRO", avro_reader)
-    >>> payload = b"\x04m1" + bytes([0, 0, 0, 0, 0, 0, 4, 64])
-    >>> record = Record(Position("water", 0, 1), None, b"\0\0\0\0\7" + payload, (), 5)
-    >>> decoder.decode(record)[1:4]
-    ('m1', 5, (2.5,))
-    >>> decoder.decode(record._replace(value=b"\0\0\0\0\6" + payload)).reason
-    'schema id 6 is not in the registry'
+    A time that the schema declares as a timestamp has the schema's unit, whatever
+    ``mapping.time_unit`` says.
     """
 
     def __init__(
@@ -169,11 +139,6 @@ class RegistryDecoder:
         Records before `decided_until`, the committed offset, are decided as they were when
         `decisions` became durable, whatever the registry says by now and without asking it. With
         ``None`` (none were kept yet) the registry is asked about them.
-
-        Raises
-        ------
-        CheckpointError
-            If the bytes are no decisions.
         """
         decoder = object.__new__(type(self))
         decoder._begin(self._mapping, self._schemas)
@@ -339,11 +304,6 @@ def reading_of(
     """Make a reading of decoded fields: `named` are time, sensor, group and mode.
 
     ``None`` stands for what is absent or not mapped.
-
-    Raises
-    ------
-    Unreadable
-        With a sentence that names the field and quotes the value.
     """
     time, sensor, group, mode = named
     # Plain finite floats, as nearly always, need no second look.

@@ -36,18 +36,7 @@ _UNREPEATABLE = re.compile(
 
 
 class Selector:
-    r"""A compiled jq program.
-
-    Parameters
-    ----------
-    program
-        From a record's value to flat objects; ``null`` and nothing at all are no reading.
-
-    Raises
-    ------
-    ConfigError
-        If it is no jq program (with line and column), could give another answer at a replay, or
-        the extra is not installed.
+    r"""A compiled jq program, from a record's value to flat objects; ``null`` is no reading.
 
     Examples
     --------
@@ -127,28 +116,7 @@ def _in_words(error: Exception) -> str:
 
 
 class SelectingDecoder:
-    """Decodes the readings that a program makes of a record.
-
-    Parameters
-    ----------
-    selector
-        The program.
-    decoder
-        Of the flat objects that it gives.
-    text_of
-        The value of a record as JSON, or why it has none; by default JSON is what it is.
-
-    Examples
-    --------
-    >>> from rejex_stream.decode.json import JsonDecoder
-    >>> from rejex_stream.decode.mapping import FieldMapping
-    >>> from rejex_stream.types import Position
-    >>> mapping = FieldMapping(["flow"], fixed_sensor="m", time="t")
-    >>> decoder = SelectingDecoder(Selector(".values[]"), JsonDecoder(mapping))
-    >>> record = Record(Position("in", 0, 7), None, b'{"values": [{"t": 5, "flow": 1.5}]}')
-    >>> [decoder.decode(one).values for one in decoder.expand([record])]
-    [(1.5,)]
-    """
+    """Decodes the readings that a program makes of a record."""
 
     def __init__(
         self,

@@ -33,11 +33,6 @@ class Skipped(ValueError):  # noqa: N818 - it says what happened to the hour
 def zone_of(name: str) -> tzinfo:
     """Return the time zone of a name such as ``Europe/Berlin``, or of an offset such as ``+01:00``.
 
-    Raises
-    ------
-    ConfigError
-        If there is no such zone.
-
     Examples
     --------
     >>> zone_of("+05:30").utcoffset(None)
@@ -86,16 +81,6 @@ def in_zone(moment: datetime, zone: tzinfo) -> datetime:
     """Return a naive local time as one with its zone.
 
     Of the hour that comes twice when summer ends, the first is meant: alone, a row cannot say.
-
-    Raises
-    ------
-    Skipped
-        If the clock went over it when summer began.
-
-    Examples
-    --------
-    >>> in_zone(datetime(2024, 7, 1, 12), zone_of("Europe/Berlin")).isoformat()
-    '2024-07-01T12:00:00+02:00'
     """
     local = moment.replace(tzinfo=zone)
     if isinstance(zone, ZoneInfo) and local.utcoffset() != local.replace(fold=1).utcoffset():

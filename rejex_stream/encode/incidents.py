@@ -111,26 +111,13 @@ def encode_incident(incident: Incident) -> bytes:
 
 
 def encode_reply(position: Position, reply: CommandReply) -> bytes:
-    """Encode what became of a command as one line of JSON, without the newline.
-
-    Examples
-    --------
-    >>> reply = CommandReply(command="c-1", accepted=True, said="it is a fault")
-    >>> encode_reply(Position("water", 0, 7), reply)[:64]
-    b'{"id":"water-0-7","topic":"water","partition":0,"offset":7,"kind'
-    """
+    """Encode what became of a command as one line of JSON, without the newline."""
     fields = msgspec.structs.asdict(reply)
     return _encode(ReplyRecord(**_identity(position), kind="reply", **fields))
 
 
 def decode_incidents(line: bytes) -> Answered:
-    """Decode a line of the incidents' file or topic; unknown fields are ignored.
-
-    Raises
-    ------
-    ConnectorError
-        If it is neither a change of an incident nor a reply.
-    """
+    """Decode a line of the incidents' file or topic; unknown fields are ignored."""
     try:
         kind = msgspec.json.decode(line, type=_Kind).kind
         if kind == "reply":
@@ -164,11 +151,6 @@ def encode_command(command: Command) -> bytes:
 def decode_command(line: bytes) -> Command:
     """Decode a command that can be obeyed; unknown fields are ignored.
 
-    Raises
-    ------
-    ConnectorError
-        If it is no command, or says too little, too much or nonsense.
-
     Examples
     --------
     >>> decode_command(b'{"id": "c-1", "kind": "fault", "incident": "water-0-7"}').incident
@@ -190,13 +172,7 @@ of what is taken back
 
 
 def require_sound(command: Command) -> None:
-    """Refuse a command that could not be obeyed by anybody.
-
-    Raises
-    ------
-    ConnectorError
-        With what it lacks.
-    """
+    """Refuse a command that could not be obeyed by anybody."""
     what = f"the command {printable(command.id)} ({command.kind})"
     for name, most in (*_MOST_TEXT.items(), ("note", _MOST_NOTE)):
         text = getattr(command, name)

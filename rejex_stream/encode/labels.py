@@ -64,14 +64,6 @@ class LabelRecord(msgspec.Struct, frozen=True, kw_only=True):
         The same reviewer's earlier label that this one replaces.
     batch_id
         Decisions made by one keypress share it.
-
-    Examples
-    --------
-    >>> record = LabelRecord(label_id="1", episode_id="E-1", root_id="E-1", stream_key="T07",
-    ...     sensor="T07/vib", events=(Position("feed", 0, 7),), verdict="normal", reviewer="ada",
-    ...     created_ms=0, from_ms=0, to_ms=0, batch_id="b")
-    >>> decode_label(encode_label(record)) == record
-    True
     """
 
     label_id: str
@@ -127,13 +119,7 @@ def encode_label(record: LabelRecord) -> bytes:
 
 
 def decode_label(line: bytes) -> LabelRecord:
-    """Return the record in `line`; unknown fields of later minor versions are ignored.
-
-    Raises
-    ------
-    ConnectorError
-        If it is no label record, or of a schema version this program does not know.
-    """
+    """Return the record in `line`; unknown fields of later minor versions are ignored."""
     try:
         record = msgspec.json.decode(line, type=LabelRecord)
     except msgspec.DecodeError as error:
@@ -151,11 +137,6 @@ def decode_label(line: bytes) -> LabelRecord:
 
 def active_labels(records: Iterable[LabelRecord]) -> list[LabelRecord]:
     """Return the labels that still stand: the latest of each reviewer, retractions honoured.
-
-    Parameters
-    ----------
-    records
-        All records of one event, in the order they were published. A record seen twice counts once.
 
     Notes
     -----

@@ -249,20 +249,7 @@ def encode_lean_verdict(verdict: Verdict) -> bytes:
 
 
 class VerdictEncoder:
-    """Encodes verdicts in a form, and review items, whose verdict is mostly the one before.
-
-    Examples
-    --------
-    >>> verdict = Verdict(position=Position("water", 0, 7), stream_key="m", sensor="m", seq=7,
-    ...     event_time_ms=5, label=Label.REJECTED)
-    >>> item = ReviewItem(verdict=verdict, channels=(), values=(), context=(), why="ambiguous")
-    >>> for form in ("full", "lean"):
-    ...     encoder = VerdictEncoder(form)
-    ...     line = encoder.verdict(verdict)
-    ...     print(line[9:23], encoder.review(item) == encode_review(item))
-    b'ter-0-7","topi' True
-    b'ter-0-7","stre' True
-    """
+    """Encodes verdicts in a form, and review items, whose verdict is mostly the one before."""
 
     __slots__ = ("_encode", "_form", "_last", "_line")
 
@@ -285,13 +272,7 @@ class VerdictEncoder:
 
 
 def decode_verdict(line: bytes) -> Verdict:
-    """Decode what :func:`encode_verdict` wrote; unknown fields are ignored.
-
-    Raises
-    ------
-    ConnectorError
-        If `line` is not a verdict, or a lean one, which says too little.
-    """
+    """Decode what :func:`encode_verdict` wrote; unknown fields are ignored."""
     try:
         return _verdict(_parse(line, VerdictRecord, "a verdict"))
     except ConnectorError:
@@ -331,13 +312,7 @@ def encode_review(item: ReviewItem, verdict: bytes | None = None) -> bytes:
 
 
 def decode_review(line: bytes) -> ReviewItem:
-    """Decode what :func:`encode_review` wrote; unknown fields are ignored.
-
-    Raises
-    ------
-    ConnectorError
-        If `line` is not a review item, or one of a newer version.
-    """
+    """Decode what :func:`encode_review` wrote; unknown fields are ignored."""
     record = _parse(line, ReviewRecord, "a review item")
     _require_known(record, ReviewItem, "review item")
     return ReviewItem(
@@ -374,21 +349,7 @@ def encode_follow_up(follow_up: FollowUp) -> bytes:
 
 
 def decode_reviewed(line: bytes) -> ReviewItem | FollowUp:
-    """Decode a line of the reviewers' file or topic; unknown fields are ignored.
-
-    Raises
-    ------
-    ConnectorError
-        If it is neither a review item nor what came after one, or of a newer version.
-
-    Examples
-    --------
-    >>> follow_up = FollowUp(position=Position("water", 0, 8), of=Position("water", 0, 7),
-    ...     stream_key="m", sensor="m", channels=("flow",), n_since=1,
-    ...     points=(ContextPoint(5, (0.5,), 0.1, Label.NORMAL),))
-    >>> decode_reviewed(encode_follow_up(follow_up)) == follow_up
-    True
-    """
+    """Decode a line of the reviewers' file or topic; unknown fields are ignored."""
     if _parse(line, _Followed, "a review item or what came after one").follows is None:
         return decode_review(line)
     record = _parse(line, FollowUpRecord, "what came after a review item")
@@ -455,13 +416,7 @@ def encode_dead_letter(record: Record, invalid: Invalid) -> bytes:
 
 
 def decode_dead_letter(line: bytes) -> tuple[Record, Invalid]:
-    """Decode what :func:`encode_dead_letter` wrote: the original record, and why it was refused.
-
-    Raises
-    ------
-    ConnectorError
-        If `line` is not a dead letter.
-    """
+    """Decode what :func:`encode_dead_letter` wrote: the original record, and why it was refused."""
     letter = _parse(line, DeadLetterRecord, "a dead letter")
     position = identified(letter.id, letter.topic, letter.partition, letter.offset)
     return (

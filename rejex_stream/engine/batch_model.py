@@ -18,7 +18,6 @@ import numpy as np
 
 from rejex_stream.detectors.smoothing import Ewma
 from rejex_stream.detectors.table import TableScorer
-from rejex_stream.engine.checkpoint import pack_array, unpack_array
 from rejex_stream.engine.incremental_model import IncrementalModel
 from rejex_stream.engine.refit import Calibration, FitJob, Fitted, RefitSchedule, derive_seed
 from rejex_stream.engine.rows import (
@@ -33,11 +32,12 @@ from rejex_stream.engine.rows import (
     Segment,
     held_state,
 )
+from rejex_stream.engine.snapshot import pack_array, unpack_array
 from rejex_stream.engine.spec import EngineSpec
 from rejex_stream.errors import WAY_OUT, CheckpointError, DetectorError
 from rejex_stream.features.columns import LARGEST
 from rejex_stream.incidents import Turn, Watch
-from rejex_stream.incidents.warmup import is_mixed
+from rejex_stream.incidents.thresholds import is_mixed
 from rejex_stream.protocols import BatchDetector, FitExecutor, Scorer
 from rejex_stream.rejection.judge import Judge
 from rejex_stream.types import FloatArray, IncidentState, Status

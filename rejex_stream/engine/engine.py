@@ -18,11 +18,10 @@ from typing import Any
 
 from rejex_stream.engine.batch_check import SingleOwner, checked, in_order
 from rejex_stream.engine.batch_model import FitFailed, new_model
-from rejex_stream.engine.checkpoint import join_parts, seal, split_parts, unseal
 from rejex_stream.engine.explanation import Explainer
 from rejex_stream.engine.sensor_registry import OperatingModes
 from rejex_stream.engine.shared_budgets import SharedCredits
-from rejex_stream.engine.snapshot_manifest import (
+from rejex_stream.engine.snapshot import (
     FORMAT,
     Head,
     Origin,
@@ -30,8 +29,12 @@ from rejex_stream.engine.snapshot_manifest import (
     StreamsInCommon,
     as_kind,
     compared,
+    join_parts,
     origin,
     origin_of,
+    seal,
+    split_parts,
+    unseal,
 )
 from rejex_stream.engine.spec import Decision, EngineSpec
 from rejex_stream.engine.stream import StreamSnapshot, StreamState, StreamView
@@ -225,27 +228,6 @@ class Engine:
         By batch invariance a caller may process these now and the others once the fit is done: no
         verdict depends on it. Fits that the others need are asked for, in the order of need.
         O(readings).
-
-        Examples
-        --------
-        >>> from rejex_stream.detectors import make_detector
-        >>> from rejex_stream.engine.refit import RefitSchedule
-        >>> from rejex_stream.features import FeatureSpec
-        >>> from rejex_stream.rejection import RejectionPolicy
-        >>> from rejex_stream.testing import DelayedExecutor
-        >>> from rejex_stream.types import Position
-        >>> spec = EngineSpec(
-        ...     make_detector("HBOS"), FeatureSpec(("flow",)), RejectionPolicy(0.1, tolerance=4),
-        ...     window=100, schedule=RefitSchedule(first_fit_events=50, refit_lag_events=5))
-        >>> engine = Engine(spec, DelayedExecutor(delays=[1]))  # done when asked for once more
-        >>> readings = [
-        ...     Reading("pump", "pump", i, (float(i % 17),), Position("flow", 0, i))
-        ...     for i in range(100)]
-        >>> engine.ready(readings)
-        55
-        >>> verdicts = engine.process(readings[:55])
-        >>> engine.ready(readings[55:]), engine.ready(readings[55:])
-        (0, 45)
         """
         if not self.spec.is_batch:
             return len(readings)

@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rejex_stream.engine.checkpoint import pack_array
 from rejex_stream.engine.refit import RefitSchedule
+from rejex_stream.engine.snapshot import pack_array
 from rejex_stream.incidents import Turn
 from rejex_stream.types import FloatArray, Status
 

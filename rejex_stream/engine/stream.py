@@ -12,21 +12,21 @@ import numpy as np
 from msgspec.structs import replace
 
 from rejex_stream.engine.batch_model import BatchModel
-from rejex_stream.engine.checkpoint import pack_array, seal, unpack_array, unseal
 from rejex_stream.engine.explanation import Explainer
 from rejex_stream.engine.incremental_model import IncrementalModel
 from rejex_stream.engine.rows import Judged, Rows, Segment
+from rejex_stream.engine.snapshot import pack_array, seal, unpack_array, unseal
 from rejex_stream.engine.spec import Decision
 from rejex_stream.errors import WAY_OUT, CheckpointError
 from rejex_stream.features import FeatureSpec, MissingChannelError, SensorFeatures
 from rejex_stream.features.columns import LARGEST
 from rejex_stream.features.preset import MISSING, RecentRows
 from rejex_stream.incidents import Mute, Mutes, Plan, Plans, Turn, Watch
-from rejex_stream.incidents.plans import runs
+from rejex_stream.incidents.calendar import runs
 from rejex_stream.learning import Learner, apply_command
 from rejex_stream.rejection.judge import Judge, rejected
-from rejex_stream.rejection.severity import Tail
 from rejex_stream.rejection.token_bucket import Governor
+from rejex_stream.rejection.window import Tail
 from rejex_stream.types import (
     Command,
     CommandKind,

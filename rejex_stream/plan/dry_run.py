@@ -53,17 +53,7 @@ def replay(
     on_verdicts: Callable[[Sequence[Verdict]], object] | None = None,
     on_progress: Callable[[int], object] | None = None,
 ) -> Replayed:
-    """Judge records in order and count what comes of them.
-
-    Parameters
-    ----------
-    spec, decoder, records
-        What decides, how to read, what to read.
-    on_verdicts
-        Given the verdicts, batch by batch.
-    on_progress
-        Told how many records are done.
-    """
+    """Judge records in order and count what comes of them."""
     engine = Engine(spec, InlineExecutor())
     measurement = Measurement()
     failures: list[FitFailed] = []
@@ -106,13 +96,6 @@ class NothingSink:
 
 class Counting:
     """An observer that counts outcomes, and ends the run after `limit` of them.
-
-    Parameters
-    ----------
-    stop
-        Set once the limit is reached.
-    limit
-        How many outcomes; ``None`` for all.
 
     Attributes
     ----------

@@ -92,36 +92,16 @@ class FaultFindings:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What one run did.
-
-    Attributes
-    ----------
-    series
-        In order of name.
-    counts
-        What became of its records, dead letters included.
-    faults
-        What became of each known fault that has events.
-    rolling_rate
-        Share of rejected over the last window of each stream.
-    theory
-        Mean theory of the streams at their end; ``None`` if nothing was ever ranked.
-    events_per_day
-        Of one sensor, by its usual step.
-    false_alarms
-        Anomalies outside all known faults.
-    alarms
-        What the monitors said.
-    """
+    """What one run did."""
 
     run: Run
     series: tuple[Series, ...]
     counts: OutcomeCounts
     faults: tuple[FaultFindings, ...]
-    rolling_rate: float
+    rolling_rate: float  # share of rejected over the last window of each stream
     theory: Theory | None
-    events_per_day: float
-    false_alarms: int
+    events_per_day: float  # of one sensor, by its usual step
+    false_alarms: int  # anomalies outside all known faults
     alarms: tuple[Alarm, ...]
 
     @property

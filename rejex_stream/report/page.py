@@ -29,22 +29,7 @@ _PAGE = files("rejex_stream.report") / "page"
 def write_report(
     path: Path, all_findings: Sequence[Findings], command: str, *, credit: str = ""
 ) -> None:
-    """Write the report of these runs to `path`.
-
-    Parameters
-    ----------
-    path
-        An HTML file; overwritten.
-    all_findings
-        In the order of the page, each of a run with a name of its own.
-    command, credit
-        For the footer: what was typed, and whose data it is.
-
-    Raises
-    ------
-    ConnectorError
-        If it cannot be written.
-    """
+    """Write the report of these runs to `path`."""
     script = "\n".join(
         ((UPLOT / "uPlot.iife.min.js").read_text("utf-8"), (_PAGE / "report.js").read_text("utf-8"))
     )

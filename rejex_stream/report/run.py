@@ -61,33 +61,7 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Everything that one pipeline judged.
-
-    Attributes
-    ----------
-    name
-        Of the pipeline; no two of a page are the same.
-    title, about
-        For people.
-    channels
-        In the order of the readings' values.
-    events
-        Readings with their verdicts, in the order they were judged.
-    monitors
-        What the monitors of the pipeline are told: γ, n, T and more.
-    dead_letters
-        Records that could not be read.
-    faults
-        What is known to have been wrong; mostly nothing is.
-    budget
-        Planned share of rejected events; ``None`` where a tolerance was given instead.
-    settings
-        As text, to be shown.
-    left_out
-        Older events that are not among `events`.
-    incidents
-        As they stand, in the order in which they opened.
-    """
+    """Everything that one pipeline judged, in the order in which it did."""
 
     name: str
     title: str
@@ -97,29 +71,14 @@ class Run:
     monitors: MonitorConfig
     dead_letters: tuple[tuple[Record, Invalid], ...] = ()
     faults: tuple[Fault, ...] = ()
-    budget: float | None = None
+    budget: float | None = None  # planned share of rejected; None: a tolerance was given
     settings: str = ""
-    left_out: int = 0
+    left_out: int = 0  # older events
     incidents: tuple[Incident, ...] = ()
 
 
 def read_run(config: Config, *, newest: int = _NEWEST) -> Run:
-    """Read back the newest events of a pipeline over a file; O(length of input and output).
-
-    Parameters
-    ----------
-    config
-        A pipeline that has run.
-    newest
-        At most so many events, since a browser has to hold them.
-
-    Raises
-    ------
-    ConfigError
-        If the pipeline reads or writes what cannot be read again.
-    ConnectorError
-        If there is no verdict yet, or the input is not the one that was judged.
-    """
+    """Read back the newest events of a pipeline over a file; O(length of input and output)."""
     if config.input.kind == "kafka":
         raise ConfigError(
             "this pipeline reads topics, and a report is made of files: see it live with "

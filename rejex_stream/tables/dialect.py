@@ -103,11 +103,6 @@ def groups_of_thousands(
 
     Fractions that lose their zeros have one digit or two in a tenth of all cases; where twenty
     have three, and whole numbers stand beside them, it is thousands.
-
-    Returns
-    -------
-    marks, said
-        The marks to read with, and a sentence a column.
     """
     sample = Sample(numbers={}, cells=columns)
     doubts = [found for found in suspect(sample, "decimal") if found.value in marks]
@@ -138,13 +133,6 @@ def find_missing(columns: Mapping[str, Sequence[str]], marks: Marks) -> tuple[st
     """Find the texts that stand for no value: they stand in columns of numbers. O(cells).
 
     Of more than two, or one that came once, there will be others: ``*`` is any text.
-
-    Examples
-    --------
-    >>> find_missing({"flow": ["1.5", "Bad", "1.7", "1.8", "Bad"]}, Marks(".", None))
-    ('Bad',)
-    >>> find_missing({"flow": ["1.5", "Bad", "1.7", "1.8", "Shutdown", "2.1"]}, Marks(".", None))
-    ('*',)
     """
     read, any_text, found = number_reader(*marks), number_reader(missing=[ANY_TEXT]), Counter[str]()
     for cells in columns.values():
@@ -158,13 +146,7 @@ def find_missing(columns: Mapping[str, Sequence[str]], marks: Marks) -> tuple[st
 
 
 def find_units(columns: Mapping[str, Sequence[str]], marks: Marks) -> dict[str, tuple[str, ...]]:
-    """Find what stands behind the numbers of each column: a unit, or several. O(cells).
-
-    Examples
-    --------
-    >>> find_units({"temp": ["19.9 °C", "20.1 °C"], "run": ["5 min", "2 h"]}, Marks(".", None))
-    {'temp': ('°C',), 'run': ('min', 'h')}
-    """
+    """Find what stands behind the numbers of each column: a unit, or several. O(cells)."""
     read, found = number_reader(*marks), {}
     for name, cells in columns.items():
         given = [cell for cell in cells if cell.lower() not in MISSING_TEXTS]
@@ -186,13 +168,6 @@ def _are_times(cells: Sequence[str]) -> bool:
 
 def find_times(cells: Sequence[str], name: str = "") -> Written | None:
     """Find the unit or format in which almost all cells are times that make sense.
-
-    Parameters
-    ----------
-    cells
-        As they are written.
-    name
-        Of the column, which may speak of a unit.
 
     Examples
     --------
@@ -280,13 +255,7 @@ def _has_names(rows: Sequence[Sequence[str]], counted: Sequence[float]) -> bool:
 
 
 def is_second_header(rows: Sequence[Sequence[str]], marks: Marks) -> bool:
-    """Whether the row below the header is no data either: units, or names below groups.
-
-    Examples
-    --------
-    >>> is_second_header([["t", "flow"], ["s", "m3/h"], ["0", "1.5"], ["1", "2"]], Marks(".", None))
-    True
-    """
+    """Whether the row below the header is no data either: units, or names below groups."""
     same, other, _ = _likeness(rows[1:], marks)
     return other > 1 and not same
 

@@ -26,28 +26,7 @@ def draft_config(
     comments: Sequence[str] = (),
     kafka: Mapping[str, object] | None = None,
 ) -> str:
-    """Write the config, a TOML text, under which ``run`` gives the verdicts of ``score``.
-
-    Parameters
-    ----------
-    source
-        The settings of ``[input]``; ``None`` is left out.
-    choice
-        What decides.
-    name
-        Of the pipeline; its outputs are named after it.
-    detector
-        Its name, as it was asked for.
-    comments
-        Sentences for the head of the file.
-    kafka
-        The broker, where the input is there.
-
-    Raises
-    ------
-    ConfigError
-        If the config would not be valid.
-    """
+    """Write the config, a TOML text, under which ``run`` gives the verdicts of ``score``."""
     spec = choice.spec
     policy = spec.policy
     rejection: dict[str, object] = {
@@ -103,11 +82,6 @@ def save_draft(where: Path, text: str) -> None:
     """Write a config, and what its first line names: the schema, of the version that is installed.
 
     A file of that name which is no schema of ours stays as it is. O(bytes).
-
-    Raises
-    ------
-    ConnectorError
-        If one of them cannot be written.
     """
     schema = config_schema()
     beside = where.parent / _SCHEMA_FILE

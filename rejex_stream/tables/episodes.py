@@ -16,21 +16,7 @@ _EPISODE = EpisodeRule()
 
 @dataclass(slots=True)
 class Episode:
-    """Events of one sensor near each other that are not normal.
-
-    Attributes
-    ----------
-    sensor
-        Whose.
-    first_row, last_row, first_ms, last_ms
-        Rows from 1, and times.
-    anomalies, rejected
-        How many of each.
-    severity
-        The highest; ``None`` where nothing was ranked.
-    channels
-        Channels by how often they speak loudest.
-    """
+    """Events of one sensor near each other that are not normal."""
 
     sensor: str
     first_row: int
@@ -44,13 +30,7 @@ class Episode:
 
 
 class Episodes:
-    """Groups verdicts in order, much as the review queue does. O(1) a verdict.
-
-    Attributes
-    ----------
-    all
-        The episodes, in the order in which they begin.
-    """
+    """Groups verdicts in order, much as the review queue does. O(1) a verdict."""
 
     def __init__(self) -> None:
         self.all: list[Episode] = []

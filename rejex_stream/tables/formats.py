@@ -45,43 +45,19 @@ _NO_TABLES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A table below something else.
-
-    Attributes
-    ----------
-    name
-        Of the format, for people.
-    above
-        How many rows that are not blank stand above the first row of data.
-    names
-        Of the columns.
-    delimiter
-        Between the columns.
-    decimal
-        The mark, where the file says it.
-    aside
-        Columns that belong to the format.
-    said
-        What to know about it.
-    """
+    """A table below something else."""
 
     name: str
-    above: int
+    above: int  # rows that are not blank, above the first row of data
     names: tuple[str, ...]
     delimiter: str
     decimal: str | None = None
-    aside: tuple[str, ...] = ()
+    aside: tuple[str, ...] = ()  # columns that belong to the format
     said: str = ""
 
 
 def require_table(path: str, begun: bytes) -> None:
-    """Refuse a file whose first bytes say that it is no table of text.
-
-    Raises
-    ------
-    ConfigError
-        With what it is, and what to do.
-    """
+    """Refuse a file whose first bytes say that it is no table of text."""
     head = begun[:64].lstrip()
     for magic, what in _NO_TABLES.items():
         if head.startswith(magic) or head[: len(magic)].lower() == magic.lower():
@@ -89,14 +65,7 @@ def require_table(path: str, begun: bytes) -> None:
 
 
 def layout_of(lines: Sequence[str]) -> Layout | None:
-    """Recognise the format of lines of text; ``None``: a table without one. O(lines).
-
-    Examples
-    --------
-    >>> found = layout_of(['"TOA5","x"', '"TIMESTAMP","RECORD"', '"TS","RN"', '"",""', '"a",1'])
-    >>> found.name, found.above, found.names
-    ('TOA5 of a Campbell logger', 4, ('TIMESTAMP', 'RECORD'))
-    """
+    """Recognise the format of lines of text; ``None``: a table without one. O(lines)."""
     return next((found for look in _LOOKS if (found := look(lines)) is not None), None)
 
 

@@ -65,37 +65,9 @@ class Known:
 class TableGuess:
     """What each column is taken for.
 
-    Attributes
-    ----------
-    time, time_unit
-        The event time, or the columns that make it; without one, rows are one second apart.
-    sensor
-        The sensor's name; without one, the table is one sensor.
-    label
-        A known truth, 1 for an anomaly: never shown to the detector.
-    channels
-        What is measured.
-    aside
-        Columns left out, each with the reason.
-    flags
-        Channels that are read, and kept out of the distance: they take at most two values.
-    missing, units
-        Texts that stand for no value, and what stands behind numbers.
-    carry
-        For how many rows the last value of a channel stands in for a missing one.
-    totals
-        Channels that only add up: their differences are measured.
-    time_format
-        Of times that are neither a number nor ISO 8601.
-    tag
-        The column that names the quantity, where a row holds one value.
-    mode, n_modes
-        The column of the operating mode, where somebody named it, and how many there are.
-    marks
-        Of the numbers.
-    said, doubts
-        What was chosen, the key first, and what else it could be; a sentence each with what to
-        write.
+    Without a time rows are one second apart, without a sensor all are of one. The label is a known
+    truth, never shown to the detector; flags are read and kept out of the distance; a tag names
+    the quantity where a row holds one value.
     """
 
     time: str | tuple[str, ...] | None
@@ -103,7 +75,7 @@ class TableGuess:
     sensor: str | None
     label: str | None
     channels: tuple[str, ...]
-    aside: dict[str, str] = field(default_factory=dict)
+    aside: dict[str, str] = field(default_factory=dict)  # what is left out, and why
     time_format: str | None = None
     tag: str | None = None
     marks: Marks = _PLAIN
@@ -113,8 +85,8 @@ class TableGuess:
     n_modes: int | None = None
     missing: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
-    carry: int = 0
-    totals: tuple[str, ...] = ()
+    carry: int = 0  # rows for which the last value stands in for a missing one
+    totals: tuple[str, ...] = ()  # channels that only add up: their differences are measured
     said: tuple[str, ...] = ()
 
     @property
@@ -170,13 +142,7 @@ class TableGuess:
 
 
 def split_all(lines: Sequence[str], delimiter: str) -> list[list[str]]:
-    """Split lines of CSV as :func:`~rejex_stream.decode.csv.split_row` does, each as a row.
-
-    Raises
-    ------
-    csv.Error
-        If a row is too large to be one.
-    """
+    """Split lines of CSV as :func:`~rejex_stream.decode.csv.split_row` does, each as a row."""
     if delimiter == " ":
         rows = [line.split() for line in lines]
     else:
@@ -186,18 +152,7 @@ def split_all(lines: Sequence[str], delimiter: str) -> list[list[str]]:
 
 
 def split_rows(lines: Sequence[str]) -> tuple[str, list[list[str]]]:
-    """Find the delimiter of a few lines of CSV, and split them.
-
-    Raises
-    ------
-    ConfigError
-        If the lines are no table.
-
-    Examples
-    --------
-    >>> split_rows(["t;flow", "0;1,5", "1;1,6"])
-    (';', [['t', 'flow'], ['0', '1,5'], ['1', '1,6']])
-    """
+    """Find the delimiter of a few lines of CSV, and split them."""
     if not lines:
         raise ConfigError("the table is empty: expected a header and rows.")
     best: tuple[int, str, list[list[str]]] = (0, ",", [])
@@ -227,26 +182,8 @@ def guess_table(
 ) -> TableGuess:
     """Say what each column is, from its name and a sample of its values. O(cells log cells).
 
-    Parameters
-    ----------
-    header, rows
-        Column names, and the cells of some rows.
-    known
-        What need not be guessed.
-    marks
-        Of the numbers.
-    named
-        Whether the names are the table's own.
-    timed
-        Whether rows have a time beside their columns, as records of a topic have.
-    skip
-        Columns that are of the file's format, and of nothing that was measured.
-
-    Raises
-    ------
-    ConfigError
-        If a named column is not there, no column holds numbers, the time cannot be read, or several
-        series are mixed and nothing tells which row is whose.
+    `named`: the names are the table's own; `timed`: rows have a time beside their columns, as
+    records of a topic have; `skip`: columns of the file's format.
 
     Examples
     --------

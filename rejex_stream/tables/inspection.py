@@ -69,25 +69,7 @@ class Asked(Known):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table that is understood.
-
-    Attributes
-    ----------
-    path, encoding, delimiter, header, has_header
-        Where it is and how it is written; columns without a header are ``column_1``, ….
-    format, sheet, skip_rows
-        What kind of file, which sheet of a workbook, how many rows stand above the table.
-    guess
-        What the columns were taken for.
-    time_zone
-        Where times without a zone were read off the clock; ``None`` is UTC.
-    n_rows, n_sensors
-        How many.
-    labels
-        The known truth by row, where a label says one.
-    said
-        What was guessed and found, a sentence each with what to write to change it.
-    """
+    """A table that is understood."""
 
     path: Path
     encoding: str | None
@@ -101,8 +83,8 @@ class Table:
     skip_rows: int = 0
     n_rows: int = 0
     n_sensors: int = 1
-    labels: dict[int, bool] = field(default_factory=dict)
-    said: tuple[str, ...] = ()
+    labels: dict[int, bool] = field(default_factory=dict)  # the known truth, by row
+    said: tuple[str, ...] = ()  # what was guessed and found, each with what to write to change it
 
     def mapping(self, *, pooled: bool = False) -> FieldMapping:
         """Return which column means what."""
@@ -150,13 +132,7 @@ class Table:
         }
 
     def suggested(self, **knobs: Any) -> Suggestion:  # noqa: ANN401 - as suggest's
-        """Choose settings for the table, as :func:`~rejex_stream.plan.suggest.suggest` does.
-
-        Raises
-        ------
-        ConfigError
-            As there; and where one model would be made of quantities that have nothing in common.
-        """
+        """Choose settings for the table, as :func:`~rejex_stream.plan.suggest.suggest` does."""
         guess = self.guess
         own: Any = guess.for_features()
         choice = suggest(self.n_rows, self.n_sensors, guess.channels, **own, **knobs)
@@ -193,15 +169,7 @@ class Table:
 
 
 def open_table(path: str | Path, asked: Asked | None = None) -> Table:
-    """Look at a CSV, Excel or Parquet file; guess how it is written and what it means. O(bytes).
-
-    Raises
-    ------
-    ConnectorError
-        If it cannot be read.
-    ConfigError
-        If it is no table, or what was asked for is not in it.
-    """
+    """Look at a CSV, Excel or Parquet file; guess how it is written and what it means. O(bytes)."""
     path, asked = Path(path), asked or Asked()
     workbook = workbook_of(str(path))
     sheet = asked.sheet or (sheet_to_read(str(path)) if workbook == "excel" else None)
@@ -250,17 +218,7 @@ def open_table(path: str | Path, asked: Asked | None = None) -> Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """Where in a text its table stands.
-
-    Attributes
-    ----------
-    above, over
-        How many rows stand above it, and the first of them.
-    rows
-        Its rows, from the header on, or from the first row of data where `names` are known.
-    said
-        What to know about its format.
-    """
+    """Where in a text its table stands."""
 
     delimiter: str
     above: int

@@ -34,53 +34,23 @@ _ENOUGH = 800
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
-    """Records that are understood.
-
-    Attributes
-    ----------
-    guess
-        What the fields were taken for, by their short names.
-    fields
-        Their paths, by short name.
-    channels
-        The channels by name, each with its field.
-    select, before, after
-        The program that makes flat readings of a record; a record, and what it makes of it.
-    quality
-        The setting that says which values are good.
-    partial
-        Whether a field that is absent is unchanged.
-    step_s
-        Where records of one value each are joined: how far apart the rows are, in seconds.
-    from_key
-        Whether the sensor is the record's key.
-    texts
-        Whether numbers are written as texts.
-    n_records, n_sensors
-        How many there are, as far as is known.
-    keyless, parted
-        Whether records lack a key, and whether a sensor was seen in several partitions.
-    time_zone
-        Where times without a zone were read off the clock; ``None`` is UTC.
-    said
-        What was guessed and found, a sentence each with what to write to change it.
-    """
+    """Records that are understood."""
 
     guess: TableGuess
-    fields: Mapping[str, str]
-    channels: Mapping[str, str]
+    fields: Mapping[str, str]  # their paths, by the short names of the guess
+    channels: Mapping[str, str]  # their fields, by name
     select: str | None
-    before: object
+    before: object  # a record, and what `select` makes of it
     after: Sequence[object]
     quality: Mapping[str, object] | None
-    partial: bool
-    step_s: float | None
+    partial: bool  # a field that is absent is unchanged
+    step_s: float | None  # between rows, where records of one value each are joined
     from_key: bool
-    texts: bool
+    texts: bool  # numbers are written as texts
     n_records: int
     n_sensors: int
     keyless: bool
-    parted: bool
+    parted: bool  # a sensor was seen in several partitions
     time_zone: str | None
     said: tuple[str, ...]
 
@@ -112,13 +82,7 @@ class Feed:
         }
 
     def suggested(self, **knobs: object) -> Suggestion:
-        """Choose settings, as for a table; for a feed that is short yet, as if it went on.
-
-        Raises
-        ------
-        ConfigError
-            As :func:`~rejex_stream.plan.suggest.suggest`.
-        """
+        """Choose settings, as for a table; for a feed that is short yet, as if it went on."""
         guess = self.guess
         streams = self.n_sensors * (guess.n_modes or 1)
         n = self.n_records if self.n_records // streams >= _ENOUGH else _LIVE * streams
@@ -131,20 +95,6 @@ def open_feed(
     records: Sequence[Record], asked: Asked | None = None, *, total: int | None = None
 ) -> Feed:
     """Guess what the fields of JSON records mean, from a sample of them. O(bytes).
-
-    Parameters
-    ----------
-    records
-        The sample, in an order in which a sensor's times go forward.
-    asked
-        What is known already; fields by their paths.
-    total
-        How many records there are; by default those.
-
-    Raises
-    ------
-    ConfigError
-        If they are no JSON objects, or hold nothing that can be judged.
 
     Examples
     --------

@@ -38,15 +38,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Whose rows are.
-
-    Attributes
-    ----------
-    sensor, tag
-        Columns; ``None``: all rows are of one sensor, and hold all quantities.
-    said, doubts
-        What was chosen and why, and what else could be meant; a sentence each.
-    """
+    """The columns that say whose rows are; ``None``: all are of one sensor, hold all quantities."""
 
     sensor: str | None = None
     tag: str | None = None
@@ -64,23 +56,8 @@ def find_keys(  # noqa: PLR0917 - what is known comes last
 ) -> Keys:
     """Find the columns whose values name a series, come back and are not measured. O(cells).
 
-    Parameters
-    ----------
-    cells
-        The columns that may be keys.
-    numeric
-        Those that hold numbers.
-    moments_ms
-        When; empty where nobody knows.
-    read
-        Reads a number.
-    sensor, tag
-        What is known; the sensor ``-`` is none.
-
-    Raises
-    ------
-    ConfigError
-        If several series are mixed and nothing tells which row is whose.
+    The sensor ``-`` is none. Several series mixed, and nothing that tells which row is whose, is a
+    :class:`ConfigError`.
     """
     if sensor == NONE:
         return Keys(tag=tag)

@@ -20,11 +20,6 @@ class TimeOrder:
 
     O(1) a row; memory O(1) a sensor.
 
-    Attributes
-    ----------
-    repeated
-        Times in the hour that comes twice, for whoever reads them to count.
-
     Examples
     --------
     >>> order = TimeOrder()
@@ -73,15 +68,7 @@ class TimeOrder:
         self._longest = max(self._longest, (step, since))
 
     def said(self, sensor: str = "--sensor", *, gaps: bool = True) -> Iterator[str]:
-        """Yield what was found, a sentence each.
-
-        Parameters
-        ----------
-        sensor
-            Where to say who measured.
-        gaps
-            Whether times are the rows' own, so that gaps are.
-        """
+        """Yield what was found, a sentence each."""
         if self.repeated:
             yield (
                 f"summer time: {self.repeated:,} rows are in the hour that comes twice, "

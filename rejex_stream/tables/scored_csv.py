@@ -22,13 +22,6 @@ class ScoredCsv:
     A row that could not be read is there too, without a label, its reason a sentence. A column
     that the table has already gets ``rejex_`` before its name. The text is UTF-8; what blanks
     have parted is parted by commas.
-
-    Parameters
-    ----------
-    table
-        Whose rows they are.
-    out
-        Open for bytes.
     """
 
     def __init__(self, table: Table, out: IO[bytes]) -> None:

@@ -63,16 +63,9 @@ _SEPARATORS = ("/", ".", ":", "|", ";", "_")
 
 
 class Shape(NamedTuple):
-    """What a sample is made of.
+    """What a sample is made of: the readings of each record, and the program that makes them.
 
-    Attributes
-    ----------
-    program
-        For ``input.select``; ``None``: each record is one flat reading already.
-    said
-        What was seen, a sentence each.
-    readings
-        What the program makes of the sample: of each record, its readings.
+    Without a program each record is one flat reading already.
     """
 
     program: str | None
@@ -86,11 +79,6 @@ _Step: TypeAlias = tuple[str, str]
 
 def find_shape(trees: Sequence[Any]) -> Shape:
     """Find the program that makes flat objects of a sample of parsed records. O(bytes).
-
-    Raises
-    ------
-    ConfigError
-        If there is one, and jq is not installed.
 
     Examples
     --------

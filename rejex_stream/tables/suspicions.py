@@ -65,25 +65,11 @@ _1990_MS, _DAY_MS = 631_152_000_000, 86_400_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Some records in their order, by column.
+    """Some records in their order, by column."""
 
-    Attributes
-    ----------
-    numbers
-        Columns of numbers; ``nan`` where there is none.
-    cells
-        All columns as they are written; empty where there is nothing.
-    series
-        Whose each row is; empty: all rows are of one.
-    moments_ms
-        When each row was measured; empty where nobody knows.
-    time, time_unit
-        Where that was read, and as what.
-    """
-
-    numbers: Mapping[str, Sequence[float]]
-    cells: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    series: Sequence[object] = ()
+    numbers: Mapping[str, Sequence[float]]  # nan where there is none
+    cells: Mapping[str, Sequence[str]] = field(default_factory=dict)  # all columns, as written
+    series: Sequence[object] = ()  # whose each row is; empty: all are of one
     moments_ms: Sequence[int | None] = ()
     time: str = "the record"
     time_unit: str = "iso8601"
@@ -101,19 +87,7 @@ class Sample:
 
 
 class Suspicion(NamedTuple):
-    """One doubt about one column.
-
-    Attributes
-    ----------
-    kind, column
-        Which, and about what.
-    seen
-        What was seen, a sentence without its end.
-    option, setting
-        What to write on the command line, and in a config.
-    value
-        The text in question, where it is about one.
-    """
+    """One doubt about one column, and what overrules it on a command line and in a config."""
 
     kind: Kind
     column: str
@@ -136,13 +110,6 @@ class _Entry(NamedTuple):
 
 def suspect(sample: Sample, *kinds: Kind) -> list[Suspicion]:
     """Return what is doubtful about a sample of columns. O(cells log cells).
-
-    Parameters
-    ----------
-    sample
-        The columns.
-    kinds
-        Which suspicions; without any, all.
 
     Examples
     --------
@@ -171,15 +138,8 @@ def suspect_readings(
 ) -> list[Suspicion]:
     """Return what is doubtful about readings and has no answer in their config. O(values log).
 
-    Parameters
-    ----------
-    config
-        What reads and judges them. Flags, channels of which only differences are taken, and those
-        whose last value stands in are answered.
-    readings
-        In any order: they are looked at in that of their times.
-    fields
-        What each reading's record holds, as it is written; none where that is not known.
+    Flags, channels of which only differences are taken, and those whose last value stands in are
+    answered. `fields` is what each reading's record holds as it is written, where that is known.
     """
     if not readings:
         return []
@@ -290,17 +250,8 @@ def is_key(cells: Sequence[str], moments_ms: Sequence[int | None] = (), *, stron
 
     It is one where the same set of values comes back at each time, or where each value has one
     long run and time begins anew with it. A switch, a number that moves smoothly or in steps up,
-    and a state that changes while time goes on are none.
-
-    Parameters
-    ----------
-    cells
-        The column.
-    moments_ms
-        When; empty where nobody knows.
-    strong
-        Whether its name means nothing else, such as ``sensor`` or ``device_id``: then it is a
-        key unless its values say otherwise.
+    and a state that changes while time goes on are none. With a `strong` name, that means nothing
+    else (``device_id``), it is one unless its values say otherwise.
     """
     given = [cell for cell in cells if cell]
     distinct = set(given)
@@ -473,17 +424,7 @@ def _mixture(sample: Sample, name: str) -> Iterator[tuple[str, str]]:
 
 # ---------------------------------------------------------------------------------------- time
 def time_doubt(name: str, moments_ms: Sequence[int | None], unit: str, now_ms: int) -> str:
-    """Say what is odd about the times of a column, or nothing. O(rows).
-
-    Parameters
-    ----------
-    name
-        Of the column: ``t_ms`` speaks of milliseconds.
-    moments_ms, unit
-        What was read, and as what.
-    now_ms
-        The time of day: nothing was measured after tomorrow.
-    """
+    """Say what is odd about the times of a column, or nothing. O(rows)."""
     known = [moment for moment in moments_ms if moment is not None]
     if not known:
         return ""

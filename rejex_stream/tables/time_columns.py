@@ -40,19 +40,7 @@ _PARTS = ("year|jahr|yyyy|yr", "month|monat|mon|mo", "day|tag|dy", "hour|stunde|
 
 @dataclass(frozen=True, slots=True)
 class TimeColumns:
-    """The columns of the time, and what they say.
-
-    Attributes
-    ----------
-    names
-        One, or several whose texts make one; empty: there is none.
-    written
-        How to read them.
-    moments_ms
-        The time of each row; empty without columns.
-    doubts
-        What else they could be, a sentence each.
-    """
+    """The columns whose texts make the time, if any; and the time of each row by them."""
 
     names: tuple[str, ...] = ()
     written: Written | None = None
@@ -69,29 +57,10 @@ def find_time_columns(
     named: bool = True,
     needed: bool = True,
 ) -> TimeColumns:
-    """Find when rows were measured, by the names of columns, their texts and their order. O(cells).
+    """Find when rows were measured, by names of columns, their texts and their order. O(cells).
 
-    Parameters
-    ----------
-    cells
-        All columns.
-    asked, unit, format
-        What is known; ``-`` says that there is no such column.
-    named
-        Whether the names are the table's own.
-    needed
-        Whether a column that is called a time and holds none ends the search.
-
-    Raises
-    ------
-    ConfigError
-        If what was asked for holds no time; or a column is called one, and cannot be read.
-
-    Examples
-    --------
-    >>> found = find_time_columns({"t_ms": ["0", "100", "200"], "flow": ["1.5", "1.6", "1.4"]})
-    >>> found.names, found.written.unit, found.moments_ms
-    (('t_ms',), 'ms', (0, 100, 200))
+    The one column `asked` ``-`` says that there is none. Where a time is `needed`, a column that is
+    called one and holds none is a :class:`ConfigError`.
     """
     if list(asked) == [NONE]:
         return TimeColumns()
@@ -251,11 +220,5 @@ def is_text(cells: Sequence[str]) -> bool:
 
 
 def plain(name: str) -> str:
-    """Write a column's name as patterns want it.
-
-    Examples
-    --------
-    >>> plain("Date/Time [UTC]"), plain(" Flow Rate")
-    ('date_time_[utc]', 'flow_rate')
-    """
+    """Write a column's name as patterns want it."""
     return re.sub(r"[\s_/.-]+", "_", name.strip()).strip("_").lower()

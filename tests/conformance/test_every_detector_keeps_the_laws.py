@@ -42,6 +42,7 @@ def every_law():
                 yield pytest.param(full, law, id=f"{full}:{law}", marks=marks)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "law"), list(every_law()))
 def test_law(name, law):
     detector = make_detector(name, **SMALLER.get(name, {}))

@@ -14,7 +14,7 @@ from rejex_stream.cli.main import main
 from rejex_stream.config import load_config
 from rejex_stream.encode import encode_verdict
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.rejection.missed_bound import (
+from rejex_stream.rejection.audit import (
     Stratum,
     count_at_most,
     fewest_missed,
@@ -98,6 +98,7 @@ def test_strata_together_are_bounded_by_the_best_of_all_divisions():
     assert best <= most_missed(strata) <= best + 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("missed_in", ["all along", "one burst"])
 def test_a_bound_is_wrong_at_some_look_in_no_more_than_one_of_twenty_deployments(missed_in):
     rng = np.random.default_rng(5)
@@ -227,6 +228,7 @@ def test_known_cases_bound_what_reviewers_recognise_and_invent():
     assert measured.missed_at_most > 1.1 * plain.missed_at_most
 
 
+@pytest.mark.thorough
 def test_a_limit_of_a_share_holds_at_every_look():
     rng = np.random.default_rng(5)
     for share in (0.02, 0.3):
@@ -319,6 +321,7 @@ def answered(folder, *, but=0):
     return len(waiting)
 
 
+@pytest.mark.thorough
 def test_from_a_run_to_a_certificate_that_somebody_else_recomputes(judged, capsys):
     assert answered(judged, but=2) > 50
     assert main(["review", "certify", "--config", "pump.toml"]) == 0
@@ -352,6 +355,7 @@ def test_from_a_run_to_a_certificate_that_somebody_else_recomputes(judged, capsy
     assert "it was changed since" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_a_fault_that_a_mute_hides_is_looked_for_and_counted(judged, capsys):
     """Rejected ones, too, are drawn, asked about, certified and found in the log again."""
     times = ["--from", "2023-11-01T00:00Z", "--until", "2023-12-01T00:00Z"]

@@ -431,6 +431,7 @@ def seen(console):
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("blind", ["off", "second", "always"])
 def test_a_rejected_event_with_a_known_truth_looks_like_any_other(wall_store, blind):
     twins = []
@@ -527,6 +528,7 @@ def test_the_item_of_an_accepted_event_is_the_one_that_a_draw_would_have_made(ju
         assert [tuple(point) for point in made.after.points] == after
 
 
+@pytest.mark.thorough
 def test_an_accepted_event_with_a_known_truth_looks_like_one_that_was_drawn(judged, wall_store):
     folder, verdicts = judged
     wanted = accepted(verdicts)[300]

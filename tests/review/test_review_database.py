@@ -108,6 +108,7 @@ def _count_up(path, start, times):
     database.close()
 
 
+@pytest.mark.thorough
 def test_writers_of_several_processes_and_threads_take_turns(opened):
     database = opened()
     with database.write() as connection:

@@ -170,6 +170,7 @@ def seen_of_others(lines, batch):
 HONEST = []
 
 
+@pytest.mark.thorough
 @settings(max_examples=6, deadline=None)
 @given(
     st.lists(st.integers(0, 2 * 10**12) | st.integers(0, 4_200 * 10**9), min_size=1, max_size=50),

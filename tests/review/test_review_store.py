@@ -125,6 +125,7 @@ def test_anomalies_between_two_rejected_events_join_them(new_store):
     assert sorted(t.n_events for t in episodes(store)) == [1, 2]
 
 
+@pytest.mark.thorough
 def test_a_store_made_anew_has_the_same_cases_whatever_else_it_knows(new_store, farm):
     lines = [encode_review(one) for one in farm.items]
     store, again = new_store(), new_store("again.db")

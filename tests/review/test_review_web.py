@@ -276,6 +276,7 @@ def test_asking_whether_it_is_ready_writes_nothing(wall_store):
 _ASKS = b"GET /livez HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("before", [b"", _ASKS], ids=["the first", "the second of a connection"])
 def test_a_request_that_does_not_come_to_its_end_is_hung_up_on(wall_store, before):
     with (
@@ -555,6 +556,7 @@ def test_a_label_given_just_before_the_end_leaves_with_the_console(wall_store, t
     assert len(list(read_labels(labels))) == 1
 
 
+@pytest.mark.thorough
 def test_a_feed_that_never_pauses_does_not_hold_labels_back(wall_store, tmp_path):
     from rejex_stream.review.console.background import Background
     from rejex_stream.review.queue.feeds import FeedKind
@@ -590,6 +592,7 @@ def test_a_feed_that_never_pauses_does_not_hold_labels_back(wall_store, tmp_path
     assert background.stop(60)
 
 
+@pytest.mark.thorough
 def test_the_end_does_not_wait_for_a_broker_that_is_away(wall_store):
     from rejex_stream.review.console.background import Background
 

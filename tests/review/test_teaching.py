@@ -290,6 +290,7 @@ def test_answers_wait_while_the_control_log_is_away_and_the_page_says_so(judged)
         assert len(told(judged)) == len(set(told(judged))) == n
 
 
+@pytest.mark.thorough
 def test_a_console_that_is_killed_between_storing_and_sending_tells_each_once(judged):
     (judged / "pump.toml").write_text(pump_toml(more=MORE + "port = 0\nteach_after_s = 0\n"))
     (judged / "control.jsonl").mkdir()
@@ -387,6 +388,7 @@ def test_a_console_tells_nothing_to_who_does_not_learn(judged):
             assert lessons(connection, "pump") == (0, 0, "")
 
 
+@pytest.mark.thorough
 def test_more_answers_than_fit_into_a_command_are_several(judged, monkeypatch):
     monkeypatch.setattr(teaching, "MOST_ANSWERS", 2)
     monkeypatch.setattr(teaching, "_AT_ONCE", 5)

@@ -171,6 +171,7 @@ def checked(log, told=None, since_ms=0):
     return verify(told, log.encoded(), log.draw, log.said(), pipeline="pump")
 
 
+@pytest.mark.thorough
 def test_an_honest_log_says_what_its_certificate_says(log):
     found = checked(log)
     assert found.wrong == ()
@@ -367,6 +368,7 @@ TAMPERED = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TAMPERED)
 def test_a_log_that_was_changed_is_caught_though_it_was_certified_anew(log, name):
     change, sentence = TAMPERED[name]
@@ -375,6 +377,7 @@ def test_a_log_that_was_changed_is_caught_though_it_was_certified_anew(log, name
     assert sentence in "\n".join(checked(log, since_ms=since_ms).wrong), name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["finds deleted", "unanswered deleted"])
 def test_what_is_missing_never_makes_the_bound_smaller_than_its_count(log, name):
     before, n = log.forged(), len(log.finds if name.startswith("finds") else log.waiting)
@@ -385,6 +388,7 @@ def test_what_is_missing_never_makes_the_bound_smaller_than_its_count(log, name)
 
 
 # ------------------------------------------------------------------- the certificate of a true log
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "fields",
     [
@@ -399,12 +403,14 @@ def test_a_certificate_that_was_changed_is_refused(log, fields):
         checked(log, told)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fields", [{"missed_at_most": 1}, {"strata": ()}, {"accepted": 5}])
 def test_one_that_its_own_maker_has_changed_and_signed_differs_from_the_log(log, fields):
     told = signed(msgspec.structs.replace(log.forged(), **fields), log.draw.key)
     assert any("the certificate says" in one for one in checked(log, told).wrong)
 
 
+@pytest.mark.thorough
 def test_answers_taken_back_or_turned_differ_from_what_was_certified(log):
     told = log.forged()
     log.labels = log.labels[:-20]
@@ -413,6 +419,7 @@ def test_answers_taken_back_or_turned_differ_from_what_was_certified(log):
     assert any("missed_at_least" in one or "strata" in one for one in checked(log, told).wrong)
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_told_is_named(log):
     log.verdicts.insert(9, log.verdicts[9])  # delivered twice
     found = checked(log)
@@ -448,6 +455,7 @@ def test_rates_that_were_switched_are_strata_of_their_own_and_named(log):
     assert any("at other rates, before the config's" in one for one in found.premises)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lines", [[], [b"{broken"]])
 def test_what_is_no_log_is_refused(log, lines):
     told = log.forged()

@@ -49,22 +49,10 @@ NEW_FILE: Final = Mark("NEW_FILE")
 
 
 class ByteInput:
-    """Reads one input from its beginning.
+    """Reads one input, a file or ``-`` for standard input, from its beginning.
 
-    Parameters
-    ----------
-    path
-        A file, or ``-`` for standard input.
-    follow
-        Wait for more at the end, and go over to the new file when the path is rotated, as
-        ``tail -F`` does.
-    compression
-        How the bytes are packed; a zip has to have one file in it.
-
-    Raises
-    ------
-    ConnectorError
-        If it cannot be opened, or a zip holds several files.
+    With `follow` it waits for more at the end, and goes over to the new file when the path is
+    rotated, as ``tail -F`` does.
     """
 
     def __init__(
@@ -112,13 +100,7 @@ class ByteInput:
         return min(1.0, self._read_bytes / size) if size else 1.0
 
     def read(self, timeout_s: float) -> bytes | Mark:
-        """Return the next bytes; empty when there is nothing new within `timeout_s`.
-
-        Raises
-        ------
-        ConnectorError
-            If reading fails, or compressed data is damaged or ends early.
-        """
+        """Return the next bytes; empty when there is nothing new within `timeout_s`."""
         if self._member is not None:
             try:
                 return self._member.read(_CHUNK_BYTES) or END

@@ -21,15 +21,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class CommitState:
-    """One commit: where each input goes on, and how long each output is.
-
-    Attributes
-    ----------
-    next_offsets
-        Next offset of every input.
-    lengths
-        Path and length in bytes of every output, by its role.
-    """
+    """One commit: where each input goes on, and how long each output is."""
 
     next_offsets: Mapping[Partition, int] = field(default_factory=dict)
     lengths: Mapping[str, tuple[str, int]] = field(default_factory=dict)
@@ -61,13 +53,7 @@ class InputState:
 
 
 def read_commit(folder: Path) -> CommitState | None:
-    """Return the last commit, or ``None`` before the first.
-
-    Raises
-    ------
-    ConnectorError
-        If the state is damaged or of another version.
-    """
+    """Return the last commit, or ``None`` before the first."""
     state = _read(folder / "commit.json")
     if state is None:
         return None
@@ -81,13 +67,7 @@ def read_commit(folder: Path) -> CommitState | None:
 
 
 def read_input(folder: Path, topic: str) -> InputState | None:
-    """Return what is known about the input of that name, if anything is.
-
-    Raises
-    ------
-    ConnectorError
-        If the state is damaged or of another version.
-    """
+    """Return what is known about the input of that name, if anything is."""
     state = _read(folder / "input.json")
     if state is None or state.get("topic") != topic:
         return None
@@ -98,13 +78,7 @@ def read_input(folder: Path, topic: str) -> InputState | None:
 
 
 def lock_folder(folder: Path) -> int:
-    """Make the folder and claim it for this process; returns a handle to close.
-
-    Raises
-    ------
-    ConnectorError
-        If it cannot be made, or another process has it.
-    """
+    """Make the folder and claim it for this process; returns a handle to close."""
     try:
         folder.mkdir(0o700, parents=True, exist_ok=True)
         handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)

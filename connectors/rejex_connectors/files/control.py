@@ -22,13 +22,6 @@ class FileControl:
     The offset of a line is that of its first byte. A last line without its end waits for the rest.
     A file that is not there holds no commands; one that is shorter than before was made anew.
 
-    Parameters
-    ----------
-    path
-        The file.
-    inputs
-        Topics of the input, as positions name them.
-
     Examples
     --------
     >>> import tempfile
@@ -46,13 +39,7 @@ class FileControl:
         self.inputs = tuple(inputs)
 
     def read(self, start: int) -> ControlRecords:
-        """Return the whole lines from byte `start` on, up to 1 MiB of them.
-
-        Raises
-        ------
-        ConnectorError
-            If the file cannot be read.
-        """
+        """Return the whole lines from byte `start` on, up to 1 MiB of them."""
         try:
             size = self._path.stat().st_size
             if size == start:
@@ -83,13 +70,7 @@ class FileControl:
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Append one line and make it durable; what was left without an end before gets one.
-
-    Raises
-    ------
-    ConnectorError
-        If the file system refuses.
-    """
+    """Append one line and make it durable; what was left without an end before gets one."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
         try:

@@ -121,13 +121,7 @@ class FileSink:
         return self._next_offsets.get(partition, 0)
 
     def commit(self, next_offsets: Mapping[Partition, int]) -> None:
-        """Append what was written, and make it durable together with the offsets.
-
-        Raises
-        ------
-        ConnectorError
-            If the file system refuses; what was committed before stands.
-        """
+        """Append what was written, and make it durable together with the offsets."""
         durable = self._state_dir is not None
         for role, output in self._outputs.items():
             output.append(self._pending[role], durable=durable)

@@ -167,13 +167,7 @@ class FileSource:
         return [Assigned(self.partition, committed, self._first_offset)]
 
     def seek(self, partition: Partition, offset: int) -> None:
-        """Deliver from record number `offset` on. O(records before it).
-
-        Raises
-        ------
-        ConnectorError
-            If the input has fewer records, or is a pipe that has passed them.
-        """
+        """Deliver from record number `offset` on. O(records before it)."""
         self._reading = True
         if offset < self._next:
             self._go_back(offset)
@@ -227,13 +221,7 @@ class FileSource:
     # ---------------------------------------------------------------------------- beyond it
     @property
     def header(self) -> bytes:
-        """The header row of a CSV file; waits for it.
-
-        Raises
-        ------
-        ConnectorError
-            If the input is no CSV, or has no header.
-        """
+        """The header row of a CSV file; waits for it."""
         while self._header is None and not self._ended and self._failed is None:
             self._fill(1, timeout_s=1.0)
         if self._header is None:

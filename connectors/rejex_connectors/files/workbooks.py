@@ -62,13 +62,7 @@ def workbook_of(path: str) -> Workbook | None:
 
 
 def require_reader(kind: Workbook) -> None:
-    """Make sure that the library for a format is there.
-
-    Raises
-    ------
-    ConfigError
-        If it is not: with what to install.
-    """
+    """Make sure that the library for a format is there."""
     try:
         import_module(_READERS[kind])
     except ImportError:
@@ -80,26 +74,14 @@ def require_reader(kind: Workbook) -> None:
 
 
 def sheets_of(path: str) -> list[str]:
-    """Return the names of the sheets of a workbook.
-
-    Raises
-    ------
-    ConnectorError
-        If it cannot be read.
-    """
+    """Return the names of the sheets of a workbook."""
     with _opened(path) as book:
         names: list[str] = book.sheetnames
     return names
 
 
 def sheet_to_read(path: str) -> str | None:
-    """Return the first sheet that holds several columns and rows; ``None``: there is none.
-
-    Raises
-    ------
-    ConnectorError
-        If the workbook cannot be read.
-    """
+    """Return the first sheet that holds several columns and rows; ``None``: there is none."""
     require_reader("excel")
     with _opened(path) as book:
         for sheet in book.worksheets:
@@ -115,24 +97,6 @@ class TableInput:
     """Reads such a file from its beginning, as bytes of CSV with commas; see :class:`~.ByteInput`.
 
     Row by row: of Excel the texts of all cells are in memory, of Parquet a batch of rows.
-
-    Parameters
-    ----------
-    path
-        The file.
-    kind
-        What it is.
-    sheet
-        Of a workbook; by default the first.
-    skip_rows
-        Rows above the table; with the next one, they are as wide as all below.
-
-    Raises
-    ------
-    ConfigError
-        If the library for it is missing, or the sheet.
-    ConnectorError
-        If it cannot be opened.
     """
 
     is_file = True
@@ -154,13 +118,7 @@ class TableInput:
         return None
 
     def read(self, timeout_s: float) -> bytes | Mark:
-        """Return the next rows; a file always answers, whatever the timeout.
-
-        Raises
-        ------
-        ConnectorError
-            If the file is damaged.
-        """
+        """Return the next rows; a file always answers, whatever the timeout."""
         text = io.StringIO()
         lines = csv.writer(text, lineterminator="\n")
         try:

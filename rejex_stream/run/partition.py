@@ -22,11 +22,11 @@ from msgspec.structs import replace
 
 from rejex_stream.decode import DecidingDecoder, Decoder, decode_records
 from rejex_stream.decode.intake import Intake, IntakeRules
-from rejex_stream.engine.batch_model import FitFailed
 from rejex_stream.engine.engine import Decision, Origin, Restored, origin
+from rejex_stream.engine.model import FitFailed
 from rejex_stream.engine.sensor_registry import Gone, Limits, SensorRegistry
 from rejex_stream.engine.snapshot import seal, unseal
-from rejex_stream.engine.stream import StreamSnapshot, StreamView
+from rejex_stream.engine.stream_state import StreamSnapshot, StreamView
 from rejex_stream.errors import WAY_OUT, CheckpointError, RejexError
 from rejex_stream.monitor import Alarm, MonitorBank, MonitorConfig
 from rejex_stream.protocols import SnapshotPiece

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from rejex_stream.decode import DecidingDecoder, Decoder, decode_records
 from rejex_stream.decode.intake import Intake, IntakeRules
 from rejex_stream.engine.engine import Decision, Origin, Restored, origin
-from rejex_stream.engine.model import FitFailed
+from rejex_stream.engine.refit import FitFailed
 from rejex_stream.engine.sensor_registry import Gone, Limits, SensorRegistry
 from rejex_stream.engine.snapshot import seal, unseal
 from rejex_stream.engine.stream_state import StreamSnapshot, StreamView

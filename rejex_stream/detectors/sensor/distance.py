@@ -33,15 +33,9 @@ _FLOOR = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class SoftScale:
-    """Standard scores that grow like a logarithm where they are absurd.
+    """Standard scores that grow like a logarithm where they are absurd."""
 
-    Attributes
-    ----------
-    centre, spread
-        Mean and standard deviation of each column; shape (d,).
-    """
-
-    centre: FloatArray
+    centre: FloatArray  # mean and standard deviation of each column; shape (d,)
     spread: FloatArray
 
     def apply(self, X: FloatArray) -> FloatArray:
@@ -57,21 +51,11 @@ class SoftScale:
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """Squared distance from the mean of the training rows.
+    """Squared distance from the mean of the training rows."""
 
-    Attributes
-    ----------
-    scale
-        Puts columns on one scale.
-    mean
-        Mean of the scaled rows; shape (d,).
-    root
-        Whitens a scaled row; shape (d, d).
-    """
-
-    scale: SoftScale
-    mean: FloatArray
-    root: FloatArray
+    scale: SoftScale  # puts columns on one scale
+    mean: FloatArray  # mean of the scaled rows; shape (d,)
+    root: FloatArray  # whitens a scaled row; shape (d, d)
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score finite rows X of shape (m, d); O(d²) a row."""
@@ -102,26 +86,15 @@ class Larger:
     standard deviation is lower than in nearly all training rows: a loud row is far by the second
     distance too, on a scale that was made for quiet ones. Where nothing is quiet the first counts,
     to the bit.
-
-    Attributes
-    ----------
-    plain, quiet
-        The two distances.
-    logs
-        Which columns are taken as logarithms.
-    floors
-        What is added to them before that, shape (k,).
-    usual
-        The logarithms below which a column is quiet: their .02 quantile, shape (k,).
-    knots
-        Median and .98 quantile of either distance, and the two slopes from the second to the first.
     """
 
-    plain: Distance
+    plain: Distance  # the two distances
     quiet: Distance
-    logs: npt.NDArray[np.intp]
-    floors: FloatArray
+    logs: npt.NDArray[np.intp]  # which columns are taken as logarithms
+    floors: FloatArray  # what is added to them before that, shape (k,)
+    # the logarithms below which a column is quiet: their .02 quantile, shape (k,)
     usual: FloatArray
+    # median and .98 quantile of either distance, and the two slopes from the second to the first
     knots: tuple[float, float, float, float, float, float]
 
     def score(self, X: FloatArray) -> FloatArray:
@@ -170,16 +143,7 @@ def fit_scale(X: FloatArray) -> SoftScale:
 
 
 def fit_distance(X: FloatArray) -> Distance:
-    """Fit on finite rows X of shape (n, d); O(n d² + d³).
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> X = rng.normal(size=(500, 1)) @ np.ones((1, 2)) + 0.1 * rng.normal(size=(500, 2))
-    >>> along, across = fit_distance(X).score(np.array([[2.0, 2.0], [1.0, -1.0]]))
-    >>> bool(along < 10 < 90 < across)
-    True
-    """
+    """Fit on finite rows X of shape (n, d); O(n d² + d³)."""
     scale = fit_scale(X)
     Z = scale.apply(X)
     mean = Z.mean(axis=0)
@@ -196,13 +160,6 @@ def shrunk_covariance(X: FloatArray) -> FloatArray:
 
     Bit for bit ``sklearn.covariance.ledoit_wolf(X, assume_centered=True)``, up to 1,000 columns; to
     import that costs a worker 66 MB. O(n d²).
-
-    Examples
-    --------
-    >>> X = np.array([[1.0, 1.0], [-1.0, -1.0], [2.0, 1.0], [-2.0, -1.0]])
-    >>> shrunk_covariance(X).round(3)
-    array([[2.408, 1.317],
-           [1.317, 1.092]])
     """
     n, d = X.shape
     if d == 1:
@@ -225,13 +182,6 @@ def fit_larger(X: FloatArray, spreads: npt.NDArray[np.bool_]) -> Distance | Larg
     """Fit both distances on finite rows X of shape (n, d), or one where no column is a spread.
 
     `spreads` says which columns are standard deviations; one that is mostly 0 is quiet by nature.
-
-    Examples
-    --------
-    >>> X = np.abs(np.random.default_rng(0).normal(1.0, 0.1, size=(500, 1)))
-    >>> still, usual, wild = fit_larger(X, np.array([True])).score(np.array([[0.0], [1.0], [2.0]]))
-    >>> bool(usual < 1 < 90 < wild < still)
-    True
     """
     plain = fit_distance(X)
     floors = _QUIET * np.median(X, axis=0)

@@ -67,7 +67,10 @@ class Distance:
 
     def score_row(self, row: FloatArray) -> float:
         """Score one finite row of shape (d,) as :meth:`score` does, bit for bit: fewer calls."""
-        z = self.scale.apply(row)
+        z = row - self.scale.centre
+        z /= self.scale.spread
+        if not z.dot(z) < _LINEAR * _LINEAR:  # else no column is beyond it, however that is added
+            z = self.scale.apply(row)
         z -= self.mean
         # Along the slow axis numpy adds one row after the other, as `affine` does.
         white = np.add.reduce(z[:, None] * self.root, axis=0)
@@ -99,7 +102,7 @@ class Larger:
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score finite rows X of shape (m, d); O(d²) a row."""
-        scores, Y = self.plain.score(X), self._logarithms(X)
+        scores, Y = self.plain.score(X), _with_logarithms(X, self.logs, self.floors)
         still = np.flatnonzero((Y[:, self.logs] < self.usual).any(axis=1))
         if len(still):
             scores[still] = np.maximum(scores[still], self._rescaled(self.quiet.score(Y[still])))
@@ -107,19 +110,20 @@ class Larger:
 
     def score_row(self, row: FloatArray) -> float:
         """Score one finite row of shape (d,) as :meth:`score` does, bit for bit: fewer calls."""
-        score, y = self.plain.score_row(row), self._logarithms(row)
-        if not (y[self.logs] < self.usual).any():
+        score = self.plain.score_row(row)
+        spreads = zip(
+            row[self.logs].tolist(), self.floors.tolist(), self.usual.tolist(), strict=True
+        )
+        if not any(math.log(max(x, 0.0) + floor) < usual for x, floor, usual in spreads):
             return score
-        return max(score, float(self._rescaled(self.quiet.score_row(y))))
+        quiet = self.quiet.score_row(_with_logarithms(row, self.logs, self.floors))
+        return max(score, float(self._rescaled(quiet)))
 
     def _rescaled(self, quiet: FloatArray | float) -> FloatArray:
         """Put scores of the second distance on the scale of the first."""
         middle, start, middle_quiet, start_quiet, slope, slope_beyond = self.knots
         below = middle + (quiet - middle_quiet) * slope
         return np.where(quiet < start_quiet, below, start + (quiet - start_quiet) * slope_beyond)
-
-    def _logarithms(self, X: FloatArray) -> FloatArray:
-        return _with_logarithms(X, self.logs, self.floors)
 
 
 def _with_logarithms(X: FloatArray, logs: npt.NDArray[np.intp], floors: FloatArray) -> FloatArray:

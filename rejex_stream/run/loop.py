@@ -276,7 +276,9 @@ class _Loop:
             self.to_rewind = False
         # 1. Poll, with bounded records ahead of a fit.
         self.ownership.hold_back(self.settings.max_poll_records)
-        waiting = self._give_fits_time()
+        waiting = self.ownership.waiting()
+        if waiting:
+            self._give_fits_time(waiting)
         self.ownership.note_waits()
         try:
             wait_s = 0.0 if waiting else self.commits.poll_wait_s()
@@ -329,7 +331,8 @@ class _Loop:
             raise
         if self.commits.finish():
             self.retries.succeeded()
-            self.ownership.forget_parked()
+            if self.ownership.parked:
+                self.ownership.forget_parked()
 
     # ----------------------------------------------------------------------------- processing
     def _process(self, records: Sequence[Record]) -> None:
@@ -346,7 +349,7 @@ class _Loop:
         begun = self.clock()
         for partition, owned in self.ownership.owned.items():
             batch = by_partition.get(partition, [])
-            if batch or (owned.state.n_ahead and not owned.idle):
+            if batch or (owned.state.ahead and not owned.idle):
                 self._advance(owned, batch)
         took = self.clock() - begun
         # Batches are cut to a length in time: a stop, a commit or a rebalance need not wait long.
@@ -359,7 +362,7 @@ class _Loop:
     def _advance(self, owned: OwnedPartition, batch: list[Record]) -> None:
         """Judge all that need not wait for a fit; the rest goes first in a later turn."""
         state = owned.state
-        if owned.replaying:
+        if state.next_offset < owned.live_from:  # replaying
             outcomes = state.process(batch, replay_to=owned.live_from)
             self.summary.n_replayed += len(outcomes)
             self._show(state, outcomes, replaying=True)
@@ -402,19 +405,17 @@ class _Loop:
             self.summary.fit_wait_s += waited
             self.summary.longest_fit_wait_s = max(self.summary.longest_fit_wait_s, waited)
             owned.waits_since = None
-        if owned.state.n_ahead and owned.waits_since is None:
+        if owned.state.ahead and owned.waits_since is None:
             owned.waits_since = self.clock()
 
-    def _give_fits_time(self) -> bool:
-        """Wait a little where partitions wait for a fit; returns whether any does.
+    def _give_fits_time(self, waiting: Sequence[OwnedPartition]) -> None:
+        """Wait a little where partitions wait for a fit.
 
         A share of the time they have waited by now: so neither is a quick fit held up, nor does a
         slow one cost the processor.
         """
-        since = [owned.waits_since or 0.0 for owned in self.ownership.waiting()]
-        if since:
-            self.wait(min(_LONGEST_PAUSE_S, (self.clock() - max(since)) / 4))
-        return bool(since)
+        since = max(owned.waits_since or 0.0 for owned in waiting)
+        self.wait(min(_LONGEST_PAUSE_S, (self.clock() - since) / 4))
 
     def _at_the_end(self) -> bool:
         """Whether a finite input was read to its end, and all of it judged."""

@@ -103,33 +103,11 @@ def run(
     collector is asked seldom, and threads are switched every 1 ms
     (:mod:`~rejex_stream.threads`).
 
-    Parameters
-    ----------
-    source, sink, store
-        The edges; without a store, state can only be rebuilt from the input's first record.
-    make_engine
-        Makes a fresh engine for a partition; its fits go to the executor it is given.
-    decoder
-        Bytes to readings.
-    settings
-        How often, how much, how long.
-    make_monitor
-        Makes a fresh monitor for a partition; its state travels with the partition.
-    control
-        Where people tell the pipeline things; closed at the end.
-    outbox
-        What people are still to be told of incidents, by who sees
-        :class:`~rejex_stream.run.run_events.IncidentsDurable`; kept with the commits.
-    observers
-        See every outcome and event.
-    on_progress
-        Called every ``settings.progress_interval_s``, and once at the end.
-    executor
-        Where fits run; the caller closes it. Default: in the loop itself.
-    stop
-        Set it (from a signal handler, say) to finish the batch, commit, snapshot and return.
-    clock, wait
-        Monotonic seconds; how to wait for so many seconds (default: until `stop`).
+    Without a `store`, state can only be rebuilt from the input's first record; without an
+    `executor`, which the caller closes, fits run in the loop itself. `outbox` is what people are
+    still to be told of incidents, kept with the commits. Whoever sets `stop` (a signal handler,
+    say) has the batch finished, committed and a snapshot taken. `wait` waits for so many seconds,
+    by default until `stop`.
 
     Raises
     ------
@@ -142,22 +120,10 @@ def run(
     """
     stop = stop or threading.Event()
     loop = _Loop(
-        source=source,
-        sink=sink,
-        store=store,
-        make_engine=make_engine,
-        make_monitor=make_monitor,
-        decoder=decoder,
-        control=control,
-        outbox=outbox,
-        settings=settings or RunSettings(),
-        observers=observers,
-        on_progress=on_progress,
-        executor=executor or InlineExecutor(),
-        stop=stop,
-        clock=clock,
-        wait=wait or stop.wait,
-    )
+        source, sink, store, make_engine, make_monitor, decoder, control, outbox,
+        settings or RunSettings(), observers, on_progress, executor or InlineExecutor(),
+        stop, clock, wait or stop.wait,
+    )  # fmt: skip
     with ExitStack() as exits:
         exits.callback(source.close)
         if store is not None:
@@ -182,7 +148,7 @@ def _first(cause: BaseException) -> Iterator[None]:
         _log.warning("after %s: %s", type(cause).__name__, error)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class _Loop:
     source: Source
     sink: Sink

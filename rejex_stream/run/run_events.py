@@ -169,11 +169,9 @@ class RunObserver(Protocol):
         `replaying` ones were durable before this process began: state may come of them, counts
         should not. After a recovery the last uncommitted ones may be seen twice.
         """
-        ...
 
     def event(self, event: RunEvent) -> None:
         """See what happened to the run itself."""
-        ...
 
 
 class Outbox(Protocol):
@@ -181,11 +179,9 @@ class Outbox(Protocol):
 
     def left(self, partition: Partition, coming: Sequence[Incident] = ()) -> Sequence[Incident]:
         """Return what will be untold once `coming` is durable; any thread may have taken more."""
-        ...
 
     def settle(self, timeout_s: float) -> None:
         """Wait until nothing is left, but no longer than that."""
-        ...
 
 
 class Replay(NamedTuple):

@@ -71,11 +71,9 @@ class MonitorStore(Protocol):
 
     def load(self) -> bytes | None:
         """Return what was saved last."""
-        ...
 
     def save(self, body: bytes) -> None:
         """Keep it in place of what was saved before, whole or not at all."""
-        ...
 
 
 class JobMonitoring:

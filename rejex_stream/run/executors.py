@@ -20,12 +20,7 @@ from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.protocols import FitExecutor
 from rejex_stream.threads import one_thread
 
-__all__ = [
-    "InlineExecutor",
-    "ProcessFitExecutor",
-    "ScopedExecutor",
-    "ThreadFitExecutor",
-]
+__all__ = ["InlineExecutor", "ProcessFitExecutor", "ScopedExecutor", "ThreadFitExecutor"]
 
 _log = logging.getLogger(__name__)
 
@@ -186,11 +181,7 @@ class ProcessFitExecutor(ThreadFitExecutor):
     """
 
     def __init__(
-        self,
-        workers: int = 1,
-        *,
-        niceness: int = 5,
-        prepare: Callable[[], object] | None = None,
+        self, workers: int = 1, *, niceness: int = 5, prepare: Callable[[], object] | None = None
     ) -> None:
         if not 0 <= niceness <= 19:
             raise ConfigError(f"niceness is {niceness}: expected 0 to 19")

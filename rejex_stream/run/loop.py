@@ -426,18 +426,6 @@ class Retries:
 
     ``retry_first_s``, then twice as long each time, at most ``retry_longest_s``; no longer than
     ``retry_for_s`` since the first. :meth:`succeeded` begins anew.
-
-    Examples
-    --------
-    >>> settings = RunSettings(retry_first_s=1.0, retry_longest_s=2.0, retry_for_s=6.0)
-    >>> retries = Retries(settings)
-    >>> error = ConnectorError("the broker is away", retriable=True)
-    >>> [retries.failed(error, now) for now in (10.0, 11.0, 13.0)]
-    [1.0, 2.0, 2.0]
-    >>> retries.failed(error, now=15.0)
-    Traceback (most recent call last):
-    ...
-    rejex_stream.errors.ConnectorError: gave up after 4 attempts in 5 s: the broker is away
     """
 
     def __init__(self, settings: RunSettings) -> None:

@@ -693,10 +693,7 @@ class PartitionState:
         return outcomes
 
     def _not_judged(
-        self,
-        records: Sequence[Record],
-        items: Sequence[Reading | Invalid],
-        away: Collection[int],
+        self, records: Sequence[Record], items: Sequence[Reading | Invalid], away: Collection[int]
     ) -> dict[int, Outcome]:
         """Return the outcomes of those that the engine is not shown, by their place, in order."""
         found = {}

@@ -30,12 +30,7 @@ from rejex_stream.errors import CheckpointError, ConnectorError
 from rejex_stream.operate.watch import Watch
 from rejex_stream.run.loop import UnscorableStreak
 from rejex_stream.run.partition import PartitionMonitor
-from rejex_stream.run.run_events import (
-    IncidentsDurable,
-    NothingScorable,
-    PartitionOpened,
-    Progress,
-)
+from rejex_stream.run.run_events import IncidentsDurable, NothingScorable, PartitionOpened, Progress
 from rejex_stream.spark.job_journal import AtCommit, JobJournal, changes_in
 from rejex_stream.threads import seldom_collecting
 from rejex_stream.types import (

@@ -211,10 +211,7 @@ def _wait_for(client: KafkaAdminClient, topics: set[str]) -> None:
 
 
 def check_topics(
-    settings: KafkaSettings,
-    plans: Sequence[TopicPlan],
-    *,
-    snapshot_every_s: float | None = None,
+    settings: KafkaSettings, plans: Sequence[TopicPlan], *, snapshot_every_s: float | None = None
 ) -> tuple[Finding, ...]:
     """Compare the broker's topics with what the service needs.
 

@@ -37,13 +37,14 @@ from dataclasses import dataclass, field
 from itertools import repeat
 
 from rejex_stream.decode import Decoder
+from rejex_stream.engine import Engine
 from rejex_stream.errors import ConnectorError, RejexError
 from rejex_stream.monitor import Alarm, AlarmKind, Alternative
 from rejex_stream.protocols import ControlLog, FitExecutor, Sink, SnapshotStore, Source
 from rejex_stream.run.command_journal import CommandReader
 from rejex_stream.run.commit import Commits, OwnedPartition, Ownership
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.run.partition import PartitionEngine, PartitionMonitor, PartitionState
+from rejex_stream.run.partition import PartitionMonitor, PartitionState
 from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.run.run_events import (
     FitFailure,
@@ -82,7 +83,7 @@ def run(
     source: Source,
     sink: Sink,
     store: SnapshotStore | None,
-    make_engine: Callable[[Partition, FitExecutor], PartitionEngine],
+    make_engine: Callable[[Partition, FitExecutor], Engine],
     decoder: Decoder,
     *,
     settings: RunSettings | None = None,
@@ -153,7 +154,7 @@ class _Loop:
     source: Source
     sink: Sink
     store: SnapshotStore | None
-    make_engine: Callable[[Partition, FitExecutor], PartitionEngine]
+    make_engine: Callable[[Partition, FitExecutor], Engine]
     make_monitor: Callable[[Partition], PartitionMonitor] | None
     decoder: Decoder
     control: ControlLog | None

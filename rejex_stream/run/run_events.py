@@ -13,26 +13,11 @@ from rejex_stream.outcomes import OutcomeCounts
 from rejex_stream.types import Incident, Outcome, Partition
 
 __all__ = [
-    "Committed",
-    "ControlUnread",
-    "DecisionChanged",
-    "EnvironmentChanged",
-    "FitFailure",
-    "IncidentsDurable",
-    "NothingScorable",
-    "Outbox",
-    "PartitionClosed",
-    "PartitionLive",
-    "PartitionOpened",
-    "Progress",
-    "Replay",
-    "Retrying",
-    "RunEvent",
-    "RunObserver",
-    "RunSummary",
-    "SensorsForgotten",
-    "SnapshotSaved",
-]
+    "Committed", "ControlUnread", "DecisionChanged", "EnvironmentChanged", "FitFailure",
+    "IncidentsDurable", "NothingScorable", "Outbox", "PartitionClosed", "PartitionLive",
+    "PartitionOpened", "Progress", "Replay", "Retrying", "RunEvent", "RunObserver", "RunSummary",
+    "SensorsForgotten", "SnapshotSaved",
+]  # fmt: skip
 
 
 class PartitionOpened(NamedTuple):

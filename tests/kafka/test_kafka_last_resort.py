@@ -89,7 +89,7 @@ def test_a_record_that_kills_is_given_up_and_the_rest_is_judged(
     deadly = {"kind": "chain", "deadly": DEADLY}
     with Workers(tmp_path) as workers:
         begun = lives(workers, kafka, settings, n, engine=dict(deadly))
-        # Read as they come, few at a time, one at a time (the first such end proves nothing), got by.
+        # As they came, few at a time, one at a time (the first such end proves nothing), got by.
         plain = [worker for worker in begun if "are read with care" not in worker.output]
         assert len(begun) == len(plain) + 1 + ALONE + 1
         # As they come, what a poll brings before the deadly record is committed where 0.1 s pass

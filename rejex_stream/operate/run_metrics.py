@@ -493,9 +493,8 @@ class _Timed:
         see: Callable[[Sequence[Reading], Sequence[Verdict]], object],
     ) -> None:
         self._engine, self._observe, self._see = engine, observe, see
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - all else is the engine's
-        return getattr(self._engine, name)
+        for name in {one for one in dir(engine) if not one.startswith("_")} - {"process"}:
+            setattr(self, name, getattr(engine, name))
 
     def process(self, readings: Sequence[Reading]) -> Sequence[Verdict]:
         start = time.perf_counter()

@@ -64,8 +64,6 @@ from rejex_stream.types import Invalid, Outcome, Partition, Reason, Record, Verd
 
 __all__ = ["Retries", "RunSettings", "UnreadableShare", "UnscorableStreak", "run"]
 
-_LONGEST_PAUSE_S = 0.05
-"""Between two looks whether an awaited fit is done; other partitions wait as long for a poll."""
 _TELLING_S = 2.0
 """So long the end of a run waits for who is told what it ended with."""
 
@@ -242,11 +240,8 @@ class _Loop:
             self.source.rewind()
             self.to_rewind = False
         # 1. Poll, with bounded records ahead of a fit.
-        self.ownership.hold_back(self.settings.max_poll_records)
-        waiting = self._give_fits_time()
-        self.ownership.note_waits()
+        wait_s = self.commits.poll_wait_s(self.wait)
         try:
-            wait_s = 0.0 if waiting else self.commits.poll_wait_s()
             records = self.source.poll(self.max_records, wait_s)
         except ConnectorError as error:
             if not error.retriable:  # the input broke off; what came before it counts
@@ -371,17 +366,6 @@ class _Loop:
             owned.waits_since = None
         if owned.state.n_ahead and owned.waits_since is None:
             owned.waits_since = self.clock()
-
-    def _give_fits_time(self) -> bool:
-        """Wait a little where partitions wait for a fit; returns whether any does.
-
-        A share of the time they have waited by now: so neither is a quick fit held up, nor does a
-        slow one cost the processor.
-        """
-        since = [owned.waits_since or 0.0 for owned in self.ownership.waiting()]
-        if since:
-            self.wait(min(_LONGEST_PAUSE_S, (self.clock() - max(since)) / 4))
-        return bool(since)
 
     def _at_the_end(self) -> bool:
         """Whether a finite input was read to its end, and all of it judged."""

@@ -24,7 +24,7 @@ from rejex_stream.decode import JsonDecoder
 from rejex_stream.decode.avro import avro_reader
 from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.decode.protobuf import descriptors, protobuf_reader
-from rejex_stream.decode.registry import UNKNOWN_S, RegistryDecoder
+from rejex_stream.decode.registry_decoder import UNKNOWN_S, RegistryDecoder
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.protocols import RegisteredSchema
 from rejex_stream.types import Invalid, Position, Reading, Record

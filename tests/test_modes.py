@@ -16,7 +16,7 @@ from rejex_stream.config import load_config
 from rejex_stream.decode import CsvDecoder, JsonDecoder
 from rejex_stream.decode.avro import avro_reader
 from rejex_stream.decode.mapping import FieldMapping
-from rejex_stream.decode.registry import RegistryDecoder
+from rejex_stream.decode.registry_decoder import RegistryDecoder
 from rejex_stream.detectors import make_detector
 from rejex_stream.encode import decode_verdict
 from rejex_stream.engine import Engine

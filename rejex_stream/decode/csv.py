@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 
 from rejex_stream.decode.mapping import FieldMapping, Unreadable, printable
-from rejex_stream.decode.numbers import missing_numbers, number_reader
+from rejex_stream.decode.written import missing_numbers, number_reader
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import Invalid, Reading, Record
 

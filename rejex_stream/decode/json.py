@@ -22,8 +22,8 @@ from rejex_stream.decode.mapping import (
     Unreadable,
     printable,
 )
-from rejex_stream.decode.numbers import missing_numbers
 from rejex_stream.decode.paths import field_path, refuse_nested
+from rejex_stream.decode.written import missing_numbers
 from rejex_stream.types import MODE_MARK, Invalid, Reading, Record
 
 __all__ = ["JsonDecoder", "flat"]

@@ -11,7 +11,7 @@ import msgspec
 
 from rejex_stream.config import Config
 from rejex_stream.decode import Decoder
-from rejex_stream.decode.numbers import number_reader
+from rejex_stream.decode.written import number_reader
 from rejex_stream.settings import toml
 from rejex_stream.tables.dialect import find_marks, find_times
 from rejex_stream.tables.suspicions import suspect_readings

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from rejex_stream.decode.mapping import TimeUnit, Unreadable, parse_moment, to_epoch_ms
-from rejex_stream.decode.numbers import ANY_TEXT, MISSING_TEXTS, number_reader
+from rejex_stream.decode.written import ANY_TEXT, MISSING_TEXTS, number_reader
 from rejex_stream.tables.suspicions import Sample, named_unit, suspect
 
 __all__ = [

@@ -14,8 +14,7 @@ from typing import Any
 
 from rejex_stream.decode.json import flat
 from rejex_stream.decode.mapping import SWITCHES, Unreadable, printable, to_epoch_ms
-from rejex_stream.decode.numbers import MISSING_TEXTS
-from rejex_stream.decode.times import joined
+from rejex_stream.decode.written import MISSING_TEXTS, joined
 from rejex_stream.errors import ConfigError
 from rejex_stream.plan.suggest import Suggestion, suggest
 from rejex_stream.tables.dialect import Marks, find_marks

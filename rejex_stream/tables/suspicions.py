@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from rejex_stream.config import Config
 from rejex_stream.decode.mapping import printable
-from rejex_stream.decode.numbers import MISSING_TEXTS
+from rejex_stream.decode.written import MISSING_TEXTS
 from rejex_stream.tables.shapes import jq_of
 from rejex_stream.types import Reading
 

@@ -16,7 +16,7 @@ from rejex_stream.cli.show import console, print_table
 from rejex_stream.demo.datasets import CREDIT
 from rejex_stream.demo.feeds import FOLDER, Feed, Played, play, prepare
 from rejex_stream.report import Findings, find, write_report
-from rejex_stream.report.findings import FaultFindings
+from rejex_stream.report.fault_findings import FaultFindings
 from rejex_stream.report.plain_words import after, percent
 from rejex_stream.types import IncidentState, Label, Reason
 

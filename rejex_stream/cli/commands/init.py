@@ -59,8 +59,8 @@ def init(  # noqa: PLR0917 - one parameter an option
     """Look at records, guess what they are, and write the config that reads them.
 
     Fields of JSON are named by their paths, data.temp. What was guessed is said, with the option
-    that changes it; what cannot be seen is asked on a terminal. A broker that wants a login takes
-    it from the environment: REJEX_KAFKA__SECURITY__PROTOCOL and so on.
+    that changes it. A broker that wants a login takes it from the environment:
+    REJEX_KAFKA__SECURITY__PROTOCOL and so on.
     """
     if (file is None) == (kafka is None):
         raise ConfigError("give one of FILE and --kafka SERVERS TOPIC: what should be read?")
@@ -84,9 +84,7 @@ def init(  # noqa: PLR0917 - one parameter an option
     for line in found.said:
         print(f"{file.name if file else kafka[1]}: {escaped(line)}", file=sys.stderr)  # type: ignore[index]
     guessed = []
-    if contamination is None and sys.stdin.isatty():
-        contamination = _asked_for()
-    elif contamination is None:
+    if contamination is None:
         contamination = CONTAMINATION
         guessed = [
             f"γ: {CONTAMINATION:g} is a guess; `rejex-stream plan` says what others would do, "
@@ -108,12 +106,6 @@ def init(  # noqa: PLR0917 - one parameter an option
     )
     save_draft(where, text)
     _say(where, found, source, [*guessed, *choice.notes], rekey_from)
-
-
-def _asked_for() -> float:
-    """Ask somebody at a terminal for γ."""
-    question = "Share of events that you expect to be anomalies (γ)"
-    return float(typer.prompt(question, default=CONTAMINATION, type=float, err=True))
 
 
 def _of_file(file: Path, asked: Asked) -> tuple[Table | Feed, dict[str, object]]:

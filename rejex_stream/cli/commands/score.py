@@ -41,8 +41,7 @@ from rejex_stream.plan.promises import Plan, plan
 from rejex_stream.plan.suggest import Suggestion
 from rejex_stream.tables import Asked, Table, draft_config, open_table
 from rejex_stream.tables.draft import save_draft
-from rejex_stream.tables.episodes import Episodes
-from rejex_stream.tables.scored_csv import ScoredCsv
+from rejex_stream.tables.scored import Episodes, ScoredCsv
 from rejex_stream.types import Invalid, Label, Reading, Record, Verdict
 
 if TYPE_CHECKING:
@@ -76,6 +75,9 @@ def score(  # noqa: PLR0917 - one parameter an option
         Path | None, typer.Option(help="Where to write a report, one HTML file.")
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many of the worst episodes to show.")] = 10,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show what theory predicts beside what was measured.")
+    ] = False,
     output: AsOption = As.TABLE,
 ) -> None:
     """Judge any table: guess how it is written, judge every row, say which ones are anomalous.
@@ -143,8 +145,10 @@ def score(  # noqa: PLR0917 - one parameter an option
         _require_ranks(replayed.measured, choice)
         return
     stderr = "-" in (str(verdicts), str(out))
-    _print(table, choice, replayed, promise, truth, stderr=stderr)
     _print_episodes(episodes, top, stderr=stderr)
+    _print_verdicts(table, choice, replayed, truth, stderr=stderr)
+    if explain:
+        print_theory(replayed.measured, promise, stderr=stderr)
     _require_ranks(replayed.measured, choice)
 
 
@@ -319,7 +323,7 @@ class _Kept:
             dead_letters=tuple(self.unreadable),
             faults=tuple(_labelled(self.readings, labels)),
             budget=policy.rate,
-            settings="\n".join((str(table.guess), *choice.notes)),
+            settings="\n".join((*(": ".join(fact) for fact in table.guess.facts()), *choice.notes)),
         )
 
 
@@ -353,30 +357,15 @@ def _opened(path: Path, exits: ExitStack) -> IO[bytes]:
         raise ConnectorError(f"cannot write {path}: {error.strerror}.") from error
 
 
-def _print(
-    table: Table,
-    choice: Suggestion,
-    replayed: Replayed,
-    promise: Plan,
-    truth: _Truth,
-    *,
-    stderr: bool,
+def _print_verdicts(
+    table: Table, choice: Suggestion, replayed: Replayed, truth: _Truth, *, stderr: bool
 ) -> None:
-    guess = table.guess
     facts = [
-        ("time", guess.time_said),
-        ("sensor", f"{guess.sensor}: {table.n_sensors:,}" if guess.sensor else "one"),
-        ("channels", ", ".join(guess.channels)),
+        *verdict_facts(replayed.measured),
+        *table.guess.facts(),
+        *((name, said) for name, _, said in (note.partition(": ") for note in choice.notes)),
     ]
-    if guess.label:
-        facts.append(("label", f"{guess.label} (kept from the detector)"))
-    by_reason: dict[str, list[str]] = {}
-    for name, why in guess.aside.items():
-        by_reason.setdefault(why, []).append(name)
-    facts += [("left out", f"{', '.join(names)}: {why}") for why, names in by_reason.items()]
-    facts += [(name, said) for name, _, said in (note.partition(": ") for note in choice.notes)]
-    print_facts(facts, title=f"{table.path.name}: {table.n_rows:,} rows; guessed", stderr=stderr)
-    print_measured(replayed.measured, promise, stderr=stderr)
+    print_facts(facts, title=f"{table.path.name}: {table.n_rows:,} rows", stderr=stderr)
     known = truth.result()
     if known is not None:
         rows = [
@@ -387,65 +376,46 @@ def _print(
     where = sys.stderr if stderr else sys.stdout
     for failed in replayed.failures[:3]:
         print(f"a fit failed: {failed}", file=where)
-    if replayed.first_invalid is not None:
-        first = replayed.first_invalid
-        print(
-            f"{replayed.measured.invalid:,} rows could not be read; the first, row "
-            f"{first.position.offset + 1:,}: {first.reason}",
-            file=where,
-        )
 
 
-def print_measured(measured: Measured, promise: Plan, *, stderr: bool = False) -> None:
+def verdict_facts(measured: Measured) -> list[tuple[str, str]]:
+    """Return how often each verdict was given, to be printed."""
+    reasons = "".join(f"; {name} {count:,}" for name, count in measured.reasons.items())
+    return [
+        ("normal", f"{measured.normal:,}"),
+        ("anomaly", f"{measured.anomaly:,}"),
+        ("rejected", f"{measured.rejected:,}{reasons}"),
+    ]
+
+
+def print_theory(measured: Measured, promise: Plan, *, stderr: bool = False) -> None:
     """Print predicted beside measured."""
     known = promise.promise
     assert known is not None
-    print_facts(
-        [
-            ("normal", f"{measured.normal:,}"),
-            ("anomaly", f"{measured.anomaly:,}"),
-            (
-                "rejected",
-                f"{measured.rejected:,}"
-                + "".join(f"; {name} {count:,}" for name, count in measured.reasons.items()),
-            ),
-        ],
-        title="Verdicts",
-        stderr=stderr,
-    )
-    limits = (
-        f"{share(measured.lower)} to {share(measured.upper)}" if measured.lower is not None else "-"
-    )
+    limits = "-"
+    if measured.lower is not None:
+        limits = f"{share(measured.lower)} to {share(measured.upper)}"
     rows = [
         ("rejection rate", share(known.expected_rate), share(measured.rejection_rate), limits),
         (f"  exact bound, δ = {promise.delta:g}", share(known.exact_bound), "", ""),
         ("  paper bound", share(known.paper_bound), "", ""),
         ("accepted anomalies", share(known.anomaly_rate), share(measured.anomaly_rate), ""),
-        (
-            "flagged",
-            share(known.n_anomalies / (promise.window + 1)),
-            share(measured.flagged_rate),
-            "",
-        ),
-        *(
-            [("withheld: no credit left", "", share(measured.withheld_rate), "")]
-            if known.held is not None
-            else []
-        ),
         ("episodes for review", "", number(measured.episodes), ""),
-        ("rejected events an episode", "", number(measured.events_per_episode), ""),
         ("variance inflation", "1", number(measured.inflation), ""),
     ]
+    if known.held is not None:
+        rows.append(("withheld: no credit left", "", share(measured.withheld_rate), ""))
     print_table(
         (f"of {measured.ranked:,} ranked events", "predicted", "measured", "99 % limits"),
         rows,
         stderr=stderr,
     )
-    if known.expected_rate and measured.lower is not None and measured.upper is not None:
-        expected = measured.expected_rate or known.expected_rate
-        if not measured.lower <= expected <= measured.upper:
-            print(
-                "The measured rate is outside what the theory expects: scores drift, repeat, or "
-                "are too autocorrelated for this window.",
-                file=sys.stderr if stderr else sys.stdout,
-            )
+    expected = measured.expected_rate or known.expected_rate
+    if not expected or measured.lower is None or measured.upper is None:
+        return
+    if not measured.lower <= expected <= measured.upper:
+        print(
+            "The measured rate is outside what the theory expects: scores drift, repeat, or are "
+            "too autocorrelated for this window.",
+            file=sys.stderr if stderr else sys.stdout,
+        )

@@ -62,14 +62,6 @@ class CsvDecoder:
     """Decodes one CSV row a record.
 
     Empty cells and the texts ``nan``, ``na``, ``n/a``, ``null`` and ``none`` are missing channels.
-
-    Examples
-    --------
-    >>> from rejex_stream.types import Position, Record
-    >>> mapping = FieldMapping(["flow"], fixed_sensor="meter", time="when", time_unit="iso8601")
-    >>> decoder = CsvDecoder(mapping, ("when", "flow"))
-    >>> decoder.decode(Record(Position("water", 0, 0), None, b"2024-01-01 00:00:01,3.5"))[2:4]
-    (1704067201000, (3.5,))
     """
 
     def __init__(self, mapping: FieldMapping, header: Sequence[str], delimiter: str = ",") -> None:

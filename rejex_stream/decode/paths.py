@@ -51,11 +51,8 @@ Origin: TypeAlias = Callable[[Record], object]
 def origin_of(spec: str) -> Origin | None:
     r"""Return what finds a name beside the value; ``None`` where `spec` names a field of it.
 
-    Parameters
-    ----------
-    spec
-        ``key``; ``key.FIELD`` of a key that is a JSON object; ``header:NAME``; or
-        ``topic:PATTERN``, a regular expression whose groups, with a slash between, are the name.
+    It is ``key``; ``key.FIELD`` of a key that is a JSON object; ``header:NAME``; or
+    ``topic:PATTERN``, a regular expression whose groups, with a slash between, are the name.
 
     Examples
     --------

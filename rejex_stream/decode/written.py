@@ -57,19 +57,9 @@ def number_reader(
 
     A thousands mark must stand between groups of three digits, the first no zero, so ``1,5`` is
     never fifteen and ``0,038`` never 38. An empty cell and ``nan``, ``na``, ``n/a``, ``null`` and
-    ``none`` are nan, and so is infinity.
-
-    Parameters
-    ----------
-    decimal
-        ``.`` or ``,``.
-    thousands
-        ``,``, ``.``, a space (also the narrow ones), ``'``, or ``None`` for no mark.
-    missing
-        Other texts that are nan, in any case: ``---``, ``Bad``; a number such as ``-999`` however
-        it is written; ``*`` is any text that does not begin as a number does.
-    units
-        What may stand behind a number, and is left out: ``°C``, ``%``.
+    ``none`` are nan, and so is infinity; and the texts of `missing` in any case, of which a number
+    such as ``-999`` counts however it is written, and ``*`` is any text that does not begin as a
+    number does. `units` may stand behind a number.
 
     Examples
     --------
@@ -209,13 +199,7 @@ def in_zone(moment: datetime, zone: tzinfo) -> datetime:
 
 
 def is_repeated(moment: datetime, zone: tzinfo) -> bool:
-    """Whether a naive local time comes twice.
-
-    Examples
-    --------
-    >>> is_repeated(datetime(2024, 10, 27, 2, 30), zone_of("Europe/Berlin"))
-    True
-    """
+    """Whether a naive local time comes twice."""
     first, second = (moment.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1))
     return first is not None and second is not None and first > second
 
@@ -224,11 +208,6 @@ def joined(parts: object) -> str | None:
     """Join the texts of a day and a time of day with a space; ``None`` where one is not there.
 
     Spreadsheets write a day as its midnight, which is left out.
-
-    Examples
-    --------
-    >>> joined(["06.01.2024 00:00", "8:15"]), joined([2024, 1, 6]), joined(["06.01.2024", ""])
-    ('06.01.2024 8:15', '2024 1 6', None)
     """
     assert isinstance(parts, Sequence)
     texts = ["" if part is None else str(part).strip() for part in parts]

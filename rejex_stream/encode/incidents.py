@@ -149,18 +149,7 @@ def encode_command(command: Command) -> bytes:
 
 
 def decode_command(line: bytes) -> Command:
-    """Decode a command that can be obeyed; unknown fields are ignored.
-
-    Examples
-    --------
-    >>> decode_command(b'{"id": "c-1", "kind": "fault", "incident": "water-0-7"}').incident
-    'water-0-7'
-    >>> decode_command(b'{"id": "c-1", "kind": "cancel"}')
-    Traceback (most recent call last):
-        ...
-    rejex_stream.errors.ConnectorError: the command 'c-1' (cancel) does not say cancels: the id \
-of what is taken back
-    """
+    """Decode a command that can be obeyed; unknown fields are ignored."""
     try:
         command = msgspec.json.decode(line, type=Command)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

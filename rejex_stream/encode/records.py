@@ -225,15 +225,7 @@ def _frame(topic: str, partition: int) -> tuple[bytes, bytes, int]:
 
 
 def encode_lean_verdict(verdict: Verdict) -> bytes:
-    """Encode what a verdict says as one line of JSON, a :class:`LeanVerdictRecord`, no newline.
-
-    Examples
-    --------
-    >>> verdict = Verdict(position=Position("water", 0, 7), stream_key="m", sensor="m", seq=7,
-    ...     event_time_ms=5, label=Label.ANOMALY, score=9.5, severity=3.0)
-    >>> encode_lean_verdict(verdict)[:69]
-    b'{"id":"water-0-7","stream_key":"m","sensor":"m","mode":null,"event_ti'
-    """
+    """Encode what a verdict says as one line of JSON, a :class:`LeanVerdictRecord`, no newline."""
     return _encode(
         LeanVerdictRecord(
             str(verdict.position),

@@ -223,15 +223,7 @@ def _unit_of(numbers: Sequence[float], name: str) -> TimeUnit:
 
 
 def is_header(rows: Sequence[Sequence[str]], marks: Marks) -> bool:
-    """Whether the first row names the columns: what it holds is not what stands below it.
-
-    Examples
-    --------
-    >>> is_header([["t", "1", "2"], ["0", "1.5", "3"], ["1", "2.5", "7"]], Marks(".", None))
-    True
-    >>> is_header([["01.02.2024", "2,5"], ["02.02.2024", "2,6"]], Marks(",", None))
-    False
-    """
+    """Whether the first row names the columns: what it holds is not what stands below it."""
     read = number_reader(*marks)
     same, other, numbered = _likeness(rows, marks)
     counted = [value for value in numbered if value is not None]

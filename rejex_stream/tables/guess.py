@@ -206,13 +206,6 @@ def guess_table(
 
     `named`: the names are the table's own; `timed`: rows have a time beside their columns, as
     records of a topic have; `skip`: columns of the file's format.
-
-    Examples
-    --------
-    >>> guess = guess_table(["id", "t", "flow", "label"], [["a", "0", "1.5", "0"],
-    ...                     ["b", "0", "1.7", "0"], ["a", "1", "1.6", "1"], ["b", "1", "", "0"]])
-    >>> guess.time, guess.time_unit, guess.sensor, guess.channels, guess.label
-    ('t', 's', 'id', ('flow',), 'label')
     """
     known = known or Known()
     _require_columns(header, known)

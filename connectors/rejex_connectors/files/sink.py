@@ -51,35 +51,6 @@ class FileSink:
     killed run appended beyond those lengths is cut off when the outputs are opened again, so every
     outcome stands there once. Without a state folder, outputs begin empty, and a run that is
     killed starts over.
-
-    Parameters
-    ----------
-    verdicts, review, deadletter, incidents
-        Where each goes: a path, ``-`` for standard output, or ``None`` for nowhere. Replies to
-        commands go where incidents go.
-    state_dir
-        A folder for this pipeline alone.
-    form
-        How much of a verdict is written.
-
-    Raises
-    ------
-    ConfigError
-        If two outputs share a path, or a state folder is to make standard output exact.
-    ConnectorError
-        If an output cannot be opened or is not what was committed, or the folder is in use.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from rejex_stream.types import Invalid, Position, Record
-    >>> path = Path(tempfile.mkdtemp(), "dead.jsonl")
-    >>> sink = FileSink(deadletter=path)
-    >>> at = Position("water", 0, 7)
-    >>> sink.write([Outcome(Record(at, None, b"?"), invalid=Invalid(at, "decode", "not JSON"))])
-    >>> sink.commit({Partition("water", 0): 8})
-    >>> path.read_text()[:18]
-    '{"id":"water-0-7",'
     """
 
     def __init__(

@@ -175,11 +175,6 @@ class CsvRows:
 
     A quote that is still open after 64 KiB, or at the end, is taken for a stray one: its line is a
     row of its own (a broken one), and reading goes on with the next line.
-
-    Examples
-    --------
-    >>> CsvRows(",").feed(b'a,"one\ntwo"\nb,3\n')
-    [b'a,"one\ntwo"', b'b,3']
     """
 
     def __init__(self, delimiter: str, max_row_bytes: int = MAX_ROW_BYTES) -> None:
@@ -243,57 +238,15 @@ class CsvRows:
 
 
 class FileSource:
-    r"""Delivers the records of one file, or of standard input; see :class:`~.protocols.Source`.
+    """Delivers the records of one file, or of standard input; see :class:`~.protocols.Source`.
 
-    Parameters
-    ----------
-    path
-        A file, plain, .gz, .bz2, .xz or a .zip of one file, or ``-`` for standard input.
-    format
-        ``jsonl``, ``csv``, ``excel`` or ``parquet``; by default after the name's ending. Records of
-        the last two are rows of CSV with commas.
-    delimiter
-        Between CSV cells; by default a comma, in ``.tsv`` a tab.
-    topic
-        Name of the input in positions; by default the file's name, or ``stdin``.
-    follow
-        Wait for more at the end, as ``tail -F`` does: a last line without its newline waits for
-        the rest; a file that is cut or replaced under its path is read from its beginning, its
-        records counted on. Those of the file before cannot be replayed after that.
-    state_dir
-        The folder of the :class:`~.sink.FileSink`: where to go on, and whether it is still
-        the same file.
-    sample_interval_ms
-        Gives records a timestamp, their ordinal times this, for feeds that carry no time.
-    encoding
-        Of the text; by default UTF-8, or UTF-16 where its byte order mark says so. Records are
-        UTF-8 in any case.
-    has_header
-        Whether the first row of a table names the columns; if not, it is a record.
-    skip_rows
-        How many rows of a table stand above that, a title or a remark; blank lines are no rows.
-    sheet
-        Of a workbook; by default the first.
-
-    Raises
-    ------
-    ConfigError
-        If the arguments contradict each other.
-    ConnectorError
-        If the file cannot be opened, or the state folder is damaged.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp(), "flow.csv")
-    >>> _ = path.write_text("t,flow\n1,2.5\n2,2.6\n")
-    >>> source = FileSource(path)
-    >>> source.header
-    b't,flow'
-    >>> (assigned,) = source.changes()
-    >>> source.seek(assigned.partition, 0)
-    >>> [record.value for record in source.poll(10, timeout_s=0)]
-    [b'1,2.5', b'2,2.6']
+    The format is by default that of the name's ending; records of ``excel`` and ``parquet`` are
+    rows of CSV with commas. With `follow` it waits for more at the end, as ``tail -F`` does: a last
+    line without its newline waits for the rest; a file that is cut or replaced under its path is
+    read from its beginning, its records counted on, and those of the file before cannot be replayed
+    after that. `sample_interval_ms` gives records a timestamp, their ordinal times this, for feeds
+    that carry no time. In the state folder, that of the :class:`~.sink.FileSink`, stands where to
+    go on, and whether it is still the same file.
     """
 
     def __init__(
@@ -302,14 +255,14 @@ class FileSource:
         *,
         format: Literal["jsonl", "csv", "excel", "parquet"] | None = None,
         delimiter: str | None = None,
-        topic: str | None = None,
+        topic: str | None = None,  # in positions; by default the file's name, or `stdin`
         follow: bool = False,
         state_dir: str | Path | None = None,
         sample_interval_ms: int | None = None,
         max_row_bytes: int = MAX_ROW_BYTES,
         encoding: str | None = None,
         has_header: bool = True,
-        skip_rows: int = 0,
+        skip_rows: int = 0,  # of a table, a title or a remark above it; blank lines are none
         sheet: str | None = None,
     ) -> None:
         self._path = str(path)
@@ -554,17 +507,6 @@ class FileControl:
 
     The offset of a line is that of its first byte. A last line without its end waits for the rest.
     A file that is not there holds no commands; one that is shorter than before was made anew.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp(), "control.jsonl")
-    >>> log = FileControl(path, ["plant.csv"])
-    >>> log.read(0)
-    ControlRecords(records=[], next_offset=0, begins_anew=False)
-    >>> append_line(path, b'{"id": "c-1"}')
-    >>> [record.value for record in log.read(0).records], log.read(0).next_offset
-    ([b'{"id": "c-1"}'], 14)
     """
 
     def __init__(self, path: str | Path, inputs: Iterable[str]) -> None:

@@ -36,8 +36,7 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.learning import Asked, ChampionChallenger, LabelKernel, SequentialTest
 from rejex_stream.protocols import BatchDetector
 from rejex_stream.rejection.policy import RejectionPolicy
-from rejex_stream.rejection.severity import severity
-from rejex_stream.rejection.window import ScoreWindow, mid_rank
+from rejex_stream.rejection.window import ScoreWindow, mid_rank, severity
 from rejex_stream.run.audit_draw import AuditDraw
 from rejex_stream.types import Label, Position, Verdict
 

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.signal import lfilter
 
 from benchmarks.harness import write
-from rejex_stream.incidents.warmup import is_mixed
+from rejex_stream.incidents.thresholds import is_mixed
 from rejex_stream.types import FloatArray
 
 __all__ = ["NULLS", "SEASON_AS_LONG", "STEPS", "main"]
@@ -98,7 +98,7 @@ def main() -> None:
         tables,
         note=f"Share of {streams:,} streams of one channel whose first n rows (those of the first "
         "fit: half a window by default) are said to be of two kinds "
-        "(`rejex_stream.incidents.warmup`); each channel is tested.",
+        "(`rejex_stream.incidents.thresholds`); each channel is tested.",
     )
 
 

@@ -31,8 +31,8 @@ from rejex_stream.operate.metrics import RunMetrics
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.loop import run
 from rejex_stream.run.partition_monitor import PartitionMonitor
-from rejex_stream.testing import ListSource
 from rejex_stream.types import Outcome, Partition, Position, Record
+from tests.doubles import ListSource
 
 N = 200
 CONFIG = """

@@ -42,11 +42,6 @@ def expected_http_address(address: str) -> str | None:
 def check_http_address(name: str, address: str) -> None:
     """Refuse the address of a setting that cannot be asked.
 
-    Raises
-    ------
-    ConfigError
-        With the setting, the address without its login, and what is expected.
-
     Examples
     --------
     >>> check_http_address("webhook_url", "http://localhost:8080/hook")

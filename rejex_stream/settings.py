@@ -56,11 +56,6 @@ HttpAddress = Annotated[str, AfterValidator(_http_address)]
 class Section(BaseModel):
     """A table of the config file: immutable, and an unknown key is an error.
 
-    Raises
-    ------
-    ConfigError
-        If it is made in Python of values that cannot be; all of them are named.
-
     Examples
     --------
     >>> class Pump(Section):
@@ -93,13 +88,7 @@ class Section(BaseModel):
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     def check(self) -> None:
-        """Refuse what no single setting can know to be wrong.
-
-        Raises
-        ------
-        ConfigError
-            If the settings do not fit each other.
-        """
+        """Refuse what no single setting can know to be wrong."""
 
     def replace(self, **changes: Any) -> Self:  # noqa: ANN401 - as the fields
         """Return the same settings but for `changes`, checked anew."""
@@ -109,11 +98,6 @@ class Section(BaseModel):
         """Read a secret now: as it stands, or from where ``env:NAME`` or ``file:PATH`` says.
 
         A file is read less one newline; its bytes may be any (``surrogateescape``).
-
-        Raises
-        ------
-        ConfigError
-            When the variable or the file is not there.
         """
         declared = getattr(self, name)
         if declared is None:

@@ -25,13 +25,6 @@ def one_thread() -> AbstractContextManager[object]:
 
     To find the libraries of a process takes milliseconds, as long as a small fit: they are looked
     for again only after modules were imported.
-
-    Examples
-    --------
-    >>> from threadpoolctl import threadpool_info
-    >>> with one_thread():
-    ...     {pool["num_threads"] for pool in threadpool_info()} <= {1}
-    True
     """
     limited: AbstractContextManager[object] = _found(len(sys.modules)).limit(limits=1)
     return limited
@@ -54,15 +47,6 @@ def seldom_collecting() -> Iterator[None]:
     its usual threshold the collector walks them again and again, a sixth of the time of a run
     with a cheap detector. What waits for a commit, 20,000 outcomes and their messages, stays
     below the threshold. Cycles that libraries make are still found.
-
-    Examples
-    --------
-    >>> before = gc.get_threshold()
-    >>> with seldom_collecting():
-    ...     gc.get_threshold()[0]
-    250000
-    >>> gc.get_threshold() == before
-    True
     """
     before = gc.get_threshold()
     gc.set_threshold(_YOUNG_OBJECTS, *before[1:])
@@ -82,15 +66,6 @@ def quick_switching() -> Iterator[None]:
     While records are judged, a commit is under way on other threads, which do little but wait for
     the broker. With every answer they wait for the interpreter as well, 5 ms by default and several
     times a commit, which would so end after the judging.
-
-    Examples
-    --------
-    >>> before = sys.getswitchinterval()
-    >>> with quick_switching():
-    ...     sys.getswitchinterval()
-    0.001
-    >>> sys.getswitchinterval() == before
-    True
     """
     before = sys.getswitchinterval()
     sys.setswitchinterval(min(before, _SWITCH_S))

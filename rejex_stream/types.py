@@ -531,7 +531,7 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
         left for it: the label is less sure than the policy wants.
     severity
         -log10 of the probability of so large a score under the reference scores, continued beyond
-        the largest of them (:mod:`rejex_stream.rejection.severity`): 3 is one normal event in
+        the largest of them (:mod:`rejex_stream.rejection.window`): 3 is one normal event in
         1,000. For ordering; the rank decides. ``None`` during a warm-up, where the window is
         constant, and where there is no score.
     status

@@ -16,7 +16,7 @@ from rejex_stream.detectors import make_detector
 from rejex_stream.detectors.river import model_state as river_state
 from rejex_stream.encode.records import encode_verdict
 from rejex_stream.engine import Engine
-from rejex_stream.engine.checkpoint import environment, join_parts, seal, split_parts, unseal
+from rejex_stream.engine.snapshot import environment, join_parts, seal, split_parts, unseal
 from rejex_stream.errors import CheckpointError
 from rejex_stream.run.executors import InlineExecutor
 from tests.streams import EVERY_KIND, readings, spec

@@ -16,7 +16,7 @@ from rejex_stream.detectors import make_detector
 from rejex_stream.encode import encode_incident
 from rejex_stream.engine import Engine
 from rejex_stream.incidents import Alarms, FalseAlarms, Hold
-from rejex_stream.incidents.alarm import Alarm
+from rejex_stream.incidents.state_machine import Alarm
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Command, CommandKind, IncidentState, Position, Reading
 from tests.streams import spec

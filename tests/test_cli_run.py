@@ -26,7 +26,7 @@ import pytest
 from rejex_stream.cli import main, progress
 from rejex_stream.cli.progress import RunDisplay
 from rejex_stream.encode import decode_verdict
-from rejex_stream.engine.checkpoint import environment as environment_of_scores
+from rejex_stream.engine.snapshot import environment as environment_of_scores
 from rejex_stream.run.progress import Progress, Replay
 from rejex_stream.types import Partition
 from tests.pump import feed, flow, pump_toml, row

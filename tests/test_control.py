@@ -17,7 +17,8 @@ from rejex_stream.protocols import ControlRecords
 from rejex_stream.run import command_journal
 from rejex_stream.run.command_journal import Decisions
 from rejex_stream.run.progress import ControlUnread
-from rejex_stream.testing import (
+from rejex_stream.types import Command, CommandKind, Partition, Position, Record
+from tests.doubles import (
     ABORT,
     REBALANCE,
     RETRY,
@@ -27,7 +28,6 @@ from rejex_stream.testing import (
     ListSource,
     MemorySnapshotStore,
 )
-from rejex_stream.types import Command, CommandKind, Partition, Position, Record
 from tests.obedient import Obedient, as_decided
 from tests.test_runtime import ONE, TWO, Watching, by_partition, play
 

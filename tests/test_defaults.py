@@ -28,8 +28,7 @@ from rejex_stream.incidents.settings import Alarms
 from rejex_stream.monitor.config import Monitor, MonitorConfig
 from rejex_stream.plan.promises import EpisodeRule, plan, plan_table
 from rejex_stream.rejection import rejection_band
-from rejex_stream.rejection.bounds import DELTA, exact_rate_bound, paper_rate_bound
-from rejex_stream.rejection.costs import cost_quantile
+from rejex_stream.rejection.bounds import DELTA, cost_quantile, exact_rate_bound, paper_rate_bound
 from rejex_stream.rejection.policy import CONTAMINATION, TOLERANCE, WINDOW, RejectionPolicy
 from rejex_stream.review.queue import episodes
 from rejex_stream.run.audit_draw import AuditDraw

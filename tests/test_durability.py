@@ -15,7 +15,7 @@ from rejex_stream.run.partition import PartitionState
 from rejex_stream.run.progress import Committed, IncidentsDurable, RunSummary, SnapshotSaved
 from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.run.settings import RunSettings
-from rejex_stream.testing import Crash, ListControl, ListSink, ListSource, MemorySnapshotStore
+from tests.doubles import Crash, ListControl, ListSink, ListSource, MemorySnapshotStore
 from tests.obedient import Obedient
 from tests.test_runtime import (
     DECODER,

@@ -23,7 +23,7 @@ from rejex_stream.run.executors import (
     ScopedExecutor,
     ThreadFitExecutor,
 )
-from rejex_stream.testing import DelayedExecutor
+from tests.doubles import DelayedExecutor
 from tests.waiting import PATIENCE_S, until
 
 

@@ -17,7 +17,7 @@ import pytest
 from rejex_stream.detectors import make_detector
 from rejex_stream.encode import encode_verdict
 from rejex_stream.engine import Engine
-from rejex_stream.engine.checkpoint import environment
+from rejex_stream.engine.snapshot import environment
 from rejex_stream.run.executors import InlineExecutor
 from tests.streams import EVERY_KIND, readings, spec
 

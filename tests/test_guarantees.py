@@ -8,12 +8,13 @@ import pytest
 from rejex_stream.errors import ConfigError
 from rejex_stream.rejection import rejection_band
 from rejex_stream.rejection.bounds import (
+    cost_bound,
+    cost_quantile,
     exact_rate_bound,
     expected_rejection_rate,
     paper_rate_bound,
     theorem_interval,
 )
-from rejex_stream.rejection.costs import cost_bound, cost_quantile
 from rejex_stream.rejection.exceed import stability
 
 

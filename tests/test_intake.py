@@ -21,9 +21,9 @@ from rejex_stream.features import FeatureSpec
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.loop import run
 from rejex_stream.run.settings import RunSettings
-from rejex_stream.testing import ABORT, Crash, ListSink, ListSource, MemorySnapshotStore
 from rejex_stream.trusted_clock import TrustedClock
 from rejex_stream.types import Outcome, Position, Reading, Record
+from tests.doubles import ABORT, Crash, ListSink, ListSource, MemorySnapshotStore
 
 NAMES = ("temp", "press", "speed")
 WIDE = FieldMapping(NAMES, sensor="m", time="t")

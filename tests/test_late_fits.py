@@ -18,7 +18,8 @@ from rejex_stream.engine import Engine
 from rejex_stream.run.executors import InlineExecutor, ThreadFitExecutor
 from rejex_stream.run.loop import run
 from rejex_stream.run.settings import RunSettings
-from rejex_stream.testing import (
+from rejex_stream.types import Partition
+from tests.doubles import (
     ABORT,
     REBALANCE,
     RETRY,
@@ -29,7 +30,6 @@ from rejex_stream.testing import (
     ListSource,
     MemorySnapshotStore,
 )
-from rejex_stream.types import Partition
 from tests.streams import Distance, spec
 from tests.waiting import PATIENCE_S, until
 

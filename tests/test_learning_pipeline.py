@@ -14,10 +14,11 @@ from rejex_stream.engine import Engine
 from rejex_stream.errors import ConnectorError
 from rejex_stream.learning import LearningSpec
 from rejex_stream.operate.metrics import RunMetrics
-from rejex_stream.rejection.keyed_sampling import KeyedSampler
+from rejex_stream.rejection.audit import KeyedSampler
 from rejex_stream.run.audit_draw import AuditDraw
 from rejex_stream.run.loop import RunSettings, run
-from rejex_stream.testing import (
+from rejex_stream.types import Command, CommandKind, EventAnswer, Partition, Position, Record
+from tests.doubles import (
     Crash,
     FakeClock,
     ListControl,
@@ -25,7 +26,6 @@ from rejex_stream.testing import (
     ListSource,
     MemorySnapshotStore,
 )
-from rejex_stream.types import Command, CommandKind, EventAnswer, Partition, Position, Record
 from tests.obedient import as_decided
 from tests.streams import readings, spec
 

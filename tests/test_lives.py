@@ -26,9 +26,9 @@ from rejex_stream.run.partition import PartitionState
 from rejex_stream.run.partition_monitor import PartitionMonitor
 from rejex_stream.run.progress import SensorsForgotten
 from rejex_stream.run.review_items import ReviewItems
-from rejex_stream.testing import ListSink, ListSource
-from rejex_stream.testing import MemorySnapshotStore as Store
 from rejex_stream.types import IncidentState, Label, Partition, Position, Reading, Reason, Record
+from tests.doubles import ListSink, ListSource
+from tests.doubles import MemorySnapshotStore as Store
 from tests.streams import Distance
 from tests.test_decisions import Watching
 from tests.test_runtime import play

@@ -21,17 +21,16 @@ from rejex_stream.detectors import make_detector
 from rejex_stream.encode import decode_verdict
 from rejex_stream.engine import Engine
 from rejex_stream.engine.sensor_registry import Limits, SensorRegistry
-from rejex_stream.engine.shared_budgets import SharedCredits
 from rejex_stream.errors import ConfigError
 from rejex_stream.incidents import Hold, Plan
 from rejex_stream.monitor import MonitorBank, MonitorConfig
 from rejex_stream.protocols import RegisteredSchema
 from rejex_stream.rejection import RejectionPolicy
+from rejex_stream.rejection.token_bucket import SharedCredits
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.partition import PartitionState
 from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.tables import open_table
-from rejex_stream.testing import DelayedExecutor
 from rejex_stream.types import (
     Command,
     CommandKind,
@@ -44,6 +43,7 @@ from rejex_stream.types import (
     in_mode,
     of_mode,
 )
+from tests.doubles import DelayedExecutor
 from tests.streams import readings, spec
 
 HBOS = make_detector("HBOS", n_bins=6)

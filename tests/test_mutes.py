@@ -16,7 +16,7 @@ from rejex_stream.encode.labels import LabelRecord
 from rejex_stream.engine import Engine
 from rejex_stream.errors import ConnectorError
 from rejex_stream.incidents import Hold, Mute, Mutes
-from rejex_stream.incidents.mutes import MOST_MUTES
+from rejex_stream.incidents.calendar import MOST_MUTES
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.review.verification import Said, read_log
 from rejex_stream.run.audit_draw import AuditDraw

@@ -9,8 +9,8 @@ from rejex_connectors.snapshot_parts import PartSets
 
 from rejex_stream.errors import AnotherLogError
 from rejex_stream.protocols import SnapshotPiece
-from rejex_stream.testing import MemorySnapshotStore
 from rejex_stream.types import Partition
+from tests.doubles import MemorySnapshotStore
 
 ONE = Partition("t", 0)
 

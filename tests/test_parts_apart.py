@@ -11,7 +11,7 @@ from rejex_connectors.files.sink import lines_of
 from rejex_stream.config import parse_config
 from rejex_stream.config.assembly import Judging, by_partition
 from rejex_stream.decode import JsonDecoder
-from rejex_stream.engine.checkpoint import unseal
+from rejex_stream.engine.snapshot import unseal
 from rejex_stream.errors import CheckpointError
 from rejex_stream.protocols import ControlRecords
 from rejex_stream.run.partition import described

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rejex_stream.rejection.judge import EXTREME, Judge
 from rejex_stream.rejection.policy import RejectionPolicy
-from rejex_stream.rejection.severity import Tail
+from rejex_stream.rejection.window import Tail
 from rejex_stream.types import Label, Position, Reading, Reason
 
 N = 200

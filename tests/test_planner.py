@@ -13,7 +13,7 @@ from rejex_stream.plan.promises import (
     plan_table,
 )
 from rejex_stream.rejection import rejection_band
-from rejex_stream.rejection.costs import cost_bound, cost_quantile
+from rejex_stream.rejection.bounds import cost_bound, cost_quantile
 from rejex_stream.types import Label, Position, Reason, Verdict
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from rejex_stream.decode import JsonDecoder
 from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.engine import Engine
-from rejex_stream.engine.checkpoint import seal, unseal
 from rejex_stream.engine.engine import Restored
-from rejex_stream.engine.stream import StreamView
+from rejex_stream.engine.snapshot import seal, unseal
+from rejex_stream.engine.stream_state import StreamView
 from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError
 from rejex_stream.protocols import Assigned, SnapshotPiece
 from rejex_stream.run.executors import ProcessFitExecutor, ThreadFitExecutor
@@ -31,7 +31,8 @@ from rejex_stream.run.progress import (
     SnapshotSaved,
 )
 from rejex_stream.run.settings import RunSettings as SettingsAgain
-from rejex_stream.testing import (
+from rejex_stream.types import Label, Partition, Position, Reason, Record, Verdict
+from tests.doubles import (
     ABORT,
     REBALANCE,
     RETRY,
@@ -42,7 +43,6 @@ from rejex_stream.testing import (
     ListSource,
     MemorySnapshotStore,
 )
-from rejex_stream.types import Label, Partition, Position, Reason, Record, Verdict
 from tests.streams import spec
 
 ONE = Partition("input", 0)

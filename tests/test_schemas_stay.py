@@ -13,7 +13,8 @@ from rejex_stream.decode.avro import avro_reader
 from rejex_stream.decode.registry_decoder import RegistryDecoder
 from rejex_stream.errors import CheckpointError
 from rejex_stream.protocols import SnapshotPiece
-from rejex_stream.testing import (
+from rejex_stream.types import Partition
+from tests.doubles import (
     ABORT,
     REBALANCE,
     RETRY,
@@ -22,7 +23,6 @@ from rejex_stream.testing import (
     ListSource,
     MemorySnapshotStore,
 )
-from rejex_stream.types import Partition
 from tests.test_decode_law import AB, BA, IDS, MAPPING, USELESS, Liar
 from tests.test_runtime import ONE, by_partition, play
 

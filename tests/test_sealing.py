@@ -8,8 +8,8 @@ from rejex_connectors.signed_snapshots import SealedStore, read_key
 from rejex_stream.cli import main
 from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.protocols import SnapshotPiece
-from rejex_stream.testing import MemorySnapshotStore
 from rejex_stream.types import Partition
+from tests.doubles import MemorySnapshotStore
 from tests.pump import pump_toml
 
 ONE, TWO = Partition("water", 0), Partition("water", 1)

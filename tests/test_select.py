@@ -17,8 +17,8 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.loop import run
-from rejex_stream.testing import ListSink, ListSource, MemorySnapshotStore
 from rejex_stream.types import Outcome, Position, Reading, Record
+from tests.doubles import ListSink, ListSource, MemorySnapshotStore
 
 pytest.importorskip("jq")
 

@@ -12,8 +12,7 @@ from scipy.signal import lfilter
 
 from rejex_stream.engine import Engine
 from rejex_stream.incidents import Hold
-from rejex_stream.rejection.severity import LARGEST_SEVERITY, Tail, severity
-from rejex_stream.rejection.window import ScoreWindow
+from rejex_stream.rejection.window import LARGEST_SEVERITY, ScoreWindow, Tail, severity
 from rejex_stream.run.executors import InlineExecutor
 from tests.streams import readings, spec
 

@@ -15,8 +15,8 @@ from rejex_connectors.folder_snapshots import FolderSnapshotStore
 
 from rejex_stream.errors import CheckpointError, ConnectorError
 from rejex_stream.protocols import SnapshotPiece
-from rejex_stream.testing import MemorySnapshotStore
 from rejex_stream.types import Partition
+from tests.doubles import MemorySnapshotStore
 from tests.waiting import pass_time
 
 ONE = Partition("water", 0)

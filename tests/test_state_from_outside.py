@@ -11,7 +11,7 @@ from contextlib import suppress
 import msgspec
 import pytest
 
-from rejex_stream.engine.checkpoint import environment, seal, unseal
+from rejex_stream.engine.snapshot import environment, seal, unseal
 from rejex_stream.errors import CheckpointError
 from rejex_stream.run.partition import described
 from tests.mutated_snapshots import ODD, mutate

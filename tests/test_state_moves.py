@@ -13,7 +13,7 @@ from rejex_stream.engine import Engine
 from rejex_stream.engine.engine import EngineSpec
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.engine.sensor_registry import Limits
-from rejex_stream.engine.stream import StreamState
+from rejex_stream.engine.stream_state import StreamState
 from rejex_stream.errors import ConnectorError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.monitor import MonitorConfig
@@ -24,9 +24,9 @@ from rejex_stream.run.incremental_snapshot import told_apart
 from rejex_stream.run.partition import PartitionState
 from rejex_stream.run.partition_monitor import PartitionMonitor
 from rejex_stream.run.review_items import ReviewItems
-from rejex_stream.testing import ABORT, REBALANCE, RETRY, Crash, ListSink, ListSource
-from rejex_stream.testing import MemorySnapshotStore as Store
 from rejex_stream.types import Position, Record
+from tests.doubles import ABORT, REBALANCE, RETRY, Crash, ListSink, ListSource
+from tests.doubles import MemorySnapshotStore as Store
 from tests.streams import Distance
 from tests.test_runtime import DECODER, ONE, by_partition, play, play_through
 

@@ -12,8 +12,7 @@ from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.features import FeatureSpec
 from rejex_stream.rejection import RejectionPolicy
-from rejex_stream.rejection.batch_ranks import WindowAhead
-from rejex_stream.rejection.window import ScoreWindow
+from rejex_stream.rejection.window import ScoreWindow, WindowAhead
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Position, Reading
 
@@ -117,7 +116,7 @@ def test_blocks_give_the_bytes_of_single_events(detector, policy):
         for one, other in zip(expected, found, strict=True):
             assert repr(one) == repr(other)
         assert engine.take_incidents() == told
-        assert engine.snapshot_stream("p") == single.snapshot_stream("p")
+        assert engine.snapshot() == single.snapshot()
     if detector != "Sensor":
         assert told, "nothing stopped a block halfway"
 
@@ -128,10 +127,10 @@ def test_a_turn_leaves_the_model_where_a_restored_one_begins():
     engine.process(readings[:990])
     for i, reading in enumerate(readings[990:1030], start=990):
         fresh = _engine("HBOS")
-        fresh.restore_stream("p", engine.snapshot_stream("p"))
+        fresh.restore(engine.snapshot())
         engine = fresh
         assert repr(whole.process([reading])) == repr(engine.process([reading])), i
     opened = [incident.opened_seq for incident in whole.take_incidents()]
     assert opened, "no fit was taken back"
     assert repr(whole.process(readings[1030:])) == repr(engine.process(readings[1030:]))
-    assert whole.snapshot_stream("p") == engine.snapshot_stream("p")
+    assert whole.snapshot() == engine.snapshot()

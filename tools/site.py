@@ -60,7 +60,7 @@ NAV: dict[str, list[tuple[str, str]]] = {
         ("What it costs, how good it is", "benchmarks/README.md"),
     ],
 }
-PROMISED = ("rejection", "engine", "detectors", "facade", "checks", "testing")
+PROMISED = ("rejection", "engine", "detectors", "facade", "checks")
 _LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)#\s]+)(#[^)]*)?(\))")
 
 

@@ -29,8 +29,7 @@ from benchmarks.harness import ratio, write
 from benchmarks.scaling import EVENTS, Fleet, bare
 from rejex_stream.detectors import make_detector
 from rejex_stream.rejection import judge as verdict
-from rejex_stream.rejection.batch_ranks import WindowAhead
-from rejex_stream.rejection.window import ScoreWindow
+from rejex_stream.rejection.window import ScoreWindow, WindowAhead
 from rejex_stream.types import FloatArray, Reading, Reason, Verdict
 
 N, CHANNELS = 2000, 8

@@ -52,23 +52,6 @@ class SealedStore:
         Where they are kept.
     key
         ``None``: nothing is sealed, and what was sealed is refused.
-
-    Examples
-    --------
-    >>> from rejex_stream.testing import MemorySnapshotStore
-    >>> kept, at = MemorySnapshotStore(), Partition("water", 0)
-    >>> store = SealedStore(kept, b"sixteen bytes or more")
-    >>> store.save(at, SnapshotPiece(10, None, {"a": b"1"}))
-    True
-    >>> store.load(at, at_most=10)
-    (10, {'a': b'1'})
-    >>> SealedStore(kept, b"a key of somebody else").load(at, at_most=10)
-    Traceback (most recent call last):
-        ...
-    rejex_stream.errors.CheckpointError: The snapshot of water-0 at offset 10 was not sealed with \
-the key of state.seal_key_file, or was altered since (part 'a'): give the key that it was sealed \
-with, or use another snapshot (`rejex-stream state import`), or drop it (`rejex-stream state \
-drop`) to start from the input alone.
     """
 
     def __init__(self, store: SnapshotStore, key: bytes | None) -> None:

@@ -53,42 +53,21 @@ _PARTS = (
     _Part("doctor", "doctor", "Check a config against the world.", "doctor"),
     _Part("score", "score", "Have a quick look at any table.", "score"),
     _Part("report", "report", "Show what a pipeline has judged.", "report"),
-    _Part("settings", "validate", "Print all settings.", "settings"),
+    _Part("settings", "prints", "Print all settings.", "settings"),
     _Part("topics", "topics", "Create or check the Kafka topics."),
-    _Part(
-        "schema",
-        "prints",
-        "Print the schemas of what is written.",
-        "schema",
-    ),
+    _Part("schema", "prints", "Print the schemas of what is written.", "schema"),
     _Part("control", "control", "Tell a running pipeline what only people know."),
     _Part("state", "state", "What is stored of a pipeline."),
     _Part("deadletter", "deadletter", "Records that could not be read."),
     _Part("alerts", "prints", "Alert rules for Prometheus.", "alerts"),
     _Part("dashboard", "prints", "The dashboard for Grafana.", "dashboard"),
     _Part("review", "review", "The review queue and its console."),
-    _Part(
-        "demo",
-        "demo",
-        "A water meter and a wind farm in a minute.",
-        "demo",
-    ),
+    _Part("demo", "demo", "A water meter and a wind farm in a minute.", "demo"),
 )
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program; return its exit status.
-
-    Parameters
-    ----------
-    argv
-        Arguments without the program's name; those of the process by default.
-
-    Examples
-    --------
-    >>> main(["plan", "--contamination", "0.7"])
-    2
-    """
+    """Run the program; return its exit status."""
     arguments = sys.argv[1:] if argv is None else argv
     for stream in (sys.stdout, sys.stderr):
         if not (getattr(stream, "encoding", None) or "utf-8").lower().startswith("utf"):

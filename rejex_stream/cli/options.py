@@ -135,24 +135,7 @@ def of_a_table(
 
 
 def gathering(**groups: Callable[..., object]) -> Callable[[Command], Command]:
-    """Let a command have groups of options: each stands in the place of one of its parameters.
-
-    Parameters
-    ----------
-    groups
-        By the name of the parameter: what makes its value, called with the options that are its
-        own parameters.
-
-    Examples
-    --------
-    >>> def window(*, n: int = 500) -> range:
-    ...     return range(n)
-    >>> @gathering(window=window)
-    ... def show(config: str, *, window: range) -> None:
-    ...     print(config, len(window))
-    >>> show(config="pump.toml", n=200)
-    pump.toml 200
-    """
+    """Let a command have groups of options: each stands in the place of one of its parameters."""
     options = {
         name: inspect.signature(make, eval_str=True).parameters for name, make in groups.items()
     }

@@ -145,24 +145,12 @@ def print_facts(facts: Sequence[tuple[str, str]], *, title: str = "", stderr: bo
 
 
 def share(value: float | None, digits: int = 3) -> str:
-    """Return a share as per cent.
-
-    Examples
-    --------
-    >>> share(0.105894), share(0.00012), share(None)
-    ('10.6 %', '0.012 %', '-')
-    """
+    """Return a share as per cent."""
     return "-" if value is None else f"{number(100 * value, digits)} %"
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Return a number with thousands separated and so many digits that mean something.
-
-    Examples
-    --------
-    >>> number(1234567.8), number(0.0123456), number(17), number(None)
-    ('1,234,568', '0.0123', '17', '-')
-    """
+    """Return a number with thousands separated and so many digits that mean something."""
     if value is None:
         return "-"
     if abs(value) >= 100 or value == int(value):

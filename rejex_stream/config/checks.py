@@ -187,7 +187,7 @@ def _reachable(config: Any) -> None:  # noqa: ANN401
 
 
 def _costs(config: Any) -> None:  # noqa: ANN401
-    from rejex_stream.rejection.costs import cost_bound
+    from rejex_stream.rejection.bounds import cost_bound
 
     rejection = config.rejection
     if rejection.costs.c_r is not None:
@@ -197,7 +197,7 @@ def _costs(config: Any) -> None:  # noqa: ANN401
 
 
 def _learning(config: Any) -> None:  # noqa: ANN401
-    from rejex_stream.rejection.keyed_sampling import KeyedSampler
+    from rejex_stream.rejection.audit import KeyedSampler
 
     rejection = config.rejection
     learning = config.learning.spec(rejection.costs, rejection.contamination, KeyedSampler())

@@ -13,7 +13,7 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.features import Feature, FeatureKind, FeatureSpec, PresetName
 from rejex_stream.incidents import Plan
 from rejex_stream.learning import LearningSpec
-from rejex_stream.rejection.keyed_sampling import KeyedSampler
+from rejex_stream.rejection.audit import KeyedSampler
 from rejex_stream.rejection.policy import LEAST_BURST, WINDOW, BudgetOwner, RejectionPolicy
 from rejex_stream.settings import Section, setting
 
@@ -411,13 +411,7 @@ class Calendar(Section):
     )
 
     def plan(self) -> Plan:
-        """Return the core's plan.
-
-        Raises
-        ------
-        ConfigError
-            If it ends before it begins, or comes again before it has ended.
-        """
+        """Return the core's plan."""
         begin, end = _ms(self.begin), _ms(self.end)
         every = None if self.every is None else _EVERY_MS[self.every]
         if not begin < end <= begin + (every or end):

@@ -23,13 +23,7 @@ __all__ = ["check_config", "load_config", "name_of", "parse_config"]
 
 
 def load_config(path: str | Path) -> Config:
-    """Read and check a config file, with overrides from the environment.
-
-    Raises
-    ------
-    ConfigError
-        With every problem of the file in one message, each by section, key, value and mend.
-    """
+    """Read and check a config file, with overrides from the environment."""
     config, problems = check_config(path)
     if config is None:
         raise ConfigError(render(str(path), problems))
@@ -65,11 +59,6 @@ def parse_config(
     text: str, *, name: str | None = None
 ) -> tuple[Config | None, tuple[Problem, ...]]:
     """Check a config given as TOML text, with overrides from the environment.
-
-    Parameters
-    ----------
-    name
-        Of the pipeline, where the text gives none.
 
     Examples
     --------

@@ -57,25 +57,13 @@ class Alerts(Section):
     )
 
     def check(self) -> None:
-        """Refuse an address that nobody could be told at, where it stands in the config itself.
-
-        Raises
-        ------
-        ConfigError
-            Naming what is expected, and not the address.
-        """
+        """Refuse an address that nobody could be told at, where it stands in the config itself."""
         given = None if self.webhook_url is None else self.webhook_url.get_secret_value()
         if given is not None and not given.startswith(("env:", "file:")):
             self.webhook_address()
 
     def webhook_address(self) -> str | None:
-        """Return the webhook's address.
-
-        Raises
-        ------
-        ConfigError
-            If its variable or file is not there, or it is no address.
-        """
+        """Return the webhook's address."""
         address = self.reveal("webhook_url")
         if address is not None and (expected := expected_http_address(address)):
             raise ConfigError(f"alerts.webhook_url = ***: expected {expected}")

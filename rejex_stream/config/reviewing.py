@@ -41,13 +41,7 @@ SYSTEM = "system"
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether an address reaches this machine only.
-
-    Examples
-    --------
-    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("0.0.0.0")
-    (True, True, False)
-    """
+    """Say whether an address reaches this machine only."""
     if host == "localhost":
         return True
     try:
@@ -57,18 +51,7 @@ def is_loopback(host: str) -> bool:
 
 
 def networks(addresses: Iterable[str]) -> tuple[Network, ...]:
-    """Return addresses and networks as the latter.
-
-    Raises
-    ------
-    ConfigError
-        Naming the one that is neither.
-
-    Examples
-    --------
-    >>> networks(["10.0.0.0/24", "::1"])
-    (IPv4Network('10.0.0.0/24'), IPv6Network('::1/128'))
-    """
+    """Return addresses and networks as the latter."""
     found: list[Network] = []
     for address in addresses:
         try:
@@ -82,18 +65,7 @@ def networks(addresses: Iterable[str]) -> tuple[Network, ...]:
 
 
 def named_reviewer(text: str) -> tuple[str, Role]:
-    """Return the name and role in ``NAME`` or ``NAME:ROLE``.
-
-    Raises
-    ------
-    ConfigError
-        If the role is unknown, or the name is empty or the system's own.
-
-    Examples
-    --------
-    >>> named_reviewer("ada:lead"), named_reviewer("bob")
-    (('ada', 'lead'), ('bob', 'reviewer'))
-    """
+    """Return the name and role in ``NAME`` or ``NAME:ROLE``."""
     name, _, role = text.partition(":")
     known = next((one for one in ROLES if one == (role or "reviewer")), None)
     if not name or known is None:
@@ -107,20 +79,7 @@ def named_reviewer(text: str) -> tuple[str, Role]:
 
 
 def check_bind(host: str, mode: AuthMode) -> None:
-    """Refuse to offer the console to a network without asking who is there.
-
-    Raises
-    ------
-    ConfigError
-        If `host` is not loopback and `mode` is ``none``.
-
-    Examples
-    --------
-    >>> check_bind("0.0.0.0", "none")
-    Traceback (most recent call last):
-    rejex_stream.errors.ConfigError: host = '0.0.0.0' can be reached from other machines, and \
-auth = 'none' would let anybody in: set auth to token or proxy, or bind to 127.0.0.1.
-    """
+    """Refuse to offer the console to a network without asking who is there."""
     if mode == "none" and not is_loopback(host):
         raise ConfigError(
             f"host = {host!r} can be reached from other machines, and auth = 'none' would let "
@@ -156,14 +115,7 @@ class Sensor(Section):
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """How the channels and sensors of a pipeline are shown.
-
-    Examples
-    --------
-    >>> shown = Shown(sensors={"T*": Sensor(link="https://wiki.example/{sensor}")})
-    >>> shown.link("T07/vib"), shown.link("P1")
-    ('https://wiki.example/T07%2Fvib', '')
-    """
+    """How the channels and sensors of a pipeline are shown."""
 
     channels: Mapping[str, Channel] = field(default_factory=dict)
     sensors: Mapping[str, Sensor] = field(default_factory=dict)
@@ -299,13 +251,7 @@ class Review(Section):
         return round(self.max_age_hours * 3_600_000)
 
     def check(self) -> None:
-        """Refuse what no single setting can know to be wrong.
-
-        Raises
-        ------
-        ConfigError
-            If the settings would let anybody in, or do not fit each other.
-        """
+        """Refuse what no single setting can know to be wrong."""
         check_bind(self.host, self.auth)
         for text in self.reviewers:
             named_reviewer(text)

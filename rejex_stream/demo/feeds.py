@@ -80,22 +80,7 @@ class Feed:
 
 
 def prepare(out: Path, *, seed: int = 0, detector: str | None = None) -> tuple[Feed, Feed]:
-    """Write feeds and configs below `out`; what an earlier demo left there is removed.
-
-    Parameters
-    ----------
-    out
-        A folder; made if it is missing. Only ``water/`` and ``turbines/`` in it are touched.
-    seed
-        Of the simulation.
-    detector
-        A registry name that takes the place of both detectors, with its default parameters.
-
-    Raises
-    ------
-    ConfigError
-        If the detector cannot be used.
-    """
+    """Write feeds and configs below `out`; what an earlier demo left there is removed."""
     for name in ("water", "turbines"):
         if (out / name).exists():
             shutil.rmtree(out / name)

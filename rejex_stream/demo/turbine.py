@@ -111,25 +111,7 @@ class Run:
 
 
 def simulate(days: int = 28, seed: int = 0, faults: tuple[Fault, ...] = FAULTS) -> Run:
-    """Let the farm run; equal arguments give equal numbers.
-
-    Parameters
-    ----------
-    days
-        At least 28, so that every fault lies inside and a week comes before the first.
-    seed
-        Of weather and noise; the faults stay where they are.
-    faults
-        What to do to whom; inside the days.
-
-    Examples
-    --------
-    >>> run = simulate(seed=7)
-    >>> run.values["WT-01"].shape
-    (4032, 4)
-    >>> [fault.kind for fault in run.faults if fault.turbine == "WT-04"]
-    ['dropout', 'trip']
-    """
+    """Let the farm run; equal arguments give equal numbers."""
     steps = days * _DAY
     site = np.random.default_rng([seed, 0])
     weather = _slow_noise(site, steps, hours=9.0)

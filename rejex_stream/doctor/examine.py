@@ -37,15 +37,7 @@ _Check: TypeAlias = Callable[[], Iterator[Finding]]
 
 
 def examine(path: Path, *, sample: int = 200) -> Iterator[Check]:
-    """Run all checks on a config; yields each as soon as it is known.
-
-    Parameters
-    ----------
-    path
-        The config.
-    sample
-        How many records to read.
-    """
+    """Run all checks on a config; yields each as soon as it is known."""
     config, problems = check_config(path)
     if config is None:
         for problem in problems:

@@ -63,13 +63,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def duration(seconds: float) -> str:
-    """Return a length of time in the unit that fits.
-
-    Examples
-    --------
-    >>> duration(400 * 86_400), duration(90), duration(0.5)
-    ('1.1 years', '1.5 min', '0.5 s')
-    """
+    """Return a length of time in the unit that fits."""
     units = (("years", 31_557_600), ("days", 86_400), ("h", 3600), ("min", 60))
     for unit, length in units:
         if abs(seconds) >= length:

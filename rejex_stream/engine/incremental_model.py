@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from rejex_stream.engine.checkpoint import pack_array, unpack_array
-from rejex_stream.engine.rows import Count, HeldState, Judged, RowBuffer, Rows, Segment, held_state
+from rejex_stream.engine.model import Count, HeldState, Judged, RowBuffer, Rows, Segment, held_state
+from rejex_stream.engine.snapshot import pack_array, unpack_array
 from rejex_stream.incidents import Turn, Watch
-from rejex_stream.incidents.warmup import is_mixed
+from rejex_stream.incidents.thresholds import is_mixed
 from rejex_stream.protocols import IncrementalDetector, IncrementalScorer
 from rejex_stream.rejection.judge import Judge
 from rejex_stream.types import FloatArray, IncidentState, Status

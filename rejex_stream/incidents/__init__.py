@@ -6,8 +6,7 @@ clock, no thread, no file, no log. Open `state_machine` first, then
 `thresholds` and `alarm`.
 """
 
-from rejex_stream.incidents.mutes import Mute, Mutes
-from rejex_stream.incidents.plans import Plan, Plans
+from rejex_stream.incidents.calendar import Mute, Mutes, Plan, Plans
 from rejex_stream.incidents.settings import Alarms, FalseAlarms, Hold
 from rejex_stream.incidents.state_machine import Turn, Watch
 

@@ -1,4 +1,4 @@
-"""How much evidence opens an incident, and how much ends it: tempered by what events are worth.
+"""How much evidence opens an incident, how much ends it, and whether a first model may be trusted.
 
 The evidence is a CUSUM of severities under the window [1]_, S <- max(0, S + min(severity,
 log10(n + 1)) - 0.75). An exchangeable score has a severity of x or more with a probability of
@@ -16,10 +16,23 @@ independent events, n < 10 V, or none was full yet, nothing is judged.
 The evidence for the end is the CUSUM of the other side, of so many ordinary events as are worth ten
 independent ones, half a window at most.
 
+A fault that begins or ends within a warm-up is learnt: no score shows it afterwards. It shows in
+the rows. :func:`is_mixed` asks of each channel whether a stretch of the rows differs from the
+others: the range of the cumulative sums of deviations from the mean [3]_, which sees one step as
+well as a stretch that comes and goes. Deviations are in robust units and cut at ten of them, so a
+heavy tail is no stretch; both stretches lose their own mean before V is measured, or a step would
+hide behind the autocorrelation it makes. With V, sqrt(n V) is the scale of the sums, and the range
+has Kuiper's law for long series. V is measured too small where n is worth few independent events,
+so the limit is 2.6 (7e-5 by Kuiper's law) + 30 V / n, and nothing is said where n < 10 V. How often
+it says so where nothing is wrong is measured (``python -m benchmarks.warmup``), not proved. A
+season of about the length of the warm-up, or longer, is such a stretch too, and so are modes that
+change a few times.
+
 References
 ----------
 .. [1] E. S. Page: Continuous Inspection Schemes. Biometrika, 1954.
 .. [2] F. Marriott, J. Pope: Bias in the Estimation of Autocorrelations. Biometrika, 1954.
+.. [3] N. Kuiper: Tests concerning random points on a circle. Indagationes Mathematicae, 1960.
 """
 
 from __future__ import annotations
@@ -30,7 +43,14 @@ import numpy as np
 
 from rejex_stream.types import FloatArray
 
-__all__ = ["ORDINARY", "inflation", "limit_of", "recovery_of"]
+__all__ = [
+    "ORDINARY",
+    "inflation",
+    "is_mixed",
+    "limit_of",
+    "recovery_of",
+    "spread",
+]
 
 ORDINARY = 0.75
 """Severities above it are evidence, those below it are evidence to the contrary."""
@@ -67,16 +87,7 @@ def inflation(scores: FloatArray) -> float | None:
     variance = float(x @ x) / n
     if variance <= 0.0:
         return None
-    r = float(x[1:] @ x[:-1]) / n / variance
-    r = min(r + (1 + 4 * r) / n, 1 - 1 / n)
-    found = [1.0, (1 + r) / (1 - r)]
-    total = np.concatenate(([0.0], np.cumsum(x)))
-    for blocks in _BLOCKS:
-        length = n // blocks
-        if length > 1:
-            sums = np.diff(total[: blocks * length + 1 : length])
-            found.append(float(sums @ sums) / (blocks * length * variance) * (1 + 1 / blocks))
-    return max(found)
+    return _inflation(x, variance)
 
 
 def limit_of(inflated: float | None, n: int) -> float:
@@ -102,3 +113,72 @@ def recovery_of(inflated: float | None, events: int, window: int) -> float:
     """
     worth = _RECOVERY_WORTH * (inflated or 1.0)
     return max(events, min(worth, window / 2)) * _DRIFT
+
+
+_LIMIT, _LIMIT_BY_WORTH = 2.6, 30.0
+_LEAST_ROWS = 100
+_CUT = 10.0
+_MAD = 0.6745  # of a normal sample, to its standard deviation
+_SHORTEST = 50  # part of the rows that a stretch, or what is outside of it, is at least
+
+
+def is_mixed(rows: FloatArray) -> bool:
+    """Whether a stretch of rows differs from the others in some column, shape (n, d).
+
+    O(n d).
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> rows = rng.standard_normal((1000, 2))
+    >>> is_mixed(rows)
+    False
+    >>> rows[600:, 1] += 3
+    >>> is_mixed(rows)
+    True
+    """
+    return any(spread(column) > 1.0 for column in rows.T)
+
+
+def spread(column: FloatArray) -> float:
+    """Return how far the cumulative sums of a column spread, in units of the limit; 0: unknown."""
+    n = len(column)
+    if n < _LEAST_ROWS:
+        return 0.0
+    centred = column - np.median(column)
+    scale = float(np.median(np.abs(centred))) / _MAD or float(np.abs(centred).mean())
+    if not 0.0 < scale < math.inf:
+        return 0.0
+    x = np.clip(centred / scale, -_CUT, _CUT)
+    x -= x.mean()
+    sums = np.concatenate(([0.0], np.cumsum(x)))
+    begin, end = sorted((int(sums.argmin()), int(sums.argmax())))
+    if not n / _SHORTEST <= end - begin <= n - n / _SHORTEST:
+        return 0.0
+    left = x.copy()
+    left[begin:end] -= x[begin:end].mean()
+    outside = np.r_[:begin, end:n]
+    left[outside] -= x[outside].mean()
+    variance = float(left @ left) / n
+    if variance <= 0.0:
+        return math.inf  # two values, each in one stretch
+    inflated = _inflation(left, variance)
+    if n < _LEAST_WORTH * inflated:
+        return 0.0
+    limit = _LIMIT + _LIMIT_BY_WORTH * inflated / n
+    return float(np.ptp(sums)) / math.sqrt(n * inflated * variance) / limit
+
+
+def _inflation(x: FloatArray, variance: float) -> float:
+    """Return how much more the sums of x vary than those of independent ones, >= 1."""
+    n = len(x)
+    r = float(x[1:] @ x[:-1]) / n / variance
+    r = min(r + (1 + 4 * r) / n, 1 - 1 / n)
+    found = [1.0, (1 + r) / (1 - r)]
+    total = np.concatenate(([0.0], np.cumsum(x)))
+    for blocks in _BLOCKS:
+        length = n // blocks
+        if length > 1:
+            sums = np.diff(total[: blocks * length + 1 : length])
+            found.append(float(sums @ sums) / (blocks * length * variance) * (1 + 1 / blocks))
+    return max(found)

@@ -87,20 +87,10 @@ class ChampionChallenger:
         After so many judged events an answer that measures is taken as the worst for whom the
         evidence is gathered, and one that would teach comes too late.
 
-    Raises
-    ------
-    ConfigError
-        If a difference of costs, as it is booked, can be larger than the trial allows, or the
-        window too short to say all labels.
-
     Notes
     -----
     What measures is settled in the order of the events, never in that of the answers: whoever
     chooses what to answer first cannot choose the evidence.
-
-    Examples
-    --------
-    See ``benchmarks/learning.py``, which plays tables and streams through it.
     """
 
     def __init__(

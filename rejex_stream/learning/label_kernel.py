@@ -52,26 +52,10 @@ class LabelKernel:
     most
         So many answers teach, the newest ones.
 
-    Raises
-    ------
-    ConfigError
-        If a number is out of range.
-
     Notes
     -----
     Memory (n + most) d. An event costs O(n + most d), an answer O(n d). Equal calls give equal
     bits: nothing is random, and each event is computed by itself.
-
-    Examples
-    --------
-    >>> mass = LabelKernel([1.0], contamination=0.1, window=4)
-    >>> for x in (0.0, 0.1, 0.2, 5.0):
-    ...     q, rank = mass.push([x], severity=0.5)
-    >>> round(mass.corrected([5.1], severity=0.5), 2)
-    0.24
-    >>> mass.teach([5.0], anomalous=True, at=3)
-    >>> round(mass.corrected([5.1], severity=0.5), 2)
-    0.62
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.learning.champion_challenger import Asked, ChampionChallenger
 from rejex_stream.learning.label_kernel import LabelKernel
 from rejex_stream.learning.sequential_test import SequentialTest, most_with_errors
-from rejex_stream.rejection.keyed_sampling import KeyedSampler, commitment
+from rejex_stream.rejection.audit import KeyedSampler, commitment
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.types import (
     Command,
@@ -41,28 +41,7 @@ _LEAST_SPREAD = 1e-70
 
 @dataclass(frozen=True)
 class LearningSpec:
-    """How answers teach, and what a challenger has to prove.
-
-    Parameters
-    ----------
-    rate
-        Probability with which an event on which the two differ is asked about to measure.
-    alpha
-        The probability that the challenger ever takes over while it has not cost less.
-    patience
-        Judged events of the stream after which an answer comes too late.
-    c_fp, c_fn, c_r
-        Cost of a false alarm, a missed anomaly and a rejected event.
-    wrong
-        Share of answers that are wrong, at most.
-    coin
-        Of the audit's draw.
-
-    Examples
-    --------
-    >>> LearningSpec().parts()["rate"]
-    0.2
-    """
+    """How answers teach, and what a challenger has to prove."""
 
     rate: float = 0.2
     alpha: float = 0.05
@@ -79,15 +58,7 @@ class LearningSpec:
 
     @classmethod
     def of(cls, parts: Mapping[str, Any], coin: KeyedSampler) -> LearningSpec:
-        """Return what :meth:`parts` were of, given the coin.
-
-        Raises
-        ------
-        CheckpointError
-            If it was another coin: nobody could repeat which answers measured.
-        TypeError
-            If it is none.
-        """
+        """Return what :meth:`parts` were of, given the coin."""
         if parts.get("coin") != commitment(coin.key):
             raise CheckpointError(
                 "Answers were learnt from with another audit key than that of output.audit_key_file"
@@ -97,13 +68,7 @@ class LearningSpec:
         return cls(**{**parts, "coin": coin})
 
     def require(self, policy: RejectionPolicy, window: int) -> None:
-        """Refuse a policy that no challenger can judge by.
-
-        Raises
-        ------
-        ConfigError
-            If a number is out of range, or the policy holds a review budget.
-        """
+        """Refuse a policy that no challenger can judge by."""
         if policy.burst is not None:
             raise ConfigError(
                 "a challenger has no credit to hold a review budget with: give a tolerance, or a "
@@ -112,13 +77,7 @@ class LearningSpec:
         self.duel(np.ones(1), policy, window)
 
     def duel(self, scale: FloatArray, policy: RejectionPolicy, window: int) -> ChampionChallenger:
-        """Return a duel that nothing has happened in.
-
-        Raises
-        ------
-        ConfigError
-            If a number is out of range.
-        """
+        """Return a duel that nothing has happened in."""
         most = most_with_errors(max(self.c_fp, self.c_fn, self.c_r), self.wrong)
         rate, coin = self.rate, self.coin
         return ChampionChallenger(
@@ -136,11 +95,6 @@ class LearningSpec:
 
 class Learner:
     """Champion and challenger of one stream.
-
-    Parameters
-    ----------
-    spec, policy, window
-        What the duel is made of; the window's length is that of the champion's.
 
     Attributes
     ----------
@@ -173,13 +127,6 @@ class Learner:
         """Return the verdict of whoever speaks on the stream's next event.
 
         What is held or planned, and what has no severity, is the champion's alone.
-
-        Parameters
-        ----------
-        verdict
-            The champion's.
-        row
-            What it scored, shape (d,).
         """
         rare = verdict.severity
         if rare is None or verdict.held or verdict.planned:
@@ -243,13 +190,7 @@ class Learner:
         return plain
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from :meth:`view`; from a state by another decision nothing is taken over.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            If it is none.
-        """
+        """Go on from :meth:`view`; from a state by another decision nothing is taken over."""
         if state["by"] != self.by:
             return
         self._first = [([float(x) for x in row], float(rare)) for row, rare in state["first"]]
@@ -277,13 +218,7 @@ def _unpacked(raw: bytes) -> FloatArray:
 
 
 def apply_command(learner: Learner | None, command: Command) -> CommandReply:
-    """Obey a person's word about answers, or who judges; a refusal changes nothing.
-
-    Parameters
-    ----------
-    learner
-        Of the stream that is meant; ``None``: nothing is learnt there.
-    """
+    """Obey a person's word about answers, or who judges; a refusal changes nothing."""
     if learner is None:
         return _reply(command, "Nothing is learnt from answers: set learning.enabled.", holds=False)
     if command.kind is CommandKind.ANSWERS:

@@ -49,13 +49,6 @@ def surely_gained(if_normal: float, if_anomalous: float, wrong: float) -> tuple[
     Whichever the truth, and however often up to `wrong` its answers are wrong, the mean of what is
     booked is at most the true gain: with a the smaller gain and b the larger, a wrong answer turns
     a into b, and (a - wrong b) / (1 - wrong) makes up for it.
-
-    Examples
-    --------
-    >>> [round(gain, 2) for gain in surely_gained(-1.0, 5.0, 0.2)]
-    [-2.5, 5.0]
-    >>> round(0.8 * -2.5 + 0.2 * 5.0, 9)      # of a normal event: the true gain
-    -1.0
     """
     if if_normal < if_anomalous:
         return (if_normal - wrong * if_anomalous) / (1.0 - wrong), if_anomalous
@@ -83,22 +76,6 @@ class SequentialTest:
         b, the largest difference of two verdicts' costs.
     alpha
         The probability that a challenger ever takes over while it has not been cheaper.
-
-    Raises
-    ------
-    ConfigError
-        If a number is out of range.
-
-    Examples
-    --------
-    Answers that cost 1 where the champion was wrong, each asked with probability 0.2:
-
-    >>> trial = SequentialTest(rate=0.2, most=1.0)
-    >>> for asked in range(1, 100):
-    ...     if trial.see(gain=1.0, drawn=0.2):
-    ...         break
-    >>> asked, trial.challenger_speaks
-    (9, True)
     """
 
     def __init__(self, rate: float, most: float = 1.0, alpha: float = 0.05) -> None:
@@ -135,11 +112,6 @@ class SequentialTest:
             the least that it can be.
         drawn
             With which probability it was audited, at least the trial's `rate`.
-
-        Raises
-        ------
-        ConfigError
-            If either is out of range: the guarantee would be none.
         """
         if not -self.most <= gain <= self.most or not self.rate <= drawn <= 1.0:
             raise ConfigError(

@@ -48,13 +48,6 @@ class Alertmanager:
 
     Alertmanager groups, silences and routes; an alert it does not hear of for `lifetime_s` it
     takes for resolved, so a dead worker leaves no alert behind for ever.
-
-    Parameters
-    ----------
-    url
-        Its address; the v2 API is used.
-    repeat_s, lifetime_s
-        How often active alerts are posted again, and when they end if they are not.
     """
 
     def __init__(self, url: str, *, repeat_s: float = 60.0, lifetime_s: float = 240.0) -> None:
@@ -159,29 +152,12 @@ def _posted(alert: Alert, since: datetime, ends: datetime) -> dict[str, Any]:
 
 
 def sign(secret: bytes, body: bytes) -> str:
-    """Return the signature header of a webhook body: ``sha256=`` and the HMAC in hexadecimal.
-
-    Examples
-    --------
-    >>> sign(b"key", b"{}")[:14]
-    'sha256=a777724'
-    """
+    """Return the signature header of a webhook body: ``sha256=`` and the HMAC in hexadecimal."""
     return "sha256=" + hmac.new(secret, body, hashlib.sha256).hexdigest()
 
 
 class Webhook:
     """Posts every event once, signed, and tries again; the log says what nobody took.
-
-    Parameters
-    ----------
-    url
-        Who is told.
-    secret
-        Key of the HMAC; without one the header is left out.
-    attempts, first_delay_s
-        Tries, with the delay doubling in between.
-    wait
-        How to wait for so many seconds; by default :meth:`close` cuts it short.
 
     Notes
     -----
@@ -273,13 +249,7 @@ class Webhook:
 
 
 class WebhookOutbox:
-    """Incidents that the webhook has not taken; a :class:`~rejex_stream.run.progress.Outbox`.
-
-    Parameters
-    ----------
-    webhook
-        Tries again and again, in a thread of its own; what it gives up, it says and keeps.
-    """
+    """Incidents that the webhook has not taken; a :class:`~rejex_stream.run.progress.Outbox`."""
 
     def __init__(self, webhook: Webhook) -> None:
         self._webhook = webhook

@@ -21,7 +21,7 @@ from rejex_stream.encode.incidents import encode_incident
 from rejex_stream.monitor import Alarm
 from rejex_stream.monitor.alarm import AlarmKind
 from rejex_stream.operate.incidents import Flood, Value
-from rejex_stream.rejection.severity import grade
+from rejex_stream.rejection.window import grade
 from rejex_stream.types import Incident, IncidentState, spoken
 
 __all__ = [
@@ -104,15 +104,7 @@ class Wording(NamedTuple):
 
 
 def alert_of(told: Told, wording: Wording, values: Sequence[Value] = ()) -> Alert:
-    """Return the alert of something that lasts.
-
-    Parameters
-    ----------
-    told
-        An active alarm, an open incident, or a flood of them.
-    values
-        What the channels that speak most of an incident read, and usually read.
-    """
+    """Return the alert of something that lasts."""
     if isinstance(told, Alarm):
         return _alarm_alert(told, wording.pipeline)
     if isinstance(told, Flood):
@@ -149,20 +141,7 @@ def alert_of(told: Told, wording: Wording, values: Sequence[Value] = ()) -> Aler
 
 
 def summary_of(incident: Incident, wording: Wording, values: Sequence[Value] = ()) -> str:
-    """Return one line that says where, what, since when and how bad.
-
-    Examples
-    --------
-    >>> from rejex_stream.types import Position
-    >>> wording = Wording("farm", units={"oil": "°C"}, names={"oil": "Oil"})
-    >>> summary_of(Incident(
-    ...     position=Position("farm", 0, 912), id="farm-0-912", version=1,
-    ...     state=IncidentState.OPEN, stream_key="WT-03", sensors=("WT-03",), onset_ms=0,
-    ...     opened_ms=9000, changed_ms=9000, onset_seq=890, opened_seq=912, changed_seq=912,
-    ...     peak_severity=7.24, peak_ms=8000), wording, [Value("oil", 45.25, 61.0, 64.0)])
-    'WT-03: Oil 45.25 °C, usually 61 to 64 °C; since Thu 1 January 1970, 00:00 UTC; severity 72 of \
-100 (strong)'
-    """
+    """Return one line that says where, what, since when and how bad."""
     whose = spoken(incident.stream_key, incident.mode)
     what = ", ".join(_reads(value, wording) for value in values[:1])
     if not what:
@@ -193,19 +172,7 @@ def _clock(time_ms: int) -> str:
 
 
 def sentence_of(incident: Incident) -> str:
-    """Return what there is to say of an incident, for a person.
-
-    Examples
-    --------
-    >>> from rejex_stream.types import Position
-    >>> sentence_of(Incident(
-    ...     position=Position("farm", 0, 912), id="farm-0-912", version=1,
-    ...     state=IncidentState.OPEN, stream_key="WT-03", sensors=("WT-03",), onset_ms=0,
-    ...     opened_ms=9000, changed_ms=9000, onset_seq=890, opened_seq=912, changed_seq=912,
-    ...     peak_severity=7.24, peak_ms=8000, n_events=22, n_anomalies=15, n_rejected=4))
-    'WT-03 is not as usual since 1970-01-01T00:00:00+00:00: of 22 events 15 are anomalies, 4 \
-rejected, severity up to 72 of 100 (strong). It waits for an answer.'
-    """
+    """Return what there is to say of an incident, for a person."""
     whose = spoken(incident.stream_key, incident.mode)
     counts = f"of {incident.n_events} events {incident.n_anomalies} are anomalies"
     points, word = grade(incident.peak_severity)
@@ -269,14 +236,7 @@ def event_of(told: Told, wording: Wording, values: Sequence[Value] = ()) -> Even
 def cloud_event(  # noqa: PLR0917
     source: str, kind: str, key: str, subject: str, time_ms: int, data: Mapping[str, Any]
 ) -> Event:
-    """Return an event of a source; the same `key` gives the same id.
-
-    Examples
-    --------
-    >>> one = cloud_event("farm", "alarm", "k", "T07", 0, {})
-    >>> one.id == cloud_event("farm", "alarm", "k", "T07", 5, {}).id
-    True
-    """
+    """Return an event of a source; the same `key` gives the same id."""
     name = str(uuid.uuid5(_NAMESPACE, f"{source}/{key}"))
     event = {
         "specversion": "1.0",

@@ -39,21 +39,7 @@ class Check(NamedTuple):
 
 
 class Health:
-    """What a run told about itself, as checks; a :class:`~rejex_stream.run.progress.RunObserver`.
-
-    Parameters
-    ----------
-    stalled_after_s
-        A loop that has not turned for so long is not alive; it turns while it waits for fits.
-    clock
-        Monotonic seconds.
-
-    Examples
-    --------
-    >>> health = Health(clock=lambda: 0.0)
-    >>> health.is_live, health.is_ready
-    (True, False)
-    """
+    """What a run told about itself, as checks; an observer of it."""
 
     def __init__(
         self, *, stalled_after_s: float = 300.0, clock: Callable[[], float] = time.monotonic
@@ -137,22 +123,7 @@ class Health:
 
 
 class HealthServer:
-    """Serves health and metrics until closed.
-
-    Parameters
-    ----------
-    host, port
-        Where; port 0 takes a free one.
-    health
-        Asked for ``/livez`` and ``/readyz``.
-    exposition
-        Gives the body of ``/metrics``.
-
-    Raises
-    ------
-    ConnectorError
-        If the address is taken or not ours.
-    """
+    """Serves health and metrics until closed."""
 
     def __init__(
         self, host: str, port: int, health: Health, exposition: Callable[[], bytes]

@@ -51,16 +51,6 @@ class UsualValues:
 
     Of each batch the newest normal reading of a stream counts: a mean and a mean deviation that
     forget, by a 32nd. Nothing here decides a verdict, and nothing is kept. O(events) a batch.
-
-    Examples
-    --------
-    >>> from rejex_stream.types import Position
-    >>> at, seen = Position("farm", 0, 0), UsualValues(("oil",))
-    >>> for value, label in [(60.0, Label.NORMAL), (62.0, Label.NORMAL), (45.0, Label.ANOMALY)]:
-    ...     reading = Reading("WT", "WT", 0, (value,), at)
-    ...     seen.see([reading], [Verdict(at, "WT", "WT", 0, 0, label)])
-    >>> seen.of("WT", "oil")
-    Value(channel='oil', now=45.0, low=59.0, high=63.0)
     """
 
     def __init__(self, channels: Sequence[str]) -> None:
@@ -106,25 +96,7 @@ class UsualValues:
 
 
 class OpenIncidents:
-    """The incidents that are open, by id; told once and again, it stays the same.
-
-    Examples
-    --------
-    >>> from rejex_stream.types import Position
-    >>> def opened(i, version=1, state=IncidentState.OPEN):
-    ...     place = Position("farm", 0, i)
-    ...     return Incident(
-    ...         position=place, id=str(place), version=version, state=state,
-    ...         stream_key=f"WT-{i:02}", sensors=(f"WT-{i:02}",), onset_ms=0, opened_ms=1000 * i,
-    ...         changed_ms=1000 * i, onset_seq=0, opened_seq=9, changed_seq=9, peak_severity=4.0,
-    ...         peak_ms=0)
-    >>> seen = OpenIncidents()
-    >>> told = [seen.changed(opened(i)) for i in range(12)]
-    >>> [type(one).__name__ for one in told[-3:]]
-    ['Incident', 'Flood', 'NoneType']
-    >>> len(seen), [(flood.id, len(flood.streams)) for flood in seen.to_tell()]
-    (12, [('farm-0-0', 12)])
-    """
+    """The incidents that are open, by id; told once and again, it stays the same."""
 
     def __init__(self) -> None:
         self._open: dict[str, Incident] = {}

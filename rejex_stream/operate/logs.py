@@ -22,17 +22,7 @@ _VARYING = re.compile(r"0x[0-9a-f]+|\d+(\.\d+)*")
 
 
 class JsonFormatter(logging.Formatter):
-    r"""One JSON object a line: ``ts``, ``level``, ``logger``, ``message``, and the extra fields.
-
-    Examples
-    --------
-    >>> record = logging.makeLogRecord(
-    ...     {"msg": "sensor %s", "args": ("a\n\x1b[31m",), "created": 0.0, "levelname": "INFO",
-    ...      "name": "rejex_stream", "partition": 3})
-    >>> print(JsonFormatter().format(record))  # doctest: +NORMALIZE_WHITESPACE
-    {"ts": "1970-01-01T00:00:00.000Z", "level": "info", "logger": "rejex_stream",
-     "message": "sensor a\n\u001b[31m", "partition": 3}
-    """
+    r"""One JSON object a line: ``ts``, ``level``, ``logger``, ``message``, and the extra fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line; JSON itself escapes control characters."""
@@ -49,14 +39,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    r"""Time, level and message on one line, whatever the message holds.
-
-    Examples
-    --------
-    >>> record = logging.makeLogRecord({"msg": "a\x1b[31m\nb", "created": 0.0, "levelno": 30})
-    >>> TextFormatter().format(record).partition("warning")[2]
-    ': a\\x1b[31m\\nb'
-    """
+    r"""Time, level and message on one line, whatever the message holds."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, control characters escaped."""
@@ -82,23 +65,6 @@ class ThinningHandler(logging.StreamHandler[TextIO]):
 
     A broker that is away makes the client say the same several times a second. Lines are the same
     if they differ in numbers only.
-
-    Parameters
-    ----------
-    stream
-        Where to write.
-    every_s
-        Seconds between two lines that say the same.
-
-    Examples
-    --------
-    >>> handler = ThinningHandler(sys.stdout)
-    >>> for second in (0, 1, 2, 70):
-    ...     _ = handler.handle(logging.makeLogRecord(
-    ...         {"name": "kafka.net", "msg": "port %d refused", "args": (second,), "levelno": 30,
-    ...          "created": 1000.0 + second}))
-    port 0 refused
-    port 70 refused (and 2 more like it in 70 s)
     """
 
     def __init__(self, stream: TextIO, every_s: float = _REPEAT_S) -> None:
@@ -155,13 +121,7 @@ def _counted(said: _Said, record: logging.LogRecord, created: float) -> logging.
 
 
 def escaped(text: str) -> str:
-    r"""Return `text` on one line, with control characters spelled out.
-
-    Examples
-    --------
-    >>> print(escaped("a\tb\x00"))
-    a\tb\x00
-    """
+    r"""Return `text` on one line, with control characters spelled out."""
     if text.isprintable():
         return text
     return "".join(

@@ -21,7 +21,7 @@ from rejex_stream.monitor import Alarm, MonitorBank, MonitorStatus
 from rejex_stream.monitor.alarm import AlarmKind
 from rejex_stream.operate.sensors import GroupNames, SensorRates, most_sensors
 from rejex_stream.outcomes import OutcomeCounts
-from rejex_stream.rejection.costs import cost_bound
+from rejex_stream.rejection.bounds import cost_bound
 from rejex_stream.run.incremental_snapshot import PartitionEngine
 from rejex_stream.run.progress import (
     Committed,
@@ -125,34 +125,7 @@ _COUNTED = {
 
 
 class RunMetrics:
-    """Counts what a run does; a :class:`~rejex_stream.run.progress.RunObserver`.
-
-    Parameters
-    ----------
-    pipeline
-        Label of every metric.
-    spec
-        Told as ``rejex_model_info``; its band gives the expected rate before the first event.
-    costs
-        (c_fp, c_fn, c_r), for the cost bound.
-    grouped
-        Whether stream keys are groups of sensors: then ``sensor_group`` names them, else it is
-        empty.
-    per_sensor
-        Which sensors are exported by name: ``off``, ``topk:N`` or ``all``.
-    version
-        Of what decides, as ``model_version``.
-    refresh_s
-        Gauges are renewed at most this often: a status costs some 10 µs per thousand events.
-    clock
-        Seconds since 1970.
-
-    Examples
-    --------
-    >>> metrics = RunMetrics("turbine")
-    >>> b"rejex_build_info" in metrics.exposition()
-    True
-    """
+    """Counts what a run does; a :class:`~rejex_stream.run.progress.RunObserver`."""
 
     def __init__(
         self,

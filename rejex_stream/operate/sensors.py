@@ -23,13 +23,7 @@ _OTHER = "other"
 
 
 def most_sensors(per_sensor: str) -> int:
-    """Return how many sensors ``metrics.per_sensor`` asks for.
-
-    Examples
-    --------
-    >>> most_sensors("off"), most_sensors("topk:10"), most_sensors("all")
-    (0, 10, 100000)
-    """
+    """Return how many sensors ``metrics.per_sensor`` asks for."""
     if per_sensor == "all":
         return _MOST_SENSORS
     return int(per_sensor.partition(":")[2] or 0)
@@ -40,16 +34,6 @@ class GroupNames:
 
     A field of the records may name the group, so there may be any number: the first hundred are
     told apart, all further ones are ``other``.
-
-    Parameters
-    ----------
-    grouped
-        Whether stream keys are groups.
-
-    Examples
-    --------
-    >>> GroupNames(True).of("north"), GroupNames(False).of("pump-7")
-    ('north', '')
     """
 
     def __init__(self, grouped: bool) -> None:
@@ -92,15 +76,6 @@ class SensorRates(Collector):
     Counted over each sensor's last n to 2n events (both counts are halved at 2n), warm-up left
     out. A sensor with fewer than n events is ranked as if the others had not been rejected, so a
     new one does not lead for a single event.
-
-    Parameters
-    ----------
-    pipeline
-        A label of every series.
-    most
-        How many sensors.
-    window
-        n.
 
     Notes
     -----

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rejex_stream.decode import Decoder, decode_records
 from rejex_stream.engine import Engine, EngineSpec
-from rejex_stream.engine.batch_model import FitFailed
+from rejex_stream.engine.model import FitFailed
 from rejex_stream.plan.measured import Measured, Measurement
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.progress import RunEvent
@@ -53,17 +53,7 @@ def replay(
     on_verdicts: Callable[[Sequence[Verdict]], object] | None = None,
     on_progress: Callable[[int], object] | None = None,
 ) -> Replayed:
-    """Judge records in order and count what comes of them.
-
-    Parameters
-    ----------
-    spec, decoder, records
-        What decides, how to read, what to read.
-    on_verdicts
-        Given the verdicts, batch by batch.
-    on_progress
-        Told how many records are done.
-    """
+    """Judge records in order and count what comes of them."""
     engine = Engine(spec, InlineExecutor())
     measurement = Measurement()
     failures: list[FitFailed] = []
@@ -106,13 +96,6 @@ class NothingSink:
 
 class Counting:
     """An observer that counts outcomes, and ends the run after `limit` of them.
-
-    Parameters
-    ----------
-    stop
-        Set once the limit is reached.
-    limit
-        How many outcomes; ``None`` for all.
 
     Attributes
     ----------

@@ -94,19 +94,7 @@ class _Sensor:
 
 @dataclass(slots=True)
 class Measurement:
-    """Counts outcomes as they come; two bytes an event, O(1) each.
-
-    Examples
-    --------
-    >>> from rejex_stream.types import Label, Position, Reason
-    >>> measurement = Measurement()
-    >>> measurement.add([Verdict(
-    ...     position=Position("t", 0, 0), stream_key="a", sensor="a", event_time_ms=0, seq=0,
-    ...     label=Label.REJECTED, reason=Reason.AMBIGUOUS, score=1.0, rank=95, window_len=100,
-    ...     n_anomalies=10, band_lower=85, band_upper=97)])
-    >>> measurement.measured().rejection_rate, measurement.measured().episodes
-    (1.0, 1)
-    """
+    """Counts outcomes as they come; two bytes an event, O(1) each."""
 
     counts: OutcomeCounts = field(default_factory=OutcomeCounts)
     _cells: bytearray = field(default_factory=bytearray)  # of the policy's own band

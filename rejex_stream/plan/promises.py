@@ -21,11 +21,12 @@ from rejex_stream.rejection.arguments import check_contamination, check_delta, c
 from rejex_stream.rejection.band import nested_band
 from rejex_stream.rejection.bounds import (
     DELTA,
+    cost_bound,
+    cost_quantile,
     exact_rate_bound,
     expected_rejection_rate,
     paper_rate_bound,
 )
-from rejex_stream.rejection.costs import cost_bound, cost_quantile
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.rejection.token_bucket import base_width
 
@@ -184,11 +185,6 @@ def plan(
         What mistakes cost; without them no cost is computed.
     events_per_day
         Events that arrive in a day, over all sensors.
-
-    Raises
-    ------
-    ConfigError
-        If an argument cannot be. A choice that cannot work is a result, not an error.
 
     Examples
     --------

@@ -53,34 +53,6 @@ def suggest(
 ) -> Suggestion:
     """Choose window, budget, features and refits for a table, where they are not given.
 
-    Parameters
-    ----------
-    n_rows, n_sensors, channels
-        The table.
-    contamination
-        γ.
-    tolerance, rate
-        At most one; without either, as many events may be rejected as anomalies are expected.
-    window
-        n; without one, a quarter of a sensor's rows, at most 2,000.
-    detector
-        Name of the detector.
-    seed
-        Root of every seed.
-    flags
-        Channels that stay out of the distance.
-    n_modes
-        Operating modes that share the rows; ``None``: they are not told apart.
-    carry
-        For how many events the last value of a channel stands in for a missing one.
-    totals
-        Channels that only add up: their changes are measured, and they are not.
-
-    Raises
-    ------
-    ConfigError
-        If the table is too short for any window that can say both labels.
-
     Examples
     --------
     >>> choice = suggest(1268, 1, ("flow",))

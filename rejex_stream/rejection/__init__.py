@@ -4,7 +4,7 @@ In: the score of an event, and n reference scores of the same model. Out: its ra
 integer comparisons `normal`, `anomaly` or `rejected`.
 :mod:`~rejex_stream.rejection.exceed` is how sure a label is, :mod:`~rejex_stream.rejection.band`
 which ranks are rejected, :mod:`~rejex_stream.rejection.bounds` how often that happens,
-:mod:`~rejex_stream.rejection.costs` what it costs, :mod:`~rejex_stream.rejection.window` the
+:mod:`~rejex_stream.rejection.bounds` what it costs, :mod:`~rejex_stream.rejection.window` the
 reference scores. Open `band` first, then `verdict`.
 """
 
@@ -19,12 +19,13 @@ from rejex_stream.rejection.band import (
     window_for_rate,
 )
 from rejex_stream.rejection.bounds import (
+    cost_bound,
+    cost_quantile,
     exact_rate_bound,
     expected_rejection_rate,
     paper_rate_bound,
     theorem_interval,
 )
-from rejex_stream.rejection.costs import cost_bound, cost_quantile
 from rejex_stream.rejection.exceed import Stability, anomaly_count, stability
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.rejection.window import ScoreWindow, mid_rank

@@ -13,12 +13,18 @@ import numpy as np
 from msgspec.structs import replace
 
 from rejex_stream.rejection.band import RejectionBand
-from rejex_stream.rejection.batch_ranks import SHORTEST, WindowAhead
 from rejex_stream.rejection.exceed import stability_at, stability_table
 from rejex_stream.rejection.policy import RejectionPolicy
-from rejex_stream.rejection.severity import Tail, severity, severity_table
 from rejex_stream.rejection.token_bucket import Governor
-from rejex_stream.rejection.window import ScoreWindow, mid_rank
+from rejex_stream.rejection.window import (
+    SHORTEST,
+    ScoreWindow,
+    Tail,
+    WindowAhead,
+    mid_rank,
+    severity,
+    severity_table,
+)
 from rejex_stream.types import Label, Reading, Reason, Status, Verdict
 
 __all__ = ["EXTREME", "Judge", "Watcher", "rejected"]

@@ -3,7 +3,7 @@
 Every event that the pipeline called normal, or that a mute hid, is counted with the probability
 with which it was drawn, 0 and 1 included. Drawn events that nobody has called normal count as
 missed, whatever the reason: an answer that is "unsure", disputed, expired or not there yet can only
-make the bound worse, never wrong (:mod:`rejex_stream.rejection.missed_bound`). An event that could
+make the bound worse, never wrong (:mod:`rejex_stream.rejection.audit`). An event that could
 not be drawn counts as one that may be missed.
 """
 
@@ -24,7 +24,7 @@ import msgspec
 from rejex_stream.encode import decode_review
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.outcomes import could_be_missed
-from rejex_stream.rejection.missed_bound import (
+from rejex_stream.rejection.audit import (
     Stratum,
     count_at_most,
     fewest_missed,

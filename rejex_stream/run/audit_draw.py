@@ -1,6 +1,6 @@
 """Which accepted events are audited, and with which probability.
 
-The coins are those of :mod:`rejex_stream.rejection.keyed_sampling`: nobody can foresee them.
+The coins are those of :mod:`rejex_stream.rejection.audit`: nobody can foresee them.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from rejex_stream.errors import ConfigError
+from rejex_stream.rejection.audit import KeyedSampler, commitment
 from rejex_stream.rejection.band import label_of, rank_edges
-from rejex_stream.rejection.keyed_sampling import KeyedSampler, commitment
 from rejex_stream.types import Audit, Label, Position, Verdict
 
 __all__ = ["AuditDraw", "commitment", "committed"]

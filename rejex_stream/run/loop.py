@@ -135,27 +135,6 @@ def run(
         If the edge fails for good, longer than ``settings.retry_for_s``, or if more of the input
         than ``settings.invalid_limit`` cannot be read, or nothing of an input that ends can be
         scored.
-
-    Examples
-    --------
-    >>> from rejex_stream.decode import JsonDecoder
-    >>> from rejex_stream.detectors import make_detector
-    >>> from rejex_stream.engine import Engine, EngineSpec
-    >>> from rejex_stream.features import FeatureSpec
-    >>> from rejex_stream.decode.mapping import FieldMapping
-    >>> from rejex_stream.rejection.policy import RejectionPolicy
-    >>> from rejex_stream.testing import ListSink, ListSource, MemorySnapshotStore
-    >>> spec = EngineSpec(
-    ...     make_detector("HalfSpaceTrees"), FeatureSpec(("flow",)),
-    ...     RejectionPolicy(0.1, tolerance=4), window=100)
-    >>> lines = [b'{"t": %d, "flow": %d}' % (i, i % 17) for i in range(1000)]
-    >>> sink = ListSink()
-    >>> summary = run(
-    ...     ListSource(lines), sink, MemorySnapshotStore(),
-    ...     lambda partition, fits: Engine(spec, fits),
-    ...     JsonDecoder(FieldMapping(["flow"], fixed_sensor="meter", time="t")))
-    >>> summary.n_events, len(sink.outcomes), sink.offsets
-    (1000, 1000, {Partition(topic='input', partition=0): 1000})
     """
     stop = stop or threading.Event()
     loop = _Loop(

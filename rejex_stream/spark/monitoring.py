@@ -26,7 +26,7 @@ from rejex_stream.encode import (
     decode_reviewed,
     decode_verdict,
 )
-from rejex_stream.engine.checkpoint import seal, unseal
+from rejex_stream.engine.snapshot import seal, unseal
 from rejex_stream.errors import CheckpointError, ConnectorError
 from rejex_stream.run.input_health import UnscorableStreak
 from rejex_stream.run.partition_monitor import PartitionMonitor

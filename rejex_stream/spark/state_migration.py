@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import DecodedBefore, Judging, NothingStoredError, stored
-from rejex_stream.engine.checkpoint import seal, unseal
 from rejex_stream.engine.sensor_registry import joined as joined_lives
-from rejex_stream.engine.snapshot_manifest import joined as joined_heads
-from rejex_stream.engine.snapshot_manifest import of_stream
+from rejex_stream.engine.snapshot import joined as joined_heads
+from rejex_stream.engine.snapshot import of_stream, seal, unseal
 from rejex_stream.errors import WAY_OUT, CheckpointError, ConfigError
 from rejex_stream.run.command_journal import Decisions
 from rejex_stream.run.incremental_snapshot import HEAD, HEAD_FORMAT, HEAD_KIND, of_streams

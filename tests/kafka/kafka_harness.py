@@ -29,16 +29,15 @@ from rejex_connectors.kafka.topics import create_topics, plan_topics
 
 from rejex_stream.decode import JsonDecoder
 from rejex_stream.decode.mapping import FieldMapping
-from rejex_stream.engine.checkpoint import seal, unseal
 from rejex_stream.engine.engine import Decision, Restored
 from rejex_stream.engine.refit import RefitSchedule
-from rejex_stream.engine.stream import StreamSnapshot, StreamView
+from rejex_stream.engine.snapshot import seal, unseal
+from rejex_stream.engine.stream_state import StreamSnapshot, StreamView
 from rejex_stream.protocols import BatchDetector, FitExecutor, Scorer
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.incremental_snapshot import PartitionEngine
 from rejex_stream.run.loop import RunSettings, run
 from rejex_stream.run.progress import Committed, RunEvent, SnapshotSaved
-from rejex_stream.testing import ListSink, ListSource
 from rejex_stream.types import (
     Command,
     CommandReply,
@@ -53,6 +52,7 @@ from rejex_stream.types import (
     Record,
     Verdict,
 )
+from tests.doubles import ListSink, ListSource
 from tests.obedient import Obedient
 from tests.waiting import PATIENCE_S, pass_time, until
 

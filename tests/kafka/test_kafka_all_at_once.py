@@ -27,8 +27,8 @@ from test_kafka_delivery import CONFLUENT
 
 from rejex_stream.decode import JsonDecoder
 from rejex_stream.run.loop import run
-from rejex_stream.testing import ListSink, ListSource, MemorySnapshotStore
 from rejex_stream.types import Outcome, Partition, Record
+from tests.doubles import ListSink, ListSource, MemorySnapshotStore
 from tests.waiting import pass_time, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, CONFLUENT]

@@ -37,7 +37,6 @@ from rejex_stream.encode import decode_incidents, encode_command
 from rejex_stream.errors import ConnectorError
 from rejex_stream.protocols import ControlRecords
 from rejex_stream.run.loop import run
-from rejex_stream.testing import ListControl, ListSink, ListSource, MemorySnapshotStore
 from rejex_stream.types import (
     Command,
     CommandKind,
@@ -47,6 +46,7 @@ from rejex_stream.types import (
     Position,
     Record,
 )
+from tests.doubles import ListControl, ListSink, ListSource, MemorySnapshotStore
 from tests.obedient import as_decided
 from tests.waiting import PATIENCE_S, pass_time, until
 

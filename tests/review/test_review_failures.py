@@ -29,8 +29,8 @@ from rejex_stream.review.queue.feeds import Feed, FileFeed, SourceFeed
 from rejex_stream.review.queue.ingest import IntakeCounts, Span
 from rejex_stream.review.queue.labels import LabelFile, pending, read_labels
 from rejex_stream.review.queue.store import ReviewStore
-from rejex_stream.testing import RETRY, ListSource
 from rejex_stream.types import Partition, Position, Record
+from tests.doubles import RETRY, ListSource
 from tests.review.console_server import running
 from tests.review.test_review_store import ADA, audited, episodes, item, label
 from tests.review.test_review_web import label as click

@@ -12,11 +12,12 @@ from benchmarks.paper.costs import CASES, cost, costs, count
 from benchmarks.paper.methods.outcome import ANY, Outcome
 from rejex_stream.rejection import rejection_band
 from rejex_stream.rejection.bounds import (
+    cost_bound,
+    cost_quantile,
     exact_rate_bound,
     expected_rejection_rate,
     paper_rate_bound,
 )
-from rejex_stream.rejection.costs import cost_bound, cost_quantile
 from rejex_stream.rejection.exceed import stability
 
 __all__ = ["run"]

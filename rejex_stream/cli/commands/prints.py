@@ -1,4 +1,4 @@
-"""``alerts print``, ``dashboard print`` and ``schema print``: files for other programs."""
+"""``alerts print``, ``dashboard print``, ``schema print``, ``settings``: files for others."""
 
 from __future__ import annotations
 
@@ -12,40 +12,27 @@ from rejex_stream.cli.show import print_json
 from rejex_stream.encode.schemas import SCHEMAS, json_schema
 from rejex_stream.errors import ConfigError
 
-__all__ = ["alerts", "dashboard", "schema"]
+__all__ = ["alerts", "dashboard", "schema", "settings"]
+
+_OPERATE = files("rejex_stream.operate")
 
 alerts = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 dashboard = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 schema = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-
-
-@alerts.callback()
-def _alerts() -> None:
-    """Alert rules for Prometheus."""
+for _group in (alerts, dashboard, schema):
+    _group.callback()(lambda: None)  # a group of one command stays a group
 
 
 @alerts.command("print")
 def print_rules() -> None:
     """Print the rules file, to be named under rule_files in prometheus.yml."""
-    print(files("rejex_stream.operate").joinpath("alerts.yml").read_text(encoding="utf-8"), end="")
-
-
-@dashboard.callback()
-def _dashboard() -> None:
-    """Dashboard for Grafana."""
+    print(_OPERATE.joinpath("alerts.yml").read_text(encoding="utf-8"), end="")
 
 
 @dashboard.command("print")
 def print_dashboard() -> None:
     """Print the dashboard, to be imported in Grafana."""
-    from rejex_stream.operate.dashboard import dashboard_json
-
-    print(dashboard_json(), end="")
-
-
-@schema.callback()
-def _schema() -> None:
-    """Schemas of what is written, and of a config."""
+    print(_OPERATE.joinpath("dashboard.json").read_text(encoding="utf-8"), end="")
 
 
 @schema.command("print")
@@ -55,13 +42,19 @@ def print_schema(
     """Print the JSON Schema of a record that is written, or of a config."""
     if name in SCHEMAS:
         print_json(json_schema(name))
-        return
-    if name == "config":
+    elif name == "config":
         from rejex_stream.config.table import config_schema
 
         print_json(config_schema())
-        return
-    known = ("config", *SCHEMAS)
-    near = difflib.get_close_matches(name, known, n=1)
-    mend = f"did you mean {near[0]}?" if near else f"use {', '.join(known)}."
-    raise ConfigError(f"there is no schema {name!r}: {mend}")
+    else:
+        known = ("config", *SCHEMAS)
+        near = difflib.get_close_matches(name, known, n=1)
+        mend = f"did you mean {near[0]}?" if near else f"use {', '.join(known)}."
+        raise ConfigError(f"there is no schema {name!r}: {mend}")
+
+
+def settings() -> None:
+    """Print the table of all settings, in Markdown."""
+    from rejex_stream.config import settings_markdown
+
+    print(settings_markdown(), end="")

@@ -81,13 +81,7 @@ def spark(  # noqa: PLR0917 - options of a program
 
 
 def settings_of(conf: Sequence[str] | None) -> dict[str, str]:
-    """Read what ``--conf`` was given.
-
-    Raises
-    ------
-    ConfigError
-        If one is no setting of Spark.
-    """
+    """Read what ``--conf`` was given."""
     found = {}
     for given in conf or ():
         name, equals, value = given.partition("=")

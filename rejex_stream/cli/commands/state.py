@@ -14,7 +14,7 @@ from rejex_stream.cli.options import ConfigFile
 from rejex_stream.cli.show import As, AsOption, print_facts, print_json, print_table
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly import Stored, stored
-from rejex_stream.engine.checkpoint import environment, seal, unseal
+from rejex_stream.engine.snapshot import environment, seal, unseal
 from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError
 from rejex_stream.operate.logs import escaped
 from rejex_stream.protocols import SnapshotPiece

@@ -1,4 +1,4 @@
-"""``validate`` and ``settings``: what a config says, and what it could say."""
+"""``validate``: what a config says and promises."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rejex_stream.cli.show import (
     print_json,
     share,
 )
-from rejex_stream.config import Config, check_config, settings_markdown
+from rejex_stream.config import Config, check_config
 from rejex_stream.config.assembly import require_extras
 from rejex_stream.errors import ConfigError
 from rejex_stream.plan.promises import Plan, plan, plan_doubts
 from rejex_stream.settings import render
 
-__all__ = ["settings", "validate"]
+__all__ = ["promise_rows", "promised", "validate"]
 
 
 def validate(
@@ -57,11 +57,6 @@ def validate(
         print("Times without a zone are read as UTC: input.time_zone changes it.")
     for doubt, fix in plan_doubts(promise):
         print(f"Doubtful: {doubt}: {fix}.")
-
-
-def settings() -> None:
-    """Print the table of all settings, in Markdown."""
-    print(settings_markdown(), end="")
 
 
 def promised(config: Config) -> Plan:

@@ -25,23 +25,7 @@ def make_command(
     id_: str | None = None,
     **fields: Any,  # noqa: ANN401 - as in Command
 ) -> Command:
-    """Return a command that whoever obeys can read, with an id of its own.
-
-    Parameters
-    ----------
-    id_
-        Where the same word may be said again, e.g. after a lost answer: obeyed once.
-
-    Raises
-    ------
-    ConfigError
-        If nobody could obey it: it says too little, too much or nonsense.
-
-    Examples
-    --------
-    >>> make_command(CommandKind.FAULT, by="ada", given_ms=0, incident="water-0-7", id_="c-1").id
-    'c-1'
-    """
+    """Return a command that can be read; one `id_` given twice is applied once."""
     command = Command(
         id=id_ or f"c-{uuid.uuid4().hex[:12]}",
         kind=kind,
@@ -57,18 +41,7 @@ def make_command(
 
 
 class ControlLine:
-    """Both ends of a pipeline's control: where commands go, and where replies come from.
-
-    Parameters
-    ----------
-    config
-        The pipeline that is told, by the command line or by the console.
-
-    Raises
-    ------
-    ConfigError
-        If it hears no commands: it reads or writes standard streams.
-    """
+    """Both ends of a pipeline's control: where commands go, and where replies come from."""
 
     def __init__(self, config: Config) -> None:
         self._kafka = kafka_settings(config) if config.input.kind == "kafka" else None

@@ -69,18 +69,7 @@ class Edges:
 
 
 def open_edges(config: Config, *, dry_run: bool = False) -> Edges:
-    """Open input, output and snapshots.
-
-    Parameters
-    ----------
-    dry_run
-        Read only: a sink that keeps nothing, no snapshots, and on Kafka a group of its own.
-
-    Raises
-    ------
-    ConnectorError
-        If the file or the broker cannot be reached.
-    """
+    """Open input, output and snapshots."""
     if config.input.kind == "kafka":
         return _kafka_edges(config, dry_run=dry_run)
     return _file_edges(config, dry_run=dry_run)
@@ -111,13 +100,7 @@ class FilePlaces(NamedTuple):
 
 
 def file_places(config: Config) -> FilePlaces:
-    """Return the outputs of a pipeline over a file, defaults filled in.
-
-    Raises
-    ------
-    ConfigError
-        If two outputs share a path, or standard input or output is to be resumed.
-    """
+    """Return the outputs of a pipeline over a file, defaults filled in."""
     output, state = config.output, config.state
     verdicts = output.verdicts or "verdicts.jsonl"
     beside = Path() if verdicts == "-" else Path(verdicts).parent
@@ -152,15 +135,7 @@ def file_places(config: Config) -> FilePlaces:
 
 
 def require_own_places(config: Config) -> None:
-    """Refuse outputs and state that another pipeline writes: they would be mixed, or cut off.
-
-    Raises
-    ------
-    ConfigError
-        Naming the other pipeline, and what to give.
-    ConnectorError
-        If its state cannot be read.
-    """
+    """Refuse outputs and state that another pipeline writes: they would be mixed, or cut off."""
     from rejex_connectors.files.sink import read_commit
 
     places, name = file_places(config), config.pipeline.name
@@ -188,13 +163,7 @@ def require_own_places(config: Config) -> None:
 
 
 def file_format(config: Config) -> tuple[Literal["csv", "jsonl", "excel", "parquet"], str]:
-    """Return the format of the input file and the delimiter of its columns.
-
-    Raises
-    ------
-    ConfigError
-        If the format is not given and the file's name does not tell.
-    """
+    """Return the format of the input file and the delimiter of its columns."""
     from rejex_connectors.files.workbooks import WORKBOOKS
 
     source = config.input
@@ -218,13 +187,7 @@ def file_format(config: Config) -> tuple[Literal["csv", "jsonl", "excel", "parqu
 
 
 def open_source(config: Config, state: Path | None = None) -> FileSource:
-    """Open the input file of a config.
-
-    Raises
-    ------
-    ConnectorError
-        If it cannot be opened.
-    """
+    """Open the input file of a config."""
     from rejex_connectors.files import FileSource
 
     source = config.input
@@ -258,13 +221,7 @@ def file_decoder(config: Config, source: FileSource) -> Decoder:
 
 
 def json_decoder(config: Config) -> Decoder:
-    """Return what makes readings of records of JSON.
-
-    Raises
-    ------
-    ConfigError
-        If ``input.select`` is no jq program, or jq is not installed.
-    """
+    """Return what makes readings of records of JSON."""
     decoder = JsonDecoder(config.input.mapping())
     if config.input.select is None:
         return decoder
@@ -313,13 +270,7 @@ class _LateCsvDecoder:
 
 
 def kafka_settings(config: Config) -> KafkaSettings:
-    """Return what the Kafka connector is told; secrets stay sealed.
-
-    Raises
-    ------
-    ConfigError
-        If settings contradict each other.
-    """
+    """Return what the Kafka connector is told; secrets stay sealed."""
     pipeline, output = config.pipeline, config.output
     topics: dict[str, Any] = {
         "input": config.input.topics or None,
@@ -341,26 +292,14 @@ def kafka_settings(config: Config) -> KafkaSettings:
 
 
 def open_registry(config: Config) -> HttpSchemaRegistry:
-    """Make a client of the registry; nobody is asked yet.
-
-    Raises
-    ------
-    ConfigError
-        If its password or its authorities cannot be read.
-    """
+    """Make a client of the registry; nobody is asked yet."""
     from rejex_connectors.kafka.registry import HttpSchemaRegistry
 
     return HttpSchemaRegistry(config.schema_registry)
 
 
 def kafka_decoder(config: Config) -> Decoder:
-    """Return what makes readings of the records of a topic.
-
-    Raises
-    ------
-    ConfigError
-        If the format needs an extra that is not installed.
-    """
+    """Return what makes readings of the records of a topic."""
     mapping, kind = config.input.mapping(), config.input.format
     if kind not in REGISTRY_FORMATS:
         return json_decoder(config)
@@ -374,13 +313,7 @@ def kafka_decoder(config: Config) -> Decoder:
 
 
 def require_extras(config: Config) -> None:
-    """Make sure that what the config asks for is installed here.
-
-    Raises
-    ------
-    ConfigError
-        If an extra is missing: which.
-    """
+    """Make sure that what the config asks for is installed here."""
     from rejex_connectors.files.workbooks import require_reader
 
     source = config.input
@@ -488,13 +421,7 @@ def _kafka_edges(config: Config, *, dry_run: bool) -> Edges:
 
 
 def require_own_topics(settings: KafkaSettings) -> None:
-    """Refuse output topics that another pipeline writes to.
-
-    Raises
-    ------
-    ConfigError
-        Naming the other pipeline, and what to give.
-    """
+    """Refuse output topics that another pipeline writes to."""
     from rejex_connectors.kafka.topics import other_pipelines
 
     roles = {settings.topics.verdicts: "verdicts", settings.topics.review: "review"}

@@ -36,18 +36,7 @@ class DecodedBefore:
 
 
 class Judging:
-    """Makes states that judge as a worker's do, without its threads: fits run where they are due.
-
-    Parameters
-    ----------
-    config
-        What decides.
-
-    Raises
-    ------
-    ConfigError, DetectorError
-        As :func:`~rejex_stream.config.assembly.engine_spec`.
-    """
+    """Makes states that judge as a worker's do, without threads: fits run where they are due."""
 
     def __init__(self, config: Config) -> None:
         self.spec: EngineSpec = engine_spec(config)

@@ -17,12 +17,12 @@ from rejex_stream.config.assembly.edges import Edges, MissingTopicError, open_ed
 from rejex_stream.config.assembly.watching import watching
 from rejex_stream.config.model import Config
 from rejex_stream.engine import Engine, EngineSpec
-from rejex_stream.engine.stream import StreamSnapshot
+from rejex_stream.engine.stream_state import StreamSnapshot
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.monitor import Alarm
 from rejex_stream.operate.alert_messages import log_incident
 from rejex_stream.protocols import FitExecutor
-from rejex_stream.rejection.keyed_sampling import KeyedSampler
+from rejex_stream.rejection.audit import KeyedSampler
 from rejex_stream.run.audit_draw import AuditDraw, commitment
 from rejex_stream.run.executors import InlineExecutor, ProcessFitExecutor, ThreadFitExecutor
 from rejex_stream.run.loop import Retries
@@ -49,15 +49,7 @@ _log = logging.getLogger(__name__)
 
 
 def engine_spec(config: Config) -> EngineSpec:
-    """Return everything that decides a verdict.
-
-    Raises
-    ------
-    ConfigError
-        If a label could never be given, or the refits do not fit the window.
-    DetectorError
-        If the detector is unknown or refused.
-    """
+    """Return everything that decides a verdict."""
     from rejex_stream.detectors import make_detector
 
     rejection, coin = config.rejection, _coin(config)
@@ -108,13 +100,7 @@ def run_settings(config: Config) -> RunSettings:
 
 
 def audit_draw(config: Config) -> AuditDraw:
-    """Return which accepted events are audited.
-
-    Raises
-    ------
-    ConfigError
-        If the key cannot be read, or is too short or too long.
-    """
+    """Return which accepted events are audited."""
     from rejex_connectors.signed_snapshots import read_key
 
     output, key = config.output, b""
@@ -178,28 +164,7 @@ def run_pipeline(
     stop: threading.Event | None = None,
     dry_run: bool = False,
 ) -> RunSummary:
-    """Build everything that a config names and run it until the input ends or `stop` is set.
-
-    Parameters
-    ----------
-    observers, on_progress, stop
-        As in :func:`rejex_stream.run.loop.run`.
-    on_alarm, on_incident
-        Told of alarms and of changes of incidents, beside those that the config names.
-    on_open
-        Given the open edges, before the first record.
-    on_readings
-        Given the readings of each batch that was judged, replayed ones too.
-    dry_run
-        Judge and write nothing, tell nobody.
-
-    Raises
-    ------
-    ConfigError, DetectorError
-        What is wrong with the config, before anything is opened.
-    ConnectorError, CheckpointError
-        As :func:`rejex_stream.run.loop.run`.
-    """
+    """Build everything that a config names and run it until the input ends or `stop` is set."""
     from rejex_stream.run.loop import run
 
     stop = stop or threading.Event()
@@ -251,14 +216,7 @@ def _patiently_opened(
     *,
     dry_run: bool,
 ) -> Edges | None:
-    """Open the edges, trying again as a run does where they are away; ``None``: stopped meanwhile.
-
-    Raises
-    ------
-    ConnectorError
-        If an edge refuses for good, or is away for longer than ``run.retry_for_s``; if an input
-        topic is not made within ``run.topic_wait_s``.
-    """
+    """Open the edges, trying again where they are away as a run does; ``None``: stopped."""
     retries = Retries(settings)
     missing_since: float | None = None
     while not stop.is_set():

@@ -76,15 +76,7 @@ class Stored:
 
 @contextmanager
 def stored(config: Config, *, to_change: bool = False) -> Iterator[Stored]:
-    """Open what is stored; `to_change` it, nothing else may run.
-
-    Raises
-    ------
-    ConfigError
-        If the pipeline keeps nothing.
-    ConnectorError
-        If it cannot be reached, is in use, or, to be looked at, there is nothing.
-    """
+    """Open what is stored; `to_change` it, nothing else may run."""
     opened = _of_kafka if config.input.kind == "kafka" else _of_files
     with opened(config, to_change=to_change) as found:
         yield found

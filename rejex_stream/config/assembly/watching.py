@@ -243,13 +243,7 @@ class Watch:
 
 
 def open_webhook(alerts: Alerts) -> Webhook | None:
-    """Return who is told of events; ``None`` where nobody is named.
-
-    Raises
-    ------
-    ConfigError
-        If the address or the secret cannot be read.
-    """
+    """Return who is told of events; ``None`` where nobody is named."""
     address, key = alerts.webhook_address(), alerts.reveal("webhook_secret")
     if address is None:
         return None

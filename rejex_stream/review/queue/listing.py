@@ -20,7 +20,7 @@ from rejex_stream.config.reviewing import Review, Role
 from rejex_stream.encode import decode_review
 from rejex_stream.encode.labels import HumanVerdict
 from rejex_stream.rejection import label_of, rank_edges
-from rejex_stream.rejection.severity import grade
+from rejex_stream.rejection.window import grade
 from rejex_stream.review.incidents.incident_store import open_count
 from rejex_stream.review.queue import audit, series
 from rejex_stream.types import Label, Reason, Status, Verdict

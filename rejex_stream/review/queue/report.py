@@ -14,7 +14,7 @@ import msgspec
 from rejex_stream.errors import ConfigError
 from rejex_stream.plan.promises import Costs
 from rejex_stream.rejection import rejection_band
-from rejex_stream.rejection.costs import cost_bound
+from rejex_stream.rejection.bounds import cost_bound
 from rejex_stream.review.gold_cases.reviewer_errors import Interval
 from rejex_stream.review.queue.quality import (
     Quality,

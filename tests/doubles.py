@@ -3,7 +3,7 @@
 A script is a list of records with sentinels in between. Each sentinel acts once; a run that is
 started again with the same source goes past it:
 
->>> from rejex_stream.testing import ABORT, ListSource
+>>> from tests.doubles import ABORT, ListSource
 >>> source = ListSource([b"0", b"1", ABORT, b"2"])
 
 What is durable (a sink's committed outcomes and offsets, a store's snapshots) survives a
@@ -362,7 +362,7 @@ class DelayedExecutor:
         self._asks[key] -= 1
         return self._asks[key] < 0
 
-    def result(self, key: Hashable) -> Any:  # noqa: ANN401 - whatever the fit returned
+    def result(self, key: Hashable) -> Any:
         """Run the fit of `key`. Once only."""
         if key not in self._fits:
             raise DetectorError(

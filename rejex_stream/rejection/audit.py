@@ -1,8 +1,12 @@
-r"""How many anomalies were missed, from an audit by coins, valid at every look and for any stream.
+r"""The audit: coins that nobody can foresee, and how many anomalies were missed by what they show.
 
-Of the accepted events each is audited with a *known* probability p > 0 by a coin that nobody can
-foresee. M counts the events that were anomalies and were called normal, H those of them that the
-audit found; given M, the finds are M independent coins. For a candidate k the mixture
+A coin is a keyed hash of the event's position. Without the key nobody can aim an event past the
+draw, or say afterwards that it was arranged: the key's own hash, the *commitment*, is published
+before the first event, and whoever is shown the key later repeats every draw.
+
+Of the accepted events each is audited with a *known* probability p > 0 by such a coin. M counts the
+events that were anomalies and were called normal, H those of them that the audit found; given M,
+the finds are M independent coins. For a candidate k the mixture
 
 .. math:: E(k) = \int_0^p q^H (1 - q)^{k - H} d\pi(q) \,/\, \bigl(p^H (1 - p)^{k - H}\bigr)
 
@@ -28,16 +32,21 @@ References
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from scipy.special import betainc, betaincc, betaln
 
 from rejex_stream.errors import ConfigError
+from rejex_stream.types import Position
 
 __all__ = [
+    "KeyedSampler",
     "Stratum",
+    "commitment",
     "count_at_most",
     "fewest_missed",
     "log_evidence",
@@ -45,10 +54,57 @@ __all__ = [
     "share_at_most",
 ]
 
-
+_MOST_KEY_BYTES = 64
 _FINE = 1e-8
 _ENDLESS = 1e15
 """No stream has so many events: evidence that never gets so steep ends here."""
+
+
+def commitment(key: bytes) -> str:
+    """Return what is told of a key beforehand: its SHA-256 in hexadecimal.
+
+    Examples
+    --------
+    >>> commitment(b"sesame")[:12]
+    'd0c04f4b1951'
+    """
+    return hashlib.sha256(key).hexdigest()
+
+
+@dataclass(frozen=True)
+class KeyedSampler:
+    """Draws events by their positions.
+
+    Parameters
+    ----------
+    key
+        Secret, at most 64 bytes; empty: anybody can repeat the draw, and foresee it.
+
+    Raises
+    ------
+    ConfigError
+        If the key is too long.
+
+    Examples
+    --------
+    >>> sum(KeyedSampler().is_drawn(Position("t", 0, i), 0.01) for i in range(100_000))
+    1003
+    """
+
+    key: bytes = field(default=b"", repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.key) > _MOST_KEY_BYTES:
+            raise ConfigError(
+                f"the audit key has {len(self.key)} bytes: expected at most {_MOST_KEY_BYTES}, "
+                "such as 32 random ones."
+            )
+
+    def is_drawn(self, position: Position, share: float) -> bool:
+        """Toss the coin of a position; a smaller share draws a subset of a larger one. O(1)."""
+        text = str(position).encode()
+        digest = hashlib.blake2b(text, digest_size=8, person=b"rejex-audit", key=self.key).digest()
+        return int.from_bytes(digest, "big") < share * 2.0**64
 
 
 class Stratum(NamedTuple):

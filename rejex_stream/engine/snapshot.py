@@ -1,0 +1,402 @@
+"""Snapshots as sealed bytes: a kind, a version and a checksum around plain values.
+
+What is large is joined, not sealed again: :func:`join_parts` puts sealed parts behind a sealed
+head that holds the checksum of each, so every byte is under one seal, and a part of another
+snapshot, or one that is missing, is found out. A part can be such a join itself.
+
+No pickle: a payload is MessagePack of numbers, text, lists and raw float arrays, so reading one
+runs no code. What was altered, cut short, or made by something else is refused with the way out,
+and so is the snapshot of an engine whose state this one cannot go on with (:func:`compared`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated, Any, NamedTuple, TypeAlias
+
+import msgspec
+import numpy as np
+from threadpoolctl import threadpool_info
+
+from rejex_stream.engine.spec import Decision, EngineSpec, changes
+from rejex_stream.errors import WAY_OUT, CheckpointError
+from rejex_stream.incidents import Plan, Plans
+from rejex_stream.types import FloatArray, Incident, in_mode
+
+__all__ = [
+    "FORMAT",
+    "Head",
+    "Origin",
+    "Restored",
+    "StreamsInCommon",
+    "as_kind",
+    "compared",
+    "environment",
+    "join_parts",
+    "joined",
+    "of_stream",
+    "origin",
+    "origin_of",
+    "pack_array",
+    "seal",
+    "split_parts",
+    "unpack_array",
+    "unseal",
+]
+
+_Length: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+_MAGIC = b"REJEX"
+_JOINED = b"RJXPARTS"
+_HEAD_AT = len(_JOINED) + 8
+_DIGEST_BYTES = 16
+FORMAT = 2
+_LATER_PARTS = {"burst", "per_day", "owner", "hold", "calendar", "plans", "incidents", "credits",
+                "learning"}  # fmt: skip
+# State, decision with what was said, environment; and of a whole engine the streams' versions.
+HeadParts: TypeAlias = tuple[dict[str, str], dict[str, Any], dict[str, str]]
+Head: TypeAlias = tuple[dict[str, str], dict[str, Any], dict[str, str], dict[str, int]]
+
+
+def seal(kind: str, format_version: int, payload: Any) -> bytes:  # noqa: ANN401
+    """Return `payload` (plain values) as bytes that :func:`unseal` can vouch for.
+
+    Examples
+    --------
+    >>> unseal("demo", 1, seal("demo", 1, {"rows": 3}))
+    {'rows': 3}
+    """
+    body = msgspec.msgpack.encode([kind, format_version, payload])
+    return _MAGIC + hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest() + body
+
+
+def unseal(kind: str, format_version: int, blob: bytes) -> Any:  # noqa: ANN401
+    """Return the payload of :func:`seal`.
+
+    Raises
+    ------
+    CheckpointError
+        If the bytes are not a snapshot, were altered or cut, or are of another kind or version.
+    """
+    start = len(_MAGIC) + _DIGEST_BYTES
+    if len(blob) < start or not blob.startswith(_MAGIC):
+        raise CheckpointError(
+            f"These {len(blob)} bytes are not a snapshot of rejex-stream: {WAY_OUT}."
+        )
+    body = blob[start:]
+    if hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest() != blob[len(_MAGIC) : start]:
+        raise CheckpointError(
+            f"The snapshot was altered or cut short (its checksum does not match): {WAY_OUT}."
+        )
+    try:
+        found_kind, found_version, payload = msgspec.msgpack.decode(body)
+    except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"The snapshot cannot be read ({error}): {WAY_OUT}.") from error
+    if found_kind != kind:
+        raise CheckpointError(f"The snapshot is one of {found_kind!r}, not {kind!r}: {WAY_OUT}.")
+    if found_version != format_version:
+        raise CheckpointError(
+            f"The snapshot has format {found_version}, this version reads format "
+            f"{format_version}: run the version that wrote it, or {WAY_OUT}."
+        )
+    return payload
+
+
+def join_parts(
+    kind: str,
+    format_version: int,
+    payload: Any,  # noqa: ANN401
+    parts: Sequence[bytes],
+) -> bytes:
+    """Return a sealed head with `payload`, and `parts` behind it, for :func:`split_parts`.
+
+    O(bytes) to copy; a part that is sealed, or joined of sealed ones, is not hashed again.
+
+    Examples
+    --------
+    >>> both = join_parts("demo", 1, {"keys": 2}, [seal("row", 1, 3), seal("row", 1, 4)])
+    >>> payload, parts = split_parts("demo", 1, both)
+    >>> payload, [unseal("row", 1, part) for part in parts]
+    ({'keys': 2}, [3, 4])
+    """
+    table = [[len(part), _digest_of(part)] for part in parts]
+    head = seal(kind, format_version, [payload, table])
+    return b"".join([_JOINED, len(head).to_bytes(8, "big"), head, *parts])
+
+
+def split_parts(kind: str, format_version: int, blob: bytes) -> tuple[Any, list[bytes]]:
+    """Return payload and parts of :func:`join_parts`; who reads a sealed part unseals it.
+
+    Raises
+    ------
+    CheckpointError
+        If the head is broken, of another kind or version, or the parts are not those it was
+        written with.
+    """
+    if not blob.startswith(_JOINED):
+        if blob.startswith(_MAGIC):
+            raise CheckpointError(
+                "The snapshot is one of an older version of rejex-stream, sealed as a whole: run "
+                f"the version that wrote it, or {WAY_OUT}."
+            )
+        raise CheckpointError(
+            f"These {len(blob)} bytes are not a snapshot of rejex-stream: {WAY_OUT}."
+        )
+    at = _HEAD_AT + int.from_bytes(blob[len(_JOINED) : _HEAD_AT], "big")
+    head = unseal(kind, format_version, blob[_HEAD_AT:at])
+    try:
+        payload, table = msgspec.convert(head, tuple[Any, list[tuple[_Length, bytes]]])
+    except msgspec.ValidationError as error:
+        raise CheckpointError(f"The snapshot's head is broken ({error}): {WAY_OUT}.") from error
+    parts = []
+    for length, digest in table:
+        part = blob[at : at + length]
+        at += length
+        if len(part) != length or _digest_of(part) != digest:
+            raise CheckpointError(
+                "The snapshot was altered or cut short (its parts do not belong together): "
+                f"{WAY_OUT}."
+            )
+        parts.append(part)
+    if at != len(blob):
+        raise CheckpointError(
+            f"The snapshot was altered ({len(blob) - at} bytes too many): {WAY_OUT}."
+        )
+    return payload, parts
+
+
+def _digest_of(part: bytes) -> bytes:
+    """Return the checksum that stands in a sealed part, or in the head of a joined one."""
+    for magic, seal_at in ((_JOINED, _HEAD_AT), (_MAGIC, 0)):
+        if part.startswith(magic):
+            start = seal_at + len(_MAGIC)
+            return part[start : start + _DIGEST_BYTES]
+    return hashlib.blake2b(part, digest_size=_DIGEST_BYTES).digest()
+
+
+def pack_array(array: FloatArray) -> list[Any]:
+    """Return an array of any shape as plain values, bit for bit."""
+    return [list(array.shape), np.ascontiguousarray(array, dtype="<f8").tobytes()]
+
+
+def unpack_array(packed: list[Any]) -> FloatArray:
+    """Return the array of :func:`pack_array`.
+
+    Raises
+    ------
+    CheckpointError
+        If shape and bytes do not fit each other.
+    """
+    try:
+        shape, raw = packed
+        if not all(type(size) is int and size >= 0 for size in shape):
+            raise ValueError(f"a shape of {shape}")
+        return np.frombuffer(raw, dtype="<f8").reshape(shape).astype(np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise CheckpointError(
+            f"An array in the snapshot is broken ({error}): {WAY_OUT}."
+        ) from error
+
+
+@cache
+def environment() -> dict[str, str]:
+    """Return the versions that decide the last bit of a score; refits repeat under equal ones."""
+    found = {"python": ".".join(platform.python_version_tuple()[:2])}
+    for package in ("numpy", "scipy", "scikit-learn", "pyod", "river"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "absent"
+    import scipy.linalg  # noqa: F401 - both libraries' BLAS are loaded now, whoever asks
+
+    # Another processor may get another kernel, and with it another last bit of a fit.
+    kernels = {
+        f"{info.get('internal_api')} {info.get('architecture', 'any')}"
+        for info in threadpool_info()
+        if info.get("user_api") == "blas"
+    }
+    found["blas"] = ", ".join(sorted(kernels)) or "unknown"
+    return found
+
+
+class Origin(NamedTuple):
+    """By what a snapshot was made: what its state depends on, how it decides, with what."""
+
+    state: Mapping[str, str]
+    decision: Mapping[str, Any]
+    environment: Mapping[str, str]
+
+
+class Restored(NamedTuple):
+    """What a snapshot and the engine that took it over do not share.
+
+    Attributes
+    ----------
+    was, now
+        By what the snapshot's verdicts were given, and those to come are.
+    environment
+        What it was made with and is no more, e.g. ``numpy 2.2.5 -> 2.4.0``; mostly empty.
+    """
+
+    was: Decision
+    now: Decision
+    environment: tuple[str, ...]
+
+
+class StreamsInCommon(NamedTuple):
+    """What belongs to no single stream: what people said of all, and were told; shared credits.
+
+    Attributes
+    ----------
+    plans
+        Of all streams.
+    incidents
+        As they were told last, by stream.
+    credits
+        Of budgets that streams share, by owner: all of its streams may be forgotten.
+    """
+
+    plans: Plans
+    incidents: dict[str, Incident]
+    credits: dict[str, list[Any]]
+
+
+def origin_of(
+    spec: EngineSpec, decision: Decision, said: StreamsInCommon
+) -> list[Mapping[str, Any]]:
+    """Return state, decision and environment as plain values, with what was said if anything."""
+    parts = decision.parts()
+    if said.plans:
+        parts["plans"] = said.plans.state()
+    if said.incidents:
+        parts["incidents"] = msgspec.to_builtins(list(said.incidents.values()))
+    if said.credits:
+        parts["credits"] = said.credits
+    return [spec.state_parts, parts, environment()]
+
+
+def compared(
+    theirs: Sequence[Any], spec: EngineSpec, decision: Decision, *, accept_environment: bool
+) -> tuple[Restored, StreamsInCommon]:
+    """Compare what a snapshot says of its engine with this one; return what was said as well.
+
+    Raises
+    ------
+    CheckpointError
+        If it is of a pipeline with another state, of other versions, or broken.
+    """
+    parts_were, parts, were = as_kind(theirs, HeadParts)
+    changed = changes(parts_were, spec.state_parts)
+    if changed:
+        raise CheckpointError(
+            f"The snapshot belongs to another state ({', '.join(changed)}), which this "
+            "pipeline cannot go on with. Set back what was changed (see it with `rejex-stream "
+            "state show`); or drop it (`rejex-stream state drop`), and what was judged is "
+            "replayed silently by the new settings; or begin anew: give the pipeline another "
+            "name and outputs of its own, and it judges all its input again."
+        )
+    environment_changed = tuple(changes(were, environment()))
+    if environment_changed and not accept_environment:
+        raise CheckpointError(
+            f"The snapshot was made with other versions ({', '.join(environment_changed)}): "
+            "refitted models may differ in the last bit. Accept that "
+            '(state.environment = "accept"; in code accept_environment=True), or install those '
+            "versions."
+        )
+    try:
+        if not parts.keys() ^ decision.parts().keys() <= _LATER_PARTS:
+            raise ValueError(f"it has {', '.join(map(repr, parts))}")
+        plans = msgspec.convert(parts.pop("plans", ()), list[Plan])
+        told = msgspec.convert(parts.pop("incidents", ()), list[Incident])
+        credits = msgspec.convert(parts.pop("credits", {}), dict[str, list[Any]])
+        before = Decision.of(parts, spec.coin)
+        band = before.policy.band(spec.window)
+        # Not policy.require: what it advises takes for ever to find at T = 1e300.
+        if not (band.can_accept_anomaly and band.can_accept_normal):
+            raise ValueError("a label could never be given")
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
+        raise CheckpointError(
+            f"The decision in the snapshot is none ({type(error).__name__}: {error}): {WAY_OUT}."
+        ) from error
+    said = StreamsInCommon(
+        Plans(plans), {in_mode(one.stream_key, one.mode): one for one in told}, credits
+    )
+    return Restored(before, decision, environment_changed), said
+
+
+def origin(head: bytes) -> Origin:
+    """Return what :meth:`Engine.head` was taken with.
+
+    Raises
+    ------
+    CheckpointError
+        If it is no head of an engine.
+    """
+    return Origin(*as_kind(unseal("engine-head", FORMAT, head), HeadParts))
+
+
+def of_stream(head: bytes, stream_key: str) -> bytes:
+    """Return the head for an engine of one of the streams: what was said of all, its incident.
+
+    Raises
+    ------
+    CheckpointError
+        If it is no head of an engine.
+    """
+    state, decision, made_with = origin(head)
+    own = [one for one in _incidents(decision) if _key_of(one) == stream_key]
+    return _sealed(state, decision, own, made_with)
+
+
+def joined(heads: Sequence[bytes]) -> bytes:
+    """Return the head for an engine of all streams; the last decides, and says what was said.
+
+    Raises
+    ------
+    CheckpointError
+        If one is no head of an engine, or they are of pipelines with another state.
+    """
+    found = [origin(head) for head in heads]
+    newest = found[-1]
+    for one in found:
+        changed = changes(dict(one.state), dict(newest.state))
+        if changed:
+            raise CheckpointError(
+                f"Streams were made by other settings ({', '.join(changed)}), and make no "
+                f"partition: {WAY_OUT}."
+            )
+    every = [incident for one in found for incident in _incidents(one.decision)]
+    return _sealed(newest.state, newest.decision, every, newest.environment)
+
+
+def _incidents(decision: Mapping[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = as_kind(decision.get("incidents", []), list[dict[str, Any]])
+    return found
+
+
+def _key_of(incident: Mapping[str, Any]) -> str:
+    one = as_kind(incident, Incident)
+    return in_mode(one.stream_key, one.mode)
+
+
+def _sealed(
+    state: Mapping[str, str],
+    decision: Mapping[str, Any],
+    incidents: list[dict[str, Any]],
+    made_with: Mapping[str, str],
+) -> bytes:
+    parts = {name: part for name, part in decision.items() if name != "incidents"}
+    if incidents:
+        parts["incidents"] = incidents
+    return seal("engine-head", FORMAT, [state, parts, made_with])
+
+
+def as_kind(value: Any, kind: Any) -> Any:  # noqa: ANN401 - of the kind
+    """Return what a snapshot holds as what it has to be."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise CheckpointError(f"The snapshot's head is broken ({error}): {WAY_OUT}.") from error

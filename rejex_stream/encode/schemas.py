@@ -12,13 +12,14 @@ from typing import Any, Final
 
 import msgspec
 
-from rejex_stream.encode.incidents import IncidentRecord, ReplyRecord
-from rejex_stream.encode.labels import LabelRecord
+from rejex_stream.encode.label_records import LabelRecord
 from rejex_stream.encode.records import (
     ContextRecord,
     DeadLetterRecord,
     FollowUpRecord,
+    IncidentRecord,
     LeanVerdictRecord,
+    ReplyRecord,
     ReviewRecord,
     VerdictRecord,
 )

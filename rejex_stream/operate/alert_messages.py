@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from rejex_stream.encode.incidents import encode_incident
+from rejex_stream.encode.records import encode_incident
 from rejex_stream.monitor import Alarm
 from rejex_stream.monitor.alarm import AlarmKind
 from rejex_stream.operate.incidents import Flood, Value

@@ -6,18 +6,17 @@ import base64
 import hashlib
 import json
 import math
-import platform
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
-from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from string import Template
 from typing import Any
 
+from rejex_stream import __version__
 from rejex_stream.decode.mapping import printable
 from rejex_stream.errors import ConnectorError
 from rejex_stream.outcomes import is_for_review
@@ -132,21 +131,8 @@ def _verdicts(all_findings: Sequence[Findings]) -> str:
 
 
 def _footer(command: str, credit: str) -> str:
-    versions = ", ".join(
-        f"{package} {_version(package)}" for package in ("rejex-stream", "river", "pyod", "numpy")
-    )
-    made = (
-        f"<p>Made by <code>{escape(command)}</code> with {escape(versions)} on Python "
-        f"{platform.python_version()}.</p>"
-    )
+    made = f"<p>Made by <code>{escape(command)}</code> with rejex-stream {__version__}.</p>"
     return f"{made}<p>{escape(credit)}</p>" if credit else made
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "(not installed)"
 
 
 def _section(findings: Findings) -> str:

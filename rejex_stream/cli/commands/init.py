@@ -165,21 +165,15 @@ def _say(
     notes: Sequence[str],
     rekey_from: str,
 ) -> None:
-    who = source.get("sensor") or "one"
-    channels = source["channels"]
-    names = list(channels)  # type: ignore[call-overload]
-    timed = source.get("time") or (
-        "the record's own" if source.get("kind") == "kafka" else "none: rows 1 s apart"
-    )
-    when = " and ".join(timed) if isinstance(timed, list) else timed
-    facts = [
-        ("time", f"{when}" + (f" ({found.guess.time_format or found.guess.time_unit})"
-                              if found.guess.time else "")),
-        ("sensor", f"{who}, {found.n_sensors:,} seen"),
-        ("channels", ", ".join(map(str, names))),
-    ]  # fmt: skip
-    facts += [(name, said) for name, _, said in (note.partition(": ") for note in notes)]
-    print_facts(facts, title=f"{where}: written")
+    facts = dict(found.guess.facts())
+    timeless = "the record's own" if source.get("kind") == "kafka" else facts["time"]
+    shown = [
+        ("time", facts["time"] if found.guess.time else timeless),
+        ("sensor", f"{source.get('sensor') or 'one'}, {found.n_sensors:,} seen"),
+        ("channels", ", ".join(source["channels"])),  # type: ignore[arg-type]
+        *((name, said) for name, _, said in (note.partition(": ") for note in notes)),
+    ]
+    print_facts(shown, title=f"{where}: written")
     config = shlex.quote(str(where))
     if rekey_from:
         print(

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time as clock
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from itertools import groupby
@@ -99,7 +99,7 @@ def score(  # noqa: PLR0917 - one parameter an option
             detector=detector,
         )
         _save_config(save_config, table, choice, detector, file)
-        truth, episodes = _Truth(table.labels), Episodes()
+        truth, episodes = Counter[tuple[bool, Label]](), Episodes()
         kept = _Kept(table.decoder(pooled=choice.pooled), everything=report is not None)
         to_file = _writer(verdicts, exits)
         scored = None if out is None else ScoredCsv(table, _opened(out, exits))
@@ -107,7 +107,11 @@ def score(  # noqa: PLR0917 - one parameter an option
         progress = exits.enter_context(counting(table.n_rows, "rows"))
 
         def take(batch: Sequence[Verdict]) -> None:
-            truth.add(batch)
+            truth.update(
+                (table.labels[verdict.position.offset], verdict.label)
+                for verdict in batch
+                if verdict.band_lower is not None and verdict.position.offset in table.labels
+            )
             episodes.add(batch)
             to_file(batch)
             if scored is not None:
@@ -123,7 +127,11 @@ def score(  # noqa: PLR0917 - one parameter an option
         from rejex_stream.report import find, write_report
 
         command = shlex.join(["rejex-stream", "score", str(file), "--report", str(report)])
-        write_report(report, [find(kept.run(table, choice, truth.labels))], command)
+        write_report(report, [find(kept.run(table, choice, table.labels))], command)
+    by_truth = {
+        name: {str(label): truth[known, label] for label in Label}
+        for name, known in (("anomalies", True), ("normal", False))
+    }
     promise = plan(
         contamination,
         choice.spec.window,
@@ -139,14 +147,14 @@ def score(  # noqa: PLR0917 - one parameter an option
             "measured": replayed.measured,
             "episodes": episodes.worst(top),
             "n_episodes": episodes.total,
-            "truth": truth.result(),
+            "truth": by_truth if truth else None,
         }
         print_json(found)
         _require_ranks(replayed.measured, choice)
         return
     stderr = "-" in (str(verdicts), str(out))
     _print_episodes(episodes, top, stderr=stderr)
-    _print_verdicts(table, choice, replayed, truth, stderr=stderr)
+    _print_verdicts(table, choice, replayed, by_truth if truth else {}, stderr=stderr)
     if explain:
         print_theory(replayed.measured, promise, stderr=stderr)
     _require_ranks(replayed.measured, choice)
@@ -182,18 +190,15 @@ def print_said(table: Table) -> None:
 
 
 def _at_hand(file: Path, exits: ExitStack) -> Path:
-    """Return a file that can be read twice: standard input is copied to one."""
-    piped = str(file) != "-" and (file.is_fifo() or file.is_char_device())
-    if str(file) != "-" and not piped:
+    """Return a file that can be read twice: standard input and pipes are copied to one."""
+    is_stdin = str(file) == "-"
+    if not (is_stdin or file.is_fifo() or file.is_char_device()):
         return file
-    name = "stdin" if str(file) == "-" else file.name
-    kept = Path(exits.enter_context(tempfile.TemporaryDirectory())) / name
+    kept = Path(exits.enter_context(tempfile.TemporaryDirectory()))
+    kept /= "stdin" if is_stdin else file.name
     with kept.open("wb") as copy:
-        if piped:
-            with file.open("rb") as pipe:
-                shutil.copyfileobj(pipe, copy)
-        else:
-            shutil.copyfileobj(sys.stdin.buffer, copy)
+        given = sys.stdin.buffer if is_stdin else exits.enter_context(file.open("rb"))
+        shutil.copyfileobj(given, copy)
     return kept
 
 
@@ -243,31 +248,6 @@ def _print_episodes(episodes: Episodes, top: int, *, stderr: bool) -> None:
 def _utc(epoch_ms: int) -> str:
     moment = datetime.fromtimestamp(epoch_ms / 1000, UTC)
     return f"{moment:%Y-%m-%d %H:%M:%S}"
-
-
-class _Truth:
-    """Known labels beside verdicts, warm-up apart."""
-
-    def __init__(self, labels: dict[int, bool]) -> None:
-        self.labels = labels
-        self._counts: Counter[tuple[bool, Label]] = Counter()
-
-    def add(self, verdicts: Sequence[Verdict]) -> None:
-        if not self.labels:
-            return
-        for verdict in verdicts:
-            known = self.labels.get(verdict.position.offset)
-            if known is not None and verdict.rank is not None and verdict.band_lower is not None:
-                self._counts[known, verdict.label] += 1
-
-    def result(self) -> dict[str, dict[str, int]] | None:
-        """Return verdicts by truth; ``None`` without any label."""
-        if not self._counts:
-            return None
-        return {
-            name: {str(label): self._counts[known, label] for label in Label}
-            for name, known in (("anomalies", True), ("normal", False))
-        }
 
 
 class _Kept:
@@ -358,7 +338,12 @@ def _opened(path: Path, exits: ExitStack) -> IO[bytes]:
 
 
 def _print_verdicts(
-    table: Table, choice: Suggestion, replayed: Replayed, truth: _Truth, *, stderr: bool
+    table: Table,
+    choice: Suggestion,
+    replayed: Replayed,
+    by_truth: Mapping[str, Mapping[str, int]],
+    *,
+    stderr: bool,
 ) -> None:
     facts = [
         *verdict_facts(replayed.measured),
@@ -366,13 +351,11 @@ def _print_verdicts(
         *((name, said) for name, _, said in (note.partition(": ") for note in choice.notes)),
     ]
     print_facts(facts, title=f"{table.path.name}: {table.n_rows:,} rows", stderr=stderr)
-    known = truth.result()
-    if known is not None:
+    if by_truth:
         rows = [
-            (f"labelled {name}", *(number(counts[str(label)]) for label in Label))
-            for name, counts in known.items()
+            (f"labelled {name}", *map(number, counts.values())) for name, counts in by_truth.items()
         ]
-        print_table(("", *(str(label) for label in Label)), rows, stderr=stderr)
+        print_table(("", *map(str, Label)), rows, stderr=stderr)
     where = sys.stderr if stderr else sys.stdout
     for failed in replayed.failures[:3]:
         print(f"a fit failed: {failed}", file=where)

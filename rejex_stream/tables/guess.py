@@ -10,7 +10,7 @@ import csv
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,7 @@ from rejex_stream.tables.suspicions import (
 from rejex_stream.tables.time_columns import NONE, find_time_columns, is_text, plain
 
 _PLAIN = Marks(".", None)
-__all__ = ["Known", "TableGuess", "guess_table", "split_all", "split_rows"]
+__all__ = ["Asked", "TableGuess", "guess_table", "split_all", "split_rows"]
 
 _LABEL = re.compile(
     r"^((is_?)?(anomal(y|ies|ous)|outlier|attack|fault|faulty|failure)(_?(label|flag))?|labels?"
@@ -38,8 +38,6 @@ _LABEL = re.compile(
 )
 _MAYBE_LABEL = re.compile(r"^(class|target|y|event)$")
 """Called so, a column is the truth only where it says yes and no, and others are measured."""
-_MODE = re.compile(r"^(op(erat\w*)?_?)?(mode|state|status|regime|betriebsart|zustand)$", re.I)
-_MOST_MODES = 8  # and a mode lasts for more events than that
 _ASIDE = re.compile(r"^(index|row|split|fold|changepoint|change_?point|rul|unnamed.*|)$", re.I)
 _ENOUGH_FOR_FLAG = 20  # values; of few, two are soon all
 _SHOWN = 10
@@ -63,8 +61,8 @@ _MERGED = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """What somebody knows about the columns of a table; what is empty is guessed.
+class Asked:
+    """What somebody knows about a table and how it is written; what is empty is guessed.
 
     The sensor ``-`` and the time ``-`` say that there is none, the flag ``-`` likewise. A flag is a
     channel.
@@ -81,6 +79,14 @@ class Known:
     flags: Sequence[str] | None = None
     missing: Sequence[str] | None = None
     carry: int | None = None
+    delimiter: str | None = None
+    encoding: str | None = None
+    decimal: str | None = None
+    thousands: str | None = None
+    header: bool | None = None
+    skip_rows: int | None = None
+    sheet: str | None = None
+    time_zone: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +148,20 @@ class TableGuess:
             "totals": self.totals,
         }
 
-    def time_settings(self, time_zone: str | None) -> dict[str, object]:
-        """Return the settings of ``[input]`` that say how the time is read."""
+    def settings(self, time_zone: str | None) -> dict[str, object]:
+        """Return the settings of ``[input]`` that say how columns are read."""
         return {
             "time": list(self.time) if isinstance(self.time, tuple) else self.time,
             "time_unit": None if self.time is None or self.time_format else self.time_unit,
             "time_format": self.time_format,
             "time_zone": time_zone,
+            "sensor": self.sensor,
+            "tag": self.tag,
+            "mode": self.mode,
+            "decimal": None if self.marks.decimal == "." else self.marks.decimal,
+            "thousands": self.marks.thousands,
+            "missing": list(self.missing) or None,
+            "units": list(self.units) or None,
         }
 
     def facts(self) -> list[tuple[str, str]]:
@@ -195,7 +208,7 @@ def split_rows(lines: Sequence[str]) -> tuple[str, list[list[str]]]:
 def guess_table(
     header: Sequence[str],
     rows: Sequence[Sequence[str]],
-    known: Known | None = None,
+    known: Asked | None = None,
     *,
     marks: Marks = _PLAIN,
     named: bool = True,
@@ -207,7 +220,7 @@ def guess_table(
     `named`: the names are the table's own; `timed`: rows have a time beside their columns, as
     records of a topic have; `skip`: columns of the file's format.
     """
-    known = known or Known()
+    known = known or Asked()
     _require_columns(header, known)
     whole = [row for row in rows if len(row) == len(header)]
     cells = {
@@ -216,7 +229,7 @@ def guess_table(
     return _Guesser(cells, known, marks, named=named, timed=timed).result()
 
 
-def _require_columns(header: Sequence[str], known: Known) -> None:
+def _require_columns(header: Sequence[str], known: Asked) -> None:
     flags = () if known.flags is None else known.flags
     single = (known.sensor, known.label, known.tag, known.mode)
     for name in (*known.time, *single, *known.channels, *flags):
@@ -232,7 +245,7 @@ class _Guesser:
     def __init__(
         self,
         cells: Mapping[str, Sequence[str]],
-        known: Known,
+        known: Asked,
         marks: Marks,
         *,
         named: bool,
@@ -299,8 +312,6 @@ class _Guesser:
         if not found:
             raise _nothing(aside)
         doubts = [*self._time.doubts, *doubts, *keys.doubts]
-        if known.mode is None:
-            doubts += _modes_said([n for n in self._cells if n not in times], self._cells)
         flags = self._meant_flags if known.flags is not None else self._flags(found)
         written = self._time.written
         return TableGuess(
@@ -525,18 +536,6 @@ def _nothing(aside: Mapping[str, str]) -> ConfigError:
         "with --skip-rows. "
         + "; ".join(f"{printable(name)}: {why}" for name, why in list(aside.items())[:_SHOWN])
     )
-
-
-def _modes_said(names: Sequence[str], cells: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Say which column looks like an operating mode: by its name, few values that stay."""
-    for name in names:
-        given = cells[name]
-        runs = 1 + sum(a != b for a, b in itertools.pairwise(given))
-        if _MODE.match(plain(name)) and 2 <= len(set(given)) <= _MOST_MODES < len(given) / runs:
-            yield (
-                f"mode: {printable(name)} looks like an operating mode, {len(set(given))} values; "
-                f"--mode {name} judges each apart, with a warm-up of its own"
-            )
 
 
 # ---------------------------------------------------------------------------------------- keys

@@ -8,7 +8,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,7 +38,7 @@ from rejex_stream.tables.dialect import (
     is_second_header,
 )
 from rejex_stream.tables.formats import Layout, layout_of, require_table
-from rejex_stream.tables.guess import Known, TableGuess, guess_table, split_all, split_rows
+from rejex_stream.tables.guess import Asked, TableGuess, guess_table, split_all, split_rows
 from rejex_stream.tables.order import TimeOrder
 from rejex_stream.types import Invalid, Reading, Record
 
@@ -51,20 +51,6 @@ _TRUTH |= {"0": False, "0.0": False, "false": False, "normal": False}
 _SHOWN = 12
 _ABOVE = 20
 """How many rows above a table are looked for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked(Known):
-    """What somebody knows about a table and how it is written; ``None`` is guessed."""
-
-    delimiter: str | None = None
-    encoding: str | None = None
-    decimal: str | None = None
-    thousands: str | None = None
-    header: bool | None = None
-    skip_rows: int | None = None
-    sheet: str | None = None
-    time_zone: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,21 +75,14 @@ class Table:
     def mapping(self, *, pooled: bool = False) -> FieldMapping:
         """Return which column means what."""
         guess = self.guess
+        names = {f.name for f in fields(FieldMapping)} & {f.name for f in fields(guess)}
         return FieldMapping(
-            channels=guess.channels,
-            time=guess.time,
-            time_unit=guess.time_unit,
-            time_format=guess.time_format,
+            **{name: getattr(guess, name) for name in names},
             time_zone=self.time_zone,
-            sensor=guess.sensor,
             fixed_sensor=None if guess.sensor else stem(str(self.path)),
-            tag=guess.tag,
-            mode=guess.mode,
             pooled=pooled,
             decimal=guess.marks.decimal,
             thousands=guess.marks.thousands,
-            missing=guess.missing,
-            units=guess.units,
         )
 
     def settings(self) -> dict[str, object]:
@@ -119,16 +98,9 @@ class Table:
             "columns": None if self.has_header else list(self.header),
             "channels": list(guess.channels),
             "flags": list(guess.flags) or None,
-            **guess.time_settings(self.time_zone),
+            **guess.settings(self.time_zone),
             "sample_interval_ms": None if guess.time else 1000,
-            "sensor": guess.sensor,
             "fixed_sensor": self.mapping().fixed_sensor,
-            "tag": guess.tag,
-            "mode": guess.mode,
-            "decimal": None if guess.marks.decimal == "." else guess.marks.decimal,
-            "thousands": guess.marks.thousands,
-            "missing": list(guess.missing) or None,
-            "units": list(guess.units) or None,
         }
 
     def suggested(self, **knobs: Any) -> Suggestion:  # noqa: ANN401 - as suggest's

@@ -18,8 +18,7 @@ from rejex_stream.decode.written import MISSING_TEXTS, joined
 from rejex_stream.errors import ConfigError
 from rejex_stream.plan.suggest import Suggestion, suggest
 from rejex_stream.tables.dialect import Marks, find_marks
-from rejex_stream.tables.guess import TableGuess, guess_table
-from rejex_stream.tables.inspection import Asked
+from rejex_stream.tables.guess import Asked, TableGuess, guess_table
 from rejex_stream.tables.shapes import find_shape, good_among, is_moment, is_quality
 from rejex_stream.types import Record
 
@@ -58,20 +57,15 @@ class Feed:
         guess, path = self.guess, self.fields
         paths = dict(self.channels)
         plain = all(name == found for name, found in paths.items())
-        marks = guess.marks
         renamed = {field: name for name, field in paths.items()}
         flags = [renamed[path[name]] for name in guess.flags if path[name] in renamed]
         return {
             "select": self.select,
             "channels": list(paths) if plain else paths,
             "flags": flags or None,
-            **guess.time_settings(self.time_zone),
+            **guess.settings(self.time_zone),
             "time": _one_or_all([path[name] for name in guess.times]),
             "numbers": "text" if self.texts else None,
-            "decimal": None if marks.decimal == "." else marks.decimal,
-            "thousands": marks.thousands,
-            "missing": list(guess.missing) or None,
-            "units": list(guess.units) or None,
             "sensor": None if guess.sensor is None else path.get(guess.sensor, "key"),
             "tag": None if guess.tag is None else path[guess.tag],
             "mode": None if guess.mode is None else path[guess.mode],

@@ -26,11 +26,6 @@ def split_row(
     """Split a row into cells; empty ones beyond `width` are left out. O(bytes).
 
     Quotes may stand after a space; the delimiter ``" "`` is any number of them, without quotes.
-
-    Examples
-    --------
-    >>> split_row('1, "2,000",', ",", 2), split_row(" 1   2 ", " ")
-    (['1', '2,000'], ['1', '2'])
     """
     if delimiter == " ":
         cells = text.split()

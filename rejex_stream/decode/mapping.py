@@ -156,14 +156,6 @@ class FieldMapping:
 
     A field of nested JSON is written with dots (``motor.temp``), a dot that belongs to a name as
     ``\.``; CSV columns are taken by their exact name.
-
-    Examples
-    --------
-    >>> mapping = FieldMapping(channels=["flow", "pressure"], sensor="meter", time="t")
-    >>> mapping.channel_names
-    ('flow', 'pressure')
-    >>> FieldMapping(channels={"temp": "motor.temp"}, fixed_sensor="turbine").channel_fields
-    ('motor.temp',)
     """
 
     # Names in the order of `Reading.values`; or from each name to its field.
@@ -314,16 +306,7 @@ class FieldMapping:
         return Invalid(record.position, "decode", reason)
 
     def lacking(self, reading: Reading | Invalid, fields: Sequence[str]) -> str:
-        """Say which channels a record lacks and what it has, for whoever looks at the mapping.
-
-        Examples
-        --------
-        >>> mapping = FieldMapping({"temp": "motor.temp"}, fixed_sensor="m")
-        >>> reading = Reading("m", "m", 0, (math.nan,), ("t", 0, 7))
-        >>> mapping.lacking(reading, ["t", "motor.Temp"])
-        "channel 'temp' (field 'motor.temp') is missing; the record has t, motor.Temp: did you \
-mean 'motor.Temp'?"
-        """
+        """Say which channels a record lacks and what it has, for whoever looks at the mapping."""
         if isinstance(reading, Invalid):
             return f"the record cannot be read: {reading.reason}"
         pairs = zip(self.channel_names, self.channel_fields, reading.values, strict=True)

@@ -20,13 +20,7 @@ _UNESCAPED_DOT = re.compile(r"(?<!\\)\.")
 
 
 def field_path(field: str) -> tuple[str, ...]:
-    r"""Split a field at its dots; a dot that belongs to a name is written ``\.``.
-
-    Examples
-    --------
-    >>> field_path("motor.temp"), field_path(r"v1\.2")
-    (('motor', 'temp'), ('v1.2',))
-    """
+    r"""Split a field at its dots; a dot that belongs to a name is written ``\.``."""
     path = tuple(part.replace("\\.", ".") for part in _UNESCAPED_DOT.split(field))
     if not all(path):
         raise ConfigError(f"field {field!r} has an empty part: write nested fields as `a.b`")

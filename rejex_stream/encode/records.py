@@ -260,17 +260,7 @@ class DeadLetterRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_verdict(verdict: Verdict) -> bytes:
-    """Encode a verdict as one line of JSON, without the newline.
-
-    Examples
-    --------
-    >>> verdict = Verdict(position=Position("water", 0, 7), stream_key="m", sensor="m", seq=7,
-    ...     event_time_ms=5, label=Label.NORMAL, score=float("inf"))
-    >>> encode_verdict(verdict)[:79]
-    b'{"id":"water-0-7","topic":"water","partition":0,"offset":7,"stream_key":"m","se'
-    >>> decode_verdict(encode_verdict(verdict)).score is None
-    True
-    """
+    """Encode a verdict as one line of JSON, without the newline."""
     # The encoder writes fields in order, the position first; only that part is replaced.
     topic, partition, number, index = verdict.position
     start, middle, cut = _frame(topic, partition)
@@ -482,13 +472,7 @@ def decode_dead_letter(line: bytes) -> tuple[Record, Invalid]:
 
 
 def identified(id_: str, topic: str, partition: int, offset: int) -> Position:
-    """Return the position on the wire: the index of a reading in its record ends its id.
-
-    Examples
-    --------
-    >>> identified("water-0-7.2", "water", 0, 7)
-    Position(topic='water', partition=0, offset=7, reading=2)
-    """
+    """Return the position on the wire: the index of a reading in its record ends its id."""
     index = id_.rpartition("-")[2].partition(".")[2]
     return Position(topic, partition, offset, int(index) if index.isdecimal() else 0)
 
@@ -649,15 +633,7 @@ def _require_answers(command: Command, what: str) -> None:
 
 
 def position_of(incident: str) -> Position | None:
-    """Return the position that an incident's id stands for; ``None``: it is no such id.
-
-    Examples
-    --------
-    >>> position_of("plant-a-0-17")
-    Position(topic='plant-a', partition=0, offset=17, reading=0)
-    >>> position_of("the pump") is None
-    True
-    """
+    """Return the position that an incident's id stands for; ``None``: it is no such id."""
     topic, _, rest = incident.rpartition("-")
     topic, _, partition = topic.rpartition("-")
     if not (topic and partition.isascii() and partition.isdigit()):

@@ -76,11 +76,6 @@ def find_marks(cells: Iterable[str], delimiter: str = ",") -> Marks:
     """Find the marks under which most cells are numbers. O(cells).
 
     Where ``1,234`` could be either, it is a decimal comma beside a semicolon, else a thousand.
-
-    Examples
-    --------
-    >>> find_marks(["06.01.2014", "1.234,5", "7,25"], ";")
-    Marks(decimal=',', thousands='.')
     """
     comma, grouped = Marks(",", None), Marks(".", ",")
     choices = [Marks(".", None), *((comma, grouped) if delimiter == ";" else (grouped, comma))]

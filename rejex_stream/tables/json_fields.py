@@ -87,17 +87,7 @@ class Feed:
 def open_feed(
     records: Sequence[Record], asked: Asked | None = None, *, total: int | None = None
 ) -> Feed:
-    """Guess what the fields of JSON records mean, from a sample of them. O(bytes).
-
-    Examples
-    --------
-    >>> from rejex_stream.types import Position
-    >>> lines = [b'{"pump": {"id": "%c"}, "ts": %d, "flow": "%d.5"}'
-    ...          % (b"ab"[i % 2], 1700000000 + i, i * 7 % 5) for i in range(50)]
-    >>> feed = open_feed([Record(Position("t", 0, i), None, v) for i, v in enumerate(lines)])
-    >>> {name: value for name, value in feed.settings().items() if value is not None}
-    {'channels': ['flow'], 'time': 'ts', 'time_unit': 's', 'numbers': 'text', 'sensor': 'pump.id'}
-    """
+    """Guess what the fields of JSON records mean, from a sample of them. O(bytes)."""
     asked = asked or Asked()
     trees, read, broken, empty = _parsed(records)
     if not trees:

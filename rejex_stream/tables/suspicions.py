@@ -426,13 +426,7 @@ def time_doubt(name: str, moments_ms: Sequence[int | None], unit: str, now_ms: i
 
 
 def named_unit(name: str) -> str | None:
-    """Return the unit that the name of a column of times speaks of.
-
-    Examples
-    --------
-    >>> named_unit("time_ms"), named_unit("Time [us]"), named_unit("timestamp")
-    ('ms', 'us', None)
-    """
+    """Return the unit that the name of a column of times speaks of."""
     return next((unit for pattern, unit in _NAMED_UNITS if pattern.search(name)), None)
 
 

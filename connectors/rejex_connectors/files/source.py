@@ -102,16 +102,6 @@ class LineRows:
     r"""Cuts at newlines (``\n`` or ``\r\n``), or an array of JSON between its elements.
 
     Blank lines are no rows.
-
-    Examples
-    --------
-    >>> rows = LineRows()
-    >>> rows.feed(b'{"a": 1}\r\n\n{"a"')
-    [b'{"a": 1}']
-    >>> rows.feed(b': 2}'), rows.finish()
-    ([], [b'{"a": 2}'])
-    >>> LineRows().feed(b'[{"a": 1},\n {"a": [2, 3]}]')
-    [b'{"a": 1}', b'{"a": [2, 3]}']
     """
 
     def __init__(self, max_row_bytes: int = MAX_ROW_BYTES) -> None:

@@ -161,13 +161,7 @@ def score(  # noqa: PLR0917 - one parameter an option
 
 
 def _require_ranks(measured: Measured, choice: Suggestion) -> None:
-    """Refuse to call a table judged in which no row was ranked.
-
-    Raises
-    ------
-    ConfigError
-        With the cause, and what to do.
-    """
+    """Refuse to call a table judged in which no row was ranked."""
     if measured.ranked or not measured.events:
         return
     why = max(measured.reasons, key=measured.reasons.__getitem__, default="")

@@ -1,7 +1,7 @@
 """What a choice of γ, n and T promises.
 
 Pure functions with frozen results: the command line and the console print the same numbers.
-Everything here holds for exchangeable scores; :mod:`rejex_stream.plan.dry_run` puts
+Everything here holds for exchangeable scores; :mod:`rejex_stream.plan.measured` puts
 measured numbers beside it.
 """
 
@@ -59,12 +59,7 @@ class Costs:
 class EpisodeRule:
     """When rejected events of one sensor become one episode, the unit that people review.
 
-    Attributes
-    ----------
-    gap_s, gap_events
-        Rejected events this close belong together; either is enough.
-    max_events, max_s
-        A longer episode is continued by a new one.
+    So close in time or in events they belong together; a longer one is continued by a new one.
     """
 
     gap_s: float = 60.0

@@ -26,9 +26,10 @@ from rejex_stream.config.assembly import (
     require_own_places,
     require_own_topics,
 )
-from rejex_stream.config.assembly.watching import Watch, watching
+from rejex_stream.config.assembly.running import watching
 from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError, RejexError
-from rejex_stream.operate.alert_messages import log_incident
+from rejex_stream.operate.alerts import log_incident
+from rejex_stream.operate.watch import Watch
 from rejex_stream.run.partition_monitor import log_alarm
 from rejex_stream.spark.commands import JobJournal
 from rejex_stream.spark.frames import refused, verdicts

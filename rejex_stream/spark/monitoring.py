@@ -19,7 +19,6 @@ import msgspec
 
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import DecodedBefore
-from rejex_stream.config.assembly.watching import Watch
 from rejex_stream.encode import (
     LeanVerdictRecord,
     decode_dead_letter,
@@ -28,6 +27,7 @@ from rejex_stream.encode import (
 )
 from rejex_stream.engine.snapshot import seal, unseal
 from rejex_stream.errors import CheckpointError, ConnectorError
+from rejex_stream.operate.watch import Watch
 from rejex_stream.run.input_health import UnscorableStreak
 from rejex_stream.run.partition_monitor import PartitionMonitor
 from rejex_stream.run.progress import (

@@ -15,7 +15,7 @@ import msgspec
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import DecodedBefore, Judging, file_format, open_source
 from rejex_stream.errors import ConnectorError
-from rejex_stream.plan.differences import Differences, compare
+from rejex_stream.plan.measured import Differences, compare
 from rejex_stream.spark.frames import KEY, decoder_of, refused, taken
 from rejex_stream.spark.job import (
     SparkJob,

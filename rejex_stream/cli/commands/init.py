@@ -14,7 +14,7 @@ from rejex_connectors.files import FileSource
 from rejex_connectors.files.bytes import ByteInput, compression_of
 from rejex_connectors.files.workbooks import workbook_of
 
-from rejex_stream.cli import options
+from rejex_stream.cli import table_options as options
 from rejex_stream.cli.show import print_facts
 from rejex_stream.config import name_of, parse_config
 from rejex_stream.config.assembly import kafka_settings, records_of

@@ -9,7 +9,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from rejex_stream.cli.commands.run import stopping
+from rejex_stream.cli.commands.run_pipeline import stopping
 from rejex_stream.cli.show import As, AsOption, print_facts, print_json
 from rejex_stream.config import load_config
 from rejex_stream.errors import ConfigError

@@ -18,7 +18,7 @@ from rejex_stream.config.model import Config
 from rejex_stream.decode import CsvDecoder, Decoder, JsonDecoder, parse_csv_header
 from rejex_stream.decode.mapping import FieldMapping, printable
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.plan.dry_run import NothingSink
+from rejex_stream.plan.measured import NothingSink
 from rejex_stream.protocols import Assigned, ControlLog, Sink, SnapshotStore, Source
 from rejex_stream.types import Invalid, Reading, Record
 

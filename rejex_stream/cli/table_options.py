@@ -1,11 +1,10 @@
-"""Options that several commands have, one by one and in groups."""
+"""Options of commands that look at a table, and groups of options."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import typer
@@ -14,7 +13,6 @@ from rejex_stream.decode.mapping import TimeUnit
 from rejex_stream.tables import Asked
 
 __all__ = [
-    "ConfigFile",
     "Contamination",
     "Detector",
     "Rate",
@@ -24,7 +22,6 @@ __all__ = [
     "of_a_table",
 ]
 
-ConfigFile = Annotated[Path, typer.Argument(help="The config, a TOML file.")]
 Contamination = Annotated[
     float, typer.Option("--contamination", "-c", help="γ, the expected share of anomalies.")
 ]

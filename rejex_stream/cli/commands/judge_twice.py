@@ -29,7 +29,7 @@ from rejex_stream.config.assembly import (
 from rejex_stream.config.input import REGISTRY_FORMATS
 from rejex_stream.decode import Decoder, decode_records
 from rejex_stream.errors import ConfigError
-from rejex_stream.plan.differences import Differences, compare
+from rejex_stream.plan.measured import Differences, compare
 from rejex_stream.spark.job import SparkJob
 from rejex_stream.spark.replay import differences_on_spark
 from rejex_stream.threads import one_thread, seldom_collecting

@@ -17,23 +17,35 @@ from typing import Annotated
 
 import typer
 
+from rejex_stream.cli.bars import QUIET_S, Count, counting
+from rejex_stream.cli.commands.before_run import promised
 from rejex_stream.cli.commands.score import print_theory, verdict_facts
-from rejex_stream.cli.commands.validate import promised
-from rejex_stream.cli.options import ConfigFile
-from rejex_stream.cli.progress import following
-from rejex_stream.cli.show import As, AsOption, number, print_facts, print_json, share
+from rejex_stream.cli.show import As, AsOption, ConfigFile, number, print_facts, print_json, share
 from rejex_stream.config import Config, load_config
-from rejex_stream.config.assembly import run_pipeline
+from rejex_stream.config.assembly import Edges, run_pipeline
 from rejex_stream.decode.written import is_repeated, zone_of
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import logging_to_stderr
-from rejex_stream.plan.dry_run import Counting
-from rejex_stream.run.progress import PartitionOpened, RunEvent, RunSummary
+from rejex_stream.plan.measured import Counting
+from rejex_stream.run.progress import (
+    ControlUnread,
+    DecisionChanged,
+    EnvironmentChanged,
+    FitFailure,
+    NothingScorable,
+    PartitionClosed,
+    PartitionLive,
+    PartitionOpened,
+    Progress,
+    Retrying,
+    RunEvent,
+    RunSummary,
+)
 from rejex_stream.tables.order import TimeOrder
 from rejex_stream.tables.suspicions import suspect_readings
 from rejex_stream.types import Label, Outcome, Partition, Reading
 
-__all__ = ["run", "stopping"]
+__all__ = ["RunDisplay", "run", "stopping"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _END_WITHIN_S = 4.0
@@ -60,17 +72,21 @@ def run(
         raise ConfigError("--limit goes with --dry-run: a real run leaves no record unread.")
     settings = load_config(config)
     stop = threading.Event()
-    counting = Counting(stop, limit) if dry_run else None
+    rehearsal = Counting(stop, limit) if dry_run else None
     looks = _Looks(settings)
     log = settings.logging
+    source = settings.input
+    ends = source.kind == "file" and source.path != "-" and not source.follow
     with (
         logging_to_stderr(log.level, log.format) as handler,
         stopping(stop),
-        following(settings, handler) as display,
+        counting(None, "events", by_share=ends, log=handler) as count,
     ):
+        _log.info("%s: reading %s", settings.pipeline.name, source.path or ", ".join(source.topics))
+        display = RunDisplay(count)
         summary = run_pipeline(
             settings,
-            observers=[display, looks, *([counting] if counting else [])],
+            observers=[display, looks, *([rehearsal] if rehearsal else [])],
             on_progress=display.progress,
             on_open=display.opened,
             on_readings=looks.readings,
@@ -82,12 +98,87 @@ def run(
         print(f"{settings.pipeline.name}: {line}", file=sys.stderr)
     # Where verdicts go to standard output, nothing else may.
     aside = settings.output.verdicts == "-" and not dry_run and settings.input.kind == "file"
-    if counting is not None:
-        _print_rehearsal(settings, counting, output)
+    if rehearsal is not None:
+        _print_rehearsal(settings, rehearsal, output)
     elif output is As.JSON and not aside:
         print_json(_as_plain(summary))
     else:
         _print_summary(settings, summary, stderr=aside)
+
+
+class RunDisplay:
+    """Shows the progress of a run, and says in the log what happens to it."""
+
+    def __init__(self, count: Count) -> None:
+        self._count = count
+        self._edges: Edges | None = None
+        self._said = time.monotonic()
+        self._warned: set[tuple[str, ...]] = set()
+
+    def opened(self, edges: Edges) -> None:
+        """Know how much of the input there is."""
+        self._edges = edges
+
+    def progress(self, progress: Progress) -> None:
+        """Take a look at the run."""
+        replays, now = progress.replays.values(), time.monotonic()
+        if replays and now - self._said >= QUIET_S:  # one that is quick says when it is over
+            self._said = now
+            _log.info(
+                "replaying in %d partition(s): %s of %s",
+                len(replays),
+                f"{sum(replay.next_offset - replay.begun_at for replay in replays):,}",
+                f"{sum(replay.live_from - replay.begun_at for replay in replays):,}",
+            )
+        self._count(progress.n_events, None if self._edges is None else self._edges.fraction)
+
+    def outcomes(
+        self, partition: Partition, outcomes: Sequence[Outcome], *, replaying: bool
+    ) -> None:
+        """See outcomes; they are counted by the run itself."""
+
+    def event(self, event: RunEvent) -> None:
+        """Say what people want to know."""
+        match event:
+            case PartitionOpened(partition, None, next_offset, _):
+                _log.info("%s-%d: starting at offset %s", *partition, f"{next_offset:,}")
+            case PartitionOpened(partition, snapshot, _, live_from):
+                _log.info(
+                    "%s-%d: from the snapshot at %s, live from %s",
+                    *partition,
+                    f"{snapshot:,}",
+                    f"{live_from:,}",
+                )
+            case DecisionChanged(partition, offset, was, now):
+                _log.warning(
+                    "%s-%d: verdicts from offset %s on are given by another decision (%s); state "
+                    "goes on, those before stand",
+                    *partition,
+                    f"{offset:,}",
+                    now.since(was),
+                )
+            case EnvironmentChanged(_, changes) if changes not in self._warned:
+                self._warned.add(changes)
+                _log.warning(
+                    "going on from snapshots that were made with other versions (%s): refitted "
+                    "models may differ in the last bit",
+                    ", ".join(changes),
+                )
+            case PartitionLive(partition, replayed, seconds) if replayed:
+                _log.info("%s-%d: replayed %s in %.1f s", *partition, f"{replayed:,}", seconds)
+            case PartitionClosed(partition):
+                _log.debug("%s-%d: closed", *partition)
+            case NothingScorable(_, alarm) if alarm is not None:
+                _log.error("%s", alarm.message)
+            case NothingScorable():
+                _log.info("events can be scored again")
+            case ControlUnread(why):
+                lost = f"nobody can tell the pipeline anything, and it goes on: {why}"
+                _log.warning("%s", "the control log can be read again" if why is None else lost)
+            case FitFailure(partition, failed):
+                _log.warning("%s-%d: a fit failed: %s", *partition, failed)
+            case Retrying(error, delay_s, attempt):
+                _log.warning("attempt %d failed, next in %.1f s: %s", attempt, delay_s, error)
 
 
 class _Looks:
@@ -230,8 +321,8 @@ def _print_summary(config: Config, summary: RunSummary, *, stderr: bool) -> None
     print_facts(rows, title=f"{config.pipeline.name}: {done}", stderr=stderr)
 
 
-def _print_rehearsal(config: Config, counting: Counting, output: As) -> None:
-    measured, choice = counting.measurement.measured(), promised(config)
+def _print_rehearsal(config: Config, rehearsal: Counting, output: As) -> None:
+    measured, choice = rehearsal.measurement.measured(), promised(config)
     if output is As.JSON:
         print_json({"plan": choice, "measured": measured})
     else:

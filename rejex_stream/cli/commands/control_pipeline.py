@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
-from rejex_stream.cli.options import ConfigFile, gathering
-from rejex_stream.cli.show import As, AsOption, print_json, print_table
+from rejex_stream.cli.show import As, AsOption, ConfigFile, print_json, print_table
+from rejex_stream.cli.table_options import gathering
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly.control_line import ControlLine, make_command
 from rejex_stream.errors import ConfigError

@@ -10,6 +10,7 @@ from river.base.anomaly_detector import AnomalyDetector
 
 from rejex_stream.detectors import as_detector
 from rejex_stream.errors import ConfigError
+from rejex_stream.facade.batch import draw
 from rejex_stream.protocols import IncrementalDetector, IncrementalScorer
 from rejex_stream.rejection.exceed import stability_table
 from rejex_stream.rejection.policy import CONTAMINATION, TOLERANCE, WINDOW, RejectionPolicy
@@ -147,8 +148,6 @@ class RejectingStream(AnomalyDetector):
         ax
             Where to draw; new axes by default. Needs matplotlib.
         """
-        from rejex_stream.facade.plots import draw
-
         n = len(self._scores)
         if n < self._policy.first_window:
             raise ConfigError(

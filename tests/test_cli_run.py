@@ -28,7 +28,7 @@ from rejex_stream.cli.commands import run_pipeline
 from rejex_stream.cli.commands.run_pipeline import RunDisplay
 from rejex_stream.encode import decode_verdict
 from rejex_stream.engine.snapshot import environment as environment_of_scores
-from rejex_stream.run.progress import Progress, Replay
+from rejex_stream.run.run_events import Progress, Replay
 from rejex_stream.types import Partition
 from tests.pump import feed, flow, pump_toml, row
 from tests.waiting import PATIENCE_S, until

@@ -542,7 +542,7 @@ class Webhook:
 
 
 class WebhookOutbox:
-    """Incidents that the webhook has not taken; a :class:`~rejex_stream.run.progress.Outbox`."""
+    """Incidents that the webhook has not taken; a :class:`~rejex_stream.run.run_events.Outbox`."""
 
     def __init__(self, webhook: Webhook) -> None:
         self._webhook = webhook

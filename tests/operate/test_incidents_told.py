@@ -24,7 +24,7 @@ from rejex_stream.operate.alerts import (
     event_of,
 )
 from rejex_stream.operate.watch import FLOOD_MS, FLOOD_STREAMS, OpenIncidents, UsualValues
-from rejex_stream.run.progress import (
+from rejex_stream.run.run_events import (
     IncidentsDurable,
     PartitionClosed,
     PartitionLive,

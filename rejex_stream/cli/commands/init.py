@@ -132,7 +132,7 @@ def _is_json(file: Path) -> bool:
 def _of_topic(servers: str, topic: str, asked: Asked) -> tuple[Feed, int]:
     """Read the newest records of a topic, outside any group, and understand them."""
     from rejex_connectors.kafka.partition_reader import bounds_of, partitions_of, read_partition
-    from rejex_connectors.kafka.topics import look_at_inputs
+    from rejex_connectors.kafka.topic_admin import look_at_inputs
 
     config, problems = parse_config(
         f'input = {{ kind = "kafka", topics = ["{topic}"], channels = ["x"] }}\n'

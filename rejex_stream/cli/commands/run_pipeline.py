@@ -27,7 +27,7 @@ from rejex_stream.decode.written import is_repeated, zone_of
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import logging_to_stderr
 from rejex_stream.plan.measured import Counting
-from rejex_stream.run.progress import (
+from rejex_stream.run.run_events import (
     ControlUnread,
     DecisionChanged,
     EnvironmentChanged,

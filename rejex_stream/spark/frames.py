@@ -75,11 +75,11 @@ def verdicts(
 
     `records` is a streaming DataFrame with columns ``topic``, ``partition``, ``offset``, ``key``
     and ``value``, and where there are any ``timestamp`` and ``headers``: what Spark's Kafka source
-    gives. A record's position is its place in the order; offsets go up from one micro-batch to the next.
-    `header` is the header row where values are CSV with one, `partitions` how many partitions each
-    output topic has, for messages to Kafka: without it, values are those of files. `journal` is
-    where people tell the pipeline things; whoever writes must decide then. `states` is what a new
-    checkpoint begins with (:func:`~rejex_stream.spark.state_migration.rows_of`).
+    gives. A record's position is its place in the order; offsets go up from one micro-batch to the
+    next. `header` is the header row where values are CSV with one, `partitions` how many partitions
+    each output topic has, for messages to Kafka: without it, values are those of files. `journal`
+    is where people tell the pipeline things; whoever writes must decide then. `states` is what a
+    new checkpoint begins with (:func:`~rejex_stream.spark.state_migration.rows_of`).
 
     Returns one row a message: the position it is about, its ``place`` among those of that record,
     the ``output`` it is for (``verdicts``, ``review``, ``deadletter``, ``incidents``), and ``to``

@@ -30,7 +30,7 @@ from rejex_stream.config.assembly import (
 )
 from rejex_stream.decode import Decoder, decode_records
 from rejex_stream.decode.mapping import printable
-from rejex_stream.decode.numbers import number_reader
+from rejex_stream.decode.written import number_reader
 from rejex_stream.errors import ConfigError, ConnectorError, RejexError
 from rejex_stream.protocols import Assigned
 from rejex_stream.settings import toml

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from rejex_stream.encode import decode_command
-from rejex_stream.encode.incidents import decode_incidents, encode_incident, position_of
+from rejex_stream.encode.records import decode_incidents, encode_incident, position_of
 from rejex_stream.errors import CheckpointError, ConnectorError, RejexError
 from rejex_stream.protocols import ControlLog, ControlRecords
 from rejex_stream.run.run_events import ControlUnread, RunEvent

@@ -9,8 +9,8 @@ import random
 from types import SimpleNamespace
 
 import pytest
-from rejex_connectors.files.control import append_line
 from rejex_connectors.files.sink import lines_of
+from rejex_connectors.files.source import append_line
 
 from rejex_stream.config import parse_config
 from rejex_stream.config.assembly import Judging, by_partition

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 from rejex_connectors.files import FileSink
-from rejex_connectors.files.control import append_line
 from rejex_connectors.files.sink import lines_of
+from rejex_connectors.files.source import append_line
 from rejex_connectors.kafka import partition_reader
 from rejex_connectors.kafka.clients import Message
 from rejex_connectors.kafka.messages import OutcomeMessages

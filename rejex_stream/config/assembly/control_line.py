@@ -57,7 +57,7 @@ class ControlLine:
     def say(self, *commands: Command) -> None:
         """Make commands durable in the control log, in this order."""
         if self._kafka is None:
-            from rejex_connectors.files.control import append_line
+            from rejex_connectors.files.source import append_line
 
             for command in commands:
                 append_line(self._control, encode_command(command))

@@ -136,7 +136,7 @@ def file_places(config: Config) -> FilePlaces:
 
 def require_own_places(config: Config) -> None:
     """Refuse outputs and state that another pipeline writes: they would be mixed, or cut off."""
-    from rejex_connectors.files.commit_state import read_commit
+    from rejex_connectors.files.sink import read_commit
 
     places, name = file_places(config), config.pipeline.name
     if places.state is None:
@@ -306,7 +306,7 @@ def kafka_decoder(config: Config) -> Decoder:
     _require_extra(kind)
     from rejex_stream.decode.avro import avro_reader
     from rejex_stream.decode.protobuf import protobuf_reader
-    from rejex_stream.decode.registry import RegistryDecoder
+    from rejex_stream.decode.registry_decoder import RegistryDecoder
 
     compile_schema = avro_reader if kind == "avro" else protobuf_reader
     return RegistryDecoder(mapping, open_registry(config), kind.upper(), compile_schema)

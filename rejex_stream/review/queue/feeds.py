@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, cast
 
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import kafka_settings
-from rejex_stream.encode.labels import LabelRecord, decode_label
+from rejex_stream.encode.label_records import LabelRecord, decode_label
 from rejex_stream.encode.schemas import LABEL_TYPE
 from rejex_stream.errors import ConnectorError
 from rejex_stream.protocols import Assigned, Revoked, Source

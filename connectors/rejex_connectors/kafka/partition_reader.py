@@ -197,7 +197,11 @@ class PartitionReader:
         *,
         settle_s: float = 0.0,
     ) -> Iterator[Record]:
-        """Read one partition up to its end now; another read ends this one."""
+        """Read one partition up to its end now; another read ends this one.
+
+        Waits at most `settle_s` for transactions that are being decided: the broker confirms a
+        commit a moment before readers can see it.
+        """
         tp = TopicPartition(*partition)
         if settle_s:
             self.undecided(partition, settle_s)

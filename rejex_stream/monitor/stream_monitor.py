@@ -14,9 +14,8 @@ from rejex_stream.monitor.drift import DriftDetector, DriftState
 from rejex_stream.monitor.ranks import RankMonitors, RankState
 from rejex_stream.monitor.status import MonitorStatus, Unranked, summarise
 from rejex_stream.monitor.theory import RankLaw, Theory, randomised_rank, rank_law, theory_of
-from rejex_stream.outcomes import is_ranked, policy_band
 from rejex_stream.settings import Section
-from rejex_stream.types import Reason, Status, Verdict
+from rejex_stream.types import Reason, Status, Verdict, is_ranked, policy_band
 
 __all__ = ["StreamMonitor", "StuckRun", "decode", "encode"]
 

@@ -22,7 +22,6 @@ from rejex_stream.engine import EngineSpec
 from rejex_stream.monitor import Alarm, MonitorBank, MonitorStatus
 from rejex_stream.monitor.alarm import AlarmKind
 from rejex_stream.operate.logs import escaped
-from rejex_stream.outcomes import OutcomeCounts
 from rejex_stream.rejection.bounds import cost_bound
 from rejex_stream.run.incremental_snapshot import PartitionEngine
 from rejex_stream.run.progress import (
@@ -46,6 +45,7 @@ from rejex_stream.types import (
     IncidentState,
     Label,
     Outcome,
+    OutcomeCounts,
     Partition,
     Reading,
     Reason,

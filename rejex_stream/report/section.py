@@ -8,10 +8,9 @@ from datetime import UTC, datetime
 from html import escape
 
 from rejex_stream.decode.mapping import printable
-from rejex_stream.outcomes import is_for_review
 from rejex_stream.report.findings import Event, FaultFindings, Findings
 from rejex_stream.report.plain_words import after, in_words, number, percent, span
-from rejex_stream.types import Incident, IncidentState, Label, Verdict, spoken
+from rejex_stream.types import Incident, IncidentState, Label, Verdict, is_for_review, spoken
 
 __all__ = ["MARKS", "run_section"]
 

@@ -48,6 +48,7 @@ from benchmarks.monitor_streams import (
     verdicts,
 )
 from rejex_stream.monitor import MonitorBank, MonitorConfig, StreamMonitor
+from rejex_stream.monitor.bank import StuckRun
 from rejex_stream.monitor.config import CONFIDENCE
 from rejex_stream.monitor.drift import DriftDetector
 from rejex_stream.monitor.health import HealthDetector
@@ -58,7 +59,6 @@ from rejex_stream.monitor.rate import (
     batch_means,
     rate_limits,
 )
-from rejex_stream.monitor.stream_monitor import StuckRun
 from rejex_stream.monitor.theory import rank_law
 from rejex_stream.rejection import rejection_band
 from rejex_stream.rejection.bounds import exact_rate_bound, paper_rate_bound
@@ -466,9 +466,9 @@ def costs() -> dict[str, float]:
             rolling.update(law, cell)
 
     def drift() -> None:
-        update = DriftDetector(PLAIN).update
-        for score in scores:
-            update(score, 0, 0, N)
+        add = DriftDetector(PLAIN).add
+        for rank in events.upto.tolist():
+            add(rank / N - 0.5)
 
     def stuck() -> None:
         update = StuckRun().update

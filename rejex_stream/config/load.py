@@ -369,8 +369,7 @@ def _detector(config: Any) -> None:  # noqa: ANN401
 def _monitor(config: Any) -> None:  # noqa: ANN401
     from rejex_stream.config.assembly import monitor_config
 
-    schedule = config.refit.schedule(config.rejection.window)
-    monitor_config(config).require(schedule.refit_every_events)
+    monitor_config(config).require()
 
 
 def _channels(config: Any) -> None:  # noqa: ANN401
@@ -410,7 +409,7 @@ _CHECKS = (
     _Check("features", ("features", "input"), _features, after=("input.flags",)),
     _Check("detector", ("detector",), _detector),
     _Check("refit", ("refit", "rejection", "detector"), _smoothed, after=("refit", "detector")),
-    _Check("monitor", ("monitor", "rejection", "refit"), _monitor, after=("rejection", "refit")),
+    _Check("monitor", ("monitor", "rejection"), _monitor, after=("rejection",)),
     _Check("alerts", ("alerts",), lambda config: config.alerts.check()),
     _Check("channels", ("channels", "input"), _channels, after=("input",)),
     _Check("review", ("review",), lambda config: config.review.check()),

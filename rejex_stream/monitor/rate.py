@@ -75,24 +75,9 @@ class RateState(msgspec.Struct):
 class RejectionRate:
     """Counts the rejected events of the last n and of the last `rolling` ranked events.
 
-    Parameters
-    ----------
-    config
-        Lengths of the two windows, and L.
-
-    Attributes
-    ----------
-    events
-        Ranked events so far.
-    in_window, in_rolling
-        Rejected among the last ``window``, and the last ``rolling``.
-    expected_rate
-        R; where the law changes (a filling window, a pipeline of different streams) its average,
-        with a memory of a window.
-    regime
-        What the counts say at the moment.
-    low, high, deep
-        The regime stays while low <= in_window <= high and in_rolling >= deep.
+    `expected_rate` is R; where the law changes (a filling window, a pipeline of different streams)
+    its average, with a memory of a window. The regime stays while low <= in_window <= high and
+    in_rolling >= deep.
 
     Examples
     --------
@@ -162,24 +147,14 @@ class RejectionRate:
         """Note a change of law: R is then averaged until one law has filled a whole window."""
         if old is None or not self.events:
             self.expected_rate = new.rejection_rate
-        elif not new.same_as(old):
+        elif new.key != old.key:
             self._mixed_until = self.events + self._window
             self.recheck = min(self.recheck, max(self._window, self.events + _MIXED_RECHECK))
 
     def raise_or_withdraw(
         self, active: ActiveAlarms, verdict: Verdict, law: RankLaw, inflation: float | None
     ) -> tuple[Alarm, ...]:
-        """Raise or withdraw the alarms of the rate, once a count has left its limits.
-
-        Parameters
-        ----------
-        active
-            Where the alarms are kept.
-        verdict
-            Where they point to.
-        law, inflation
-            As in :meth:`judge`.
-        """
+        """Raise or withdraw the alarms of the rate, once a count has left its limits."""
         # What there was to see, before the limits are worked out anew.
         briefly = self.in_window > self.high or self.in_window < self.low
         count, length = (
@@ -218,12 +193,7 @@ class RejectionRate:
     def judge(self, law: RankLaw, inflation: float | None) -> Regime:
         """Return the regime the counts are in now, with limits worked out anew.
 
-        Parameters
-        ----------
-        law
-            The law of the last event.
-        inflation
-            VIF; without one no collapse can be told.
+        Without a VIF (`inflation`) no collapse can be told.
         """
         if self.regime is not Regime.USUAL:
             inside = self.low <= self.in_window <= self.high
@@ -300,15 +270,6 @@ def doubling_limits(rate: float, events: int, nats: float) -> tuple[int, int]:
     events exceed with probability exp(-nats) at most (Chernoff's bound) takes the place of 2 R. It
     clears half-way back, so that it does not flicker.
 
-    Parameters
-    ----------
-    rate
-        R, the expected rejection rate.
-    events
-        Length of the window that is counted.
-    nats
-        How improbable chance has to be.
-
     Examples
     --------
     >>> doubling_limits(0.1059, 1000, nats=13.8), doubling_limits(0.005, 1000, nats=13.8)
@@ -358,15 +319,10 @@ def _divergence(p: float, q: float) -> float:
 
 
 class BatchMeans(msgspec.Struct, frozen=True):
-    """What the means of 30 batches say about a rejection rate.
+    """What the means of 30 batches say about a rejection rate: its limits, in [0, 1].
 
-    Attributes
-    ----------
-    lower, upper
-        Limits of the rate, in [0, 1].
-    inflation
-        How much more the rate varies than that of independent events would, at least 1; ``None``
-        where all events or none are rejected.
+    `inflation` is how much more the rate varies than that of independent events would, at least 1;
+    ``None`` where all events or none are rejected.
     """
 
     lower: float
@@ -381,17 +337,8 @@ def batch_means(cells: bytes, confidence: float) -> BatchMeans | None:
     variance, and its t quantile (29 degrees of freedom) that of the normal one. Heuristic: batches
     must be longer than the correlation. Never narrower than the binomial variance would give.
 
-    Parameters
-    ----------
-    cells
-        Rank cells 0..3, one byte an event, oldest first.
-    confidence
-        Of the two limits together, in (0, 1).
-
-    Returns
-    -------
-    BatchMeans or None
-        ``None`` below 60 events. O(number of events), some microseconds per thousand.
+    `cells` are rank cells 0..3, one byte an event, oldest first; ``None`` below 60 events.
+    O(number of events), some microseconds per thousand.
 
     Examples
     --------
@@ -428,13 +375,6 @@ def sliding_variance(law: RankLaw, events: int) -> float:
     edges exact. An event between an edge and its estimate, whose standard deviation is
     sqrt(q (1 - q) / n), is counted by the one and learnt by the other: half of the mean width of
     that gap is added an event, in the long run.
-
-    Parameters
-    ----------
-    law
-        Of the ranks; the window is taken to be full.
-    events
-        How many events in a row are counted.
 
     Examples
     --------
@@ -481,18 +421,8 @@ def rate_limits(
     the inflation is a mean over at most 20 windows. For exchangeable scores a derivation, for
     autocorrelated ones a heuristic whose coverage is measured (benchmarks/results/monitors.md).
 
-    Parameters
-    ----------
-    rate, events
-        Share of rejected events, and of how many.
-    law
-        Of the ranks, of every stream alike.
-    inflation
-        VIF.
-    confidence
-        Of the two limits together, in (0, 1).
-    streams
-        How many streams the events are of, each ranked in a window of its own.
+    `rate` is the share of `events` rejected ones, of so many `streams`, each ranked by `law` in a
+    window of its own; `confidence` is of both limits together.
 
     Examples
     --------

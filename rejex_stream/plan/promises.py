@@ -164,22 +164,11 @@ def plan(
     costs: Costs | None = None,
     events_per_day: float | None = None,
 ) -> Plan:
-    """Say what a choice promises.
+    """Say what a choice promises; one that cannot work is a result, not an error.
 
-    Parameters
-    ----------
-    contamination, window
-        γ and n.
-    tolerance, rate
-        Exactly one: T, or the share of events that people can review.
-    burst, per_day
-        With a rate: how it is held, as in :class:`RejectionPolicy`.
-    delta
-        Probability with which the bounds may fail.
-    costs
-        What mistakes cost; without them no cost is computed.
-    events_per_day
-        Events that arrive in a day, over all sensors.
+    Either `tolerance` is given or `rate`, which `burst` and `per_day` hold, as in
+    :class:`RejectionPolicy`. The bounds may fail with probability `delta`; without `costs`, or
+    `events_per_day` over all sensors, nothing is said of them.
 
     Examples
     --------

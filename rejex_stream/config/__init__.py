@@ -9,12 +9,6 @@ from rejex_stream.config.model import Config, settings, settings_markdown
 from rejex_stream.settings import Problem
 
 __all__ = [
-    "Config",
-    "Problem",
-    "check_config",
-    "load_config",
-    "name_of",
-    "parse_config",
-    "settings",
+    "Config", "Problem", "check_config", "load_config", "name_of", "parse_config", "settings",
     "settings_markdown",
-]
+]  # fmt: skip

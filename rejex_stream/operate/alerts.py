@@ -35,7 +35,7 @@ from rejex_stream.types import Incident, IncidentState, Partition, spoken
 
 __all__ = [
     "Alert", "Alertmanager", "Event", "Flood", "Subject", "Value", "Webhook",
-    "Wording", "alert_of", "cloud_event", "event_of", "log_incident", "sign",
+    "Wording", "alert_of", "event_of", "log_incident", "sign",
 ]  # fmt: skip
 
 _log = logging.getLogger(__name__)
@@ -233,20 +233,13 @@ def event_of(what: Subject, wording: Wording, values: Sequence[Value] = ()) -> E
             "link": _link(what, wording),
             "runbook": wording.runbook(what.sensors[0] if what.sensors else what.stream_key),
         }
-    return cloud_event(pipeline, kind, key, subject or pipeline, time_ms, data)
-
-
-def cloud_event(  # noqa: PLR0917
-    source: str, kind: str, key: str, subject: str, time_ms: int, data: Mapping[str, Any]
-) -> Event:
-    """Return an event of a source; the same `key` gives the same id."""
-    name = str(uuid.uuid5(_NAMESPACE, f"{source}/{key}"))
+    name = str(uuid.uuid5(_NAMESPACE, f"{pipeline}/{key}"))
     event = {
         "specversion": "1.0",
         "id": name,
-        "source": f"/rejex-stream/{source}",
+        "source": f"/rejex-stream/{pipeline}",
         "type": f"io.rejex.{kind}.v1",
-        "subject": subject,
+        "subject": subject or pipeline,
         "time": _text(time_ms),
         "datacontenttype": "application/json",
         "data": data,

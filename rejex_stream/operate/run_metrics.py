@@ -246,10 +246,7 @@ class RunMetrics:
         self.incidents(())
 
     def _describe(
-        self,
-        spec: EngineSpec | None,
-        costs: tuple[float, float, float] | None,
-        version: str,
+        self, spec: EngineSpec | None, costs: tuple[float, float, float] | None, version: str
     ) -> None:
         build = Gauge("rejex_build_info", "Version.", ["version"], registry=self.registry)
         build.labels(__version__).set(1)

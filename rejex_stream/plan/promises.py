@@ -31,16 +31,9 @@ from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.rejection.token_bucket import base_width
 
 __all__ = [
-    "TRUSTED_TOLERANCE",
-    "Costs",
-    "EpisodeRule",
-    "Held",
-    "Plan",
-    "Promise",
-    "plan",
-    "plan_doubts",
+    "TRUSTED_TOLERANCE", "Costs", "EpisodeRule", "Held", "Plan", "Promise", "plan", "plan_doubts",
     "plan_table",
-]
+]  # fmt: skip
 
 TRUSTED_TOLERANCE = 4.0
 """Below it the paper's theorem 3.1 does not hold, and a label may flip with more than 1.8 %."""

@@ -13,7 +13,6 @@ from rejex_stream.config.assembly.edges import (
     kafka_decoder,
     kafka_settings,
     open_edges,
-    open_registry,
     open_source,
     records_of,
     require_extras,
@@ -38,7 +37,7 @@ __all__ = [
     "DecodedBefore", "Edges", "FilePlaces", "Judging", "NothingStoredError", "Stored",
     "by_partition", "engine_spec", "file_decoder", "file_format", "file_places",
     "kafka_decoder", "kafka_settings", "make_engine", "make_executor", "monitor_config",
-    "open_edges", "open_registry", "open_source", "records_of", "require_extras",
+    "open_edges", "open_source", "records_of", "require_extras",
     "require_own_places", "require_own_topics", "run_pipeline", "run_settings", "sealing",
     "stored",
 ]  # fmt: skip

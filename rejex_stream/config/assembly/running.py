@@ -34,12 +34,7 @@ from rejex_stream.run.executors import InlineExecutor, ProcessFitExecutor, Threa
 from rejex_stream.run.loop import Retries
 from rejex_stream.run.partition import PartitionState
 from rejex_stream.run.partition_monitor import log_alarm
-from rejex_stream.run.progress import (
-    Progress,
-    Retrying,
-    RunObserver,
-    RunSummary,
-)
+from rejex_stream.run.progress import Progress, Retrying, RunObserver, RunSummary
 from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.run.settings import RunSettings
 from rejex_stream.types import Incident, Invalid, Partition, Position, Reading, Record

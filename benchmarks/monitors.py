@@ -54,7 +54,6 @@ from rejex_stream.monitor.drift import DriftDetector
 from rejex_stream.monitor.health import HealthDetector
 from rejex_stream.monitor.rate import (
     BatchMeans,
-    Limits,
     RejectionRate,
     batch_means,
     rate_limits,
@@ -274,7 +273,7 @@ def limits_task(task: tuple[tuple[int, float, float], str, int]) -> dict[str, An
     config = MonitorConfig(window=n, contamination=contamination, tolerance=tolerance)
     band = rejection_band(n, contamination, tolerance)
     law = rank_law(n, band.n_anomalies, band.lower, band.upper)
-    seen: list[tuple[float, BatchMeans, Limits]] = []
+    seen: list[tuple[float, BatchMeans, BatchMeans]] = []
     rejects = events = 0
     for seed in range(streams):
         scores = base_scores(name, n + LENGTH, np.random.default_rng([seed, *name.encode()]))
@@ -299,7 +298,7 @@ def limits_task(task: tuple[tuple[int, float, float], str, int]) -> dict[str, An
             seen.append((rate, means, limits))
     truth = rejects / events
 
-    def about(which: Sequence[BatchMeans | Limits]) -> dict[str, float]:
+    def about(which: Sequence[BatchMeans]) -> dict[str, float]:
         return {
             "covered": sum(x.lower <= truth <= x.upper for x in which) / len(which),
             "half_width": statistics.fmean((x.upper - x.lower) / 2 for x in which),

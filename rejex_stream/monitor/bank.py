@@ -216,23 +216,10 @@ class StreamMonitor:
     """
 
     __slots__ = (
-        "_config",
-        "_drift",
-        "_is_stuck",
-        "_law_key",
-        "_model_epoch",
-        "_paper_ties",
-        "_stuck",
-        "_stuck_events",
-        "_tie_mass",
-        "_unranked",
-        "drawn_cell",
-        "law",
-        "ranked",
-        "ranks",
-        "shown_cell",
-        "stream_key",
-    )
+        "_config", "_drift", "_is_stuck", "_law_key", "_model_epoch", "_paper_ties", "_stuck",
+        "_stuck_events", "_tie_mass", "_unranked", "drawn_cell", "law", "ranked", "ranks",
+        "shown_cell", "stream_key",
+    )  # fmt: skip
 
     def __init__(self, config: MonitorConfig, stream_key: str) -> None:
         self.stream_key = stream_key

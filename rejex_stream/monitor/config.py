@@ -6,9 +6,7 @@ from typing import Literal
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.rejection.arguments import (
-    check_contamination,
-    check_delta,
-    check_tolerance,
+    check_number,
     check_window,
 )
 from rejex_stream.rejection.bounds import DELTA
@@ -79,9 +77,9 @@ or equal to 100 (events); Statistical alarms give about one false alarm in so ma
     def check(self) -> None:
         """Refuse what cannot work, with value, limit and mend."""
         check_window(self.window)
-        check_contamination(self.contamination)
-        check_tolerance(self.tolerance)
-        check_delta(self.delta)
+        check_number("contamination", self.contamination)
+        check_number("tolerance", self.tolerance)
+        check_number("delta", self.delta)
 
     def require(self) -> None:
         """Refuse a window in which a monitor that is switched on could never tell anything."""

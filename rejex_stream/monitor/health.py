@@ -138,26 +138,10 @@ class HealthDetector:
     """
 
     __slots__ = (
-        "_counts",
-        "_due",
-        "_every",
-        "_evidence",
-        "_expected",
-        "_inflation",
-        "_law",
-        "_left",
-        "_limit",
-        "_ratios",
-        "_run",
-        "_since",
-        "_tempered",
-        "_unit",
-        "_variance",
-        "_window",
-        "crossings",
-        "fired_log_evidence",
-        "streams",
-    )
+        "_counts", "_due", "_every", "_evidence", "_expected", "_inflation", "_law", "_left",
+        "_limit", "_ratios", "_run", "_since", "_tempered", "_unit", "_variance", "_window",
+        "crossings", "fired_log_evidence", "streams",
+    )  # fmt: skip
 
     def __init__(self, config: MonitorConfig, streams: int = 1) -> None:
         self.streams = streams

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
+from operator import truediv
 
 import msgspec
 
@@ -77,14 +78,15 @@ class Inflation:
     True
     """
 
-    __slots__ = ("_kinds", "_record", "_scales", "_units", "factor", "state")
+    __slots__ = ("_blocks", "_kinds", "_record", "_scales", "_units", "factor", "state")
 
     def __init__(self, window: int, kinds: int) -> None:
         self._kinds = kinds
         self._units = units = min(_UNITS, window // unit_of(window))
         scales = {1, 2, 3, units // 5, units // 2, units}
         self._scales = tuple(sorted(scale for scale in scales if 1 <= scale <= units))
-        self._record = struct.Struct(f"<{kinds * len(self._scales)}d")
+        self._blocks = [units // scale for scale in self._scales for _ in range(kinds)]
+        self._record = struct.Struct(f"<{len(self._blocks)}d")
         self._begin(b"")
         self.factor: float | None = None
         """VIF >= 1, or ``None`` while there is too little history to tell."""
@@ -94,7 +96,7 @@ class Inflation:
         self.state = InflationState(
             totals=nothing,
             marks=[nothing] * len(self._scales),
-            squares=[0.0] * (self._kinds * len(self._scales)),
+            squares=[0.0] * len(self._blocks),
             history=history,
         )
 
@@ -115,7 +117,7 @@ class Inflation:
             marks[s] = now
         if units < self._units:
             return False
-        means = (square / (units // self._scales[j // kinds]) for j, square in enumerate(squares))
+        means = map(truediv, squares, self._blocks)
         size = self._record.size * (_MEMORY_WINDOWS + _LAG_WINDOWS)
         self._begin((state.history + self._record.pack(*means))[-size:])
         self._measure()
@@ -132,5 +134,5 @@ class Inflation:
             self.factor = None
             return
         usable = len(self._scales) - (len(windows) < _MIN_WINDOWS_LONGEST)
-        means = (math.fsum(column) / len(windows) for column in zip(*windows, strict=True))
-        self.factor = max([1.0, *list(means)[: self._kinds * usable]])
+        sums = list(map(math.fsum, zip(*windows, strict=True)))[: self._kinds * usable]
+        self.factor = max([len(windows), *sums]) / len(windows)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from enum import Enum
 from functools import lru_cache
-from typing import NamedTuple
 
 import msgspec
 from scipy.special import stdtrit
@@ -96,22 +95,9 @@ class RejectionRate:
     """
 
     __slots__ = (
-        "_at",
-        "_config",
-        "_mixed_until",
-        "_ring",
-        "_usual_inflation",
-        "_window",
-        "deep",
-        "events",
-        "expected_rate",
-        "high",
-        "in_rolling",
-        "in_window",
-        "low",
-        "recheck",
-        "regime",
-    )
+        "_at", "_config", "_mixed_until", "_ring", "_usual_inflation", "_window", "deep",
+        "events", "expected_rate", "high", "in_rolling", "in_window", "low", "recheck", "regime",
+    )  # fmt: skip
 
     def __init__(self, config: MonitorConfig) -> None:
         self._config = config
@@ -398,13 +384,6 @@ def sliding_variance(law: RankLaw, events: int) -> float:
     return rate * (1.0 - rate) * learnt + gaps * missed
 
 
-class Limits(NamedTuple):
-    """Two-sided limits of a rejection rate."""
-
-    lower: float
-    upper: float
-
-
 def rate_limits(
     rate: float,
     events: int,
@@ -413,7 +392,7 @@ def rate_limits(
     inflation: float,
     confidence: float,
     streams: int = 1,
-) -> Limits:
+) -> BatchMeans:
     """Return limits around a rolling rate, within which the theory's rate lies where it holds.
 
     The variance is that of a sliding window's self-correcting count (:func:`sliding_variance`)
@@ -429,13 +408,13 @@ def rate_limits(
     >>> from rejex_stream.monitor.theory import rank_law
     >>> law = rank_law(1000, 50, 882, 987)
     >>> limits = rate_limits(0.1, 3_600, law=law, inflation=1.0, confidence=0.99)
-    >>> [round(limit, 4) for limit in limits]
-    [0.0929, 0.1071]
+    >>> round(limits.lower, 4), round(limits.upper, 4)
+    (0.0929, 0.1071)
     """
     each = max(1, round(events / streams))
     deviation = math.sqrt(streams * sliding_variance(law, each) * inflation) / events
     width = _t_quantile(confidence, _INFLATION_WINDOWS - 1) * deviation
-    return Limits(max(0.0, rate - width), min(1.0, rate + width))
+    return BatchMeans(max(0.0, rate - width), min(1.0, rate + width), inflation)
 
 
 @lru_cache(maxsize=64)

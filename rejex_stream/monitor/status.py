@@ -10,7 +10,7 @@ import msgspec
 from rejex_stream.monitor.alarm import Alarm, AlarmKind
 from rejex_stream.monitor.config import CONFIDENCE, MonitorConfig
 from rejex_stream.monitor.health import HealthDetector
-from rejex_stream.monitor.rate import BatchMeans, Limits, RejectionRate, batch_means, rate_limits
+from rejex_stream.monitor.rate import RejectionRate, batch_means, rate_limits
 from rejex_stream.monitor.theory import RankLaw, Theory
 from rejex_stream.types import Reason, Verdict
 
@@ -107,7 +107,7 @@ def summarise(
     rejects, anomalies = cells.count(1) + cells.count(2), cells.count(3)
     rate = rejects / count if count else None
     inflation = health.inflation
-    limits: Limits | BatchMeans | None = batch_means(cells, CONFIDENCE)
+    limits = batch_means(cells, CONFIDENCE)
     if limits is not None and inflation is not None and law is not None:
         limits = rate_limits(
             rejects / count, count, law=law, inflation=inflation, confidence=CONFIDENCE,

@@ -158,26 +158,17 @@ def _salt(topic: str, partition: int) -> int:
 
 
 class Theory(msgspec.Struct, frozen=True):
-    """What is known about the rejection rate before the first event.
+    """What is known about the rejection rate before the first event."""
 
-    Attributes
-    ----------
-    expected_rate
-        R = w / (n + 1).
-    frozen_bound
-        Exceeded with probability exactly δ by the share of future scores that one *frozen* window
-        rejects. It is not the law of a rolling rate: of the last n/2 it is exceeded more often, of
-        many windows hardly ever.
-    paper_bound, paper_bound_printed
-        The paper's h, from the corrected t1 and as printed; ``None`` where it has no value.
-    expected_anomaly_rate, expected_flagged_rate
-        Share of accepted anomalies, (n - k_hi) / (n + 1), and of all flagged ranks, r / (n + 1).
-    """
-
-    expected_rate: float
+    expected_rate: float  # R = w / (n + 1)
+    # exceeded with probability exactly δ by the share of future scores that one *frozen* window
+    # rejects. It is not the law of a rolling rate: of the last n/2 it is exceeded more often, of
+    # many windows hardly ever
     frozen_bound: float
+    # the paper's h, from the corrected t1 and as printed; ``None`` where it has no value
     paper_bound: float | None
     paper_bound_printed: float | None
+    # share of accepted anomalies, (n - k_hi) / (n + 1), and of all flagged ranks, r / (n + 1)
     expected_anomaly_rate: float
     expected_flagged_rate: float
 

@@ -12,7 +12,7 @@ import msgspec
 
 from rejex_stream.decode import Decoder, decode_records
 from rejex_stream.engine import Engine, EngineSpec
-from rejex_stream.engine.model import FitFailed
+from rejex_stream.engine.refit import FitFailed
 from rejex_stream.monitor.rate import BATCHES, batch_means
 from rejex_stream.monitor.theory import rank_law
 from rejex_stream.plan.promises import EpisodeRule

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.rejection import RejectionBand
-from rejex_stream.rejection.arguments import check_contamination, check_delta, check_window
+from rejex_stream.rejection.arguments import check_number, check_window
 from rejex_stream.rejection.band import nested_band
 from rejex_stream.rejection.bounds import (
     DELTA,
@@ -172,7 +172,7 @@ def plan(
     'With window n = 1,000 and contamination 0.01 (r = 10) no score can ever be called an anomaly \
 at tolerance T = 32: use a window of at least 1,700, or a tolerance of at most 16.06.'
     """
-    delta, window = check_delta(delta), check_window(window)
+    delta, window = check_number("delta", delta), check_window(window)
     policy = RejectionPolicy(
         contamination, tolerance=tolerance, rate=rate, burst=burst, per_day=per_day
     )
@@ -256,7 +256,7 @@ def plan_table(
     >>> [len(plan_table(0.05, [1000, 2000], [4, 32])), len(plan_table(0.05, [1000], rates=[0.1]))]
     [4, 1]
     """
-    check_contamination(contamination)
+    check_number("contamination", contamination)
     choose = partial(plan, contamination, delta=delta, costs=costs, events_per_day=events_per_day)
     return tuple(
         choice

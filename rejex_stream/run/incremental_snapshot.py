@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple, Protocol, TypeAlias
 import msgspec
 
 from rejex_stream.engine.engine import Decision, Restored
-from rejex_stream.engine.model import FitFailed
+from rejex_stream.engine.refit import FitFailed
 from rejex_stream.engine.sensor_registry import Gone, SensorRegistry
 from rejex_stream.engine.snapshot import seal, unseal
 from rejex_stream.engine.stream_state import StreamSnapshot, StreamView

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
 from rejex_stream.engine.engine import Decision
-from rejex_stream.engine.model import FitFailed
+from rejex_stream.engine.refit import FitFailed
 from rejex_stream.monitor import Alarm
 from rejex_stream.types import Incident, Outcome, OutcomeCounts, Partition
 

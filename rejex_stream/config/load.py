@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_settings import EnvSettingsSource, SettingsError
 
 from rejex_stream.config.input import REGISTRY_FORMATS
-from rejex_stream.config.model import ENV_PREFIX, Config
+from rejex_stream.config.pipeline_config import ENV_PREFIX, Config
 from rejex_stream.config.reviewing import Channel
 from rejex_stream.errors import ConfigError, RejexError
 from rejex_stream.features import FeatureSpec

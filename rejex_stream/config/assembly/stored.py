@@ -13,7 +13,7 @@ from rejex_connectors.kafka.settings import KafkaSettings
 from rejex_connectors.signed_snapshots import SealedStore
 
 from rejex_stream.config.assembly.edges import file_places, kafka_settings, sealing
-from rejex_stream.config.model import Config
+from rejex_stream.config.pipeline_config import Config
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.protocols import SnapshotStore
 from rejex_stream.types import Partition

@@ -23,8 +23,8 @@ from rejex_stream.monitor import Alarm, MonitorBank, MonitorStatus
 from rejex_stream.monitor.alarm import AlarmKind
 from rejex_stream.operate.logs import escaped
 from rejex_stream.rejection.bounds import cost_bound
-from rejex_stream.run.incremental_snapshot import PartitionEngine
-from rejex_stream.run.progress import (
+from rejex_stream.run.partition import PartitionEngine
+from rejex_stream.run.run_events import (
     Committed,
     ControlUnread,
     DecisionChanged,
@@ -193,7 +193,7 @@ _COUNTED = {
 
 
 class RunMetrics:
-    """Counts what a run does; a :class:`~rejex_stream.run.progress.RunObserver`."""
+    """Counts what a run does; a :class:`~rejex_stream.run.run_events.RunObserver`."""
 
     def __init__(
         self,

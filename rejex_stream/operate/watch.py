@@ -26,9 +26,8 @@ from rejex_stream.operate.alerts import (
     event_of,
 )
 from rejex_stream.operate.run_metrics import RunMetrics
-from rejex_stream.run.incremental_snapshot import PartitionEngine
-from rejex_stream.run.partition_monitor import PartitionMonitor
-from rejex_stream.run.progress import (
+from rejex_stream.run.partition import PartitionEngine, PartitionMonitor
+from rejex_stream.run.run_events import (
     Committed,
     IncidentsDurable,
     NothingScorable,

@@ -18,7 +18,7 @@ from rejex_stream.monitor.theory import rank_law
 from rejex_stream.plan.promises import EpisodeRule
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.partition import PartitionState
-from rejex_stream.run.progress import RunEvent
+from rejex_stream.run.run_events import RunEvent
 from rejex_stream.threads import one_thread
 from rejex_stream.types import (
     Invalid,

@@ -22,7 +22,7 @@ from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition, Position, Record
 
 if TYPE_CHECKING:
-    from rejex_connectors.kafka.settings import KafkaSettings
+    from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 __all__ = ["DeadLetter", "Redriven", "list_dead_letters", "redrive"]
 
@@ -33,30 +33,16 @@ _REDRIVE = "redrive"
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A record that could not be read, and why.
+    """A record that could not be read, and why."""
 
-    Attributes
-    ----------
-    position
-        Where it stands in the dead-letter topic.
-    original
-        Key, value, headers and position as they came; the value is cut short if `cut` is set.
-    stage, reason
-        Where reading it failed, and one sentence.
-    cut
-        Length and digest of a value that was too large to keep.
-    timestamp_ms
-        When it was written.
-    unread
-        Whether nothing but its position is known: it could not be read from the input.
-    """
-
-    position: Position
+    position: Position  # where it stands in the dead-letter topic
+    # key, value, headers and position as they came; the value is cut short if `cut` is set
     original: Record
-    stage: str
+    stage: str  # stage, reason: where reading it failed, and one sentence
     reason: str
-    cut: Cut | None
-    timestamp_ms: int | None
+    cut: Cut | None  # length and digest of a value that was too large to keep
+    timestamp_ms: int | None  # when it was written
+    # whether nothing but its position is known: it could not be read from the input
     unread: bool = False
 
 
@@ -72,20 +58,7 @@ class Redriven:
 def list_dead_letters(
     settings: KafkaSettings, *, newest: int | None = None, pending_only: bool = False
 ) -> Iterator[DeadLetter]:
-    """Yield dead letters, partition by partition, oldest first.
-
-    Parameters
-    ----------
-    newest
-        At most about so many of the newest, shared among the partitions; all by default.
-    pending_only
-        Leave out those that :func:`redrive` has dealt with.
-
-    Raises
-    ------
-    ConnectorError
-        When the broker or the topic cannot be reached.
-    """
+    """Yield dead letters, partition by partition, oldest first."""
     partitions = partitions_of(settings, settings.topics.deadletter)
     done = _redriven_up_to(settings) if pending_only else {}
     ends = {} if newest is None else bounds_of(settings, partitions)

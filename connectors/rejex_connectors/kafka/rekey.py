@@ -17,13 +17,13 @@ from rejex_connectors.kafka.partition_reader import (
     partitions_of,
     read_partition,
 )
-from rejex_connectors.kafka.topics import TopicPlan, create_topics, topic_settings
+from rejex_connectors.kafka.topic_admin import TopicPlan, create_topics, topic_settings
 from rejex_connectors.kafka.transactional_writer import TransactionalWriter
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import Partition, Position, Record, UnreadRecord
 
 if TYPE_CHECKING:
-    from rejex_connectors.kafka.settings import KafkaSettings
+    from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 __all__ = ["Rekeyed", "key_partition", "rekey"]
 
@@ -35,21 +35,12 @@ _KEPT = ("retention.ms", "retention.bytes", "max.message.bytes", "cleanup.policy
 
 @dataclass(slots=True)
 class Rekeyed:
-    """How many records were copied, of them without a sensor, and left behind.
+    """How many records were copied, of them without a sensor, and left behind."""
 
-    Attributes
-    ----------
-    copied
-        All that were copied.
-    nameless
-        Of them those of which nobody could say who measured: they are without a key, as before.
-    left_behind
-        Not copied: nothing is in them, or the library cannot read them.
-    """
-
-    copied: int = 0
+    copied: int = 0  # all that were copied
+    # of them those of which nobody could say who measured: they are without a key, as before
     nameless: int = 0
-    left_behind: int = 0
+    left_behind: int = 0  # not copied: nothing is in them, or the library cannot read them
 
 
 def rekey(
@@ -118,13 +109,7 @@ def rekey(
 
 
 def key_partition(key: bytes, n: int) -> int:
-    """Return the partition that Kafka's own producers choose for a key.
-
-    Examples
-    --------
-    >>> key_partition(b"pump-1", 4)
-    3
-    """
+    """Return the partition that Kafka's own producers choose for a key."""
     return int(murmur2(key) & 0x7FFFFFFF) % n
 
 

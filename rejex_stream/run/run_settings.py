@@ -10,8 +10,7 @@ from rejex_stream.decode.intake import IntakeRules
 from rejex_stream.encode.records import Form
 from rejex_stream.encode.schemas import TOPICS
 from rejex_stream.engine.sensor_registry import Limits
-from rejex_stream.run.audit_draw import AuditDraw
-from rejex_stream.run.review_items import REVIEW_REASONS
+from rejex_stream.run.review_items import REVIEW_REASONS, AuditDraw
 from rejex_stream.settings import Section, setting, stated
 from rejex_stream.types import Reason
 

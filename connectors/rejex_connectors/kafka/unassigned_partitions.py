@@ -13,7 +13,7 @@ from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition
 
 if TYPE_CHECKING:
-    from rejex_connectors.kafka.settings import KafkaSettings
+    from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 __all__ = ["Ownerless", "members", "ownerless"]
 
@@ -24,13 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 def ownerless(settings: KafkaSettings) -> set[Partition] | None:
-    """Return the input's partitions that no member of the group has; None while they move.
-
-    Raises
-    ------
-    ConnectorError
-        If the broker does not answer, or refuses.
-    """
+    """Return the input's partitions that no member of the group has; None while they move."""
     doing = f"asking who has which partition in group {settings.group}"
     with asking(settings, doing) as client:
         group = client.describe_groups([settings.group])[settings.group]
@@ -53,13 +47,7 @@ def ownerless(settings: KafkaSettings) -> set[Partition] | None:
 
 
 def members(settings: KafkaSettings) -> set[str]:
-    """Return the ids of the group's members; of those that the broker deals to, none.
-
-    Raises
-    ------
-    ConnectorError
-        If the broker does not answer, or refuses.
-    """
+    """Return the ids of the group's members; of those that the broker deals to, none."""
     with asking(settings, f"asking who is in group {settings.group}") as client:
         group = client.describe_groups([settings.group])[settings.group]
     return {member["member_id"] for member in group["members"]}
@@ -73,11 +61,6 @@ class Ownerless:
     the group sees no reason for that round. The library has no call that asks for one. So a worker
     that came in by name looks every three seconds, and never waits, until every partition has an
     owner; where one has none, it leaves the group and joins it anew, and the group deals again.
-
-    Parameters
-    ----------
-    settings
-        Which group, which topics, and how to connect.
     """
 
     def __init__(self, settings: KafkaSettings) -> None:

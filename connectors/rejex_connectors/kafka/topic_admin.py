@@ -20,7 +20,7 @@ from rejex_stream.errors import ConfigError, ConnectorError
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient
 
-    from rejex_connectors.kafka.settings import KafkaSettings
+    from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 __all__ = [
     "Finding",
@@ -53,39 +53,27 @@ _UNKNOWN = (
 
 @dataclass(frozen=True, kw_only=True)
 class TopicPlan:
-    """How one topic is meant to be.
+    """How one topic is meant to be."""
 
-    Attributes
-    ----------
-    name, role
-        `role` is ``input`` or the name of another field of :class:`~.settings.KafkaTopics`.
-    partitions, replication
-        Counts; partitions are not changed on a topic that exists, since that would move keys.
-    config
-        Topic settings by Kafka's names.
-    """
-
+    # name, role: `role` is ``input`` or the name of another field of
+    # :class:`~.settings.KafkaTopics`
     name: str
     role: str
+    # partitions, replication: counts; partitions are not changed on a topic that exists, since that
+    # would move keys
     partitions: int
     replication: int
-    config: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, str] = field(default_factory=dict)  # topic settings by Kafka's names
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """The input topics as they are: nobody but their producers makes them.
+    """The input topics as they are: nobody but their producers makes them."""
 
-    Attributes
-    ----------
-    partitions
-        How many each has that is there; none where they may not be looked at.
-    missing
-        Of those that are not, what to say: a topic of the broker with a name much like it, if
-        there is one.
-    """
-
+    # how many each has that is there; none where they may not be looked at
     partitions: Mapping[str, int]
+    # of those that are not, what to say: a topic of the broker with a name much like it, if there
+    # is one
     missing: Mapping[str, str]
 
     @property
@@ -108,17 +96,9 @@ def plan_topics(
 ) -> tuple[TopicPlan, ...]:
     """Say which topics are needed and how they should be set up.
 
-    Parameters
-    ----------
-    partitions
-        Of the input; outputs and state get the same number, so that what is beside each other in
-        the input stays beside each other; control has one. The most workers that can share.
-    replication
-        Copies of each partition: 3 in production.
-
     Examples
     --------
-    >>> from rejex_connectors.kafka.settings import KafkaSettings
+    >>> from rejex_connectors.kafka.kafka_settings import KafkaSettings
     >>> [plan.name for plan in plan_topics(KafkaSettings())]  # doctest: +NORMALIZE_WHITESPACE
     ['rejex.readings', 'rejex.verdicts', 'rejex.review', 'rejex.labels', 'rejex.deadletter',
      'rejex.incidents', 'rejex.control', 'rejex.state']
@@ -164,13 +144,7 @@ def plan_topics(
 
 
 def look_at_inputs(settings: KafkaSettings) -> Inputs:
-    """Look whether the input topics are there, and how many partitions they have.
-
-    Raises
-    ------
-    ConnectorError
-        When the broker cannot be reached or refuses.
-    """
+    """Look whether the input topics are there, and how many partitions they have."""
     names = settings.topics.input
     with asking(settings, "looking at the input", operation="DESCRIBE") as client:
         described = describe(client, settings, names)
@@ -186,11 +160,6 @@ def other_pipelines(settings: KafkaSettings, topics: Sequence[str]) -> dict[str,
 
     Left out as well where nobody did, where there is no topic, or where it may not be read: a
     worker need not have that right.
-
-    Raises
-    ------
-    ConnectorError
-        When the broker cannot be reached.
     """
     with closing(PartitionReader(settings)) as reader:
         found = {topic: _other_pipeline(settings, topic, reader) for topic in topics}
@@ -223,13 +192,7 @@ def _not_there(name: str, known: Sequence[str]) -> str:
 def create_topics(
     settings: KafkaSettings, plans: Sequence[TopicPlan], *, dry_run: bool = False
 ) -> tuple[TopicPlan, ...]:
-    """Create the topics that are missing; returns those (to be) created. Existing ones are left.
-
-    Raises
-    ------
-    ConnectorError
-        When the broker cannot be reached or refuses.
-    """
+    """Create the topics that are missing; returns those (to be) created. Existing ones are left."""
     with asking(settings, "creating topics", operation="CREATE") as client:
         existing = set(client.list_topics())
         missing = tuple(plan for plan in plans if plan.name not in existing)
@@ -264,18 +227,7 @@ def check_topics(
     *,
     snapshot_every_s: float | None = None,
 ) -> tuple[Finding, ...]:
-    """Compare the broker's topics with what the service needs.
-
-    Parameters
-    ----------
-    snapshot_every_s
-        How old a snapshot can get: the input must be kept longer, since recovery replays it.
-
-    Raises
-    ------
-    ConnectorError
-        When the broker cannot be reached or refuses.
-    """
+    """Compare the broker's topics with what the service needs."""
     with asking(settings, "looking at topics", operation="DESCRIBE") as client:
         described = describe(client, settings, [plan.name for plan in plans])
         every = client.list_topics()
@@ -370,11 +322,6 @@ def describe(
     """Return what the broker says of the topics that exist, or that we may not know of.
 
     Of the latter it says an ``error_code`` and no partitions.
-
-    Raises
-    ------
-    ConnectorError
-        When the broker cannot be reached or refuses.
     """
     try:
         topics = client.describe_topics(list(names))
@@ -410,16 +357,6 @@ def missing_rights(
     Topics and a group that exists say what is allowed. A group that does not exist yet, and a
     transactional id, say no more than whether they may be looked at; in a new cluster not even
     that.
-
-    Parameters
-    ----------
-    described
-        By name, what the broker says of the topics; one that it knows nothing of is not judged.
-
-    Raises
-    ------
-    ConnectorError
-        Where the broker does not answer.
     """
     for right in worker_rights(settings):
         try:

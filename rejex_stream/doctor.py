@@ -24,13 +24,12 @@ from rejex_stream.config.assembly import (
     file_decoder,
     kafka_decoder,
     kafka_settings,
-    open_registry,
     open_source,
     require_own_topics,
 )
 from rejex_stream.decode import Decoder, decode_records
 from rejex_stream.decode.mapping import printable
-from rejex_stream.decode.numbers import number_reader
+from rejex_stream.decode.written import number_reader
 from rejex_stream.errors import ConfigError, ConnectorError, RejexError
 from rejex_stream.protocols import Assigned
 from rejex_stream.settings import toml
@@ -269,7 +268,7 @@ class _Broker:
     def reachable(self) -> Iterator[Finding]:
         """Ask the broker for its topics."""
         from rejex_connectors.kafka.partition_reader import admin
-        from rejex_connectors.kafka.topics import describe
+        from rejex_connectors.kafka.topic_admin import describe
 
         settings = self._settings
         try:
@@ -293,7 +292,7 @@ class _Broker:
         if not self._up:
             yield Finding("skipped", "the broker does not answer")
             return
-        from rejex_connectors.kafka.topics import check_topics, plan_topics
+        from rejex_connectors.kafka.topic_admin import check_topics, plan_topics
 
         plans = plan_topics(self._settings)
         every_s = self._config.state.snapshot_interval_s
@@ -311,7 +310,7 @@ class _Broker:
             return
         from rejex_connectors.kafka.partition_reader import admin
         from rejex_connectors.kafka.refusals import grant
-        from rejex_connectors.kafka.topics import missing_rights
+        from rejex_connectors.kafka.topic_admin import missing_rights
 
         client = admin(self._settings)
         try:
@@ -334,9 +333,11 @@ class _Broker:
 
     def registry(self) -> Iterator[Finding]:
         """Ask the schema registry for a schema, as the decoder will, but for one it cannot have."""
+        from rejex_connectors.kafka.schema_registry import HttpSchemaRegistry
+
         try:
             kafka_decoder(self._config)
-            open_registry(self._config).schema(_NO_SCHEMA)
+            HttpSchemaRegistry(self._config.schema_registry).schema(_NO_SCHEMA)
         except (ConfigError, ConnectorError) as error:
             yield Finding("error", str(error), "check input.format and [schema_registry]")
             return
@@ -371,7 +372,7 @@ class _Broker:
 
     def _parted(self, records: Sequence[Record]) -> Iterator[Finding]:
         """Say whether a sensor's records stay together: apart, they are several streams."""
-        from rejex_connectors.kafka.guards.key_check import keyless
+        from rejex_connectors.kafka.source import keyless
 
         if self._config.input.order == "as_it_comes":
             return

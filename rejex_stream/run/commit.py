@@ -157,7 +157,7 @@ class OwnedPartition:
     def to_decide(self) -> bool:
         """Whether people have said something that a commit can record."""
         decisions = self.state.decisions
-        return bool(decisions.pending) and decisions.waiting and not self.replaying
+        return bool(decisions.undecided) and decisions.waiting and not self.replaying
 
     def stands_at(self, committed: int | None) -> bool:
         """Whether this state and the held outcomes can go on from there."""
@@ -217,7 +217,7 @@ class Ownership:
 
         left = [
             change
-            for change in owned.state.decisions.untold
+            for change in owned.state.decisions.pending
             if change.position.offset < owned.live_from  # else its commit did not come to be
         ]
         if left:
@@ -476,13 +476,13 @@ class Commits:
         return waited or n_held >= self.settings.commit_every_events
 
     def _strikes_out(self, owned: OwnedPartition) -> bool:
-        """Whether people were told of what is kept as untold."""
-        kept = owned.state.decisions.untold
+        """Whether people were told of what is kept as pending."""
+        kept = owned.state.decisions.pending
         if not kept or owned.replaying or self.outbox is None:
             return False
         return len(self.outbox.left(owned.state.partition)) < len(kept)
 
-    def _untold(self, owned: OwnedPartition) -> Sequence[Incident]:
+    def _pending(self, owned: OwnedPartition) -> Sequence[Incident]:
         """Return what people are to be told once all that is held is durable."""
         if self.outbox is None:
             return ()
@@ -511,8 +511,8 @@ class Commits:
                 owned.state.decisions.decide(owned.state.next_offset)
             if decides or (commits and (owned.held or self._strikes_out(owned))):  # 1. Write
                 _refuse_to_go_back(partition, owned)
-                if (untold := self._untold(owned)) or owned.state.decisions.untold:
-                    owned.state.decisions.keep_untold(untold)
+                if (pending := self._pending(owned)) or owned.state.decisions.pending:
+                    owned.state.decisions.set_pending(pending)
                 work.outcomes[partition] = list(owned.held)
                 work.offsets[partition] = owned.state.next_offset
                 self.sink.write(owned.held)

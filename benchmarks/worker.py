@@ -34,7 +34,7 @@ from rejex_stream.decode import JsonDecoder
 from rejex_stream.operate.run_metrics import RunMetrics
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.loop import run
-from rejex_stream.run.partition_monitor import PartitionMonitor
+from rejex_stream.run.partition import PartitionMonitor
 from rejex_stream.types import Outcome, Partition, Position, Record
 from tests.doubles import ListSource
 

@@ -30,7 +30,7 @@ from rejex_stream.config.assembly import (
 )
 from rejex_stream.decode import Decoder, decode_records
 from rejex_stream.decode.mapping import printable
-from rejex_stream.decode.numbers import number_reader
+from rejex_stream.decode.written import number_reader
 from rejex_stream.errors import ConfigError, ConnectorError, RejexError
 from rejex_stream.protocols import Assigned
 from rejex_stream.settings import toml
@@ -269,7 +269,7 @@ class _Broker:
     def reachable(self) -> Iterator[Finding]:
         """Ask the broker for its topics."""
         from rejex_connectors.kafka.partition_reader import admin
-        from rejex_connectors.kafka.topics import describe
+        from rejex_connectors.kafka.topic_admin import describe
 
         settings = self._settings
         try:
@@ -293,7 +293,7 @@ class _Broker:
         if not self._up:
             yield Finding("skipped", "the broker does not answer")
             return
-        from rejex_connectors.kafka.topics import check_topics, plan_topics
+        from rejex_connectors.kafka.topic_admin import check_topics, plan_topics
 
         plans = plan_topics(self._settings)
         every_s = self._config.state.snapshot_interval_s
@@ -311,7 +311,7 @@ class _Broker:
             return
         from rejex_connectors.kafka.partition_reader import admin
         from rejex_connectors.kafka.refusals import grant
-        from rejex_connectors.kafka.topics import missing_rights
+        from rejex_connectors.kafka.topic_admin import missing_rights
 
         client = admin(self._settings)
         try:
@@ -371,7 +371,7 @@ class _Broker:
 
     def _parted(self, records: Sequence[Record]) -> Iterator[Finding]:
         """Say whether a sensor's records stay together: apart, they are several streams."""
-        from rejex_connectors.kafka.guards.key_check import keyless
+        from rejex_connectors.kafka.source import keyless
 
         if self._config.input.order == "as_it_comes":
             return

@@ -28,7 +28,7 @@ from rejex_stream.cli.commands import run_pipeline
 from rejex_stream.cli.commands.run_pipeline import RunDisplay
 from rejex_stream.encode import decode_verdict
 from rejex_stream.engine.snapshot import environment as environment_of_scores
-from rejex_stream.run.progress import Progress, Replay
+from rejex_stream.run.run_events import Progress, Replay
 from rejex_stream.types import Partition
 from tests.pump import feed, flow, pump_toml, row
 from tests.waiting import PATIENCE_S, until
@@ -259,7 +259,7 @@ def test_a_dry_run_writes_nothing_and_shows_the_mix_against_theory(pipeline, run
     before = sorted(path.name for path in pipeline.iterdir())
     shown = run(pipeline, "--dry-run")
     assert shown.returncode == 0, shown.stderr
-    assert "Nothing was written." in shown.stdout
+    assert "Nothing was written" in shown.stdout
     assert "predicted" in shown.stdout
     assert sorted(path.name for path in pipeline.iterdir()) == before
     short = run(pipeline, "--dry-run", "--limit", "900", "--output", "json")

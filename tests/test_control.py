@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rejex_stream.encode import decode_command, decode_incidents, encode_command, encode_incident
-from rejex_stream.encode.incidents import position_of
+from rejex_stream.encode.records import position_of
 from rejex_stream.errors import CheckpointError, ConnectorError
 from rejex_stream.protocols import ControlRecords
 from rejex_stream.run import command_journal
 from rejex_stream.run.command_journal import Decisions
-from rejex_stream.run.progress import ControlUnread
+from rejex_stream.run.run_events import ControlUnread
 from rejex_stream.types import Command, CommandKind, Partition, Position, Record
 from tests.doubles import (
     ABORT,

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from rejex_connectors.kafka.settings import (
+from rejex_connectors.kafka.kafka_settings import (
     Kafka,
     KafkaSecurity,
     KafkaSettings,
@@ -31,9 +31,9 @@ from rejex_stream.rejection import rejection_band
 from rejex_stream.rejection.bounds import DELTA, cost_quantile, exact_rate_bound, paper_rate_bound
 from rejex_stream.rejection.policy import CONTAMINATION, TOLERANCE, WINDOW, RejectionPolicy
 from rejex_stream.review.queue import cases
-from rejex_stream.run.audit_draw import AuditDraw
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.run.settings import Output, Run, RunSettings, State
+from rejex_stream.run.review_items import AuditDraw
+from rejex_stream.run.run_settings import Output, Run, RunSettings, State
 from rejex_stream.types import Partition
 
 PAGE = Path(__file__).parents[1] / "docs" / "settings.md"

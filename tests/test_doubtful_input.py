@@ -11,14 +11,14 @@ from rejex_stream.decode import CsvDecoder, JsonDecoder
 from rejex_stream.decode.avro import avro_reader
 from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.decode.protobuf import protobuf_reader
-from rejex_stream.decode.registry import RegistryDecoder
+from rejex_stream.decode.registry_decoder import RegistryDecoder
 from rejex_stream.doctor import examine
 from rejex_stream.engine import Engine
 from rejex_stream.errors import ConnectorError
 from rejex_stream.monitor import AlarmKind
 from rejex_stream.protocols import RegisteredSchema
 from rejex_stream.run.loop import RunSettings, run
-from rejex_stream.run.progress import NothingScorable
+from rejex_stream.run.run_events import NothingScorable
 from rejex_stream.types import Partition, Position, Record
 from tests.doubles import FakeClock, ListSink, ListSource
 from tests.streams import spec

@@ -11,17 +11,16 @@ import numpy as np
 import pytest
 
 from rejex_stream.encode import decode_verdict, encode_command, encode_verdict
-from rejex_stream.encode.incidents import decode_command
-from rejex_stream.encode.labels import LabelRecord
+from rejex_stream.encode.label_records import LabelRecord
+from rejex_stream.encode.records import decode_command
 from rejex_stream.engine import Engine
 from rejex_stream.errors import ConnectorError
 from rejex_stream.incidents import Hold, Mute, Mutes
 from rejex_stream.incidents.calendar import MOST_MUTES
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.review.certificate import Evidence, read_log
-from rejex_stream.run.audit_draw import AuditDraw
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.run.review_items import ReviewItems
+from rejex_stream.run.review_items import AuditDraw, ReviewItems
 from rejex_stream.types import (
     Command,
     CommandKind,

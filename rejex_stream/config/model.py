@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
-from rejex_connectors.kafka.settings import Kafka, RegistrySettings
+from rejex_connectors.kafka.kafka_settings import Kafka, RegistrySettings
 
 from rejex_stream.config.deciding import (
     Calendar,
@@ -25,7 +25,7 @@ from rejex_stream.config.operating import Alerts, Logging, Metrics
 from rejex_stream.config.reviewing import Channel, Review, Sensor
 from rejex_stream.incidents import Alarms, Hold
 from rejex_stream.monitor.config import Monitor
-from rejex_stream.run.settings import Output, Run, State
+from rejex_stream.run.run_settings import Output, Run, State
 from rejex_stream.settings import extra_of, section_of, setting, toml
 
 __all__ = ["ENV_PREFIX", "Config", "SettingRow", "config_schema", "settings", "settings_markdown"]

@@ -29,7 +29,7 @@ from rejex_stream.config.assembly.control_line import ControlLine, make_command
 from rejex_stream.demo import turbine
 from rejex_stream.errors import ConfigError
 from rejex_stream.report import Channel, Fault, Run, read_run
-from rejex_stream.run.progress import RunEvent, RunSummary
+from rejex_stream.run.run_events import RunEvent, RunSummary
 from rejex_stream.types import (
     CommandKind,
     FloatArray,

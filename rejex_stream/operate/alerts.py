@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from rejex_stream.addresses import masked
-from rejex_stream.encode.incidents import encode_incident
+from rejex_stream.encode.records import encode_incident
 from rejex_stream.monitor import Alarm
 from rejex_stream.monitor.alarm import AlarmKind
 from rejex_stream.rejection.window import grade
@@ -542,7 +542,7 @@ class Webhook:
 
 
 class WebhookOutbox:
-    """Incidents that the webhook has not taken; a :class:`~rejex_stream.run.progress.Outbox`."""
+    """Incidents that the webhook has not taken; a :class:`~rejex_stream.run.run_events.Outbox`."""
 
     def __init__(self, webhook: Webhook) -> None:
         self._webhook = webhook

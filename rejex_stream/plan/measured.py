@@ -19,7 +19,7 @@ from rejex_stream.outcomes import OutcomeCounts, is_for_review, is_ranked, polic
 from rejex_stream.plan.promises import EpisodeRule
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.partition import PartitionState
-from rejex_stream.run.progress import RunEvent
+from rejex_stream.run.run_events import RunEvent
 from rejex_stream.threads import one_thread
 from rejex_stream.types import (
     Invalid,

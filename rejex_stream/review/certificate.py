@@ -27,11 +27,12 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from rejex_stream.encode import decode_review, decode_verdict
-from rejex_stream.encode.labels import LabelRecord, active_labels, resolve
+from rejex_stream.encode.label_records import LabelRecord, active_labels, resolve
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.outcomes import could_be_missed, drawable
 from rejex_stream.rejection.audit import (
     Stratum,
+    commitment,
     count_at_most,
     fewest_missed,
     most_missed,
@@ -43,7 +44,7 @@ from rejex_stream.review.queue.label_report import pipelines_of
 from rejex_stream.review.queue.label_store import OF_KNOWN, resolution_of
 from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.review.queue.series import HOUR_MS
-from rejex_stream.run.audit_draw import AuditDraw, commitment, committed
+from rejex_stream.run.review_items import AuditDraw, committed
 from rejex_stream.types import (
     Command,
     CommandKind,

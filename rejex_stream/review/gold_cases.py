@@ -30,14 +30,14 @@ from scipy.stats import beta
 
 from rejex_stream.config import Config
 from rejex_stream.encode import decode_verdict
-from rejex_stream.encode.labels import active_labels
+from rejex_stream.encode.label_records import active_labels
 from rejex_stream.errors import ConfigError
 from rejex_stream.review.context_loader import ContextLoader
 from rejex_stream.review.queue import audit
 from rejex_stream.review.queue.ingest import Intake
 from rejex_stream.review.queue.label_store import records_of
 from rejex_stream.review.queue.review_store import ReviewStore
-from rejex_stream.run.audit_draw import AuditDraw, committed
+from rejex_stream.run.review_items import AuditDraw, committed
 from rejex_stream.types import Audit, ContextPoint, FollowUp, Label, Position, ReviewItem, Verdict
 
 

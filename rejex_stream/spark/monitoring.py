@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from itertools import groupby, islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -28,15 +28,10 @@ from rejex_stream.encode import (
 from rejex_stream.engine.snapshot import seal, unseal
 from rejex_stream.errors import CheckpointError, ConnectorError
 from rejex_stream.operate.watch import Watch
-from rejex_stream.run.input_health import UnscorableStreak
-from rejex_stream.run.partition_monitor import PartitionMonitor
-from rejex_stream.run.progress import (
-    IncidentsDurable,
-    NothingScorable,
-    PartitionOpened,
-    Progress,
-)
-from rejex_stream.spark.commands import AtCommit, JobJournal, changes_in
+from rejex_stream.run.loop import UnscorableStreak
+from rejex_stream.run.partition import PartitionMonitor
+from rejex_stream.run.run_events import IncidentsDurable, NothingScorable, PartitionOpened, Progress
+from rejex_stream.spark.job_journal import AtCommit, JobJournal, changes_in
 from rejex_stream.threads import seldom_collecting
 from rejex_stream.types import (
     Incident,
@@ -56,7 +51,9 @@ if TYPE_CHECKING:
     from rejex_connectors.kafka.clients import Message
     from rejex_connectors.spark.sink import Written
 
-__all__ = ["OUTPUTS", "JobMonitoring", "MonitorStore", "outcomes_in", "still_open"]
+    from rejex_stream.spark.state_migration import MonitorsOnSpark
+
+__all__ = ["OUTPUTS", "JobMonitoring", "outcomes_in", "still_open"]
 
 OUTPUTS = ("verdicts", "review", "deadletter", "incidents")
 _SOME = 2_000  # outcomes are in hand at once
@@ -66,42 +63,12 @@ _KIND, _FORMAT_VERSION = "spark monitors", 1
 _log = logging.getLogger(__name__)
 
 
-class MonitorStore(Protocol):
-    """Where the monitors of a job are kept."""
-
-    def load(self) -> bytes | None:
-        """Return what was saved last."""
-        ...
-
-    def save(self, body: bytes) -> None:
-        """Keep it in place of what was saved before, whole or not at all."""
-        ...
-
-
 class JobMonitoring:
     """Shows a job to whoever watches; a :class:`~rejex_connectors.spark.sink.Watcher`.
 
     What is durable is seen once: what a partition held when the job took it over, and what a
     micro-batch repeats, was seen before. Monitors go on from where they were kept: of a micro-batch
     that was durable when the driver died, and is repeated, they had not seen anything.
-
-    Parameters
-    ----------
-    watch
-        Monitors, metrics, health and those who are told.
-    config
-        Says what they need to see.
-    journal
-        Decides what people said, and records what is untold; ``None``: nobody does.
-    store
-        Where monitors are kept; ``None``: they begin anew with the next job.
-    clock
-        Monotonic seconds.
-
-    Attributes
-    ----------
-    wanted
-        Outputs that have to be shown: what is not looked at need not come to the driver.
     """
 
     def __init__(
@@ -109,7 +76,7 @@ class JobMonitoring:
         watch: Watch,
         config: Config,
         journal: JobJournal | None,
-        store: MonitorStore | None = None,
+        store: MonitorsOnSpark | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._watch, self._journal, self._store, self._clock = watch, journal, store, clock
@@ -123,6 +90,7 @@ class JobMonitoring:
                 '= "lean" that has no ranks; write full verdicts, or give monitor.enabled = false'
             )
         self._looks = self._monitored or config.metrics.port > 0
+        # outputs that have to be shown: what is not looked at need not come to the driver
         self.wanted: Collection[str] = OUTPUTS if self._looks else ("incidents",)
         self._every_s = config.state.snapshot_interval_s
         self._saved_at = self._turned_at = clock()
@@ -136,20 +104,7 @@ class JobMonitoring:
 
     # ------------------------------------------------------------------------------ the beginning
     def begin(self, at: Mapping[Partition, int], were_open: Iterable[Incident]) -> None:
-        """Take partitions over where they stand; tell of what nobody has been told of yet.
-
-        Parameters
-        ----------
-        at
-            Up to where each partition is durable.
-        were_open
-            Incidents that are open there.
-
-        Raises
-        ------
-        CheckpointError, ConnectorError
-            If what is untold is damaged, or cannot be read.
-        """
+        """Take partitions over where they stand; tell of what nobody has been told of yet."""
         self._at, self._monitored_to = dict(at), dict(at)
         for partition, offset in at.items():
             self._event(PartitionOpened(partition, None, offset, offset))
@@ -240,18 +195,7 @@ class JobMonitoring:
 
     # ------------------------------------------------------------------------------------ the end
     def end(self, write: Callable[[Partition, Sequence[Message]], object]) -> None:
-        """Let people be told, for a while; keep what is untold after that, and the monitors.
-
-        Parameters
-        ----------
-        write
-            Writes what is kept of a partition where it stands; asked only where there is anything.
-
-        Raises
-        ------
-        ConnectorError
-            If it cannot be written.
-        """
+        """Let people be told, for a while; keep what is untold after that, and the monitors."""
         outbox = self._watch.outbox
         if outbox is not None:
             outbox.settle(_TELLING_S)

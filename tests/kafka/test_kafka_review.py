@@ -27,11 +27,11 @@ from tests.waiting import PATIENCE_S, until
 pytest.importorskip("starlette", reason="the extra `review` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
-from rejex_connectors.kafka.settings import KafkaSettings
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly import kafka_settings
-from rejex_stream.encode.labels import LabelRecord, decode_label, label_id
+from rejex_stream.encode.label_records import LabelRecord, decode_label, label_id
 from rejex_stream.review.incidents import incident_store
 from rejex_stream.types import Command, CommandReply, Position, Record
 

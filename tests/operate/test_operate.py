@@ -30,7 +30,8 @@ from rejex_stream.operate.run_metrics import GroupNames, RunMetrics
 from rejex_stream.operate.watch import Health
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.run.progress import (
+from rejex_stream.run.review_items import ReviewItems
+from rejex_stream.run.run_events import (
     Committed,
     NothingScorable,
     PartitionClosed,
@@ -39,7 +40,6 @@ from rejex_stream.run.progress import (
     Retrying,
     SensorsForgotten,
 )
-from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.types import Invalid, Outcome, Partition, Position, Reading, Record
 from tests.operate.alerting import Receiver, alertmanager, tool, until
 from tests.strangers import stranger

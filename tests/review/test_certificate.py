@@ -16,6 +16,7 @@ from rejex_stream.encode import encode_verdict
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.rejection.audit import (
     Stratum,
+    commitment,
     count_at_most,
     fewest_missed,
     log_evidence,
@@ -38,7 +39,7 @@ from rejex_stream.review.queue.audit import Viewer
 from rejex_stream.review.queue.decisions import Decision
 from rejex_stream.review.queue.label_store import LabelFile, read_labels
 from rejex_stream.review.queue.review_store import ReviewStore
-from rejex_stream.run.audit_draw import AuditDraw, commitment
+from rejex_stream.run.review_items import AuditDraw
 from rejex_stream.types import Audit
 from tests.pump import pump_toml
 from tests.review.test_review_store import episodes, item

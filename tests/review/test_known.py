@@ -27,8 +27,7 @@ from rejex_stream.review.queue.audit import Viewer
 from rejex_stream.review.queue.label_report import Group, estimate, judged_episodes, quality, report
 from rejex_stream.review.queue.label_store import LabelFile, pending, read_labels
 from rejex_stream.review.queue.review_store import ReviewStore, rebuild, state_hash
-from rejex_stream.run.audit_draw import AuditDraw
-from rejex_stream.run.review_items import ReviewItems
+from rejex_stream.run.review_items import AuditDraw, ReviewItems
 from rejex_stream.types import Label, Learned, Position, Reading, ReviewItem
 from tests.pump import pump_toml
 from tests.review.console_server import running

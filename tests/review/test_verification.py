@@ -13,10 +13,10 @@ from rejex_stream.config import load_config
 from rejex_stream.config.assembly.control_line import ControlLine
 from rejex_stream.config.assembly.running import audit_draw
 from rejex_stream.encode import decode_reviewed, decode_verdict, encode_verdict
-from rejex_stream.encode.labels import LabelRecord
+from rejex_stream.encode.label_records import LabelRecord
 from rejex_stream.errors import ConnectorError, RejexError
 from rejex_stream.review.certificate import Evidence, certify, read_log, signed, verify
-from rejex_stream.run.audit_draw import AuditDraw, committed
+from rejex_stream.run.review_items import AuditDraw, committed
 from rejex_stream.types import Audit, Incident, IncidentState, Label, Position, Reason, ReviewItem
 from tests.pump import pump_toml
 

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 from rejex_connectors.files import FileSink
-from rejex_connectors.files.control import append_line
 from rejex_connectors.files.sink import lines_of
+from rejex_connectors.files.source import append_line
 from rejex_connectors.kafka import partition_reader
 from rejex_connectors.kafka.clients import Message
 from rejex_connectors.kafka.messages import OutcomeMessages
@@ -38,9 +38,9 @@ from rejex_stream.encode import encode_incident, encode_verdict
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.run_metrics import GAUGES
 from rejex_stream.run.command_journal import Decisions
-from rejex_stream.run.progress import PartitionClosed, Progress
-from rejex_stream.spark.commands import AtCommit, JobJournal, changes_in
+from rejex_stream.run.run_events import PartitionClosed, Progress
 from rejex_stream.spark.job import _Input
+from rejex_stream.spark.job_journal import AtCommit, JobJournal, changes_in
 from rejex_stream.spark.monitoring import OUTPUTS, JobMonitoring, outcomes_in, still_open
 from rejex_stream.types import IncidentState, Label, Partition, Position, Reason, Verdict
 from tests.operate.alerting import Receiver

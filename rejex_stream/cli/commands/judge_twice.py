@@ -13,7 +13,6 @@ from typing import Annotated
 
 import typer
 
-from rejex_stream.cli.commands.spark import ConfOption, settings_of
 from rejex_stream.cli.show import As, AsOption, print_facts, print_json, print_table, share
 from rejex_stream.config import Config, load_config
 from rejex_stream.config.assembly import (
@@ -30,8 +29,6 @@ from rejex_stream.config.input import REGISTRY_FORMATS
 from rejex_stream.decode import Decoder, decode_records
 from rejex_stream.errors import ConfigError
 from rejex_stream.plan.measured import Differences, compare
-from rejex_stream.spark.job import SparkJob
-from rejex_stream.spark.replay import differences_on_spark
 from rejex_stream.threads import one_thread, seldom_collecting
 from rejex_stream.types import Invalid, Partition, Reading, Record
 
@@ -40,7 +37,7 @@ __all__ = ["replay"]
 _BATCH = 5_000
 
 
-def replay(  # noqa: PLR0917 - options of a program
+def replay(
     config: Annotated[Path, typer.Argument(help="The config of the history, a TOML file.")],
     new: Annotated[
         Path | None, typer.Option("--config", help="Another config to judge by; its input is that.")
@@ -49,16 +46,7 @@ def replay(  # noqa: PLR0917 - options of a program
         str | None,
         typer.Option(help="Compare from this event time on, ISO 8601; UTC if it says none."),
     ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Processes that share the streams, or tasks on Spark; by default 1, or 8."
-        ),
-    ] = None,
-    master: Annotated[
-        str | None, typer.Option(help="Judge on Spark: local[2], spark://HOST:7077, ...")
-    ] = None,
-    conf: ConfOption = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that share the streams.")] = 1,
     output: AsOption = As.TABLE,
 ) -> None:
     """Judge a history anew, by a config and by another one, and show what would be different.
@@ -78,18 +66,12 @@ def replay(  # noqa: PLR0917 - options of a program
     shared = (
         by_partition(one) or by_partition(other) or one.input.mapping() != other.input.mapping()
     )
-    if master is not None:
-        job = SparkJob(master, None, shuffle_partitions=workers or 8, conf=settings_of(conf))
-        found = differences_on_spark(one, other, since_ms, job, whole=shared)
-    elif conf:
-        raise ConfigError("--conf is a setting of Spark: give --master, too.")
-    elif workers is not None and workers > 1 and shared:
+    if workers > 1 and shared:
         raise ConfigError(
             f"--workers {workers}: the streams of these configs share something (a budget, a time "
             "to forget, groups, modes), or their keys differ: leave it out."
         )
-    else:
-        found = _judged(one, other, since_ms, workers or 1)
+    found = _judged(one, other, since_ms, workers)
     if output is As.JSON:
         print_json(_as_plain(found))
     else:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rejex_connectors.kafka.settings import KafkaSettings
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 from rejex_stream.cli.bars import counting
 from rejex_stream.cli.show import As, AsOption, ConfigFile, print_json, print_table
@@ -22,7 +22,7 @@ from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.types import Reading, Record
 
 if TYPE_CHECKING:
-    from rejex_connectors.kafka.topics import Inputs
+    from rejex_connectors.kafka.topic_admin import Inputs
 
 __all__ = ["deadletter", "topics"]
 
@@ -64,7 +64,7 @@ def create(  # noqa: PLR0917 - one parameter an option
     The input is its producer's: a misspelled one would be made, and wait for ever.
     """
     _, settings = kafka_config(config)
-    from rejex_connectors.kafka.topics import create_topics, look_at_inputs, plan_topics
+    from rejex_connectors.kafka.topic_admin import create_topics, look_at_inputs, plan_topics
 
     inputs = look_at_inputs(settings)
     if inputs.missing and not with_input:
@@ -113,7 +113,7 @@ def check(
 ) -> None:
     """Compare the broker's topics with what the pipeline needs; exit status 1 on an error."""
     found, settings = kafka_config(config)
-    from rejex_connectors.kafka.topics import check_topics, plan_topics
+    from rejex_connectors.kafka.topic_admin import check_topics, plan_topics
 
     plans = plan_topics(settings, partitions=partitions or _PARTITIONS, replication=replication)
     findings = check_topics(settings, plans, snapshot_every_s=found.state.snapshot_interval_s)
@@ -148,7 +148,7 @@ def rekey(
         )
     if len(settings.topics.input) != 1:
         raise ConfigError(f"{config} has {len(settings.topics.input)} input topics: give one.")
-    from rejex_connectors.kafka.moving.rekey import rekey as copy
+    from rejex_connectors.kafka.topic_to_topic import rekey as copy
 
     from rejex_stream.cli.commands.run_pipeline import stopping
 
@@ -226,7 +226,7 @@ def redrive(
 ) -> None:
     """Put dead letters back into the topic they came from, each once, after mending the cause."""
     _, settings = kafka_config(config)
-    from rejex_connectors.kafka.moving.deadletters import redrive as redrive_letters
+    from rejex_connectors.kafka.topic_to_topic import redrive as redrive_letters
 
     what: Counter[str] = Counter()
     for result in redrive_letters(
@@ -244,7 +244,7 @@ def redrive(
 
 def _from_topic(path: Path, newest: int, *, pending: bool) -> Iterator[tuple[Record, str, str]]:
     _, settings = kafka_config(path)
-    from rejex_connectors.kafka.moving.deadletters import list_dead_letters
+    from rejex_connectors.kafka.topic_to_topic import list_dead_letters
 
     for letter in list_dead_letters(settings, newest=newest, pending_only=pending):
         yield letter.original, letter.stage, letter.reason

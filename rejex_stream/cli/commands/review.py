@@ -43,7 +43,7 @@ from rejex_stream.review.queue.ingest import IntakeCounts
 from rejex_stream.review.queue.label_report import pipelines_of
 from rejex_stream.review.queue.label_report import report as make_report
 from rejex_stream.review.queue.review_store import ReviewStore
-from rejex_stream.run.audit_draw import AuditDraw
+from rejex_stream.run.review_items import AuditDraw
 from rejex_stream.types import Position, ReviewItem
 
 if TYPE_CHECKING:

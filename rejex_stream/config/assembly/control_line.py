@@ -57,14 +57,14 @@ class ControlLine:
     def publish(self, *commands: Command) -> None:
         """Make commands durable in the control log, in this order."""
         if self._kafka is None:
-            from rejex_connectors.files.control import append_line
+            from rejex_connectors.files.source import append_line
 
             for command in commands:
                 append_line(self._control, encode_command(command))
             return
         from rejex_connectors.cloudevents import EventHeaders
         from rejex_connectors.kafka.clients import Message
-        from rejex_connectors.kafka.opening import open_clients
+        from rejex_connectors.kafka.sink import open_clients
 
         from rejex_stream.encode.schemas import COMMAND_TYPE
 

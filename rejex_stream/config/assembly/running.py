@@ -29,19 +29,17 @@ from rejex_stream.operate.run_metrics import RunMetrics
 from rejex_stream.operate.watch import Watch
 from rejex_stream.protocols import FitExecutor
 from rejex_stream.rejection.audit import KeyedSampler
-from rejex_stream.run.audit_draw import AuditDraw, commitment
 from rejex_stream.run.executors import InlineExecutor, ProcessFitExecutor, ThreadFitExecutor
 from rejex_stream.run.loop import Retries
-from rejex_stream.run.partition import PartitionState
-from rejex_stream.run.partition_monitor import log_alarm
-from rejex_stream.run.progress import (
+from rejex_stream.run.partition import PartitionState, log_alarm
+from rejex_stream.run.review_items import AuditDraw, ReviewItems, commitment
+from rejex_stream.run.run_events import (
     Progress,
     Retrying,
     RunObserver,
     RunSummary,
 )
-from rejex_stream.run.review_items import ReviewItems
-from rejex_stream.run.settings import RunSettings
+from rejex_stream.run.run_settings import RunSettings
 from rejex_stream.types import Incident, Invalid, Partition, Position, Reading, Record
 
 __all__ = [

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from rejex_connectors.kafka.settings import KafkaSettings
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.signed_snapshots import SealedStore
 
 from rejex_stream.config.assembly.edges import file_places, kafka_settings, sealing
@@ -84,7 +84,7 @@ def stored(config: Config, *, to_change: bool = False) -> Iterator[Stored]:
 
 @contextmanager
 def _of_files(config: Config, *, to_change: bool) -> Iterator[Stored]:
-    from rejex_connectors.files.commit_state import lock_folder
+    from rejex_connectors.files.sink import lock_folder
     from rejex_connectors.folder_snapshots import FolderSnapshotStore
 
     folder = file_places(config).state
@@ -143,19 +143,19 @@ class _FilePlaces:
         self._outputs, self._folder = file_places(config), folder
 
     def committed(self) -> dict[Partition, int]:
-        from rejex_connectors.files.commit_state import read_commit
+        from rejex_connectors.files.sink import read_commit
 
         found = read_commit(self._folder)
         return {} if found is None else dict(found.next_offsets)
 
     def earliest(self, partition: Partition) -> int:
-        from rejex_connectors.files.commit_state import read_input
+        from rejex_connectors.files.sink import read_input
 
         found = read_input(self._folder, partition.topic)
         return 0 if found is None else found.first_offset
 
     def input_is(self, partition: Partition) -> dict[str, Any] | None:
-        from rejex_connectors.files.commit_state import read_input
+        from rejex_connectors.files.sink import read_input
 
         found = read_input(self._folder, partition.topic)
         return None if found is None else asdict(found)
@@ -163,7 +163,7 @@ class _FilePlaces:
     def begin_at(
         self, partition: Partition, offset: int, input_is: Mapping[str, Any] | None
     ) -> None:
-        from rejex_connectors.files.commit_state import CommitState, InputState
+        from rejex_connectors.files.sink import CommitState, InputState
 
         if input_is is not None:
             InputState(**input_is).write(self._folder, partition.topic)

@@ -31,7 +31,7 @@ import msgspec
 import numpy as np
 
 from rejex_stream.encode import decode_review
-from rejex_stream.encode.labels import LabelRecord, active_labels, resolve
+from rejex_stream.encode.label_records import LabelRecord, active_labels, resolve
 from rejex_stream.plan.promises import Costs
 from rejex_stream.review.gold_cases import Errors, Interval, Known, jeffreys, known_cases
 from rejex_stream.review.queue.label_store import OF_KNOWN, records_of

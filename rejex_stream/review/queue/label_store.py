@@ -25,7 +25,7 @@ import msgspec
 
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import decode_review
-from rejex_stream.encode.labels import (
+from rejex_stream.encode.label_records import (
     LabelRecord,
     Resolution,
     active_labels,

@@ -134,13 +134,6 @@ def unpack(batch: Any, buffer: bytearray, begin: int) -> Iterator[DefaultRecord]
     """Yield the records of a data batch of kafka-python, unpacking as it goes.
 
     Costs what the records cost, in memory one record and a piece.
-
-    Parameters
-    ----------
-    batch
-        Its header; nothing else of it is used.
-    buffer, begin
-        The whole batch as it was fetched, and where its records begin.
     """
     left = batch.records_count
     following = batch.base_offset

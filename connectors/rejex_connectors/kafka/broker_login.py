@@ -1,10 +1,18 @@
-"""TLS and SASL, spelled for each client library; secrets are revealed here and nowhere else."""
+"""TLS and SASL, spelled for each client library; secrets are revealed here and nowhere else.
+
+Client libraries log at debug what they send, passwords and tokens among it. A filter on each of
+their loggers hides them, whatever handlers a host has put up: content of requests goes by its
+length, what is given as authentication not at all, and a secret that was revealed to a library is
+hidden wherever it stands.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import http.client
 import json
+import logging
+import re
 import socket
 import ssl
 import time
@@ -14,13 +22,14 @@ import urllib.request
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
-from rejex_connectors.kafka.guards.redaction import guard_logs, hide
 from rejex_stream.errors import ConfigError, ConnectorError
 
 if TYPE_CHECKING:
-    from rejex_connectors.kafka.settings import KafkaSecurity
+    from rejex_connectors.kafka.kafka_settings import KafkaSecurity
 
-__all__ = ["TokenSource", "distrust", "kafka_python_options", "librdkafka_options"]
+__all__ = [
+    "TokenSource", "distrust", "guard_logs", "hide", "kafka_python_options", "librdkafka_options",
+]  # fmt: skip
 
 RENEW_BEFORE_S = 60.0
 
@@ -29,11 +38,6 @@ class TokenSource:
     """Access tokens for OAUTHBEARER: from a secret, or fetched as client credentials.
 
     A fetched token is kept until a minute before it expires.
-
-    Raises
-    ------
-    ConnectorError
-        Retriable, when the token endpoint does not answer; not retriable when it refuses.
     """
 
     def __init__(self, security: KafkaSecurity) -> None:
@@ -86,13 +90,7 @@ class TokenSource:
 
 
 def tls_context(security: KafkaSecurity) -> ssl.SSLContext:
-    """Make a TLS context (1.2 or newer) from PEM files.
-
-    Raises
-    ------
-    ConfigError
-        When a file is missing or is not what it should be.
-    """
+    """Make a TLS context (1.2 or newer) from PEM files."""
     try:
         context = ssl.create_default_context(cafile=security.ca_file)
         context.check_hostname = security.check_hostname
@@ -189,3 +187,47 @@ def librdkafka_options(security: KafkaSecurity) -> dict[str, Any]:
             options["sasl.username"] = security.username
             options["sasl.password"] = security.reveal("password")
     return options
+
+
+# ---------------------------------------------------------------------- what is logged
+HIDDEN = "***"
+SHORTEST = 4
+"""Characters; anything shorter stands in too many words to be looked for."""
+_AUTHENTICATION = re.compile(r"""(auth_bytes=)(b'(?:\\.|[^'\\])*'|b"(?:\\.|[^"\\])*"|[^,)\s]+)""")
+_OPTION = re.compile(
+    r"""(['"][\w.]*(?:password|secret|token)[\w.]*['"]\s*[:=]\s*)"""
+    r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[^,}\s]+)"""
+)
+_secrets: set[str] = set()
+
+
+def hide(secret: str | None) -> None:
+    """Hide a secret from now on, as it is and as it looks escaped."""
+    if secret is not None and len(secret) >= SHORTEST:
+        _secrets.update((secret, repr(secret)[1:-1], repr(secret.encode())[2:-1]))
+
+
+def guard_logs(*names: str) -> None:
+    """Put the filter on the loggers of these names and on all there are below them; once each."""
+    below = tuple(f"{name}." for name in names)
+    known = [name for name in list(logging.root.manager.loggerDict) if name.startswith(below)]
+    for name in (*names, *known):
+        logging.getLogger(name).addFilter(_redact)  # the same one twice is one
+
+
+def _redact(record: logging.LogRecord) -> bool:
+    if isinstance(record.args, tuple):
+        record.args = tuple(map(_by_length, record.args))
+    text = _AUTHENTICATION.sub(rf"\1{HIDDEN}", record.getMessage())
+    text = _OPTION.sub(rf"\1{HIDDEN}", text)
+    for secret in sorted(_secrets, key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    record.msg, record.args = text, None
+    return True
+
+
+def _by_length(value: object) -> object:
+    """Say of bytes how many there are: a request that logs in holds the password somewhere."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return f"<{len(value)} bytes>"
+    return value

@@ -52,30 +52,14 @@ _log = logging.getLogger(__name__)
 
 
 class Note(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is known at a committed offset.
+    """What is known at a committed offset."""
 
-    Attributes
-    ----------
-    by
-        The run that went on from here; empty once it got further.
-    member
-        The id under which the group knew it.
-    in_hand
-        How many records it had in hand; 0 where that is not known.
-    ends
-        Runs that ended so before.
-    left_out
-        Offsets that were given up, for replays.
-    careful_to
-        Records before this offset are read with care in replays.
-    """
-
-    by: str = ""
-    member: str = ""
-    in_hand: int = 0
-    ends: int = 0
-    left_out: tuple[int, ...] = ()
-    careful_to: int = 0
+    by: str = ""  # the run that went on from here; empty once it got further
+    member: str = ""  # the id under which the group knew it
+    in_hand: int = 0  # how many records it had in hand; 0 where that is not known
+    ends: int = 0  # runs that ended so before
+    left_out: tuple[int, ...] = ()  # offsets that were given up, for replays
+    careful_to: int = 0  # records before this offset are read with care in replays
 
     def text(self) -> str:
         """Return it as the metadata of an offset; nothing known is the empty text."""
@@ -107,13 +91,7 @@ class _Care:
 
 
 class LastResort:
-    """Says what is read with care, and what a commit has to note.
-
-    Parameters
-    ----------
-    read
-        The careful reader: the records of a partition from an offset on, up to its end now.
-    """
+    """Says what is read with care, and what a commit has to note."""
 
     def __init__(self, read: Callable[[Partition, int], Iterator[Record]]) -> None:
         self._read = read

@@ -10,8 +10,7 @@ from rejex_stream.decode.intake import IntakeRules
 from rejex_stream.encode.records import Form
 from rejex_stream.encode.schemas import TOPICS
 from rejex_stream.engine.sensor_registry import Limits
-from rejex_stream.run.audit_draw import AuditDraw
-from rejex_stream.run.review_items import REVIEW_REASONS
+from rejex_stream.run.review_items import REVIEW_REASONS, AuditDraw
 from rejex_stream.settings import Section, setting, stated
 from rejex_stream.types import Reason
 
@@ -192,10 +191,7 @@ class Run(Section):
         le=1,
     )
     retry_for_s: float = setting(
-        600.0,
-        unit="s",
-        says="How long a broker may be away before the run gives up.",
-        ge=0,
+        600.0, unit="s", says="How long a broker may be away before the run gives up.", ge=0
     )
     topic_wait_s: float = setting(
         30.0,

@@ -13,26 +13,11 @@ from rejex_stream.outcomes import OutcomeCounts
 from rejex_stream.types import Incident, Outcome, Partition
 
 __all__ = [
-    "Committed",
-    "ControlUnread",
-    "DecisionChanged",
-    "EnvironmentChanged",
-    "FitFailure",
-    "IncidentsDurable",
-    "NothingScorable",
-    "Outbox",
-    "PartitionClosed",
-    "PartitionLive",
-    "PartitionOpened",
-    "Progress",
-    "Replay",
-    "Retrying",
-    "RunEvent",
-    "RunObserver",
-    "RunSummary",
-    "SensorsForgotten",
-    "SnapshotSaved",
-]
+    "Committed", "ControlUnread", "DecisionChanged", "EnvironmentChanged", "FitFailure",
+    "IncidentsDurable", "NothingScorable", "Outbox", "PartitionClosed", "PartitionLive",
+    "PartitionOpened", "Progress", "Replay", "Retrying", "RunEvent", "RunObserver", "RunSummary",
+    "SensorsForgotten", "SnapshotSaved",
+]  # fmt: skip
 
 
 class PartitionOpened(NamedTuple):
@@ -169,11 +154,9 @@ class RunObserver(Protocol):
         `replaying` ones were durable before this process began: state may come of them, counts
         should not. After a recovery the last uncommitted ones may be seen twice.
         """
-        ...
 
     def event(self, event: RunEvent) -> None:
         """See what happened to the run itself."""
-        ...
 
 
 class Outbox(Protocol):
@@ -181,11 +164,9 @@ class Outbox(Protocol):
 
     def left(self, partition: Partition, coming: Sequence[Incident] = ()) -> Sequence[Incident]:
         """Return what will be untold once `coming` is durable; any thread may have taken more."""
-        ...
 
     def settle(self, timeout_s: float) -> None:
         """Wait until nothing is left, but no longer than that."""
-        ...
 
 
 class Replay(NamedTuple):
@@ -197,52 +178,30 @@ class Replay(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """A look at a run, taken every so many seconds.
+    """A look at a run, taken every so many seconds."""
 
-    Attributes
-    ----------
-    n_events, n_invalid
-        Outcomes so far (of this process), and those of them that could not be read.
-    seconds
-        Since the start.
-    n_uncommitted
-        Outcomes not yet durable.
-    replays
-        Partitions that are not live yet.
-    """
-
+    # n_events, n_invalid: outcomes so far (of this process), and those of them that could not be
+    # read
     n_events: int
     n_invalid: int
-    seconds: float
-    n_uncommitted: int
-    replays: Mapping[Partition, Replay]
+    seconds: float  # since the start
+    n_uncommitted: int  # outcomes not yet durable
+    replays: Mapping[Partition, Replay]  # partitions that are not live yet
 
 
 @dataclass(slots=True)
 class RunSummary(OutcomeCounts):
-    """What one run did; all counts are of durable outcomes, replayed ones apart.
+    """What one run did; all counts are of durable outcomes, replayed ones apart."""
 
-    Attributes
-    ----------
-    n_replayed
-        Records replayed silently to rebuild state.
-    n_commits, n_snapshots, n_retries, n_fit_failures
-        How often.
-    fit_waits, fit_wait_s, longest_fit_wait_s
-        How often and how long the loop waited for a fit that was late.
-    seconds
-        Wall-clock length of the run.
-    stopped
-        Whether it was asked to stop before the end of its input.
-    """
-
-    n_replayed: int = 0
-    n_commits: int = 0
+    n_replayed: int = 0  # records replayed silently to rebuild state
+    n_commits: int = 0  # n_commits, n_snapshots, n_retries, n_fit_failures: how often
     n_snapshots: int = 0
     n_retries: int = 0
     n_fit_failures: int = 0
+    # fit_waits, fit_wait_s, longest_fit_wait_s: how often and how long the loop waited for a fit
+    # that was late
     fit_waits: int = 0
     fit_wait_s: float = 0.0
     longest_fit_wait_s: float = 0.0
-    seconds: float = 0.0
-    stopped: bool = False
+    seconds: float = 0.0  # wall-clock length of the run
+    stopped: bool = False  # whether it was asked to stop before the end of its input

@@ -13,7 +13,7 @@ from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition
 
 if TYPE_CHECKING:
-    from rejex_connectors.kafka.settings import KafkaSettings
+    from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 __all__ = ["Ownerless", "members", "ownerless"]
 
@@ -24,13 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 def ownerless(settings: KafkaSettings) -> set[Partition] | None:
-    """Return the input's partitions that no member of the group has; None while they move.
-
-    Raises
-    ------
-    ConnectorError
-        If the broker does not answer, or refuses.
-    """
+    """Return the input's partitions that no member of the group has; None while they move."""
     doing = f"asking who has which partition in group {settings.group}"
     with asking(settings, doing) as client:
         group = client.describe_groups([settings.group])[settings.group]
@@ -53,13 +47,7 @@ def ownerless(settings: KafkaSettings) -> set[Partition] | None:
 
 
 def members(settings: KafkaSettings) -> set[str]:
-    """Return the ids of the group's members; of those that the broker deals to, none.
-
-    Raises
-    ------
-    ConnectorError
-        If the broker does not answer, or refuses.
-    """
+    """Return the ids of the group's members; of those that the broker deals to, none."""
     with asking(settings, f"asking who is in group {settings.group}") as client:
         group = client.describe_groups([settings.group])[settings.group]
     return {member["member_id"] for member in group["members"]}
@@ -73,11 +61,6 @@ class Ownerless:
     the group sees no reason for that round. The library has no call that asks for one. So a worker
     that came in by name looks every three seconds, and never waits, until every partition has an
     owner; where one has none, it leaves the group and joins it anew, and the group deals again.
-
-    Parameters
-    ----------
-    settings
-        Which group, which topics, and how to connect.
     """
 
     def __init__(self, settings: KafkaSettings) -> None:
@@ -85,8 +68,7 @@ class Ownerless:
         self._asked: Future[set[Partition] | None] | None = None
         self._before: set[Partition] = set()
         self._due_s = time.monotonic() + LOOK_EVERY_S
-        self.over = False
-        """Whether every partition has an owner, or some were found that have none."""
+        self.over = False  # every partition has an owner, or some were found that have none
 
     def found(self) -> bool:
         """Return whether two looks in a row saw the same partitions without an owner."""
@@ -96,16 +78,21 @@ class Ownerless:
             return False
         if not self._asked.done():
             return False
-        ownerless = self._read(self._asked)
-        self._asked = None
+        asked, self._asked = self._asked, None
         self._due_s = time.monotonic() + LOOK_EVERY_S
+        try:
+            ownerless = asked.result()
+        except ConnectorError as error:
+            _log.info("no answer to who has which partition: %s", error)
+            return False
         if ownerless is None:
             return False
         again = ownerless & self._before
         self._before = ownerless
         self.over = bool(again) or not ownerless
         if again:
-            _log.warning("nobody was given %s: joining the group anew", _named(again))
+            named = ", ".join(f"{topic}-{number}" for topic, number in sorted(again))
+            _log.warning("nobody was given %s: joining the group anew", named)
         return bool(again)
 
     def _ask(self) -> None:
@@ -123,15 +110,3 @@ class Ownerless:
                 asked.set_exception(error)
 
         threading.Thread(target=ask, name="kafka who has which partition", daemon=True).start()
-
-    def _read(self, answer: Future[set[Partition] | None]) -> set[Partition] | None:
-        """Return the partitions without an owner; None where that cannot be said now."""
-        try:
-            return answer.result()
-        except ConnectorError as error:
-            _log.info("no answer to who has which partition: %s", error)
-            return None
-
-
-def _named(partitions: set[Partition]) -> str:
-    return ", ".join(f"{topic}-{number}" for topic, number in sorted(partitions))

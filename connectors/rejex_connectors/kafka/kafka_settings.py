@@ -1,18 +1,75 @@
-"""Everything the Kafka connector can be told: sections of the config file, used as they are."""
+"""Everything the Kafka connector can be told: sections of the config file, used as they are.
+
+`[kafka.options]` is what a client library knows itself; what we set, and what may be tuned, stands
+in the tables here.
+"""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, SecretStr
 
-from rejex_connectors.kafka.guards.options import TUNED, Options, check_options
 from rejex_stream.encode.records import Form
 from rejex_stream.encode.schemas import PIPELINE, PIPELINE_VERSION, TOPICS
 from rejex_stream.errors import ConfigError
-from rejex_stream.settings import SECRET, HttpAddress, Section, secret, setting
+from rejex_stream.settings import SECRET, HttpAddress, Section, nearest, secret, setting
 
-__all__ = ["Kafka", "KafkaSecurity", "KafkaSettings", "KafkaTopics", "RegistrySettings"]
+__all__ = [
+    "TUNED", "Kafka", "KafkaSecurity", "KafkaSettings", "KafkaTopics", "Options",
+    "RegistrySettings", "check_options", "kafka_python_options_of", "others_of",
+]  # fmt: skip
+
+Options: TypeAlias = dict[str, str | int | float | bool]
+
+TUNED: dict[str, tuple[int | str, int]] = {
+    "session.timeout.ms": (15_000, 1000),
+    "max.poll.interval.ms": (300_000, 1000),
+    "transaction.timeout.ms": (15_000, 1000),
+    "delivery.timeout.ms": (15_000, 1000),
+    "linger.ms": (20, 0),
+    "batch.size": (524_288, 1),
+    "message.max.bytes": (1_000_000, 4096),
+    "fetch.max.bytes": (33_554_432, 1),
+    "compression.type": ("none", 0),
+}
+"""Options that we give to either library, by librdkafka's name: our default, the least value."""
+_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+_EVERY = {
+    "bootstrap_servers", "bootstrap_timeout_ms", "client_id", "reconnect_backoff_max_ms",
+    "security_protocol", "metrics_enabled", "allow_auto_create_topics",
+}  # fmt: skip
+OURS = {
+    "consumer": _EVERY | {
+        "group_id", "group_instance_id", "isolation_level", "enable_auto_commit",
+        "auto_offset_reset", "session_timeout_ms", "heartbeat_interval_ms", "max_poll_interval_ms",
+        "fetch_max_bytes", "fetch_max_wait_ms", "partition_assignment_strategy",
+        "metadata_max_age_ms", "key_deserializer", "value_deserializer",
+    },
+    "producer": _EVERY | {
+        "transactional_id", "transaction_timeout_ms", "acks", "enable_idempotence", "linger_ms",
+        "batch_size", "compression_type", "max_request_size", "delivery_timeout_ms",
+        "request_timeout_ms", "max_block_ms", "key_serializer", "value_serializer", "partitioner",
+    },
+    "admin": _EVERY | {"request_timeout_ms"},
+}  # fmt: skip
+"""What is set from our settings, or has to be as it is, by the role of a kafka-python client."""
+OURS_LIBRDKAFKA = {
+    "bootstrap.servers", "metadata.broker.list", "client.id", "reconnect.backoff.max.ms",
+    "allow.auto.create.topics", "log_level", "security.protocol", "group.id", "group.instance.id",
+    "isolation.level", "enable.auto.commit", "enable.auto.offset.store", "auto.offset.reset",
+    "heartbeat.interval.ms", "queued.max.messages.kbytes", "fetch.wait.max.ms",
+    "partition.assignment.strategy",
+    "group.protocol", "group.remote.assignor",
+    "transactional.id", "acks", "request.required.acks",
+    "enable.idempotence", "queue.buffering.max.ms", "compression.codec", "message.timeout.ms",
+    "queue.buffering.max.messages", "queue.buffering.max.kbytes", "ssl.ca.location",
+    "ssl.certificate.location", "ssl.key.location", "ssl.key.password",
+    "ssl.endpoint.identification.algorithm",
+}  # fmt: skip
 
 
 class KafkaSecurity(Section):
@@ -61,13 +118,7 @@ class KafkaSecurity(Section):
     oauth_token: SecretStr | None = secret(says="A token; read anew at every login.")
 
     def check(self) -> None:
-        """Refuse what no single setting can know to be wrong.
-
-        Raises
-        ------
-        ConfigError
-            If protocol, mechanism and login do not go together.
-        """
+        """Refuse what no single setting can know to be wrong."""
         sasl = self.protocol.startswith("SASL")
         if sasl and self.mechanism is None:
             raise ConfigError(
@@ -172,13 +223,7 @@ class Kafka(Section):
     """Largest answer to one fetch; bounds memory."""
 
     def check(self) -> None:
-        """Refuse what no single setting can know to be wrong.
-
-        Raises
-        ------
-        ConfigError
-            If a library does not know an option, deadlines contradict, or the login is no login.
-        """
+        """Refuse what no single setting can know to be wrong."""
         self.security.check()
         check_options(self.client, self.options)
         if self.group_protocol == "consumer" and self.client == "kafka-python":
@@ -194,35 +239,18 @@ class Kafka(Section):
 
 
 class KafkaTopics(Section):
-    """Names of the topics; `input` may be several.
+    """Names of the topics; `input` may be several."""
 
-    Attributes
-    ----------
-    input
-        Sensor events, keyed by sensor so that one sensor stays in one partition.
-    verdicts
-        One record per readable event.
-    review
-        Rejected events with context, for people.
-    labels
-        What people answered; retained, never compacted.
-    deadletter
-        Records that could not be read, bytes untouched.
-    incidents
-        Changes of incidents, and what became of commands.
-    control
-        Commands of people; one partition, which every worker reads whole.
-    state
-        Snapshots; compacted. ``None`` keeps snapshots elsewhere (a folder).
-    """
-
+    # sensor events, keyed by sensor so that one sensor stays in one partition
     input: tuple[str, ...] = (TOPICS["input"],)
-    verdicts: str = TOPICS["verdicts"]
-    review: str = TOPICS["review"]
-    labels: str = TOPICS["labels"]
-    deadletter: str = TOPICS["deadletter"]
-    incidents: str = TOPICS["incidents"]
+    verdicts: str = TOPICS["verdicts"]  # one record per readable event
+    review: str = TOPICS["review"]  # rejected events with context, for people
+    labels: str = TOPICS["labels"]  # what people answered; retained, never compacted
+    deadletter: str = TOPICS["deadletter"]  # records that could not be read, bytes untouched
+    incidents: str = TOPICS["incidents"]  # changes of incidents, and what became of commands
+    # commands of people; one partition, which every worker reads whole
     control: str = TOPICS["control"]
+    # snapshots; compacted. ``None`` keeps snapshots elsewhere (a folder)
     state: str | None = TOPICS["state"]
 
     def check(self) -> None:
@@ -245,26 +273,15 @@ class KafkaTopics(Section):
 
 
 class KafkaSettings(Kafka):
-    """What the connector needs to know: the broker, and what a pipeline says elsewhere.
+    """What the connector needs to know: the broker, and what a pipeline says elsewhere."""
 
-    Attributes
-    ----------
-    topics
-        See :class:`KafkaTopics`.
-    group
-        Consumer group; all workers of one service share it.
-    pipeline, pipeline_version
-        Name and version of what decides, for the CloudEvents source and ids. A new version gives
-        the same event a new id.
-    form
-        How much of a verdict is written.
-    """
-
-    topics: KafkaTopics = Field(default_factory=KafkaTopics)
-    group: str = PIPELINE
+    topics: KafkaTopics = Field(default_factory=KafkaTopics)  # see :class:`KafkaTopics`
+    group: str = PIPELINE  # consumer group; all workers of one service share it
+    # pipeline, pipeline_version: name and version of what decides, for the CloudEvents source and
+    # ids. A new version gives the same event a new id
     pipeline: str = PIPELINE
     pipeline_version: str = PIPELINE_VERSION
-    form: Form = "full"
+    form: Form = "full"  # how much of a verdict is written
 
     def check(self) -> None:
         """Refuse what no single setting can know to be wrong, the topics' names included."""
@@ -295,12 +312,76 @@ class RegistrySettings(Section):
     )
 
     def check(self) -> None:
-        """Refuse what no single setting can know to be wrong.
-
-        Raises
-        ------
-        ConfigError
-            If one of name and password is missing.
-        """
+        """Refuse what no single setting can know to be wrong."""
         if (self.username is None) != (self.password is None):
             raise ConfigError("schema_registry.username and .password go together: give both")
+
+
+def check_options(client: str, options: Mapping[str, object]) -> None:
+    """Refuse what the library does not know, what is no value of ours, and what we set."""
+    for name, value in options.items():
+        if name in OURS_LIBRDKAFKA or name.startswith(("sasl.", "ssl.")):
+            raise ConfigError(
+                f"kafka.options.{name!r} is set by rejex-stream itself, from a setting of [kafka] "
+                "or [kafka.security] or so that every event is decided exactly once: leave it out"
+            )
+        if name in TUNED:
+            _check_tuned(name, value)
+    others = others_of(options)
+    if client != "kafka-python" and find_spec("confluent_kafka"):
+        _check_librdkafka(others)
+    elif client != "confluent":
+        known = sorted(
+            {name for role in OURS for name in _defaults(role) if name not in OURS[role]}
+        )
+        for name in others:
+            if name.replace(".", "_") not in known:
+                near = nearest(name.replace(".", "_"), known).replace("_", ".")
+                raise ConfigError(
+                    f"kafka.options.{name!r}: kafka-python knows no such option; did you mean "
+                    f"{near}?"
+                )
+
+
+def others_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are handed on as they are."""
+    return {name: value for name, value in options.items() if name not in TUNED}
+
+
+def kafka_python_options_of(role: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those that kafka-python has for a client in this role, under its names."""
+    known = _defaults(role).keys() - OURS[role]
+    named = {name.replace(".", "_"): value for name, value in others_of(options).items()}
+    return {name: value for name, value in named.items() if name in known}
+
+
+def _defaults(role: str) -> Mapping[str, object]:
+    from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+
+    of = {"consumer": KafkaConsumer, "producer": KafkaProducer, "admin": KafkaAdminClient}[role]
+    defaults: Mapping[str, object] = of.DEFAULT_CONFIG
+    return defaults
+
+
+def _check_tuned(name: str, value: object) -> None:
+    _, least = TUNED[name]
+    if name == "compression.type":
+        good, expected = value in _CODECS, "one of " + ", ".join(_CODECS)
+    else:
+        good = type(value) is int and value >= least
+        expected = f"a whole number of at least {least}"
+    if not good:
+        raise ConfigError(f"kafka.options.{name!r} = {value!r}: expected {expected}")
+
+
+def _check_librdkafka(options: Mapping[str, object]) -> None:
+    import confluent_kafka
+
+    for name, value in options.items():
+        try:
+            confluent_kafka.Producer({name: value, "log_level": 0})
+        except (confluent_kafka.KafkaException, TypeError, ValueError) as error:
+            reason = "it is not of the type that librdkafka wants"
+            if isinstance(error, confluent_kafka.KafkaException):
+                reason = error.args[0].str().replace(str(value), "its value")
+            raise ConfigError(f"kafka.options.{name!r}: {reason}") from None

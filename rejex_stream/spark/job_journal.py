@@ -19,7 +19,7 @@ from rejex_stream.types import Incident, Partition
 if TYPE_CHECKING:
     from rejex_connectors.folder_snapshots import FolderSnapshotStore
     from rejex_connectors.kafka.clients import Message
-    from rejex_connectors.kafka.settings import KafkaSettings
+    from rejex_connectors.kafka.kafka_settings import KafkaSettings
     from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots
     from rejex_connectors.spark.sink import Written
 
@@ -33,37 +33,20 @@ class JobJournal:
     Who writes a micro-batch decides at its end (:meth:`at_commit`), durable with the offsets; who
     judges the next one finds it there (:meth:`decided`). So does whoever judges one again, by what
     holds from after it at most. Travels to executors.
-
-    Attributes
-    ----------
-    inputs
-        Topics of the input: incidents of others are nobody's.
-    folder, control
-        Of files: the state folder and the control log.
-    settings, state_partitions
-        Of topics: where they are, and how many partitions the state topic has.
-    listens
-        Whether to read commands.
     """
 
-    inputs: tuple[str, ...]
-    folder: Path | None = None
+    inputs: tuple[str, ...]  # topics of the input: incidents of others are nobody's
+    folder: Path | None = None  # folder, control: of files: the state folder and the control log
     control: Path | None = None
+    # settings, state_partitions: of topics: where they are, and how many partitions the state topic
+    # has
     settings: KafkaSettings | None = None
     state_partitions: int = 0
-    listens: bool = True
+    listens: bool = True  # whether to read commands
 
     @classmethod
     def of(cls, config: Config, *, listens: bool = True) -> JobJournal:
-        """Return who hears what is said to a pipeline, and remembers what it has not told yet.
-
-        Raises
-        ------
-        ConfigError
-            If it keeps nothing that could hold decisions.
-        ConnectorError
-            If there is no state topic or control topic, or the broker does not answer.
-        """
+        """Return who hears what is said to a pipeline, and remembers what it has not told yet."""
         if config.input.kind == "file":
             places = file_places(config)
             assert places.state is not None  # refused before
@@ -88,24 +71,12 @@ class JobJournal:
         return cls(inputs, settings=settings, state_partitions=state, listens=listens)
 
     def decided(self, partition: Partition) -> bytes | None:
-        """Return what was decided when the partition was last committed.
-
-        Raises
-        ------
-        CheckpointError, ConnectorError
-            If it is damaged, or cannot be read.
-        """
+        """Return what was decided when the partition was last committed."""
         with closing(self._store()[0]) as store:
             return store.load_decisions(partition)
 
     def untold(self, partition: Partition, committed: int) -> Sequence[Incident]:
-        """Return the changes of incidents that are durable, and of which nobody was told.
-
-        Raises
-        ------
-        CheckpointError, ConnectorError
-            If it is damaged, or cannot be read.
-        """
+        """Return the changes of incidents that are durable, and of which nobody was told."""
         kept = Decisions(partition, self.decided(partition), self.inputs).untold
         # Those behind it were recorded for a commit that did not come to be.
         return [change for change in kept if change.position.offset < committed]
@@ -118,26 +89,7 @@ class JobJournal:
         decides: bool = True,
         untold: Sequence[Incident] | None = None,
     ) -> Sequence[Message]:
-        """Decide what was said since the last commit: it holds from the offset of this one.
-
-        Parameters
-        ----------
-        decides
-            Whether to: what holds from within a micro-batch would change what was judged in it.
-        untold
-            Of what people are to be told once this commit is durable; ``None``: as it was.
-
-        Returns
-        -------
-        Sequence[Message]
-            What is to be written in its transaction; nothing for files, whose decisions are kept
-            before it, and mean nothing without it.
-
-        Raises
-        ------
-        CheckpointError, ConnectorError
-            If the control log, or what was decided before, cannot be read.
-        """
+        """Decide what was said since the last commit: it holds from the offset of this one."""
         decides = decides and self.listens
         if not decides and untold is None:
             return ()
@@ -180,25 +132,15 @@ class JobJournal:
 
 @dataclass(frozen=True)
 class AtCommit:
-    """What is decided and recorded at the commits of one micro-batch; travels to executors.
+    """What is decided and recorded at the commits of one micro-batch; travels to executors."""
 
-    Attributes
-    ----------
-    journal
-        Who decides and records; ``None``: nobody does.
-    at
-        Where each partition stood when the job took it over, or after its last micro-batch: of
-        what is before, the record speaks already.
-    left
-        What nobody had taken when the micro-batch began; ``None``: nobody is told.
-    kept
-        What the record lists.
-    """
-
-    journal: JobJournal | None
+    journal: JobJournal | None  # who decides and records; ``None``: nobody does
+    # where each partition stood when the job took it over, or after its last micro-batch: of what
+    # is before, the record speaks already
     at: Mapping[Partition, int]
+    # what nobody had taken when the micro-batch began; ``None``: nobody is told
     left: Mapping[Partition, Sequence[Incident]] | None
-    kept: Mapping[Partition, Sequence[Incident]]
+    kept: Mapping[Partition, Sequence[Incident]]  # what the record lists
 
     def __call__(
         self, partition: Partition, next_offset: int, incidents: Sequence[Written], last: bool

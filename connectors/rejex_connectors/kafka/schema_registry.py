@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from rejex_connectors.kafka.clients import within
-from rejex_connectors.kafka.settings import RegistrySettings
+from rejex_connectors.kafka.kafka_settings import RegistrySettings
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.protocols import RegisteredSchema
 
@@ -45,13 +45,7 @@ class _Refusal(msgspec.Struct):
 
 
 class HttpSchemaRegistry:
-    """Asks a registry for schemas; nothing is kept, a decoder remembers what it compiled.
-
-    Raises
-    ------
-    ConfigError
-        When the address is missing, or the file of authorities or a secret cannot be read.
-    """
+    """Asks a registry for schemas; nothing is kept, a decoder remembers what it compiled."""
 
     def __init__(self, settings: RegistrySettings) -> None:
         if settings.url is None:
@@ -71,11 +65,6 @@ class HttpSchemaRegistry:
 
         What it refers to and the registry does not have is left out: whoever reads by the schema
         finds out whether it is needed.
-
-        Raises
-        ------
-        ConnectorError
-            Retriable while the registry does not answer; not when it refuses us.
         """
         until = monotonic() + SCHEMA_S
         found = self._get(f"/schemas/ids/{schema_id}")

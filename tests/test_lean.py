@@ -11,7 +11,6 @@ from hypothesis import given
 from rejex_connectors.files.sink import lines_of
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.messages import OutcomeMessages
-from rejex_stream.spark.keyed import Recipe, _messages
 
 from rejex_stream.cli import main
 from rejex_stream.config import load_config
@@ -24,6 +23,7 @@ from rejex_stream.review.certificate import Evidence, read_log
 from rejex_stream.review.console.background import Background, feeding
 from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.run.review_items import AuditDraw
+from rejex_stream.spark.frames import Recipe, _messages
 from rejex_stream.types import Label, Outcome, Position, Record, ReviewItem, Verdict
 from tests.pump import feed, pump_toml
 from tests.test_cli_run import command, environment

@@ -15,9 +15,8 @@ from scipy.special import bdtrc
 from rejex_stream.monitor import Theory
 from rejex_stream.monitor.config import MonitorConfig
 from rejex_stream.monitor.theory import mean_theory, rank_law, theory_of
-from rejex_stream.outcomes import OutcomeCounts, policy_band
 from rejex_stream.report.judged_run import Fault, Run
-from rejex_stream.types import Label, Reading, Reason, Verdict
+from rejex_stream.types import Label, OutcomeCounts, Reading, Reason, Verdict, policy_band
 
 __all__ = ["Event", "FaultFindings", "Findings", "Outcome", "Series", "find", "theory_at"]
 

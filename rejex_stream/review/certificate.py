@@ -29,7 +29,6 @@ import msgspec
 from rejex_stream.encode import decode_review, decode_verdict
 from rejex_stream.encode.label_records import LabelRecord, active_labels, resolve
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.outcomes import could_be_missed, drawable
 from rejex_stream.rejection.audit import (
     Stratum,
     commitment,
@@ -56,6 +55,8 @@ from rejex_stream.types import (
     Reason,
     ReviewItem,
     Verdict,
+    could_be_missed,
+    drawable,
     in_mode,
 )
 

@@ -9,8 +9,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from rejex_stream.engine.engine import Decision
 from rejex_stream.engine.refit import FitFailed
 from rejex_stream.monitor import Alarm
-from rejex_stream.outcomes import OutcomeCounts
-from rejex_stream.types import Incident, Outcome, Partition
+from rejex_stream.types import Incident, Outcome, OutcomeCounts, Partition
 
 __all__ = [
     "Committed", "ControlUnread", "DecisionChanged", "EnvironmentChanged", "FitFailure",

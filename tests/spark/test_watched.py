@@ -459,7 +459,7 @@ def test_the_record_lists_what_was_untold_when_the_micro_batch_began(tmp_path, r
     config = config_of(tmp_path, more=f'[alerts]\nwebhook_url = "{receiver.url}"')
     lines = [Written(n, "incidents", encode_incident(incident(n))) for n in (3, 9)]
     with watching(config, engine_spec(config), nobody, nobody, quiet=False) as watch:
-        watch.outbox = SimpleNamespace(tell=nobody, left=lambda _: left, settle=nobody)
+        watch.outbox = SimpleNamespace(post=nobody, left=lambda _: left, settle=nobody)
         monitoring = JobMonitoring(watch, config, Recorded(("farm",)))
         monitoring.begin({}, ())
         left = []

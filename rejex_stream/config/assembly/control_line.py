@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rejex_stream.config.assembly.edges import file_places, kafka_settings
-from rejex_stream.config.model import Config
+from rejex_stream.config.pipeline_config import Config
 from rejex_stream.encode import decode_command, decode_incidents, encode_command
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.types import Command, CommandKind, CommandReply, Incident, Position

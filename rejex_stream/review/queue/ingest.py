@@ -17,7 +17,6 @@ import msgspec
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review
 from rejex_stream.errors import ConnectorError
-from rejex_stream.outcomes import could_be_missed, drawable, policy_band
 from rejex_stream.review.incidents import incident_store
 from rejex_stream.review.queue import cases
 from rejex_stream.review.queue.database import insert, note_down, scalar
@@ -33,6 +32,9 @@ from rejex_stream.types import (
     Reason,
     ReviewItem,
     Verdict,
+    could_be_missed,
+    drawable,
+    policy_band,
 )
 
 

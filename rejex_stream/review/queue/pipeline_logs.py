@@ -321,7 +321,7 @@ class KafkaLabels:
     """
 
     def __init__(self, config: Config) -> None:
-        from rejex_connectors.cloudevents import EventHeaders
+        from rejex_connectors.kafka.messages import EventHeaders
         from rejex_connectors.kafka.sink import open_clients
 
         settings = kafka_settings(config).replace(delivery="at_least_once")

@@ -162,7 +162,7 @@ class Outbox(Protocol):
     """What people are still to be told of incidents; a run keeps it with its commits."""
 
     def left(self, partition: Partition, coming: Sequence[Incident] = ()) -> Sequence[Incident]:
-        """Return what will be untold once `coming` is durable; any thread may have taken more."""
+        """Return what will be pending once `coming` is durable; any thread may have taken more."""
 
     def settle(self, timeout_s: float) -> None:
         """Wait until nothing is left, but no longer than that."""

@@ -66,6 +66,7 @@ _CODES = {
     Reason.WARM_UP: "w",
     Reason.UNSCORABLE: "u",
     Reason.CONSTANT_WINDOW: "c",
+    Reason.LIMIT: "a",
     Reason.TOO_MANY_SENSORS: "w",  # as one that has no model yet
 }
 

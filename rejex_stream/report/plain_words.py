@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rejex_stream.types import Label, Reason, Verdict
+from rejex_stream.types import Label, Reason, Verdict, beyond
 
 __all__ = ["after", "in_words", "number", "percent", "span"]
 
@@ -32,6 +32,8 @@ def in_words(verdict: Verdict) -> str:
     >>> in_words(verdict(Label.REJECTED, Reason.AMBIGUOUS, 930))
     'other training data would flip the label in 30 % of cases; above 930 of the last 1,000'
     """
+    if verdict.limited:
+        return ", ".join(beyond(one) for one in verdict.limited.channels)
     if verdict.reason in _NO_RANK:
         return _NO_RANK[verdict.reason]
     if verdict.rank is None or verdict.score is None or verdict.stability is None:

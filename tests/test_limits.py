@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
+import re
 from dataclasses import replace
 
 import msgspec
 import pytest
 
+from rejex_stream.cli import main
+from rejex_stream.config import load_config
 from rejex_stream.detectors import make_detector
 from rejex_stream.encode import decode_verdict, encode_incident, encode_verdict
 from rejex_stream.encode.records import decode_incidents
@@ -267,3 +271,60 @@ def test_the_certificate_takes_them_for_anomalies():
 def test_limits_that_are_none_are_refused(limits):
     with pytest.raises(ConfigError, match=f"channel '{limits.channel}'"):
         replace(small(), alarms=Alarms(), limits=(limits,))
+
+
+# ------------------------------------------------------------------------------ from file to file
+CONFIG = """
+[input]
+path = "feed.csv"
+time = "time"
+sensor = "sensor"
+channels = ["pressure", "flow"]
+
+[rejection]
+contamination = 0.05
+tolerance = 4
+window = 200
+
+[refit]
+executor = "inline"
+
+[channels.pressure]
+high = 6
+limit = "alarm"
+"""
+
+
+def test_a_run_from_file_to_file_says_what_was_beyond(tmp_path, monkeypatch, capsys):
+    readings = lone(10, 900, n=1200, value=7.2)
+    rows = [f"{1_700_000_000 + 60 * i},p0,{x!r},{y!r}" for i, (x, y) in
+            enumerate(reading.values for reading in readings)]  # fmt: skip
+    (tmp_path / "feed.csv").write_text("\n".join(["time,sensor,pressure,flow", *rows]) + "\n")
+    (tmp_path / "pipeline.toml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "pipeline.toml", "--output", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["labels"]["anomaly"] > 2
+    lines = (tmp_path / "verdicts.jsonl").read_bytes().splitlines()
+    verdicts = [decode_verdict(line) for line in lines]
+    assert [v.seq for v in verdicts if v.reason is Reason.LIMIT] == [10, 900]
+    assert verdicts[10].limited.channels == (("pressure", 7.2, 6.0),)
+    lines = (tmp_path / "incidents.jsonl").read_bytes().splitlines()
+    told = [decode_incidents(line) for line in lines]
+    assert told[0].changed_seq == 10
+    assert told[0].limits == (("pressure", 7.2, 6.0),)
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "says"),
+    [
+        ("high = 6\n", "", 'channels.pressure: limit = "alarm" without a limit'),
+        ("high = 6", "high = 6\nlow = 6", "low = 6.0 is not below high = 6.0"),
+        ('"alarm"', '"shout"', "channels.pressure.limit"),
+        ("[channels.pressure]", "[channels.presure]", "did you mean 'pressure'"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused_in_a_sentence(was, becomes, says, tmp_path):
+    (tmp_path / "pipeline.toml").write_text(CONFIG.replace(was, becomes))
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        load_config(tmp_path / "pipeline.toml")

@@ -108,12 +108,6 @@ class Quality:
     """Which values are good: what is not counts as missing.
 
     Nothing at all beside a value is good: protocols leave it out where all is well.
-
-    Examples
-    --------
-    >>> quality = Quality("{channel}_q", ["Good", 192, True])
-    >>> quality.only_good([1.5, 0.0, 2.5], ["GOOD", "Bad", None])
-    [1.5, None, 2.5]
     """
 
     field: str | Mapping[str, str]  # `{channel}` stands for a name; or from channel to field
@@ -602,17 +596,7 @@ def _no_time(value: object, format: str | None) -> Unreadable:
 
 
 def printable(value: object, limit: int = 80) -> str:
-    r"""Quote an untrusted value on one line: control characters escaped, at most `limit` long.
-
-    Examples
-    --------
-    >>> printable("a\x1b[31m\nb")
-    "'a\\x1b[31m\\nb'"
-    >>> printable([1, 2, 3]), printable({"a": 1}), printable(None)
-    ('a list of 3', 'an object with 1 field(s)', 'nothing')
-    >>> len(printable("x" * 1_000_000))
-    80
-    """
+    r"""Quote an untrusted value on one line: control characters escaped, at most `limit` long."""
     if value is None:
         return "nothing"
     if isinstance(value, list):

@@ -36,18 +36,7 @@ _UNREPEATABLE = re.compile(
 
 
 class Selector:
-    r"""A compiled jq program, from a record's value to flat objects; ``null`` is no reading.
-
-    Examples
-    --------
-    >>> from rejex_stream.types import Position
-    >>> selector = Selector(".machine as $m | .readings[] + {machine: $m}")
-    >>> value = b'{"machine": "a", "readings": [{"flow": 1}, {"flow": 2}]}'
-    >>> for one in selector.readings(Record(Position("in", 0, 7), None, value), value):
-    ...     print(one.position, one.value)
-    in-0-7 b'{"flow": 1, "machine": "a"}'
-    in-0-7.1 b'{"flow": 2, "machine": "a"}'
-    """
+    r"""A compiled jq program, from a record's value to flat objects; ``null`` is no reading."""
 
     def __init__(self, program: str) -> None:
         try:

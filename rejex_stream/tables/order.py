@@ -9,7 +9,6 @@ from statistics import median
 
 __all__ = ["TimeOrder"]
 
-_MOST_SENSORS = 10_000
 _RECENT = 256
 _STEPS = 5_000
 _LONG_STEPS = 5
@@ -34,10 +33,6 @@ class TimeOrder:
     def n_sensors(self) -> int:
         """How many sensors were seen."""
         return len(self._last)
-
-    def watches(self, sensor: str) -> bool:
-        """Whether a sensor is among those watched: the first ten thousand."""
-        return sensor in self._last or len(self._last) < _MOST_SENSORS
 
     def see(self, sensor: str, now_ms: int) -> None:
         """Take note of the time of a row."""

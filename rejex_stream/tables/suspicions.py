@@ -109,14 +109,7 @@ class _Entry(NamedTuple):
 
 
 def suspect(sample: Sample, *kinds: Kind) -> list[Suspicion]:
-    """Return what is doubtful about a sample of columns. O(cells log cells).
-
-    Examples
-    --------
-    >>> counts = Sample(numbers={"entry": [float(94_554 + i) for i in range(50)]})
-    >>> [str(found) for found in suspect(counts)]
-    ["'entry' only counts: it rises in 49 of 49 steps; --channel takes it for a measurement"]
-    """
+    """Return what is doubtful about a sample of columns. O(cells log cells)."""
     return [
         Suspicion(
             kind,

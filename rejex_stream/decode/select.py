@@ -11,7 +11,7 @@ from __future__ import annotations
 import faulthandler
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rejex_stream.decode.json import JsonDecoder
@@ -107,15 +107,9 @@ def _in_words(error: Exception) -> str:
 class SelectingDecoder:
     """Decodes the readings that a program makes of a record."""
 
-    def __init__(
-        self,
-        selector: Selector,
-        decoder: JsonDecoder,
-        text_of: Callable[[Record], bytes | Invalid] | None = None,
-    ) -> None:
+    def __init__(self, selector: Selector, decoder: JsonDecoder) -> None:
         self._selector = selector
         self._decoder = decoder
-        self._text_of = text_of or decoder.text_of
         self.channels = decoder.channels
 
     def expand(self, records: Sequence[Record]) -> list[Record]:
@@ -126,7 +120,7 @@ class SelectingDecoder:
                 if type(record) is not Record:  # was not read, or is a reading already
                     found.append(record)
                     continue
-                text = self._text_of(record)
+                text = self._decoder.text_of(record)
                 if isinstance(text, Invalid):
                     found.append(SelectedRecord.of(record, 0, None, text))
                 else:

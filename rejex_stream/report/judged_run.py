@@ -30,18 +30,7 @@ from rejex_stream.outcomes import OutcomeCounts, policy_band
 from rejex_stream.settings import toml
 from rejex_stream.types import Incident, Invalid, Label, Reading, Reason, Record, Verdict
 
-__all__ = [
-    "Channel",
-    "Event",
-    "Fault",
-    "FaultFindings",
-    "Findings",
-    "Outcome",
-    "Run",
-    "Series",
-    "find",
-    "read_run",
-]
+__all__ = ["Channel", "Fault", "FaultFindings", "Findings", "Run", "find", "read_run"]
 
 _NEWEST = 100_000
 # They say nothing about a verdict, and may hold what not everybody may read.
@@ -206,30 +195,20 @@ class Series(NamedTuple):
 class FaultFindings:
     """What became of one known fault.
 
-    Attributes
-    ----------
-    n_events, n_anomaly, n_rejected, n_unscorable, n_warm_up
-        Its events, and how they were judged; the rest was called normal. `n_rejected` counts the
-        ambiguous ones.
-    expected_flagged
-        How many anomalies and rejects as many ordinary events would have given.
-    outcome
-        ``caught``: more anomalies than chance would give (probability below 0.1). ``review``: more
-        anomalies and rejects than chance would give, or no score, so that a person sees it.
-        ``missed``: neither. Events of one fault depend on each other, so this is a rough check.
-    notice_after_s
-        From its first reading to the first anomaly or reject; ``None`` if there was none.
+    ``caught``: more anomalies than chance would give (probability below 0.1). ``review``: more
+    anomalies and rejects than chance would give, or no score, so that a person sees it. ``missed``:
+    neither. Events of one fault depend on each other, so this is a rough check.
     """
 
     fault: Fault
     n_events: int
     n_anomaly: int
-    n_rejected: int
+    n_rejected: int  # the ambiguous ones
     n_unscorable: int
     n_warm_up: int
-    expected_flagged: float
+    expected_flagged: float  # anomalies and rejects that as many ordinary events would have given
     outcome: Outcome
-    notice_after_s: float | None
+    notice_after_s: float | None  # from its first reading to the first anomaly or reject
 
     @property
     def n_normal(self) -> int:

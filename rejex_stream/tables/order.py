@@ -15,10 +15,7 @@ _LONG_STEPS = 5
 
 
 class TimeOrder:
-    """Counts what is odd about the times of each sensor, in the order in which they come.
-
-    O(1) a row; memory O(1) a sensor.
-    """
+    """Counts what is odd about the times of each sensor, as they come. O(1) a row."""
 
     def __init__(self) -> None:
         self.repeated = 0

@@ -201,6 +201,14 @@ def _lists(trees: Sequence[Any]) -> dict[str, list[list[Any]]]:
     return found
 
 
+def _object_lists(trees: Sequence[Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield the elements of the arrays that hold objects alone, by path."""
+    for path, found in _lists(trees).items():
+        elements = [one for each in found for one in each]
+        if elements and all(isinstance(one, dict) for one in elements):
+            yield path, elements
+
+
 # ------------------------------------------------------------------------------------- envelopes
 def _text(trees: Sequence[Any]) -> _Step | None:
     """JSON written as a text, the record itself or one of its fields; also in base64."""
@@ -389,10 +397,7 @@ def _table(trees: Sequence[Any]) -> _Step | None:
 
 def _within(trees: Sequence[Any]) -> _Step | None:
     """Arrays within the objects of an array: each becomes an element of the outer one."""
-    for path, found in _lists(trees).items():
-        elements = [one for each in found for one in each]
-        if not elements or not all(isinstance(one, dict) for one in elements):
-            continue
+    for path, elements in _object_lists(trees):
         for inner, values in _lists(elements).items():
             below = [one for each in values for one in each]
             if len(values) < _MOSTLY * len(elements) or not below:
@@ -576,10 +581,7 @@ def _measured_outside(trees: Sequence[Any], path: str) -> bool:
 def _readings(trees: Sequence[Any]) -> _Step | None:
     """Take readings out of an array, each with what holds for all of them."""
     best: tuple[int, str] | None = None
-    for path, found in _lists(trees).items():
-        elements = [one for each in found for one in each]
-        if not elements or not all(isinstance(one, dict) for one in elements):
-            continue
+    for path, elements in _object_lists(trees):
         n_lists = bool(_lists(elements))
         if not (_measured(elements) or n_lists) or _measured_outside(trees, path):
             continue

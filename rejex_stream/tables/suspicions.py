@@ -479,9 +479,7 @@ SUSPICIONS: dict[Kind, _Entry] = {
         "check input.time_unit, input.time and input.time_format",
     ),
     "decimal": _Entry(
-        _decimal,
-        "--decimal and --thousands say which",
-        "check input.decimal and input.thousands",
+        _decimal, "--decimal and --thousands say which", "check input.decimal and input.thousands"
     ),
 }
 """Every suspicion: its test, what overrules it on the command line, what in a config."""

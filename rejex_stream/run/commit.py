@@ -36,6 +36,8 @@ __all__ = ["Commits", "OwnedPartition", "Ownership", "Start", "starting_point"]
 
 _ANY_OFFSET = 2**63 - 1
 _log = logging.getLogger(__name__)
+_LONGEST_PAUSE_S = 0.05
+"""Between two looks whether an awaited fit is done; other partitions wait as long for a poll."""
 VIEW_S = 0.02
 """For so long in each turn streams are viewed for a snapshot."""
 
@@ -442,8 +444,20 @@ class Commits:
         self._thread.shutdown()
 
     # ------------------------------------------------------------------------------ what is due
-    def poll_wait_s(self) -> float:
-        """Return how long a poll may wait: no longer than the outcomes that are held."""
+    def poll_wait_s(self, wait: Callable[[float], object]) -> float:
+        """Return how long a poll may wait: no longer than the outcomes that are held.
+
+        Partitions that wait for a fit are held back, noted with the source, and given a little
+        time: a share of what they have waited by now, so that neither is a quick fit held up, nor
+        does a slow one cost the processor.
+        """
+        self.ours.hold_back(self.settings.max_poll_records)
+        since = [owned.waits_since or 0.0 for owned in self.ours.waiting()]
+        if since:
+            wait(min(_LONGEST_PAUSE_S, (self.ours.clock() - max(since)) / 4))
+        self.ours.note_waits()
+        if since:
+            return 0.0
         if not self.ours.n_held():
             return self.settings.poll_timeout_s
         left = self._committed_at + self.settings.commit_interval_s - self.ours.clock()

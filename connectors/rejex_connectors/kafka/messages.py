@@ -15,12 +15,7 @@ import msgspec
 
 from rejex_connectors.cloudevents import EventHeaders
 from rejex_connectors.kafka.clients import Message
-from rejex_stream.encode import (
-    VerdictEncoder,
-    encode_follow_up,
-    encode_incident,
-    encode_reply,
-)
+from rejex_stream.encode import VerdictEncoder, encode_follow_up, encode_incident, encode_reply
 from rejex_stream.encode.schemas import (
     CONNECT_PREFIX,
     FOLLOW_UP_TYPE,
@@ -155,11 +150,7 @@ class OutcomeMessages:
             )
 
     def _reviewed(
-        self,
-        record: Record,
-        review: ReviewItem,
-        headers: list[tuple[str, bytes]],
-        limit: int,
+        self, record: Record, review: ReviewItem, headers: list[tuple[str, bytes]], limit: int
     ) -> Message:
         """Return the review record; where it is too large, its oldest context goes first.
 
@@ -182,10 +173,7 @@ class OutcomeMessages:
         """Return what came after a review item; where it is too large, its oldest goes first."""
         position = record.position
         headers = self._follow_up_headers.of(
-            position,
-            after.sensor,
-            after.points[-1].event_time_ms,
-            record.headers,
+            position, after.sensor, after.points[-1].event_time_ms, record.headers
         )
         partition = position.partition % self._n_review
         while True:
@@ -227,10 +215,7 @@ class OutcomeMessages:
         return self._cut(message, original, ours)
 
     def _cut(
-        self,
-        message: Message,
-        original: list[tuple[str, bytes]],
-        ours: list[tuple[str, bytes]],
+        self, message: Message, original: list[tuple[str, bytes]], ours: list[tuple[str, bytes]]
     ) -> Message:
         value = message.value or b""
         ours = [

@@ -31,23 +31,10 @@ if TYPE_CHECKING:
     from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 __all__ = [
-    "KafkaControl",
-    "PartitionReader",
-    "admin",
-    "asking",
-    "bounds_of",
-    "client_options",
-    "committed_offsets",
-    "connecting",
-    "explain",
-    "newest_records",
-    "partitions_of",
-    "read_partition",
-    "records_of",
-    "root_cause",
-    "topic_ids",
-    "unreachable",
-]
+    "KafkaControl", "PartitionReader", "admin", "asking", "bounds_of", "client_options",
+    "committed_offsets", "connecting", "explain", "newest_records", "partitions_of",
+    "read_partition", "records_of", "root_cause", "topic_ids", "unreachable",
+]  # fmt: skip
 
 _DIAL_S = 2.0
 

@@ -32,15 +32,23 @@ from rejex_stream.detectors import make_detector
 from rejex_stream.encode import decode_review, encode_incident
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.features import FeatureSpec
-from rejex_stream.outcomes import is_for_review
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.review.incidents.incident_store import flagged
 from rejex_stream.review.queue import decisions
+from rejex_stream.review.queue.audit import Viewer
 from rejex_stream.review.queue.decisions import Decision, Target
-from rejex_stream.review.queue.listing import QueueFilter, Viewer, model_leaning
-from rejex_stream.review.queue.store import ReviewStore
+from rejex_stream.review.queue.listing import QueueFilter, model_leaning
+from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.types import ContextPoint, Incident, Position, Reading, ReviewItem, Verdict
+from rejex_stream.types import (
+    ContextPoint,
+    Incident,
+    Position,
+    Reading,
+    ReviewItem,
+    Verdict,
+    is_for_review,
+)
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 HOUR_MS = 3_600_000

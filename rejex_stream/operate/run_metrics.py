@@ -22,7 +22,6 @@ from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.monitor import Alarm, MonitorBank, MonitorStatus
 from rejex_stream.monitor.alarm import AlarmKind
 from rejex_stream.operate.logs import escaped
-from rejex_stream.outcomes import OutcomeCounts
 from rejex_stream.rejection.bounds import cost_bound
 from rejex_stream.run.run_events import (
     Committed,
@@ -45,6 +44,7 @@ from rejex_stream.types import (
     IncidentState,
     Label,
     Outcome,
+    OutcomeCounts,
     Partition,
     Reading,
     Reason,
@@ -245,10 +245,7 @@ class RunMetrics:
         self.incidents(())
 
     def _describe(
-        self,
-        spec: EngineSpec | None,
-        costs: tuple[float, float, float] | None,
-        version: str,
+        self, spec: EngineSpec | None, costs: tuple[float, float, float] | None, version: str
     ) -> None:
         build = Gauge("rejex_build_info", "Version.", ["version"], registry=self.registry)
         build.labels(__version__).set(1)

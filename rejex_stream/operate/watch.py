@@ -22,7 +22,6 @@ from rejex_stream.operate.alerts import (
     Subject,
     Value,
     Webhook,
-    WebhookOutbox,
     Wording,
     alert_of,
     event_of,
@@ -305,8 +304,8 @@ class Watch:
         self._usual: dict[Partition, UsualValues] = {}
         self._values: dict[str, list[Value]] = {}
         self._on_alarm, self._on_incident = on_alarm, on_incident
-        self._alertmanager, self._webhook = alertmanager, webhook
-        self.outbox = None if webhook is None else WebhookOutbox(webhook)
+        self._alertmanager = alertmanager
+        self.outbox = webhook
         self._incidents = OpenIncidents()
         self._engines: dict[Partition, Engine] = {}
         self._monitors: dict[Partition, PartitionMonitor] = {}
@@ -348,8 +347,8 @@ class Watch:
         self._publish(alarm)
 
     def _publish(self, subject: Subject) -> None:
-        if self._webhook is not None:
-            self._webhook.post(event_of(subject, self._wording))
+        if self.outbox is not None:
+            self.outbox.post(event_of(subject, self._wording))
 
     def progress(self, progress: Progress) -> None:
         """Renew what others see."""
@@ -444,7 +443,7 @@ class Watch:
         look = self._incidents.standing_for if again else self._incidents.changed
         subject = look(incident)
         if subject is not None and self.outbox is not None:
-            self.outbox.post(incident, event_of(subject, self._wording, self._values_of(subject)))
+            self.outbox.post(event_of(subject, self._wording, self._values_of(subject)), incident)
         if incident.state is IncidentState.CLOSED:
             if self._alertmanager is not None and alone and not again:
                 self._alertmanager.over(self._alert(incident))

@@ -26,9 +26,18 @@ from rejex_stream.encode import decode_dead_letter, decode_incidents, decode_ver
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.monitor import MonitorConfig, Theory
 from rejex_stream.monitor.theory import mean_theory, rank_law, theory_of
-from rejex_stream.outcomes import OutcomeCounts, policy_band
 from rejex_stream.settings import toml
-from rejex_stream.types import Incident, Invalid, Label, Reading, Reason, Record, Verdict
+from rejex_stream.types import (
+    Incident,
+    Invalid,
+    Label,
+    OutcomeCounts,
+    Reading,
+    Reason,
+    Record,
+    Verdict,
+    policy_band,
+)
 
 __all__ = ["Channel", "Fault", "FaultFindings", "Findings", "Run", "find", "read_run"]
 

@@ -19,9 +19,16 @@ from typing import Any
 from rejex_stream import __version__
 from rejex_stream.decode.mapping import printable
 from rejex_stream.errors import ConnectorError
-from rejex_stream.outcomes import is_for_review
 from rejex_stream.report.judged_run import Event, FaultFindings, Findings, Series
-from rejex_stream.types import Incident, IncidentState, Label, Reason, Verdict, spoken
+from rejex_stream.types import (
+    Incident,
+    IncidentState,
+    Label,
+    Reason,
+    Verdict,
+    is_for_review,
+    spoken,
+)
 
 __all__ = ["UPLOT", "after", "in_words", "number", "percent", "span", "write_report"]
 

@@ -216,7 +216,7 @@ class Ownership:
 
         left = [
             change
-            for change in owned.state.decisions.untold
+            for change in owned.state.decisions.pending
             if change.position.offset < owned.live_from  # else its commit did not come to be
         ]
         if left:
@@ -475,13 +475,13 @@ class Commits:
         return waited or n_held >= self.settings.commit_every_events
 
     def _strikes_out(self, owned: OwnedPartition) -> bool:
-        """Whether people were told of what is kept as untold."""
-        kept = owned.state.decisions.untold
+        """Whether people were told of what is kept as pending."""
+        kept = owned.state.decisions.pending
         if not kept or owned.replaying or self.outbox is None:
             return False
         return len(self.outbox.left(owned.state.partition)) < len(kept)
 
-    def _untold(self, owned: OwnedPartition) -> Sequence[Incident]:
+    def _pending(self, owned: OwnedPartition) -> Sequence[Incident]:
         """Return what people are to be told once all that is held is durable."""
         if self.outbox is None:
             return ()
@@ -510,7 +510,7 @@ class Commits:
                 owned.state.decisions.decide(owned.state.next_offset)
             if decides or (commits and (owned.held or self._strikes_out(owned))):  # 1. Write
                 _refuse_to_go_back(partition, owned)
-                owned.state.decisions.keep_untold(self._untold(owned))
+                owned.state.decisions.set_pending(self._pending(owned))
                 work.outcomes[partition] = list(owned.held)
                 work.offsets[partition] = owned.state.next_offset
                 self.sink.write(owned.held)

@@ -1,27 +1,15 @@
 """The loop around the engine: everything that waits, writes, fails and tries again.
 
-One turn of :func:`run`:
+:meth:`_Loop._turn` is one turn, step by step: poll; take ownership changes and what people say;
+judge the records of each partition in order, while what came before is committed; end, report.
+Before the committed offset that is *silent replay*: state comes of it and nothing else. Where the
+next event needs a fit that is not done, a partition keeps its records, up to a bound, and the loop
+goes on with the others.
 
-1. **Poll** the source for raw records.
-2. **Take ownership changes**. Assigned: rebuild the partition's state as it was at its committed
-   offset (:func:`~rejex_stream.run.partition.starting_point`) and seek. Revoked: drop the state,
-   write nothing more for it. Then read what people say in the control log
-   (:mod:`~rejex_stream.run.command_journal`): it waits for a commit.
-3. **Process** the records of each partition in order: decode, engine, one outcome a record.
-   Before the committed offset this is *silent replay*: state comes of it and nothing else.
-   Where the next event needs a fit that is not done, the partition keeps its records, up to a
-   bound, and the loop goes on with the others: it polls, commits, and obeys a stop.
-4. **Show** the outcomes to the observers and hold them.
-   Meanwhile, when it is time:
-5. **Commit**: write the outcomes held before this turn, then make them durable together with the
-   offsets to go on from, all or nothing.
-6. **Snapshot** the partitions that are due, each at a committed offset. Both are the work of
-   :class:`~rejex_stream.run.commit.Commits`; they end before the next poll.
-
-When the edge fails for the moment (a retriable :class:`ConnectorError` anywhere above), what was
-not committed is aborted and the source is asked what *is* durable: a commit that timed out may
-have happened. From there the run goes on; since all state is a function of the input, nothing is
-lost or doubled. A crash at any point is the same with a new process.
+When the edge fails for the moment (a retriable :class:`ConnectorError`), what was not committed is
+aborted and the source is asked what *is* durable: a commit that timed out may have happened. From
+there the run goes on; since all state is a function of the input, nothing is lost or doubled. A
+crash at any point is the same with a new process.
 """
 
 from __future__ import annotations
@@ -233,7 +221,7 @@ class _Loop:
         return self.summary
 
     def _turn(self) -> bool:
-        """Take one turn, in the order of the steps above; returns whether another follows."""
+        """Take one turn; returns whether another follows."""
         # 0. After a failure: begin again from what is durable.
         if self.to_rewind:
             self.sink.abort()

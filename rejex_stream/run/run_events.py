@@ -9,8 +9,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from rejex_stream.engine.engine import Decision
 from rejex_stream.engine.refit import FitFailed
 from rejex_stream.monitor import Alarm
-from rejex_stream.outcomes import OutcomeCounts
-from rejex_stream.types import Incident, Outcome, Partition
+from rejex_stream.types import Incident, Outcome, OutcomeCounts, Partition
 
 __all__ = [
     "Committed", "ControlUnread", "DecisionChanged", "EnvironmentChanged", "FitFailure",
@@ -163,7 +162,7 @@ class Outbox(Protocol):
     """What people are still to be told of incidents; a run keeps it with its commits."""
 
     def left(self, partition: Partition, coming: Sequence[Incident] = ()) -> Sequence[Incident]:
-        """Return what will be untold once `coming` is durable; any thread may have taken more."""
+        """Return what will be pending once `coming` is durable; any thread may have taken more."""
 
     def settle(self, timeout_s: float) -> None:
         """Wait until nothing is left, but no longer than that."""

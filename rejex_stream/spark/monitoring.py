@@ -114,7 +114,7 @@ class JobMonitoring:
             self._restore(self._store.load())
         if self._journal is not None:
             for partition, offset in at.items():
-                left = self._journal.untold(partition, offset)
+                left = self._journal.pending(partition, offset)
                 if left:
                     self._kept[partition] = left
                     self._event(IncidentsDurable(partition, left, again=True))
@@ -150,8 +150,8 @@ class JobMonitoring:
             for partition, end in ends.items():
                 every, at = written.get(partition, ()), self._at.get(partition, 0)
                 if end > at:
-                    untold = recorded and recorded.untold(partition, _incidents(every))
-                    self._kept[partition] = untold or ()
+                    pending = recorded and recorded.pending(partition, _incidents(every))
+                    self._kept[partition] = pending or ()
                     self._at[partition] = end
                 self._see(partition, every, at, end)
             self._watch.metrics.committed(self._at)
@@ -195,7 +195,7 @@ class JobMonitoring:
 
     # ------------------------------------------------------------------------------------ the end
     def end(self, write: Callable[[Partition, Sequence[Message]], object]) -> None:
-        """Let people be told, for a while; keep what is untold after that, and the monitors."""
+        """Let people be told, for a while; keep what is pending after that, and the monitors."""
         outbox = self._watch.outbox
         if outbox is not None:
             outbox.settle(_TELLING_S)

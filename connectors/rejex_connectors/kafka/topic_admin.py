@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from kafka import errors as ke
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from rejex_connectors.cloudevents import pipeline_of
+from rejex_connectors.kafka.messages import pipeline_of
 from rejex_connectors.kafka.partition_reader import PartitionReader, asking, explain
 from rejex_connectors.kafka.refusals import Right, transactional_right
 from rejex_stream.errors import ConfigError, ConnectorError

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rejex_stream.config.assembly.edges import file_places, kafka_settings
-from rejex_stream.config.model import Config
+from rejex_stream.config.pipeline_config import Config
 from rejex_stream.encode import decode_command, decode_incidents, encode_command
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.types import Command, CommandKind, CommandReply, Incident, Position
@@ -54,7 +54,7 @@ class ControlLine:
         self._control = Path() if places is None else cast("Path", places.control)
         self._incidents = Path() if places is None else Path(places.incidents)
 
-    def say(self, *commands: Command) -> None:
+    def publish(self, *commands: Command) -> None:
         """Make commands durable in the control log, in this order."""
         if self._kafka is None:
             from rejex_connectors.files.source import append_line
@@ -62,8 +62,8 @@ class ControlLine:
             for command in commands:
                 append_line(self._control, encode_command(command))
             return
-        from rejex_connectors.cloudevents import EventHeaders
         from rejex_connectors.kafka.clients import Message
+        from rejex_connectors.kafka.messages import EventHeaders
         from rejex_connectors.kafka.sink import open_clients
 
         from rejex_stream.encode.schemas import COMMAND_TYPE

@@ -56,7 +56,7 @@ class AnswerRequest(msgspec.Struct, frozen=True):
 class CommandLog(Protocol):
     """Where commands go; see :class:`~rejex_stream.config.assembly.control_line.ControlLine`."""
 
-    def say(self, *commands: Command) -> None:
+    def publish(self, *commands: Command) -> None:
         """Make commands durable in the control log, in this order."""
         ...
 
@@ -212,7 +212,7 @@ def send_commands(
             return sent
         waiting.sort(key=lambda row: row["answer_seq"])
         commands = [decode_command(row["record"]) for row in waiting]
-        log.say(*commands)
+        log.publish(*commands)
         with database.write() as connection:
             connection.executemany(
                 "UPDATE answer SET sent_ms = ? WHERE answer_seq = ?",

@@ -122,7 +122,7 @@ def _said(config: Config, section: Review, review: Path | None) -> Said:
         replies = line.replies()
         said.incidents = line.incidents()
         said.commands = [
-            one for one in line.given() if any(r.accepted for r in replies.get(one.id, ()))
+            one for one in line.commands() if any(r.accepted for r in replies.get(one.id, ()))
         ]
     if review is not None:
         said.items = _drawn_items(review)

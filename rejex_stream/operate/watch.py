@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from rejex_stream.engine import Engine
 from rejex_stream.errors import ConnectorError
 from rejex_stream.monitor import Alarm, MonitorConfig
 from rejex_stream.operate.alerts import (
@@ -26,7 +27,7 @@ from rejex_stream.operate.alerts import (
     event_of,
 )
 from rejex_stream.operate.run_metrics import RunMetrics
-from rejex_stream.run.partition import PartitionEngine, PartitionMonitor
+from rejex_stream.run.partition import PartitionMonitor
 from rejex_stream.run.run_events import (
     Committed,
     IncidentsDurable,
@@ -306,7 +307,7 @@ class Watch:
         self._alertmanager = alertmanager
         self.outbox = webhook
         self._incidents = OpenIncidents()
-        self._engines: dict[Partition, PartitionEngine] = {}
+        self._engines: dict[Partition, Engine] = {}
         self._monitors: dict[Partition, PartitionMonitor] = {}
         self._nothing_scorable: Alarm | None = None
         self.source: object = None
@@ -320,9 +321,9 @@ class Watch:
     def engine(
         self,
         partition: Partition,
-        engine: PartitionEngine,
+        engine: Engine,
         on_readings: Callable[[Sequence[Reading]], object] = lambda _: None,
-    ) -> PartitionEngine:
+    ) -> Engine:
         """Look at the engine of a partition: time it, and ask it for open incidents."""
         self._engines[partition] = engine
         self._usual[partition] = usual = UsualValues(self._channels)

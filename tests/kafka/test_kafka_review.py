@@ -32,7 +32,7 @@ from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly import kafka_settings
 from rejex_stream.encode.label_records import LabelRecord, decode_label, label_id
-from rejex_stream.review.incidents import answers
+from rejex_stream.review.incidents import incident_store
 from rejex_stream.types import Command, CommandReply, Position, Record
 
 pytestmark = pytest.mark.kafka
@@ -286,10 +286,9 @@ def test_an_incident_comes_from_its_topic_and_the_answer_goes_to_the_control_top
 ):
     from rejex_stream.encode import decode_command
     from rejex_stream.review.console.background import Background, feeding
-    from rejex_stream.review.incidents import incident_store
-    from rejex_stream.review.incidents.answers import AnswerRequest
-    from rejex_stream.review.queue.listing import Viewer
-    from rejex_stream.review.queue.store import ReviewStore
+    from rejex_stream.review.incidents.incident_store import AnswerRequest
+    from rejex_stream.review.queue.audit import Viewer
+    from rejex_stream.review.queue.review_store import ReviewStore
     from tests.review.incidents import incident, published
 
     call(config.parent, "topics", "create", config, "--partitions", "2", "--with-input")
@@ -297,8 +296,8 @@ def test_an_incident_comes_from_its_topic_and_the_answer_goes_to_the_control_top
     settings = kafka_settings(loaded)
     topics = settings.topics
     store = ReviewStore(config.parent / "review.db")
-    fed = feeding(store, configs=[loaded])
-    background = Background(store, fed.feeds, fed.sink, tells=fed.tells, undo_ms=0)
+    fed = feeding(store.database.path, configs=[loaded])
+    background = Background(store, fed.feeds, fed.sink, control_lines=fed.control_lines, undo_ms=0)
     said = AnswerRequest("r", "feed-0-10", 1, "new_normal", "a new pump")
 
     def known() -> Any:
@@ -313,7 +312,7 @@ def test_an_incident_comes_from_its_topic_and_the_answer_goes_to_the_control_top
             told = published(incident())
             kafka.fill(settings, [Record(Position(topics.incidents, 1, 0), b"k", *told)])
             until(lambda: known()[0], "the incident is known")
-            command_ = answers.give(store, said, Viewer("ada"))
+            command_ = incident_store.give(store, said, Viewer("ada"))
             until(lambda: known()[1][0].sent, "the answer is told")
             ((record,),) = kafka.read(settings, topics.control).values()
             assert decode_command(record.value) == command_

@@ -62,8 +62,8 @@ class ControlLine:
             for command in commands:
                 append_line(self._control, encode_command(command))
             return
-        from rejex_connectors.cloudevents import EventHeaders
         from rejex_connectors.kafka.clients import Message
+        from rejex_connectors.kafka.messages import EventHeaders
         from rejex_connectors.kafka.sink import open_clients
 
         from rejex_stream.encode.schemas import COMMAND_TYPE

@@ -49,7 +49,7 @@ from tests.waiting import PATIENCE_S
 PART = Partition("flow", 0)
 RULES = files("rejex_stream.operate") / "alerts.yml"
 BOARD = json.loads((files("rejex_stream.operate") / "dashboard.json").read_text("utf-8"))
-CONSOLE = files("rejex_stream.review.console") / "metrics.py"
+CONSOLE = files("rejex_stream.review.console") / "queue_metrics.py"
 
 
 def outcomes(events=1500, sensors=3, **policy):

@@ -31,7 +31,7 @@ from rejex_stream.run.review_items import AuditDraw, ReviewItems
 from rejex_stream.types import Label, Learned, Position, Reading, ReviewItem
 from tests.pump import pump_toml
 from tests.review.console_server import running
-from tests.review.desk import counts
+from tests.review.desk import counts, sees
 from tests.review.incidents import held
 from tests.review.test_review_store import ADA, BOB, EVE, audited, episodes, item, label
 
@@ -565,8 +565,10 @@ def test_a_browser_shows_a_known_case_as_it_shows_any_other(wall_store, desk):
         (_, waits, _) = episodes(store)
         with running(store) as console, desk(console) as place:
             queue, episode = place.open("/queue"), place.open(f"/episode/{waits.episode_id}")
-            counts(queue, "#rows tr", 3)
             counts(episode, "#plots canvas", 2)
+            sees(episode, "yours for", "#lease")
+            queue.reload()  # which shows by then whose the case is
+            counts(queue, "#rows tr", 3)
             shown = [
                 queue.inner_html("#rows"),
                 episode.inner_text("main"),

@@ -20,15 +20,7 @@ import typer
 
 from rejex_stream.cli import table_options as options
 from rejex_stream.cli.bars import counting
-from rejex_stream.cli.show import (
-    As,
-    AsOption,
-    number,
-    print_facts,
-    print_json,
-    print_table,
-    share,
-)
+from rejex_stream.cli.show import As, AsOption, number, print_facts, print_json, print_table, share
 from rejex_stream.config import name_of
 from rejex_stream.decode import Decoder
 from rejex_stream.detectors import DEFAULT
@@ -47,6 +39,9 @@ if TYPE_CHECKING:
     from rejex_stream.report import Fault, Run
 
 __all__ = ["score"]
+
+_SENSORS_HELD = 5
+"""Of so many sensors it is said how many rows an incident held."""
 
 
 @options.gathering(asked=options.of_a_table)
@@ -145,7 +140,8 @@ def score(  # noqa: PLR0917 - one parameter an option
             "plan": promise,
             "measured": replayed.measured,
             "episodes": episodes.worst(top),
-            "n_episodes": episodes.total,
+            "n_episodes": len(episodes.all),
+            "held": episodes.held,
             "truth": by_truth if truth else None,
         }
         print_json(found)
@@ -153,6 +149,7 @@ def score(  # noqa: PLR0917 - one parameter an option
         return
     stderr = "-" in (str(verdicts), str(out))
     _print_episodes(episodes, top, stderr=stderr)
+    _print_held(episodes, replayed.measured.events, stderr=stderr)
     _print_verdicts(table, choice, replayed, by_truth if truth else {}, stderr=stderr)
     if explain:
         print_theory(replayed.measured, promise, stderr=stderr)
@@ -214,7 +211,7 @@ def _save_config(
 
 
 def _print_episodes(episodes: Episodes, top: int, *, stderr: bool) -> None:
-    if not episodes.total:
+    if not len(episodes.all):
         print("No episode: nothing but normal rows.", file=sys.stderr if stderr else sys.stdout)
         return
     rows = [
@@ -231,11 +228,28 @@ def _print_episodes(episodes: Episodes, top: int, *, stderr: bool) -> None:
         )
         for found in episodes.worst(top)
     ]
-    title = f"Episodes: {episodes.total:,}" + (
-        f", the {len(rows)} most severe" if episodes.total > len(rows) else ""
+    title = f"Episodes: {len(episodes.all):,}" + (
+        f", the {len(rows)} most severe" if len(episodes.all) > len(rows) else ""
     )
     columns = ("sensor", "from (UTC)", "to", "rows", "anomaly", "rejected", "severity", "channels")
     print_table(columns, rows, title=title, left=(0, 1, 2, 3, 7), stderr=stderr)
+
+
+def _print_held(episodes: Episodes, n_rows: int, *, stderr: bool) -> None:
+    """Say which rows an incident left without a rank, the most of one sensor first."""
+    where = sys.stderr if stderr else sys.stdout
+    most = sorted(episodes.held.items(), key=lambda named: -named[1].rows)
+    for sensor, held in most[:_SENSORS_HELD]:
+        until = "" if held.still else f" to row {held.last_row:,}"
+        print(
+            f"{escaped(sensor)}: held {'since' if held.still else 'from'} row "
+            f"{held.first_row:,}{until}, {held.rows:,} rows not ranked in all: an incident keeps "
+            "rows out of what is normal until it ends or somebody answers it.",
+            file=where,
+        )
+    total = sum(held.rows for held in episodes.held.values())
+    if total:
+        print(f"Held in all: {total:,} of {n_rows:,} rows ({share(total / n_rows)}).", file=where)
 
 
 def _utc(epoch_ms: int) -> str:

@@ -194,6 +194,17 @@ def test_no_cut_of_the_input_and_no_restart_changes_anything(given):
         assert told == wanted[1]
 
 
+def test_what_cannot_be_scored_before_an_adoption_ends_is_held_in_any_cut():
+    readings, limits = feed((1000, 2000), by=9.0, n=2000), (ChannelLimits("x", None, 40.0),)
+    at = next(i.changed_seq for i in play(engine(limits), readings)[1] if i.ended)
+    for i in range(at - 1, at + 6):  # the first carries the value before it on
+        readings[i] = readings[i]._replace(values=(math.inf, readings[i].values[1]))
+    wanted = play(engine(limits), readings, cut=1)
+    assert next(i.changed_seq for i in wanted[1] if i.ended) > at
+    assert sum(v.held and bool(v.limited) for v in wanted[0]) >= 5
+    assert play(engine(limits), readings, cut=2000) == wanted
+
+
 def test_the_oracle_says_the_same():
     limits = (ChannelLimits("x", -1.0, 1.5), ChannelLimits("y", None, 2.0))
     pipeline = replace(spec(), limits=limits)

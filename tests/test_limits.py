@@ -175,8 +175,10 @@ def test_no_cut_of_the_input_and_no_restart_changes_anything(given):
     rng = random.Random(5)
     for i in rng.sample(range(3000), 150):
         value = rng.choice((7.25, 7.25, math.nan, math.inf))
-        readings[i] = readings[i]._replace(values=(value, readings[i].values[1]))
+        for at in range(i, min(3000, i + 3)) if value == math.inf else [i]:  # one is carried
+            readings[at] = readings[at]._replace(values=(value, readings[at].values[1]))
     wanted = play(engine(**given), readings, cut=3000)
+    assert sum(v.limited.reason is Reason.UNSCORABLE for v in wanted[0] if v.limited) > 20
     assert sum(1 for v in wanted[0] if v.limited) > 100
     assert len(wanted[1]) > 4
     for seed in range(4):
@@ -203,6 +205,18 @@ def test_what_cannot_be_scored_before_an_adoption_ends_is_held_in_any_cut():
     assert next(i.changed_seq for i in wanted[1] if i.ended) > at
     assert sum(v.held and bool(v.limited) for v in wanted[0]) >= 5
     assert play(engine(limits), readings, cut=2000) == wanted
+
+
+def test_an_event_without_a_score_opens_an_incident_where_a_batch_begins_with_it():
+    readings = lone(701, n=1200)
+    for i in (699, 700, 701):
+        readings[i] = readings[i]._replace(values=(readings[i].values[0], math.nan))
+    found = engine()
+    verdicts = found.process(readings[:701]) + found.process(readings[701:])
+    assert verdicts[701].limited.reason is Reason.UNSCORABLE
+    told = found.take_incidents()
+    assert (told[0].opened_seq, told[0].limits) == (701, (("x", 7.25, 6.0),))
+    assert play(engine(), readings, cut=1) == (verdicts, told)
 
 
 def test_the_oracle_says_the_same():

@@ -446,8 +446,7 @@ class Watch:
             verdict = cast("Verdict", verdicts[i])
             severity, kept, limits = verdict.severity, self.open, beyond.get(i, ())
             if severity is not None and not verdict.muted and verdict.window_len >= self._window:
-                told = kept is not None or bool(limits)
-                alarm.see(severity, verdict.event_time_ms, told=told)
+                alarm.see(severity, verdict.event_time_ms, told=kept is not None)
             elif not limits and (kept is None or not kept.limits):
                 continue
             if kept is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import itertools
 import json
 import math
 import os
@@ -647,3 +648,39 @@ def test_the_report_of_a_foreign_table_is_one_file(tmp_path, capsys):
     assert main(["score", str(path), "--detector", "HBOS", "--report", str(page)]) == 0
     assert "Becken A" in page.read_text("utf-8")
     assert Path(page).stat().st_size > 10_000
+
+
+def test_several_columns_make_the_key_aloud_and_the_saved_config_runs_to_the_same(
+    tmp_path, capsys, monkeypatch
+):
+    rows = ["time,plant,unit,flow"]
+    rows += [
+        f"{when(i).isoformat()},{plant},{unit},{level(i + 7 * k)}"
+        for i in range(400)
+        for k, (plant, unit) in enumerate(itertools.product("NS", "12"))
+    ]
+    path = tmp_path / "plants.csv"
+    path.write_text("\n".join([*rows, ""]))
+    monkeypatch.chdir(tmp_path)
+    words = ["--sensor", "plant", "--sensor", "unit", "--detector", "GaussianScorer"]
+    out = ["--save-config", "saved.toml", "--verdicts", "scored.jsonl"]
+    assert main(["score", str(path), *words, *out]) == 0
+    assert "sensor: plant and unit together, 4 named 'N/1', 'N/2', 'S/1', …" in (
+        capsys.readouterr().err
+    )
+    assert load_config("saved.toml").input.sensor == ("plant", "unit")
+    assert main(["run", "saved.toml"]) == 0
+    scored, ran = (
+        [decode_verdict(line) for line in Path(name).read_bytes().splitlines()]
+        for name in ("scored.jsonl", "saved.verdicts.jsonl")
+    )
+    assert {verdict.sensor for verdict in scored} == {"N/1", "N/2", "S/1", "S/2"}
+    assert [(v.sensor, v.label, v.rank) for v in scored] == [
+        (v.sensor, v.label, v.rank) for v in ran
+    ]
+    assert main(["score", str(path), "--sensor", "plant", "--sensor", "-"]) == 2
+    assert "there is no column '-'" in capsys.readouterr().err
+    feed = tmp_path / "feed.jsonl"
+    feed.write_text('{"t": 1700000000000, "plant": "N", "unit": "1", "flow": 1.5}\n' * 30)
+    assert main(["init", str(feed), "--sensor", "plant", "--sensor", "unit"]) == 2
+    assert 'input.sensor = ["plant", "unit"]' in capsys.readouterr().err

@@ -11,7 +11,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from rejex_stream.decode.mapping import TimeUnit, printable
@@ -72,6 +72,7 @@ class Asked:
     time_unit: TimeUnit | None = None
     time_format: str | None = None
     sensor: str | None = None
+    sensors: Sequence[str] = ()  # where several columns make the name
     label: str | None = None
     tag: str | None = None
     mode: str | None = None
@@ -116,6 +117,7 @@ class TableGuess:
     carry: int = 0  # rows for which the last value stands in for a missing one
     totals: tuple[str, ...] = ()  # channels that only add up: their differences are measured
     said: tuple[str, ...] = ()
+    sensors: tuple[str, ...] = ()  # the columns, where several make the sensor's name
 
     @property
     def time_said(self) -> str:
@@ -155,7 +157,7 @@ class TableGuess:
             "time_unit": None if self.time is None or self.time_format else self.time_unit,
             "time_format": self.time_format,
             "time_zone": time_zone,
-            "sensor": self.sensor,
+            "sensor": list(self.sensors) or self.sensor,
             "tag": self.tag,
             "mode": self.mode,
             "decimal": None if self.marks.decimal == "." else self.marks.decimal,
@@ -226,14 +228,24 @@ def guess_table(
     cells = {
         name: [row[i].strip() for row in whole] for i, name in enumerate(header) if name not in skip
     }
-    return _Guesser(cells, known, marks, named=named, timed=timed).result()
+    if not known.sensors:
+        return _Guesser(cells, known, marks, named=named, timed=timed).result()
+    columns = [cells.pop(name) for name in dict.fromkeys(known.sensors)]
+    one = "/".join(known.sensors)
+    cells[one] = ["/".join(parts) for parts in zip(*columns, strict=True)]
+    found = _Guesser(cells, replace(known, sensor=one), marks, named=named, timed=timed).result()
+    names = sorted(set(cells[one]))
+    shown = ", ".join(map(printable, names[:3])) + (", …" if len(names) > 3 else "")
+    said = f"sensor: {' and '.join(known.sensors)} together, {len(names):,} named {shown}"
+    return replace(found, sensors=tuple(known.sensors), said=(said, *found.said))
 
 
 def _require_columns(header: Sequence[str], known: Asked) -> None:
     flags = () if known.flags is None else known.flags
     single = (known.sensor, known.label, known.tag, known.mode)
-    for name in (*known.time, *single, *known.channels, *flags):
-        if name not in (None, NONE) and name not in header:
+    for name in (*known.time, *known.sensors, *single, *known.channels, *flags):
+        none = name in (None, NONE) and name not in known.sensors
+        if not none and name not in header:
             raise ConfigError(
                 f"there is no column {printable(name)}: the columns are {', '.join(header)}."
             )

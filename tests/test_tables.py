@@ -684,3 +684,59 @@ def test_several_columns_make_the_key_aloud_and_the_saved_config_runs_to_the_sam
     feed.write_text('{"t": 1700000000000, "plant": "N", "unit": "1", "flow": 1.5}\n' * 30)
     assert main(["init", str(feed), "--sensor", "plant", "--sensor", "unit"]) == 2
     assert 'input.sensor = ["plant", "unit"]' in capsys.readouterr().err
+
+
+def flagged(path, columns, *, blank=False):
+    """Write a table of two channels, 0 where the column beside one says that it is not good."""
+    bad_temp, good_temp, bad_flow, good_flow = ("Bad", "Good", "0", "192")
+    rows = [",".join(columns)]
+    for i in range(900):
+        wrong, off = i % 97 == 5, i % 61 == 7
+        temp = "" if wrong and blank else 0.0 if wrong else level(i)
+        flow = "" if off and blank else 0.0 if off else level(i + 9)
+        cells = {
+            "time": when(i).isoformat(), "temp": temp, "flow": flow,
+            "temp_q": bad_temp if wrong else good_temp, "flow_q": bad_flow if off else good_flow,
+            "Quality": bad_temp if wrong else good_temp, "temp_status": "FAULT" if wrong else "OK",
+        }  # fmt: skip
+        rows.append(",".join(str(cells[name]) for name in columns))
+    path.write_text("\n".join([*rows, ""]))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("columns", "measured"),
+    [
+        (["time", "temp", "temp_q", "flow", "flow_q"], ["time", "temp", "flow"]),
+        (["time", "temp", "Quality"], ["time", "temp"]),
+    ],
+)
+def test_a_value_that_is_said_to_be_bad_is_missing_and_the_saved_config_agrees(
+    tmp_path, capsys, monkeypatch, columns, measured
+):
+    monkeypatch.chdir(tmp_path)
+    words = ["--detector", "GaussianScorer", "--verdicts"]
+    flagged(Path("readings.csv"), columns)
+    assert main(["score", "readings.csv", *words, "a.jsonl", "--save-config", "saved.toml"]) == 0
+    assert "says whether a value is good (" in capsys.readouterr().err
+    assert main(["run", "saved.toml"]) == 0
+    flagged(Path("readings.csv"), measured, blank=True)
+    assert main(["score", "readings.csv", *words, "b.jsonl"]) == 0
+    found, ran, blank = (
+        [
+            (v.label, v.score, v.reason)
+            for v in map(decode_verdict, Path(p).read_bytes().splitlines())
+        ]
+        for p in ("a.jsonl", "saved.verdicts.jsonl", "b.jsonl")
+    )
+    assert repr(found) == repr(blank) == repr(ran)
+
+
+def test_a_status_is_no_quality_and_what_is_asked_for_is_a_channel(tmp_path):
+    status = open_table(flagged(tmp_path / "a.csv", ["time", "temp", "temp_status", "flow"]))
+    assert status.guess.quality is None
+    path = flagged(tmp_path / "b.csv", ["time", "temp", "flow", "flow_q"])
+    assert open_table(path).guess.channels == ("temp", "flow")
+    asked = open_table(path, Asked(flags=["flow_q"]))
+    assert asked.guess.quality is None
+    assert asked.guess.channels == ("temp", "flow", "flow_q")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rejex_stream.decode import CsvDecoder, JsonDecoder, parse_csv_header
-from rejex_stream.decode.mapping import FieldMapping, Unreadable, printable, to_epoch_ms
+from rejex_stream.decode.mapping import FieldMapping, Quality, Unreadable, printable, to_epoch_ms
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import Invalid, Position, Reading, Record
 
@@ -487,3 +487,63 @@ def test_quoted_values_are_short_and_printable(value):
     quoted = printable(value)
     assert len(quoted) <= 80
     assert quoted.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("good", "cells", "expected"),
+    [
+        (("good", 192, True), ("Good", "bad"), (1.5, math.nan)),
+        (("good", 192, True), ("192", "24"), (1.5, math.nan)),
+        (("good", 192, True), ("TRUE", "false"), (1.5, math.nan)),
+        (("good", 192, True), ("", "1"), (1.5, math.nan)),
+        ((0,), ("0", "0.0"), (1.5, 2.5)),
+        (("A",), ("a", "0"), (1.5, math.nan)),
+    ],
+)
+def test_a_value_of_a_table_is_good_as_the_column_beside_it_says(good, cells, expected):
+    mapping = FieldMapping(["temp", "flow"], fixed_sensor="s", quality=Quality("{channel}_q", good))
+    decoder = CsvDecoder(mapping, ["temp", "flow", "flow_q", "temp_q"])
+    row = f"1.5,2.5,{cells[1]},{cells[0]}".encode()
+    found = decoder.decode(Record(Position("t", 0, 0), None, row, timestamp_ms=5))
+    assert repr(found.values) == repr(expected)
+
+
+def test_a_bad_value_may_be_no_number_and_a_channel_may_have_no_quality():
+    mapping = FieldMapping(["temp", "flow"], fixed_sensor="s", quality=Quality({"temp": "q"}))
+    decoder = CsvDecoder(mapping, ["temp", "q", "flow"])
+    found = decoder.decode(Record(Position("t", 0, 0), None, b"??,Bad,2.5", timestamp_ms=5))
+    assert repr(found.values) == repr((math.nan, 2.5))
+    with pytest.raises(ConfigError, match="'flow_q' is not in the header"):
+        CsvDecoder(
+            FieldMapping(["flow"], fixed_sensor="s", quality=Quality("{channel}_q")), ["flow"]
+        )
+
+
+def test_several_fields_make_the_name_of_a_sensor_and_no_two_sensors_share_one():
+    mapping = FieldMapping(["v"], sensor=["site", "pump.id"], time="t")
+    as_json = JsonDecoder(mapping)
+    as_csv = CsvDecoder(
+        FieldMapping(["v"], sensor=["site", "pump"], time="t"), ["t", "site", "v", "pump"]
+    )
+    names = []
+    for site, pump in (("a", "b/c"), ("a/b", "c"), ("a", 7), ("ä", "100%")):
+        tree = {"t": 5, "site": site, "pump": {"id": pump}, "v": 1.5}
+        one = Record(Position("t", 0, 0), None, json.dumps(tree).encode())
+        found = as_json.decode(one)
+        assert found.values == (1.5,)
+        assert [*as_json.decode_all([one] * 9)] == [found] * 9
+        row = Record(Position("t", 0, 0), None, f"5,{site},1.5,{pump}".encode())
+        assert as_csv.decode(row) == found
+        names.append(found.sensor)
+    assert names == ["a/b%2Fc", "a%2Fb/c", "a/7", "ä/100%25"]
+    for tree, said in (
+        ({"t": 5, "site": "a", "v": 1}, "sensor: expected a name, got nothing"),
+        ({"t": 5, "site": "a", "pump": {"id": ""}, "v": 1}, "expected 1 to"),
+        ({"t": 5, "site": "a" * 200, "pump": {"id": "b" * 200}, "v": 1}, "expected 1 to"),
+    ):
+        found = as_json.decode(Record(Position("t", 0, 0), None, json.dumps(tree).encode()))
+        assert said in found.reason
+    alone = FieldMapping(["v"], sensor=["site"], time="t")
+    assert JsonDecoder(alone).decode(one).sensor == "ä"
+    with pytest.raises(ConfigError, match="sensor is an empty list"):
+        FieldMapping(["v"], sensor=[])

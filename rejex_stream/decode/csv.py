@@ -6,6 +6,7 @@ import csv
 import difflib
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import itemgetter
 
 from rejex_stream.decode.mapping import FieldMapping, Unreadable, printable
@@ -62,16 +63,17 @@ class CsvDecoder:
     def __init__(self, mapping: FieldMapping, header: Sequence[str], delimiter: str = ",") -> None:
         if len(delimiter) != 1 or delimiter in '"\r\n':
             raise ConfigError(f"delimiter is {delimiter!r}: expected one character such as , or ;")
-        columns = {field: _column(field, header) for field in mapping.fields}
+        columns = {field: _column(field, header) for field in mapping.fields if field}
         self._mapping, self._header = mapping, header
         self._width = len(header)
         self._delimiter = delimiter
         self._fetch = _cells([columns[field] for field in mapping.channel_fields])
         self._time = mapping.time_getter(lambda field: itemgetter(columns[field]))
-        self._sensor = columns[mapping.sensor] if mapping.sensor is not None else None
+        self._sensor = mapping.sensor_getter(lambda field: partial(_at, index=columns[field]))
         self._group = columns[mapping.group] if mapping.group is not None else None
         self._mode = columns[mapping.mode] if mapping.mode is not None else None
         self._tag = columns[mapping.tag] if mapping.tag is not None else None
+        self._qualities = [columns.get(field) for field in mapping.quality_fields]
         self._number = number_reader(
             mapping.decimal, mapping.thousands, mapping.missing, mapping.units
         )
@@ -121,7 +123,7 @@ class CsvDecoder:
         mapping = self._mapping
         if mapping.time is not None and not any(cells):
             return Invalid(record.position, "decode", EMPTY_ROW)
-        named, tag = _at(cells, self._sensor), _at(cells, self._tag)
+        named, tag = self._sensor(cells), _at(cells, self._tag)
         group, mode = _at(cells, self._group), _at(cells, self._mode)
         sensor = mapping.sensor_of(record, named, tag)
         return Reading(
@@ -134,6 +136,9 @@ class CsvDecoder:
 
     def _values(self, cells: list[str]) -> tuple[float, ...]:
         texts = self._fetch(cells)
+        if (quality := self._mapping.quality) is not None:
+            said = [_at(cells, index) or None for index in self._qualities]
+            texts = tuple(str(text or "") for text in quality.only_good(texts, said, texts=True))
         if self._plain:
             try:
                 values = tuple(map(float, texts))

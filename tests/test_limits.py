@@ -143,6 +143,12 @@ def test_somebody_is_told_at_the_first_event_and_until_values_are_within_again()
     assert decode_incidents(encode_incident(told[0])) == told[0]
 
 
+def test_an_incident_lasts_while_values_are_beyond_however_ordinary_scores_are():
+    told = play(engine(hold=Hold(recover_events=15)), lone(*range(5, 45), n=200))[1]
+    assert len({i.id for i in told}) == 1
+    assert [i.changed_seq for i in told if i.state is IncidentState.CLOSED] == [44 + 15]
+
+
 def test_an_open_incident_publishes_that_a_limit_is_exceeded():
     readings = feed((2000, 2300), by=1.6)
     told = play(engine((), hold=Hold(enabled=False)), readings)[1]

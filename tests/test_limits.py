@@ -13,6 +13,7 @@ import pytest
 
 from rejex_stream.cli import main
 from rejex_stream.config import load_config
+from rejex_stream.config.assembly import engine_spec
 from rejex_stream.detectors import make_detector
 from rejex_stream.encode import decode_verdict, encode_incident, encode_verdict
 from rejex_stream.encode.records import decode_incidents
@@ -359,3 +360,11 @@ def test_limits_that_make_no_sense_are_refused_in_a_sentence(was, becomes, says,
     (tmp_path / "pipeline.toml").write_text(CONFIG.replace(was, becomes))
     with pytest.raises(ConfigError, match=re.escape(says)):
         load_config(tmp_path / "pipeline.toml")
+
+
+def test_limits_that_are_only_drawn_decide_nothing(tmp_path):
+    (tmp_path / "drawn.toml").write_text(CONFIG.replace('limit = "alarm"', ""))
+    (tmp_path / "alarm.toml").write_text(CONFIG)
+    assert engine_spec(load_config(tmp_path / "drawn.toml")).limits == ()
+    alarm = engine_spec(load_config(tmp_path / "alarm.toml")).limits
+    assert alarm == (ChannelLimits("pressure", None, 6.0),)

@@ -32,7 +32,6 @@ from rejex_stream.detectors import make_detector
 from rejex_stream.encode import decode_review, encode_incident
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.features import FeatureSpec
-from rejex_stream.outcomes import is_for_review
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.review.incidents.incident_store import flagged
 from rejex_stream.review.queue import decisions
@@ -40,7 +39,8 @@ from rejex_stream.review.queue.decisions import Decision, Target
 from rejex_stream.review.queue.listing import QueueFilter, Viewer, model_leaning
 from rejex_stream.review.queue.store import ReviewStore
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.types import ContextPoint, Incident, Position, Reading, ReviewItem, Verdict
+from rejex_stream.run.review_items import ReviewItems
+from rejex_stream.types import Incident, Position, Reading, ReviewItem, Verdict
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 HOUR_MS = 3_600_000
@@ -102,23 +102,12 @@ def judge(
         for i, (t, row) in enumerate(zip(times, X.tolist(), strict=True))
     ]
     verdicts = engine.process(feed)
-    points = [
-        ContextPoint(reading.event_time_ms, tuple(reading.values), verdict.score, verdict.label)
-        for reading, verdict in zip(feed, verdicts, strict=True)
-    ]
+    worker = ReviewItems(channels, points=CONTEXT)
+    made = [worker.observe(*event) for event in zip(feed, verdicts, strict=True)]
     items = [
-        (
-            i,
-            ReviewItem(
-                verdict=verdict,
-                channels=channels,
-                values=tuple(feed[i].values),
-                context=tuple(points[max(0, i - CONTEXT) : i]),
-            ),
-            bool(truth[i] == 1),
-        )
-        for i, verdict in enumerate(verdicts)
-        if is_for_review(verdict) and i >= WARM
+        (i, item, bool(truth[i] == 1))
+        for i, item in enumerate(made)
+        if isinstance(item, ReviewItem) and i >= WARM
     ]
     found = [(one.position.offset, one) for one in engine.take_incidents()]
     return Judged(items, verdicts[WARM:], [one for one in found if one[0] >= WARM])
@@ -275,7 +264,7 @@ def simulated(args: argparse.Namespace) -> None:
         "What people are asked",
         [(f"{args.sensors:,} simulated sensors, a reading an hour, {args.days} days, "
         f"{len(faults)} faults of ten kinds, at most {args.capacity} questions a day: "
-        f"{rejected:,} rejected events.",
+        f"{rejected:,} review items.",
         ["order", "cases answered", "most asked a day", "events saved",
          "by the first half of each day",
          "faults asked or alerted", "or listed", "incidents", "missed, by kind"],

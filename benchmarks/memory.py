@@ -99,7 +99,8 @@ def measure(case: tuple[str, int, int, int | None]) -> list[object]:
     """Fill every key's window and report how the process grew."""
     detector, keys, buffer, digits = case
     engine, per_key = filled(*case)
-    snapshot = sum(map(len, engine.snapshot_stream("sensor-0")[:2]))
+    view = engine.view("sensor-0")
+    snapshot = len(view.state()) + len(view.model())
     return [
         detector, _written(digits), keys, N, buffer, per_key, per_key * 10_000 / 2**30, snapshot,
     ]  # fmt: skip

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 import msgspec
 
 from rejex_stream.engine.engine import Restored
-from rejex_stream.engine.stream import StreamView
+from rejex_stream.engine.stream_state import StreamView
 from rejex_stream.protocols import ControlRecords
 from rejex_stream.run.command_journal import Decisions
 from rejex_stream.types import (

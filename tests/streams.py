@@ -9,6 +9,7 @@ import numpy as np
 
 from rejex_stream.engine import EngineSpec
 from rejex_stream.engine.refit import RefitSchedule
+from rejex_stream.engine.stream_state import StreamSnapshot
 from rejex_stream.features import Feature, FeatureSpec
 from rejex_stream.incidents import Hold
 from rejex_stream.rejection.policy import RejectionPolicy
@@ -161,3 +162,14 @@ EVERY_KIND = (
     Feature("hour_of_day"),
     Feature("day_of_week"),
 )
+
+
+def stream_of(engine, key):
+    """Return one stream as a snapshot has it."""
+    view = engine.view(key)
+    return StreamSnapshot(view.state(), view.model(), view.model_version)
+
+
+def with_stream(engine, key, kept, *, head=None, **how):
+    """Let an engine go on with one stream; return what is said of it."""
+    return engine.restore_streams(head or engine.head(), {key: kept}, **how)

@@ -17,7 +17,7 @@ from rejex_stream.rejection.judge import Judge
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Label, Position, Reading, Reason
-from tests.streams import Distance, FailsOn, Holes, readings, spec
+from tests.streams import Distance, FailsOn, Holes, readings, spec, stream_of, with_stream
 
 
 def feed(values, key="k"):
@@ -270,10 +270,10 @@ def test_one_stream_can_be_kept_by_a_host_that_keeps_state_per_key():
         for key in ("a", "b"):
             engine = Engine(spec(), InlineExecutor())
             if key in kept:
-                engine.restore_stream(key, kept[key])
+                with_stream(engine, key, kept[key])
             verdicts += engine.process([r for r in batch if r.stream_key == key])
             before = kept.get(key)
-            kept[key] = engine.snapshot_stream(key)
+            kept[key] = stream_of(engine, key)
             if before is None or kept[key].model_version != before.model_version:
                 written[key] += 1
             else:
@@ -286,11 +286,11 @@ def test_the_parts_of_two_snapshots_do_not_mix():
     engine, _ = run(spec(), readings())
     early = Engine(spec(), InlineExecutor())
     early.process(readings()[:100])
-    mixed = engine.snapshot_stream("a")._replace(model=early.snapshot_stream("a").model)
+    mixed = stream_of(engine, "a")._replace(model=stream_of(early, "a").model)
     with pytest.raises(CheckpointError, match="not written together"):
-        Engine(spec(), InlineExecutor()).restore_stream("a", mixed)
+        with_stream(Engine(spec(), InlineExecutor()), "a", mixed)
     with pytest.raises(CheckpointError, match="one of stream 'a', not 'b'"):
-        Engine(spec(), InlineExecutor()).restore_stream("b", engine.snapshot_stream("a"))
+        with_stream(Engine(spec(), InlineExecutor()), "b", stream_of(engine, "a"))
 
 
 @pytest.mark.parametrize(

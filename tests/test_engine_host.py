@@ -22,7 +22,7 @@ from rejex_stream.engine.snapshot import join_parts, pack_array, seal, split_par
 from rejex_stream.errors import CheckpointError, ConfigError, DetectorError, EngineError
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
-from tests.streams import EVERY_KIND, FailsOn, readings, spec
+from tests.streams import EVERY_KIND, FailsOn, readings, spec, stream_of, with_stream
 
 RIVER = make_detector("HalfSpaceTrees", n_trees=3, height=4, window_size=20)
 KINDS = {"batch": spec(features=EVERY_KIND), "incremental": spec(RIVER, features=EVERY_KIND)}
@@ -141,16 +141,15 @@ def test_an_engine_that_broke_off_halfway_says_so_until_it_is_restored():
     events = readings(keys=("a", "b"), missing=0)
     engine = engine_of(spec(Breaks()))
     engine.process(events[:300])
-    kept, stream = engine.snapshot(), engine.snapshot_stream("a")
+    kept = engine.snapshot()
     expected = engine.process(events[300:])
     with pytest.raises(ZeroDivisionError):
         engine.process([events[0], events[1]._replace(values=(2e6, 1.0))])
     for use in (
         lambda: engine.process(events[300:]),
         engine.snapshot,
-        lambda: engine.snapshot_stream("a"),
-        lambda: engine.restore_stream("a", stream),
-        lambda: engine.evict("a"),
+        lambda: engine.view("a"),
+        lambda: engine.forget("a"),
     ):
         with pytest.raises(EngineError, match=r"ended with an error .* restore\(\)"):
             use()
@@ -194,10 +193,10 @@ def test_a_second_thread_is_refused_and_changes_nothing():
         for use in (
             lambda: engine.process(EVENTS),
             engine.snapshot,
-            lambda: engine.snapshot_stream("a"),
+            lambda: engine.view("a"),
             lambda: engine.restore(b""),
-            lambda: engine.restore_stream("a", None),
-            lambda: engine.evict("a"),
+            lambda: engine.restore_streams(b"", {}),
+            lambda: engine.forget("a"),
             lambda: engine.decide(spec().decision),
             engine.take_failures,
             engine.close,
@@ -268,17 +267,17 @@ def test_an_executor_that_calls_back_is_refused_too():
 def kept_of(pipeline, events=EVENTS, key="a"):
     engine = engine_of(pipeline)
     engine.process(events)
-    return engine.snapshot_stream(key)
+    return stream_of(engine, key)
 
 
-def test_a_stream_of_another_state_is_refused_by_the_name_of_what_differs():
-    kept = kept_of(spec(make_detector("KNN")))
-    other = engine_of(spec(make_detector("GMM")))
+def test_a_snapshot_of_another_state_is_refused_by_the_name_of_what_differs():
+    was, other = engine_of(spec(make_detector("KNN"))), engine_of(spec(make_detector("GMM")))
+    was.process(EVENTS[:300])
     with pytest.raises(CheckpointError, match=r"another state \(detector .*KNN.* -> .*GMM"):
-        other.restore_stream("a", kept)
+        other.restore(was.snapshot())
     assert other.streams() == []
     with pytest.raises(CheckpointError, match=r"another state \(window 60 -> 70\)"):
-        engine_of(spec(window=70)).restore_stream("a", kept_of(spec()))
+        engine_of(spec(window=70)).restore(engine_of(spec()).snapshot())
 
 
 @pytest.mark.parametrize("idle", [False, True])
@@ -287,58 +286,26 @@ def test_a_changed_decision_goes_on_and_is_told(idle):
     engine = engine_of(was)
     engine.process(EVENTS[:400])
     if idle:
-        engine.evict("a")
+        engine._evict("a")
     other = engine_of(now)
-    told = other.restore_stream("a", engine.snapshot_stream("a"))
+    told = other.restore(engine.snapshot())
     assert told == (was.decision, now.decision, ())
-    rest = [r for r in EVENTS[400:] if r.stream_key == "a"]
-    assert other.process(rest) == [
-        v for v in engine_of(now).process(EVENTS)[400:] if v.stream_key == "a"
-    ]
+    assert other.process(EVENTS[400:]) == engine_of(now).process(EVENTS)[400:]
 
 
-def test_a_stream_of_another_environment_is_a_choice(monkeypatch):
-    kept = kept_of(spec())
-    state = split_parts("stream", 1, kept.state)
+def test_a_snapshot_of_another_environment_is_a_choice(monkeypatch):
+    before = engine_of(spec())
+    before.process(EVENTS[:300])
     monkeypatch.setattr(head_module, "environment", lambda: {"numpy": "0.1"})
-    old = kept_of(spec())
+    old = before.snapshot()
     monkeypatch.undo()
     engine = engine_of(spec())
     with pytest.raises(CheckpointError, match=r"numpy 0\.1 -> .*accept_environment=True"):
-        engine.restore_stream("a", old)
+        engine.restore(old)
     assert engine.streams() == []
-    (change, *_) = engine.restore_stream("a", old, accept_environment=True).environment
+    (change, *_) = engine.restore(old, accept_environment=True).environment
     assert change.startswith("numpy 0.1 -> ")
-    assert split_parts("stream", 1, engine.snapshot_stream("a").state) == state
-
-
-def test_a_stream_that_is_refused_stays_as_it_was():
-    engine, kept = engine_of(spec()), kept_of(spec())
-    engine.process(EVENTS[:300])
-    before = engine.snapshot()
-    broken = kept._replace(model=kept.model[:-1])
-    early = kept_of(spec(), EVENTS[:100])
-    origin, (state,) = split_parts("stream", 1, kept.state)
-    for snapshot in (
-        broken,
-        kept._replace(model=early.model),
-        kept._replace(state=state),
-        kept._replace(state=join_parts("stream", 1, origin, [state, state])),
-        kept_of(spec(), key="b"),
-    ):
-        with pytest.raises(CheckpointError):
-            engine.restore_stream("a", snapshot)
-        assert engine.snapshot() == before
-
-
-def test_streams_restored_one_by_one_leave_room_for_as_many_as_may_live():
-    kept = kept_of(spec())
-    idle = {}
-    engine = engine_of(spec(), idle=idle, max_live_streams=1)
-    engine.process([r for r in EVENTS if r.stream_key == "b"])
-    engine.restore_stream("a", kept)
-    assert list(idle) == ["b"]
-    assert engine.snapshot_stream("a") == kept
+    assert engine.snapshot() == before.snapshot()
 
 
 # ------------------------------------------------------------------------- mutated snapshots
@@ -393,16 +360,15 @@ FORGED = {
 @pytest.mark.parametrize("forge", FORGED)
 def test_a_state_that_no_stream_was_ever_in_is_refused(forge):
     kept = kept_of(spec(), EVENTS[:300])
-    origin, (state,) = split_parts("stream", 1, kept.state)
-    plain, model = unseal("stream-state", 2, state), unseal("stream-model", 2, kept.model)
+    plain, model = unseal("stream-state", 2, kept.state), unseal("stream-model", 2, kept.model)
     assert model["recipes"]["shadow"] is not None
     FORGED[forge](plain, model)
     forged = kept._replace(
-        state=join_parts("stream", 1, origin, [seal("stream-state", 2, plain)]),
+        state=seal("stream-state", 2, plain),
         model=seal("stream-model", 2, model),
     )
     with pytest.raises(CheckpointError):
-        engine_of(spec()).restore_stream("a", forged)
+        with_stream(engine_of(spec()), "a", forged)
 
 
 def test_rows_that_no_model_can_be_fitted_on_are_refused_when_it_is_needed():
@@ -410,7 +376,7 @@ def test_rows_that_no_model_can_be_fitted_on_are_refused_when_it_is_needed():
     pipeline = spec(FailsOn(()))
     blob = kept_of(pipeline, EVENTS[:300])
     other = Engine(pipeline, Failing())
-    other.restore_stream("a", blob)
+    with_stream(other, "a", blob)
     with pytest.raises(CheckpointError, match="cannot be fitted again from its snapshot"):
         other.process([r for r in EVENTS[300:] if r.stream_key == "a"])
 
@@ -445,7 +411,7 @@ def test_a_model_that_was_asked_for_between_two_boundaries_is_refused():
     assert serving["requested_at"] > 80, "and its rows are as many as the buffer holds"
     serving["requested_at"] += 1
     with pytest.raises(CheckpointError, match="asked for at row"):
-        engine_of(spec()).restore_stream("a", kept._replace(model=seal("stream-model", 2, model)))
+        with_stream(engine_of(spec()), "a", kept._replace(model=seal("stream-model", 2, model)))
 
 
 def test_a_stream_that_is_replaced_gives_its_fits_up():
@@ -454,5 +420,5 @@ def test_a_stream_that_is_replaced_gives_its_fits_up():
     events = [r for r in EVENTS if r.stream_key == "a"]
     engine.process(events[:52])
     assert executor._fits, "one is under way"
-    engine.restore_stream("a", kept)
+    with_stream(engine, "a", kept)
     assert executor._fits == {}

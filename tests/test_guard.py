@@ -10,8 +10,8 @@ from msgspec import structs
 
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
+from rejex_stream.engine.model import Guard
 from rejex_stream.engine.refit import RefitSchedule
-from rejex_stream.engine.rows import Guard
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.incidents import Hold

@@ -10,8 +10,9 @@ from hypothesis.extra import numpy as arrays
 
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
+from rejex_stream.engine.model import RowBuffer
+from rejex_stream.engine.packed_rows import KeptRows
 from rejex_stream.engine.refit import RefitSchedule
-from rejex_stream.engine.rows import KeptRows, RowBuffer
 from rejex_stream.features import FeatureSpec
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor

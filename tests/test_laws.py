@@ -162,7 +162,7 @@ def test_idle_streams_come_back_unchanged(name, seed):
     for batch in cut(random.Random(seed)):
         verdicts += engine.process(batch)
         if batch and random.Random(seed).random() < 0.5:
-            engine.evict(engine.streams()[0])
+            engine._evict(engine.streams()[0])
     assert verdicts == expected(name)
 
 

@@ -21,12 +21,12 @@ from rejex_stream.detectors import make_detector
 from rejex_stream.encode import decode_verdict
 from rejex_stream.engine import Engine
 from rejex_stream.engine.sensor_registry import Limits, SensorRegistry
-from rejex_stream.engine.shared_budgets import SharedCredits
 from rejex_stream.errors import ConfigError
 from rejex_stream.incidents import Hold, Plan
 from rejex_stream.monitor import MonitorBank, MonitorConfig
 from rejex_stream.protocols import RegisteredSchema
 from rejex_stream.rejection import RejectionPolicy
+from rejex_stream.rejection.token_bucket import SharedCredits
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.partition import PartitionState
 from rejex_stream.run.review_items import ReviewItems

@@ -12,7 +12,7 @@ from rejex_connectors.spill_map import Packed
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine
 from rejex_stream.engine.refit import derive_seed
-from rejex_stream.engine.stream import StreamSnapshot
+from rejex_stream.engine.stream_state import StreamSnapshot
 from rejex_stream.incidents import Hold
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Command, CommandKind
@@ -137,7 +137,7 @@ def played(pipeline, feed, seed):
         size = rng.choice([1, 2, 5, 33, 120])
         verdicts += engine.process(feed[len(verdicts) : len(verdicts) + size])
         if rng.random() < 0.1:
-            engine.evict(engine.streams()[0])
+            engine._evict(engine.streams()[0])
         if rng.random() < 0.1:
             blob, engine = engine.snapshot(), new()
             engine.restore(blob)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rejex_connectors.spill_map import Packed
 
-from rejex_stream.engine.stream import StreamSnapshot
+from rejex_stream.engine.stream_state import StreamSnapshot
 from rejex_stream.errors import ConnectorError
 
 names = st.text(st.characters(codec=None), max_size=3)

@@ -15,7 +15,7 @@ from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.engine import Engine
 from rejex_stream.engine.engine import Restored
 from rejex_stream.engine.snapshot import seal, unseal
-from rejex_stream.engine.stream import StreamView
+from rejex_stream.engine.stream_state import StreamView
 from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError
 from rejex_stream.protocols import Assigned, SnapshotPiece
 from rejex_stream.run.executors import ProcessFitExecutor, ThreadFitExecutor

@@ -14,18 +14,15 @@ from hypothesis import strategies as st
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine
 from rejex_stream.engine.engine import Decision
-from rejex_stream.engine.shared_budgets import SharedCredits
-from rejex_stream.engine.snapshot import seal
-from rejex_stream.engine.stream import StreamSnapshot
 from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.outcomes import is_ranked
 from rejex_stream.rejection.judge import Judge
 from rejex_stream.rejection.policy import RejectionPolicy
-from rejex_stream.rejection.token_bucket import Governor
+from rejex_stream.rejection.token_bucket import Governor, SharedCredits
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import Position, Reading
 from tests.doubles import DelayedExecutor
-from tests.streams import readings, spec
+from tests.streams import readings, spec, stream_of
 from tests.test_governor import Adversary, overspent
 
 KEYS = ("north/a", "north/b", "south/a", "alone")
@@ -135,12 +132,12 @@ def test_streams_kept_at_different_times_know_the_newest_credit_together():
     kept = {}
     for reading in feed[:600]:  # every stream is kept when it was last heard of, and not again
         whole.process([reading])
-        kept[reading.stream_key] = whole.snapshot_stream(reading.stream_key)
+        kept[reading.stream_key] = stream_of(whole, reading.stream_key)
     wanted = whole.process(feed[600:])
     for last in KEYS:  # whichever of them comes back after the one that was heard of last
         other = engine("partition")
-        for key in sorted(KEYS, key=lambda key: key == last):
-            other.restore_stream(key, kept[key])
+        streams = {key: kept[key] for key in sorted(KEYS, key=lambda key: key == last)}
+        other.restore_streams(other.head(), streams)
         assert other.process(feed[600:]) == wanted, last
 
 
@@ -154,8 +151,7 @@ def test_whoever_wakes_first_knows_the_newest_credit(last):
     whole.process([feed[at]._replace(position=Position("t", 0, 400))])
     kept = {}
     for key in sorted(KEYS, key=lambda key: key == last):  # the first of them wakes
-        view = whole.view(key)
-        kept[key] = StreamSnapshot(view.state(), view.model(), view.model_version)
+        kept[key] = stream_of(whole, key)
     other = engine("partition", live=1)
     other.restore_streams(whole.head(), kept)
     assert other._shared.of("alone").state() == whole._shared.of("alone").state()
@@ -225,10 +221,8 @@ def test_a_fit_that_is_waited_for_comes_before_any_verdict_all_the_same():
 def test_a_credit_that_is_none_is_no_snapshot(credit):
     policy = RejectionPolicy(0.1, rate=0.1, burst=3, owner="partition")
     shared = SharedCredits(policy)
-    parts = {"key": "a", "seq": 0, "window": [], "sensors": {}, "model": {}, "model_version": 0}
-    kept = seal("stream-state", 2, parts | {"judge": {"credit": credit, "constant": False}})
     with pytest.raises(CheckpointError, match="The credit in a snapshot is none"):
-        shared.renew(policy, {"a": StreamSnapshot(kept, b"", 0)}, asleep=True)
+        shared.renew(policy, [("a", credit)], asleep=True)
 
 
 @pytest.mark.parametrize(

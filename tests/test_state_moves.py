@@ -13,7 +13,7 @@ from rejex_stream.engine import Engine
 from rejex_stream.engine.engine import EngineSpec
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.engine.sensor_registry import Limits
-from rejex_stream.engine.stream import StreamState
+from rejex_stream.engine.stream_state import StreamState
 from rejex_stream.errors import ConnectorError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.monitor import MonitorConfig

@@ -11,10 +11,10 @@ import pytest
 from benchmarks.warmup import NULLS, STEPS
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
-from rejex_stream.engine.batch_model import new_model
+from rejex_stream.engine.model import Judged
 from rejex_stream.engine.refit import RefitSchedule
-from rejex_stream.engine.rows import Judged
 from rejex_stream.engine.snapshot import pack_array
+from rejex_stream.engine.stream_state import new_model
 from rejex_stream.features import Feature, FeatureSpec
 from rejex_stream.incidents import Plan
 from rejex_stream.incidents.thresholds import is_mixed, spread

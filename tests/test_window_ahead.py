@@ -116,7 +116,7 @@ def test_blocks_give_the_bytes_of_single_events(detector, policy):
         for one, other in zip(expected, found, strict=True):
             assert repr(one) == repr(other)
         assert engine.take_incidents() == told
-        assert engine.snapshot_stream("p") == single.snapshot_stream("p")
+        assert engine.snapshot() == single.snapshot()
     if detector != "Sensor":
         assert told, "nothing stopped a block halfway"
 
@@ -127,10 +127,10 @@ def test_a_turn_leaves_the_model_where_a_restored_one_begins():
     engine.process(readings[:990])
     for i, reading in enumerate(readings[990:1030], start=990):
         fresh = _engine("HBOS")
-        fresh.restore_stream("p", engine.snapshot_stream("p"))
+        fresh.restore(engine.snapshot())
         engine = fresh
         assert repr(whole.process([reading])) == repr(engine.process([reading])), i
     opened = [incident.opened_seq for incident in whole.take_incidents()]
     assert opened, "no fit was taken back"
     assert repr(whole.process(readings[1030:])) == repr(engine.process(readings[1030:]))
-    assert whole.snapshot_stream("p") == engine.snapshot_stream("p")
+    assert whole.snapshot() == engine.snapshot()

@@ -164,13 +164,4 @@ MUTANTS = (
         "and self.active:",
         "tests/test_incidents.py::test_no_row_is_measured_at_twice",
     ),
-    Mutant(
-        "m29",
-        "a stream that moves to another engine loses its open incident",
-        "            if stream_key in said.incidents:\n"
-        "                self._open[stream_key] = said.incidents[stream_key]\n",
-        "",
-        "tests/test_incidents.py::"
-        "test_a_stream_that_moves_to_another_engine_takes_its_open_incident_along",
-    ),
 )

@@ -8,6 +8,6 @@ event goes through) and `model` (which scorer speaks for which row).
 from rejex_stream.engine.engine import Engine
 from rejex_stream.engine.refit import Calibration, RefitSchedule
 from rejex_stream.engine.spec import EngineSpec
-from rejex_stream.engine.stream import StreamSnapshot
+from rejex_stream.engine.stream_state import StreamSnapshot
 
 __all__ = ["Calibration", "Engine", "EngineSpec", "RefitSchedule", "StreamSnapshot"]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
-from rejex_stream.engine.rows import Rows
+from rejex_stream.engine.model import Rows
 from rejex_stream.features import FeatureSpec
 from rejex_stream.rejection import label_of
 from rejex_stream.types import ChannelEvidence, Evidence, FloatArray, Label, Reason, Verdict

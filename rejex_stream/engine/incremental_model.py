@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from rejex_stream.engine.rows import Count, HeldState, Judged, RowBuffer, Rows, Segment, held_state
+from rejex_stream.engine.model import Count, HeldState, Judged, RowBuffer, Rows, Segment, held_state
 from rejex_stream.engine.snapshot import pack_array, unpack_array
 from rejex_stream.incidents import Turn, Watch
 from rejex_stream.incidents.thresholds import is_mixed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple
@@ -243,24 +242,9 @@ class EngineSpec:
             del parts["guard_quantile"], parts["guard_share"]
         return parts
 
-    @property
-    def state_fingerprint(self) -> str:
-        """Equal where one engine's state is of use to another's: all but the decision."""
-        return _fingerprint(self.state_parts)
-
-    @property
-    def decision_fingerprint(self) -> str:
-        """Equal where equal scores get equal verdicts; together with the state's, all verdicts."""
-        return _fingerprint(self.decision.parts())
-
 
 def _repr_of_fields(parts: Any) -> dict[str, str]:  # noqa: ANN401 - any dataclass
     return {part.name: repr(getattr(parts, part.name)) for part in fields(parts)}
-
-
-def _fingerprint(parts: Mapping[str, Any]) -> str:
-    text = repr(sorted(parts.items()))
-    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 def changes(were: Mapping[str, Any], are: Mapping[str, Any]) -> list[str]:

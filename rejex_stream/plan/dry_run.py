@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rejex_stream.decode import Decoder, decode_records
 from rejex_stream.engine import Engine, EngineSpec
-from rejex_stream.engine.batch_model import FitFailed
+from rejex_stream.engine.model import FitFailed
 from rejex_stream.plan.measured import Measured, Measurement
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.progress import RunEvent

@@ -16,11 +16,11 @@ from typing import Annotated, Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from rejex_stream.engine.batch_model import FitFailed
 from rejex_stream.engine.engine import Decision, Restored
+from rejex_stream.engine.model import FitFailed
 from rejex_stream.engine.sensor_registry import Gone, SensorRegistry
 from rejex_stream.engine.snapshot import seal, unseal
-from rejex_stream.engine.stream import StreamSnapshot, StreamView
+from rejex_stream.engine.stream_state import StreamSnapshot, StreamView
 from rejex_stream.errors import WAY_OUT, CheckpointError, RejexError
 from rejex_stream.protocols import SnapshotPiece
 from rejex_stream.run.review_items import ReviewItems

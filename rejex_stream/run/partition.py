@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from rejex_stream.decode import DecidingDecoder, Decoder, decode_records
 from rejex_stream.decode.intake import Intake, IntakeRules
-from rejex_stream.engine.batch_model import FitFailed
 from rejex_stream.engine.engine import Origin, Restored, origin
+from rejex_stream.engine.model import FitFailed
 from rejex_stream.engine.sensor_registry import Gone, Limits, SensorRegistry
 from rejex_stream.errors import CheckpointError
 from rejex_stream.rejection.judge import rejected

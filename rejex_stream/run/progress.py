@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
-from rejex_stream.engine.batch_model import FitFailed
 from rejex_stream.engine.engine import Decision
+from rejex_stream.engine.model import FitFailed
 from rejex_stream.monitor import Alarm
 from rejex_stream.outcomes import OutcomeCounts
 from rejex_stream.types import Incident, Outcome, Partition

@@ -32,7 +32,7 @@ from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.engine.engine import Decision, Restored
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.engine.snapshot import seal, unseal
-from rejex_stream.engine.stream import StreamSnapshot, StreamView
+from rejex_stream.engine.stream_state import StreamSnapshot, StreamView
 from rejex_stream.protocols import BatchDetector, FitExecutor, Scorer
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.incremental_snapshot import PartitionEngine

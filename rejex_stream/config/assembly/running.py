@@ -17,7 +17,7 @@ from rejex_stream.config.assembly.edges import Edges, MissingTopicError, open_ed
 from rejex_stream.config.assembly.watching import watching
 from rejex_stream.config.model import Config
 from rejex_stream.engine import Engine, EngineSpec
-from rejex_stream.engine.stream import StreamSnapshot
+from rejex_stream.engine.stream_state import StreamSnapshot
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.monitor import Alarm
 from rejex_stream.operate.alert_messages import log_incident

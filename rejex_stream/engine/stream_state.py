@@ -11,12 +11,12 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from rejex_stream.engine.batch_model import BatchModel
 from rejex_stream.engine.explanation import Explainer
 from rejex_stream.engine.incremental_model import IncrementalModel
-from rejex_stream.engine.rows import Judged, Rows, Segment
+from rejex_stream.engine.model import BatchModel, FitFailed, Judged, Rows, Segment
+from rejex_stream.engine.refit import derive_seed
 from rejex_stream.engine.snapshot import pack_array, seal, unpack_array, unseal
-from rejex_stream.engine.spec import Decision
+from rejex_stream.engine.spec import Decision, EngineSpec
 from rejex_stream.errors import WAY_OUT, CheckpointError
 from rejex_stream.features import FeatureSpec, MissingChannelError, SensorFeatures
 from rejex_stream.features.columns import LARGEST
@@ -24,6 +24,7 @@ from rejex_stream.features.preset import MISSING, RecentRows
 from rejex_stream.incidents import Mute, Mutes, Plan, Plans, Turn, Watch
 from rejex_stream.incidents.calendar import runs
 from rejex_stream.learning import Learner, apply_command
+from rejex_stream.protocols import BatchDetector, FitExecutor
 from rejex_stream.rejection.judge import Judge, rejected
 from rejex_stream.rejection.token_bucket import Governor
 from rejex_stream.rejection.window import Tail
@@ -39,7 +40,7 @@ from rejex_stream.types import (
     Verdict,
 )
 
-__all__ = ["StreamSnapshot", "StreamState", "StreamView", "credit_in"]
+__all__ = ["StreamSnapshot", "StreamState", "StreamView", "credit_in", "new_model"]
 
 _FORMAT = 2
 _NORMAL = Label.NORMAL  # look-up is not free
@@ -164,7 +165,7 @@ class StreamState:
     def advance(self, readings: Sequence[Reading], totals: Sequence[float]) -> list[Verdict]:
         """Return the verdicts for the next readings of this key, in order.
 
-        Both come from :func:`~rejex_stream.engine.batch_check.checked`: the readings can be
+        Both come from :func:`~rejex_stream.engine.engine.checked`: the readings can be
         judged, and `totals` are the sums of their values.
         """
         verdicts: list[Verdict | None] = [None] * len(readings)
@@ -593,3 +594,36 @@ def credit_in(kept: StreamSnapshot) -> list[Any] | None:
             f"The snapshot of a stream is none ({type(error).__name__}: {error}): {WAY_OUT}."
         ) from error
     return credit
+
+
+def new_model(
+    spec: EngineSpec,
+    stream_key: str,
+    watch: Watch,
+    executor: FitExecutor,
+    on_failure: Callable[[FitFailed], None],
+) -> BatchModel | IncrementalModel:
+    """Return the model of a stream that begins, of either kind."""
+    names = spec.features.names
+    if not isinstance(spec.detector, BatchDetector):
+        seed = derive_seed(spec.seed, stream_key, 0)
+        return IncrementalModel(
+            spec.detector,
+            names,
+            seed,
+            tested=spec.features.levels,
+            window=spec.window,
+            watch=watch,
+        )
+    return BatchModel(
+        spec.detector,
+        spec.schedule,
+        spec.seed,
+        stream_key=stream_key,
+        n_features=len(names),
+        tested=spec.features.levels,
+        window=spec.window,
+        executor=executor,
+        on_failure=on_failure,
+        watch=watch,
+    )

@@ -60,9 +60,6 @@ RIVALS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "NormalBehaviour, degree 1": (
         "NormalBehaviour", {"operating": list(OPERATING), "degree": 1}
     ),
-    "NormalBehaviour, boosting": (
-        "NormalBehaviour", {"operating": list(OPERATING), "model": "boosting"}
-    ),
 }  # fmt: skip
 
 

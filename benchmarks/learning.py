@@ -37,7 +37,7 @@ from rejex_stream.learning import Asked, ChampionChallenger, LabelKernel, Sequen
 from rejex_stream.protocols import BatchDetector
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.rejection.window import ScoreWindow, mid_rank, severity
-from rejex_stream.run.audit_draw import AuditDraw
+from rejex_stream.run.review_items import AuditDraw
 from rejex_stream.types import Label, Position, Verdict
 
 DETECTORS = ("pyod:KNN", "pyod:IForest")

@@ -190,23 +190,24 @@ def _share(status: dict[str, int], kind: str) -> str:
 
 
 BLIND = [
-    "- **Slow drift, for everything that looks at ranks in a sliding window**: the window learns "
-    "it. Only the drift monitor's frozen reference shows it.",
+    "- **Slow drift, for whatever looks at rates**: the window learns it. Only the drift monitor's "
+    "long sum of ranks shows it.",
     "- **A doubling against a sliding window** shows for about n events, then it is the new usual.",
     "- **Strong autocorrelation** (AR(.99) at n = 1000, seasons of n or 5 n): health stays quiet "
     'and says "too autocorrelated to tell", since a doubling would take more than ten windows to '
-    "show. The drift monitor does not even start there: its reference is worth fewer than 100 "
-    "independent scores. Choose a window of 50 correlation times, or of whole seasons.",
-    "- **Moderate autocorrelation** (AR(.9)): health needs a large change (+3 sd); drift still "
-    "finds small ones, in two to four windows.",
-    "- **Drift much slower than eight windows, while models are refitted**: every new model makes "
-    "levels a little uncertain, so what the drift monitor compares with follows the stream.",
-    "- **A season longer than the drift reference** (20000 against 5000 scores) is drift, as far "
-    "as the reference can know: let it cover a whole season (`drift_reference_events`).",
+    "show; drift says so by a VIF of its own. Choose a window of 50 correlation times, or of whole "
+    "seasons.",
+    "- **Moderate autocorrelation** (AR(.9)): health needs a large change (+3 sd); drift finds a "
+    "step of one sd within a window, and hardly a ramp.",
+    "- **Drift much slower than eight windows**: the sum of ranks has forgotten where it began.",
+    "- **A season much longer than the window** (20000 at n = 1000) is drift, as far as eight "
+    "windows can know; it is said once, and the alarm stays active.",
+    "- **A window that does not take what is ranked in it** (the frozen ones here; never the "
+    "engine's, whose held events are not ranked): nothing cancels what is above the middle, and "
+    "drift says so.",
     "- **Rate > 2R** is a fact about the last n events and fires on clusters: on autocorrelated "
     "streams it says what reviewers feel, not that something is wrong.",
-    "- **At the start**: health has no variance inflation in the first three windows ever; drift "
-    "collects its reference in the first five windows, and anew after each of its alarms.",
+    "- **At the start**: health and drift have no variance inflation in the first three windows.",
     "- **A change that keeps both rates** (normal scores that move among normal scores) is nothing "
     "to the health detector; drift sees it if the mean rank moves, and a change of scale keeps "
     "that too.",

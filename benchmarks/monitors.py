@@ -48,17 +48,16 @@ from benchmarks.monitor_streams import (
     verdicts,
 )
 from rejex_stream.monitor import MonitorBank, MonitorConfig, StreamMonitor
+from rejex_stream.monitor.bank import StuckRun
 from rejex_stream.monitor.config import CONFIDENCE
 from rejex_stream.monitor.drift import DriftDetector
 from rejex_stream.monitor.health import HealthDetector
 from rejex_stream.monitor.rate import (
     BatchMeans,
-    Limits,
     RejectionRate,
     batch_means,
     rate_limits,
 )
-from rejex_stream.monitor.stream_monitor import StuckRun
 from rejex_stream.monitor.theory import rank_law
 from rejex_stream.rejection import rejection_band
 from rejex_stream.rejection.bounds import exact_rate_bound, paper_rate_bound
@@ -274,7 +273,7 @@ def limits_task(task: tuple[tuple[int, float, float], str, int]) -> dict[str, An
     config = MonitorConfig(window=n, contamination=contamination, tolerance=tolerance)
     band = rejection_band(n, contamination, tolerance)
     law = rank_law(n, band.n_anomalies, band.lower, band.upper)
-    seen: list[tuple[float, BatchMeans, Limits]] = []
+    seen: list[tuple[float, BatchMeans, BatchMeans]] = []
     rejects = events = 0
     for seed in range(streams):
         scores = base_scores(name, n + LENGTH, np.random.default_rng([seed, *name.encode()]))
@@ -299,7 +298,7 @@ def limits_task(task: tuple[tuple[int, float, float], str, int]) -> dict[str, An
             seen.append((rate, means, limits))
     truth = rejects / events
 
-    def about(which: Sequence[BatchMeans | Limits]) -> dict[str, float]:
+    def about(which: Sequence[BatchMeans]) -> dict[str, float]:
         return {
             "covered": sum(x.lower <= truth <= x.upper for x in which) / len(which),
             "half_width": statistics.fmean((x.upper - x.lower) / 2 for x in which),
@@ -466,9 +465,9 @@ def costs() -> dict[str, float]:
             rolling.update(law, cell)
 
     def drift() -> None:
-        update = DriftDetector(PLAIN).update
-        for score in scores:
-            update(score, 0, 0, N)
+        add = DriftDetector(PLAIN).add
+        for rank in events.upto.tolist():
+            add(rank / N - 0.5)
 
     def stuck() -> None:
         update = StuckRun().update

@@ -25,8 +25,7 @@ from rejex_stream.monitor import MonitorConfig
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.commit import VIEW_S
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.run.partition import PartitionState
-from rejex_stream.run.partition_monitor import PartitionMonitor
+from rejex_stream.run.partition import PartitionMonitor, PartitionState
 from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.threads import seldom_collecting
 from rejex_stream.types import Partition, Position, Record

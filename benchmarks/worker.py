@@ -23,14 +23,18 @@ from rejex_connectors.kafka.messages import OutcomeMessages
 from benchmarks.harness import write
 from benchmarks.scaling import EVENTS, bare
 from rejex_stream.config.assembly import kafka_settings
-from rejex_stream.config.assembly.running import engine_spec, make_engine, run_settings
-from rejex_stream.config.assembly.watching import monitor_config
+from rejex_stream.config.assembly.running import (
+    engine_spec,
+    make_engine,
+    monitor_config,
+    run_settings,
+)
 from rejex_stream.config.load import parse_config
 from rejex_stream.decode import JsonDecoder
-from rejex_stream.operate.metrics import RunMetrics
+from rejex_stream.operate.run_metrics import RunMetrics
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.loop import run
-from rejex_stream.run.partition_monitor import PartitionMonitor
+from rejex_stream.run.partition import PartitionMonitor
 from rejex_stream.types import Outcome, Partition, Position, Record
 from tests.doubles import ListSource
 

@@ -16,7 +16,7 @@ from rejex_stream.detectors import make_detector
 from rejex_stream.detectors.river import model_state as river_state
 from rejex_stream.encode.records import encode_verdict
 from rejex_stream.engine import Engine
-from rejex_stream.engine.snapshot import environment, join_parts, seal, split_parts, unseal
+from rejex_stream.engine.snapshot import environment, seal, unseal
 from rejex_stream.errors import CheckpointError
 from rejex_stream.run.executors import InlineExecutor
 from tests.streams import EVERY_KIND, readings, spec
@@ -104,7 +104,10 @@ def mutate(rng, plain):
 
 def mutated(rng, blob):
     """Return the blob with mutations inside, every seal right again; or None."""
-    head, parts = split_parts("engine", 2, blob)
+    *head, streams = unseal("engine", 2, blob)
+    parts = [part for state, model, _ in streams.values() for part in (state, model)]
+    versions = {key: version for key, (_, _, version) in streams.items()}
+    head.append(versions)
     for _ in range(rng.choice([1, 1, 1, 2, 4])):
         which = rng.randrange(len(parts) + 1)
         if which == len(parts):
@@ -129,7 +132,10 @@ def mutated(rng, blob):
             parts[which] = seal(kind, 2, plain[0])
     if rng.random() < 0.02:
         rng.shuffle(parts)
-    return join_parts("engine", 2, head, parts)
+    if isinstance(head, list) and head and isinstance(head[-1], dict):
+        kept = zip(head[-1].items(), parts[::2], parts[1::2], strict=False)
+        head[-1] = {key: [state, model, version] for (key, version), state, model in kept}
+    return seal("engine", 2, head)
 
 
 def inside_river(rng, state):

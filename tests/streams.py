@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+from array import array
 from dataclasses import dataclass
 
 import numpy as np
@@ -173,3 +175,15 @@ def stream_of(engine, key):
 def with_stream(engine, key, kept, *, head=None, **how):
     """Let an engine go on with one stream; return what is said of it."""
     return engine.restore_streams(head or engine.head(), {key: kept}, **how)
+
+
+def check_window(window):
+    """Raise AssertionError unless both containers of a window tell the same story."""
+    window._sorted._check()
+    assert len(window._ring) == len(window._sorted) <= window.capacity
+    assert list(window._sorted) == sorted(window._ring)
+    assert all(map(math.isfinite, window._ring))
+    # Plain numbers are what keeps the memory at 17 bytes a score.
+    assert all(type(part) is array for part in window._parts)
+    assert window._parts is window._sorted._lists
+    assert len(window._parts) <= 1 or window.capacity > 8192

@@ -23,11 +23,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rejex_stream.cli import main, progress
-from rejex_stream.cli.progress import RunDisplay
+from rejex_stream.cli import bars, main
+from rejex_stream.cli.commands import run_pipeline
+from rejex_stream.cli.commands.run_pipeline import RunDisplay
 from rejex_stream.encode import decode_verdict
 from rejex_stream.engine.snapshot import environment as environment_of_scores
-from rejex_stream.run.progress import Progress, Replay
+from rejex_stream.run.run_events import Progress, Replay
 from rejex_stream.types import Partition
 from tests.pump import feed, flow, pump_toml, row
 from tests.waiting import PATIENCE_S, until
@@ -120,7 +121,11 @@ def doubtful(folder, start, stop):
 def doubts(done):
     """Return what a run has warned of."""
     lines = map(json.loads, done.stderr.splitlines())
-    return [line["message"] for line in lines if line["logger"] == "rejex_stream.cli.commands.run"]
+    return [
+        line["message"]
+        for line in lines
+        if line["logger"].endswith(".run_pipeline") and line["level"] == "warning"
+    ]
 
 
 ENTRY = (
@@ -489,7 +494,7 @@ def test_a_stop_while_the_program_is_still_loading_is_no_failure(pipeline):
 def test_an_end_that_takes_too_long_is_cut_short_and_said():
     program = """
 import threading
-from rejex_stream.cli.commands.run import stopping
+from rejex_stream.cli.commands.run_pipeline import stopping
 stuck = threading.Lock()
 stuck.acquire()
 with stopping(threading.Event()):
@@ -554,7 +559,7 @@ def test_a_replay_tells_of_itself_now_and_then_in_one_line(caplog, monkeypatch):
     for _ in range(100):
         display.progress(seen)
     assert not caplog.messages
-    monkeypatch.setattr(progress, "_QUIET_S", 0.0)
+    monkeypatch.setattr(run_pipeline, "QUIET_S", 0.0)
     display.progress(seen)
     assert caplog.messages == ["replaying in 4 partition(s): 80 of 400"]
     display.progress(seen._replace(replays={}))
@@ -579,9 +584,9 @@ def test_nothing_that_a_run_makes_is_for_others_to_read(tmp_path, monkeypatch):
 
 def test_an_input_that_is_read_to_its_end_is_not_called_done(caplog, monkeypatch):
     """A full disk: 264 events (100%, 0 s left) of 1,500."""
-    monkeypatch.setattr("rejex_stream.cli.progress._QUIET_S", 0.0)
+    monkeypatch.setattr("rejex_stream.cli.bars.QUIET_S", 0.0)
     caplog.set_level("INFO", "rejex_stream")
-    lines = progress._Lines(None, "events")
+    lines = bars._Lines(None, "events")
     lines(264, 1.0)
     lines(100, 0.5)
     assert caplog.messages[0].startswith("264 events (the input is read to its end), ")

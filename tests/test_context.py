@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rejex_stream.errors import CheckpointError, ConfigError
-from rejex_stream.run.audit_draw import AuditDraw
-from rejex_stream.run.review_items import REVIEW_REASONS, ReviewItems
+from rejex_stream.run.review_items import REVIEW_REASONS, AuditDraw, ReviewItems
 from rejex_stream.types import (
     ContextPoint,
     FollowUp,

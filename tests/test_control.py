@@ -16,7 +16,7 @@ from rejex_stream.errors import CheckpointError, ConnectorError
 from rejex_stream.protocols import ControlRecords
 from rejex_stream.run import command_journal
 from rejex_stream.run.command_journal import Decisions
-from rejex_stream.run.progress import ControlUnread
+from rejex_stream.run.run_events import ControlUnread
 from rejex_stream.types import Command, CommandKind, Partition, Position, Record
 from tests.doubles import (
     ABORT,

@@ -19,8 +19,8 @@ from rejex_stream.monitor import MonitorConfig
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.loop import RunSettings, run
-from rejex_stream.run.partition_monitor import PartitionMonitor
-from rejex_stream.run.progress import DecisionChanged, EnvironmentChanged
+from rejex_stream.run.partition import PartitionMonitor
+from rejex_stream.run.run_events import DecisionChanged, EnvironmentChanged
 from rejex_stream.types import Label, Partition
 from tests.doubles import Crash, FakeClock, ListSink, ListSource, MemorySnapshotStore
 from tests.streams import ROLLING, Distance, readings, spec, stream_of

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from rejex_connectors.kafka.settings import (
+from rejex_connectors.kafka.kafka_settings import (
     Kafka,
     KafkaSecurity,
     KafkaSettings,
@@ -31,9 +31,9 @@ from rejex_stream.rejection import rejection_band
 from rejex_stream.rejection.bounds import DELTA, cost_quantile, exact_rate_bound, paper_rate_bound
 from rejex_stream.rejection.policy import CONTAMINATION, TOLERANCE, WINDOW, RejectionPolicy
 from rejex_stream.review.queue import episodes
-from rejex_stream.run.audit_draw import AuditDraw
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.run.settings import Output, Run, RunSettings, State
+from rejex_stream.run.review_items import AuditDraw
+from rejex_stream.run.run_settings import Output, Run, RunSettings, State
 from rejex_stream.types import Partition
 
 PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
@@ -159,7 +159,7 @@ def test_a_setting_is_stated_once_and_used_by_its_concept(concept, sections):
         elif name not in RESOLVED:
             assert as_stated(field) == as_stated(there), f"{name} is stated twice"
             held += 1
-    assert held >= 4
+    assert held >= 3
 
 
 def test_what_a_config_says_of_a_run_reaches_the_loop():
@@ -219,7 +219,6 @@ calibration = "training"
 [monitor]
 false_alarm_events = 1000
 stuck_events = 30
-drift_reference_events = 0
 [output]
 evidence = false
 """
@@ -248,7 +247,7 @@ def test_what_a_config_says_of_the_monitors_reaches_them():
     config, _ = parse_config(SAID)
     told = dict(build.monitor_config(config))
     assert told.pop("enabled") is True
-    assert list(told.values()) == [1000, 30, 0, 100, 0.1, 2.5, DELTA, "mid", None]
+    assert list(told.values()) == [1000, 30, 100, 0.1, 2.5, DELTA, "mid", None]
 
 
 def as_stated(field):
@@ -335,8 +334,6 @@ SPEC, RUN, MONITOR = build.engine_spec, build.run_settings, build.monitor_config
         ("[refit]\ncalibration = 'holdout'", lambda c: SPEC(c).schedule.is_guarded, False),
         ("", lambda c: c.input.mapping().fixed_sensor, "water"),  # the name of the file
         ("", lambda c: MONITOR(c).rolling, 3600),  # an hour at 1 Hz
-        ("", lambda c: MONITOR(c).drift_reference, 10_000),  # five windows
-        ("[monitor]\ndrift_reference_events = 0", lambda c: MONITOR(c).drift_reference, 0),  # off
         ("[monitor]\nstuck_events = 0", lambda c: MONITOR(c).stuck_events, 0),  # off
         ("", lambda c: MONITOR(c).review_budget_per_day, None),  # no alarm
         ("", lambda c: RUN(c).invalid_limit, 0.5),
@@ -361,4 +358,4 @@ def test_the_reviews_of_a_day_are_exported_beside_the_rates():
 def test_a_rolling_window_is_an_hour_at_1_hz_and_at_least_a_window():
     for window, wanted in ((1000, 3600), (3600, 3600), (5000, 5000)):
         config = MonitorConfig(window=window, contamination=0.05, tolerance=8)
-        assert (config.rolling, config.drift_reference) == (wanted, 5 * window)
+        assert config.rolling == wanted

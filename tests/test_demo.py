@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from rejex_stream.cli import main
-from rejex_stream.demo.feeds import play, prepare, write_turbines, write_water
+from rejex_stream.demo.datasets import play, prepare, write_turbines, write_water
 from rejex_stream.detectors import DEFAULT
 from rejex_stream.encode import decode_incidents, decode_reviewed, decode_verdict
 from rejex_stream.report import find, write_report
@@ -324,16 +324,6 @@ def test_false_alarms_are_anomalies_outside_all_segments(played):
     for findings in played["findings"]:
         inside = sum(found.n_anomaly for found in findings.faults)
         assert 0 <= findings.false_alarms <= findings.counts.labels[Label.ANOMALY] - inside
-
-
-def test_a_detector_can_be_chosen_and_an_unknown_one_is_refused(tmp_path, capsys):
-    status = main(["demo", "--out", str(tmp_path), "--detector", "NoSuchThing"])
-    assert status in (1, 2)
-    assert "NoSuchThing" in capsys.readouterr().err
-    feeds = prepare(tmp_path, detector="HalfSpaceTrees")
-    assert [feed.config.detector.name for feed in feeds] == ["HalfSpaceTrees"] * 2
-    play(feeds[0])
-    assert find(feeds[0].run()).counts.n_ranked > 0
 
 
 def test_a_folder_of_any_name_holds_the_demo(tmp_path):

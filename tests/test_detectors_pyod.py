@@ -16,9 +16,9 @@ from threadpoolctl import threadpool_limits
 
 from rejex_stream.checks import check_detector
 from rejex_stream.detectors import PYOD, as_detector, make_detector
-from rejex_stream.detectors.neighbours import LocalOutlierFactor, NeighbourDistance
 from rejex_stream.detectors.pyod import contained
 from rejex_stream.detectors.rowwise import RowByRow
+from rejex_stream.detectors.scorers import LocalOutlierFactor, NeighbourDistance
 from rejex_stream.errors import ConfigError, DetectorError
 
 FAST = [f"pyod:{name}" for name in PYOD if name != "AE"]

@@ -13,7 +13,7 @@ from sklearn.covariance import LedoitWolf
 from rejex_stream.detectors import make_detector
 from rejex_stream.detectors.sensor.distance import fit_distance, fit_larger, shrunk_covariance
 from rejex_stream.detectors.sensor.ensemble import LogTail
-from rejex_stream.detectors.sensor.layout import Layout
+from rejex_stream.detectors.sensor.recipes import Layout
 from rejex_stream.engine import EngineSpec
 from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.features import Feature, FeatureSpec

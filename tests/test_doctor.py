@@ -17,8 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from rejex_stream.cli import main
-from rejex_stream.doctor import examine
-from rejex_stream.doctor.findings import clock_finding
+from rejex_stream.doctor import clock_finding, examine
 from rejex_stream.types import Position, Reading
 from tests.operate.alerting import active_alerts, alertmanager
 from tests.strangers import stranger

@@ -18,7 +18,7 @@ from rejex_stream.errors import ConnectorError
 from rejex_stream.monitor import AlarmKind
 from rejex_stream.protocols import RegisteredSchema
 from rejex_stream.run.loop import RunSettings, run
-from rejex_stream.run.progress import NothingScorable
+from rejex_stream.run.run_events import NothingScorable
 from rejex_stream.types import Partition, Position, Record
 from tests.doubles import FakeClock, ListSink, ListSource
 from tests.streams import spec

@@ -8,13 +8,12 @@ import pytest
 
 from rejex_stream.errors import CheckpointError, ConnectorError
 from rejex_stream.run.command_journal import Decisions
-from rejex_stream.run.commit import Commits
+from rejex_stream.run.commit import Commits, Ownership
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.run.ownership import Ownership
 from rejex_stream.run.partition import PartitionState
-from rejex_stream.run.progress import Committed, IncidentsDurable, RunSummary, SnapshotSaved
 from rejex_stream.run.review_items import ReviewItems
-from rejex_stream.run.settings import RunSettings
+from rejex_stream.run.run_events import Committed, IncidentsDurable, RunSummary, SnapshotSaved
+from rejex_stream.run.run_settings import RunSettings
 from tests.doubles import Crash, ListControl, ListSink, ListSource, MemorySnapshotStore
 from tests.obedient import Obedient
 from tests.test_runtime import (
@@ -225,7 +224,7 @@ def test_an_offset_never_goes_back():
         )
 
     ours = Ownership(source, None, make_state, InlineExecutor(), restart_if_lost=False, **shared)
-    commits = Commits(ours, sink, None, RunSettings(), **shared)
+    commits = Commits(ours, sink, None, RunSettings())
     try:
         ours.take_changes()
         owned = ours.owned[ONE]

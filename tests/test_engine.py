@@ -10,7 +10,7 @@ import pytest
 
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import RefitSchedule, derive_seed
-from rejex_stream.engine.snapshot import join_parts, seal, split_parts
+from rejex_stream.engine.snapshot import seal, unseal
 from rejex_stream.errors import CheckpointError, ConfigError, DetectorError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.rejection.judge import Judge
@@ -228,15 +228,13 @@ def test_snapshots_are_refused_when_they_cannot_be_trusted():
     with pytest.raises(CheckpointError, match=r"another state \(window 60 -> 70\)"):
         Engine(spec(window=70), InlineExecutor()).restore(blob)
     with pytest.raises(CheckpointError, match="format 99"):
-        fresh.restore(join_parts("engine", 99, [], []))
+        fresh.restore(seal("engine", 99, []))
     with pytest.raises(CheckpointError, match="one of 'window'"):
-        fresh.restore(join_parts("window", 1, [], []))
-    with pytest.raises(CheckpointError, match=r"older version .* sealed as a whole"):
-        fresh.restore(seal("engine", 1, []))
+        fresh.restore(seal("window", 1, []))
     with pytest.raises(CheckpointError, match="format 1, this version reads format 2"):
-        fresh.restore(join_parts("engine", 1, ["ca38d9af", {}, {}], []))
+        fresh.restore(seal("engine", 1, ["ca38d9af", {}, {}]))
     head = [spec().state_parts, spec().decision.parts(), {"numpy": "0.1"}, {}]
-    other = join_parts("engine", 2, head, [])
+    other = seal("engine", 2, head)
     with pytest.raises(CheckpointError, match=r"numpy 0\.1 -> "):
         fresh.restore(other)
     fresh.restore(other, accept_environment=True)
@@ -245,16 +243,14 @@ def test_snapshots_are_refused_when_they_cannot_be_trusted():
 def test_every_part_of_a_snapshot_is_the_one_that_was_written_with_it():
     engine, _ = run(spec(), readings())
     blob = engine.snapshot()
-    _, parts = split_parts("engine", 2, blob)
-    assert len(parts) == 2 * len(engine.streams())
-    early = Engine(spec(), InlineExecutor())
-    early.process(readings()[:100])
-    _, others = split_parts("engine", 2, early.snapshot())
-    head = blob[: len(blob) - sum(map(len, parts))]
-    assert head + b"".join(parts) == blob
-    for wrong in (parts[::-1], parts[:-1], [others[0], *parts[1:]], [*parts, b"more"], []):
+    *head, streams = unseal("engine", 2, blob)
+    assert [*streams] == engine.streams()
+    (state, model, version), other = streams["a"], streams["b"]
+    for wrong in ([model, state, version], [state, other[1], version], other, [state, model], []):
         with pytest.raises(CheckpointError):
-            Engine(spec(), InlineExecutor()).restore(head + b"".join(wrong))
+            Engine(spec(), InlineExecutor()).restore(
+                seal("engine", 2, [*head, streams | {"a": wrong}])
+            )
     for at in range(0, len(blob), 997):
         fresh = Engine(spec(), InlineExecutor())
         with pytest.raises(CheckpointError):

@@ -18,7 +18,7 @@ from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine
 from rejex_stream.engine import snapshot as head_module
 from rejex_stream.engine.refit import derive_seed
-from rejex_stream.engine.snapshot import join_parts, pack_array, seal, split_parts, unseal
+from rejex_stream.engine.snapshot import pack_array, seal, unseal
 from rejex_stream.errors import CheckpointError, ConfigError, DetectorError, EngineError
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
@@ -398,10 +398,10 @@ DECISIONS = [
 @pytest.mark.parametrize("change", DECISIONS, ids=str)
 def test_a_decision_that_cannot_be_is_refused(change):
     engine = engine_of(spec())
-    head, parts = split_parts("engine", 2, engine.snapshot())
+    head = unseal("engine", 2, engine.snapshot())
     head[1] = head[1] | change if change else {}
     with pytest.raises(CheckpointError):
-        engine.restore(join_parts("engine", 2, head, parts))
+        engine.restore(seal("engine", 2, head))
 
 
 def test_a_model_that_was_asked_for_between_two_boundaries_is_refused():

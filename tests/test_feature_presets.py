@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import Feature, FeatureSpec, MissingChannelError
-from rejex_stream.features.preset import FILLING, MISSING, blocks_of
-from rejex_stream.features.row_builder import NewestRows
+from rejex_stream.features.preset import FILLING, MISSING, NewestRows, blocks_of
 from tests.test_any_float import any_value
 
 AT_ONCE = ("sensor", "lags", "sensor_lags")

@@ -13,7 +13,7 @@ from rejex_stream.cli import main
 from rejex_stream.config import load_config, parse_config
 from rejex_stream.config.assembly import engine_spec
 from rejex_stream.detectors import make_detector
-from rejex_stream.doctor.findings import sample_findings
+from rejex_stream.doctor import sample_findings
 from rejex_stream.encode import decode_reviewed, decode_verdict
 from rejex_stream.engine import Engine
 from rejex_stream.errors import ConfigError

@@ -41,7 +41,7 @@ def judged(spec, values):
 
 def trained_on(engine):
     """The newest rows that the next fit would see."""
-    model = engine._stream("s")._model
+    model = engine._stream("s").model
     return model._rows.last(model._schedule.buffer_events)[:, 0]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from rejex_stream.decode.mapping import parse_moment
 from rejex_stream.errors import ConfigError
-from rejex_stream.plan.dry_run import replay
+from rejex_stream.plan.measured import replay
 from rejex_stream.plan.suggest import suggest
 from rejex_stream.tables import dialect, open_table
 from rejex_stream.tables.dialect import find_times

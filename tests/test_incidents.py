@@ -195,7 +195,7 @@ def test_a_fault_is_held_until_recovery_and_its_rows_stay_out():
     assert (changes[0].version, changes[0].position.offset) == (2, 2_300)
     assert changes[-1].ended == "recovered"
     assert 4_000 < changes[-1].changed_seq < 4_100
-    model = at._live["s"]._model
+    model = at._live["s"].model
     assert (model._rows.last(10_000)[:, 0] < 15).all()
 
 
@@ -426,10 +426,10 @@ def test_a_hold_that_is_turned_off_ends_what_is_open_with_the_next_event():
 def test_a_held_stream_waits_for_no_fit():
     at = Engine(small(hold=Hold(adopt_after_events=0)), InlineExecutor())
     play(at, sensors(2_300, 2_000, 30.0, phi=0.0))
-    rows = at._live["s"]._model.rows_seen
+    rows = at._live["s"].model.rows_seen
     more = sensors(5_000, 0, 30.0, phi=0.0, seed=1)
     play(at, [r._replace(position=Position("t", 0, 2_300 + i)) for i, r in enumerate(more)])
-    assert at._live["s"]._model.rows_seen == rows
+    assert at._live["s"].model.rows_seen == rows
     assert at.ready(more[:5]) == 5
 
 
@@ -476,7 +476,7 @@ def test_no_fit_is_made_of_rows_that_are_taken_back(guard):
         held = Engine(small(schedule=schedule), InlineExecutor())
         feed = sensors(onset + 30, onset, 30.0, phi=0.0)
         play(held, feed[:onset])
-        model, asked = held._live["s"]._model, []
+        model, asked = held._live["s"].model, []
         for reading in feed[onset:]:
             held.process([reading])
             asked += [one["requested_at"] for one in model.recipes()().values() if one]
@@ -490,7 +490,7 @@ def test_no_fit_is_made_of_rows_that_are_taken_back(guard):
 
 
 def watch_of(engine):
-    return engine._live["s"]._watch
+    return engine._live["s"].watch
 
 
 def watched(recover=60, **given):
@@ -520,7 +520,7 @@ def test_after_ten_relapses_it_is_not_said_again_that_scores_look_ordinary():
     quiet = iter(feed[2_012:])
     states = []
     for _ in range(15):  # half of what would end it, and then again not
-        while watch_of(at)._open.ordinary < watch_of(at).recovery / 2:
+        while watch_of(at).open.ordinary < watch_of(at).recovery / 2:
             at.process([next(quiet)])
         at.process([next(quiet)._replace(values=(30.0, 0.0, 0.0)) for _ in range(8)])
         states += [change.state for change in at.take_incidents()]

@@ -24,7 +24,6 @@ def modules():
 def test_every_module_can_be_imported():
     extra = {
         "rejex_connectors.kafka.confluent_client",
-        "rejex_connectors.kafka.guards.librdkafka_errors",
     }
     if find_spec("confluent_kafka") is not None:  # else the extra `confluent` is not here
         extra = set()

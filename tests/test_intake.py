@@ -20,7 +20,7 @@ from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.features import FeatureSpec
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.loop import run
-from rejex_stream.run.settings import RunSettings
+from rejex_stream.run.run_settings import RunSettings
 from rejex_stream.trusted_clock import TrustedClock
 from rejex_stream.types import Outcome, Position, Reading, Record
 from tests.doubles import ABORT, Crash, ListSink, ListSource, MemorySnapshotStore

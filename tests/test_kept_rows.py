@@ -200,6 +200,6 @@ def test_what_calibrated_a_model_of_the_engine_is_not_kept_with_it():
     )  # fmt: skip
     engine = Engine(spec, InlineExecutor())
     engine.process([Reading("a", "a", i, (i % 17 / 10,), Position("t", 0, i)) for i in range(150)])
-    scorer = engine._live["a"]._model._serving.fitted.scorer
+    scorer = engine._live["a"].model._serving.fitted.scorer
     assert scorer.training_scores is None
     assert scorer.inner.training_scores.size == 0

@@ -17,7 +17,7 @@ from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.engine import Engine
 from rejex_stream.run.executors import InlineExecutor, ThreadFitExecutor
 from rejex_stream.run.loop import run
-from rejex_stream.run.settings import RunSettings
+from rejex_stream.run.run_settings import RunSettings
 from rejex_stream.types import Partition
 from tests.doubles import (
     ABORT,

@@ -9,8 +9,8 @@ import jsonschema
 import pytest
 from hypothesis import given
 from rejex_connectors.files.sink import lines_of
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.messages import OutcomeMessages
-from rejex_connectors.kafka.settings import KafkaSettings
 
 from rejex_stream.cli import main
 from rejex_stream.config import load_config
@@ -22,8 +22,8 @@ from rejex_stream.errors import ConnectorError
 from rejex_stream.review.console.background import Background, feeding
 from rejex_stream.review.queue.store import ReviewStore
 from rejex_stream.review.verification import Said, read_log
-from rejex_stream.run.audit_draw import AuditDraw
-from rejex_stream.spark.keyed import Recipe, _messages
+from rejex_stream.run.review_items import AuditDraw
+from rejex_stream.spark.frames import Recipe, _messages
 from rejex_stream.types import Label, Outcome, Position, Record, ReviewItem, Verdict
 from tests.pump import feed, pump_toml
 from tests.test_cli_run import command, environment

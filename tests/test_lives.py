@@ -22,10 +22,9 @@ from rejex_stream.monitor import MonitorBank
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.loop import RunSettings
-from rejex_stream.run.partition import PartitionState
-from rejex_stream.run.partition_monitor import PartitionMonitor
-from rejex_stream.run.progress import SensorsForgotten
+from rejex_stream.run.partition import PartitionMonitor, PartitionState
 from rejex_stream.run.review_items import ReviewItems
+from rejex_stream.run.run_events import SensorsForgotten
 from rejex_stream.types import IncidentState, Label, Partition, Position, Reading, Reason, Record
 from tests.doubles import ListSink, ListSource
 from tests.doubles import MemorySnapshotStore as Store

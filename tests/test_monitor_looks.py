@@ -5,13 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rejex_stream.monitor import AlarmKind, MonitorBank, MonitorConfig, health
-from rejex_stream.monitor.drift import DriftDetector
 from rejex_stream.monitor.health import HealthDetector
-from rejex_stream.monitor.score_level import LevelScale
 from rejex_stream.monitor.theory import rank_law
 from rejex_stream.types import Label, Position, Reason, Status, Verdict
 
@@ -64,7 +60,6 @@ def bank(every: float = 200.0) -> MonitorBank:
     return MonitorBank(
         MonitorConfig(
             window=N, contamination=0.1, tolerance=4, false_alarm_events=every, stuck_events=5,
-            drift_reference_events=5 * N,
         )
     )  # fmt: skip
 
@@ -88,46 +83,6 @@ def test_in_any_cut_and_looked_at_or_not_the_alarms_and_the_snapshot_are_the_sam
     assert told == looked == cut
     assert unseen.snapshot() == seen.snapshot() == restored.snapshot()
     assert {AlarmKind.DRIFT, AlarmKind.HEALTH} <= {alarm.kind for alarm in told}
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_drift_is_found_with_the_event_that_completes_a_group_however_many_wait(seed):
-    def alarms(look: bool) -> list[int]:
-        rng, drift, found = random.Random(seed), DriftDetector(config), []
-        for event in range(6_000):
-            if event % 997 == 500:
-                drift.swap()
-            if event % 2_003 == 1_000:
-                drift.follow(rng.gauss(0, 1), N // 2, 0, N)
-            if drift.update(rng.gauss(event // 1_500, 1), N // 2, 0, N) is not None:
-                found.append(event)
-            if look:
-                drift.state  # noqa: B018 - places what waits
-        return found
-
-    config = MonitorConfig(
-        window=N, contamination=0.1, tolerance=4, false_alarm_events=200.0,
-        drift_reference_events=5 * N,
-    )  # fmt: skip
-    assert alarms(look=True) == alarms(look=False) != []
-
-
-scores = st.floats(-1e308, 1e308) | st.integers(-3, 3).map(float)
-
-
-@given(st.lists(scores, min_size=5, max_size=5), st.lists(st.lists(scores, max_size=4), max_size=4))
-def test_levels_of_many_are_the_levels_of_each(first, then):
-    together, alone = LevelScale(5), LevelScale(5)
-    for score in first:
-        assert together.place(score, 0, 0, 5) == alone.place(score, 0, 0, 5)
-    for some in then:
-        levels = [alone.place(score, 0, 0, 5) for score in some]
-        assert together.place_by_score(some) == levels
-        assert together.state == alone.state
-        assert len(together.rows) == 5
-    ordered = sorted(first)
-    middles = [sum(y < x for y in first) + sum(y <= x for y in first) for x in ordered]
-    assert list(alone._levels) == [middle * 2**32 // 10 for middle in middles]
 
 
 @pytest.mark.parametrize("most", [1, 2, 1_024])

@@ -19,9 +19,8 @@ from rejex_stream.incidents import Hold, Mute, Mutes
 from rejex_stream.incidents.calendar import MOST_MUTES
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.review.verification import Said, read_log
-from rejex_stream.run.audit_draw import AuditDraw
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.run.review_items import ReviewItems
+from rejex_stream.run.review_items import AuditDraw, ReviewItems
 from rejex_stream.types import (
     Command,
     CommandKind,

@@ -8,7 +8,7 @@ from urllib.request import url2pathname
 
 import pytest
 
-from rejex_stream.demo.feeds import play, prepare
+from rejex_stream.demo.datasets import play, prepare
 from rejex_stream.report import find, write_report
 
 pytestmark = pytest.mark.browser

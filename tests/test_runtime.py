@@ -18,11 +18,11 @@ from rejex_stream.engine.snapshot import seal, unseal
 from rejex_stream.engine.stream_state import StreamView
 from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError
 from rejex_stream.protocols import Assigned, SnapshotPiece
+from rejex_stream.run.commit import Start, starting_point
 from rejex_stream.run.executors import ProcessFitExecutor, ThreadFitExecutor
 from rejex_stream.run.loop import RunSettings, run
-from rejex_stream.run.ownership import Start, starting_point
 from rejex_stream.run.partition import PartitionState
-from rejex_stream.run.progress import (
+from rejex_stream.run.run_events import (
     Committed,
     PartitionClosed,
     PartitionLive,
@@ -30,7 +30,7 @@ from rejex_stream.run.progress import (
     Retrying,
     SnapshotSaved,
 )
-from rejex_stream.run.settings import RunSettings as SettingsAgain
+from rejex_stream.run.run_settings import RunSettings as SettingsAgain
 from rejex_stream.types import Label, Partition, Position, Reason, Record, Verdict
 from tests.doubles import (
     ABORT,

@@ -13,8 +13,8 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from rejex_connectors.kafka.registry import HttpSchemaRegistry
-from rejex_connectors.kafka.settings import RegistrySettings
+from rejex_connectors.kafka.kafka_settings import RegistrySettings
+from rejex_connectors.kafka.schema_registry import HttpSchemaRegistry
 
 from rejex_stream.decode.avro import avro_reader
 from rejex_stream.decode.mapping import FieldMapping
@@ -173,7 +173,7 @@ def test_a_schema_that_refers_to_ever_more_is_not_followed_for_ever(server, monk
         answer = (200, {"schema": f"t{i}", "references": further})
         server.answers[f"/subjects/s{i - 1}/versions/1" if i else "/schemas/ids/7"] = answer
     assert len(client(server.url).schema(7).references) == 256
-    monkeypatch.setattr("rejex_connectors.kafka.registry.SCHEMA_S", -1.0)
+    monkeypatch.setattr("rejex_connectors.kafka.schema_registry.SCHEMA_S", -1.0)
     with pytest.raises(ConnectorError, match="all it refers to takes more than") as caught:
         client(server.url).schema(7)
     assert caught.value.retriable
@@ -182,7 +182,7 @@ def test_a_schema_that_refers_to_ever_more_is_not_followed_for_ever(server, monk
 @pytest.mark.parametrize("whole", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 30\r\n\r\n"])
 def test_a_registry_that_drips_is_given_up_before_its_answer_is_whole(monkeypatch, whole):
     """Headers and body alike; every byte comes well before a time-out that begins anew."""
-    monkeypatch.setattr("rejex_connectors.kafka.registry.TIMEOUT_S", 0.3)
+    monkeypatch.setattr("rejex_connectors.kafka.schema_registry.TIMEOUT_S", 0.3)
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 30\r\n\r\n" + b'{"schema": "x"}'.ljust(30)
     given_up = threading.Event()
 
@@ -214,7 +214,7 @@ def test_a_registry_that_drips_is_given_up_before_its_answer_is_whole(monkeypatc
 def test_a_registry_that_is_not_there_or_does_not_speak_is_waited_for(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        monkeypatch.setattr("rejex_connectors.kafka.registry.TIMEOUT_S", 0.2)
+        monkeypatch.setattr("rejex_connectors.kafka.schema_registry.TIMEOUT_S", 0.2)
         with pytest.raises(ConnectorError, match=f"{url} does not answer: timed out") as caught:
             client(url).schema(7)
         assert caught.value.retriable

@@ -191,8 +191,8 @@ def test_a_snapshot_holds_the_scores_that_the_next_mean_looks_back_at():
     engine, _ = judged(pipeline, ONE[:300])
     other = Engine(pipeline, InlineExecutor())
     other.restore(engine.snapshot())
-    recent = engine._stream("a")._model._ewma.recent
-    assert other._stream("a")._model._ewma.recent == recent
+    recent = engine._stream("a").model._ewma.recent
+    assert other._stream("a").model._ewma.recent == recent
     assert len(recent) == Ewma(10).reach
     assert [v.score for v in other.process(ONE[300:])] == [
         v.score for v in engine.process(ONE[300:])
@@ -202,7 +202,7 @@ def test_a_snapshot_holds_the_scores_that_the_next_mean_looks_back_at():
 @pytest.mark.parametrize("recent", [[math.nan], [1.0] * 23, [[1.0]]])
 def test_scores_that_no_stream_can_have_given_are_refused(recent):
     engine, _ = judged(spec(Smoothed(ewma_events=10), **QUIET), ONE[:300])
-    engine._stream("a")._model._ewma.recent = recent
+    engine._stream("a").model._ewma.recent = recent
     blob = engine.snapshot()
     with pytest.raises(CheckpointError, match="recent scores"):
         Engine(spec(Smoothed(ewma_events=10), **QUIET), InlineExecutor()).restore(blob)
@@ -210,7 +210,7 @@ def test_scores_that_no_stream_can_have_given_are_refused(recent):
 
 def test_what_is_not_smoothed_has_the_state_that_it_had():
     engine, _ = judged(spec(Smoothed(ewma_events=1), **QUIET), ONE[:300])
-    assert "recent_scores" not in engine._stream("a")._model.state()()
+    assert "recent_scores" not in engine._stream("a").model.state()()
 
 
 @pytest.mark.parametrize("name", ["Ensemble", "SensorEnsemble"])

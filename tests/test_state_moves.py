@@ -20,9 +20,7 @@ from rejex_stream.monitor import MonitorConfig
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run import commit
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.run.incremental_snapshot import told_apart
-from rejex_stream.run.partition import PartitionState
-from rejex_stream.run.partition_monitor import PartitionMonitor
+from rejex_stream.run.partition import PartitionMonitor, PartitionState, parts_of
 from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.types import Position, Record
 from tests.doubles import ABORT, REBALANCE, RETRY, Crash, ListSink, ListSource
@@ -262,7 +260,7 @@ def test_killed_between_any_two_pieces_the_verdicts_are_those_of_a_quiet_run(
     assert by_partition(sink) == by_partition(quiet)
     found, wanted = store.load(ONE, 10**9), quiet_store.load(ONE, 10**9)
     if found is not None and found[0] == wanted[0]:
-        told = told_apart(found[1]), told_apart(wanted[1])
+        told = parts_of(found[1]), parts_of(wanted[1])
         assert told[0].streams == told[1].streams
         assert told[0].context == told[1].context
         assert told[0].lives == told[1].lives

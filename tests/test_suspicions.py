@@ -124,7 +124,7 @@ def test_a_key_looks_like_keys(cells, moments, strong, right):
     assert is_key(cells, moments, strong=strong) is right
 
 
-def test_types_of_record_are_told_apart():
+def test_types_of_record_are_parts_of():
     kinds = ["reading" if i % 5 else "heartbeat" for i in range(N)]
     temp = [x if kind == "reading" else NAN for kind, x in zip(kinds, NOISE, strict=True)]
     sample = Sample(numbers={"temp": temp}, cells={"type": kinds, "m": ["a", "b"] * (N // 2)})

@@ -20,7 +20,7 @@ import pytest
 
 from rejex_stream.decode.mapping import to_epoch_ms
 from rejex_stream.errors import ConfigError, RejexError
-from rejex_stream.plan.dry_run import replay
+from rejex_stream.plan.measured import replay
 from rejex_stream.tables import Asked, open_table
 from rejex_stream.types import Label, Reading
 

@@ -508,7 +508,7 @@ def test_summer_time_is_said_aloud(tmp_path):
     assert "time zone" not in said
 
 
-def test_months_for_days_are_told_apart_by_the_order_or_doubted(tmp_path):
+def test_months_for_days_are_parts_of_by_the_order_or_doubted(tmp_path):
     path = tmp_path / "t.csv"
     days = [datetime(2024, 1, 1) + timedelta(hours=i) for i in range(24 * 12)]
     rows = [f"{day:%d/%m/%Y %H:%M},{level(day.hour)}" for day in days]

@@ -147,11 +147,11 @@ def test_cuts_and_crashes_change_nothing(detector):
 def test_first_rows_of_an_earlier_build_are_unknown_and_those_that_cannot_be_are_refused():
     current = engine("HalfSpaceTrees")
     current.process(readings(150))
-    state = current._live["s"]._model.state()()
+    state = current._live["s"].model.state()()
 
     def fresh():
         blank = engine("HalfSpaceTrees")
-        return new_model(blank.spec, "s", current._live["s"]._watch, InlineExecutor(), print)
+        return new_model(blank.spec, "s", current._live["s"].watch, InlineExecutor(), print)
 
     def mixed(kept):
         model = fresh()

@@ -172,7 +172,7 @@ def help_of(*words: str) -> str:
 
 def schemas() -> str:
     """Return the schemas of what is written, and of a config."""
-    from rejex_stream.config.table import config_schema
+    from rejex_stream.config.model import config_schema
     from rejex_stream.encode.schemas import SCHEMAS, TOPICS, json_schema
 
     parts = [
@@ -190,7 +190,7 @@ def schemas() -> str:
 
 def metrics() -> str:
     """Return every metric of a run with what it means."""
-    from rejex_stream.operate.metrics import RunMetrics
+    from rejex_stream.operate.run_metrics import RunMetrics
 
     lines = [
         "# Metrics\n\nAt `/metrics` with `metrics.port` set; sensors and groups on request, see "

@@ -20,7 +20,7 @@ from benchmarks.kafka.setting import (
     fill,
     settings_of,
 )
-from rejex_stream.run.progress import Committed, RunEvent
+from rejex_stream.run.run_events import Committed, RunEvent
 from rejex_stream.types import Outcome, Partition
 
 COMMIT_S = 0.1

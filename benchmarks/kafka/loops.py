@@ -16,8 +16,8 @@ import psutil
 from rejex_connectors.kafka import KafkaSettings
 
 from benchmarks.kafka.setting import COMMIT_S, Load, config_file
-from rejex_stream.run.progress import Committed, Retrying, RunEvent
-from rejex_stream.run.settings import RunSettings
+from rejex_stream.run.run_events import Committed, Retrying, RunEvent
+from rejex_stream.run.run_settings import RunSettings
 from rejex_stream.types import Outcome, Partition
 
 COMMIT_EVENTS = RunSettings().commit_every_events

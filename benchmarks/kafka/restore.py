@@ -25,7 +25,7 @@ from benchmarks.kafka.setting import (
     fill,
     settings_of,
 )
-from rejex_stream.run.progress import PartitionLive, PartitionOpened, RunEvent, SnapshotSaved
+from rejex_stream.run.run_events import PartitionLive, PartitionOpened, RunEvent, SnapshotSaved
 
 WINDOW, KEYS, EACH = 200, 1_000, 150
 COLUMNS = [

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rejex_connectors.kafka import KafkaSettings, KafkaTopics
-from rejex_connectors.kafka.topics import create_topics, plan_topics
+from rejex_connectors.kafka.topic_admin import create_topics, plan_topics
 
 CLIENTS = ("kafka-python", "confluent")
 PARTITIONS = 4

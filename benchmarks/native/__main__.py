@@ -109,7 +109,7 @@ def _stream(module: Any, state: Any, newest: Verdict) -> Any:
     full, tail = judge._look_up(), judge.tail
     return module.Stream(
         window,
-        state._model._serving.fitted.scorer.inner._plain,
+        state.model._serving.fitted.scorer.inner._plain,
         full.band.edges,
         judge._policy.ties == "mid",
         (full.p_anomalies, full.confidences, full.severities),

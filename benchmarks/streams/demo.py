@@ -14,8 +14,7 @@ from typing import Final
 
 from benchmarks.paper.tabulate import Table
 from rejex_stream.config import load_config
-from rejex_stream.demo.datasets import water_faults
-from rejex_stream.demo.feeds import play, prepare
+from rejex_stream.demo.datasets import play, prepare, water_faults
 from rejex_stream.plan.suggest import suggest
 from rejex_stream.report import Findings, find
 from rejex_stream.report.plain_words import percent

@@ -15,11 +15,6 @@ def replace_file(path: Path, content: bytes) -> None:
     """Put `content` into `path`: temporary file, fsync, rename, fsync of the folder.
 
     Only one process may write to `path`; what it left half-done is overwritten.
-
-    Raises
-    ------
-    OSError
-        If the file system refuses; the old content is still there then.
     """
     temporary = path.with_name(f".{path.name}.part")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE)

@@ -29,31 +29,6 @@ class FolderSnapshotStore:
 
     A single file that is written in place where something moved, and whose every write is whole or
     not there, is what a database file is; a folder of our own making would have to become one.
-
-    Parameters
-    ----------
-    folder
-        Made if it does not exist. Workers that own different partitions may share it.
-    log_of
-        By which the log of a partition is known; empty where nothing tells it from another.
-
-    Raises
-    ------
-    ConnectorError
-        If the folder cannot be made.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> store = FolderSnapshotStore(tempfile.mkdtemp())
-    >>> store.save(Partition("water", 0), SnapshotPiece(100, None, {"a": b"1", "b": b"1"}))
-    True
-    >>> store.save(Partition("water", 0), SnapshotPiece(200, 100, {"a": b"2"}))
-    True
-    >>> store.load(Partition("water", 0), at_most=250)
-    (200, {'a': b'2', 'b': b'1'})
-    >>> store.load(Partition("water", 0), at_most=199)
-    (100, {'a': b'1', 'b': b'1'})
     """
 
     def __init__(
@@ -70,15 +45,7 @@ class FolderSnapshotStore:
             ) from error
 
     def save(self, partition: Partition, piece: SnapshotPiece) -> bool:
-        """Keep a piece, whole or not at all. O(bytes in it).
-
-        Raises
-        ------
-        CheckpointError
-            If the file is damaged.
-        ConnectorError
-            If it cannot be written.
-        """
+        """Keep a piece, whole or not at all. O(bytes in it)."""
         path = self._path(partition)
         # Until it is known to be written, what was read of it may not be so any more.
         sets = self._sets.pop(partition, None)
@@ -102,13 +69,6 @@ class FolderSnapshotStore:
         """Return the newest snapshot at or before `at_most`. O(bytes).
 
         That its bytes are those that were written is for the seals in them to say.
-
-        Raises
-        ------
-        CheckpointError
-            If the file is damaged, or the snapshot is of another log.
-        ConnectorError
-            If it cannot be read.
         """
         path = self._path(partition)
         found = None
@@ -128,13 +88,7 @@ class FolderSnapshotStore:
         return found
 
     def drop(self, partition: Partition, *, schemas: bool = False) -> None:
-        """Remove every snapshot of a partition, damaged or not, and where asked, what was decided.
-
-        Raises
-        ------
-        ConnectorError
-            If the file system refuses.
-        """
+        """Remove every snapshot, damaged or not; `schemas`: what was decided, too."""
         path = self._path(partition)
         self._sets.pop(partition, None)
         try:
@@ -145,13 +99,7 @@ class FolderSnapshotStore:
             raise ConnectorError(f"the snapshots {path} cannot be removed: {error}") from error
 
     def save_decisions(self, partition: Partition, decisions: bytes) -> None:
-        """Keep `decisions` in place of those before.
-
-        Raises
-        ------
-        ConnectorError
-            If they cannot be written.
-        """
+        """Keep `decisions` in place of those before."""
         path = self._decisions(partition)
         try:
             replace_file(path, _MAGIC + hashlib.sha256(decisions).digest() + decisions)
@@ -159,15 +107,7 @@ class FolderSnapshotStore:
             raise ConnectorError(f"{path} cannot be written: {error}") from error
 
     def load_decisions(self, partition: Partition) -> bytes | None:
-        """Return what was decided, if anything was kept.
-
-        Raises
-        ------
-        CheckpointError
-            If it is not what was written.
-        ConnectorError
-            If it cannot be read.
-        """
+        """Return what was decided, if anything was kept."""
         path = self._decisions(partition)
         try:
             content = path.read_bytes()

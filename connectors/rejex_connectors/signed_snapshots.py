@@ -24,13 +24,7 @@ _NOWHERE = Partition("", 0)
 
 
 def read_key(path: str, setting: str = "state.seal_key_file") -> bytes:
-    """Return the key in a file that a setting names, less white space around it.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be read, or its key is too short to be one.
-    """
+    """Return the key in a file that a setting names, less white space around it."""
     try:
         key = Path(path).read_bytes().strip()
     except OSError as error:
@@ -44,14 +38,9 @@ def read_key(path: str, setting: str = "state.seal_key_file") -> bytes:
 
 
 class SealedStore:
-    """A snapshot store whose parts are sealed with a key; see :class:`~.protocols.SnapshotStore`.
+    """A snapshot store whose parts are sealed with a key.
 
-    Parameters
-    ----------
-    store
-        Where they are kept.
-    key
-        ``None``: nothing is sealed, and what was sealed is refused.
+    With ``None`` for a key nothing is sealed, and what was sealed is refused.
     """
 
     def __init__(self, store: SnapshotStore, key: bytes | None) -> None:
@@ -69,13 +58,7 @@ class SealedStore:
         return self._store.save(partition, piece)
 
     def load(self, partition: Partition, at_most: int) -> tuple[int, Mapping[str, bytes]] | None:
-        """Return what was sealed with this key. O(bytes).
-
-        Raises
-        ------
-        CheckpointError
-            If a part was not.
-        """
+        """Return what was sealed with this key. O(bytes)."""
         found = self._store.load(partition, at_most)
         if found is None:
             return None
@@ -90,13 +73,7 @@ class SealedStore:
         return content if self._key is None else self._sealed(_NOWHERE, b"file", "", content)
 
     def opened_file(self, content: bytes) -> bytes:
-        """Return what :meth:`sealed_file` sealed with this key.
-
-        Raises
-        ------
-        CheckpointError
-            If it did not.
-        """
+        """Return what :meth:`sealed_file` sealed with this key."""
         return self._opened(_NOWHERE, b"file", "", content, "The exported state")
 
     def save_decisions(self, partition: Partition, decisions: bytes) -> None:
@@ -106,13 +83,7 @@ class SealedStore:
         self._store.save_decisions(partition, decisions)
 
     def load_decisions(self, partition: Partition) -> bytes | None:
-        """Return what was sealed with this key.
-
-        Raises
-        ------
-        CheckpointError
-            If it was not.
-        """
+        """Return what was sealed with this key."""
         found = self._store.load_decisions(partition)
         if found is None:
             return None

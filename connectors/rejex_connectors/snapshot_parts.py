@@ -73,15 +73,7 @@ class _Open:
 
 @dataclass
 class PartSets:
-    """The snapshots of one partition: reads them, and says what to write.
-
-    Parameters
-    ----------
-    limit
-        Largest value of a record, in bytes.
-    log
-        By which the log is known whose snapshots these are; empty where nothing tells.
-    """
+    """The snapshots of one partition: reads them, and says what to write."""
 
     limit: int
     log: bytes = b""
@@ -146,13 +138,7 @@ class PartSets:
         return bool(self.log and self._log_then) and self.log != self._log_then
 
     def load(self, at_most: int) -> tuple[int, dict[str, bytes]] | None:
-        """Return the newest whole set at or before `at_most`; bodies are let go. O(bytes).
-
-        Raises
-        ------
-        AnotherLogError
-            Where there is any, of a log that is gone.
-        """
+        """Return the newest whole set at or before `at_most`; bodies are let go. O(bytes)."""
         if self.is_of_another_log and self._known():
             raise AnotherLogError(
                 f"its state is of another log of that name ({self._log_then.decode()}; now it is "

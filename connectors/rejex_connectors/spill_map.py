@@ -23,23 +23,6 @@ class Packed(MutableMapping[str, T], Generic[T]):
     The file has no name and no second use: whoever starts again makes its own of the snapshots. It
     lies where SQLite puts such files, in ``SQLITE_TMPDIR`` or ``TMPDIR``, and grows to what is in
     it; up to 2 MB stay in memory.
-
-    Parameters
-    ----------
-    make
-        Makes a value of the fields it consists of.
-
-    Raises
-    ------
-    ConnectorError
-        By any access, where the disk is full.
-
-    Examples
-    --------
-    >>> packed = Packed(tuple)
-    >>> packed["pump"] = (b"state", 3)
-    >>> packed["pump"], "pump" in packed, "fan" in packed, len(packed)
-    ((b'state', 3), True, False, 1)
     """
 
     def __init__(self, make: Callable[[Iterable[Any]], T]) -> None:

@@ -45,20 +45,20 @@ _INTERRUPTED = 130
 _COMMANDS = "rejex_stream.cli.commands"
 _PARTS = (
     _Part("init", "init", "Write a config for a file or a topic.", "init"),
-    _Part("run", "run", "Run a pipeline.", "run"),
+    _Part("run", "run_pipeline", "Run a pipeline.", "run"),
     _Part("spark", "spark", "Run a pipeline on Apache Spark.", "spark"),
-    _Part("replay", "replay", "Judge a history anew, and compare.", "replay"),
-    _Part("plan", "plan", "What a choice of γ, n and T promises.", "plan"),
-    _Part("validate", "validate", "Check a config.", "validate"),
-    _Part("doctor", "doctor", "Check a config against the world.", "doctor"),
+    _Part("replay", "judge_twice", "Judge a history anew, and compare.", "replay"),
+    _Part("plan", "before_run", "What a choice of γ, n and T promises.", "plan"),
+    _Part("validate", "before_run", "Check a config.", "validate"),
+    _Part("doctor", "before_run", "Check a config against the world.", "doctor"),
     _Part("score", "score", "Have a quick look at any table.", "score"),
-    _Part("report", "report", "Show what a pipeline has judged.", "report"),
+    _Part("report", "prints", "Show what a pipeline has judged.", "report"),
     _Part("settings", "prints", "Print all settings.", "settings"),
-    _Part("topics", "topics", "Create or check the Kafka topics."),
+    _Part("topics", "kafka_topics", "Create or check the Kafka topics.", "topics"),
     _Part("schema", "prints", "Print the schemas of what is written.", "schema"),
-    _Part("control", "control", "Tell a running pipeline what only people know."),
+    _Part("control", "control_pipeline", "Tell a running pipeline what only people know."),
     _Part("state", "state", "What is stored of a pipeline."),
-    _Part("deadletter", "deadletter", "Records that could not be read."),
+    _Part("deadletter", "kafka_topics", "Records that could not be read.", "deadletter"),
     _Part("alerts", "prints", "Alert rules for Prometheus.", "alerts"),
     _Part("dashboard", "prints", "The dashboard for Grafana.", "dashboard"),
     _Part("review", "review", "The review queue and its console."),
@@ -71,9 +71,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     for stream in (sys.stdout, sys.stderr):
         if not (getattr(stream, "encoding", None) or "utf-8").lower().startswith("utf"):
-            from rejex_stream.cli.show import legible
-
-            legible(stream)
+            # Signs that it lacks are spelled out, instead of failing.
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     _mount(next((word for word in _to_complete() or arguments if not word.startswith("-")), None))
     try:
         app(arguments, prog_name="rejex-stream")

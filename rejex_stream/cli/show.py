@@ -1,65 +1,30 @@
-"""How results are shown: tables for people, JSON for programs; untrusted text stays text."""
+"""What commands share: how results are shown, tables for people, JSON for programs."""
 
 from __future__ import annotations
 
-import codecs
 import json
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated, Any, TextIO
+from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
 import typer
 from rich import box
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
 
 from rejex_stream.operate.logs import escaped
 from rejex_stream.plan.promises import Plan
 
 __all__ = [
-    "As",
-    "AsOption",
-    "console",
-    "held_rows",
-    "legible",
-    "number",
-    "print_facts",
-    "print_json",
-    "print_table",
-    "share",
-]
+    "As", "AsOption", "ConfigFile", "console", "held_rows", "number", "print_facts", "print_json",
+    "print_table", "share",
+]  # fmt: skip
 
 
-_NARROW = 80
-_PLAIN = {
-    "γ": "gamma", "δ": "delta", "≤": "<=", "≥": ">=", "–": "-", "−": "-", "─": "-", "…": "...",
-    "→": "->", "×": "x", "·": ".", "±": "+-", "’": "'", "\u00a0": " ", "\u202f": " ",
-}  # fmt: skip
-
-
-def legible(stream: TextIO) -> None:
-    """Have a stream whose encoding lacks our signs write them in letters instead of failing."""
-    reconfigure = getattr(stream, "reconfigure", None)
-    if reconfigure is not None:
-        codecs.register_error("rejex-plain", _in_letters)
-        reconfigure(errors="rejex-plain")
-
-
-def _is_utf(stream: object) -> bool:
-    return (getattr(stream, "encoding", None) or "utf-8").lower().startswith("utf")
-
-
-def _in_letters(error: UnicodeError) -> tuple[str, int]:
-    """Spell out what cannot be encoded; other signs as Python escapes them."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    lost = error.object[error.start : error.end]
-    encoding = error.encoding
-    letters = (_PLAIN.get(c) or c.encode(encoding, "backslashreplace").decode() for c in lost)
-    return "".join(letters), error.end
+ConfigFile = Annotated[Path, typer.Argument(help="The config, a TOML file.")]
 
 
 class As(StrEnum):
@@ -95,52 +60,28 @@ def print_table(
 ) -> None:
     """Print a table; numbers stand right, the columns `left` left."""
     out = console(stderr=stderr)
-    columns = [_shown(column, out) for column in columns]
+    columns = [escaped(column) for column in columns]
     if title:
-        out.print(_shown(title, out), soft_wrap=True)
+        out.print(escaped(title), soft_wrap=True)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
         justify = "left" if index in left else "right"
         table.add_column(column, justify=justify, overflow="fold")  # type: ignore[arg-type]
     for row in rows:
-        table.add_row(*(_shown(cell, out) for cell in row))
-    if out.width < _NARROW and Measurement.get(out, out.options, table).maximum >= out.width:
-        _print_blocks(out, columns, rows)
-        return
+        table.add_row(*(escaped(cell) for cell in row))
     out.print(table)
-
-
-def _print_blocks(out: Console, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print each row as a block of lines: on a narrow terminal columns would be letters wide."""
-    for row in rows:
-        block = Table(box=None, show_header=False, pad_edge=False)
-        for _ in range(2):
-            block.add_column(overflow="fold")
-        for column, cell in zip(columns, row, strict=True):
-            if cell:
-                block.add_row(column, _shown(cell, out))
-        out.print(block)
-        out.print()
-
-
-def _shown(text: str, out: Console) -> str:
-    """Return untrusted text as this terminal can show it; before widths are measured."""
-    text = escaped(text)
-    if _is_utf(out.file):
-        return text
-    return "".join(_PLAIN.get(char, char) for char in text)
 
 
 def print_facts(facts: Sequence[tuple[str, str]], *, title: str = "", stderr: bool = False) -> None:
     """Print what is known, a line each."""
     out = console(stderr=stderr)
     if title:
-        out.print(_shown(title, out), soft_wrap=True)
+        out.print(escaped(title), soft_wrap=True)
     table = Table(box=None, show_header=False)
     for _ in range(2):
         table.add_column(overflow="fold")
     for name, value in facts:
-        table.add_row(_shown(name, out), _shown(value, out))
+        table.add_row(escaped(name), escaped(value))
     out.print(table)
 
 

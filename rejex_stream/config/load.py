@@ -1,22 +1,28 @@
 """Reading a config: file, then environment, then every complaint at once.
 
-Precedence: environment (``REJEX_SECTION__FIELD``) over file over default.
+Precedence: environment (``REJEX_SECTION__FIELD``) over file over default. What no single setting
+can know, whether they fit each other, is checked by building the very objects that the pipeline
+will use, so that a config that passes cannot fail for its values later. A section that is known to
+be broken is left out, and with it the checks that need it.
 """
 
 from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_settings import EnvSettingsSource, SettingsError
 
-from rejex_stream.config.checks import cross_check
+from rejex_stream.config.input import REGISTRY_FORMATS
 from rejex_stream.config.model import ENV_PREFIX, Config
-from rejex_stream.errors import ConfigError
+from rejex_stream.config.reviewing import Channel
+from rejex_stream.errors import ConfigError, RejexError
+from rejex_stream.features import FeatureSpec
 from rejex_stream.settings import Problem, nearest, of_validation, render
 
 __all__ = ["check_config", "load_config", "name_of", "parse_config"]
@@ -94,7 +100,7 @@ share of anomalies, e.g. 0.02.
         found = of_validation(error, Config, merged, variables)
         broken = {problem.key.split(".")[0] for problem in found}
         problems += found
-    problems += cross_check(merged, frozenset(broken))
+    problems += _cross_check(merged, frozenset(broken))
     return (None if problems else config), tuple(problems)
 
 
@@ -144,3 +150,268 @@ def _paths(tree: Mapping[str, Any], above: str = "") -> list[str]:
         here = f"{above}.{key}" if above else key
         paths += _paths(value, here) if isinstance(value, Mapping) else [here]
     return paths
+
+
+# ------------------------------------------------------- do the settings fit each other?
+def _cross_check(merged: Mapping[str, Any], broken: frozenset[str]) -> list[Problem]:
+    """Return what is wrong between the settings of all sections that are not `broken`."""
+    sections: dict[str, Any] = {}
+    for name, field in Config.model_fields.items():
+        section = field.annotation
+        if name == "channels" and name not in broken:
+            sections[name] = {
+                one: Channel.model_validate(told) for one, told in merged.get(name, {}).items()
+            }
+        if name in broken or not isinstance(section, type) or not issubclass(section, BaseModel):
+            continue
+        sections[name] = section.model_validate(merged.get(name, {}))
+    whole: Any = SimpleNamespace(**sections)
+    problems: list[Problem] = []
+    failed: set[str] = set()
+    for check in _CHECKS:
+        if not set(check.needs) <= sections.keys() or failed & set(check.after):
+            continue
+        try:
+            check.run(whole)
+        except RejexError as error:
+            failed.add(check.key)
+            problems.append(Problem(check.key, None, "", str(error)))
+    return problems
+
+
+class _Check(NamedTuple):
+    """One thing that must hold; skipped where a check it builds upon has failed."""
+
+    key: str
+    needs: tuple[str, ...]
+    run: Callable[[Any], object]
+    after: tuple[str, ...] = ()
+
+
+class _Misfit(RejexError):  # noqa: N818 - never leaves this module
+    """Two settings that exclude each other; becomes a problem right here."""
+
+
+def _places(config: Any) -> None:  # noqa: ANN401 - the sections that stand
+    source = config.input
+    if source.kind == "file":
+        if source.path is None:
+            raise _Misfit("path is missing: name the file to read, or - for standard input.")
+        if source.topics:
+            raise _Misfit("topics are for kind = 'kafka', but kind is 'file': drop one.")
+        if source.time is None and source.sample_interval_ms is None:
+            raise _Misfit(
+                "time is missing: lines of a file carry no time of their own, so name the field "
+                "that holds it, or give sample_interval_ms."
+            )
+        return
+    if not source.topics:
+        raise _Misfit("topics is missing: name at least one topic to read.")
+    if not config.state.resume:
+        raise _Misfit("state.resume = false is for files: Kafka's offsets are the group's.")
+    only_files = (
+        "path", "follow", "delimiter", "sample_interval_ms", "encoding", "columns", "sheet",
+        "skip_rows",
+    )  # fmt: skip
+    for name in only_files:
+        given = getattr(source, name)
+        if given:
+            raise _Misfit(f"{name} is for kind = 'file', but kind is 'kafka': drop one.")
+
+
+def _outputs(config: Any) -> None:  # noqa: ANN401
+    if config.input.kind != "file":
+        return
+    from rejex_stream.config.assembly import file_places
+
+    file_places(config)
+
+
+def _format(config: Any) -> None:  # noqa: ANN401
+    source = config.input
+    if source.tag is not None and source.format in REGISTRY_FORMATS:
+        raise _Misfit(f"tag is for JSON and CSV, but format is {source.format!r}: drop one.")
+    if source.encoding is not None:
+        _require_encoding(source.encoding)
+    if source.kind == "kafka":
+        if source.format in ("csv", "excel", "parquet"):
+            raise _Misfit(
+                f"{source.format} is for kind = 'file': leave it out for JSON, or give avro, "
+                "protobuf."
+            )
+    elif source.format in REGISTRY_FORMATS:
+        raise _Misfit(
+            f"{source.format} is for kind = 'kafka': a file is csv, jsonl, excel or parquet."
+        )
+    elif source.path is not None:
+        from rejex_stream.config.assembly import file_format
+
+        kind, _ = file_format(config)
+        if kind not in ("excel", "parquet"):
+            if source.sheet is not None:
+                raise _Misfit("sheet is for Excel workbooks: drop it, or give format = 'excel'.")
+            return
+        if source.path == "-":
+            raise _Misfit(f"{kind} is no text that could be read from a pipe: name a file.")
+        for name in ("follow", "delimiter", "encoding"):
+            if getattr(source, name):
+                raise _Misfit(f"{name} is for files of text, but the format is {kind!r}: drop it.")
+
+
+def _select(config: Any) -> None:  # noqa: ANN401
+    source = config.input
+    if source.select is None:
+        return
+    if source.format in REGISTRY_FORMATS:
+        raise _Misfit(f"select is for JSON, and format is {source.format!r}: drop one.")
+    if source.kind == "file" and source.path is not None:
+        from rejex_stream.config.assembly import file_format
+
+        if file_format(config)[0] != "jsonl":
+            raise _Misfit("select is for JSON: a table has one reading a row; drop it.")
+    from rejex_stream.decode.select import Selector
+
+    Selector(source.select)
+
+
+def _columns(config: Any) -> None:  # noqa: ANN401
+    source = config.input
+    if not source.columns or source.kind != "file" or source.path is None:
+        return
+    from rejex_stream.config.assembly import file_format
+    from rejex_stream.decode import CsvDecoder
+
+    kind, delimiter = file_format(config)
+    if kind in ("jsonl", "parquet"):
+        raise _Misfit("columns is for tables without a header: this format names its fields.")
+    CsvDecoder(source.mapping(), source.columns, delimiter)
+
+
+def _require_encoding(name: str) -> None:
+    try:
+        "".encode(name)
+    except LookupError:
+        raise _Misfit(
+            f"encoding is {name!r}: expected the name of a text encoding, such as 'cp1252', "
+            "'latin-1' or 'utf-16'."
+        ) from None
+
+
+def _registry(config: Any) -> None:  # noqa: ANN401
+    needed = config.input.format in REGISTRY_FORMATS
+    if needed and config.schema_registry.url is None:
+        raise _Misfit(
+            f"url is missing: input.format = {config.input.format!r} needs the registry's address."
+        )
+    if config.schema_registry.url is not None:
+        if not needed:
+            raise _Misfit(
+                f"url is given, but input.format is {config.input.format!r}: give input.format, "
+                "avro or protobuf, or leave it out."
+            )
+        config.schema_registry.check()
+
+
+def _reachable(config: Any) -> None:  # noqa: ANN401
+    config.rejection.policy().require(config.rejection.window)
+
+
+def _costs(config: Any) -> None:  # noqa: ANN401
+    from rejex_stream.rejection.bounds import cost_bound
+
+    rejection = config.rejection
+    if rejection.costs.c_r is not None:
+        costs = rejection.costs
+        band = rejection.policy().band(rejection.window)
+        cost_bound(band, costs.c_fp, costs.c_fn, costs.c_r)
+
+
+def _learning(config: Any) -> None:  # noqa: ANN401
+    from rejex_stream.rejection.audit import KeyedSampler
+
+    rejection = config.rejection
+    learning = config.learning.spec(rejection.costs, rejection.contamination, KeyedSampler())
+    if learning is not None:
+        learning.require(rejection.policy(), rejection.window)
+
+
+def _schedule(config: Any) -> None:  # noqa: ANN401
+    config.refit.schedule(config.rejection.window).require(config.rejection.window)
+
+
+def _smoothed(config: Any) -> None:  # noqa: ANN401
+    from rejex_stream.detectors import make_detector
+    from rejex_stream.detectors.smoothing import reach_of
+
+    detector = make_detector(config.detector.name, **config.detector.params)
+    window = config.rejection.window
+    config.refit.schedule(window).require(window, reach_of(detector))
+
+
+def _flags(config: Any) -> None:  # noqa: ANN401
+    source = config.input
+    if source.flags and source.channels:
+        FeatureSpec(tuple(source.channels), flags=source.flags)
+
+
+def _features(config: Any) -> None:  # noqa: ANN401
+    source = config.input
+    config.features.spec(tuple(source.channels), source.flags)
+
+
+def _detector(config: Any) -> None:  # noqa: ANN401
+    from rejex_stream.detectors import make_detector
+    from rejex_stream.protocols import require_identity
+
+    require_identity(make_detector(config.detector.name, **config.detector.params))
+
+
+def _monitor(config: Any) -> None:  # noqa: ANN401
+    from rejex_stream.config.assembly import monitor_config
+
+    monitor_config(config).require()
+
+
+def _channels(config: Any) -> None:  # noqa: ANN401
+    known = config.input.mapping().channel_names
+    for name, told in config.channels.items():
+        if name not in known:
+            raise ConfigError(
+                f"channels.{name}: the input has no such channel; did you mean "
+                f"{nearest(name, known)}?"
+            )
+        if told.low is not None and told.high is not None and told.low >= told.high:
+            raise ConfigError(
+                f"channels.{name}: low = {told.low} is not below high = {told.high}: swap them."
+            )
+
+
+def _kafka(config: Any) -> None:  # noqa: ANN401
+    if config.input.kind == "kafka" and config.input.topics:
+        from rejex_stream.config.assembly import kafka_settings
+
+        kafka_settings(config)
+
+
+_CHECKS = (
+    _Check("input", ("input", "state"), _places),
+    _Check("input.format", ("input",), _format),
+    _Check("schema_registry", ("schema_registry", "input"), _registry, after=("input.format",)),
+    _Check("output", ("input", "output", "state", "pipeline"), _outputs),
+    _Check("input", ("input",), lambda config: config.input.mapping()),
+    _Check("input.select", ("input",), _select, after=("input", "input.format")),
+    _Check("input.columns", ("input",), _columns, after=("input", "input.format")),
+    _Check("rejection", ("rejection",), _reachable),
+    _Check("rejection.costs", ("rejection",), _costs, after=("rejection",)),
+    _Check("learning", ("learning", "rejection"), _learning, after=("rejection",)),
+    _Check("refit", ("refit", "rejection"), _schedule),
+    _Check("input.flags", ("input",), _flags),
+    _Check("features", ("features", "input"), _features, after=("input.flags",)),
+    _Check("detector", ("detector",), _detector),
+    _Check("refit", ("refit", "rejection", "detector"), _smoothed, after=("refit", "detector")),
+    _Check("monitor", ("monitor", "rejection"), _monitor, after=("rejection",)),
+    _Check("alerts", ("alerts",), lambda config: config.alerts.check()),
+    _Check("channels", ("channels", "input"), _channels, after=("input",)),
+    _Check("review", ("review",), lambda config: config.review.check()),
+    _Check("kafka", ("kafka", "input", "output", "state", "pipeline"), _kafka),
+)

@@ -1,11 +1,15 @@
-"""The whole configuration of one pipeline, as one immutable value."""
+"""The whole configuration of one pipeline, as one immutable value; and as a page for readers."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
-from rejex_connectors.kafka.settings import Kafka, RegistrySettings
+from rejex_connectors.kafka.kafka_settings import Kafka, RegistrySettings
 
 from rejex_stream.config.deciding import (
     Calendar,
@@ -21,10 +25,10 @@ from rejex_stream.config.operating import Alerts, Logging, Metrics
 from rejex_stream.config.reviewing import Channel, Review, Sensor
 from rejex_stream.incidents import Alarms, Hold
 from rejex_stream.monitor.config import Monitor
-from rejex_stream.run.settings import Output, Run, State
-from rejex_stream.settings import setting
+from rejex_stream.run.run_settings import Output, Run, State
+from rejex_stream.settings import extra_of, section_of, setting, toml
 
-__all__ = ["ENV_PREFIX", "Config"]
+__all__ = ["ENV_PREFIX", "Config", "SettingRow", "config_schema", "settings", "settings_markdown"]
 
 ENV_PREFIX = "REJEX_"
 
@@ -81,3 +85,154 @@ class Config(BaseSettings):
         data = self.model_dump(mode="json")
         data["kafka"]["options"] = dict.fromkeys(data["kafka"]["options"], "**********")
         return data
+
+
+# ------------------------------------------------------------------ the page, and the schema
+_HEAD = """\
+# Settings
+
+One TOML file describes a pipeline; `rejex-stream validate FILE` checks it. An environment variable
+`REJEX_SECTION__FIELD` (upper case, a double underscore at every dot) goes before the file, the
+file before the default; lists and tables are written as JSON there. Two settings have no default:
+which channels to read, and the share of anomalies to expect; and one choice has none: a tolerance,
+or a review budget.
+
+This page is made from the program: `rejex-stream settings > docs/settings.md`.
+"""
+
+
+_TITLES = {
+    "features.columns": "[[features.columns]]",
+    "calendar": "[[calendar]]",
+    "channels": "[channels.NAME]",
+    "sensors": '[sensors."PATTERN"]',
+}
+
+
+class SettingRow(NamedTuple):
+    """One setting, for people."""
+
+    key: str
+    type: str
+    unit: str
+    default: str
+    says: str
+
+
+def settings() -> Iterator[SettingRow]:
+    """Every setting, section by section, in the order of the declarations."""
+    for name, field in Config.model_fields.items():
+        section = section_of(field.annotation)
+        assert section is not None
+        yield from _of_section(name, section)
+
+
+def settings_markdown() -> str:
+    """Return the page."""
+    parts = [_HEAD]
+    rows: dict[str, list[SettingRow]] = {}
+    for row in settings():
+        rows.setdefault(row.key.rpartition(".")[0], []).append(row)
+    for section, entries in rows.items():
+        title = _TITLES.get(section, f"[{section}]")
+        parts.append(f"\n## `{title}`\n\n| setting | type | unit | default | what it decides |")
+        parts.append("|---|---|---|---|---|")
+        for row in entries:
+            name = row.key.rpartition(".")[2]
+            cells = (f"`{name}`", row.type, row.unit, row.default, row.says)
+            parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    example = f"{ENV_PREFIX}REJECTION__WINDOW=5000"
+    parts.append(f"\nFor example, `{example}` overrides `window` of `[rejection]`.")
+    return "\n".join(parts) + "\n"
+
+
+def config_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a config: what editors complete by, and underline.
+
+    It knows each setting by itself; how they fit together is `rejex-stream validate`'s.
+
+    Examples
+    --------
+    >>> config_schema()["properties"]["rejection"]["$ref"]
+    '#/$defs/Rejection'
+    """
+    schema = Config.model_json_schema()
+    for part in (schema, *schema["$defs"].values()):
+        for name, declared in part.get("properties", {}).items():
+            unit, otherwise = declared.pop("unit", ""), declared.pop("otherwise", "")
+            declared.pop("secret", None)
+            example = declared.pop("example", None)
+            declared.pop("title", None)
+            if example is not None:
+                declared["examples"] = [example]
+            if declared.get("default", "") is None:  # TOML has no null: left out is how it is said
+                del declared["default"]
+                declared["anyOf"] = [a for a in declared["anyOf"] if a != {"type": "null"}]
+            more = [f"Unit: {unit}."] * bool(unit) + [f"Otherwise: {otherwise}."] * bool(otherwise)
+            declared["description"] = " ".join([declared.get("description", name), *more])
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "title": "rejex-stream",
+        "description": "A pipeline of rejex-stream.",
+    }
+
+
+def _of_section(name: str, section: type[BaseModel]) -> Iterator[SettingRow]:
+    nested: list[tuple[str, type[BaseModel]]] = []
+    for key, field in section.model_fields.items():
+        path = f"{name}.{key}"
+        below = section_of(field.annotation)
+        if below is not None:
+            nested.append((path, below))
+            if get_origin(field.annotation) is not tuple:
+                continue
+        yield SettingRow(
+            path,
+            _type(field.annotation),
+            str(extra_of(field).get("unit", "")),
+            _default(field),
+            field.description or "",
+        )
+    for path, below in nested:
+        yield from _of_section(path, below)
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "**required**"
+    otherwise = str(extra_of(field).get("otherwise", ""))
+    if otherwise:
+        return otherwise
+    return f"`{toml(field.get_default(call_default_factory=True))}`"
+
+
+_NAMES = {
+    str: "text",
+    int: "whole number",
+    float: "number",
+    bool: "true or false",
+    datetime: "time",
+    SecretStr: "text",
+}
+
+
+def _type(annotation: Any) -> str:  # noqa: ANN401 - a type
+    if annotation in _NAMES:
+        return _NAMES[annotation]
+    inner = [part for part in get_args(annotation) if part not in (type(None), Ellipsis)]
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        name = _type(inner[0])
+    elif origin is dict:
+        name = "table"
+    elif origin is tuple:
+        item = "tables" if section_of(inner[0]) else _NAMES.get(inner[0], _type(inner[0]))
+        name = f"list of {item}" + ("s" if item == "text" else "")
+    elif inner and all(isinstance(part, str) for part in inner):
+        name = ", ".join(f"`{part}`" for part in inner)
+    elif inner:
+        name = " or ".join(dict.fromkeys(_type(part) for part in inner))
+    else:  # an enumeration
+        name = ", ".join(f"`{member}`" for member in annotation)
+    return name

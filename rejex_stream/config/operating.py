@@ -75,8 +75,8 @@ class Logging(Section):
 
     level: Literal["debug", "info", "warning", "error"] = setting(
         "info",
-        says="From which level on; of libraries, warnings. What Kafka's client repeats is counted, "
-        "unless this is debug.",
+        says="From which level on; of libraries, warnings. What Kafka's client repeats is left "
+        "out for a minute, unless this is debug.",
     )
     format: Literal["auto", "text", "json"] = setting(
         "auto", says="JSON lines or text; auto: text on a terminal."

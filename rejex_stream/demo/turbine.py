@@ -93,16 +93,10 @@ LEAK = Fault("WT-01", "leak", 30 * _DAY, 35 * _DAY - 1, "gearbox loses oil")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What the farm did.
+    """What the farm did, and what was done to it.
 
-    Attributes
-    ----------
-    values
-        Turbine → shape (steps, 4) in the order of :data:`CHANNELS`; ``nan`` where missing.
-    faults
-        What was done to it.
-    ambient_c
-        Temperature of the air, shape (steps,); a turbine has a thermometer for it.
+    `values`: turbine → shape (steps, 4) in the order of :data:`CHANNELS`, ``nan`` where missing;
+    `ambient_c`: temperature of the air, shape (steps,).
     """
 
     values: dict[str, FloatArray]

@@ -23,12 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rejex_stream.detectors.autoencoder import fit_autoencoder
-from rejex_stream.detectors.ecdf import fit_copod, fit_ecod
-from rejex_stream.detectors.gaussian_mixture import fit_gmm
-from rejex_stream.detectors.histograms import fit_hbos, fit_loda
-from rejex_stream.detectors.isolation import fit_iforest, fit_inne
-from rejex_stream.detectors.neighbours import fit_kde, fit_knn, fit_lof
+from rejex_stream.detectors import scorers
 from rejex_stream.detectors.rowwise import fit_ocsvm, fit_row_by_row
 from rejex_stream.detectors.scaling import check_scale, measure_scale
 from rejex_stream.detectors.table import TableScorer, training_table
@@ -42,18 +37,18 @@ __all__ = ["REFUSED", "PyODDetector", "contained", "pyod_detector"]
 Fitter = Callable[[Callable[[], Any], FloatArray], Scorer]
 
 FITTERS: Final[dict[str, Fitter]] = {
-    "pyod.models.knn.KNN": fit_knn,
-    "pyod.models.iforest.IForest": fit_iforest,
-    "pyod.models.lof.LOF": fit_lof,
+    "pyod.models.auto_encoder.AutoEncoder": scorers.fit_autoencoder,
+    "pyod.models.copod.COPOD": scorers.fit_copod,
+    "pyod.models.ecod.ECOD": scorers.fit_ecod,
+    "pyod.models.gmm.GMM": scorers.fit_gmm,
+    "pyod.models.hbos.HBOS": scorers.fit_hbos,
+    "pyod.models.iforest.IForest": scorers.fit_iforest,
+    "pyod.models.inne.INNE": scorers.fit_inne,
+    "pyod.models.kde.KDE": scorers.fit_kde,
+    "pyod.models.knn.KNN": scorers.fit_knn,
+    "pyod.models.loda.LODA": scorers.fit_loda,
+    "pyod.models.lof.LOF": scorers.fit_lof,
     "pyod.models.ocsvm.OCSVM": fit_ocsvm,
-    "pyod.models.auto_encoder.AutoEncoder": fit_autoencoder,
-    "pyod.models.hbos.HBOS": fit_hbos,
-    "pyod.models.loda.LODA": fit_loda,
-    "pyod.models.copod.COPOD": fit_copod,
-    "pyod.models.gmm.GMM": fit_gmm,
-    "pyod.models.ecod.ECOD": fit_ecod,
-    "pyod.models.kde.KDE": fit_kde,
-    "pyod.models.inne.INNE": fit_inne,
 }
 """How each of the paper's twelve is fitted; every other class is scored row by row."""
 
@@ -85,24 +80,13 @@ REFUSED: Final[dict[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class PyODDetector:
-    """A recipe: which PyOD class, with which parameters, on which scale.
+    """A recipe: which PyOD class, with which parameters, on which scale."""
 
-    Attributes
-    ----------
-    name
-        E.g. ``pyod:KNN``.
-    class_path
-        Dotted name of the PyOD class.
-    params
-        Its parameters, as sorted (name, value) pairs.
-    scale
-        ``none`` (as PyOD), ``standard`` or ``robust``: columns are put on one scale, measured on
-        the training rows. Distances mean little when one column is in kW and one in mm/s.
-    """
-
-    name: str
-    class_path: str
-    params: tuple[tuple[str, Any], ...] = ()
+    name: str  # E.g. ``pyod:KNN``
+    class_path: str  # dotted name of the PyOD class
+    params: tuple[tuple[str, Any], ...] = ()  # its parameters, as sorted (name, value) pairs
+    # ``none`` (as PyOD), ``standard`` or ``robust``: columns are put on one scale, measured on the
+    # training rows. Distances mean little when one column is in kW and one in mm/s
     scale: str = "none"
 
     def fit(self, X: FloatArray, *, seed: int) -> TableScorer:
@@ -243,16 +227,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def contained(seed: int) -> Iterator[None]:
-    """Seed every global generator, use one thread, keep quiet; put all back on the way out.
-
-    Examples
-    --------
-    >>> with contained(7):
-    ...     a = random.random()
-    >>> with contained(7):
-    ...     a == random.random()
-    True
-    """
+    """Seed every global generator, use one thread, keep quiet; put all back on the way out."""
     torch = sys.modules.get("torch")
     with _lock, warnings.catch_warnings(), np.errstate(all="ignore"), one_thread():
         warnings.filterwarnings("ignore", module=_CHATTY)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rejex_stream.detectors.pyod import REFUSED, pyod_detector, refusal
+from rejex_stream.detectors.pyod import FITTERS, REFUSED, pyod_detector, refusal
 from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.protocols import BatchDetector, IncrementalDetector, IncrementalScorer, Scorer
 from rejex_stream.types import FloatArray
@@ -20,47 +20,34 @@ Detector = BatchDetector | IncrementalDetector
 Factory = Callable[..., Detector]
 
 
-def _pyod(name: str, class_path: str) -> Factory:
+def _pyod(class_path: str) -> Factory:
     def factory(**params: Any) -> Detector:  # noqa: ANN401 - whatever the PyOD class takes
-        return pyod_detector(f"pyod:{name}", class_path, **params)
+        return _of_path(class_path, params)
 
     return factory
 
 
 def _river(name: str) -> Factory:
     def factory(**params: Any) -> Detector:  # noqa: ANN401 - whatever the River class takes
-        from rejex_stream.detectors.river import named  # River is imported when it is used
+        from rejex_stream.detectors.river import named_detector  # imported when it is used
 
-        return named.make(name, params)
+        return named_detector(name, params)
 
     return factory
 
 
 PYOD: Final[dict[str, Factory]] = {
-    "AE": _pyod("AE", "pyod.models.auto_encoder.AutoEncoder"),
-    "COPOD": _pyod("COPOD", "pyod.models.copod.COPOD"),
-    "ECOD": _pyod("ECOD", "pyod.models.ecod.ECOD"),
-    "GMM": _pyod("GMM", "pyod.models.gmm.GMM"),
-    "HBOS": _pyod("HBOS", "pyod.models.hbos.HBOS"),
-    "IForest": _pyod("IForest", "pyod.models.iforest.IForest"),
-    "INNE": _pyod("INNE", "pyod.models.inne.INNE"),
-    "KDE": _pyod("KDE", "pyod.models.kde.KDE"),
-    "KNN": _pyod("KNN", "pyod.models.knn.KNN"),
-    "LODA": _pyod("LODA", "pyod.models.loda.LODA"),
-    "LOF": _pyod("LOF", "pyod.models.lof.LOF"),
-    "OCSVM": _pyod("OCSVM", "pyod.models.ocsvm.OCSVM"),
+    path.rpartition(".")[2].replace("AutoEncoder", "AE"): _pyod(path) for path in FITTERS
 }
 """PyOD's detectors, fitted on a table of rows: the twelve of the RejEx paper."""
 
 RIVER: Final[dict[str, Factory]] = {
-    "GaussianScorer": _river("GaussianScorer"),
-    "HalfSpaceTrees": _river("HalfSpaceTrees"),
-    "LODA": _river("LODA"),
-    "LocalOutlierFactor": _river("LocalOutlierFactor"),
-    "OneClassSVM": _river("OneClassSVM"),
-    "PredictiveAnomalyDetection": _river("PredictiveAnomalyDetection"),
-    "StandardAbsoluteDeviation": _river("StandardAbsoluteDeviation"),
-}
+    name: _river(name)
+    for name in (
+        "GaussianScorer", "HalfSpaceTrees", "LODA", "LocalOutlierFactor", "OneClassSVM",
+        "PredictiveAnomalyDetection", "StandardAbsoluteDeviation",
+    )
+}  # fmt: skip
 """River's detectors, which learn one row at a time."""
 
 
@@ -181,7 +168,13 @@ def as_detector(detector: object, params: Mapping[str, Any] | None = None) -> De
         if found is not None:
             return found
         if hasattr(detector, "start"):
-            return _Incremental(_whole(detector, ("restore", "warm_up_events")))
+            if lacks := [n for n in ("restore", "warm_up_events") if not hasattr(detector, n)]:
+                raise DetectorError(
+                    f"{type(detector).__name__} has start() and lacks {' and '.join(lacks)}: see "
+                    f"rejex_stream.protocols.IncrementalDetector for what a detector that learns "
+                    f"one row at a time has to have."
+                )
+            return _Incremental(detector)
         if callable(getattr(detector, "fit", None)):
             return _Batch(detector)
     raise DetectorError(
@@ -199,51 +192,31 @@ class _Own:
 
     @property
     def name(self) -> str:
-        """E.g. ``own:Distance``."""
         return f"own:{type(self.detector).__qualname__}"
 
 
 class _Batch(_Own):
-    """One with fit(X, seed=...)."""
-
     __slots__ = ()
 
     def fit(self, X: FloatArray, *, seed: int) -> Scorer:
-        """Fit on X of shape (n, d)."""
         scorer: Scorer = self.detector.fit(X, seed=seed)
         return scorer
 
 
 class _Incremental(_Own):
-    """One with start, restore and warm_up_events."""
-
     __slots__ = ()
 
     @property
     def warm_up_events(self) -> int:
-        """How many first scores mean nothing."""
         return int(self.detector.warm_up_events)
 
     def start(self, feature_names: Sequence[str], *, seed: int) -> IncrementalScorer:
-        """Make an empty model for rows with these columns."""
         scorer: IncrementalScorer = self.detector.start(feature_names, seed=seed)
         return scorer
 
     def restore(self, feature_names: Sequence[str], state: bytes) -> IncrementalScorer:
-        """Bring a model back from its state."""
         scorer: IncrementalScorer = self.detector.restore(feature_names, state)
         return scorer
-
-
-def _whole(detector: object, needed: tuple[str, ...]) -> object:
-    lacks = [name for name in needed if not hasattr(detector, name)]
-    if lacks:
-        raise DetectorError(
-            f"{type(detector).__name__} has start() and lacks {' and '.join(lacks)}: see "
-            f"rejex_stream.protocols.IncrementalDetector for what a detector that learns one row "
-            f"at a time has to have."
-        )
-    return detector
 
 
 def _by_name(name: str) -> dict[str, Factory]:
@@ -277,10 +250,8 @@ def _unknown(name: str) -> str:
 
 def _dotted(path: str, params: dict[str, Any]) -> Detector:
     path = path.removeprefix("pyod:").removeprefix("river:")
-    class_name = path.rpartition(".")[2]
     if path.startswith("pyod."):
-        named = {"AutoEncoder": "AE"}.get(class_name, class_name)
-        return pyod_detector(f"pyod:{named}", path, **params)
+        return _of_path(path, params)
     found = _import(path)
     if inspect.isclass(found) and _package(found) == "pyod":
         return pyod_detector(f"pyod:{path}", path, **params)
@@ -300,6 +271,11 @@ def _dotted(path: str, params: dict[str, Any]) -> Detector:
     name = path.removeprefix("river.anomaly.")
     made = _of_library(found, name, options)
     return _from_river(found, name, options) if made is None else made
+
+
+def _of_path(path: str, params: dict[str, Any]) -> Detector:
+    name = path.rpartition(".")[2].replace("AutoEncoder", "AE")
+    return pyod_detector(f"pyod:{name}", path, **params)
 
 
 _RIVER_OPTIONS: Final = {"scale", "scale_events", "warm_up_events", "sign", "trusted_modules"}

@@ -20,7 +20,6 @@ from rejex_stream.types import FloatArray
 
 __all__ = [
     "RowByRow",
-    "RowsApart",
     "affine",
     "count_below",
     "fit_ocsvm",
@@ -34,25 +33,13 @@ _SMALL_PRODUCTS = 1 << 19
 
 
 def row_sum(A: FloatArray) -> FloatArray:
-    """Sum each row of A of shape (m, k) from left to right; returns shape (m,).
-
-    Examples
-    --------
-    >>> row_sum(np.array([[1.0, 2.0], [3.0, 4.0]])).tolist()
-    [3.0, 7.0]
-    """
+    """Sum each row of A of shape (m, k) from left to right; returns shape (m,)."""
     total: FloatArray = A.cumsum(axis=1)[:, -1]
     return total
 
 
 def affine(X: FloatArray, W: FloatArray, offset: FloatArray) -> FloatArray:
-    """Return ``X @ W + offset`` for X (m, d) and W (d, k), adding one column of X at a time.
-
-    Examples
-    --------
-    >>> affine(np.ones((1, 2)), np.array([[1.0], [2.0]]), np.array([10.0])).tolist()
-    [[13.0]]
-    """
+    """Return ``X @ W + offset`` for X (m, d) and W (d, k), adding one column of X at a time."""
     # Few rows: the same additions in the same order, in one call; along the fast axis of memory,
     # and along no other, numpy would add in pairs.
     if len(X) <= _SMALL_EVENTS and len(X) * W.size <= _SMALL_PRODUCTS:
@@ -75,11 +62,6 @@ def count_below(edges: FloatArray, X: FloatArray) -> npt.NDArray[np.intp]:
     """Count, per column j, the sorted ``edges[j]`` below ``X[:, j]``; (d, b), (m, d) -> (m, d).
 
     O(log b) a value, or one broadcast comparison where rows and edges are few.
-
-    Examples
-    --------
-    >>> count_below(np.array([[0.0, 1.0, 2.0]]), np.array([[1.0], [5.0]])).tolist()
-    [[1], [3]]
     """
     if len(X) <= _SMALL_EVENTS and edges.shape[1] <= _SMALL_EDGES:
         below: npt.NDArray[np.intp] = (edges < X[:, :, None]).sum(axis=2)
@@ -92,27 +74,17 @@ def count_below(edges: FloatArray, X: FloatArray) -> npt.NDArray[np.intp]:
 
 # --------------------------------------------------------------------------- PyOD's own
 @dataclass(frozen=True, slots=True)
-class RowsApart:
-    """Score a batch in one call, for a library that handles each row by itself."""
-
-    model: Any
-    training_scores: FloatArray
-
-    def score(self, X: FloatArray) -> FloatArray:
-        """Score rows X of shape (m, d)."""
-        scores: FloatArray = self.model.decision_function(X)
-        return scores
-
-
-@dataclass(frozen=True, slots=True)
 class RowByRow:
-    """Score each row by its own call: slow, and safe whatever the library does with a batch."""
+    """Scores by a library: rows by one call each, slow and safe, or all at once where `apart`."""
 
     model: Any
     training_scores: FloatArray
+    apart: bool = False  # the library handles each row of a batch by itself
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score rows X of shape (m, d)."""
+        if self.apart:
+            return np.asarray(self.model.decision_function(X))
         scores = np.empty(len(X))
         for i in range(len(X)):
             # A copy, so that no detector gets hold of the caller's memory.
@@ -120,20 +92,14 @@ class RowByRow:
         return scores
 
 
-def fit_ocsvm(make: Callable[[], Any], X: FloatArray) -> RowsApart:
+def fit_ocsvm(make: Callable[[], Any], X: FloatArray) -> RowByRow:
     """Fit PyOD's OCSVM on X of shape (n, d); libsvm sums the kernels of one row at a time."""
     model = make().fit(X)
-    return RowsApart(model, model.decision_scores_)
+    return RowByRow(model, model.decision_scores_, apart=True)
 
 
 def fit_row_by_row(make: Callable[[], Any], X: FloatArray) -> RowByRow:
-    """Fit any PyOD class on X of shape (n, d).
-
-    Raises
-    ------
-    DetectorError
-        Where a single row cannot be scored, or scores differently the second time.
-    """
+    """Fit any PyOD class on X of shape (n, d)."""
     model = make().fit(X)
     scorer = RowByRow(model, np.ravel(model.decision_scores_))
     probe = X[:3]

@@ -36,22 +36,7 @@ class Scale:
 
 
 def measure_scale(kind: str, X: FloatArray) -> Scale | None:
-    """Measure the scale of rows X of shape (n, d).
-
-    Parameters
-    ----------
-    kind
-        ``none``; ``standard``: mean and standard deviation; ``robust``: median and interquartile
-        range, so that anomalies among the rows do not set the scale; ``unit``: robust, with three
-        deviations either side mapped onto [0, 1], where half-space trees cut.
-    X
-        Finite rows.
-
-    Examples
-    --------
-    >>> measure_scale("standard", np.array([[0.0, 5.0], [2.0, 5.0]])).apply(np.array([3.0, 5.0]))
-    array([2., 0.])
-    """
+    """Measure the scale of rows X of shape (n, d)."""
     check_scale(kind)
     if kind == "none":
         return None
@@ -77,21 +62,12 @@ def check_scale(kind: str) -> None:
 
 @dataclass(slots=True)
 class FrozenScale:
-    """A scale measured on the first rows of a stream, which wait for it and are learnt then.
+    """A scale measured on the first rows of a stream, which wait for it and are learnt then."""
 
-    Attributes
-    ----------
-    kind, events
-        Which scale, measured on how many rows.
-    rows
-        Rows that wait, oldest first.
-    scale
-        ``None`` until it is measured (and for ever where `kind` is ``none``).
-    """
-
-    kind: str
+    kind: str  # which scale, measured on how many rows
     events: int
-    rows: list[FloatArray] = field(default_factory=list)
+    rows: list[FloatArray] = field(default_factory=list)  # rows that wait, oldest first
+    # ``None`` until it is measured (and for ever where `kind` is ``none``)
     scale: Scale | None = None
 
     @property
@@ -131,13 +107,7 @@ class FrozenScale:
         return {"rows": np.array(self.rows)} if self.rows else {}
 
     def restore(self, state: dict[str, FloatArray], n_columns: int) -> None:
-        """Bring back what :meth:`state` returned.
-
-        Raises
-        ------
-        CheckpointError
-            These are not the rows or the scale of `n_columns` columns.
-        """
+        """Bring back what :meth:`state` returned."""
         match state:
             case {"rows": rows} if (
                 not self.is_ready and len(rows) < self.events and rows.shape[1:] == (n_columns,)

@@ -6,14 +6,14 @@ whatever batch it comes in, is known for those named here; the others are scored
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 from sklearn.base import clone
 
 from rejex_stream.detectors.pyod import contained
-from rejex_stream.detectors.rowwise import RowByRow, RowsApart
+from rejex_stream.detectors.rowwise import RowByRow
 from rejex_stream.detectors.scaling import check_scale, measure_scale
 from rejex_stream.detectors.table import TableScorer, training_table
 from rejex_stream.errors import ConfigError, DetectorError
@@ -27,25 +27,14 @@ ROWS_APART: Final = frozenset({"IsolationForest", "OneClassSVM"})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScikitDetector:
-    """A recipe: a scikit-learn detector that has learnt nothing.
+    """A recipe: a scikit-learn detector that has learnt nothing."""
 
-    Attributes
-    ----------
-    name
-        E.g. ``sklearn:IsolationForest``.
-    params
-        All its parameters, those of a pipeline's steps too, as sorted (name, value) pairs; by them
-        a snapshot knows whose state it holds.
-    model
-        The prototype; it is cloned and seeded at each fit.
-    scale
-        ``none``, ``standard`` or ``robust``, as for PyOD's.
-    """
-
-    name: str
+    name: str  # E.g. ``sklearn:IsolationForest``
+    # all its parameters, those of a pipeline's steps too, as sorted (name, value) pairs; by them a
+    # snapshot knows whose state it holds
     params: tuple[tuple[str, Any], ...]
-    model: Any = field(repr=False)
-    scale: str = "none"
+    model: Any = field(repr=False)  # the prototype; it is cloned and seeded at each fit
+    scale: str = "none"  # ``none``, ``standard`` or ``robust``, as for PyOD's
 
     def fit(self, X: FloatArray, *, seed: int) -> TableScorer:
         """Fit on finite rows X of shape (n, d); equal X and seed give equal scores."""
@@ -62,15 +51,15 @@ class ScikitDetector:
         try:
             with contained(seed % 2**32):
                 model.set_params(**unseeded).fit(scaled)
-                way = RowsApart if type(model).__name__ in ROWS_APART else RowByRow
-                turned = _Turned(model)
-                training = way(turned, np.empty(0)).score(scaled)
+                apart = type(model).__name__ in ROWS_APART
+                scorer = RowByRow(_Turned(model), np.empty(0), apart)
+                scorer = replace(scorer, training_scores=scorer.score(scaled))
         except Exception as error:
             raise DetectorError(
                 f"{self.name} could not be fitted on {X.shape[0]} rows of {X.shape[1]} columns: "
                 f"{error}"
             ) from error
-        return TableScorer(self.name, X.shape[1], scale, way(turned, training), training)
+        return TableScorer(self.name, X.shape[1], scale, scorer, scorer.training_scores)
 
 
 @dataclass(frozen=True, slots=True)

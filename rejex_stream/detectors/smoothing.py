@@ -109,13 +109,7 @@ def reach_of(detector: object) -> int:
 
 
 def reach_of_ewma(span_events: int) -> int:
-    """Return how many rows before its own a mean of a span looks back at.
-
-    Examples
-    --------
-    >>> [reach_of_ewma(span) for span in (1, 2, 10)]
-    [0, 4, 22]
-    """
+    """Return how many rows before its own a mean of a span looks back at."""
     if span_events == 1:
         return 0
     return ceil(log(_LEFT_OUT) / log(1.0 - 2.0 / (span_events + 1))) - 1

@@ -23,20 +23,15 @@ __all__ = ["TableScorer", "training_table"]
 
 @dataclass(frozen=True, slots=True)
 class TableScorer:
-    """A fitted detector; rows that are not finite score ``nan``.
-
-    Attributes
-    ----------
-    training_scores
-        Shape (n,), on the scale of :meth:`score`; leave-one-out for KNN, LOF, ECOD and COPOD, in
-        sample (too low) for the others; ``None`` where they are those of :meth:`score`, or nobody
-        asks for them any more (:meth:`without_training`).
-    """
+    """A fitted detector; rows that are not finite score ``nan``."""
 
     name: str
     n_columns: int
     scale: Scale | None
     inner: Scorer
+    # shape (n,), on the scale of :meth:`score`; leave-one-out for KNN, LOF, ECOD and COPOD, in
+    # sample (too low) for the others; ``None`` where they are those of :meth:`score`, or nobody
+    # asks for them any more (:meth:`without_training`)
     training_scores: FloatArray | None = None
 
     def score(self, X: FloatArray) -> FloatArray:
@@ -86,13 +81,7 @@ class TableScorer:
 
 
 def training_table(name: str, X: FloatArray) -> FloatArray:
-    """Return a copy of the training rows X of shape (n, d).
-
-    Raises
-    ------
-    DetectorError
-        If X is no table, is empty, or holds a value that is not finite.
-    """
+    """Return a copy of the training rows X of shape (n, d)."""
     X = np.array(X, dtype=np.float64, order="C")  # trees keep a view: never the caller's rows
     if X.ndim != 2 or 0 in X.shape:
         raise DetectorError(f"{name} needs rows of shape (n, d), got shape {X.shape}.")

@@ -19,24 +19,21 @@ from contextlib import contextmanager
 from heapq import heapify, heappop, heapreplace
 from numbers import Integral, Real
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 from rejex_stream.engine.explanation import Explainer
-from rejex_stream.engine.model import FitFailed
+from rejex_stream.engine.refit import FitFailed
 from rejex_stream.engine.sensor_registry import OperatingModes
 from rejex_stream.engine.snapshot import (
     FORMAT,
-    Head,
     Origin,
     Restored,
     StreamsInCommon,
     as_kind,
     compared,
-    join_parts,
     origin,
     origin_of,
     seal,
-    split_parts,
     unseal,
 )
 from rejex_stream.engine.spec import Decision, EngineSpec
@@ -47,7 +44,7 @@ from rejex_stream.engine.stream_state import (
     credit_in,
     new_model,
 )
-from rejex_stream.errors import WAY_OUT, CheckpointError, ConfigError, EngineError
+from rejex_stream.errors import ConfigError, EngineError
 from rejex_stream.incidents import Plan, Plans, Watch
 from rejex_stream.protocols import FitExecutor
 from rejex_stream.rejection.judge import Judge
@@ -66,15 +63,12 @@ from rejex_stream.types import (
 )
 
 __all__ = [
-    "Decision",
-    "Engine",
-    "EngineSpec",
-    "Origin",
-    "Restored",
-    "SingleOwner",
-    "checked",
-    "in_order",
+    "Decision", "Engine", "EngineSpec", "Origin", "Restored", "SingleOwner", "checked", "in_order",
     "origin",
+]  # fmt: skip
+
+_Snapshot: TypeAlias = tuple[
+    dict[str, str], dict[str, Any], dict[str, str], dict[str, StreamSnapshot]
 ]
 
 
@@ -132,7 +126,7 @@ class Engine:
                 "into, and must be at least 1."
             )
         self.spec = spec
-        self._executor = executor
+        self._executor, self._is_batch = executor, spec.is_batch
         self._live: dict[str, StreamState] = {}  # in order of last use
         self._idle: MutableMapping[str, StreamSnapshot] = {} if idle is None else idle
         self._max_live = max_live_streams
@@ -183,7 +177,8 @@ class Engine:
         if keys.count(keys[0]) == len(keys):
             state = self._stream(keys[0])
             judged = state.advance(readings, totals)
-            self._told(state.take_incidents())
+            if state.watch.changes:
+                self._note(state.take_incidents())
             return judged
         by_key: defaultdict[str, list[int]] = defaultdict(list)
         for i, key in enumerate(keys):
@@ -200,17 +195,18 @@ class Engine:
                 judged = state.advance([readings[i] for i in at], [totals[i] for i in at])
                 for i, verdict in zip(at, judged, strict=True):
                     verdicts[i] = verdict
-            changes += state.take_incidents()
-        self._hear(changes, verdicts)
+            if state.watch.changes:
+                changes += state.take_incidents()
+        self._note_in_order(changes, verdicts)
         return verdicts
 
-    def _hear(self, changes: Sequence[Incident], verdicts: Sequence[Verdict]) -> None:
+    def _note_in_order(self, changes: Sequence[Incident], verdicts: Sequence[Verdict]) -> None:
         """Take note of what has changed of incidents, in the order of the events."""
         if changes:
             place = {verdict.position: i for i, verdict in enumerate(verdicts)}
-            self._told(sorted(changes, key=lambda change: place[change.position]))
+            self._note(sorted(changes, key=lambda change: place[change.position]))
 
-    def _told(self, changes: Iterable[Incident]) -> None:
+    def _note(self, changes: Iterable[Incident]) -> None:
         """Keep what has changed until it is taken, and how incidents stand."""
         for change in changes:
             key = in_mode(change.stream_key, change.mode)
@@ -239,7 +235,9 @@ class Engine:
         for at, own, _ in streams:
             for i, verdict in zip(at, own, strict=True):
                 verdicts[i] = verdict  # type: ignore[assignment] # every turn was taken
-        self._hear([change for state in states for change in state.take_incidents()], verdicts)
+        self._note_in_order(
+            [change for state in states for change in state.take_incidents()], verdicts
+        )
         return verdicts
 
     def ready(self, readings: Sequence[Reading]) -> int:
@@ -249,7 +247,7 @@ class Engine:
         verdict depends on it. Fits that the others need are asked for, in the order of need.
         O(readings).
         """
-        if not self.spec.is_batch:
+        if not self._is_batch:
             return len(readings)
         ready, left = len(readings), dict[str, int]()
         with self._alone.whole():
@@ -269,7 +267,7 @@ class Engine:
             state = self._stream(key)
         if state is None:  # new, or idle behind one that waits
             return self.spec.schedule.first_fit_events + self.spec.schedule.refit_lag_events
-        return state.rows_ready()
+        return state.model.rows_ready()
 
     def take_failures(self) -> list[FitFailed]:
         """Return the fits that failed since the last call, for the shell to log and count."""
@@ -354,9 +352,7 @@ class Engine:
         """Return all streams as sealed bytes: rows, windows and seeds; no pickled models."""
         with self._alone.whole():
             streams = {key: self._kept(key) for key in self.streams()}
-        versions = {key: kept.model_version for key, kept in streams.items()}
-        parts = [part for kept in streams.values() for part in (kept.state, kept.model)]
-        return join_parts("engine", FORMAT, [*self._origin(), versions], parts)
+            return seal("engine", FORMAT, [*self._origin(), streams])
 
     def _kept(self, stream_key: str) -> StreamSnapshot:
         if stream_key in self._live:
@@ -423,18 +419,7 @@ class Engine:
             If the snapshot is broken, of a pipeline with another state, or of other versions.
         """
         with self._alone:
-            head, parts = split_parts("engine", FORMAT, blob)
-            *origin, versions = as_kind(head, Head)
-            if len(parts) != 2 * len(versions):
-                raise CheckpointError(
-                    f"The snapshot has {len(parts)} parts of {len(versions)} streams: {WAY_OUT}."
-                )
-            streams = {
-                key: StreamSnapshot(state, model, version)
-                for (key, version), state, model in zip(
-                    versions.items(), parts[::2], parts[1::2], strict=True
-                )
-            }
+            *origin, streams = as_kind(unseal("engine", FORMAT, blob), _Snapshot)
             return self._take_over(origin, streams, accept_environment=accept_environment)
 
     def restore_streams(
@@ -557,31 +542,6 @@ def checked(
 
     What decoders make is looked at in bulk, about 0.2 µs a reading; anything else (numpy's numbers,
     say) one by one, and it comes back as plain numbers.
-
-    Parameters
-    ----------
-    readings
-        The batch.
-    channels
-        Names of the channels, in the order of ``Reading.values``.
-    modes
-        Whether stream keys name a mode (:func:`~rejex_stream.types.in_mode`).
-
-    Raises
-    ------
-    ConfigError
-        For the first reading that cannot be judged: what it is, and what was expected.
-
-    Examples
-    --------
-    >>> from rejex_stream.types import Position
-    >>> good = Reading("pump", "pump", 1000, (1.5,), Position("t", 0, 7))
-    >>> checked([good], ["flow"]) == ([good], [1.5])
-    True
-    >>> checked([good, good._replace(values=(1.5, 2.5))], ["flow"])
-    Traceback (most recent call last):
-    rejex_stream.errors.ConfigError: Reading 1 of 2 (t-0-7) has 2 values: expected 1, the channels \
-flow. Nothing of the batch was taken; mend that reading, or leave it out, and give the others again.
     """
     try:
         totals = _plain_totals(readings, len(channels), modes=modes)
@@ -735,17 +695,6 @@ class SingleOwner:
     ----------
     halfway
         Set while a call changes state; one that an exception ended leaves it set.
-
-    Examples
-    --------
-    >>> alone = SingleOwner()
-    >>> with alone:
-    ...     with alone:
-    ...         pass
-    Traceback (most recent call last):
-    rejex_stream.errors.EngineError: This engine is used by two callers at once: thread \
-'MainThread' called it while thread 'MainThread' was not done. Nothing was changed by the second; \
-give every thread an engine of its own, or put a lock around this one.
     """
 
     __slots__ = ("_lock", "_who", "halfway", "leave")
@@ -785,13 +734,7 @@ give every thread an engine of its own, or put a lock around this one.
             yield
 
     def require_whole(self) -> None:
-        """Refuse to go on from a state that a failed call left between two events.
-
-        Raises
-        ------
-        EngineError
-            If the last call that changed state did not end.
-        """
+        """Refuse to go on from a state that a failed call left between two events."""
         if self.halfway:
             raise EngineError(
                 "An earlier call ended with an error after part of its batch had been judged, so "

@@ -24,15 +24,6 @@ __all__ = ["Explainer"]
 class Explainer:
     """Adds evidence to verdicts that are not normal.
 
-    Parameters
-    ----------
-    features
-        Tells which columns are made of which channel; the calendar is left alone.
-    contamination
-        γ, shown with the evidence.
-
-    Notes
-    -----
     One score per channel and explained event, in one call per segment; normal events cost nothing.
     """
 
@@ -62,23 +53,7 @@ class Explainer:
         *,
         weight: float,
     ) -> list[Verdict]:
-        """Return the verdicts with their evidence.
-
-        Parameters
-        ----------
-        verdicts
-            Those that :meth:`wants` names, m of them.
-        rows
-            Their rows, shape (m, d).
-        score
-            The model that judged them.
-        medians
-            Shape (d,), what a column is replaced by.
-        model_age_events
-            Rows since each verdict's model was fitted.
-        weight
-            What a row's own score counts for in that of its verdict; the rest is of earlier rows.
-        """
+        """Return the verdicts with their evidence."""
         count = len(self._channels)
         # One row stays plain floats, on which a model may score it without numpy's price of a call.
         own: Rows = [[*map(float, rows[0])]] if len(rows) == 1 else np.array(rows, np.float64)

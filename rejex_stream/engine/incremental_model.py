@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import msgspec
 import numpy as np
 
 from rejex_stream.engine.model import Count, HeldState, Judged, RowBuffer, Rows, Segment, held_state
+from rejex_stream.engine.refit import derive_seed
 from rejex_stream.engine.snapshot import pack_array, unpack_array
+from rejex_stream.engine.spec import EngineSpec
 from rejex_stream.incidents import Turn, Watch
 from rejex_stream.incidents.thresholds import is_mixed
 from rejex_stream.protocols import IncrementalDetector, IncrementalScorer
@@ -37,42 +39,27 @@ class IncrementalModel:
 
     What is under suspicion waits to be learnt until it is cleared of it. The rows of its first half
     window are kept until they were asked whether they are of one kind.
-
-    Parameters
-    ----------
-    detector, feature_names, seed
-        The recipe.
-    tested
-        Columns by which its first rows are told apart.
-    window, watch
-        Reference scores of a full window; knows whether the reference stands still.
     """
 
     is_adopting = False  # it learns what was held back at once
 
-    def __init__(
-        self,
-        detector: IncrementalDetector,
-        feature_names: Sequence[str],
-        seed: int,
-        *,
-        tested: Sequence[int],
-        window: int,
-        watch: Watch,
-    ) -> None:
-        self._detector, self._names, self._tested = detector, feature_names, list(tested)
-        self._scorer: IncrementalScorer = detector.start(feature_names, seed=seed)
+    def __init__(self, spec: EngineSpec, stream_key: str, watch: Watch) -> None:
+        self._detector = detector = cast("IncrementalDetector", spec.detector)
+        self._names, window = spec.features.names, spec.window
+        self._tested = list(spec.features.levels)  # columns that tell the first rows apart
+        seed = derive_seed(spec.seed, stream_key, 0)
+        self._scorer: IncrementalScorer = detector.start(self._names, seed=seed)
         self._warm_until = detector.warm_up_events
-        self._known = RowBuffer(_KNOWN_ROWS, len(feature_names))
+        self._known = RowBuffer(_KNOWN_ROWS, len(self._names))
         self._learnt: list[
             FloatArray
         ] = []  # and not among those known yet: many at once are cheaper
         self._watch = watch
         self._waiting: deque[FloatArray] = deque()
-        self._held = RowBuffer(window, len(feature_names))
+        self._held = RowBuffer(window, len(self._names))
         self._n_first = window // 2
         self._asked_at = max(self._n_first, detector.warm_up_events)  # with a row that has a score
-        self._first: RowBuffer | None = RowBuffer(self._n_first, len(feature_names))
+        self._first: RowBuffer | None = RowBuffer(self._n_first, len(self._names))
         self.rows_seen = 0
         """Rows learnt, and those that wait for it."""
         self.recipe_version = 0
@@ -130,7 +117,7 @@ class IncrementalModel:
         """Score a row that is learnt only once it is judged, so that the model can be asked."""
         watch = self._watch
         x = np.array(rows[start], dtype=np.float64)
-        held = watch.still and not watch.is_adopting  # it has learnt what was held back
+        held = watch.frozen and not watch.is_adopting  # it has learnt what was held back
         learns = not (held or planned)
         if learns:
             watch.look(self.rows_seen, judge.window)
@@ -251,13 +238,7 @@ class IncrementalModel:
         return dict
 
     def restore(self, state: dict[str, Any], recipes: dict[str, Any]) -> None:
-        """Take over a state.
-
-        Raises
-        ------
-        ValueError, msgspec.ValidationError
-            If this model can never have been in that state.
-        """
+        """Take over a state."""
         kept = msgspec.convert(state, _IncrementalState)
         waiting = self._rows_of(kept.waiting, self._watch.look_back)
         known = self._rows_of(kept.known, _KNOWN_ROWS)

@@ -10,10 +10,9 @@ may be scored in one call.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias, cast
 
 import msgspec
 import numpy as np
@@ -21,9 +20,18 @@ from numpy.typing import NDArray
 
 from rejex_stream.detectors.smoothing import Ewma
 from rejex_stream.detectors.table import TableScorer
-from rejex_stream.engine.packed_rows import Columns, KeptRows, as_decimals
-from rejex_stream.engine.refit import Calibration, FitJob, Fitted, RefitSchedule, derive_seed
+from rejex_stream.engine.packed_rows import Columns, as_decimals
+from rejex_stream.engine.refit import (
+    Calibration,
+    FitFailed,
+    FitJob,
+    Fitted,
+    ModelFit,
+    RefitSchedule,
+    derive_seed,
+)
 from rejex_stream.engine.snapshot import pack_array, unpack_array
+from rejex_stream.engine.spec import EngineSpec
 from rejex_stream.errors import WAY_OUT, CheckpointError, DetectorError
 from rejex_stream.features.columns import LARGEST
 from rejex_stream.incidents import Turn, Watch
@@ -33,29 +41,11 @@ from rejex_stream.rejection.judge import Judge
 from rejex_stream.types import FloatArray, IncidentState, Status
 
 __all__ = [
-    "BatchModel",
-    "Count",
-    "FitFailed",
-    "Guard",
-    "GuardState",
-    "HeldState",
-    "Judged",
-    "RowBuffer",
-    "Rows",
-    "Segment",
-    "held_state",
-]
+    "BatchModel", "Count", "Guard", "GuardState", "HeldState", "Judged", "RowBuffer",
+    "Rows", "Segment", "held_state",
+]  # fmt: skip
 
 _MOSTLY_SUSPECT = 64  # rows under suspicion that there is room for anyway
-
-
-class FitFailed(NamedTuple):
-    """A fit that failed: the old model goes on, the next boundary tries again."""
-
-    stream_key: str
-    epoch: int
-    rows_seen: int
-    error: DetectorError
 
 
 class _Recipe(msgspec.Struct, forbid_unknown_fields=True):
@@ -85,84 +75,35 @@ class _BatchState(msgspec.Struct, forbid_unknown_fields=True):
     extreme: list[Count] = []
 
 
-@dataclass(slots=True)
-class _Model:
-    """One fit on its way: its recipe, and the result once somebody needed it."""
-
-    epoch: int
-    requested_at: int
-    seed: int
-    calibration: Calibration
-    kept: FloatArray | KeptRows
-    ticket: Hashable
-    fitted: Fitted | None = None
-    shadow_scores: list[float] = field(default_factory=list)
-    medians: FloatArray | None = None
-
-    def is_there(self, executor: FitExecutor) -> bool:
-        return self.fitted is not None or executor.done(self.ticket)
-
-    def wait(self, executor: FitExecutor) -> Fitted:
-        if self.fitted is None:
-            self.fitted = executor.result(self.ticket)
-            if isinstance(scorer := self.fitted.scorer, TableScorer):  # calibrated by now
-                self.fitted = replace(self.fitted, scorer=scorer.without_training())
-            if not isinstance(self.kept, KeptRows):
-                self.kept = KeptRows(self.kept)  # the fit needs them no more
-        return self.fitted
-
-    def rows(self) -> FloatArray:
-        kept = self.kept  # once: a snapshot may be encoding on a thread of its own
-        return kept.rows() if isinstance(kept, KeptRows) else kept
-
-    def recipe(self) -> dict[str, Any]:
-        return {
-            "epoch": self.epoch,
-            "requested_at": self.requested_at,
-            "seed": self.seed,
-            "calibration": self.calibration,
-            "rows": pack_array(self.rows()),
-        }
+def _recipe(model: ModelFit) -> dict[str, Any]:
+    return {
+        "epoch": model.epoch,
+        "requested_at": model.requested_at,
+        "seed": model.seed,
+        "calibration": model.calibration,
+        "rows": pack_array(model.rows()),
+    }
 
 
 class BatchModel:
-    """A batch detector that is refitted in the background and swapped at fixed rows.
-
-    Parameters
-    ----------
-    detector, schedule, seed
-        The recipe and when to follow it.
-    stream_key, n_features, window
-        Whose model; columns of a row; reference scores of a full window.
-    tested
-        Columns by which the rows of a first model are told apart.
-    executor
-        Where fits run.
-    on_failure
-        Told of every fit that failed.
-    watch
-        Knows whether the reference stands still.
-    """
+    """A batch detector that is refitted in the background and swapped at fixed rows."""
 
     def __init__(
         self,
-        detector: BatchDetector,
-        schedule: RefitSchedule,
-        seed: int,
-        *,
+        spec: EngineSpec,
         stream_key: str,
-        n_features: int,
-        tested: Sequence[int],
-        window: int,
+        watch: Watch,
         executor: FitExecutor,
         on_failure: Callable[[FitFailed], None],
-        watch: Watch,
     ) -> None:
-        self._detector, self._schedule, self._seed = detector, schedule, seed
-        self._stream_key, self._tested = stream_key, list(tested)
+        self._detector = detector = cast("BatchDetector", spec.detector)
+        self._schedule = schedule = spec.schedule
+        self._seed, self._stream_key = spec.seed, stream_key
+        self._tested = list(spec.features.levels)  # columns that tell the first rows apart
+        n_features = len(spec.features.names)
         self._ewma = Ewma(getattr(detector, "ewma_events", 1))
         # So many rows make as many scores as there are in a window: a mean wants those before it.
-        self._filled_by = window + self._ewma.reach
+        self._filled_by = spec.window + self._ewma.reach
         self._executor, self._on_failure = executor, on_failure
         self._watch = watch
         self._rows = RowBuffer(
@@ -175,10 +116,11 @@ class BatchModel:
         self._token = object()  # tickets of two engines on one executor never meet
         self.rows_seen = 0
         self._due = 0  # at what row count something happens next; 0: not looked yet
+        self._fit_due = 0  # and a fit may be asked for; 0 as well
         self._next_epoch = 0
-        self._serving: _Model | None = None
-        self._pending: _Model | None = None
-        self._shadow: _Model | None = None
+        self._serving: ModelFit | None = None
+        self._pending: ModelFit | None = None
+        self._shadow: ModelFit | None = None
         self._extreme: list[int] = []  # row numbers, while a model is on its way
         self.recipe_version = 0
         """Grows whenever the part of the state that holds training rows changes."""
@@ -197,7 +139,7 @@ class BatchModel:
         It has to be judged and given to :meth:`learn` before the next: a swap replaces the judge's
         window, and a turn decides what becomes of the rows.
         """
-        held = self._watch.still and not self.is_adopting
+        held = self._watch.frozen and not self.is_adopting
         stop, begun = len(rows), self._serving is not None
         if not (held or planned):
             if self.rows_seen >= self._due:
@@ -268,7 +210,7 @@ class BatchModel:
 
     def _make(self, turn: Turn, judge: Judge) -> None:
         """Do with the rows what a turn of the last event asks for."""
-        self._due = 0
+        self._due = self._fit_due = 0
         if turn.onset:
             judge.retract([s.evicted for s in reversed(turn.onset) if s.entered])
             self._retract(len(turn.onset))
@@ -293,7 +235,7 @@ class BatchModel:
         if self._shadow is not None:
             del self._shadow.shadow_scores[self.rows_seen - self._shadow.requested_at :]
 
-    def _give_up(self, model: _Model) -> None:
+    def _give_up(self, model: ModelFit) -> None:
         if model.fitted is None:
             self._executor.cancel(model.ticket)
         self._pending = None if model is self._pending else self._pending
@@ -309,7 +251,7 @@ class BatchModel:
         for model in (self._pending, self._shadow):
             if model is not None:
                 self._give_up(model)
-        self._due = 0
+        self._due = self._fit_due = 0
         rows = self._held.last(self._schedule.buffer_events)
         self._extreme.clear()
         self._held.clear()
@@ -328,21 +270,24 @@ class BatchModel:
         Asks the executor for no fit but those that the next row needs.
         """
         for model in (self._serving, self._shadow):
-            if model is not None and not model.is_there(self._executor):
+            if not (model is None or model.fitted or self._executor.done(model.ticket)):
                 return 0
         lag, pending = self._schedule.refit_lag_events, self._pending
-        if self._watch.still and not self.is_adopting:
+        if self._watch.frozen and not self.is_adopting:
             # The counts stand still; what is adopted then needs a fit in a lag from the next row.
             return self._watch.least_events_held() + 1
         if pending is not None:
             left = pending.requested_at + lag - self.rows_seen
-            if left > 0 or not pending.is_there(self._executor):
+            if left > 0 or not (pending.fitted or self._executor.done(pending.ticket)):
                 return left
-        return (
-            self._schedule.next_request(self.rows_seen - self._origin)
-            + lag
-            - (self.rows_seen - self._origin)
-        )
+        return self._next_fit() + lag - self.rows_seen
+
+    def _next_fit(self) -> int:
+        """Return the row count at which a fit may be asked for next."""
+        if self.rows_seen >= self._fit_due:
+            since = self.rows_seen - self._origin
+            self._fit_due = self._schedule.next_request(since) + self._origin
+        return self._fit_due
 
     @property
     def weight(self) -> float:
@@ -369,7 +314,7 @@ class BatchModel:
         assert self._serving is not None
         return self.rows_seen - self._serving.requested_at
 
-    def _scores(self, model: _Model, X: Rows) -> list[float]:
+    def _scores(self, model: ModelFit, X: Rows) -> list[float]:
         """Score rows; one on plain floats where the model can, which costs no call of numpy."""
         scorer = self._scorer(model) if model.fitted is None else model.fitted.scorer
         if len(X) == 1 and type(X) is list and isinstance(scorer, TableScorer):
@@ -377,7 +322,7 @@ class BatchModel:
         scores: list[float] = scorer.score(np.asarray(X)).tolist()
         return scores
 
-    def _scorer(self, model: _Model) -> Scorer:
+    def _scorer(self, model: ModelFit) -> Scorer:
         try:
             return model.wait(self._executor).scorer
         except DetectorError as error:  # it was fitted once, or it would not be here
@@ -394,8 +339,7 @@ class BatchModel:
 
     def _boundary(self, judge: Judge) -> int:
         """Return the row count at which something happens next."""
-        seen, origin = self.rows_seen, self._origin
-        boundary = self._schedule.next_request(seen - origin) + origin
+        seen, boundary = self.rows_seen, self._next_fit()
         if self._watch.active:
             boundary = min(boundary, self._watch.next_look(seen))
         if self._pending is not None:
@@ -426,7 +370,7 @@ class BatchModel:
             self._serving, self._shadow = shadow, None
             self.recipe_version += 1
 
-    def _calibrate(self, judge: Judge, model: _Model, scores: list[float]) -> None:
+    def _calibrate(self, judge: Judge, model: ModelFit, scores: list[float]) -> None:
         """Let the judge go by a model's scores of the newest rows.
 
         What was extreme is left out of what severity goes by, unless it is more than the guard's
@@ -445,7 +389,7 @@ class BatchModel:
             extreme = {at for at, i in enumerate(places) if i in extreme}
         judge.calibrate(means, extreme)
 
-    def _install(self, model: _Model, judge: Judge) -> None:
+    def _install(self, model: ModelFit, judge: Judge) -> None:
         try:
             fitted = model.wait(self._executor)
         except DetectorError as error:
@@ -483,10 +427,10 @@ class BatchModel:
         self._pending = self._submit(epoch, self.rows_seen, job)
         self.recipe_version += 1
 
-    def _submit(self, epoch: int, requested_at: int, job: FitJob) -> _Model:
+    def _submit(self, epoch: int, requested_at: int, job: FitJob) -> ModelFit:
         ticket = (self._token, epoch)
         self._executor.submit(ticket, job)
-        return _Model(epoch, requested_at, job.seed, job.calibration, job.rows, ticket)
+        return ModelFit(epoch, requested_at, job.seed, job.calibration, job.rows, ticket)
 
     def forget_held(self) -> None:
         """Drop the rows held back: nothing is held any more."""
@@ -527,16 +471,10 @@ class BatchModel:
         """Take what changes only with :attr:`recipe_version`: training rows and seeds."""
         parts = (("serving", self._serving), ("pending", self._pending), ("shadow", self._shadow))
         # What of a model goes into its recipe never changes.
-        return lambda: {name: None if model is None else model.recipe() for name, model in parts}
+        return lambda: {name: None if model is None else _recipe(model) for name, model in parts}
 
     def restore(self, state: dict[str, Any], recipes: dict[str, Any]) -> None:
-        """Take over a state: models are fitted again from rows and seed, in the executor.
-
-        Raises
-        ------
-        ValueError, msgspec.ValidationError
-            If this model can never have been in that state.
-        """
+        """Take over a state: models are fitted again from rows and seed, in the executor."""
         kept = msgspec.convert(state, _BatchState)
         found = msgspec.convert(recipes, _Recipes)
         self.rows_seen, self._next_epoch = kept.rows_seen, kept.next_epoch
@@ -626,61 +564,31 @@ _OPEN = 64  # rows of a buffer that are not packed yet
 
 
 class Segment(NamedTuple):
-    """Rows ``start:stop`` of a call, as one model scores them.
+    """Rows ``start:stop`` of a call, as one model scores them."""
 
-    Attributes
-    ----------
-    start, stop
-        Which of the call's rows.
-    rows
-        They, shape (stop - start, d).
-    scores
-        What they are judged by; ``None`` before a model.
-    epoch
-        Of the model; -1 before the first.
-    own
-        Their scores before the mean of a few was taken.
-    quantile
-        Beyond which a row trains no later model, where one is kept from that.
-    status
-        What is said with its first event of the rows that the first model learnt from.
-    held
-        Whether its rows are held back, as those of an incident are.
-    learns
-        Whether its rows are learnt once they are judged.
-    """
-
-    start: int
+    start: int  # which of the call's rows
     stop: int
-    rows: Rows
-    scores: Sequence[float] | None
-    epoch: int
-    own: Sequence[float] = ()
+    rows: Rows  # they, shape (stop - start, d)
+    scores: Sequence[float] | None  # what they are judged by; ``None`` before a model
+    epoch: int  # of the model; -1 before the first
+    own: Sequence[float] = ()  # their scores before the mean of a few was taken
+    # beyond which a row trains no later model, where one is kept from that
     quantile: float | None = None
+    # what is said with its first event of the rows that the first model learnt from
     status: Status | None = None
-    held: bool = False
-    learns: bool = True
+    held: bool = False  # whether its rows are held back, as those of an incident are
+    learns: bool = True  # whether its rows are learnt once they are judged
 
 
 class Judged(NamedTuple):
-    """What became of a segment: what a model needs to know to learn from it.
+    """What became of a segment: what a model needs to know to learn from it."""
 
-    Attributes
-    ----------
-    stop
-        The rows before it were judged; what comes then is scored anew.
-    outliers
-        Rows that score beyond the segment's quantile, by their place in it.
-    extreme
-        Rows that were extreme by the model's own scores, by their place in it.
-    turn
-        What the last of them made of an incident, if anything.
-    """
-
-    stop: int
+    stop: int  # the rows before it were judged; what comes then is scored anew
+    # rows that score beyond the segment's quantile, by their place in it
     outliers: Sequence[int] = ()
+    # rows that were extreme by the model's own scores, by their place in it
     extreme: Sequence[int] = ()
-    turn: Turn | None = None
+    turn: Turn | None = None  # what the last of them made of an incident, if anything
 
 
 class HeldState(msgspec.Struct, forbid_unknown_fields=True):
@@ -891,13 +799,7 @@ class Guard:
         return {"left_out": bytes([*before, *self._left_out]), "newest": newest}
 
     def restore(self, left_out: bytes, newest: FloatArray) -> None:
-        """Take over a state.
-
-        Raises
-        ------
-        ValueError
-            If no guard can have been in that state.
-        """
+        """Take over a state."""
         older = max(0, len(left_out) - self._capacity)
         if older > (self._before.maxlen or 0) or not {*left_out} <= {0, 1}:
             raise ValueError(f"{len(left_out)} rows in or out of training")

@@ -24,18 +24,6 @@ class KeptRows:
     decimals is kept as whole numbers of two or four bytes, one of floats of four bytes as such, any
     other as it is (Afroozeh, Kuffó and Boncz: ALP, Adaptive Lossless Floating-Point Compression,
     SIGMOD 2023).
-
-    Parameters
-    ----------
-    rows
-        Shape (m, d), of any doubles. O(m d).
-
-    Examples
-    --------
-    >>> rows = np.array([[20.53, 1 / 3], [-0.5, 2 / 3]])
-    >>> kept = KeptRows(rows)
-    >>> kept.nbytes, bool((kept.rows() == rows).all())
-    (20, True)
     """
 
     __slots__ = ("_columns",)

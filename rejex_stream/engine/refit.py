@@ -26,24 +26,22 @@ rows enter again.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from rejex_stream.detectors.table import TableScorer
+from rejex_stream.engine.packed_rows import KeptRows
 from rejex_stream.errors import ConfigError, DetectorError
-from rejex_stream.protocols import BatchDetector, Scorer
+from rejex_stream.protocols import BatchDetector, FitExecutor, Scorer
 from rejex_stream.types import FloatArray
 
 __all__ = [
-    "GUARD_SHARE",
-    "HOLDOUT_SHARE",
-    "Calibration",
-    "FitJob",
-    "Fitted",
-    "RefitSchedule",
-    "derive_seed",
-]
+    "GUARD_SHARE", "HOLDOUT_SHARE", "Calibration", "FitFailed", "FitJob", "Fitted", "ModelFit",
+    "RefitSchedule", "derive_seed",
+]  # fmt: skip
 
 HOLDOUT_SHARE = 0.3
 """Newest share of a buffer that calibrates instead of training, where nothing else is said."""
@@ -215,36 +213,21 @@ class RefitSchedule:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A fitted model with the scores it must be ranked among; they never travel apart.
+    """A fitted model with the scores it must be ranked among; they never travel apart."""
 
-    Attributes
-    ----------
-    scorer
-        The model.
-    calibration_scores
-        Shape (m,), oldest first; empty where the window is filled by shadow scoring.
-    """
-
-    scorer: Scorer
+    scorer: Scorer  # the model
+    # shape (m,), oldest first; empty where the window is filled by shadow scoring
     calibration_scores: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
 class FitJob:
-    """One fit as a value: what runs in an executor, and what a snapshot keeps of a model.
+    """One fit as a value: what runs in an executor, and what a snapshot keeps of a model."""
 
-    Attributes
-    ----------
-    detector, rows, seed
-        The recipe; equal recipes give equal scores.
-    calibration, holdout_share
-        How the first reference scores are made.
-    """
-
-    detector: BatchDetector
+    detector: BatchDetector  # the recipe; equal recipes give equal scores
     rows: FloatArray
     seed: int
-    calibration: Calibration
+    calibration: Calibration  # how the first reference scores are made
     holdout_share: float
 
     def __call__(self) -> Fitted:
@@ -270,13 +253,46 @@ class FitJob:
         return Fitted(scorer, np.asarray(scores, dtype=np.float64))
 
 
-def derive_seed(seed: int, stream_key: str, epoch: int) -> int:
-    """Return the seed of one fit: stable across processes, versions and machines.
+@dataclass(slots=True)
+class ModelFit:
+    """One fit on its way: its recipe, and the result once somebody needed it."""
 
-    Examples
-    --------
-    >>> derive_seed(0, "pump-7", 0) == derive_seed(0, "pump-7", 0) != derive_seed(0, "pump-7", 1)
-    True
-    """
+    epoch: int
+    requested_at: int
+    seed: int
+    calibration: Calibration
+    kept: FloatArray | KeptRows
+    ticket: Hashable
+    fitted: Fitted | None = None
+    shadow_scores: list[float] = field(default_factory=list)
+    medians: FloatArray | None = None
+
+    def wait(self, executor: FitExecutor) -> Fitted:
+        """Return the result; it may have to be waited for."""
+        if self.fitted is None:
+            self.fitted = executor.result(self.ticket)
+            if isinstance(scorer := self.fitted.scorer, TableScorer):  # calibrated by now
+                self.fitted = replace(self.fitted, scorer=scorer.without_training())
+            if not isinstance(self.kept, KeptRows):
+                self.kept = KeptRows(self.kept)  # the fit needs them no more
+        return self.fitted
+
+    def rows(self) -> FloatArray:
+        """Return the rows it was or is fitted on."""
+        kept = self.kept  # once: a snapshot may be encoding on a thread of its own
+        return kept.rows() if isinstance(kept, KeptRows) else kept
+
+
+class FitFailed(NamedTuple):
+    """A fit that failed: the old model goes on, the next boundary tries again."""
+
+    stream_key: str
+    epoch: int
+    rows_seen: int
+    error: DetectorError
+
+
+def derive_seed(seed: int, stream_key: str, epoch: int) -> int:
+    """Return the seed of one fit: stable across processes, versions and machines."""
     text = f"{seed}\x1f{stream_key}\x1f{epoch}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest()) >> 1

@@ -17,14 +17,7 @@ import msgspec
 from rejex_stream.errors import CheckpointError
 from rejex_stream.types import Reading, of_mode
 
-__all__ = [
-    "Admission",
-    "Gone",
-    "Limits",
-    "OperatingModes",
-    "SensorRegistry",
-    "joined",
-]
+__all__ = ["Admission", "Gone", "Limits", "OperatingModes", "SensorRegistry", "joined"]
 
 _LOOKS = 8
 _NEVER = -(2**63)
@@ -32,17 +25,11 @@ _Time: TypeAlias = Annotated[int, msgspec.Meta(ge=_NEVER, le=2**63 - 1)]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a sensor may be silent, and how many are known; ``None``: no limit.
+    """How long a sensor may be silent, and how many are known; ``None``: no limit."""
 
-    Attributes
-    ----------
-    forget_after_ms
-        Milliseconds of event time; looked at every eighth of it.
-    max_keys
-        Sensors of a partition; one that speaks in two groups, or modes, is two.
-    """
-
+    # milliseconds of event time; looked at every eighth of it
     forget_after_ms: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    # sensors of a partition; one that speaks in two groups, or modes, is two
     max_keys: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
@@ -55,21 +42,11 @@ class Gone(NamedTuple):
 
 
 class Admission(NamedTuple):
-    """What became of events: heard before `end`, but for those `turned_away`.
+    """What became of events: heard before `end`, but for those `turned_away`."""
 
-    Attributes
-    ----------
-    end
-        Index of the first event not heard yet.
-    turned_away
-        Indices of events of sensors beyond ``max_keys``.
-    gone
-        Whom to :meth:`~SensorRegistry.forget` then.
-    """
-
-    end: int
-    turned_away: Collection[int]
-    gone: Gone
+    end: int  # index of the first event not heard yet
+    turned_away: Collection[int]  # indices of events of sensors beyond ``max_keys``
+    gone: Gone  # whom to :meth:`~SensorRegistry.forget` then
 
 
 class _Clock(msgspec.Struct, array_like=True):
@@ -88,27 +65,7 @@ class _Head(msgspec.Struct, forbid_unknown_fields=True):
 class SensorRegistry:
     """Knows the sensors of one partition, and since when each is silent.
 
-    Parameters
-    ----------
-    limits
-        Who is one too many, and who is forgotten.
-
-    Notes
-    -----
     O(1) an event, O(sensors) a look; about 400 bytes a sensor.
-
-    Examples
-    --------
-    >>> from rejex_stream.types import Position
-    >>> lives = SensorRegistry(Limits(forget_after_ms=1000, max_keys=2))
-    >>> told = [("a", 0), ("b", 10), ("c", 20), ("b", 2000), ("c", 2010), ("a", 2020)]
-    >>> events = [Reading(name, name, at, (), Position("t", 0, at)) for name, at in told]
-    >>> heard = lives.admit(events)
-    >>> heard  # at c's 2010 two sensors have passed 2000
-    Admission(end=4, turned_away=[2], gone=Gone(lives=[('a', 'a')], streams={'a'}, sensors={'a'}))
-    >>> lives.forget(heard.gone)
-    >>> lives.admit(events, 4)
-    Admission(end=6, turned_away=[5], gone=Gone(lives=(), streams=(), sensors=()))
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
@@ -202,13 +159,7 @@ class SensorRegistry:
         return head
 
     def restore(self, head: object, views: Mapping[str, object]) -> None:
-        """Take over :meth:`head` and every :meth:`view`; the limits of then hold.
-
-        Raises
-        ------
-        CheckpointError
-            If they are none.
-        """
+        """Take over :meth:`head` and every :meth:`view`; the limits of then hold."""
         try:
             found = msgspec.convert(head, _Head)
             heard = msgspec.convert(dict(views), dict[str, dict[str, _Time]])
@@ -221,13 +172,7 @@ class SensorRegistry:
 
 
 def joined(heads: Iterable[object]) -> dict[str, Any]:
-    """Return the head of lives whose streams were known apart; limits are those of the last.
-
-    Raises
-    ------
-    CheckpointError
-        If one is none.
-    """
+    """Return the head of lives whose streams were known apart; limits are those of the last."""
     try:
         found = [msgspec.convert(head, _Head) for head in heads]
     except msgspec.ValidationError as error:
@@ -255,21 +200,7 @@ def _keys(streams: Iterable[Mapping[str, int]]) -> Iterable[str]:
 
 
 class OperatingModes:
-    """The keys of each stream, where keys name a mode; else every stream is its own key.
-
-    Parameters
-    ----------
-    told_apart
-        Whether keys name a mode (:func:`~rejex_stream.types.in_mode`).
-
-    Examples
-    --------
-    >>> from rejex_stream.types import in_mode
-    >>> modes = OperatingModes(told_apart=True)
-    >>> modes.know([in_mode("WT-03", "idle"), in_mode("WT-03", "load")])
-    >>> modes.named(in_mode("WT-03", "idle")), len(modes.of("WT-03")), modes.of("WT-04")
-    (('WT-03', 'idle'), 2, [])
-    """
+    """The keys of each stream, where keys name a mode; else every stream is its own key."""
 
     __slots__ = ("_keys", "_told_apart")
 

@@ -1,9 +1,5 @@
 """Snapshots as sealed bytes: a kind, a version and a checksum around plain values.
 
-What is large is joined, not sealed again: :func:`join_parts` puts sealed parts behind a sealed
-head that holds the checksum of each, so every byte is under one seal, and a part of another
-snapshot, or one that is missing, is found out. A part can be such a join itself.
-
 No pickle: a payload is MessagePack of numbers, text, lists and raw float arrays, so reading one
 runs no code. What was altered, cut short, or made by something else is refused with the way out,
 and so is the snapshot of an engine whose state this one cannot go on with (:func:`compared`).
@@ -16,7 +12,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -28,59 +24,27 @@ from rejex_stream.incidents import Plan, Plans
 from rejex_stream.types import FloatArray, Incident, in_mode
 
 __all__ = [
-    "FORMAT",
-    "Head",
-    "Origin",
-    "Restored",
-    "StreamsInCommon",
-    "as_kind",
-    "compared",
-    "environment",
-    "join_parts",
-    "joined",
-    "of_stream",
-    "origin",
-    "origin_of",
-    "pack_array",
-    "seal",
-    "split_parts",
-    "unpack_array",
-    "unseal",
-]
+    "FORMAT", "Origin", "Restored", "StreamsInCommon", "as_kind", "compared", "environment",
+    "joined", "of_stream", "origin", "origin_of", "pack_array", "seal", "unpack_array", "unseal",
+]  # fmt: skip
 
-_Length: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 _MAGIC = b"REJEX"
-_JOINED = b"RJXPARTS"
-_HEAD_AT = len(_JOINED) + 8
 _DIGEST_BYTES = 16
 FORMAT = 2
 _LATER_PARTS = {"burst", "per_day", "owner", "hold", "calendar", "plans", "incidents", "credits",
                 "learning"}  # fmt: skip
-# State, decision with what was said, environment; and of a whole engine the streams' versions.
+# State, decision with what was said, environment.
 HeadParts: TypeAlias = tuple[dict[str, str], dict[str, Any], dict[str, str]]
-Head: TypeAlias = tuple[dict[str, str], dict[str, Any], dict[str, str], dict[str, int]]
 
 
 def seal(kind: str, format_version: int, payload: Any) -> bytes:  # noqa: ANN401
-    """Return `payload` (plain values) as bytes that :func:`unseal` can vouch for.
-
-    Examples
-    --------
-    >>> unseal("demo", 1, seal("demo", 1, {"rows": 3}))
-    {'rows': 3}
-    """
+    """Return `payload` (plain values) as bytes that :func:`unseal` can vouch for."""
     body = msgspec.msgpack.encode([kind, format_version, payload])
     return _MAGIC + hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest() + body
 
 
 def unseal(kind: str, format_version: int, blob: bytes) -> Any:  # noqa: ANN401
-    """Return the payload of :func:`seal`.
-
-    Raises
-    ------
-    CheckpointError
-        If the bytes are not a snapshot, were altered or cut, or are of another kind or version.
-    """
+    """Return the payload of :func:`seal`."""
     start = len(_MAGIC) + _DIGEST_BYTES
     if len(blob) < start or not blob.startswith(_MAGIC):
         raise CheckpointError(
@@ -105,91 +69,13 @@ def unseal(kind: str, format_version: int, blob: bytes) -> Any:  # noqa: ANN401
     return payload
 
 
-def join_parts(
-    kind: str,
-    format_version: int,
-    payload: Any,  # noqa: ANN401
-    parts: Sequence[bytes],
-) -> bytes:
-    """Return a sealed head with `payload`, and `parts` behind it, for :func:`split_parts`.
-
-    O(bytes) to copy; a part that is sealed, or joined of sealed ones, is not hashed again.
-
-    Examples
-    --------
-    >>> both = join_parts("demo", 1, {"keys": 2}, [seal("row", 1, 3), seal("row", 1, 4)])
-    >>> payload, parts = split_parts("demo", 1, both)
-    >>> payload, [unseal("row", 1, part) for part in parts]
-    ({'keys': 2}, [3, 4])
-    """
-    table = [[len(part), _digest_of(part)] for part in parts]
-    head = seal(kind, format_version, [payload, table])
-    return b"".join([_JOINED, len(head).to_bytes(8, "big"), head, *parts])
-
-
-def split_parts(kind: str, format_version: int, blob: bytes) -> tuple[Any, list[bytes]]:
-    """Return payload and parts of :func:`join_parts`; who reads a sealed part unseals it.
-
-    Raises
-    ------
-    CheckpointError
-        If the head is broken, of another kind or version, or the parts are not those it was
-        written with.
-    """
-    if not blob.startswith(_JOINED):
-        if blob.startswith(_MAGIC):
-            raise CheckpointError(
-                "The snapshot is one of an older version of rejex-stream, sealed as a whole: run "
-                f"the version that wrote it, or {WAY_OUT}."
-            )
-        raise CheckpointError(
-            f"These {len(blob)} bytes are not a snapshot of rejex-stream: {WAY_OUT}."
-        )
-    at = _HEAD_AT + int.from_bytes(blob[len(_JOINED) : _HEAD_AT], "big")
-    head = unseal(kind, format_version, blob[_HEAD_AT:at])
-    try:
-        payload, table = msgspec.convert(head, tuple[Any, list[tuple[_Length, bytes]]])
-    except msgspec.ValidationError as error:
-        raise CheckpointError(f"The snapshot's head is broken ({error}): {WAY_OUT}.") from error
-    parts = []
-    for length, digest in table:
-        part = blob[at : at + length]
-        at += length
-        if len(part) != length or _digest_of(part) != digest:
-            raise CheckpointError(
-                "The snapshot was altered or cut short (its parts do not belong together): "
-                f"{WAY_OUT}."
-            )
-        parts.append(part)
-    if at != len(blob):
-        raise CheckpointError(
-            f"The snapshot was altered ({len(blob) - at} bytes too many): {WAY_OUT}."
-        )
-    return payload, parts
-
-
-def _digest_of(part: bytes) -> bytes:
-    """Return the checksum that stands in a sealed part, or in the head of a joined one."""
-    for magic, seal_at in ((_JOINED, _HEAD_AT), (_MAGIC, 0)):
-        if part.startswith(magic):
-            start = seal_at + len(_MAGIC)
-            return part[start : start + _DIGEST_BYTES]
-    return hashlib.blake2b(part, digest_size=_DIGEST_BYTES).digest()
-
-
 def pack_array(array: FloatArray) -> list[Any]:
     """Return an array of any shape as plain values, bit for bit."""
     return [list(array.shape), np.ascontiguousarray(array, dtype="<f8").tobytes()]
 
 
 def unpack_array(packed: list[Any]) -> FloatArray:
-    """Return the array of :func:`pack_array`.
-
-    Raises
-    ------
-    CheckpointError
-        If shape and bytes do not fit each other.
-    """
+    """Return the array of :func:`pack_array`."""
     try:
         shape, raw = packed
         if not all(type(size) is int and size >= 0 for size in shape):
@@ -231,36 +117,20 @@ class Origin(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """What a snapshot and the engine that took it over do not share.
+    """What a snapshot and the engine that took it over do not share."""
 
-    Attributes
-    ----------
-    was, now
-        By what the snapshot's verdicts were given, and those to come are.
-    environment
-        What it was made with and is no more, e.g. ``numpy 2.2.5 -> 2.4.0``; mostly empty.
-    """
-
-    was: Decision
+    was: Decision  # by what the snapshot's verdicts were given, and those to come are
     now: Decision
+    # what it was made with and is no more, e.g. ``numpy 2.2.5 -> 2.4.0``; mostly empty
     environment: tuple[str, ...]
 
 
 class StreamsInCommon(NamedTuple):
-    """What belongs to no single stream: what people said of all, and were told; shared credits.
+    """What belongs to no single stream: what people said of all, and were told; shared credits."""
 
-    Attributes
-    ----------
-    plans
-        Of all streams.
-    incidents
-        As they were told last, by stream.
-    credits
-        Of budgets that streams share, by owner: all of its streams may be forgotten.
-    """
-
-    plans: Plans
-    incidents: dict[str, Incident]
+    plans: Plans  # of all streams
+    incidents: dict[str, Incident]  # as they were told last, by stream
+    # of budgets that streams share, by owner: all of its streams may be forgotten
     credits: dict[str, list[Any]]
 
 
@@ -281,13 +151,7 @@ def origin_of(
 def compared(
     theirs: Sequence[Any], spec: EngineSpec, decision: Decision, *, accept_environment: bool
 ) -> tuple[Restored, StreamsInCommon]:
-    """Compare what a snapshot says of its engine with this one; return what was said as well.
-
-    Raises
-    ------
-    CheckpointError
-        If it is of a pipeline with another state, of other versions, or broken.
-    """
+    """Compare what a snapshot says of its engine with this one; return what was said as well."""
     parts_were, parts, were = as_kind(theirs, HeadParts)
     changed = changes(parts_were, spec.state_parts)
     if changed:
@@ -328,37 +192,19 @@ def compared(
 
 
 def origin(head: bytes) -> Origin:
-    """Return what :meth:`Engine.head` was taken with.
-
-    Raises
-    ------
-    CheckpointError
-        If it is no head of an engine.
-    """
+    """Return what :meth:`Engine.head` was taken with."""
     return Origin(*as_kind(unseal("engine-head", FORMAT, head), HeadParts))
 
 
 def of_stream(head: bytes, stream_key: str) -> bytes:
-    """Return the head for an engine of one of the streams: what was said of all, its incident.
-
-    Raises
-    ------
-    CheckpointError
-        If it is no head of an engine.
-    """
+    """Return the head for an engine of one of the streams: what was said of all, its incident."""
     state, decision, made_with = origin(head)
     own = [one for one in _incidents(decision) if _key_of(one) == stream_key]
     return _sealed(state, decision, own, made_with)
 
 
 def joined(heads: Sequence[bytes]) -> bytes:
-    """Return the head for an engine of all streams; the last decides, and says what was said.
-
-    Raises
-    ------
-    CheckpointError
-        If one is no head of an engine, or they are of pipelines with another state.
-    """
+    """Return the head for an engine of all streams; the last decides, and says what was said."""
     found = [origin(head) for head in heads]
     newest = found[-1]
     for one in found:

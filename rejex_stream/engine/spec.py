@@ -27,29 +27,14 @@ _LONGEST = 160  # characters of a part in a sentence
 
 
 class Decision(NamedTuple):
-    """What is said of a score, and when the reference stands still; a state is of use to any.
+    """What is said of a score, and when the reference stands still; a state is of use to any."""
 
-    Attributes
-    ----------
-    policy
-        γ, the tolerance or the review budget, and how ties count.
-    evidence
-        Whether verdicts say which channels speak.
-    hold
-        What happens while a fault lasts.
-    calendar
-        When work is planned.
-    learning
-        How answers teach a challenger; ``None``: they do not.
-    alarms
-        When somebody is told of a fault that is not held; ``None``: never.
-    """
-
-    policy: RejectionPolicy
-    evidence: bool
-    hold: Hold = OFF
-    calendar: tuple[Plan, ...] = ()
-    learning: LearningSpec | None = None
+    policy: RejectionPolicy  # γ, the tolerance or the review budget, and how ties count
+    evidence: bool  # whether verdicts say which channels speak
+    hold: Hold = OFF  # what happens while a fault lasts
+    calendar: tuple[Plan, ...] = ()  # when work is planned
+    learning: LearningSpec | None = None  # how answers teach a challenger; ``None``: they do not
+    # when somebody is told of a fault that is not held; ``None``: never
     alarms: Alarms | None = None
 
     def learner(self, window: int) -> Learner | None:
@@ -58,14 +43,7 @@ class Decision(NamedTuple):
         return None if learning is None else Learner(learning, self.policy, window)
 
     def parts(self) -> dict[str, Any]:
-        """Return every part by name, as plain values.
-
-        Examples
-        --------
-        >>> Decision(RejectionPolicy(0.05, tolerance=4), True).parts()
-        {'contamination': 0.05, 'tolerance': 4, 'rate': None, 'ties': 'mid', 'burst': None, \
-'per_day': None, 'evidence': True}
-        """
+        """Return every part by name, as plain values."""
         parts = {**asdict(self.policy), "evidence": self.evidence}
         if self.policy.owner == "stream":  # as it was written before there were others
             del parts["owner"]
@@ -81,15 +59,7 @@ class Decision(NamedTuple):
 
     @classmethod
     def of(cls, parts: Mapping[str, Any], coin: KeyedSampler | None = None) -> Decision:
-        """Return the decision of :meth:`parts`, whose draws were by a coin.
-
-        Raises
-        ------
-        TypeError, ValueError, KeyError
-            If it is none.
-        CheckpointError
-            If answers measured by the draws of another coin.
-        """
+        """Return the decision of :meth:`parts`, whose draws were by a coin."""
         policy = dict(parts)
         evidence = msgspec.convert(policy.pop("evidence"), bool)
         hold = policy.pop("hold", None)
@@ -106,14 +76,7 @@ class Decision(NamedTuple):
         )
 
     def since(self, was: Decision) -> str:
-        """Say what became of an earlier decision, e.g. ``tolerance 4 -> 5``.
-
-        Examples
-        --------
-        >>> was = Decision(RejectionPolicy(0.05, tolerance=4), True)
-        >>> Decision(RejectionPolicy(0.05, rate=0.1), True).since(was)
-        'tolerance 4 -> None, rate None -> 0.1'
-        """
+        """Say what became of an earlier decision, e.g. ``tolerance 4 -> 5``."""
         return ", ".join(changes(was.parts(), self.parts()))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import mul
+from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -13,8 +14,8 @@ from msgspec.structs import replace
 
 from rejex_stream.engine.explanation import Explainer
 from rejex_stream.engine.incremental_model import IncrementalModel
-from rejex_stream.engine.model import BatchModel, FitFailed, Judged, Rows, Segment
-from rejex_stream.engine.refit import derive_seed
+from rejex_stream.engine.model import BatchModel, Judged, Rows, Segment
+from rejex_stream.engine.refit import FitFailed
 from rejex_stream.engine.snapshot import pack_array, seal, unpack_array, unseal
 from rejex_stream.engine.spec import Decision, EngineSpec
 from rejex_stream.errors import WAY_OUT, CheckpointError
@@ -24,7 +25,7 @@ from rejex_stream.features.preset import MISSING, RecentRows
 from rejex_stream.incidents import Mute, Mutes, Plan, Plans, Turn, Watch
 from rejex_stream.incidents.calendar import runs
 from rejex_stream.learning import Learner, apply_command
-from rejex_stream.protocols import BatchDetector, FitExecutor
+from rejex_stream.protocols import FitExecutor
 from rejex_stream.rejection.judge import Judge, rejected
 from rejex_stream.rejection.token_bucket import Governor
 from rejex_stream.rejection.window import Tail
@@ -44,25 +45,18 @@ __all__ = ["StreamSnapshot", "StreamState", "StreamView", "credit_in", "new_mode
 
 _FORMAT = 2
 _NORMAL = Label.NORMAL  # look-up is not free
+_NOTHING: Mapping[int, str] = MappingProxyType({})
 _MANY = 16  # readings that are worth a call of numpy
 _MOST = LARGEST**2  # one value beyond would make whatever is fitted on the row infinite
 
 
 class StreamSnapshot(NamedTuple):
-    """One stream key as bytes, in the two parts that change at different speeds.
+    """One stream key as bytes, in the two parts that change at different speeds."""
 
-    Attributes
-    ----------
-    state
-        Window, rows, feature state; changes with every event.
-    model
-        Training rows and seeds of the models; changes when a fit is requested or a model swapped.
-    model_version
-        Equal versions of one key hold equal `model` bytes, so the part need not be written again.
-    """
-
-    state: bytes
+    state: bytes  # window, rows, feature state; changes with every event
+    # training rows and seeds of the models; changes when a fit is requested or a model swapped
     model: bytes
+    # equal versions of one key hold equal `model` bytes, so the part need not be written again
     model_version: int
 
 
@@ -93,47 +87,19 @@ class _Recipes(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class StreamView(NamedTuple):
-    """One stream key as it was at a moment, whatever became of it since.
+    """One stream key as it was at a moment, whatever became of it since."""
 
-    Attributes
-    ----------
-    state, model
-        Encode the parts of a :class:`StreamSnapshot`; on any thread, once.
-    model_version
-        Equal versions of one key have equal `model` bytes.
-    """
-
-    state: Callable[[], bytes]
+    state: Callable[[], bytes]  # encode the parts of a :class:`StreamSnapshot`; on any thread, once
     model: Callable[[], bytes]
-    model_version: int
+    model_version: int  # equal versions of one key have equal `model` bytes
 
 
 class StreamState:
-    """The state of one stream key: features per sensor, model, window.
-
-    Parameters
-    ----------
-    stream_key
-        Whose state this is; with the mode, where there is one.
-    features
-        How readings become rows; every sensor of the key has its own state for it.
-    model
-        Scores rows.
-    judge
-        Holds the window and turns scores into verdicts.
-    watch
-        Knows the incident of the stream; the same that model and judge know.
-    explainer
-        Adds evidence to verdicts that are not normal, if given.
-    calendar
-        When work is planned, whatever a person says of this stream.
-    learner
-        Lets a challenger judge as well, taught by answers, if given.
-    """
+    """The state of one stream key: features per sensor, model, window."""
 
     __slots__ = (
-        "_at_once", "_calendar", "_explainer", "_features", "_judge", "_learner", "_model",
-        "_mutes", "_recent", "_sensors", "_watch", "plans", "seq", "stream_key",
+        "_at_once", "_calendar", "_explainer", "_features", "_judge", "_learner",
+        "_mutes", "_recent", "_sensors", "model", "plans", "seq", "stream_key", "watch",
     )  # fmt: skip
 
     def __init__(
@@ -150,17 +116,13 @@ class StreamState:
     ) -> None:
         self.stream_key = stream_key
         self.seq = 0
-        self._watch, self._calendar, self.plans = watch, calendar, Plans()
+        self.watch, self._calendar, self.plans = watch, calendar, Plans()
         self._mutes = Mutes(features.channels)
-        self._features, self._model, self._judge = features, model, judge
+        self._features, self.model, self._judge = features, model, judge
         self._at_once = features.is_at_once
         self._explainer, self._learner = explainer, learner
         self._sensors: dict[str, SensorFeatures] = {}
         self._recent: dict[str, RecentRows] = {}  # of sensors whose rows are made at once
-
-    def rows_ready(self) -> int:
-        """Return how many readings, at least, can be judged before a fit has to be waited for."""
-        return self._model.rows_ready()
 
     def advance(self, readings: Sequence[Reading], totals: Sequence[float]) -> list[Verdict]:
         """Return the verdicts for the next readings of this key, in order.
@@ -184,9 +146,9 @@ class StreamState:
         A turn is all that one model scores; where the stream shares its credit, a single event, so
         that its turn can wait for those of other streams.
         """
-        watch = self._watch
+        watch = self.watch
         if not watch.active and watch.forget(readings[0], self.seq):
-            self._model.forget_held()
+            self.model.forget_held()
         if self._calendar or self.plans.all:
             plans = (*self._calendar, *self.plans.all)
             turns = self._turns_among(plans, readings, totals, verdicts)
@@ -199,7 +161,7 @@ class StreamState:
         yield from turns
         for i, verdict in enumerate(verdicts):
             assert verdict is not None  # all have theirs now
-            stream_key, mode = self._watch.stream_key, self._watch.mode
+            stream_key, mode = self.watch.stream_key, self.watch.mode
             verdicts[i] = replace(verdict, stream_key=stream_key, mode=mode)
 
     def _turns_among(
@@ -210,7 +172,7 @@ class StreamState:
         verdicts: list[Verdict | None],
     ) -> Iterator[int]:
         """Judge readings some of which are planned."""
-        for start, stop, planned in runs(plans, self._watch.stream_key, readings):
+        for start, stop, planned in runs(plans, self.watch.stream_key, readings):
             part: list[Verdict | None] = [None] * (stop - start)
             turns = self._turns(readings[start:stop], totals[start:stop], part, planned=planned)
             for turn in turns:
@@ -226,12 +188,12 @@ class StreamState:
         planned: bool,
     ) -> Iterator[int]:
         """Judge readings that are all planned, or all not."""
-        judge, seq, watch, model = self._judge, self.seq, self._watch, self._model
-        muted = self._mutes.found(readings)
+        judge, seq, watch, model = self._judge, self.seq, self.watch, self.model
+        muted = self._mutes.found(readings) if self._mutes.all else _NOTHING
         make = self._rows_at_once if self._at_once else self._rows_one_by_one
         rows, which = make(readings, totals, verdicts)
         explained = self._explainer is not None
-        quiet = watch.quiet
+        quiet = watch.open is None
         if not quiet and (model.is_adopting or not watch.is_adopting):  # else its end is told
             watch.publish(readings[0], seq)
         stood = [(0, watch.incident)]  # what was open, from which event on
@@ -272,7 +234,7 @@ class StreamState:
         planned: bool,
     ) -> Generator[int, None, Judged]:
         """Judge a segment up to where an incident turns; say before it which reading comes next."""
-        judge, watch = self._judge, self._watch
+        judge, watch = self._judge, self.watch
         n_judged, size, turns = 0, 1 if judge.shares else len(owners), False
         extreme: list[int] = []
         while n_judged < len(owners) and not turns:
@@ -282,9 +244,10 @@ class StreamState:
                 readings, part, scores[n_judged : n_judged + size], verdicts,
                 seq=self.seq, epoch=segment.epoch, planned=planned, muted=muted,
             )  # fmt: skip
-            extreme += [n_judged + i for i in found]
+            if found:
+                extreme += [n_judged + i for i in found]
             n_judged += count
-            turns = watch.turns
+            turns = watch.turning is not None
         owners = owners[:n_judged]
         if self._explainer is not None:
             self._explain(segment, owners, verdicts)
@@ -302,7 +265,7 @@ class StreamState:
                 champion = verdicts[owner]
                 assert champion is not None  # judged
                 verdicts[owner] = self._learner.judge(champion, row)
-        if watch.follows and not (watch.still or planned):
+        if not (watch.frozen or planned):
             watch.follow(readings, owners[:-1] if turns else owners, verdicts)
         turn = self._turn(readings, owners[-1], verdicts) if turns else None
         return Judged(segment.start + n_judged, outliers, extreme, turn)
@@ -311,9 +274,9 @@ class StreamState:
         """Make the turn of an incident that an event asks for."""
         verdict = verdicts[last]
         assert verdict is not None  # given by judge
-        turn = self._watch.turn(readings[last], verdict)
+        turn = self.watch.turn(readings[last], verdict)
         if turn.onset:
-            verdicts[last] = replace(verdict, held=True, incident=self._watch.incident)
+            verdicts[last] = replace(verdict, held=True, incident=self.watch.incident)
         return turn
 
     def _rows_one_by_one(
@@ -409,8 +372,8 @@ class StreamState:
                 wanted.append((i, owner, verdict))
         if not wanted:
             return
-        age, model = self._model.age_events(), self._model
-        stands = self._watch.still and not model.is_adopting
+        age, model = self.model.age_events(), self.model
+        stands = self.watch.frozen and not model.is_adopting
         explained = self._explainer.explain(
             [verdict for _, _, verdict in wanted],
             [segment.rows[i] for i, _, _ in wanted],
@@ -434,7 +397,7 @@ class StreamState:
     ) -> None:
         """Judge, hold and explain in another way from the next reading on."""
         self._judge.decide(decision.policy, governor)
-        self._watch.decide(decision.hold, decision.alarms)
+        self.watch.decide(decision.hold, decision.alarms)
         self._calendar, self._explainer = calendar, explainer
         learner, was = decision.learner(self._judge.window.capacity), self._learner
         if learner is None or was is None or learner.by != was.by:
@@ -450,9 +413,9 @@ class StreamState:
             return self.plans.command(command)
         if command.kind in (CommandKind.ANSWERS, CommandKind.JUDGE):
             return apply_command(self._learner, command)
-        reply = self._watch.command(command)
-        if self._watch.is_adopting and not self._model.is_adopting:
-            self._model.adopt(self._judge)
+        reply = self.watch.command(command)
+        if self.watch.is_adopting and not self.model.is_adopting:
+            self.model.adopt(self._judge)
         return reply
 
     def begin_like(self, other: StreamState) -> None:
@@ -462,9 +425,7 @@ class StreamState:
 
     def take_incidents(self) -> list[Incident]:
         """Return what has changed since the last call, in the order of the events."""
-        if not self._watch.changes:
-            return []
-        changes, self._watch.changes = self._watch.changes, []
+        changes, self.watch.changes = self.watch.changes, []
         return changes
 
     def forget(self, sensor: str) -> None:
@@ -474,17 +435,17 @@ class StreamState:
 
     def close(self) -> None:
         """Give up background work."""
-        self._model.close()
+        self.model.close()
 
     def view(self) -> StreamView:
         """Take the state as it is now, to be encoded later: copies alone. O(window + rows)."""
-        key, version = self.stream_key, self._model.recipe_version
+        key, version = self.stream_key, self.model.recipe_version
         taken = {"key": key, "seq": self.seq, "model_version": version}
         judge = self._judge.state()
-        scores, model = self._judge.window.scores(), self._model.state()
+        scores, model = self._judge.window.scores(), self.model.state()
         sensors = {name: kept.snapshot() for name, kept in (self._sensors or self._recent).items()}
-        recipes, tail = self._model.recipes(), self._judge.tail
-        held: dict[str, Any] = {} if self._watch.is_blank else {"watch": self._watch.state()}
+        recipes, tail = self.model.recipes(), self._judge.tail
+        held: dict[str, Any] = {} if self.watch.is_blank else {"watch": self.watch.state()}
         if self.plans:
             held["plans"] = self.plans.state()
         if self._mutes:
@@ -514,13 +475,7 @@ class StreamState:
         return StreamSnapshot(view.state(), view.model(), view.model_version)
 
     def restore(self, snapshot: StreamSnapshot) -> None:
-        """Take over :meth:`snapshot` into this fresh state.
-
-        Raises
-        ------
-        CheckpointError
-            If the parts are broken, of another key, or do not belong together.
-        """
+        """Take over :meth:`snapshot` into this fresh state."""
         unsealed = unseal("stream-state", _FORMAT, snapshot.state)
         recipes_unsealed = unseal("stream-model", _FORMAT, snapshot.model)
         try:
@@ -542,7 +497,7 @@ class StreamState:
                 raise ValueError(f"a window of shape {window.shape}")
             self._judge.replace_window(window.tolist())
             self._judge.restore(state.judge)
-            self._watch.restore(state.watch)
+            self.watch.restore(state.watch)
             if recipes.tail is not None:
                 self._judge.tail = Tail.of(unpack_array(recipes.tail).tolist(), recipes.cluster)
             self.plans = Plans(state.plans)
@@ -556,8 +511,8 @@ class StreamState:
                 else:
                     self._sensors[name] = self._features.start()
                     self._sensors[name].restore(kept)
-            self._model.restore(state.model, recipes.recipes)
-            self._model.recipe_version = recipes.version
+            self.model.restore(state.model, recipes.recipes)
+            self.model.recipe_version = recipes.version
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise CheckpointError(
                 f"The snapshot of stream {self.stream_key!r} does not fit this version "
@@ -579,13 +534,7 @@ def _mark(
 
 
 def credit_in(kept: StreamSnapshot) -> list[Any] | None:
-    """Return the credit that a stream knows which is not in memory; ``None``: of none.
-
-    Raises
-    ------
-    CheckpointError
-        If the snapshot is broken.
-    """
+    """Return the credit that a stream knows which is not in memory; ``None``: of none."""
     unsealed = unseal("stream-state", _FORMAT, kept.state)
     try:
         credit: list[Any] | None = msgspec.convert(unsealed, _State).judge["credit"]
@@ -604,26 +553,6 @@ def new_model(
     on_failure: Callable[[FitFailed], None],
 ) -> BatchModel | IncrementalModel:
     """Return the model of a stream that begins, of either kind."""
-    names = spec.features.names
-    if not isinstance(spec.detector, BatchDetector):
-        seed = derive_seed(spec.seed, stream_key, 0)
-        return IncrementalModel(
-            spec.detector,
-            names,
-            seed,
-            tested=spec.features.levels,
-            window=spec.window,
-            watch=watch,
-        )
-    return BatchModel(
-        spec.detector,
-        spec.schedule,
-        spec.seed,
-        stream_key=stream_key,
-        n_features=len(names),
-        tested=spec.features.levels,
-        window=spec.window,
-        executor=executor,
-        on_failure=on_failure,
-        watch=watch,
-    )
+    if spec.is_batch:
+        return BatchModel(spec, stream_key, watch, executor, on_failure)
+    return IncrementalModel(spec, stream_key, watch)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -30,42 +30,34 @@ _LEAST_SQUARED = 1e-140  # squares of less lose their digits to underflow
 _MONDAY_MS = 4 * 86_400_000  # 1970-01-05 was a Monday
 
 
-class Column(Protocol):
-    """Appends its value to a row, or says that it is not ready."""
+class Column:
+    """Appends its value to a row, or says that it is not ready; without a state of its own."""
 
     def update(self, now_ms: int, values: Sequence[float], row: Row) -> bool:
         """Take a reading; append to `row` and return true once there is a value."""
-        ...
+        raise NotImplementedError
 
-    def state(self) -> Any:  # noqa: ANN401 - plain values
+    def state(self) -> Any:  # noqa: ANN401
         """Return everything it knows, as plain values."""
-        ...
+        return None
 
-    def restore(self, state: Any) -> None:  # noqa: ANN401 - plain values
+    def restore(self, state: Any) -> None:  # noqa: ANN401
         """Take over a state."""
-        ...
 
 
-class Raw:
+class Raw(Column):
     """The channel as it is."""
 
     def __init__(self, channel: int) -> None:
         self.channel = channel
 
     def update(self, now_ms: int, values: Sequence[float], row: Row) -> bool:
-        """Append the value, if there is one yet."""
+        """Append the value."""
         row.append(values[self.channel])
         return True
 
-    def state(self) -> Any:  # noqa: ANN401
-        """Return the state as plain values."""
-        return None
 
-    def restore(self, state: Any) -> None:  # noqa: ANN401
-        """There is no state."""
-
-
-class Lag:
+class Lag(Column):
     """The channel `events` events ago, or how much it changed since then."""
 
     def __init__(self, channel: int, events: int, *, difference: bool) -> None:
@@ -82,7 +74,7 @@ class Lag:
         return ready
 
     def state(self) -> Any:  # noqa: ANN401
-        """Return the state as plain values."""
+        """Return the values that are not past yet."""
         return list(self.past)
 
     def restore(self, state: Any) -> None:  # noqa: ANN401
@@ -93,7 +85,7 @@ class Lag:
         self.past.extend(past)
 
 
-class Calendar:
+class Calendar(Column):
     """Sine and cosine of the phase within a day or a week."""
 
     def __init__(self, period_ms: int) -> None:
@@ -106,15 +98,8 @@ class Calendar:
         row.append(math.cos(angle))
         return True
 
-    def state(self) -> Any:  # noqa: ANN401
-        """Return the state as plain values."""
-        return None
 
-    def restore(self, state: Any) -> None:  # noqa: ANN401
-        """There is no state."""
-
-
-class Rolling:
+class Rolling(Column):
     """Mean, standard deviation, minimum or maximum of the last events or seconds.
 
     Or, as a deviation, what the newest value is away from the mean.

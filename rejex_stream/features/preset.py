@@ -2,21 +2,30 @@
 
 Every number is a sum of a fixed tree over its own window, never one carried along: a spike leaves
 no trace once it is out of the window, and no cut into batches changes a bit. Readings that come one
-by one go the same way without numpy (:mod:`rejex_stream.features.row_builder`).
+by one go the same way without numpy (:class:`NewestRows`): a call of numpy costs as much as the
+arithmetic of several channels, so such a reading is added to sums kept from those before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, Literal, TypeAlias, get_args
+from collections import deque
+from collections.abc import Iterable, Sequence
+from math import sqrt
+from operator import add, sub
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from rejex_stream.features.row_builder import Block, NewestRows, parts_of, reach_of
 from rejex_stream.types import FloatArray
 
 __all__ = ["AT_ONCE", "FILLING", "MISSING", "PRESETS", "PresetName", "RecentRows", "blocks_of"]
+
+Block: TypeAlias = tuple[str, int | None]
+"""A kind of feature and its span in events, for every channel."""
+
+_Lists: TypeAlias = dict[int, list[float]]
+_ROLLING: Final = ("mean", "deviation", "std")
 
 PresetName: TypeAlias = Literal["raw", "sensor", "lags", "sensor_lags", "seasonal"]
 PRESETS: Final[tuple[str, ...]] = get_args(PresetName)
@@ -40,13 +49,6 @@ def blocks_of(preset: str, n_channels: int) -> tuple[Block, ...]:
     deviation over 24, and with at most ten channels that over 6 and the mean over 24. ``lags``:
     level and its past, as many events (2 to 32) as make 64 columns. ``sensor_lags``: both.
     ``raw``: level.
-
-    Examples
-    --------
-    >>> blocks_of("sensor", 11)
-    (('raw', None), ('difference', 1), ('deviation', 24), ('mean', 10), ('std', 24))
-    >>> len(blocks_of("lags", 1)), len(blocks_of("lags", 8)), len(blocks_of("lags", 50))
-    (32, 8, 2)
     """
     level: Block = ("raw", None)
     if preset not in AT_ONCE:
@@ -62,30 +64,134 @@ def blocks_of(preset: str, n_channels: int) -> tuple[Block, ...]:
     return shape
 
 
+class Part(NamedTuple):
+    """How the sums over a span come of those over its two parts, the newer 2^k readings long.
+
+    With S and Q the sum of a part and of its squares around its mean, for a older and b newer
+    readings, Q = Q_a + Q_b + w (r S_a - S_b)², where r = b / a and w = a / (b (a + b)). Nothing is
+    subtracted that is not a difference by itself, so no digits are lost (T. Chan, G. Golub, R.
+    LeVeque: *Updating formulae and a pairwise algorithm for computing sample variances*, 1979).
+    """
+
+    span: int
+    older: int
+    newer: int
+    ratio: float
+    weight: float
+    is_summed: bool
+    is_squared: bool
+
+
+def parts_of(blocks: Iterable[Block]) -> list[Part]:
+    """Return the parts of all windows that blocks want, a part before what is made of it."""
+    summed, squared = {1}, {1}
+    for kind, span in blocks:
+        if kind in _ROLLING and span is not None:
+            (squared if kind == "std" else summed).add(span)
+    for span in range(max(summed | squared), 1, -1):
+        halves = _halves(span)
+        if span in summed:
+            summed.update(halves)
+        if span in squared:
+            squared.update(halves)
+            summed.update(halves)
+    made = []
+    for span in sorted((summed | squared) - {1}):
+        a, b = _halves(span)
+        made.append(Part(span, a, b, b / a, a / (b * span), span in summed, span in squared))
+    return made
+
+
+def _halves(span: int) -> tuple[int, int]:
+    newer = 1 << ((span - 1).bit_length() - 1)
+    return span - newer, newer
+
+
+def reach_of(kind: str, span: int | None) -> int:
+    """Return how many readings before the current one a column looks at."""
+    if span is None:
+        return 0
+    return span if kind in ("lag", "difference") else span - 1
+
+
+class NewestRows:
+    """The sums that end at the newest readings, and the row they make.
+
+    Notes
+    -----
+    O(d log span) a reading. Of the two parts of a window the newer was made just now, the older
+    when its own last reading came, and is kept from then.
+    """
+
+    __slots__ = ("_blocks", "_parts", "_reach", "_squares", "_sums")
+
+    def __init__(self, blocks: Sequence[Block], past: Sequence[list[float]]) -> None:
+        self._blocks, self._reach = blocks, len(past)
+        self._parts = parts_of(blocks)
+        useful = {1: self._reach}  # for how many readings the sums over a span are
+        for part in self._parts:
+            useful[part.older] = max(useful.get(part.older, 0), part.newer)
+        # What is before the past is in no sum that a row is made of.
+        nothing = [0.0] * len(past[0])
+        self._sums, self._squares = (
+            {span: deque([nothing] * (n + 1), n + 1) for span, n in useful.items()} for _ in "sq"
+        )
+        for reading in past:
+            self._add(reading)
+
+    def past(self) -> list[list[float]]:
+        """Return the readings that the next row looks back at, oldest first."""
+        return list(self._sums[1])[-self._reach :]
+
+    def add(self, reading: list[float]) -> list[float]:
+        """Return the row of the next reading, shape (d,), whose values are finite floats."""
+        sums, squares = self._add(reading)
+        earlier = self._sums[1]
+        row: list[float] = []
+        for kind, span in self._blocks:
+            if span is None:
+                row += reading
+            elif kind == "lag":
+                row += earlier[-1 - span]
+            elif kind == "difference":
+                row += map(sub, reading, earlier[-1 - span])
+            elif kind == "mean":
+                row += [total / span for total in sums[span]]
+            elif kind == "deviation":
+                row += [x - s / span for x, s in zip(reading, sums[span], strict=False)]
+            else:
+                count = span - 1
+                row += [sqrt(square / count) for square in squares[span]]
+        return row
+
+    def _add(self, reading: list[float]) -> tuple[_Lists, _Lists]:
+        """Return by span the sums up to a reading, and of squares around their mean."""
+        kept, kept_squares = self._sums, self._squares
+        kept[1].append(reading)
+        sums = {1: reading}
+        squares = {1: kept_squares[1][0]}
+        for span, a, b, ratio, weight, is_summed, is_squared in self._parts:
+            older, newer = kept[a][-1 - b], sums[b]
+            if is_squared:
+                apart = zip(kept_squares[a][-1 - b], squares[b], older, newer, strict=False)
+                squares[span] = made = [
+                    p + q + (gap := x * ratio - y) * gap * weight for p, q, x, y in apart
+                ]
+                if span in kept_squares:
+                    kept_squares[span].append(made)
+            if is_summed:
+                sums[span] = made = [*map(add, older, newer)]
+                if span in kept:
+                    kept[span].append(made)
+        return sums, squares
+
+
 class RecentRows:
     """Rows of one sensor, made of its newest readings.
-
-    Parameters
-    ----------
-    blocks
-        What :func:`blocks_of` returns.
-    n_channels
-        d.
-    carry_forward_events
-        For how many readings in a row the last value stands in for a missing one.
-    picked
-        Which d values of a reading are looked at; without it, a reading has d.
 
     Notes
     -----
     O(d log span) a reading; keeps the readings that the longest span reaches back to.
-
-    Examples
-    --------
-    >>> rows = RecentRows((("raw", None), ("difference", 1)), 1, 0)
-    >>> found, which = rows.extract([(1.0,), (float("nan"),), (3.0,), (6.0,)])
-    >>> found.tolist(), which       # row of each reading; -1: filling, -2: missing
-    ([[3.0, 2.0], [6.0, 3.0]], [-1, -2, 0, 1])
     """
 
     __slots__ = ("_age", "_blocks", "_carry", "_last", "_newest", "_parts", "_past", "_picked",
@@ -110,18 +216,10 @@ class RecentRows:
     def extract(self, values: Sequence[Sequence[float]]) -> tuple[FloatArray, list[int]]:
         """Return the rows that readings make, and for each reading which row is its own.
 
-        Parameters
-        ----------
-        values
-            Shape (m, d), in order; not finite where missing. A reading with a missing value that
-            is not carried forward leaves no trace.
-
-        Returns
-        -------
-        rows
-            Shape (k, p), k at most m; not finite where arithmetic cannot hold a number.
-        which
-            Of length m: index into `rows`, ``FILLING`` before the first or ``MISSING``.
+        `values` of shape (m, d), in order, are not finite where missing; a reading with a missing
+        value that is not carried forward leaves no trace. The rows, of shape (k, p) with k <= m,
+        are not finite where arithmetic cannot hold a number; an index is ``FILLING`` before the
+        first row, or ``MISSING``.
         """
         if self._picked is not None:
             values = [[reading[i] for i in self._picked] for reading in values]
@@ -138,17 +236,6 @@ class RecentRows:
         """Return the row of one reading as plain floats, bit for bit that of :meth:`extract`.
 
         ``None``, and nothing has happened, where that is to be asked. O(d log span).
-
-        Parameters
-        ----------
-        values, total
-            Shape (d,), and their sum.
-
-        Examples
-        --------
-        >>> rows = RecentRows((("raw", None), ("difference", 1)), 1, 0)
-        >>> rows.next_row((1.0,), 1.0), rows.extract([(1.0,)])[1], rows.next_row((3.0,), 3.0)
-        (None, [-1], [3.0, 2.0])
         """
         if self._picked is not None:
             values = [values[i] for i in self._picked]

@@ -295,19 +295,8 @@ class SensorFeatures:
     ) -> Row | None:
         """Return the row of features, or ``None`` while a lag or a rolling window is filling.
 
-        Parameters
-        ----------
-        event_time_ms
-            UTC milliseconds.
-        values
-            Shape (n_channels,); ``nan`` where missing.
-        total
-            Their sum, where somebody has it already.
-
-        Raises
-        ------
-        MissingChannelError
-            If a channel is missing for longer than is carried forward.
+        `values` are nan where missing; `total` is their sum, where somebody has it already. Raises
+        a :class:`MissingChannelError` where one is missing for longer than is carried forward.
         """
         if self._picked is not None:
             values, total = [values[i] for i in self._picked], None
@@ -333,8 +322,8 @@ class SensorFeatures:
     def extract_all(self, values: Sequence[tuple[float, ...]]) -> FloatArray | None:
         """Return the rows of a batch of scorable readings, where a row is the reading itself.
 
-        ``None``, and nothing has happened, where it is not, or where something is missing or so
-        large that it has to be looked at: shape (m, n_channels) otherwise.
+        Shape (m, n_channels); ``None``, and nothing has happened, where it is not, or where
+        something is missing or so large that it has to be looked at.
         """
         if not self._only_raw or self._picked is not None:
             return None
@@ -367,13 +356,7 @@ class SensorFeatures:
         return [list(self._last), self._age, self._latest_ms, columns]
 
     def restore(self, snapshot: list[Any]) -> None:
-        """Take over the state of :meth:`snapshot`, made under the same spec.
-
-        Raises
-        ------
-        ValueError, msgspec.ValidationError
-            If it is not one of this spec.
-        """
+        """Take over the state of :meth:`snapshot`, made under the same spec."""
         last, age, latest_ms, columns = msgspec.convert(snapshot, _Kept)
         if not len(last) == len(age) == len(self._channels):
             raise ValueError(f"{len(last)} values of {len(self._channels)} channels")

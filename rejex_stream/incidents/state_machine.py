@@ -9,7 +9,7 @@ It opens at one of two levels of evidence. At the alarm's, somebody is told and 
 on: no verdict changes. At the strict one (:mod:`rejex_stream.incidents.thresholds`) it is *held*.
 
 It sees verdicts in the order of the events and is a function of them and of the commands that hold
-from a place in that order. Whoever judges asks :attr:`Watch.still` whether the reference stands
+from a place in that order. Whoever judges asks :attr:`Watch.frozen` whether the reference stands
 still; a turn of the machine ends the judging of a batch after its event, so that the next event
 finds the reference as the turn left it.
 
@@ -57,13 +57,7 @@ from rejex_stream.types import (
     Verdict,
 )
 
-__all__ = [
-    "CALM",
-    "Alarm",
-    "Suspect",
-    "Turn",
-    "Watch",
-]
+__all__ = ["CALM", "Alarm", "Suspect", "Turn", "Watch"]
 
 _MOST_SENSORS = 100  # named in an incident
 _MOST_RELAPSES = 10  # after so many, it is not said again that scores look ordinary
@@ -74,18 +68,11 @@ _Finite = Annotated[float, msgspec.Meta(ge=0.0, le=1e300)]
 
 
 class Turn(NamedTuple):
-    """What the last event changed.
+    """What the last event changed."""
 
-    Attributes
-    ----------
-    state
-        Where the incident stands now.
-    onset
-        Where it was opened: what each score since the onset had pushed out of the window, oldest
-        first; ``entered`` tells those that did not enter.
-    """
-
-    state: IncidentState
+    state: IncidentState  # where the incident stands now
+    # where it was opened: what each score since the onset had pushed out of the window, oldest
+    # first; ``entered`` tells those that did not enter
     onset: tuple[Suspect, ...] = ()
 
 
@@ -156,6 +143,12 @@ class _Open(msgspec.Struct, forbid_unknown_fields=True):
             self.sensors.append(sensor)
 
 
+_AS_IT_IS = (
+    "id", "version", "state", "onset_ms", "opened_ms", "onset_seq", "opened_seq", "peak_severity",
+    "peak_ms", "n_events", "n_anomalies", "n_rejected", "answer", "held",
+)  # fmt: skip
+
+
 class _Last(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The incident before: for whoever answers it too late."""
 
@@ -213,31 +206,12 @@ class _AlarmState(msgspec.Struct, forbid_unknown_fields=True):
 class Alarm:
     """The statistic of one stream, and the limit that the stream itself sets.
 
-    Parameters
-    ----------
-    window
-        n of a full window.
-    per_month
-        False alarms a month that somebody is willing to see.
-
     Attributes
     ----------
     level
         The statistic.
     limit
         From here on somebody is told; infinite while too little was seen.
-
-    Examples
-    --------
-    >>> rng, alarm = __import__("random").Random(0), Alarm(800, 1.0)
-    >>> for i in range(4000):
-    ...     alarm.see(rng.expovariate(2.3), 60_000 * i)
-    >>> 0.9 < alarm.limit < 2.0
-    True
-    >>> for i in range(4000, 4030):
-    ...     alarm.see(3.0, 60_000 * i)
-    >>> alarm.level > alarm.limit
-    True
     """
 
     __slots__ = ("_begun_ms", "_blocks", "_events", "_length", "_per_month", "_top", "level",
@@ -292,13 +266,7 @@ class Alarm:
         return plain
 
     def restore(self, state: Any) -> None:  # noqa: ANN401 - plain values
-        """Go on from a state.
-
-        Raises
-        ------
-        msgspec.ValidationError
-            If it is none.
-        """
+        """Go on from a state."""
         known = msgspec.convert(state, _AlarmState)
         self.level, self._top, self._events = known.level, known.top, known.events
         self._begun_ms = known.begun_ms
@@ -314,15 +282,6 @@ def _gumbel(rare: float) -> float:
 class Watch:
     """Watches the severities of one stream key, and knows its incident.
 
-    Parameters
-    ----------
-    hold
-        When an incident ends by itself.
-    stream_key, mode, window
-        Whose; n of a full window.
-    alarms
-        When somebody is told without a hold; ``None``: nobody is.
-
     Attributes
     ----------
     active
@@ -333,17 +292,15 @@ class Watch:
     changes
         What has changed since somebody looked, with the place in the batch.
 
-    Notes
-    -----
     O(1) an event that is shown; nothing is shown while scores are ordinary. At most a quarter of a
     window of events is kept.
     """
 
     __slots__ = (
-        "_alarm", "_alarms", "_hold", "_inflation", "_kept_level", "_last",
-        "_measured", "_next", "_open", "_published", "_quarter", "_rising", "_usual", "_window",
-        "active", "changes", "incident", "least", "level", "limit", "mode", "most", "ordinary",
-        "since", "still", "stream_key",
+        "_alarm", "_alarms", "_hold", "_inflation", "_kept_level", "_last", "_measured",
+        "_published", "_quarter", "_rising", "_usual", "_window", "active", "changes", "frozen",
+        "incident", "least", "level", "limit", "mode", "most", "open", "ordinary", "since",
+        "stream_key", "turning",
     )  # fmt: skip
 
     def __init__(
@@ -357,7 +314,7 @@ class Watch:
         self.stream_key, self.mode = stream_key, mode
         self._hold, self.active = hold, hold.enabled
         self.ordinary, self.most, self.limit = ORDINARY, math.log10(window + 1), math.inf
-        self.level, self.least, self.still = 0.0, math.inf, False
+        self.level, self.least, self.frozen = 0.0, math.inf, False
         self._kept_level = 0.0  # of a state, until it is known whether it is of use
         self.incident: str | None = None
         self._window, self._quarter = window, max(1, window // _LOOK_BACK)
@@ -365,9 +322,9 @@ class Watch:
         self.changes: list[Incident] = []
         self._inflation: float | None = None
         self._measured, self._usual = 0, _Usual()
-        self._open: _Open | None = None
+        self.open: _Open | None = None
         self._last: _Last | None = None
-        self._next: IncidentState | None = None
+        self.turning: IncidentState | None = None
         self._published = -1  # seq of the event that the last change was told of
         self._alarm: Alarm | None = None
         self._rising: _Open | None = None  # what is no incident yet
@@ -391,11 +348,11 @@ class Watch:
 
     def _show(self) -> None:
         """Say whether the reference stands still, and which events are to be shown."""
-        kept = self._open if self.active else None
-        self.still = kept is not None and kept.held
-        self.incident = kept.id if kept is not None and self.still else None
+        kept = self.open if self.active else None
+        self.frozen = kept is not None and kept.held
+        self.incident = kept.id if kept is not None and self.frozen else None
         self.least = ORDINARY if self.limit < math.inf and self.active else math.inf
-        if self.still or not self.active:
+        if self.frozen or not self.active:
             self.level = 0.0
         elif self._kept_level:
             self.level, self._kept_level = self._kept_level, 0.0
@@ -405,7 +362,7 @@ class Watch:
 
         What is open ends with this event.
         """
-        is_held = self._open is not None and self._open.held
+        is_held = self.open is not None and self.open.held
         known = bool(self.since) or is_held or self._usual != _Usual()
         if is_held:
             self._end(reading, seq, "hold_off")
@@ -416,13 +373,33 @@ class Watch:
         return known
 
     # ------------------------------------------------------------------------------ evidence
-    def stop(self) -> None:
-        """Take note that there is enough evidence: an incident is to be opened."""
-        self._next = IncidentState.OPEN
+    def weigh(self, verdict: Verdict, rare: float | None, evicted: float | None) -> bool:
+        """Add a verdict to the evidence; return whether it turns the machine, and judging ends.
+
+        `rare` is its severity among the reference scores of the moment. A verdict without a score,
+        in a warm-up, a mute or a constant window is neither for nor against; `evicted` is what its
+        score pushed out of the window, nan where it did not enter.
+        """
+        if self.frozen:
+            return self.see(verdict, 0.0 if verdict.muted else rare)
+        if verdict.score is None:
+            self.since.append((verdict, evicted))
+            return False
+        if rare is None or verdict.muted:
+            rare = self.ordinary
+        level = self.level + min(rare, self.most) - self.ordinary
+        self.level = max(0.0, level)
+        if level <= 0.0:
+            self.since.clear()
+            return False
+        self.since.append((verdict, evicted))
+        if level >= self.limit:
+            self.turning = IncidentState.OPEN
+        return level >= self.limit
 
     def see(self, verdict: Verdict, severity: float | None) -> bool:
         """Look at a verdict of a stream that is held; return whether it turns the machine."""
-        kept = self._open
+        kept = self.open
         assert kept is not None  # or nothing would be held
         kept.count(verdict.sensor, verdict.label, _shown(verdict), verdict.event_time_ms)
         kept.n_held += 1
@@ -431,10 +408,10 @@ class Watch:
         if verdict.seq == self._published:
             return False  # one change an event
         if kept.state is not IncidentState.ADOPTING:
-            self._next = self._due(kept)
-        if self._next is None:
+            self.turning = self._due(kept)
+        if self.turning is None:
             self._update(kept, verdict)
-        return self._next is not None
+        return self.turning is not None
 
     def _update(self, kept: _Open, verdict: Verdict) -> None:
         """Publish how an incident stands, after so much event time."""
@@ -453,12 +430,12 @@ class Watch:
         """Look at verdicts of a stream that is not held, for the alarm; O(1) an event."""
         alarm = self._alarm
         if alarm is None:
-            if which and self._open is not None:
+            if which and self.open is not None and not self.open.held:
                 self._end(readings[which[0]], cast("Verdict", verdicts[which[0]]).seq, "alarm_off")
             return
         for i in which:
             verdict = cast("Verdict", verdicts[i])
-            severity, kept = verdict.severity, self._open
+            severity, kept = verdict.severity, self.open
             if severity is None or verdict.muted or verdict.window_len < self._window:
                 continue
             alarm.see(severity, verdict.event_time_ms, told=kept is not None)
@@ -480,7 +457,7 @@ class Watch:
             return
         kept.id, kept.opened_ms, kept.opened_seq = str(reading.position), at, seq
         kept.channels = [] if verdict.evidence is None else list(verdict.evidence.channels)
-        self._open, self._rising = kept, None
+        self.open, self._rising = kept, None
         self._publish(reading, seq)
 
     def _follow_open(self, kept: _Open, alarm: Alarm, reading: Reading, verdict: Verdict) -> None:
@@ -525,7 +502,7 @@ class Watch:
 
     def least_events_held(self) -> int:
         """Return how many more events, at least, find the reference standing still."""
-        kept = self._open
+        kept = self.open
         if kept is None or kept.state is IncidentState.ADOPTING:
             return 0
         left = max(0, math.ceil((self.recovery - kept.ordinary) / ORDINARY) - 1)
@@ -581,21 +558,16 @@ class Watch:
         self._show()
 
     def _calm(self) -> None:
-        if not self.still:
+        if not self.frozen:
             self.level = 0.0
         self.since.clear()
 
     # ------------------------------------------------------------------------------ turns
-    @property
-    def turns(self) -> bool:
-        """Whether the event that was seen last turns the machine."""
-        return self._next is not None
-
     def turn(self, reading: Reading, verdict: Verdict) -> Turn:
         """Make the turn that :meth:`see` asked for, and tell it of this event."""
-        state, self._next = self._next, None
+        state, self.turning = self.turning, None
         assert state is not None  # see returned true
-        kept = self._open
+        kept = self.open
         if state is IncidentState.OPEN and (kept is None or not kept.held):
             onset = tuple(Suspect.of(*event) for event in self.since)
             if kept is None:
@@ -622,7 +594,7 @@ class Watch:
     def _begin(self, verdict: Verdict, onset: Sequence[Suspect]) -> None:
         first, self._rising = onset[0], None
         said = () if verdict.evidence is None else verdict.evidence.channels
-        self._open = kept = _Open(
+        self.open = kept = _Open(
             str(verdict.position), IncidentState.OPEN, 0, first.event_time_ms, first.seq,
             verdict.event_time_ms, verdict.seq, [], list(said),
         )  # fmt: skip
@@ -631,24 +603,24 @@ class Watch:
 
     def adopted(self, reading: Reading, seq: int) -> None:
         """End the incident: there is a reference that was made of it."""
-        kept = self._open
+        kept = self.open
         assert kept is not None  # what else could have been adopted
         self._end(reading, seq, "adopted_by_age" if kept.by_age else "adopted")
 
     def _end(self, reading: Reading, seq: int, ended: str) -> None:
-        kept = self._open
+        kept = self.open
         assert kept is not None  # only an open one ends
         kept.state = IncidentState.CLOSED
         self._last = _Last(kept.id, ended)
         self._publish(reading, seq, ended)
-        self._open = None
+        self.open = None
         if self._alarm is not None:
             self._alarm.calm()
         self._show()
 
     def publish(self, reading: Reading, seq: int) -> None:
         """Publish, with the first event after it, what a command has changed."""
-        kept = self._open
+        kept = self.open
         if kept is not None and kept.unpublished:
             kept.unpublished = False
             self._publish(reading, seq, counted=True)
@@ -661,42 +633,24 @@ class Watch:
         *,
         counted: bool = False,
     ) -> None:
-        kept = self._open
+        kept = self.open
         assert kept is not None  # only an open one has changes
         kept.version += not counted
         kept.published_ms = reading.event_time_ms
         self._published = seq
         self.changes.append(
             Incident(
-                position=reading.position,
-                id=kept.id,
-                version=kept.version,
-                state=kept.state,
-                stream_key=self.stream_key,
-                mode=self.mode,
-                sensors=tuple(kept.sensors),
-                onset_ms=kept.onset_ms,
-                opened_ms=kept.opened_ms,
-                changed_ms=reading.event_time_ms,
-                onset_seq=kept.onset_seq,
-                opened_seq=kept.opened_seq,
-                changed_seq=seq,
-                peak_severity=kept.peak_severity,
-                peak_ms=kept.peak_ms,
-                channels=tuple(kept.channels),
-                n_events=kept.n_events,
-                n_anomalies=kept.n_anomalies,
-                n_rejected=kept.n_rejected,
-                answer=kept.answer,
-                ended=ended,
-                held=kept.held,
+                position=reading.position, stream_key=self.stream_key, mode=self.mode,
+                sensors=tuple(kept.sensors), channels=tuple(kept.channels),
+                changed_ms=reading.event_time_ms, changed_seq=seq, ended=ended,
+                **{name: getattr(kept, name) for name in _AS_IT_IS},
             )
-        )
+        )  # fmt: skip
 
     # ------------------------------------------------------------------------------ commands
     def command(self, command: Command) -> CommandReply | None:
         """Take a person's answer; ``None`` where the incident is none of this stream."""
-        kept, last = self._open, self._last
+        kept, last = self.open, self._last
         if kept is None or kept.id != command.incident:
             if last is None or last.id != command.incident:
                 return None
@@ -726,28 +680,18 @@ class Watch:
     def is_blank(self) -> bool:
         """Whether there is nothing worth keeping."""
         known = self.since or self._usual != _Usual() or self._alarm is not None
-        return self._open is None and self._last is None and not known
-
-    @property
-    def quiet(self) -> bool:
-        """Whether there is no incident."""
-        return self._open is None
+        return self.open is None and self._last is None and not known
 
     @property
     def is_adopting(self) -> bool:
         """Whether a reference is being made of what was held back."""
-        return self._open is not None and self._open.state is IncidentState.ADOPTING
-
-    @property
-    def follows(self) -> bool:
-        """Whether verdicts are to be shown to :meth:`follow`."""
-        return self._alarm is not None or (self._open is not None and not self._open.held)
+        return self.open is not None and self.open.state is IncidentState.ADOPTING
 
     # ------------------------------------------------------------------------------ snapshot
     def state(self) -> dict[str, Any]:
         """Return everything it knows as plain values."""
         level = self.level or self._kept_level
-        since, kept = [Suspect.of(*event) for event in self.since], self._open
+        since, kept = [Suspect.of(*event) for event in self.since], self.open
         known = _State(
             level, self._inflation, self._measured, since, kept, self._last, self._usual,
             None if self._alarm is None else self._alarm.state(), self._rising,
@@ -756,19 +700,13 @@ class Watch:
         return plain
 
     def restore(self, state: Any) -> None:  # noqa: ANN401 - plain values
-        """Go on from a state; ``None``: one that was blank.
-
-        Raises
-        ------
-        ValueError, msgspec.ValidationError
-            If no watch can have been in that state.
-        """
+        """Go on from a state; ``None``: one that was blank."""
         kept = msgspec.convert(state or _BLANK, _State)
         if len(kept.since) > (self.since.maxlen or 0) or (
             kept.open and kept.open.held and kept.since
         ):
             raise ValueError(f"{len(kept.since)} events under suspicion")
-        self._open, self._last = kept.open, kept.last
+        self.open, self._last = kept.open, kept.last
         self._inflation, self._measured = kept.inflation, kept.n_measured
         self._usual = kept.usual
         self.limit = limit_of(kept.inflation, kept.n_measured)

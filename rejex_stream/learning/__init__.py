@@ -2,14 +2,18 @@
 
 In: verdicts, their rows, and what people answered. Out: what a layer over the same scores would
 have said, and whether it may say it. Open :mod:`~rejex_stream.learning.champion_challenger`
-first; the layer is in :mod:`~rejex_stream.learning.label_kernel`, what lets it speak in
-:mod:`~rejex_stream.learning.sequential_test`, and
-what a stream of a pipeline has of it in :mod:`~rejex_stream.learning.learner`.
+first; the layer is in :mod:`~rejex_stream.learning.label_kernel`, and what lets it speak in
+:mod:`~rejex_stream.learning.sequential_test`.
 """
 
-from rejex_stream.learning.champion_challenger import Asked, ChampionChallenger
+from rejex_stream.learning.champion_challenger import (
+    Asked,
+    ChampionChallenger,
+    Learner,
+    LearningSpec,
+    apply_command,
+)
 from rejex_stream.learning.label_kernel import LabelKernel
-from rejex_stream.learning.learner import Learner, LearningSpec, apply_command
 from rejex_stream.learning.sequential_test import SequentialTest
 
 __all__ = [

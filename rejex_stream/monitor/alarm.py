@@ -46,24 +46,11 @@ class Alternative(StrEnum):
 class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     """One alarm. A monitor raises alarms and never changes a verdict.
 
-    Attributes
-    ----------
-    kind, alternative
-        Which question was answered, and how.
-    stream_key
-        The stream it is about; ``None`` for the whole pipeline.
-    mode
-        The operating mode of the stream, where modes are told apart.
-    position, seq, event_time_ms, model_epoch
-        Of the event that completed the evidence; `seq` counts within that event's own stream.
-    evidence, threshold
-        The number that was too large (or, for a collapse, too small) and its limit, both in `unit`.
-    unit
-        ``nats`` of log evidence, a ``rate``, or ``events``.
-    guarantee
-        What a false alarm costs: "about one false alarm per L events ..." or "heuristic: ...".
-    message
-        One sentence for a person.
+    It belongs to `stream_key` (``None``: the whole pipeline) and its `mode`. `position`, `seq`
+    (within its own stream), `event_time_ms` and `model_epoch` are of the event that completed the
+    evidence. `evidence` is the number that was too large (for a collapse, too small) beside its
+    `threshold`, both in `unit`: ``nats``, a ``rate``, or ``events``. `guarantee` says what a false
+    alarm costs, `message` all of it to a person in one sentence.
     """
 
     kind: AlarmKind
@@ -116,15 +103,8 @@ class ActiveAlarms:
     ) -> tuple[Alarm, ...]:
         """Return a new alarm; or nothing, and prolong the one of that kind that is still active.
 
-        Parameters
-        ----------
-        verdict
-            The event that completed the evidence.
-        kind, alternative, evidence, threshold, unit, guarantee, message
-            As in :class:`Alarm`.
-        now, hold_events
-            The present event count, and how many events the alarm stays active unless it is raised
-            again; ``None`` means until it is withdrawn.
+        It points to `verdict`, and stays active for `hold_events` from the event count `now` on;
+        ``None``: until it is withdrawn.
         """
         until = -1 if hold_events is None else now + hold_events
         active = self._by_kind.get(kind)

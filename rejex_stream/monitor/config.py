@@ -6,9 +6,7 @@ from typing import Literal
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.rejection.arguments import (
-    check_contamination,
-    check_delta,
-    check_tolerance,
+    check_number,
     check_window,
 )
 from rejex_stream.rejection.bounds import DELTA
@@ -19,9 +17,6 @@ __all__ = ["CONFIDENCE", "Monitor", "MonitorConfig"]
 CONFIDENCE = 0.99
 """Of the limits around the rolling rejection rate."""
 _ROLLING_EVENTS = 3_600  # an hour at 1 Hz
-_REFERENCE_WINDOWS = 5
-LEAST_REFERENCE = 100
-"""Independent scores below which a reference tells nothing."""
 _LEAST_HEALTH_WINDOW = 10
 
 
@@ -38,14 +33,6 @@ class Monitor(Section):
     )
     stuck_events: int = setting(
         200, unit="events", says="Equal scores in a row that count as stuck; 0: off.", ge=0
-    )
-    drift_reference_events: int | None = setting(
-        None,
-        unit="events",
-        says="Frozen scores that slow drift is measured against; 0: off.",
-        otherwise="five windows, at least 100",
-        ge=0,
-        example=10_000,
     )
 
 
@@ -72,8 +59,8 @@ class MonitorConfig(Monitor):
     Examples
     --------
     >>> config = MonitorConfig(window=1000, contamination=0.05, tolerance=32)
-    >>> config.rolling, config.drift_reference
-    (3600, 5000)
+    >>> config.rolling
+    3600
     >>> config.replace(false_alarm_events=5)
     Traceback (most recent call last):
     rejex_stream.errors.ConfigError: MonitorConfig: false_alarm_events = 5: expected greater than \
@@ -90,58 +77,15 @@ or equal to 100 (events); Statistical alarms give about one false alarm in so ma
     def check(self) -> None:
         """Refuse what cannot work, with value, limit and mend."""
         check_window(self.window)
-        check_contamination(self.contamination)
-        check_tolerance(self.tolerance)
-        check_delta(self.delta)
-        if self.drift_reference_events and self.drift_reference_events < self.window:
-            raise ConfigError(
-                f"drift_reference_events = {self.drift_reference_events} is shorter than the "
-                f"window of {self.window} events, which absorbs drift itself: give 5 windows or "
-                "more, or 0 to switch it off."
-            )
+        check_number("contamination", self.contamination)
+        check_number("tolerance", self.tolerance)
+        check_number("delta", self.delta)
 
-    def require(self, refit_every_events: int | None) -> None:
-        """Refuse settings under which a monitor that is switched on could never start.
-
-        Parameters
-        ----------
-        refit_every_events
-            Events that a model speaks for; ``None``: for ever.
-
-        Raises
-        ------
-        ConfigError
-            With the value, what it needs to be and how to switch that monitor off.
-
-        Examples
-        --------
-        >>> config = MonitorConfig(window=1000, contamination=0.05, tolerance=32)
-        >>> config.require(2_000)
-        >>> config.require(500)
-        Traceback (most recent call last):
-        rejex_stream.errors.ConfigError: refit_every_events = 500 is below the window of 1000: \
-slow drift is measured on a scale that begins with one window of one model's scores, so its \
-monitor would never start. Refit every 1000 events or more, or give drift_reference_events = 0.
-        """
-        if not self.enabled:
-            return
-        window, reference = self.window, self.drift_reference
-        if reference and refit_every_events is not None and refit_every_events < window:
+    def require(self) -> None:
+        """Refuse a window in which a monitor that is switched on could never tell anything."""
+        if self.enabled and self.window < _LEAST_HEALTH_WINDOW:
             raise ConfigError(
-                f"refit_every_events = {refit_every_events} is below the window of {window}: slow "
-                "drift is measured on a scale that begins with one window of one model's scores, "
-                f"so its monitor would never start. Refit every {window} events or more, or give "
-                "drift_reference_events = 0."
-            )
-        if 0 < reference < LEAST_REFERENCE:
-            raise ConfigError(
-                f"drift_reference_events = {reference} can never be worth the {LEAST_REFERENCE} "
-                "independent scores that slow drift is told from, so its monitor would never "
-                f"start: give {LEAST_REFERENCE} or more, or 0 to switch it off."
-            )
-        if window < _LEAST_HEALTH_WINDOW:
-            raise ConfigError(
-                f"The window of {window} events is too short to watch: health needs one worth "
+                f"The window of {self.window} events is too short to watch: health needs one worth "
                 f"{_LEAST_HEALTH_WINDOW} independent events. Give a longer window, or enabled = "
                 "false under [monitor]."
             )
@@ -150,10 +94,3 @@ monitor would never start. Refit every 1000 events or more, or give drift_refere
     def rolling(self) -> int:
         """Length of the displayed rolling window in events."""
         return max(_ROLLING_EVENTS, self.window)
-
-    @property
-    def drift_reference(self) -> int:
-        """Length of the frozen reference in scores; 0 where slow drift is not watched."""
-        if self.drift_reference_events is None:
-            return max(_REFERENCE_WINDOWS * self.window, LEAST_REFERENCE)
-        return self.drift_reference_events

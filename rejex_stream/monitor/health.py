@@ -37,7 +37,7 @@ import msgspec
 
 from rejex_stream.monitor.alarm import ActiveAlarms, Alarm, AlarmKind
 from rejex_stream.monitor.config import MonitorConfig
-from rejex_stream.monitor.inflation import Inflation, InflationState
+from rejex_stream.monitor.inflation import Inflation, InflationState, unit_of
 from rejex_stream.monitor.theory import ALTERNATIVES, RankLaw
 from rejex_stream.types import Verdict
 
@@ -52,18 +52,31 @@ _ZEROS = [0.0] * len(ALTERNATIVES)
 
 
 class HealthState(msgspec.Struct):
-    """Evidence of each alternative, normal events not yet booked, and the block counts."""
+    """Evidence of each alternative, normal events not yet booked, and the open block.
+
+    A block ends in `left` of its `unit` events; `since` says for how many of them the expectation
+    is not booked yet. Pairs are of rejected and of flagged events.
+    """
 
     evidence: list[float]
     run: int
     inflation: InflationState
+    unit: int
+    left: int
+    since: int
+    counts: list[int]
+    expected: list[float]
+    variance: list[float]
     crossings: int = 0
 
     def __post_init__(self) -> None:
         """Refuse evidence that could not be evidence."""
         if len(self.evidence) != len(ALTERNATIVES) or not min(self.evidence) >= 0.0:
             raise ValueError("the evidence is out of order")
-        if not 0 <= self.run < min(_LONGEST_RUN, max(self.inflation.left, 1)):
+        pairs = (self.counts, self.expected, self.variance)
+        if any(len(pair) != 2 for pair in pairs) or not 1 <= self.left <= self.since <= self.unit:
+            raise ValueError("the open block is out of order")
+        if not 0 <= self.run < min(_LONGEST_RUN, self.left):
             raise ValueError("the run of normal events is out of order")
 
 
@@ -100,24 +113,12 @@ class _Ratios:
 
 
 class HealthDetector:
-    """Watches the rank cells of one stream, or of all streams of a pipeline.
+    """Watches the rank cells of one stream, or of all `streams` of a pipeline.
 
-    Parameters
-    ----------
-    config
-        L and the window.
-    streams
-        How many streams interleave; see :class:`Inflation`.
+    `crossings` counts how often the evidence reached L, recurrences of one alarm included. The
+    blocks of a pipeline are as many times longer as there are streams, so that they span the same
+    stretch of each.
 
-    Attributes
-    ----------
-    crossings
-        How often the evidence reached L, recurrences of one alarm included.
-    fired_log_evidence
-        The log evidence when it last did.
-
-    Notes
-    -----
     O(1) an event. Most events are normal and say the same thing, so they are booked in runs of at
     most 16, exactly (R -> a^m R + a + ... + a^m) and therefore checked once a run. An SR statistic
     looked at less often gives no more false alarms.
@@ -137,27 +138,17 @@ class HealthDetector:
     """
 
     __slots__ = (
-        "_due",
-        "_every",
-        "_evidence",
-        "_inflation",
-        "_law",
-        "_limit",
-        "_ratios",
-        "_run",
-        "_tempered",
-        "_window",
-        "crossings",
-        "fired_log_evidence",
-        "streams",
-    )
+        "_counts", "_due", "_every", "_evidence", "_expected", "_inflation", "_law", "_left",
+        "_limit", "_ratios", "_run", "_since", "_tempered", "_unit", "_variance", "_window",
+        "crossings", "fired_log_evidence", "streams",
+    )  # fmt: skip
 
     def __init__(self, config: MonitorConfig, streams: int = 1) -> None:
         self.streams = streams
         self._window = config.window
         self._every = config.false_alarm_events
         self._limit = self._every * len(ALTERNATIVES)
-        self._inflation = Inflation(config.window, streams)
+        self._inflation = Inflation(config.window, kinds=2)
         self._law: RankLaw | None = None
         self._tempered: dict[tuple[int, ...], _Ratios] = {}
         self._ratios: _Ratios | None = None
@@ -166,18 +157,17 @@ class HealthDetector:
         self._due = 1
         self.fired_log_evidence = -math.inf
         self.crossings = 0
+        self._unit = unit_of(config.window) * streams
+        self._begin_block()
+
+    def _begin_block(self) -> None:
+        self._left = self._since = self._unit
+        self._counts = [0, 0]
+        self._expected, self._variance = [0.0, 0.0], [0.0, 0.0]
 
     # ------------------------------------------------------------------------------ hot path
     def update(self, law: RankLaw, cell: int) -> int | None:
-        """Count one event; return the index of the alternative that fired, if one did.
-
-        Parameters
-        ----------
-        law
-            Null law and ratios of this event's window.
-        cell
-            Rank cell of the event, from its randomised rank.
-        """
+        """Count one event by the cell of its randomised rank; return which alternative fired."""
         fired = None if law is self._law else self._switch(law)
         if not cell:
             run = self._run + 1
@@ -215,37 +205,38 @@ class HealthDetector:
                 self.fired_log_evidence = self.log_evidence
                 fired = max(range(len(evidence)), key=evidence.__getitem__)
                 self._evidence = list(_ZEROS)
-        events = run
-        inflation = self._inflation
         if cell:
-            events += 1
-            counts = inflation.state.counts
-            counts[0] += cell < 3
-            counts[1] += cell > 1
-        if inflation.advance(law, events, self.streams):
-            self._tempered.clear()
-            self._ratios = self._ratios_of(law)
-        left = inflation.state.left
-        self._due = left if left < _LONGEST_RUN else _LONGEST_RUN
+            run += 1
+            self._counts[0] += cell < 3
+            self._counts[1] += cell > 1
+        self._left -= run
+        if not self._left:
+            self._close_block(law)
+        self._due = self._left if self._left < _LONGEST_RUN else _LONGEST_RUN
         return fired
+
+    def _close_block(self, law: RankLaw) -> None:
+        self._settle(law)
+        apart = [count - mean for count, mean in zip(self._counts, self._expected, strict=True)]
+        if self._inflation.close(apart, self._variance):
+            self._unit = unit_of(self._window) * max(1, self.streams)
+            if self._inflation.factor is not None:
+                self._tempered.clear()
+                self._ratios = self._ratios_of(law)
+        self._begin_block()
+
+    def _settle(self, law: RankLaw) -> None:
+        """Book the expectation of the events since the last call, which all had this law."""
+        events, self._since = self._since - self._left, self._left
+        for kind, p in enumerate((law.rejection_rate, law.flagged_rate)):
+            self._expected[kind] += events * p
+            self._variance[kind] += events * p * (1.0 - p)
 
     # --------------------------------------------------------------------------- cold path
     def raise_alarm(
         self, active: ActiveAlarms, verdict: Verdict, index: int, *, now: int, hold_events: int
     ) -> tuple[Alarm, ...]:
-        """Raise the alarm of alternative `index`, which fired.
-
-        Parameters
-        ----------
-        active
-            Where the alarm is kept.
-        verdict
-            Where it points to.
-        index
-            What :meth:`update` returned.
-        now, hold_events
-            The present event count, and how many events the alarm stays active.
-        """
+        """Raise the alarm of the alternative that :meth:`update` returned."""
         alternative, _, factor = ALTERNATIVES[index]
         every, inflation = self._every, self.inflation or 1.0
         guarantee = f"about one false alarm per {every:,.0f} events of exchangeable scores"
@@ -269,13 +260,13 @@ class HealthDetector:
     def _switch(self, law: RankLaw) -> int | None:
         fired = None
         if self._law is not None:
-            if law.same_as(self._law):  # the cache made it anew: nothing changes
+            if law.key == self._law.key:  # the cache made it anew: nothing changes
                 self._law = law
                 return None
             run, self._run = self._run, 0
             if run:
                 fired = self._book(self._law, run, 0)
-            self._inflation.settle(self._law)
+            self._settle(self._law)
         self._law = law
         self._ratios = self._ratios_of(law)
         return fired
@@ -322,15 +313,28 @@ class HealthDetector:
     @property
     def state(self) -> HealthState:
         """All that has to be kept, apart from the current law."""
-        return HealthState(list(self._evidence), self._run, self._inflation.state, self.crossings)
+        return HealthState(
+            evidence=list(self._evidence),
+            run=self._run,
+            inflation=self._inflation.state,
+            unit=self._unit,
+            left=self._left,
+            since=self._since,
+            counts=list(self._counts),
+            expected=list(self._expected),
+            variance=list(self._variance),
+            crossings=self.crossings,
+        )
 
     def restore(self, state: HealthState, law: RankLaw | None) -> None:
         """Go on from a state, with the law of the last event."""
         self._inflation.restore(state.inflation)
         self._evidence, self._run = list(state.evidence), state.run
-        self.crossings = state.crossings
+        self._unit, self._left, self._since = state.unit, state.left, state.since
+        self._counts, self.crossings = list(state.counts), state.crossings
+        self._expected, self._variance = list(state.expected), list(state.variance)
         self._tempered.clear()
         self._law = law
         self._ratios = None if law is None else self._ratios_of(law)
         # The first ranked event of all is booked at once, as by a detector that was never saved.
-        self._due = 1 if law is None else max(1, min(_LONGEST_RUN, self._inflation.state.left))
+        self._due = 1 if law is None else min(_LONGEST_RUN, self._left)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from enum import Enum
 from functools import lru_cache
-from typing import NamedTuple
 
 import msgspec
 from scipy.special import stdtrit
@@ -75,24 +74,9 @@ class RateState(msgspec.Struct):
 class RejectionRate:
     """Counts the rejected events of the last n and of the last `rolling` ranked events.
 
-    Parameters
-    ----------
-    config
-        Lengths of the two windows, and L.
-
-    Attributes
-    ----------
-    events
-        Ranked events so far.
-    in_window, in_rolling
-        Rejected among the last ``window``, and the last ``rolling``.
-    expected_rate
-        R; where the law changes (a filling window, a pipeline of different streams) its average,
-        with a memory of a window.
-    regime
-        What the counts say at the moment.
-    low, high, deep
-        The regime stays while low <= in_window <= high and in_rolling >= deep.
+    `expected_rate` is R; where the law changes (a filling window, a pipeline of different streams)
+    its average, with a memory of a window. The regime stays while low <= in_window <= high and
+    in_rolling >= deep.
 
     Examples
     --------
@@ -111,22 +95,9 @@ class RejectionRate:
     """
 
     __slots__ = (
-        "_at",
-        "_config",
-        "_mixed_until",
-        "_ring",
-        "_usual_inflation",
-        "_window",
-        "deep",
-        "events",
-        "expected_rate",
-        "high",
-        "in_rolling",
-        "in_window",
-        "low",
-        "recheck",
-        "regime",
-    )
+        "_at", "_config", "_mixed_until", "_ring", "_usual_inflation", "_window", "deep",
+        "events", "expected_rate", "high", "in_rolling", "in_window", "low", "recheck", "regime",
+    )  # fmt: skip
 
     def __init__(self, config: MonitorConfig) -> None:
         self._config = config
@@ -162,24 +133,14 @@ class RejectionRate:
         """Note a change of law: R is then averaged until one law has filled a whole window."""
         if old is None or not self.events:
             self.expected_rate = new.rejection_rate
-        elif not new.same_as(old):
+        elif new.key != old.key:
             self._mixed_until = self.events + self._window
             self.recheck = min(self.recheck, max(self._window, self.events + _MIXED_RECHECK))
 
     def raise_or_withdraw(
         self, active: ActiveAlarms, verdict: Verdict, law: RankLaw, inflation: float | None
     ) -> tuple[Alarm, ...]:
-        """Raise or withdraw the alarms of the rate, once a count has left its limits.
-
-        Parameters
-        ----------
-        active
-            Where the alarms are kept.
-        verdict
-            Where they point to.
-        law, inflation
-            As in :meth:`judge`.
-        """
+        """Raise or withdraw the alarms of the rate, once a count has left its limits."""
         # What there was to see, before the limits are worked out anew.
         briefly = self.in_window > self.high or self.in_window < self.low
         count, length = (
@@ -218,12 +179,7 @@ class RejectionRate:
     def judge(self, law: RankLaw, inflation: float | None) -> Regime:
         """Return the regime the counts are in now, with limits worked out anew.
 
-        Parameters
-        ----------
-        law
-            The law of the last event.
-        inflation
-            VIF; without one no collapse can be told.
+        Without a VIF (`inflation`) no collapse can be told.
         """
         if self.regime is not Regime.USUAL:
             inside = self.low <= self.in_window <= self.high
@@ -300,15 +256,6 @@ def doubling_limits(rate: float, events: int, nats: float) -> tuple[int, int]:
     events exceed with probability exp(-nats) at most (Chernoff's bound) takes the place of 2 R. It
     clears half-way back, so that it does not flicker.
 
-    Parameters
-    ----------
-    rate
-        R, the expected rejection rate.
-    events
-        Length of the window that is counted.
-    nats
-        How improbable chance has to be.
-
     Examples
     --------
     >>> doubling_limits(0.1059, 1000, nats=13.8), doubling_limits(0.005, 1000, nats=13.8)
@@ -358,15 +305,10 @@ def _divergence(p: float, q: float) -> float:
 
 
 class BatchMeans(msgspec.Struct, frozen=True):
-    """What the means of 30 batches say about a rejection rate.
+    """What the means of 30 batches say about a rejection rate: its limits, in [0, 1].
 
-    Attributes
-    ----------
-    lower, upper
-        Limits of the rate, in [0, 1].
-    inflation
-        How much more the rate varies than that of independent events would, at least 1; ``None``
-        where all events or none are rejected.
+    `inflation` is how much more the rate varies than that of independent events would, at least 1;
+    ``None`` where all events or none are rejected.
     """
 
     lower: float
@@ -381,17 +323,8 @@ def batch_means(cells: bytes, confidence: float) -> BatchMeans | None:
     variance, and its t quantile (29 degrees of freedom) that of the normal one. Heuristic: batches
     must be longer than the correlation. Never narrower than the binomial variance would give.
 
-    Parameters
-    ----------
-    cells
-        Rank cells 0..3, one byte an event, oldest first.
-    confidence
-        Of the two limits together, in (0, 1).
-
-    Returns
-    -------
-    BatchMeans or None
-        ``None`` below 60 events. O(number of events), some microseconds per thousand.
+    `cells` are rank cells 0..3, one byte an event, oldest first; ``None`` below 60 events.
+    O(number of events), some microseconds per thousand.
 
     Examples
     --------
@@ -429,13 +362,6 @@ def sliding_variance(law: RankLaw, events: int) -> float:
     sqrt(q (1 - q) / n), is counted by the one and learnt by the other: half of the mean width of
     that gap is added an event, in the long run.
 
-    Parameters
-    ----------
-    law
-        Of the ranks; the window is taken to be full.
-    events
-        How many events in a row are counted.
-
     Examples
     --------
     >>> from rejex_stream.monitor.theory import rank_law
@@ -458,13 +384,6 @@ def sliding_variance(law: RankLaw, events: int) -> float:
     return rate * (1.0 - rate) * learnt + gaps * missed
 
 
-class Limits(NamedTuple):
-    """Two-sided limits of a rejection rate."""
-
-    lower: float
-    upper: float
-
-
 def rate_limits(
     rate: float,
     events: int,
@@ -473,7 +392,7 @@ def rate_limits(
     inflation: float,
     confidence: float,
     streams: int = 1,
-) -> Limits:
+) -> BatchMeans:
     """Return limits around a rolling rate, within which the theory's rate lies where it holds.
 
     The variance is that of a sliding window's self-correcting count (:func:`sliding_variance`)
@@ -481,31 +400,21 @@ def rate_limits(
     the inflation is a mean over at most 20 windows. For exchangeable scores a derivation, for
     autocorrelated ones a heuristic whose coverage is measured (benchmarks/results/monitors.md).
 
-    Parameters
-    ----------
-    rate, events
-        Share of rejected events, and of how many.
-    law
-        Of the ranks, of every stream alike.
-    inflation
-        VIF.
-    confidence
-        Of the two limits together, in (0, 1).
-    streams
-        How many streams the events are of, each ranked in a window of its own.
+    `rate` is the share of `events` rejected ones, of so many `streams`, each ranked by `law` in a
+    window of its own; `confidence` is of both limits together.
 
     Examples
     --------
     >>> from rejex_stream.monitor.theory import rank_law
     >>> law = rank_law(1000, 50, 882, 987)
     >>> limits = rate_limits(0.1, 3_600, law=law, inflation=1.0, confidence=0.99)
-    >>> [round(limit, 4) for limit in limits]
-    [0.0929, 0.1071]
+    >>> round(limits.lower, 4), round(limits.upper, 4)
+    (0.0929, 0.1071)
     """
     each = max(1, round(events / streams))
     deviation = math.sqrt(streams * sliding_variance(law, each) * inflation) / events
     width = _t_quantile(confidence, _INFLATION_WINDOWS - 1) * deviation
-    return Limits(max(0.0, rate - width), min(1.0, rate + width))
+    return BatchMeans(max(0.0, rate - width), min(1.0, rate + width), inflation)
 
 
 @lru_cache(maxsize=64)

@@ -61,22 +61,11 @@ _DOUBLING = 2  # index of "reject x2", the change that sensitivity is quoted for
 class RankLaw:
     """The null law of the four cells and the log-likelihood ratios of the alternatives.
 
-    Attributes
-    ----------
-    n, n_anomalies, edges
-        Window, r, and the first rank of each cell but the first.
-    key
-        The four integers everything else follows from.
-    null
-        Probability of each cell.
-    rejection_rate
-        R, the probability of cells 1 and 2.
-    flagged_rate
-        Probability of cells 2 and 3: r / (n + 1).
-    log_ratios
-        ``log_ratios[cell][j]`` of alternative j; 0 where the null says "never".
-    doubling_information
-        Nats an event is expected to give when rejections have doubled.
+    `edges` are the first ranks of each cell but the first, `key` what all else follows from.
+    `null` has the probability of each cell; `rejection_rate` is that of cells 1 and 2,
+    `flagged_rate` = r / (n + 1) that of cells 2 and 3. ``log_ratios[cell][j]`` is of alternative j,
+    0 where the null says "never". `doubling_information` is the nats an event is expected to give
+    when rejections have doubled.
     """
 
     n: int
@@ -89,10 +78,6 @@ class RankLaw:
     log_ratios: tuple[tuple[float, ...], ...]
     doubling_information: float
 
-    def same_as(self, other: RankLaw) -> bool:
-        """Whether both laws say the same."""
-        return self.key == other.key
-
     def cell(self, rank: int) -> int:
         """Return the cell of a rank, in O(1)."""
         return cell_of(rank, self.edges)
@@ -100,12 +85,7 @@ class RankLaw:
 
 @lru_cache(maxsize=8_192)
 def rank_law(n: int, n_anomalies: int, lower: int, upper: int) -> RankLaw:
-    """Return the law for one window length and band; O(1), cached.
-
-    Parameters
-    ----------
-    n, n_anomalies, lower, upper
-        As in :func:`rejex_stream.rejection.rank_edges`; no combination of integers raises.
+    """Return the law for one window length and band; O(1), cached; no integers raise.
 
     Examples
     --------
@@ -151,15 +131,6 @@ def randomised_rank(below: int, ties: int, position: Position) -> int:
     Of exchangeable scores it is exactly uniform on 0..n, whatever the ties; the same event always
     gives the same draw. For the monitor alone: verdicts use the mid-rank.
 
-    Parameters
-    ----------
-    below
-        Reference scores strictly below the new score.
-    ties
-        Reference scores equal to it.
-    position
-        Identity of the event.
-
     Examples
     --------
     >>> randomised_rank(40, 0, Position("t", 0, 7))
@@ -187,26 +158,17 @@ def _salt(topic: str, partition: int) -> int:
 
 
 class Theory(msgspec.Struct, frozen=True):
-    """What is known about the rejection rate before the first event.
+    """What is known about the rejection rate before the first event."""
 
-    Attributes
-    ----------
-    expected_rate
-        R = w / (n + 1).
-    frozen_bound
-        Exceeded with probability exactly δ by the share of future scores that one *frozen* window
-        rejects. It is not the law of a rolling rate: of the last n/2 it is exceeded more often, of
-        many windows hardly ever.
-    paper_bound, paper_bound_printed
-        The paper's h, from the corrected t1 and as printed; ``None`` where it has no value.
-    expected_anomaly_rate, expected_flagged_rate
-        Share of accepted anomalies, (n - k_hi) / (n + 1), and of all flagged ranks, r / (n + 1).
-    """
-
-    expected_rate: float
+    expected_rate: float  # R = w / (n + 1)
+    # exceeded with probability exactly δ by the share of future scores that one *frozen* window
+    # rejects. It is not the law of a rolling rate: of the last n/2 it is exceeded more often, of
+    # many windows hardly ever
     frozen_bound: float
+    # the paper's h, from the corrected t1 and as printed; ``None`` where it has no value
     paper_bound: float | None
     paper_bound_printed: float | None
+    # share of accepted anomalies, (n - k_hi) / (n + 1), and of all flagged ranks, r / (n + 1)
     expected_anomaly_rate: float
     expected_flagged_rate: float
 
@@ -244,12 +206,8 @@ def _paper_bound(n: int, config: MonitorConfig, *, printed: bool) -> float | Non
 def mean_theory(parts: list[tuple[Theory, int]]) -> Theory | None:
     """Return the event-weighted mean of several streams' theories; ``None`` without events.
 
-    If every stream keeps to its own bound, the pipeline keeps to the mean of the bounds.
-
-    Parameters
-    ----------
-    parts
-        Pairs of a stream's theory and its number of recent events.
+    If every stream keeps to its own bound, the pipeline keeps to the mean of the bounds. `parts`
+    are pairs of a stream's theory and its number of recent events.
     """
     events = sum(weight for _, weight in parts)
     if not events:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import logging
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, TextIO
 
-__all__ = ["JsonFormatter", "TextFormatter", "ThinningHandler", "logging_to_stderr"]
+__all__ = ["JsonFormatter", "RepeatFilter", "TextFormatter", "escaped", "logging_to_stderr"]
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _REPEAT_S = 60.0
@@ -51,73 +49,26 @@ class TextFormatter(logging.Formatter):
         return line
 
 
-@dataclass(slots=True)
-class _Said:
-    """A line that was let through, and how many like it were not."""
+class RepeatFilter(logging.Filter):
+    """Passes what Kafka's client repeats once in so many seconds.
 
-    record: logging.LogRecord
-    last: float
-    repeats: int = 0
-
-
-class ThinningHandler(logging.StreamHandler[TextIO]):
-    """Writes what Kafka's client repeats at most once in so many seconds, with a count.
-
-    A broker that is away makes the client say the same several times a second. Lines are the same
-    if they differ in numbers only.
+    Of an absent broker it says the same several times a second. Lines are the same if they differ
+    in numbers only.
     """
 
-    def __init__(self, stream: TextIO, every_s: float = _REPEAT_S) -> None:
-        super().__init__(stream)
+    def __init__(self, every_s: float = _REPEAT_S) -> None:
+        super().__init__()
         self._every_s = every_s
-        self._said: dict[tuple[str, str], _Said] = {}
+        self._written: dict[tuple[str, str], float] = {}
 
-    def handle(self, record: logging.LogRecord) -> bool:
-        """Write the record, unless it only repeats what was written a moment ago."""
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Say whether the record is written: not where it repeats one of a moment ago."""
         if record.name.partition(".")[0] != "kafka":
-            return super().handle(record)
-        key = (record.name, _VARYING.sub("#", record.getMessage()))
-        self.acquire()
-        try:
-            said = self._said.get(key)
-            if said and self._recent(said, record.created):
-                said.repeats, said.last = said.repeats + 1, max(said.last, record.created)
-                return False
-            self._said[key] = _Said(record, record.created)
-            self._forget(record.created)
-            if said and said.repeats:
-                record = _counted(said, record, record.created)
-            return super().handle(record)
-        finally:
-            self.release()
-
-    def _recent(self, said: _Said, now: float) -> bool:
-        # Of two threads the one that was first to make its line may be the second to bring it.
-        return abs(now - said.record.created) < self._every_s
-
-    def finish(self) -> None:
-        """Tell what was left out and not yet told."""
-        self._forget(None)
-
-    def _forget(self, now: float | None) -> None:
-        """Drop what was said longer ago than `every_s`, telling how often it was repeated."""
-        self.acquire()
-        try:
-            for key, said in list(self._said.items()):
-                if now is None or not self._recent(said, now):
-                    del self._said[key]
-                    if said.repeats:
-                        super().handle(_counted(said, said.record, said.last))
-        finally:
-            self.release()
-
-
-def _counted(said: _Said, record: logging.LogRecord, created: float) -> logging.LogRecord:
-    told = copy.copy(record)
-    passed = max(1.0, created - said.record.created)
-    told.msg = f"{record.getMessage()} (and {said.repeats:,} more like it in {passed:,.0f} s)"
-    told.args, told.created = (), created
-    return told
+            return True
+        key, now = (record.name, _VARYING.sub("#", record.getMessage())), record.created
+        recent = {k: at for k, at in self._written.items() if abs(now - at) < self._every_s}
+        self._written = recent if key in recent else recent | {key: now}
+        return key not in recent
 
 
 def escaped(text: str) -> str:
@@ -137,17 +88,14 @@ def logging_to_stderr(
     """Log to standard error from `level` on; ``auto`` is text on a terminal, else JSON.
 
     Yields the handler, so that a live display can move it above itself. Libraries speak from
-    warning on; unless `level` is debug, what Kafka's client repeats is counted.
+    warning on; unless `level` is debug, what Kafka's client repeats is left out.
     """
-    thinned = level != "debug"
-    handler = ThinningHandler(sys.stderr) if thinned else logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    if level != "debug":
+        handler.addFilter(RepeatFilter())
     as_text = style == "text" or (style == "auto" and sys.stderr.isatty())
     handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
-    levels = {
-        "": "WARNING",
-        "rejex_stream": level.upper(),
-        "rejex_connectors": level.upper(),
-    }
+    levels = {"": "WARNING", "rejex_stream": level.upper(), "rejex_connectors": level.upper()}
     before = {name: logging.getLogger(name).level for name in levels}
     logging.getLogger().addHandler(handler)
     for name, its_level in levels.items():
@@ -158,8 +106,6 @@ def logging_to_stderr(
         logging.getLogger().removeHandler(handler)
         for name, number in before.items():
             logging.getLogger(name).setLevel(number)
-        if isinstance(handler, ThinningHandler):
-            handler.finish()
 
 
 def _timestamp(seconds: float) -> str:

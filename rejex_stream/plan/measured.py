@@ -1,22 +1,46 @@
-"""What a run really did, beside what the theory said it would: counts, rates, episodes."""
+"""What a run really did, beside what theory said: on history or live input, in one way or two."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
+from rejex_stream.decode import Decoder, decode_records
+from rejex_stream.engine import Engine, EngineSpec
+from rejex_stream.engine.refit import FitFailed
 from rejex_stream.monitor.rate import BATCHES, batch_means
 from rejex_stream.monitor.theory import rank_law
 from rejex_stream.outcomes import OutcomeCounts, is_for_review, is_ranked, policy_band
 from rejex_stream.plan.promises import EpisodeRule
-from rejex_stream.types import Label, Verdict
+from rejex_stream.run.executors import InlineExecutor
+from rejex_stream.run.partition import PartitionState
+from rejex_stream.run.run_events import RunEvent
+from rejex_stream.threads import one_thread
+from rejex_stream.types import (
+    Invalid,
+    Label,
+    Outcome,
+    Partition,
+    Position,
+    Reading,
+    Record,
+    Verdict,
+)
 
-__all__ = ["Measured", "Measurement"]
+__all__ = [
+    "Counting", "Differences", "Measured", "Measurement", "NothingSink", "Replayed", "compare",
+    "replay",
+]  # fmt: skip
 
 _CONFIDENCE = 0.99
 _EPISODE = EpisodeRule()
+_BATCH = 500
+_EXAMPLES = 5
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,3 +216,185 @@ class Measurement:
 
 def _share(part: float, whole: float | None) -> float | None:
     return part / whole if whole else None
+
+
+# ------------------------------------------------------- history, or a run without output
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What came of a replay; where a fit failed, the model before went on."""
+
+    measured: Measured
+    failures: tuple[FitFailed, ...]
+    first_invalid: Invalid | None
+
+
+def replay(
+    spec: EngineSpec,
+    decoder: Decoder,
+    records: Iterable[Record],
+    *,
+    on_verdicts: Callable[[Sequence[Verdict]], object] | None = None,
+    on_progress: Callable[[int], object] | None = None,
+) -> Replayed:
+    """Judge records in order and count what comes of them."""
+    engine = Engine(spec, InlineExecutor())
+    measurement = Measurement()
+    failures: list[FitFailed] = []
+    first_invalid: Invalid | None = None
+    done = 0
+    source = iter(records)
+    with one_thread():
+        while batch := list(itertools.islice(source, _BATCH)):
+            _, decoded = decode_records(decoder, batch)
+            readings = [item for item in decoded if isinstance(item, Reading)]
+            unread = [item for item in decoded if isinstance(item, Invalid) and not item.silent]
+            first_invalid = first_invalid or next(iter(unread), None)
+            verdicts = engine.process(readings)
+            measurement.add(verdicts, invalid=len(unread))
+            failures += engine.take_failures()
+            if on_verdicts is not None:
+                on_verdicts(verdicts)
+            done += len(batch)
+            if on_progress is not None:
+                on_progress(done)
+    engine.close()
+    return Replayed(measurement.measured(), tuple(failures), first_invalid)
+
+
+class NothingSink:
+    """A sink that writes nothing and commits nothing; see :class:`~.protocols.Sink`."""
+
+    def write(self, outcomes: Sequence[Outcome]) -> None:
+        """Take outcomes and forget them."""
+
+    def commit(self, next_offsets: Mapping[Partition, int]) -> None:
+        """Make nothing durable."""
+
+    def abort(self) -> None:
+        """Forget nothing."""
+
+    def close(self) -> None:
+        """Let go of nothing."""
+
+
+class Counting:
+    """An observer that counts outcomes, and sets `stop` after `limit` of them, if there is one."""
+
+    def __init__(self, stop: threading.Event, limit: int | None = None) -> None:
+        self.measurement = Measurement()
+        self._stop, self._left = stop, limit
+
+    def outcomes(
+        self, partition: Partition, outcomes: Sequence[Outcome], *, replaying: bool
+    ) -> None:
+        """Count a batch, up to the limit."""
+        if replaying:
+            return
+        if self._left is not None:
+            outcomes = outcomes[: self._left]
+            self._left -= len(outcomes)
+            if self._left <= 0:
+                self._stop.set()
+        verdicts = [outcome.verdict for outcome in outcomes if outcome.verdict is not None]
+        self.measurement.add(verdicts, invalid=len(outcomes) - len(verdicts))
+
+    def event(self, event: RunEvent) -> None:
+        """See what happened to the run; nothing to count."""
+
+
+# ---------------------------------------------------------------- two ways to judge
+@dataclass
+class Differences:
+    """What two ways of judging made of the same records."""
+
+    records: int = 0
+    labels: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By what became of a record in the first way and in the second: a label or `dead letter`."""
+    figures: int = 0
+    """Verdicts with the same label and other figures (score, rank, reason, ...)."""
+    reviews: list[int] = field(default_factory=lambda: [0, 0])
+    incidents: list[int] = field(default_factory=lambda: [0, 0])
+    other: int = 0
+    """Records of which anything differs: verdict, review item or incident."""
+    sensors: Counter[str] = field(default_factory=Counter)
+    examples: list[tuple[Position, str, str]] = field(default_factory=list)
+
+    @property
+    def changed(self) -> int:
+        """How many records have another label."""
+        return sum(count for (one, other), count in self.labels.items() if one != other)
+
+    def of(self, which: int) -> Counter[str]:
+        """Return the labels of the first way (0), or of the second (1)."""
+        found: Counter[str] = Counter()
+        for labels, count in self.labels.items():
+            found[labels[which]] += count
+        return found
+
+    def add(self, one: Outcome, other: Outcome) -> None:
+        """Compare what became of one record. O(1)."""
+        first, second = one.verdict, other.verdict
+        labels = _label(first), _label(second)
+        self.records += 1
+        self.labels[labels] += 1
+        for i, outcome in enumerate((one, other)):
+            self.reviews[i] += outcome.review is not None
+            self.incidents[i] += sum(incident.version == 1 for incident in outcome.incidents)
+        if labels[0] != labels[1]:
+            named = first or second
+            assert named is not None
+            self.sensors[named.sensor] += 1
+            if len(self.examples) < _EXAMPLES:
+                self.examples.append((one.record.position, *labels))
+        elif first != second:
+            self.figures += 1
+        if one[1:] != other[1:]:
+            self.other += 1
+
+    def plain(self) -> bytes:
+        """Return it for another process, which may be on another machine."""
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def of_plain(cls, plain: bytes) -> Differences:
+        """Read what :meth:`plain` wrote."""
+        # Counters are dicts on the way.
+        return msgspec.msgpack.decode(plain, type=cls, dec_hook=lambda to, found: to(found))
+
+    def join(self, more: Differences) -> None:
+        """Take over what another process has found in other streams."""
+        self.records += more.records
+        self.labels += more.labels
+        self.figures += more.figures
+        self.reviews = [a + b for a, b in zip(self.reviews, more.reviews, strict=True)]
+        self.incidents = [a + b for a, b in zip(self.incidents, more.incidents, strict=True)]
+        self.other += more.other
+        self.sensors += more.sensors
+        self.examples = sorted([*self.examples, *more.examples])[:_EXAMPLES]
+
+
+def compare(
+    records: Sequence[Record],
+    one: PartitionState,
+    other: PartitionState,
+    since_ms: int | None,
+    found: Differences,
+) -> None:
+    """Judge records of one partition twice, and compare what came of those since a time.
+
+    What lies before it is judged as well: a verdict depends on what went before. Records that
+    cannot be read have no time, and count.
+    """
+    pairs: Iterable[tuple[Outcome, Outcome]] = zip(
+        one.process(records), other.process(records), strict=True
+    )
+    for first, second in pairs:
+        if since_ms is not None:
+            verdict = first.verdict or second.verdict
+            if verdict is not None and verdict.event_time_ms < since_ms:
+                continue
+        found.add(first, second)
+
+
+def _label(verdict: Verdict | None) -> str:
+    return "dead letter" if verdict is None else str(verdict.label)

@@ -1,7 +1,7 @@
 """What a choice of γ, n and T promises.
 
 Pure functions with frozen results: the command line and the console print the same numbers.
-Everything here holds for exchangeable scores; :mod:`rejex_stream.plan.dry_run` puts
+Everything here holds for exchangeable scores; :mod:`rejex_stream.plan.measured` puts
 measured numbers beside it.
 """
 
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.rejection import RejectionBand
-from rejex_stream.rejection.arguments import check_contamination, check_delta, check_window
+from rejex_stream.rejection.arguments import check_number, check_window
 from rejex_stream.rejection.band import nested_band
 from rejex_stream.rejection.bounds import (
     DELTA,
@@ -59,12 +59,7 @@ class Costs:
 class EpisodeRule:
     """When rejected events of one sensor become one episode, the unit that people review.
 
-    Attributes
-    ----------
-    gap_s, gap_events
-        Rejected events this close belong together; either is enough.
-    max_events, max_s
-        A longer episode is continued by a new one.
+    So close in time or in events they belong together; a longer one is continued by a new one.
     """
 
     gap_s: float = 60.0
@@ -195,7 +190,7 @@ def plan(
     'With window n = 1,000 and contamination 0.01 (r = 10) no score can ever be called an anomaly \
 at tolerance T = 32: use a window of at least 1,700, or a tolerance of at most 16.06.'
     """
-    delta, window = check_delta(delta), check_window(window)
+    delta, window = check_number("delta", delta), check_window(window)
     policy = RejectionPolicy(
         contamination, tolerance=tolerance, rate=rate, burst=burst, per_day=per_day
     )
@@ -279,7 +274,7 @@ def plan_table(
     >>> [len(plan_table(0.05, [1000, 2000], [4, 32])), len(plan_table(0.05, [1000], rates=[0.1]))]
     [4, 1]
     """
-    check_contamination(contamination)
+    check_number("contamination", contamination)
     choose = partial(plan, contamination, delta=delta, costs=costs, events_per_day=events_per_day)
     return tuple(
         choice

@@ -18,20 +18,11 @@ _LARGEST = 2000
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """An engine for a table.
-
-    Attributes
-    ----------
-    spec
-        What decides.
-    pooled
-        Whether the sensors share one model, because each alone has too few rows.
-    notes
-        What was chosen and why, a sentence each.
-    """
+    """An engine for a table, with what was chosen and why: a sentence each."""
 
     spec: EngineSpec
     pooled: bool
+    """Whether the sensors share one model, because each alone has too few rows."""
     notes: tuple[str, ...]
 
 

@@ -14,44 +14,37 @@ from typing import SupportsFloat
 
 from rejex_stream.errors import ConfigError
 
-__all__ = [
-    "check_burst",
-    "check_contamination",
-    "check_cost",
-    "check_delta",
-    "check_per_day",
-    "check_rate",
-    "check_tolerance",
-    "check_window",
-    "decimal",
-    "round_up",
-]
+__all__ = ["check_burst", "check_number", "check_window", "decimal", "round_up"]
 
 
-_MOST_TOLERANCE = 1e9
 _MOST_WINDOW = 10**15
+# By name: above and below what it has to lie, and what is wanted.
+_BETWEEN = {
+    "contamination": (0.0, 0.5, "the expected share of anomalies, e.g. 0.02 for 2 %"),
+    "tolerance": (  # above it no window could bear it that is to be had
+        math.log(2), 1e9, "a number above ln 2 = 0.693 and below 1e9; the paper's value is 32",
+    ),
+    "rate": (0.0, 1.0, "a share of events between 0 and 1, e.g. 0.05 for 5 %"),
+    "delta": (0.0, 1.0, "the probability with which the bound may fail, e.g. 0.1"),
+    "per_day": (
+        0.0, math.inf, "how many rejected events people can look at in a day, e.g. 200",
+    ),
+}  # fmt: skip
+_COST = (
+    math.nextafter(0.0, -1.0),
+    math.inf,
+    "a finite cost of at least 0, in any unit of your own",
+)
 
 
 @lru_cache(maxsize=256)  # a pipeline has a few, and a filling window asks for them at every event
 def decimal(value: float) -> Fraction:
-    """Return `value` as the shortest decimal that prints like it, exactly.
-
-    Examples
-    --------
-    >>> decimal(0.29)
-    Fraction(29, 100)
-    """
+    """Return `value` as the shortest decimal that prints like it, exactly."""
     return Fraction(repr(float(value)))
 
 
 def round_up(share: Fraction) -> str:
-    """Return `share` in (0, 1] with two digits, rounded up: what is enough stays enough.
-
-    Examples
-    --------
-    >>> round_up(Fraction(1, 31)), f"{1 / 31:.2g}"
-    ('0.033', '0.032')
-    """
+    """Return `share` in (0, 1] with two digits, rounded up: what is enough stays enough."""
     digits = 1 - math.floor(math.log10(share))
     return f"{math.ceil(share * 10**digits) / 10**digits:g}"
 
@@ -68,30 +61,14 @@ def _number(name: str, value: SupportsFloat, wanted: str) -> float:
     return number
 
 
-def check_contamination(value: float) -> float:
-    """Return γ, the expected share of anomalies, if it lies in (0, 0.5).
-
-    Examples
-    --------
-    >>> check_contamination(0.6)
-    Traceback (most recent call last):
-    rejex_stream.errors.ConfigError: contamination = 0.6 is outside (0, 0.5): give the expected \
-share of anomalies, e.g. 0.02 for 2 %.
-    """
-    wanted = "the expected share of anomalies, e.g. 0.02 for 2 %"
-    number = _number("contamination", value, wanted)
-    if not 0.0 < number < 0.5:
-        raise ConfigError(f"contamination = {number:g} is outside (0, 0.5): give {wanted}.")
-    return number
-
-
-def check_tolerance(value: float) -> float:
-    """Return the tolerance T if it is above ln 2, where the band stops being empty, and usable."""
-    wanted = "a number above ln 2 = 0.693 and below 1e9; the paper's value is 32"
-    number = _number("tolerance", value, wanted)
-    if not math.log(2) < number < _MOST_TOLERANCE:  # windows that could bear it are not to be had
-        raise ConfigError(f"tolerance = {number:g} cannot be used: give {wanted}.")
-    return number
+def check_number(name: str, value: SupportsFloat) -> float:
+    """Return an argument of the method, by its name, as a float between its limits."""
+    low, high, wanted = _COST if name.startswith("c_") else _BETWEEN[name]
+    number = _number(name, value, wanted)
+    if low < number < high:
+        return number
+    wrong = f"is outside ({low:g}, {high:g})" if high <= 1.0 else "cannot be used"
+    raise ConfigError(f"{name} = {number:g} {wrong}: give {wanted}.")
 
 
 def check_window(value: int) -> int:
@@ -114,33 +91,6 @@ def check_window(value: int) -> int:
     return number
 
 
-def check_rate(value: float) -> float:
-    """Return a rejection rate if it lies in (0, 1)."""
-    wanted = "a share of events between 0 and 1, e.g. 0.05 for 5 %"
-    number = _number("rate", value, wanted)
-    if not 0.0 < number < 1.0:
-        raise ConfigError(f"rate = {number:g} is outside (0, 1): give {wanted}.")
-    return number
-
-
-def check_delta(value: float) -> float:
-    """Return δ, the probability that a bound may fail, if it lies in (0, 1)."""
-    wanted = "the probability with which the bound may fail, e.g. 0.1"
-    number = _number("delta", value, wanted)
-    if not 0.0 < number < 1.0:
-        raise ConfigError(f"delta = {number:g} is outside (0, 1): give {wanted}.")
-    return number
-
-
-def check_cost(name: str, value: float) -> float:
-    """Return a cost if it is finite and not negative."""
-    wanted = "a finite cost of at least 0, in any unit of your own"
-    number = _number(name, value, wanted)
-    if not 0.0 <= number < math.inf:
-        raise ConfigError(f"{name} = {number:g} cannot be used: give {wanted}.")
-    return number
-
-
 def check_burst(value: int) -> int:
     """Return B, the events that may be rejected at once, if it is a whole number of at least 1."""
     wanted = "a whole number of events, at least 1, e.g. what people can look at in a day"
@@ -148,12 +98,3 @@ def check_burst(value: int) -> int:
     if not (1.0 <= number < math.inf and number.is_integer()):
         raise ConfigError(f"burst = {value!r} cannot be used: give {wanted}.")
     return int(value)
-
-
-def check_per_day(value: float) -> float:
-    """Return a budget of events a day if it is finite and positive."""
-    wanted = "how many rejected events people can look at in a day, e.g. 200"
-    number = _number("per_day", value, wanted)
-    if not 0.0 < number < math.inf:
-        raise ConfigError(f"per_day = {number:g} cannot be used: give {wanted}.")
-    return number

@@ -44,15 +44,9 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.types import Position
 
 __all__ = [
-    "KeyedSampler",
-    "Stratum",
-    "commitment",
-    "count_at_most",
-    "fewest_missed",
-    "log_evidence",
-    "most_missed",
-    "share_at_most",
-]
+    "KeyedSampler", "Stratum", "commitment", "count_at_most", "fewest_missed", "log_evidence",
+    "most_missed", "share_at_most",
+]  # fmt: skip
 
 _MOST_KEY_BYTES = 64
 _FINE = 1e-8
@@ -61,35 +55,13 @@ _ENDLESS = 1e15
 
 
 def commitment(key: bytes) -> str:
-    """Return what is told of a key beforehand: its SHA-256 in hexadecimal.
-
-    Examples
-    --------
-    >>> commitment(b"sesame")[:12]
-    'd0c04f4b1951'
-    """
+    """Return what is told of a key beforehand: its SHA-256 in hexadecimal."""
     return hashlib.sha256(key).hexdigest()
 
 
 @dataclass(frozen=True)
 class KeyedSampler:
-    """Draws events by their positions.
-
-    Parameters
-    ----------
-    key
-        Secret, at most 64 bytes; empty: anybody can repeat the draw, and foresee it.
-
-    Raises
-    ------
-    ConfigError
-        If the key is too long.
-
-    Examples
-    --------
-    >>> sum(KeyedSampler().is_drawn(Position("t", 0, i), 0.01) for i in range(100_000))
-    1003
-    """
+    """Draws events by their positions."""
 
     key: bytes = field(default=b"", repr=False)
 
@@ -108,38 +80,17 @@ class KeyedSampler:
 
 
 class Stratum(NamedTuple):
-    """Accepted events of one kind, audited by coins of one probability.
+    """Accepted events of one kind, audited by coins of one probability."""
 
-    Attributes
-    ----------
-    found
-        H: audited events that were anomalies, or that nobody has answered with certainty.
-    rate
-        p in (0, 1): how probable it was that an event of this kind was audited *and* its anomaly
-        recognised; for reviewers who overlook some, the draw's probability times a lower limit of
-        the share that they recognise.
-    """
-
-    found: int
+    found: int  # h: audited events that were anomalies, or that nobody has answered with certainty
+    # p in (0, 1): how probable it was that an event of this kind was audited *and* its anomaly
+    # recognised; for reviewers who overlook some, the draw's probability times a lower limit of
+    # the share that they recognise
     rate: float
 
 
 def log_evidence(stratum: Stratum, missed: float, *, fewer: bool = True) -> float:
-    """Return log E(k) against a number of missed anomalies; O(1).
-
-    Parameters
-    ----------
-    missed
-        k >= ``stratum.found``; it need not be whole.
-    fewer
-        Whether alternatives have fewer finds than k would bring (evidence against a large k), or
-        more (against a small one).
-
-    Examples
-    --------
-    >>> round(log_evidence(Stratum(found=0, rate=0.01), 416), 2)
-    2.99
-    """
+    """Return log E(k) against a number of missed anomalies; O(1)."""
     found, rate = stratum
     share = (1.0, (1.0 - rate) / rate)
     after = (share[0] + found, share[1] + missed - found)
@@ -154,34 +105,8 @@ def log_evidence(stratum: Stratum, missed: float, *, fewer: bool = True) -> floa
 def most_missed(strata: Iterable[Stratum], *, alpha: float = 0.05) -> int:
     """Return how many anomalies were missed at most, with probability 1 - `alpha` at every look.
 
-    Parameters
-    ----------
-    strata
-        At least one; what was found in each so far.
-    alpha
-        In (0, 1).
-
-    Returns
-    -------
-    int
-        An upper limit of M, those that were found included.
-
-    Raises
-    ------
-    ConfigError
-        If a number is out of range.
-
-    Notes
-    -----
     log E is convex in k, so the largest sum over strata is where their slopes are equal: one
     bisection over the slope, O(strata) each.
-
-    Examples
-    --------
-    >>> most_missed([Stratum(found=0, rate=0.01)]), most_missed([Stratum(20, 0.01)])
-    (416, 3599)
-    >>> most_missed([Stratum(0, 0.01), Stratum(3, 0.5)])
-    585
     """
     return math.floor(_limit(_checked(strata, alpha), alpha, fewer=True))
 
@@ -190,11 +115,6 @@ def fewest_missed(strata: Iterable[Stratum], *, alpha: float = 0.05) -> int:
     """Return how many anomalies were missed at least, with probability 1 - `alpha` at every look.
 
     Parameters, errors and cost are those of :func:`most_missed`.
-
-    Examples
-    --------
-    >>> fewest_missed([Stratum(found=0, rate=0.01)]), fewest_missed([Stratum(20, 0.01)])
-    (0, 1003)
     """
     return math.ceil(_limit(_checked(strata, alpha), alpha, fewer=False))
 
@@ -205,11 +125,6 @@ def share_at_most(count: int, n: int, *, alpha: float) -> float:
     The coins of a share q and the mixture of all shares (uniform) bet against each other: their
     ratio is a martingale under q, so by Ville's inequality it ever reaches 1/alpha with a
     probability of at most alpha.
-
-    Examples
-    --------
-    >>> [round(share_at_most(0, n, alpha=0.05), 3) for n in (0, 20, 200)]
-    [1.0, 0.261, 0.041]
     """
     low, high = count / n if n else 1.0, 1.0
     while high - low > _FINE:
@@ -219,13 +134,7 @@ def share_at_most(count: int, n: int, *, alpha: float) -> float:
 
 
 def count_at_most(n: int, share: float, *, alpha: float) -> int:
-    """Return the largest count of `n` coins of a share that chance explains, at every look.
-
-    Examples
-    --------
-    >>> count_at_most(400, 0.01, alpha=0.05), count_at_most(400, 0.0, alpha=0.05)
-    (13, 0)
-    """
+    """Return the largest count of `n` coins of a share that chance explains, at every look."""
     if share <= 0.0:
         return 0
     count = math.floor(n * min(share, 1.0))

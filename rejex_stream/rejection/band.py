@@ -25,9 +25,7 @@ from scipy.special import betaincinv
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.rejection.arguments import (
-    check_contamination,
-    check_rate,
-    check_tolerance,
+    check_number,
     decimal,
     round_up,
 )
@@ -47,23 +45,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = [
-    "TOLERANCE",
-    "RejectionBand",
-    "Stability",
-    "anomaly_count",
-    "cell_of",
-    "label_of",
-    "max_tolerance",
-    "min_window",
-    "nested_band",
-    "rank_edges",
-    "rejection_band",
-    "require_reachable",
-    "stability",
-    "tolerance_for_rate",
-    "widest_band",
-    "window_for_rate",
-]
+    "TOLERANCE", "RejectionBand", "Stability", "anomaly_count", "cell_of", "label_of",
+    "label_table", "max_tolerance", "min_window", "nested_band", "rank_edges", "rejection_band",
+    "require_reachable", "stability", "tolerance_for_rate", "widest_band", "window_for_rate",
+]  # fmt: skip
 
 TOLERANCE = 32.0
 """T of the paper, where neither a tolerance nor a rate is given."""
@@ -127,6 +112,12 @@ def label_of(value: float, edges: tuple[float, float, float]) -> Label:
     ('rejected', 'anomaly')
     """
     return _LABELS[bisect_right(edges, value)]
+
+
+@lru_cache(maxsize=64)
+def label_table(band: RejectionBand) -> tuple[Label, ...]:
+    """Return the label of every rank 0..n, for look-up by rank; O(n) once per band."""
+    return tuple(map(band.label, range(band.n + 1)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +227,7 @@ def rejection_band(n: int, contamination: float, tolerance: float = TOLERANCE) -
     >>> rejection_band(100, 0.1).can_accept_anomaly   # the paper's T = 32 needs r >= 17
     False
     """
-    check_tolerance(tolerance)
+    check_number("tolerance", tolerance)
     r = checked_count(n, contamination, lambda: _enough_for(n, contamination, tolerance))
     return _band(int(n), r, float(contamination), float(tolerance))
 
@@ -333,8 +324,8 @@ def min_window(contamination: float, tolerance: float) -> int:
     >>> min_window(0.01, 32), min_window(0.05, 8)
     (1700, 140)
     """
-    gamma = decimal(check_contamination(contamination))
-    tolerance = check_tolerance(tolerance)
+    gamma = decimal(check_number("contamination", contamination))
+    tolerance = check_number("tolerance", tolerance)
 
     def reachable(r: int) -> bool:
         shortest = max(2, math.ceil(r / gamma))
@@ -356,21 +347,7 @@ def _last_window(n: int, gamma: Fraction) -> int:
 
 
 def require_reachable(band: RejectionBand) -> RejectionBand:
-    """Return `band` if it leaves ranks for both labels, else refuse it with the ways out.
-
-    Raises
-    ------
-    ConfigError
-        Naming the smallest window and the largest tolerance that can work.
-
-    Examples
-    --------
-    >>> require_reachable(rejection_band(1000, 0.01))
-    Traceback (most recent call last):
-    rejex_stream.errors.ConfigError: With window n = 1,000 and contamination 0.01 (r = 10) no \
-score can ever be called an anomaly at tolerance T = 32: use a window of at least 1,700, or a \
-tolerance of at most 16.06.
-    """
+    """Return `band` if it leaves ranks for both labels, else refuse it with the ways out."""
     missing = [
         word
         for word, reachable in (
@@ -423,7 +400,7 @@ def tolerance_for_rate(rate: float, n: int, contamination: float) -> float:
     (15.7, 100, 100)
     """
     r = checked_count(n, contamination)
-    rate = check_rate(rate)
+    rate = check_number("rate", rate)
     width = math.floor(decimal(rate) * (n + 1))
     if width < 1:
         window = math.ceil(1 / decimal(rate)) - 1
@@ -477,26 +454,7 @@ def nested_band(n: int, contamination: float, width: int) -> RejectionBand:
 
     Bands of growing T are nested, one rank more each: that order is what a budget cuts short.
 
-    Parameters
-    ----------
-    n, contamination
-        As in :func:`rejection_band`.
-    width
-        How many ranks, from 0 (an empty band, at T = ln 2) to n + 1.
-
-    Raises
-    ------
-    ConfigError
-        If an argument cannot be.
-
-    Notes
-    -----
     O(log n) the first time, then cached.
-
-    Examples
-    --------
-    >>> [(band.lower, band.upper) for band in (nested_band(1000, 0.05, w) for w in (0, 1, 2, 106))]
-    [(951, 950), (951, 951), (951, 952), (882, 987)]
     """
     r = checked_count(n, contamination)
     if not 0 <= width <= n + 1:
@@ -511,15 +469,7 @@ def nested_band(n: int, contamination: float, width: int) -> RejectionBand:
 
 
 def widest_band(n: int, contamination: float) -> int:
-    """Return the width of the widest nested band that leaves a rank for both labels; O(log n).
-
-    Examples
-    --------
-    >>> [nested_band(1000, 0.05, width).can_accept_anomaly for width in (251, 252)]
-    [True, False]
-    >>> widest_band(1000, 0.05)
-    251
-    """
+    """Return the width of the widest nested band that leaves a rank for both labels; O(log n)."""
     r = checked_count(n, contamination)
     most = math.nextafter(max_tolerance(n, contamination), 0.0)
     return _band(n, r, float(contamination), most).width
@@ -536,9 +486,9 @@ def window_for_rate(rate: float, contamination: float, tolerance: float) -> int:
     >>> window_for_rate(0.05, 0.05, 32)
     4419
     """
-    gamma = decimal(check_contamination(contamination))
-    rate, share = check_rate(rate), decimal(rate)
-    n = min_window(contamination, check_tolerance(tolerance))
+    gamma = decimal(check_number("contamination", contamination))
+    rate, share = check_number("rate", rate), decimal(rate)
+    n = min_window(contamination, check_number("tolerance", tolerance))
 
     def at(n: int) -> tuple[RejectionBand, tuple[int, int, int]]:
         """Return the band, and what it has in common with its neighbours: r and both edges."""

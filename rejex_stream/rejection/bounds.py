@@ -19,24 +19,16 @@ from scipy.special import betainc, betainccinv, betaincinv
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.rejection.arguments import (
-    check_contamination,
-    check_cost,
-    check_delta,
-    check_tolerance,
+    check_number,
 )
 from rejex_stream.rejection.band import RejectionBand
 from rejex_stream.rejection.exceed import checked_count
 from rejex_stream.types import FloatArray
 
 __all__ = [
-    "DELTA",
-    "cost_bound",
-    "cost_quantile",
-    "exact_rate_bound",
-    "expected_rejection_rate",
-    "paper_rate_bound",
-    "theorem_interval",
-]
+    "DELTA", "cost_bound", "cost_quantile", "exact_rate_bound", "expected_rejection_rate",
+    "paper_rate_bound", "theorem_interval",
+]  # fmt: skip
 
 DELTA = 0.1
 """δ, with which a bound may fail, where nothing else is said."""
@@ -76,7 +68,7 @@ def exact_rate_bound(band: RejectionBand, delta: float = DELTA) -> float:
     >>> round(exact_rate_bound(rejection_band(1000, 0.05), delta=0.1), 4)
     0.1185
     """
-    delta = check_delta(delta)
+    delta = check_number("delta", delta)
     w, n = band.width, band.n
     if w == 0:
         return 0.0
@@ -116,8 +108,8 @@ def theorem_interval(
     (0.825, 1.078)
     """
     r = checked_count(n, contamination)
-    tolerance = check_tolerance(tolerance)
-    gamma = check_contamination(contamination) if printed else r / n
+    tolerance = check_number("tolerance", tolerance)
+    gamma = check_number("contamination", contamination) if printed else r / n
     b2 = tolerance * (n + 2) ** 2 / (2 * n**3)
     a2 = ((2 + n) * (1 - gamma) - 1) / n
     t2 = a2 + math.sqrt(b2)
@@ -162,7 +154,7 @@ def paper_rate_bound(
     >>> round(paper_rate_bound(1000, 0.05, 32, delta=0.1, printed=True), 3)
     0.246
     """
-    delta = check_delta(delta)
+    delta = check_number("delta", delta)
     t1, t2 = theorem_interval(n, contamination, tolerance, printed)
     width = min(1.0, t2) - max(0.0, t1)
     return min(1.0, max(0.0, width + 2 * math.sqrt(math.log(2 / delta) / (2 * n))))
@@ -232,7 +224,7 @@ def cost_quantile(
     0.073
     """
     c_fp, c_fn, c_r = _checked_costs(band, c_fp, c_fn, c_r)
-    delta = check_delta(delta)
+    delta = check_number("delta", delta)
     low_ranks, w, high_ranks = band.lower, band.width, band.n - max(band.upper, band.lower - 1)
     if w == 0:
         rejected, weight = np.zeros(1), np.ones(1)
@@ -303,7 +295,11 @@ def _beta_cdf(u: FloatArray, low_ranks: int, high_ranks: int) -> FloatArray:
 def _checked_costs(
     band: RejectionBand, c_fp: float, c_fn: float, c_r: float
 ) -> tuple[float, float, float]:
-    c_fp, c_fn, c_r = check_cost("c_fp", c_fp), check_cost("c_fn", c_fn), check_cost("c_r", c_r)
+    c_fp, c_fn, c_r = (
+        check_number("c_fp", c_fp),
+        check_number("c_fn", c_fn),
+        check_number("c_r", c_r),
+    )
     gamma = band.contamination
     limit = min((1 - gamma) * c_fp, gamma * c_fn)
     if c_r > limit * (1 + 1e-9):

@@ -28,22 +28,16 @@ import numpy as np
 from scipy.special import betainc, gammaln
 
 from rejex_stream.errors import ConfigError
-from rejex_stream.rejection.arguments import check_contamination, check_window, decimal, round_up
+from rejex_stream.rejection.arguments import check_number, check_window, decimal, round_up
 from rejex_stream.types import FloatArray
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = [
-    "Stability",
-    "anomaly_count",
-    "checked_count",
-    "log_p_anomaly",
-    "log_p_normal",
-    "stability",
-    "stability_at",
-    "stability_table",
-]
+    "Stability", "anomaly_count", "checked_count", "log_p_anomaly", "log_p_normal", "stability",
+    "stability_at", "stability_table",
+]  # fmt: skip
 
 # Below this, betainc is too close to the smallest float to carry full precision.
 _DEEP_TAIL = 1e-280
@@ -90,7 +84,7 @@ def checked_count(n: int, contamination: float, mend: Callable[[], str] | None =
     `mend` is what to do about it where more than r decides; asked for only then.
     """
     n = check_window(n)
-    gamma = decimal(check_contamination(contamination))
+    gamma = decimal(check_number("contamination", contamination))
     r = math.floor(n * gamma)
     if r < 1:
         advice = f"use a window of at least {math.ceil(1 / gamma):,}"

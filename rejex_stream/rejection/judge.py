@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 from msgspec.structs import replace
 
-from rejex_stream.rejection.band import RejectionBand
+from rejex_stream.rejection.band import RejectionBand, label_table
 from rejex_stream.rejection.exceed import stability_at, stability_table
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.rejection.token_bucket import Governor
@@ -21,7 +21,6 @@ from rejex_stream.rejection.window import (
     ScoreWindow,
     Tail,
     WindowAhead,
-    mid_rank,
     severity,
     severity_table,
 )
@@ -36,7 +35,6 @@ _NOTHING: Mapping[int, str] = MappingProxyType({})
 _NOBODY: Sequence[int] = ()
 _NOT_ENTERED: float | None = math.nan  # in the place of what a score pushed out
 _DOUBLE, _INTEGER = Struct("<d"), Struct("<q")
-_MUTED = -1.0  # in the place of how rare a score is: neither for nor against an incident
 _Marks: TypeAlias = tuple[int, bool, bool, str | None]
 """What the verdicts of a block have in common: epoch, held, planned, and the incident."""
 _MUTABLE = (None, Reason.AMBIGUOUS)  # other reasons are states of the sensor, and no pattern
@@ -46,68 +44,33 @@ def rejected(
     reading: Reading, seq: int, reason: Reason, window_len: int = 0, epoch: int | None = None
 ) -> Verdict:
     """Return the verdict for an event that has no rank."""
+    key, sensor, time_ms, _, position = reading
     return Verdict(
-        reading.position,
-        reading.stream_key,
-        reading.sensor,
-        reading.event_time_ms,
-        seq,
-        _REJECTED,
-        reason,
-        window_len=window_len,
-        model_epoch=epoch,
-    )
+        position, key, sensor, time_ms, seq, _REJECTED, reason,
+        window_len=window_len, model_epoch=epoch,
+    )  # fmt: skip
 
 
 class _Full(NamedTuple):
-    """What ranks in a full window mean: the policy's band, and by rank how sure, how rare."""
+    """What ranks in a full window mean: the band; by rank the label, how sure it is, how rare."""
 
     band: RejectionBand
+    labels: tuple[Label, ...]
     p_anomalies: tuple[float, ...]
     confidences: tuple[float, ...]
     severities: tuple[float, ...]
 
 
 class Watcher(Protocol):
-    """Looks at verdicts as they are given, and says from which event on the reference stands still.
+    """Weighs verdicts as evidence, and says from which event on the reference stands still."""
 
-    Attributes
-    ----------
-    level
-        Evidence of severities: S <- max(0, S + min(severity, most) - ordinary).
-    least
-        A severity from which on the evidence begins; infinite where there is none.
-    ordinary, most
-        See there.
-    limit
-        So much evidence stops the judging.
-    since
-        Since when the level is above 0: verdicts, with what their scores pushed out of the window;
-        nan where the score did not enter.
-    still
-        Whether the reference stands still: events are judged and do not enter the window.
-    incident
-        Id of what is open.
-    """
+    level: float  # of the evidence; above 0 every verdict counts
+    least: float  # a severity from which on the evidence begins; infinite where there is none
+    frozen: bool  # events are judged and do not enter the window
+    incident: str | None  # id of what is open
 
-    level: float
-    least: float
-    ordinary: float
-    most: float
-    limit: float
-    since: Any
-    still: bool
-    incident: str | None
-
-    def see(self, verdict: Verdict, severity: float | None) -> bool:
-        """Look at a verdict given while the reference stands still; return whether to stop.
-
-        Its severity is that among the reference scores of the moment; ``None``: it has none.
-        """
-        ...
-
-    def stop(self) -> None:
-        """Take note that there is enough evidence."""
+    def weigh(self, verdict: Verdict, rare: float | None, evicted: float | None) -> bool:
+        """Add a verdict to the evidence; return whether to stop before the next."""
         ...
 
     def renew(self, window: ScoreWindow) -> None:
@@ -123,53 +86,14 @@ def _unscorable(reading: Reading, seq: int, n: int, marks: _Marks) -> Verdict:
     return verdict
 
 
-def _weighs(watcher: Watcher, verdict: Verdict, rare: float | None, evicted: float | None) -> bool:
-    """Add a verdict to the evidence; return whether there is enough of it to stop.
-
-    One without a score, in a warm-up, a mute or a constant window is neither for nor against.
-    """
-    if watcher.still:
-        return watcher.see(verdict, 0.0 if rare == _MUTED else rare)
-    level, ordinary, since = watcher.level, watcher.ordinary, watcher.since
-    if verdict.score is None:
-        since.append((verdict, evicted))
-        return False
-    if rare is None or rare == _MUTED:
-        rare = ordinary
-    level += min(rare, watcher.most) - ordinary
-    if level <= 0.0:
-        watcher.level = 0.0
-        since.clear()
-        return False
-    watcher.level = level
-    since.append((verdict, evicted))
-    if level < watcher.limit:
-        return False
-    watcher.stop()
-    return True
-
-
 class Judge:
     """The reference window of one stream key, and the verdicts it gives.
-
-    Parameters
-    ----------
-    policy
-        Which ranks are rejected, for every window length.
-    capacity
-        n of a full window; `policy` must leave both labels there.
-    governor
-        The credit that it shares with other streams; else it has one of its own, if any.
-    watcher
-        Sees what may be the beginning of something, if given.
 
     Attributes
     ----------
     window
         The reference scores.
 
-    Notes
-    -----
     O(log n) per event. Nothing of scipy runs per event once the window is full: bands are cached
     integers, stability and severity are tables by rank, and the order statistics shown with a
     verdict are looked up again only when a push or an eviction could have moved them.
@@ -180,21 +104,10 @@ class Judge:
     """
 
     __slots__ = (
-        "_by_mid_rank",
-        "_capacity",
-        "_constant",
-        "_edges",
-        "_edges_of",
-        "_extreme_from",
-        "_full",
-        "_governor",
-        "_is_plain",
-        "_policy",
-        "_said_constant",
-        "_tail",
-        "_watcher",
+        "_by_mid_rank", "_capacity", "_constant", "_edges", "_edges_of", "_extreme", "_full",
+        "_governor", "_is_plain", "_policy", "_said_constant", "_watcher", "shares", "tail",
         "window",
-    )
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -205,31 +118,14 @@ class Judge:
     ) -> None:
         self._watcher = watcher
         self.window = ScoreWindow(capacity)
-        self._tail: Tail | None = None
-        self._extreme_from: float | None = None
+        self.tail: Tail | None = None
+        self._extreme: tuple[Tail | None, float] = None, math.inf  # from which score on
         self._constant = False
         self._edges: tuple[float, float | None, float | None] | None = None
         self._edges_of: RejectionBand | None = None
         self._said_constant = False
         self._capacity = self.window.capacity
         self._go_by(policy, governor)
-
-    @property
-    def tail(self) -> Tail | None:
-        """The scores that the model was calibrated with, by which a verdict's severity goes.
-
-        ``None``: by the window, as it is for models that learn.
-        """
-        return self._tail
-
-    @tail.setter
-    def tail(self, tail: Tail | None) -> None:
-        self._tail, self._extreme_from = tail, None
-
-    @property
-    def shares(self) -> bool:
-        """Whether its credit is that of other streams too, so that their order counts."""
-        return self._governor is not None and self._governor.is_shared
 
     def decide(self, policy: RejectionPolicy, governor: Governor | None = None) -> None:
         """Judge by another policy from the next score on; the window stays, and so does credit."""
@@ -243,6 +139,7 @@ class Judge:
         self._full: _Full | None = None
         self._governor = governor or _own(policy)
         self._is_plain = self._governor is None
+        self.shares = self._governor is not None and self._governor.is_shared
 
     def state(self) -> dict[str, Any]:
         """Return as plain values what is kept beside the window."""
@@ -322,22 +219,9 @@ class Judge:
         and which of those that the reference learns from are extreme, by their place in `which`.
         Each goes through five steps: its rank, the band for it, the label, whether it enters the
         window, and what evidence it is to the watcher.
-
-        Parameters
-        ----------
-        readings, which
-            Reading i has sequence number ``seq + i``.
-        scores
-            One per element of `which`; a score that is not finite makes its event unscorable.
-        epoch
-            The model that gave the scores.
-        planned
-            Whether all of it is planned work, which nothing is learnt from and nobody watches.
-        muted
-            Which readings lie in a mute, and in which: they are judged as any, and no evidence.
         """
         watcher = self._watcher
-        held, incident = (False, None) if watcher is None else (watcher.still, watcher.incident)
+        held, incident = (False, None) if watcher is None else (watcher.frozen, watcher.incident)
         frozen = held or planned
         if planned:
             watcher = None
@@ -357,7 +241,8 @@ class Judge:
                     n=n, seq=seq + i, by_tail=by_tail, marks=marks,
                 )  # fmt: skip
                 if muted and i in muted and verdict.reason in _MUTABLE:
-                    verdict, rare = replace(verdict, muted=muted[i]), _MUTED
+                    verdict = replace(verdict, muted=muted[i])
+                    rare = None
                 if not frozen:  # 4. Enter
                     if by_tail is not None and by_tail >= EXTREME:
                         extreme = [*extreme, n_judged - 1]
@@ -367,7 +252,7 @@ class Judge:
             if (  # 5. Evidence
                 watcher is not None
                 and (frozen or watcher.level or (rare is not None and rare > watcher.least))
-                and _weighs(watcher, verdict, rare, evicted)
+                and watcher.weigh(verdict, rare, evicted)
             ):
                 break
         if isinstance(window, WindowAhead):
@@ -415,16 +300,17 @@ class Judge:
         key, sensor, time_ms, _, position = reading
         epoch, held, planned, incident = marks
         ties = at_or_below - below
-        rank = mid_rank(below, at_or_below) if ties and self._by_mid_rank else at_or_below
+        rank = (below + at_or_below) // 2 if ties and self._by_mid_rank else at_or_below  # mid_rank
         rare: float | None
         if n == self._capacity:
             if (full := self._full) is None:
                 full = self._look_up()
-            band, p_anomalies, confidences, severities = full
-            p_anomaly, confidence = p_anomalies[rank], confidences[rank]
+            band, labels, p_anomalies, confidences, severities = full
+            label, p_anomaly, confidence = labels[rank], p_anomalies[rank], confidences[rank]
             rare = severities[below] if below < n else None
         elif self._speaks(n):
             band, rare = self._policy.band(n), None
+            label = band.label(rank)
             p_anomaly, confidence = stability_at(rank, n, band.n_anomalies)
         else:
             return Verdict(
@@ -432,10 +318,12 @@ class Judge:
                 n, model_epoch=epoch, held=held, planned=planned, incident=incident,
             ), None  # fmt: skip
         if self._is_plain and not (self._constant or self._said_constant):
-            judged, withheld, status, label = band, False, None, band.label(rank)
+            judged, withheld, status = band, False, None
             reason = _AMBIGUOUS if label is _REJECTED else None
         else:
-            judged, label, reason, withheld, status = self._decide(band, rank, sensor, time_ms)
+            judged, label, reason, withheld, status = self._decide(
+                band, label, rank, sensor, time_ms
+            )
         edges = self._edges
         if edges is None or judged is not self._edges_of:
             edges = self._edges = self._order_statistics(judged, window)
@@ -494,9 +382,9 @@ class Judge:
         tail = self.tail
         if tail is None:
             return 0
-        if self._extreme_from is None:
-            self._extreme_from = _least(tail, EXTREME)
-        return len(self.window) - self.window.rank(self._extreme_from)[0]
+        if self._extreme[0] is not tail:
+            self._extreme = tail, _least(tail, EXTREME)
+        return len(self.window) - self.window.rank(self._extreme[1])[0]
 
     def _places(self, n: int) -> int:
         """Return how many extreme scores there may be among n: half of those that are flagged.
@@ -508,11 +396,11 @@ class Judge:
         return max(1, (n + 1 - band.edges[2]) // 2)
 
     def _decide(
-        self, band: RejectionBand, rank: int, sensor: str, time_ms: int
+        self, band: RejectionBand, label: Label, rank: int, sensor: str, time_ms: int
     ) -> tuple[RejectionBand, Label, Reason | None, bool, Status | None]:
         """Return the band that decides, label and reason, whether it is withheld, and the status.
 
-        `band` is the policy's own; a budget may allow another.
+        `band` is the policy's own, with the label it gives; a budget may allow another.
         """
         status = None
         if self._constant is not self._said_constant:
@@ -522,14 +410,13 @@ class Judge:
             return band, _REJECTED, Reason.CONSTANT_WINDOW, False, status
         governor = self._governor
         if governor is None:
-            label = band.label(rank)
             return band, label, _AMBIGUOUS if label is _REJECTED else None, False, status
         allowed = governor.allow(band.n, sensor, time_ms)
-        label = allowed.label(rank)
-        if label is _REJECTED:
+        given = allowed.label(rank)
+        if given is _REJECTED:
             governor.spend()
-            return allowed, label, _AMBIGUOUS, False, status
-        return allowed, label, None, band.label(rank) is _REJECTED, status
+            return allowed, given, _AMBIGUOUS, False, status
+        return allowed, given, None, label is _REJECTED, status
 
     def beyond(
         self, quantile: float, which: Sequence[int], verdicts: Sequence[Verdict | None]
@@ -538,13 +425,6 @@ class Judge:
 
         By mid-rank, whatever the policy says of ties: another policy finds the same. A window too
         short to have anything beyond the quantile has nothing there.
-
-        Parameters
-        ----------
-        quantile
-            In (0, 1).
-        which, verdicts
-            Of the j-th element i of `which`, ``verdicts[i]``; j is returned.
         """
         mid, least, found = self._policy.ties == "mid", 1.0 / (1.0 - quantile), []
         for j, i in enumerate(which):
@@ -576,7 +456,8 @@ class Judge:
     def _look_up(self) -> _Full:
         """Look up, once for a policy, what a full window's ranks mean."""
         n, gamma = self.window.capacity, self._policy.contamination
-        self._full = _Full(self._policy.band(n), *stability_table(n, gamma), severity_table(n))
+        band = self._policy.band(n)
+        self._full = _Full(band, label_table(band), *stability_table(n, gamma), severity_table(n))
         return self._full
 
 

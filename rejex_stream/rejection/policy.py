@@ -10,10 +10,7 @@ from typing import Literal, TypeAlias, get_args
 from rejex_stream.errors import ConfigError
 from rejex_stream.rejection.arguments import (
     check_burst,
-    check_contamination,
-    check_per_day,
-    check_rate,
-    check_tolerance,
+    check_number,
     decimal,
 )
 from rejex_stream.rejection.band import (
@@ -84,16 +81,16 @@ class RejectionPolicy:
     owner: BudgetOwner = "stream"
 
     def __post_init__(self) -> None:
-        check_contamination(self.contamination)
+        check_number("contamination", self.contamination)
         if (self.tolerance is None) == (self.rate is None):
             raise ConfigError(
                 f"tolerance = {self.tolerance} and rate = {self.rate}: give exactly one of them, "
                 "a tolerance (the paper's is 32) or the share of events that people can review."
             )
         if self.tolerance is not None:
-            check_tolerance(self.tolerance)
+            check_number("tolerance", self.tolerance)
         if self.rate is not None:
-            check_rate(self.rate)
+            check_number("rate", self.rate)
         if self.ties not in ("mid", "paper"):
             raise ConfigError(f"ties = {self.ties!r} is unknown: use 'mid' or 'paper'.")
         if self.burst is not None:
@@ -104,7 +101,7 @@ class RejectionPolicy:
                     "tolerance, or leave the burst out."
                 )
         if self.per_day is not None:
-            check_per_day(self.per_day)
+            check_number("per_day", self.per_day)
             if self.burst is None:
                 raise ConfigError(
                     f"per_day = {self.per_day:g} is a budget that holds only with a burst: give "

@@ -38,14 +38,6 @@ DAY_MS = 86_400_000
 class Governor:
     """The credit of one owner, and the band it allows.
 
-    Parameters
-    ----------
-    policy
-        With a rate and a burst; perhaps a budget by the day.
-    is_shared
-        Whether streams share it. Each of them keeps the credit in its own snapshot, with how many
-        events it had been asked for by then: of several, the newest is what is there.
-
     Attributes
     ----------
     credit, price, most
@@ -57,20 +49,7 @@ class Governor:
     asked
         For how many events, where it is shared.
 
-    Notes
-    -----
     O(1) an event, but for widths that were never met (O(log n), then cached for all streams).
-
-    Examples
-    --------
-    >>> governor = Governor(RejectionPolicy(0.05, rate=0.05, burst=2))
-    >>> widths = []
-    >>> for _ in range(4):
-    ...     widths.append(governor.allow(1000, "pump", 0).width)
-    ...     if widths[-1]:
-    ...         governor.spend()
-    >>> widths, governor.credit, governor.price
-    ([100, 52, 0, 0], 3, 20)
     """
 
     __slots__ = (
@@ -130,11 +109,6 @@ class Governor:
         """Go on from a state; under another budget, with as many events of credit as fit.
 
         One of another owner says nothing of this one. Where it is shared, the newest counts.
-
-        Raises
-        ------
-        ValueError, TypeError
-            If the state is none.
         """
         credit, price, clock, asked, owner = state if len(state) > 3 else (*state, 0, None)
         if not isinstance(asked, int):
@@ -157,11 +131,6 @@ def base_width(policy: RejectionPolicy, n: int) -> int:
     Twice, so that a stream without a trend settles at half its credit and at the policy's own
     width; mostly that is far from the widest, which lies where tails are too small for floats.
     O(log n).
-
-    Examples
-    --------
-    >>> base_width(RejectionPolicy(0.05, rate=0.05, burst=72), 1000)
-    100
     """
     twice = 2 * policy.band(n).width
     if twice <= n and nested_band(n, policy.contamination, twice).can_accept_both:

@@ -43,16 +43,9 @@ from rejex_stream.rejection.arguments import check_window
 from rejex_stream.types import FloatArray
 
 __all__ = [
-    "LARGEST_SEVERITY",
-    "SHORTEST",
-    "ScoreWindow",
-    "Tail",
-    "WindowAhead",
-    "cluster_size",
-    "mid_rank",
-    "severity",
-    "severity_table",
-]
+    "LARGEST_SEVERITY", "SHORTEST", "ScoreWindow", "Tail", "WindowAhead", "cluster_size",
+    "mid_rank", "severity", "severity_table",
+]  # fmt: skip
 
 _ONE_PART = 8192
 """Up to so many scores the sorted list is one part: moving 64 kB costs less than minding parts."""
@@ -241,18 +234,6 @@ class ScoreWindow:
         """Return the k largest scores in rising order, k in 1..len. O(k + log n)."""
         return list(self._sorted[-k:])
 
-    def threshold(self, n_anomalies: int) -> float:
-        """Return λ, the r-th largest score: a score at or above it is flagged. O(log n)."""
-        return self.order_statistic(len(self._ring) - n_anomalies + 1)
-
-    def tie_mass(self, n_anomalies: int) -> float:
-        """Return the share of window scores equal to λ; above 0.01 quantised scores blur the label.
-
-        O(log n).
-        """
-        below, at_or_below = self.rank(self.threshold(n_anomalies))
-        return (at_or_below - below) / len(self._ring)
-
     def scores(self) -> Sequence[float]:
         """Return the scores, oldest first. O(n)."""
         scores: list[float] = self.in_order().tolist()
@@ -262,17 +243,6 @@ class ScoreWindow:
         """Return the same as an array of shape (len,), a copy."""
         ring: FloatArray = np.frombuffer(self._ring)
         return np.concatenate((ring[self._oldest :], ring[: self._oldest]))
-
-    def check_invariants(self) -> None:
-        """Raise AssertionError unless both containers tell the same story. O(n log n)."""
-        self._sorted._check()
-        assert len(self._ring) == len(self._sorted) <= self.capacity
-        assert list(self._sorted) == sorted(self._ring)
-        assert all(map(math.isfinite, self._ring))
-        # Plain numbers are what keeps the memory at 17 bytes a score.
-        assert all(type(part) is array for part in self._parts)
-        assert self._parts is self._sorted._lists
-        assert len(self._parts) <= 1 or self.capacity > _ONE_PART
 
 
 def _finite(score: float) -> float:
@@ -290,36 +260,13 @@ class WindowAhead:
     It answers as the window would that takes one after the other, bit for bit; the window takes
     them when :meth:`settle` is called, in one go.
 
-    Parameters
-    ----------
-    window
-        Full; not to be changed by anybody else meanwhile.
-    scores
-        Finite; what :meth:`push` is going to be called with, in that order.
-    top
-        How many of the largest scores will be asked for, mostly; more takes longer.
-
     Attributes
     ----------
     ranks
         What ``window.rank(score)`` is before each push.
 
-    Notes
-    -----
     For m scores O(m (log n + b) + n m / b log n) in a few calls of numpy, b = 128. Of the window,
     only its upper end is kept up to date: there lie the order statistics that a verdict shows.
-
-    Examples
-    --------
-    >>> window = ScoreWindow(4, [0.1, 0.4, 0.2, 0.3])
-    >>> ahead = WindowAhead(window, [0.9, 0.25], top=2)
-    >>> ahead.ranks
-    [(4, 4), (1, 1)]
-    >>> ahead.push(0.9), ahead.order_statistic(4)
-    (0.1, 0.9)
-    >>> ahead.settle()
-    >>> window.scores()
-    [0.4, 0.2, 0.3, 0.9]
     """
 
     __slots__ = (
@@ -412,33 +359,9 @@ def _ranks(base: FloatArray, entered: FloatArray, left: FloatArray) -> list[tupl
 def severity(window: ScoreWindow | WindowAhead, score: float, below: int) -> float:
     """Return -log10 of the tail probability of a score that is not in the window yet.
 
-    Parameters
-    ----------
-    window
-        The reference scores, n >= 2, not all the same number.
-    score
-        Finite.
-    below
-        How many of them are smaller, as ``window.rank(score)[0]``.
-
-    Returns
-    -------
-    float
-        From 0 to `LARGEST_SEVERITY`, never falling with the score.
-
-    Notes
-    -----
     O(1) but where the score is beyond all others: O(sqrt(n)) there, which exchangeable scores are
     once in n + 1 events. Nothing is kept from event to event, so it is the same for every cut of
     the input.
-
-    Examples
-    --------
-    >>> window = ScoreWindow(1000, [i / 1000 for i in range(999)] + [1.0])
-    >>> [round(severity(window, score, window.rank(score)[0]), 2) for score in (0.5, 0.999, 1.0)]
-    [0.3, 2.7, 2.7]
-    >>> [round(severity(window, score, 1000), 1) for score in (1.001, 1.1, 2.0)]
-    [3.0, 5.7, 30.1]
     """
     n = len(window)
     if below < n:
@@ -455,27 +378,10 @@ class Tail:
     has them tied. Here they are in order: the severity of b, less `_SHADE` · (b - score) / (b - a)
     of the step from a to b.
 
-    Parameters
-    ----------
-    scores
-        Finite, at least two, not all the same; oldest first.
-    cluster
-        How many of the largest scores come together; without it, as :func:`cluster_size` says.
-
-    Notes
-    -----
     Scores that are not independent have their extremes in clusters: n of them hold no more news of
     the tail than n / cluster, and the largest is too low by so much. So the p-value is
     (#{s_i >= s} + c) / (n + c) with c the mean size of a cluster, the reciprocal of the extremal
     index, and that of the conformal one where c is 1.
-
-    Examples
-    --------
-    >>> tail = Tail([i / 1000 for i in range(1, 1001)])
-    >>> [round(tail(score), 1) for score in (0.5, 1.0, 1.001, 1.1)]
-    [0.3, 2.7, 3.0, 5.7]
-    >>> tail(0.5002) < tail(0.5008) < tail(0.501)       # one p-value, and still an order
-    True
     """
 
     __slots__ = ("_array", "_of_ranks", "_scale", "_start", "cluster", "ordered")
@@ -510,15 +416,7 @@ class Tail:
         return rare  # nan: the difference is beyond all numbers
 
     def each(self, scores: Sequence[float]) -> list[float]:
-        """Return the severity of every finite score, bit for bit; O(log n) each, for many.
-
-        Examples
-        --------
-        >>> tail = Tail([i / 1000 for i in range(1, 1001)])
-        >>> scores = [0.5, 0.5002, 1.0, 1.1]
-        >>> tail.each(scores) == [tail(score) for score in scores]
-        True
-        """
+        """Return the severity of every finite score, bit for bit; O(log n) each, for many."""
         x, ordered = np.array(scores, dtype=np.float64), np.frombuffer(self.ordered)
         n, of_ranks = len(ordered), self._array
         below = ordered.searchsorted(x)
@@ -538,13 +436,6 @@ def cluster_size(scores: Sequence[float]) -> int:
 
     The reciprocal of the intervals estimator of the extremal index [3]_, at the largest twentieth.
     A whole number, so that the p-values of n = 2,000 scores still meet .001. O(n).
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> x = rng.exponential(size=2000)
-    >>> cluster_size(x), cluster_size(np.repeat(x, 4))
-    (1, 4)
     """
     x = np.asarray(scores, dtype=np.float64)
     count = max(_FEWEST, len(x) // _TAIL_PART)
@@ -597,12 +488,6 @@ def _mean_excess(window: ScoreWindow | WindowAhead, n: int, largest: float) -> f
 
 
 def grade(severity: float) -> tuple[int, str]:
-    """Return a severity for people: from 0 to 100, ten for each power of ten, with a word.
-
-    Examples
-    --------
-    >>> grade(2.0), grade(7.25), grade(74.0)
-    ((20, 'slight'), (72, 'strong'), (100, 'extreme'))
-    """
+    """Return a severity for people: from 0 to 100, ten for each power of ten, with a word."""
     points = min(100, max(0, round(10 * severity)))
     return points, next(word for below, word in _WORDS if points < below)

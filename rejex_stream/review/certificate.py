@@ -36,7 +36,7 @@ from rejex_stream.review.queue.labels import OF_KNOWN, resolution_of
 from rejex_stream.review.queue.report import pipelines_of
 from rejex_stream.review.queue.series import HOUR_MS
 from rejex_stream.review.queue.store import ReviewStore
-from rejex_stream.run.audit_draw import commitment
+from rejex_stream.run.review_items import commitment
 
 __all__ = [
     "Answer",

@@ -23,7 +23,7 @@ from rejex_stream.review.certificate import (
     differences,
 )
 from rejex_stream.review.queue.series import HOUR_MS
-from rejex_stream.run.audit_draw import AuditDraw, committed
+from rejex_stream.run.review_items import AuditDraw, committed
 from rejex_stream.types import (
     Command,
     CommandKind,

@@ -20,7 +20,7 @@ from rejex_stream.encode import decode_command
 from rejex_stream.encode.incidents import decode_incidents, encode_incident, position_of
 from rejex_stream.errors import CheckpointError, ConnectorError, RejexError
 from rejex_stream.protocols import ControlLog, ControlRecords
-from rejex_stream.run.progress import ControlUnread, RunEvent
+from rejex_stream.run.run_events import ControlUnread, RunEvent
 from rejex_stream.types import Command, CommandReply, Incident, Partition, Position, Record
 
 __all__ = ["CommandReader", "Decisions"]
@@ -62,32 +62,6 @@ class Decisions:
     A command waits (:meth:`hear`) for a commit, whose transaction records it (:meth:`decide`); from
     that commit's offset on it holds, and the first record there finds it (:meth:`take`). A snapshot
     at an offset never contains the commands that hold from there.
-
-    Parameters
-    ----------
-    partition
-        Which.
-    kept
-        What :meth:`encoded` returned when the partition was last committed.
-    inputs
-        Topics of the input: the incidents of others are nobody's.
-
-    Raises
-    ------
-    CheckpointError
-        If the bytes are no decisions.
-
-    Examples
-    --------
-    >>> from rejex_stream.types import Position
-    >>> decisions = Decisions(Partition("plant", 0), None, ("plant",))
-    >>> said = Record(Position("control", 0, 0), None, b'{"id": "c-1", "kind": "nonsense"}')
-    >>> decisions.ingest(ControlRecords([said], 1))
-    >>> decisions.decide(100)
-    >>> decisions.take(99, lambda command: None)
-    ()
-    >>> [reply.command for reply in decisions.take(100, lambda command: None)]
-    ['c-1']
     """
 
     def __init__(self, partition: Partition, kept: bytes | None, inputs: Iterable[str]) -> None:
@@ -198,15 +172,7 @@ class Decisions:
     def take(
         self, offset: int, apply: Callable[[Command], CommandReply | None]
     ) -> tuple[CommandReply, ...]:
-        """Have the commands obeyed that hold from `offset` or before it; say what became of them.
-
-        Parameters
-        ----------
-        offset
-            Of the next record to be judged.
-        apply
-            Gives a command to the engine; ``None`` where none of its streams is meant.
-        """
+        """Apply the commands that hold from `offset` or before it; return what became of them."""
         replies: list[CommandReply] = []
         while (since := self.next_since) is not None and since <= offset:
             _, command, refusal = self._kept.orders[self._next]
@@ -237,13 +203,7 @@ class Decisions:
         return CommandReply(command=command.id, accepted=False, said=f"{where} has {what}")
 
     def begin_at(self, offset: int, *, whatever_is_lost: bool) -> None:
-        """Go on from a state as it was at `offset`: what holds from there is taken again.
-
-        Raises
-        ------
-        CheckpointError
-            If commands that hold from after `offset` are kept no more.
-        """
+        """Go on from a state as it was at `offset`: what holds from there is taken again."""
         if offset < self._kept.complete_from and not whatever_is_lost:
             raise CheckpointError(
                 f"{self._partition.topic}-{self._partition.partition} is to be replayed from "
@@ -307,15 +267,7 @@ def _id_of(record: Record) -> str:
 
 
 class CommandReader:
-    """Reads the control log for all partitions of ours; a log that is away stops nothing.
-
-    Parameters
-    ----------
-    log
-        The log; ``None``: nobody is listened to.
-    tell, clock
-        Who is told when it cannot be read, and when it can again; monotonic seconds.
-    """
+    """Reads the control log for all partitions of ours; a log that is away stops nothing."""
 
     def __init__(
         self, log: ControlLog | None, tell: Callable[[RunEvent], None], clock: Callable[[], float]

@@ -27,23 +27,25 @@ lost or doubled. A crash at any point is the same with a new process.
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import repeat
 
 from rejex_stream.decode import Decoder
 from rejex_stream.errors import ConnectorError, RejexError
+from rejex_stream.monitor import Alarm, AlarmKind, Alternative
 from rejex_stream.protocols import ControlLog, FitExecutor, Sink, SnapshotStore, Source
 from rejex_stream.run.command_journal import CommandReader
-from rejex_stream.run.commit import Commits
+from rejex_stream.run.commit import Commits, OwnedPartition, Ownership
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.run.incremental_snapshot import PartitionEngine, PartitionMonitor
-from rejex_stream.run.input_health import UnreadableShare, UnscorableStreak
-from rejex_stream.run.ownership import OwnedPartition, Ownership
-from rejex_stream.run.partition import PartitionState
-from rejex_stream.run.progress import (
+from rejex_stream.run.partition import PartitionEngine, PartitionMonitor, PartitionState
+from rejex_stream.run.review_items import ReviewItems
+from rejex_stream.run.run_events import (
     FitFailure,
     NothingScorable,
     Outbox,
@@ -55,21 +57,23 @@ from rejex_stream.run.progress import (
     RunSummary,
     SensorsForgotten,
 )
-from rejex_stream.run.review_items import ReviewItems
-from rejex_stream.run.settings import RunSettings
+from rejex_stream.run.run_settings import RunSettings
 from rejex_stream.threads import one_thread, quick_switching, seldom_collecting
-from rejex_stream.types import Outcome, Partition, Record
+from rejex_stream.types import Invalid, Outcome, Partition, Reason, Record, Verdict
 
-__all__ = [
-    "Retries",
-    "RunSettings",
-    "run",
-]
+__all__ = ["Retries", "RunSettings", "UnreadableShare", "UnscorableStreak", "run"]
 
 _LONGEST_PAUSE_S = 0.05
 """Between two looks whether an awaited fit is done; other partitions wait as long for a poll."""
 _TELLING_S = 2.0
 """So long the end of a run waits for who is told what it ended with."""
+
+_FEW_READ = 10  # what a run found at the end of a file that others had read before
+_KINDS_TOLD = 3
+_MOST_CHARS = 160  # of one kind in the sentence
+_DIGITS = re.compile(r"('[^']*')|\d+")
+_LONG = 100
+_FEW_SCORED = 10  # a handful of new rows may all have gaps
 
 _log = logging.getLogger(__name__)
 
@@ -115,7 +119,7 @@ def run(
         Where people tell the pipeline things; closed at the end.
     outbox
         What people are still to be told of incidents, by who sees
-        :class:`~rejex_stream.run.progress.IncidentsDurable`; kept with the commits.
+        :class:`~rejex_stream.run.run_events.IncidentsDurable`; kept with the commits.
     observers
         See every outcome and event.
     on_progress
@@ -225,16 +229,7 @@ class _Loop:
             tell=self._tell,
             clock=self.clock,
         )
-        self.commits = Commits(
-            self.ownership,
-            self.sink,
-            self.store,
-            self.settings,
-            outbox=self.outbox,
-            summary=self.summary,
-            tell=self._tell,
-            clock=self.clock,
-        )
+        self.commits = Commits(self.ownership, self.sink, self.store, self.settings, self.outbox)
 
     def _make_state(self, partition: Partition, fits: FitExecutor) -> PartitionState:
         settings = self.settings
@@ -486,13 +481,7 @@ class Retries:
         self._last_s = 0.0
 
     def failed(self, error: ConnectorError, now: float) -> float:
-        """Return the seconds to wait before the next attempt.
-
-        Raises
-        ------
-        ConnectorError
-            If it would go on failing for too long.
-        """
+        """Return the seconds to wait before the next attempt."""
         self.attempts += 1
         if self.attempts == 1:
             self._first_s = now
@@ -513,3 +502,110 @@ class Retries:
     def is_old(self, now: float) -> bool:
         """Whether the last failure is long past: the next one would be another story."""
         return self.attempts > 0 and now - self._last_s > self._settings.retry_longest_s
+
+
+class UnreadableShare:
+    """Watches the share of invalid records among the last so many."""
+
+    def __init__(self, limit: float, window_events: int) -> None:
+        self._limit = limit
+        self._window: deque[str | None] = deque(maxlen=window_events)
+        self._window_events = window_events
+        self._newest: Invalid | None = None
+
+    def see(self, outcomes: Sequence[Outcome]) -> None:
+        """Take note of outcomes in order."""
+        found = [outcome.invalid for outcome in outcomes]
+        if found.count(None) == len(found):
+            self._window.extend(repeat(None, len(found)))
+            return
+        read = [None if one is None or one.silent else one.reason for one in found]
+        self._window.extend(read)
+        failed = (one for one in reversed(found) if one is not None and not one.silent)
+        self._newest = next(failed, self._newest)
+
+    def complaint(self, *, ended: bool = False) -> ConnectorError | None:
+        """Return an error to raise if too many records could not be read. O(window)."""
+        seen = len(self._window)
+        if self._newest is None or not seen:
+            return None
+        unread = seen - self._window.count(None)
+        judged_by = seen if ended and seen >= _FEW_READ else self._window_events
+        if unread / judged_by <= self._limit:
+            return None
+        kinds = Counter(_kind(reason) for reason in self._window if reason is not None)
+        told = ", ".join(f"{count} × {kind}" for kind, count in kinds.most_common(_KINDS_TOLD))
+        others = unread - sum(count for _, count in kinds.most_common(_KINDS_TOLD))
+        return ConnectorError(
+            f"{unread / seen:.0%} of the last {seen} records could not be read (the limit is "
+            f"{self._limit:.0%}): {told}{f', {others} × other reasons' if others else ''}. The "
+            f"newest is {self._newest.position}: {self._newest.reason}. Compare the field mapping "
+            "with the input; everything up to here is committed"
+        )
+
+
+def _kind(reason: str) -> str:
+    """Return a reason without what differs from record to record."""
+    kind = _DIGITS.sub(lambda found: found[1] or "…", reason.partition(", got ")[0])
+    return kind if len(kind) <= _MOST_CHARS else f"{kind[: _MOST_CHARS - 1]}…"
+
+
+class UnscorableStreak:
+    """Watches for events in a row of which none could be scored, over all sensors."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        # what is wrong, from the hundredth event of a streak to its end
+        self.alarm: Alarm | None = None
+        self._length = 0
+        self._newest: tuple[Record, Verdict] | None = None
+        self._any_scorable = False
+
+    def see(self, outcomes: Sequence[Outcome]) -> None:
+        """Take note of outcomes in order. O(1) for a batch whose last event could be scored."""
+        length, newest = 0, None
+        for record, verdict, *_ in reversed(outcomes):
+            if verdict is None:
+                continue
+            if verdict.reason is not Reason.UNSCORABLE:
+                self._length, self.alarm, self._any_scorable = 0, None, True
+                break
+            newest, length = newest or (record, verdict), length + 1
+        self._length += length
+        self._newest = newest or self._newest
+        if self.alarm is None and self._length >= _LONG:
+            self.alarm = self._alarm()
+
+    def complaint(self) -> ConnectorError | None:
+        """Return an error to raise at the end of an input of which nothing could be scored."""
+        if self._any_scorable or self._length < _FEW_SCORED:
+            return None
+        return ConnectorError(
+            f"nothing could be scored; mend input.channels, and judge this input again under "
+            f"another pipeline name: {self._sentence()}"
+        )
+
+    def _alarm(self) -> Alarm:
+        assert self._newest is not None
+        _, verdict = self._newest
+        return Alarm(
+            kind=AlarmKind.NOTHING_SCORABLE,
+            alternative=Alternative.MORE_REJECTS,
+            stream_key=None,
+            position=verdict.position,
+            seq=verdict.seq,
+            event_time_ms=verdict.event_time_ms,
+            model_epoch=verdict.model_epoch,
+            evidence=self._length,
+            threshold=_LONG,
+            unit="events",
+            guarantee="a fact, not a test",
+            message=self._sentence(),
+        )
+
+    def _sentence(self) -> str:
+        assert self._newest is not None
+        record, _ = self._newest
+        lacking = getattr(self._decoder, "lacking", None)  # decoders of one's own need not know
+        why = "" if lacking is None else f": in {record.position} {lacking(record)}"
+        return f"the last {self._length} events could not be scored{why}"

@@ -1,31 +1,37 @@
-"""One partition of the input: its engine, and its place in the order."""
+"""One partition of the input: its engine, its place in the order, and the snapshots of its state.
+
+A snapshot is made of parts that move at different times, each under one seal. The loop takes views
+of the streams that have moved, some at each turn, and of a stream that is about to move before it
+does; they are encoded on another thread. So a snapshot of any number of streams stands at one
+offset, and the loop never waits for all of them.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Annotated, Any, NamedTuple, Protocol, TypeAlias
 
+import msgspec
 from msgspec.structs import replace
 
 from rejex_stream.decode import DecidingDecoder, Decoder, decode_records
 from rejex_stream.decode.intake import Intake, IntakeRules
-from rejex_stream.engine.engine import Origin, Restored, origin
-from rejex_stream.engine.model import FitFailed
+from rejex_stream.engine.engine import Decision, Origin, Restored, origin
+from rejex_stream.engine.refit import FitFailed
 from rejex_stream.engine.sensor_registry import Gone, Limits, SensorRegistry
-from rejex_stream.errors import CheckpointError
+from rejex_stream.engine.snapshot import seal, unseal
+from rejex_stream.engine.stream_state import StreamSnapshot, StreamView
+from rejex_stream.errors import WAY_OUT, CheckpointError, RejexError
+from rejex_stream.monitor import Alarm, MonitorBank, MonitorConfig
+from rejex_stream.protocols import SnapshotPiece
 from rejex_stream.rejection.judge import rejected
 from rejex_stream.run.command_journal import Decisions
-from rejex_stream.run.incremental_snapshot import (
-    Head,
-    MovedParts,
-    PartitionEngine,
-    PartitionMonitor,
-    Piece,
-    from_outside,
-    told_apart,
-)
 from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.types import (
     Command,
@@ -44,42 +50,435 @@ from rejex_stream.types import (
     in_mode,
     of_mode,
     reached,
+    spoken,
 )
 
-__all__ = ["Described", "PartitionState", "described"]
+__all__ = [
+    "HEAD",
+    "HEAD_FORMAT",
+    "HEAD_KIND",
+    "Described",
+    "Head",
+    "MovedParts",
+    "PartitionEngine",
+    "PartitionMonitor",
+    "PartitionState",
+    "Piece",
+    "SnapshotParts",
+    "described",
+    "from_outside",
+    "log_alarm",
+    "of_streams",
+    "partition_name",
+    "parts_of",
+]  # fmt: skip
+
+_log = logging.getLogger(__name__)
+
+HEAD, HEAD_KIND, HEAD_FORMAT = "head", "partition-head", 1
+_STATE, _MODEL, _CONTEXT, _MONITOR = "s", "m", "c", "w"
+_FORMAT_VERSION = 1
+_VERSION_BYTES = 8
+MOST_BYTES = 4_000_000
+"""A piece is closed once its parts are about so large."""
+
+Encode: TypeAlias = Callable[[], Mapping[str, bytes | None]]
+
+
+class PartitionEngine(Protocol):
+    """What a partition's state needs of an engine."""
+
+    def ready(self, readings: Sequence[Reading]) -> int:
+        """Return how many of them can be judged before a fit has to be waited for."""
+
+    def process(self, readings: Sequence[Reading]) -> Sequence[Verdict]:
+        """Give one verdict a reading, in the same order."""
+
+    def streams(self) -> Sequence[str]:
+        """Return the keys that :meth:`view` knows."""
+
+    def head(self) -> bytes:
+        """Encode, sealed, what belongs to no single stream."""
+
+    def view(self, stream_key: str) -> StreamView:
+        """Take one stream as it is now, to be encoded later on another thread."""
+
+    def forget(self, stream_key: str, sensor: str | None = None) -> None:
+        """Drop a stream, or of one that goes on what it knows of a sensor."""
+
+    def restore_streams(
+        self, head: bytes, streams: Mapping[str, StreamSnapshot], *, accept_environment: bool
+    ) -> Restored:
+        """Take over a state; asked of a fresh engine only."""
+
+    def decide(self, decision: Decision) -> None:
+        """Give verdicts by another decision from the next reading on."""
+
+    def open_incidents(self) -> Sequence[Incident]:
+        """Return the incidents that are open, as they stand."""
+
+    def take_failures(self) -> Sequence[FitFailed]:
+        """Return the fits that failed since the last call."""
+
+    def take_incidents(self) -> Sequence[Incident]:
+        """Return the changes of incidents since the last call, in the order of the events."""
+
+    def streams_of(self, command: Command) -> Sequence[str]:
+        """Return the keys of the streams whose own state a command may change."""
+
+    def command(self, command: Command) -> CommandReply | None:
+        """Obey between two readings, all or nothing; ``None``: none of its streams is meant."""
+
+
+class PartitionMonitor:
+    """A :class:`~rejex_stream.monitor.MonitorBank` in the place of a run's monitor."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        config: MonitorConfig,
+        on_alarm: Callable[[Partition, Alarm], None],
+    ) -> None:
+        self.bank = MonitorBank(config)  # the monitors, for metrics and the live view
+        self._partition = partition
+        self._on_alarm = on_alarm
+
+    def observe(self, outcomes: Sequence[Outcome], *, replaying: bool) -> None:
+        """See outcomes in order."""
+        alarms = self.bank.observe(
+            [outcome.verdict for outcome in outcomes if outcome.verdict is not None]
+        )
+        if not replaying:
+            for alarm in alarms:
+                self._on_alarm(self._partition, alarm)
+
+    def head(self) -> bytes:
+        """Encode what all streams have in common."""
+        return self.bank.head()
+
+    def view(self, stream_key: str) -> bytes | None:
+        """Encode what is known of one stream, if anything is."""
+        return self.bank.stream(stream_key).snapshot() if stream_key in self.bank else None
+
+    def forget(self, stream_key: str) -> None:
+        """Drop what is known of one stream, if anything is."""
+        self.bank.forget(stream_key)
+
+    def restore(self, blob: bytes, streams: Mapping[str, bytes]) -> bool:
+        """Take over a state; monitors whose settings were changed since start anew."""
+        try:
+            self.bank.restore(blob, streams)
+        except CheckpointError as error:
+            _log.warning("%s-%d: %s", *self._partition, error)
+            return False
+        return True
+
+
+def log_alarm(partition: Partition, alarm: Alarm) -> None:
+    """Say an alarm in the log."""
+    _log.warning(
+        "alarm %s on %s: %s",
+        alarm.kind,
+        spoken(alarm.stream_key, alarm.mode),
+        alarm.message,
+        extra={
+            "event": "alarm",
+            "kind": str(alarm.kind),
+            "stream": alarm.stream_key,
+            "mode": alarm.mode,
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "offset": alarm.position.offset,
+        },
+    )
+
+
+class Head(msgspec.Struct, forbid_unknown_fields=True):
+    """What a snapshot holds of no single stream or sensor."""
+
+    partition: list[str | int]
+    channels: list[str]
+    next_offset: Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
+    n_events: Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
+    engine: bytes
+    lives: dict[str, Any]
+    monitor: bytes | None
+    intake: Any = None
+
+    def sealed(self) -> bytes:
+        """Return it as a part of a snapshot."""
+        return seal(HEAD_KIND, HEAD_FORMAT, msgspec.structs.asdict(self))
+
+
+@contextmanager
+def from_outside() -> Iterator[None]:
+    """Turn whatever goes wrong with state that comes from outside into its refusal.
+
+    A seal vouches for bytes and not for sense: what was sealed by something else, or by a defect,
+    may have any form.
+    """
+    try:
+        yield
+    except RejexError:
+        raise
+    except Exception as error:
+        raise CheckpointError(
+            f"The snapshot holds what no run can have written ({type(error).__name__}: {error}): "
+            f"{WAY_OUT}."
+        ) from error
+
+
+class SnapshotParts(NamedTuple):
+    """The parts of a snapshot, by what they are."""
+
+    head: Head
+    streams: dict[str, StreamSnapshot]
+    context: dict[str, bytes]
+    registry: dict[str, object]
+    monitor: dict[str, bytes]
+
+
+class Piece(NamedTuple):
+    """Some views of a snapshot; :meth:`encoded` may run on any thread, once."""
+
+    next_offset: int
+    n_events: int
+    base: int | None
+    views: Sequence[Encode]
+    first: bool
+    last: bool
+
+    def encoded(self) -> SnapshotPiece:
+        """Encode. O(bytes)."""
+        parts: dict[str, bytes | None] = {}
+        for encode in self.views:
+            parts |= encode()
+        return SnapshotPiece(self.next_offset, self.base, parts, self.first, self.last)
+
+
+@dataclass
+class _Begun:
+    """A snapshot of which views are being taken."""
+
+    next_offset: int
+    n_events: int
+    base: int | None
+    streams: dict[str, None]
+    sensors: dict[str, None]
+    versions: dict[str, int]
+    taken: list[Encode]
+    first: bool = True
+    all_streams: dict[str, None] = field(default_factory=dict)
+    all_sensors: dict[str, None] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
+
+
+class MovedParts:
+    """Knows which streams have moved since the last snapshot, and takes the views of the next."""
+
+    def __init__(
+        self,
+        engine: PartitionEngine,
+        context: ReviewItems,
+        registry: SensorRegistry,
+        monitor: PartitionMonitor | None,
+    ) -> None:
+        # where the snapshot stands that the next one builds upon; ``None``: it is written whole
+        self.base: int | None = None
+        self._engine, self._context, self._registry = engine, context, registry
+        self._monitor = monitor
+        self._streams: dict[str, None] = {}
+        self._sensors: dict[str, None] = {}
+        self._gone: set[str] = set()  # parts of what was forgotten
+        self._versions: dict[str, int] = {}  # of the models that are kept
+        self._begun: _Begun | None = None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a snapshot was begun and is neither kept nor abandoned."""
+        return self._begun is not None
+
+    def before(self, readings: Iterable[Reading]) -> None:
+        """View first what a snapshot waits for and these are about to move."""
+        if self._begun is not None:
+            for reading in readings:
+                self._view_first(self._begun, reading.stream_key, reading.sensor)
+
+    def moved(self, readings: Collection[Reading]) -> None:
+        """Take note of what these have moved."""
+        self._streams |= dict.fromkeys([reading.stream_key for reading in readings])
+        self._sensors |= dict.fromkeys([reading.sensor for reading in readings])
+
+    def before_command(self, key: str) -> None:
+        """Take note that one stream is about to move, without a reading of it."""
+        begun = self._begun
+        if begun is not None and key in begun.streams:
+            del begun.streams[key]
+            begun.taken.append(self._view(begun, key))
+        self._streams[key] = None
+
+    def before_forgetting(self, gone: Gone) -> None:
+        """Take note of who is about to be forgotten; what a snapshot waits for is viewed first."""
+        begun = self._begun
+        for key, sensor in gone.lives:
+            if begun is not None:
+                self._view_first(begun, key, sensor)
+            self._streams[key] = self._sensors[sensor] = None
+        for key in gone.streams:
+            del self._streams[key]
+            self._gone.update(kind + key for kind in (_STATE, _MODEL, _MONITOR))
+            self._versions.pop(key, None)  # who comes back under that name has another model
+            if begun is not None:
+                begun.versions.pop(key, None)
+        for sensor in gone.sensors:
+            del self._sensors[sensor]
+            self._gone.add(_CONTEXT + sensor)
+
+    def _view_first(self, begun: _Begun, key: str, sensor: str) -> None:
+        if key in begun.streams:
+            del begun.streams[key]
+            begun.taken.append(self._view(begun, key))
+        if sensor in begun.sensors:
+            del begun.sensors[sensor]
+            begun.taken.append(self._view_of_sensor(sensor))
+
+    def begin(self, next_offset: int, n_events: int, head: bytes) -> None:
+        """Begin a snapshot of the state as it is now. O(1), but for the first one."""
+        streams, sensors = self._streams, self._sensors
+        if self.base is None:
+            streams = dict.fromkeys(self._engine.streams())
+            sensors = dict.fromkeys(self._context.sensors())
+            self._versions = {}
+        forgotten = {
+            part
+            for part in self._gone
+            if part[1:] not in (sensors if part[0] == _CONTEXT else streams)  # who is not back
+        }
+        self._streams, self._sensors, self._gone = {}, {}, set()
+        gone = dict.fromkeys(forgotten)
+        self._begun = _Begun(
+            next_offset, n_events, self.base, dict(streams), dict(sensors), {},
+            [lambda: {**gone, HEAD: head}], True, streams, sensors, forgotten,
+        )  # fmt: skip
+
+    def next_piece(self, seconds: float) -> Piece:
+        """Take a view, more for so long, and return them with those that could not wait."""
+        begun = self._begun
+        assert begun is not None
+        until, size = perf_counter() + seconds, 0
+        most = MOST_BYTES if seconds < math.inf else math.inf
+        for waiting, view in (
+            (begun.streams, lambda key: self._view(begun, key)),
+            (begun.sensors, self._view_of_sensor),
+        ):
+            while waiting and (not size or (perf_counter() < until and size < most)):
+                name = next(iter(waiting))
+                del waiting[name]
+                begun.taken.append(view(name))
+                size += 1 if waiting is begun.sensors else self._size
+        views, begun.taken = begun.taken, []
+        first, begun.first = begun.first, False
+        last = not begun.streams and not begun.sensors
+        return Piece(begun.next_offset, begun.n_events, begun.base, views, first, last)
+
+    def restored(self, base: int, streams: Mapping[str, StreamSnapshot]) -> None:
+        """Build upon the snapshot that was restored."""
+        self.base = base
+        self._versions = {key: kept.model_version for key, kept in streams.items()}
+
+    def keep(self) -> None:
+        """Build upon the snapshot that was begun: it is durable."""
+        begun, self._begun = self._begun, None
+        assert begun is not None
+        self.base = begun.next_offset
+        self._versions |= begun.versions
+
+    def abandon(self, *, base_is_gone: bool = False) -> None:
+        """Give up the snapshot that was begun; what had moved is due again."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            gone = self._gone  # since it was begun
+            self._gone = gone | begun.gone
+            self._streams |= {key: None for key in begun.all_streams if _STATE + key not in gone}
+            self._sensors |= {
+                sensor: None for sensor in begun.all_sensors if _CONTEXT + sensor not in gone
+            }
+        if base_is_gone:
+            self.base = None
+
+    _size = 20_000  # bytes of a stream, about; measured as they are encoded
+
+    def _view(self, begun: _Begun, key: str) -> Encode:
+        view = self._engine.view(key)
+        monitor = None if self._monitor is None else self._monitor.view(key)
+        moved = self._versions.get(key) != view.model_version
+        begun.versions[key] = view.model_version
+
+        def encode() -> dict[str, bytes | None]:
+            version = view.model_version.to_bytes(_VERSION_BYTES, "big")
+            parts: dict[str, bytes | None] = {_STATE + key: version + view.state()}
+            if moved:
+                parts[_MODEL + key] = view.model()
+            if monitor is not None:
+                parts[_MONITOR + key] = seal("monitor", _FORMAT_VERSION, [key, monitor])
+            self._size = sum(map(len, filter(None, parts.values())))
+            return parts
+
+        return encode
+
+    def _view_of_sensor(self, sensor: str) -> Encode:
+        view, known = self._context.view(sensor), self._registry.view(sensor)
+        return lambda: {_CONTEXT + sensor: seal("context", _FORMAT_VERSION, [sensor, view, known])}
+
+
+def parts_of(parts: Mapping[str, bytes]) -> SnapshotParts:
+    """Return the parts of a snapshot by what they are."""
+    with from_outside():
+        head = msgspec.convert(unseal(HEAD_KIND, HEAD_FORMAT, parts.get(HEAD, b"")), Head)
+        kept = SnapshotParts(head, {}, {}, {}, {})
+        for name, body in parts.items():
+            kind, key = name[:1], name[1:]
+            if name == HEAD or kind == _MODEL:
+                continue
+            if kind == _STATE:
+                version = int.from_bytes(body[:_VERSION_BYTES], "big")
+                model = parts.get(_MODEL + key, b"")
+                kept.streams[key] = StreamSnapshot(body[_VERSION_BYTES:], model, version)
+            elif kind == _CONTEXT:
+                whose, kept.context[key], kept.registry[key] = unseal(
+                    "context", _FORMAT_VERSION, body
+                )
+                _refuse_other(whose, key)
+            elif kind == _MONITOR:
+                whose, kept.monitor[key] = unseal("monitor", _FORMAT_VERSION, body)
+                _refuse_other(whose, key)
+        return kept
+
+
+def _refuse_other(whose: object, key: str) -> None:
+    if whose != key:
+        raise CheckpointError(
+            f"The snapshot was altered: a part of {whose!r} stands in the place of {key!r}."
+        )
+
+
+def of_streams(parts: Mapping[str, bytes]) -> Iterator[tuple[str, str]]:
+    """Yield the names of the parts of each stream, with the stream; monitors' are left out."""
+    for name, body in parts.items():
+        kind, key = name[:1], name[1:]
+        if name == HEAD:
+            continue
+        if kind in (_STATE, _MODEL):
+            yield key, name
+        elif kind == _CONTEXT:  # of a sensor, which may be one of a pool
+            with from_outside():
+                _, _, streams = unseal("context", _FORMAT_VERSION, body)
+                names = [(str(stream), name) for stream in streams]
+            yield from names
 
 
 class PartitionState:
-    """Turns the records of one partition into outcomes, and remembers what that takes.
-
-    Parameters
-    ----------
-    partition
-        Which partition.
-    decoder, engine, context, monitor
-        The parts; engine, context and monitor are fresh and belong to this partition alone.
-    next_offset
-        Offset of the first record to come.
-    accept_environment
-        Whether to go on from a snapshot of other library versions or another processor.
-    inputs
-        Topics of the input, where people can tell the pipeline things; ``None``: nobody can.
-    limits
-        How many sensors are known, and which are forgotten.
-    intake
-        What becomes of readings before they are judged.
-
-    Attributes
-    ----------
-    next_offset
-        Records before it are part of the state.
-    n_events
-        How many records were processed since the very first.
-    decisions
-        What was decided for it, with the offset from which it holds.
-    parts
-        What of it has moved since the last snapshot, and the one that is under way.
-    """
+    """Turns the records of one partition into outcomes, and remembers what that takes."""
 
     def __init__(
         self,
@@ -96,8 +495,8 @@ class PartitionState:
         intake: IntakeRules | None = None,
     ) -> None:
         self.partition = partition
-        self.next_offset = next_offset
-        self.n_events = 0
+        self.next_offset = next_offset  # records before it are part of the state
+        self.n_events = 0  # how many records were processed since the very first
         self._decoder = decoder
         self._engine = engine
         self._context = context
@@ -113,12 +512,14 @@ class PartitionState:
         self._judged_intake = None if rules is None else Intake(rules)
         self._followed: list[tuple[Record, Reading | Invalid]] = []  # by the second
         self._inputs = inputs
+        # what was decided for it, with the offset from which it holds
         self.decisions = Decisions(partition, None, inputs or ())
         self._replies: tuple[CommandReply, ...] = ()  # until the event from which they hold
         self._limits = limits or Limits()
-        self._lives = SensorRegistry(self._limits)
+        self._registry = SensorRegistry(self._limits)
         self._forgotten: list[str] = []
-        self.parts = MovedParts(engine, context, self._lives, monitor)
+        # what of it has moved since the last snapshot, and the one that is under way
+        self.parts = MovedParts(engine, context, self._registry, monitor)
 
     @property
     def n_ahead(self) -> int:
@@ -222,7 +623,7 @@ class PartitionState:
         ended: tuple[Incident, ...] = ()
         self.parts.before(_readings(items))
         while at < n:
-            end, turned_away, gone = self._lives.admit(items, at)
+            end, turned_away, gone = self._registry.admit(items, at)
             outcomes += self._judge_admitted(
                 records[at:end],
                 items[at:end],
@@ -326,7 +727,7 @@ class PartitionState:
 
     def _forget(self, gone: Gone) -> None:
         self.parts.before_forgetting(gone)
-        self._lives.forget(gone)
+        self._registry.forget(gone)
         for key, sensor in gone.lives:
             if key not in gone.streams:
                 self._engine.forget(key, sensor)
@@ -357,13 +758,7 @@ class PartitionState:
         return self.decisions.encoded(schemas)
 
     def keep_to(self, decided: bytes | None, *, decided_until: int) -> None:
-        """Decide as before, up to the committed offset, and alone from there on.
-
-        Raises
-        ------
-        CheckpointError
-            If the decisions cannot be read.
-        """
+        """Decide as before, up to the committed offset, and alone from there on."""
         self.decisions = Decisions(self.partition, decided, self._inputs or ())
         if isinstance(self._decoder, DecidingDecoder):
             schemas = self.decisions.schemas
@@ -385,7 +780,7 @@ class PartitionState:
             self.next_offset,
             self.n_events,
             self._engine.head(),
-            self._lives.head(),
+            self._registry.head(),
             None if self._monitor is None else self._monitor.head(),
             None if self._judged_intake is None else self._judged_intake.state(),
         )
@@ -405,7 +800,7 @@ class PartitionState:
     def decide(self) -> Restored | None:
         """Decide as configured from here on; return what it was, if a snapshot said otherwise."""
         pending, self._pending = self._pending, None
-        self._lives.limits = self._limits
+        self._registry.limits = self._limits
         if pending is not None:
             self._engine.decide(pending.now)
         return pending
@@ -416,13 +811,8 @@ class PartitionState:
         Until :meth:`decide` it goes on with the snapshot's decision: records replayed become what
         was written of them. A monitor that is new since the snapshot, or counted by another
         policy, starts empty.
-
-        Raises
-        ------
-        CheckpointError
-            If the snapshot is damaged, foreign, or of other channels or another partition.
         """
-        kept = told_apart(parts)
+        kept = parts_of(parts)
         head = kept.head
         self._refuse_foreign(head)
         with from_outside():
@@ -433,7 +823,7 @@ class PartitionState:
                 self._engine.decide(restored.was)
                 self._pending = restored
             self._context.restore(kept.context)
-            self._lives.restore(head.lives, kept.lives)
+            self._registry.restore(head.lives, kept.registry)
             for intake in (self._intake, self._judged_intake):
                 if intake is not None and head.intake is not None:
                     intake.restore(head.intake)
@@ -452,46 +842,27 @@ class PartitionState:
         ):
             if theirs != ours:
                 raise CheckpointError(
-                    f"The snapshot of {_name(self.partition)} is for the {name} {theirs!r}, "
-                    f"not {ours!r}: restore that setting, or start another pipeline with its own "
-                    f"snapshots and offsets; `rejex-stream state show` says how it was made."
+                    f"The snapshot of {partition_name(self.partition)} is for the {name} "
+                    f"{theirs!r}, not {ours!r}: restore that setting, or start another pipeline "
+                    "with its own snapshots and offsets; `rejex-stream state show` says how it was "
+                    "made."
                 )
 
 
 class Described(NamedTuple):
-    """What a snapshot says of itself.
+    """What a snapshot says of itself."""
 
-    Attributes
-    ----------
-    n_events
-        Records that were processed since the very first.
-    channels, origin
-        Of the readings; and by what the engine was made.
-    limits
-        How many sensors were known at most, and how long.
-    streams
-        Bytes of each stream: window, rows, models.
-    sensors
-        When each was heard of last, by stream, in event time.
-    """
-
-    n_events: int
-    channels: Sequence[str]
+    n_events: int  # records that were processed since the very first
+    channels: Sequence[str]  # channels, origin: of the readings; and by what the engine was made
     origin: Origin
-    limits: Mapping[str, object]
-    streams: Mapping[str, int]
-    sensors: Mapping[str, object]
+    limits: Mapping[str, object]  # how many sensors were known at most, and how long
+    streams: Mapping[str, int]  # bytes of each stream: window, rows, models
+    sensors: Mapping[str, object]  # when each was heard of last, by stream, in event time
 
 
 def described(parts: Mapping[str, bytes]) -> Described:
-    """Say what a snapshot holds.
-
-    Raises
-    ------
-    CheckpointError
-        If it is no snapshot of a partition.
-    """
-    kept = told_apart(parts)
+    """Say what a snapshot holds."""
+    kept = parts_of(parts)
     head = kept.head
     with from_outside():
         made_by, limits = origin(head.engine), head.lives["limits"]
@@ -501,7 +872,7 @@ def described(parts: Mapping[str, bytes]) -> Described:
         made_by,
         limits,
         {key: len(stream.state) + len(stream.model) for key, stream in kept.streams.items()},
-        kept.lives,
+        kept.registry,
     )
 
 
@@ -519,5 +890,6 @@ def _shown(record: Record, verdict: Verdict, made: ReviewItem | FollowUp) -> Out
     return Outcome(record, verdict, follow_up=made)
 
 
-def _name(partition: Partition) -> str:
+def partition_name(partition: Partition) -> str:
+    """Return a partition as people read it."""
     return f"{partition.topic}-{partition.partition}"

@@ -1,18 +1,22 @@
-"""The points of a sensor around a review item: a reviewer sees where it came from and what came."""
+"""What people are asked: review items with the points around them, and the draw of audits."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TypeAlias
 
 import msgspec
 
 from rejex_stream.errors import CheckpointError, ConfigError
+from rejex_stream.rejection.audit import KeyedSampler, commitment
+from rejex_stream.rejection.band import label_of, rank_edges
 from rejex_stream.rejection.judge import EXTREME
-from rejex_stream.run.audit_draw import AuditDraw
 from rejex_stream.types import (
+    Audit,
     ContextPoint,
     FollowUp,
     Label,
@@ -23,9 +27,8 @@ from rejex_stream.types import (
     Verdict,
 )
 
-__all__ = ["REVIEW_REASONS", "ReviewItems"]
+__all__ = ["REVIEW_REASONS", "AuditDraw", "ReviewItems", "commitment", "committed"]
 
-NO_AUDIT = AuditDraw()
 REVIEW_REASONS = frozenset({Reason.AMBIGUOUS, Reason.UNSCORABLE})
 """Rejected for one of these, an event goes to review; the events of a warm-up do not.
 
@@ -75,6 +78,95 @@ class _Sensor:
         return asks
 
 
+def committed(key: bytes) -> str | None:
+    """Return what a verdict says of the draw's key: enough of its SHA-256 to hold it to one key."""
+    return commitment(key)[:16] if key else None
+
+
+@dataclass(frozen=True)
+class AuditDraw:
+    """Which share of each kind of accepted events is audited, and by which draw.
+
+    The draws are those of :mod:`rejex_stream.rejection.audit`: nobody can foresee them.
+
+    Examples
+    --------
+    >>> drawn = [AuditDraw(0.01).is_drawn(Position("t", 0, i), 0.01) for i in range(100_000)]
+    >>> sum(drawn)
+    1003
+    """
+
+    rate: float = 0.0  # of accepted normals
+    # Of those within the band's own width below it, or withheld by a budget; by default `rate`.
+    near_rate: float | None = None
+    anomaly_rate: float | None = None  # by default `rate`
+    # At most 64 bytes; empty: anybody can repeat the draw, and foresee it.
+    key: bytes = field(default=b"", repr=False)
+    differ_rate: float = 0.0  # at least, where champion and challenger differ
+
+    def __post_init__(self) -> None:
+        for name in ("rate", "near_rate", "anomaly_rate", "differ_rate"):
+            share = getattr(self, name)
+            if share is not None and not 0.0 <= share <= 1.0:
+                raise ConfigError(f"audit {name} is {share}: expected a share from 0 to 1")
+        KeyedSampler(self.key)  # refuses a key that is too long
+
+    @property
+    def coin(self) -> KeyedSampler:
+        """The sampler of all its draws."""
+        return KeyedSampler(self.key)
+
+    def probability(self, verdict: Verdict) -> float:
+        """Return how probable it is that an accepted or muted event is audited. O(1).
+
+        None that is held or planned is: an incident asks one question, not one an event, and such
+        events are in no rate that an audit is about. A muted one is all the same, whatever its
+        label: but for the draw nobody is asked about it, and the certificate has to speak of it.
+        """
+        if (verdict.held or verdict.planned) and not verdict.muted:
+            return 0.0
+        share = self.rate
+        if verdict.muted:
+            share = max(share, self.near_rate or 0.0)
+        elif verdict.label is Label.ANOMALY:
+            share = share if self.anomaly_rate is None else self.anomaly_rate
+        elif self.near_rate is not None and _is_near(verdict):
+            share = self.near_rate
+        if verdict.learning and verdict.learning.other not in (None, verdict.label):
+            return max(share, self.differ_rate)
+        return share
+
+    def audit(self, verdict: Verdict) -> Audit | None:
+        """Return how probable it was that an event is drawn, and whether; ``None``: not at all."""
+        share = self.probability(verdict)
+        if not share:
+            return None
+        return _audit(share, self.is_drawn(verdict.position, share), self.key)
+
+    def is_drawn(self, position: Position, share: float) -> bool:
+        """Draw for a position; a smaller share draws a subset of a larger one. O(1)."""
+        return self.coin.is_drawn(position, share)
+
+
+def _is_near(verdict: Verdict) -> bool:
+    rank, lower, upper = verdict.rank, verdict.band_lower, verdict.band_upper
+    if rank is None or lower is None or upper is None:
+        return False
+    upper = max(upper, lower - 1)  # where the band is empty, it is so at its place
+    below = max(1, upper - lower + 1)
+    wider = rank_edges(verdict.window_len, verdict.n_anomalies, lower - below, upper)
+    return verdict.withheld or label_of(rank, wider) is not Label.NORMAL
+
+
+@lru_cache(maxsize=64)
+def _audit(share: float, drawn: bool, key: bytes) -> Audit:
+    """Return what a verdict says of its draw: there are only a few."""
+    return Audit(share, drawn, committed(key))
+
+
+NO_AUDIT = AuditDraw()
+
+
 class ReviewItems:
     """Remembers the last `points` events of every sensor; makes review items and what follows them.
 
@@ -86,49 +178,15 @@ class ReviewItems:
     An extreme anomaly (:data:`~rejex_stream.rejection.judge.EXTREME`) that no incident holds is
     asked about as well where it is the sensor's first for a quarter of a window, or twice as
     severe: of a fault that is over before there is evidence for an alarm nobody would be told.
-
-    Parameters
-    ----------
-    channels
-        Names of the channels, in the order of ``Reading.values``.
-    points
-        How many earlier events a review item carries, and how many later ones follow (0: none).
-    reasons
-        Rejected for one of these, an event goes to review; without any, nothing does but audits.
-    audit
-        Which *accepted* events, and muted ones, are drawn for review as well, by a hash of their
-        position: labels from the boundary alone say nothing about the rest.
-
-    Raises
-    ------
-    ConfigError
-        If a number is out of range.
-
-    Examples
-    --------
-    >>> from rejex_stream.types import Position
-    >>> context = ReviewItems(["temp"], points=2)
-    >>> def event(offset, label, reason=None):
-    ...     at = Position("t", 0, offset)
-    ...     return Reading("a", "a", offset, (20.0,), at), Verdict(
-    ...         position=at, stream_key="a", sensor="a", event_time_ms=offset, seq=offset,
-    ...         label=label, reason=reason)
-    >>> context.observe(*event(0, Label.NORMAL)) is None
-    True
-    >>> item = context.observe(*event(1, Label.REJECTED, Reason.AMBIGUOUS))
-    >>> [point.event_time_ms for point in item.context]
-    [0]
-    >>> context.observe(*event(2, Label.NORMAL)).of.offset
-    1
     """
 
     def __init__(
         self,
         channels: Sequence[str],
         *,
-        points: int = 32,
-        reasons: Collection[Reason] = REVIEW_REASONS,
-        audit: AuditDraw = NO_AUDIT,
+        points: int = 32,  # so many earlier events, and so many later ones
+        reasons: Collection[Reason] = REVIEW_REASONS,  # without any, nothing goes to review
+        audit: AuditDraw = NO_AUDIT,  # labels from the boundary alone say nothing about the rest
     ) -> None:
         if points < 0:
             raise ConfigError(f"review context is {points} points: expected 0 or more")
@@ -240,13 +298,7 @@ class ReviewItems:
         return msgspec.msgpack.encode(_View(recent, known.of, owed, known.extreme))
 
     def restore(self, views: Mapping[str, bytes]) -> None:
-        """Take over what :meth:`view` encoded; a smaller `points` keeps the newest.
-
-        Raises
-        ------
-        CheckpointError
-            If one is not such a view.
-        """
+        """Take over what :meth:`view` encoded; a smaller `points` keeps the newest."""
         try:
             found = {
                 sensor: msgspec.msgpack.decode(view, type=_View) for sensor, view in views.items()

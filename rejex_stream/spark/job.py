@@ -26,12 +26,13 @@ from rejex_stream.config.assembly import (
     require_own_places,
     require_own_topics,
 )
-from rejex_stream.config.assembly.watching import Watch, watching
+from rejex_stream.config.assembly.running import watching
 from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError, RejexError
-from rejex_stream.operate.alert_messages import log_incident
-from rejex_stream.run.partition_monitor import log_alarm
-from rejex_stream.spark.commands import JobJournal
+from rejex_stream.operate.alerts import log_incident
+from rejex_stream.operate.watch import Watch
+from rejex_stream.run.partition import log_alarm
 from rejex_stream.spark.frames import refused, verdicts
+from rejex_stream.spark.job_journal import JobJournal
 from rejex_stream.spark.monitoring import JobMonitoring, still_open
 from rejex_stream.spark.state_migration import (
     Begin,
@@ -45,14 +46,11 @@ from rejex_stream.spark.state_migration import (
 from rejex_stream.types import Partition
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
+    from rejex_connectors.kafka.kafka_settings import KafkaSettings
     from rejex_connectors.kafka.partition_reader import PartitionReader
-    from rejex_connectors.kafka.settings import KafkaSettings
 
-__all__ = [
-    "SparkJob", "cause", "history_of", "job_snapshots", "require_extra", "run_on_spark", "session",
-    "with_connector",
-]  # fmt: skip
+__all__ = ["SparkJob", "job_snapshots", "run_on_spark", "session"]
 
 _UNHEARD = (
     "{where} holds commands of people, which are heard on Spark with --control alone: without it, "
@@ -67,46 +65,22 @@ _NEEDED = ("pyspark", "pandas", "pyarrow", "google.protobuf")
 
 @dataclass(frozen=True)
 class SparkJob:
-    """How a job is run.
+    """How a job is run."""
 
-    Attributes
-    ----------
-    master
-        Spark's: ``local[2]``, ``spark://host:7077``, ...; ``None``: what ``spark-submit`` says.
-    checkpoint
-        Folder or address of Spark's checkpoint: offsets and state; ``None``: in the state folder.
-    batch_events
-        Records of a micro-batch, at most.
-    shuffle_partitions
-        How many tasks share the streams; fixed when a checkpoint begins.
-    available_now
-        Whether to end with what topics hold at the start.
-    control
-        Whether to hear commands of people; partitions are judged whole then.
-    conf
-        Settings of Spark beyond these.
-    """
-
+    # spark's: ``local[2]``, ``spark://host:7077``, ...; ``None``: what ``spark-submit`` says
     master: str | None
+    # folder or address of Spark's checkpoint: offsets and state; ``None``: in the state folder
     checkpoint: str | None
-    batch_events: int = 100_000
-    shuffle_partitions: int = 8
-    available_now: bool = False
-    control: bool = False
-    conf: Mapping[str, str] = field(default_factory=dict)
+    batch_events: int = 100_000  # records of a micro-batch, at most
+    shuffle_partitions: int = 8  # how many tasks share the streams; fixed when a checkpoint begins
+    available_now: bool = False  # whether to end with what topics hold at the start
+    control: bool = False  # whether to hear commands of people; partitions are judged whole then
+    conf: Mapping[str, str] = field(default_factory=dict)  # settings of Spark beyond these
 
 
 def run_on_spark(config: Config, job: SparkJob, stop: threading.Event) -> dict[str, int]:
-    """Run a pipeline on Spark until its input ends or `stop` is set; return the messages by output.
-
-    Raises
-    ------
-    ConfigError
-        If the config asks for what cannot be had on Spark, or the extra is not installed.
-    ConnectorError
-        If an edge fails; Spark repeats what is not durable when the job is started again.
-    """
-    require_extra()
+    """Run a pipeline until its input ends or `stop` is set; return the messages by output."""
+    _require_extra()
     refused(config)
     if config.input.kind == "kafka":
         return _run_topics(config, job, stop)
@@ -114,21 +88,13 @@ def run_on_spark(config: Config, job: SparkJob, stop: threading.Event) -> dict[s
 
 
 def job_snapshots(checkpoint: str) -> dict[Partition, tuple[int, dict[str, bytes]]]:
-    """Return where each partition stands in the checkpoint of a job, and its snapshot there.
-
-    Raises
-    ------
-    ConfigError
-        If the extra is not installed.
-    CheckpointError
-        If the states make no snapshot.
-    """
-    require_extra()
+    """Return where each partition stands in the checkpoint of a job, and its snapshot there."""
+    _require_extra()
     with session(SparkJob("local[2]", checkpoint), "rejex-stream state") as spark:
         return snapshots_in(spark, checkpoint)
 
 
-def require_extra() -> None:
+def _require_extra() -> None:
     """Refuse to begin where a package is missing, by its name."""
     from importlib import import_module
 
@@ -287,7 +253,7 @@ def _run_topics(config: Config, job: SparkJob, stop: threading.Event) -> dict[st
     with (
         _watching(config) as watch,
         closing(PartitionReader(settings)) as reader,
-        session(with_connector(job), config.pipeline.name) as spark,
+        session(_with_connector(job), config.pipeline.name) as spark,
     ):
         start: str = settings.start
         begins: Mapping[Partition, Begin] = {}
@@ -343,26 +309,9 @@ class _Input:
         """Nothing: the next question is one."""
 
     def lag(self) -> Mapping[Partition, int]:
-        """Return how many records are not durable yet.
-
-        Raises
-        ------
-        ConnectorError
-            If the broker does not answer.
-        """
+        """Return how many records are not durable yet."""
         bounds = self._reader.bounds(self._partitions)
         return self._watched.lag({p: end for p, (_, end) in bounds.items()})
-
-
-def history_of(spark: SparkSession, config: Config) -> DataFrame:
-    """Return all that the topics of the input hold now.
-
-    Raises
-    ------
-    ConfigError
-        If the brokers want what is not spoken on Spark.
-    """
-    return _topics(spark.read, _settings(config)).load()
 
 
 def _settings(config: Config) -> KafkaSettings:
@@ -390,7 +339,7 @@ def _way(config: Config, job: SparkJob) -> str:
     return "partitions" if job.control or by_partition(config) else "streams"
 
 
-def with_connector(job: SparkJob) -> SparkJob:
+def _with_connector(job: SparkJob) -> SparkJob:
     """Have Spark fetch its connector, unless it is told where the jars are."""
     from pyspark import __version__
 
@@ -441,7 +390,7 @@ def _until_done(
         if error is None:
             return
         if not again or _SLOW not in str(error):
-            raise ConnectorError(f"Spark: {cause(str(error))}") from error
+            raise ConnectorError(f"Spark: {_cause(str(error))}") from error
 
 
 def _until_ended(
@@ -475,7 +424,7 @@ def _until_ended(
     return found
 
 
-def cause(text: str) -> str:
+def _cause(text: str) -> str:
     """Return the sentence of ours in what Spark tells, or else its first line."""
     lines = text.strip().splitlines()
     ours = [line for line in lines if line.startswith("rejex_stream.errors.")]

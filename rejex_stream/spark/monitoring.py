@@ -19,7 +19,6 @@ import msgspec
 
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import DecodedBefore
-from rejex_stream.config.assembly.watching import Watch
 from rejex_stream.encode import (
     LeanVerdictRecord,
     decode_dead_letter,
@@ -28,15 +27,16 @@ from rejex_stream.encode import (
 )
 from rejex_stream.engine.snapshot import seal, unseal
 from rejex_stream.errors import CheckpointError, ConnectorError
-from rejex_stream.run.input_health import UnscorableStreak
-from rejex_stream.run.partition_monitor import PartitionMonitor
-from rejex_stream.run.progress import (
+from rejex_stream.operate.watch import Watch
+from rejex_stream.run.loop import UnscorableStreak
+from rejex_stream.run.partition import PartitionMonitor
+from rejex_stream.run.run_events import (
     IncidentsDurable,
     NothingScorable,
     PartitionOpened,
     Progress,
 )
-from rejex_stream.spark.commands import AtCommit, JobJournal, changes_in
+from rejex_stream.spark.job_journal import AtCommit, JobJournal, changes_in
 from rejex_stream.threads import seldom_collecting
 from rejex_stream.types import (
     Incident,
@@ -84,24 +84,6 @@ class JobMonitoring:
     What is durable is seen once: what a partition held when the job took it over, and what a
     micro-batch repeats, was seen before. Monitors go on from where they were kept: of a micro-batch
     that was durable when the driver died, and is repeated, they had not seen anything.
-
-    Parameters
-    ----------
-    watch
-        Monitors, metrics, health and those who are told.
-    config
-        Says what they need to see.
-    journal
-        Decides what people said, and records what is untold; ``None``: nobody does.
-    store
-        Where monitors are kept; ``None``: they begin anew with the next job.
-    clock
-        Monotonic seconds.
-
-    Attributes
-    ----------
-    wanted
-        Outputs that have to be shown: what is not looked at need not come to the driver.
     """
 
     def __init__(
@@ -123,6 +105,7 @@ class JobMonitoring:
                 '= "lean" that has no ranks; write full verdicts, or give monitor.enabled = false'
             )
         self._looks = self._monitored or config.metrics.port > 0
+        # outputs that have to be shown: what is not looked at need not come to the driver
         self.wanted: Collection[str] = OUTPUTS if self._looks else ("incidents",)
         self._every_s = config.state.snapshot_interval_s
         self._saved_at = self._turned_at = clock()
@@ -136,20 +119,7 @@ class JobMonitoring:
 
     # ------------------------------------------------------------------------------ the beginning
     def begin(self, at: Mapping[Partition, int], were_open: Iterable[Incident]) -> None:
-        """Take partitions over where they stand; tell of what nobody has been told of yet.
-
-        Parameters
-        ----------
-        at
-            Up to where each partition is durable.
-        were_open
-            Incidents that are open there.
-
-        Raises
-        ------
-        CheckpointError, ConnectorError
-            If what is untold is damaged, or cannot be read.
-        """
+        """Take partitions over where they stand; tell of what nobody has been told of yet."""
         self._at, self._monitored_to = dict(at), dict(at)
         for partition, offset in at.items():
             self._event(PartitionOpened(partition, None, offset, offset))
@@ -240,18 +210,7 @@ class JobMonitoring:
 
     # ------------------------------------------------------------------------------------ the end
     def end(self, write: Callable[[Partition, Sequence[Message]], object]) -> None:
-        """Let people be told, for a while; keep what is untold after that, and the monitors.
-
-        Parameters
-        ----------
-        write
-            Writes what is kept of a partition where it stands; asked only where there is anything.
-
-        Raises
-        ------
-        ConnectorError
-            If it cannot be written.
-        """
+        """Let people be told, for a while; keep what is untold after that, and the monitors."""
         outbox = self._watch.outbox
         if outbox is not None:
             outbox.settle(_TELLING_S)

@@ -18,7 +18,7 @@ from rejex_stream.engine.snapshot import joined as joined_heads
 from rejex_stream.engine.snapshot import of_stream, seal, unseal
 from rejex_stream.errors import WAY_OUT, CheckpointError, ConfigError
 from rejex_stream.run.command_journal import Decisions
-from rejex_stream.run.incremental_snapshot import HEAD, HEAD_FORMAT, HEAD_KIND, of_streams
+from rejex_stream.run.partition import HEAD, HEAD_FORMAT, HEAD_KIND, of_streams
 from rejex_stream.types import Partition
 
 if TYPE_CHECKING:
@@ -44,18 +44,7 @@ class Begin(NamedTuple):
 
 
 def worker_snapshots(config: Config, *, applies_commands: bool) -> dict[Partition, Begin]:
-    """Return the snapshots with which a new checkpoint begins, of partitions that have one.
-
-    Raises
-    ------
-    ConfigError
-        If a command is still to be obeyed that was decided for one, and the job applies none.
-    CheckpointError
-        If one is damaged, of a pipeline with another state, or decided otherwise what has to be
-        replayed from it.
-    ConnectorError
-        If the store cannot be read.
-    """
+    """Return the snapshots with which a new checkpoint begins, of partitions that have one."""
     found: dict[Partition, Begin] = {}
     judging = Judging(config)
     try:
@@ -165,28 +154,14 @@ def _folder(spark: SparkSession, address: str) -> tuple[Any, Any]:
 
 
 class MonitorsOnSpark:
-    """Keeps the monitors of a job in its checkpoint; a :class:`~.watched.MonitorStore`.
-
-    Parameters
-    ----------
-    spark
-        The session.
-    checkpoint
-        Folder or address.
-    """
+    """Keeps the monitors of a job in its checkpoint; a :class:`~.watched.MonitorStore`."""
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
         self._path, self._files = _folder(spark, f"{checkpoint}/monitors")
         self._draft, _ = _folder(spark, f"{checkpoint}/monitors.new")
 
     def load(self) -> bytes | None:
-        """Return what was saved last.
-
-        Raises
-        ------
-        OSError
-            If it cannot be read.
-        """
+        """Return what was saved last."""
         with _explained():
             for path in (self._path, self._draft):  # the draft: it was about to be renamed
                 if self._files.exists(path):
@@ -198,13 +173,7 @@ class MonitorsOnSpark:
         return None
 
     def save(self, body: bytes) -> None:
-        """Keep it in place of what was saved before, whole or not at all. O(bytes).
-
-        Raises
-        ------
-        OSError
-            If it cannot be written.
-        """
+        """Keep it in place of what was saved before, whole or not at all. O(bytes)."""
         with _explained():
             stream = self._files.create(self._draft, True)
             try:
@@ -228,13 +197,7 @@ def _explained() -> Iterator[None]:
 def snapshots_in(
     spark: SparkSession, checkpoint: str
 ) -> dict[Partition, tuple[int, dict[str, bytes]]]:
-    """Return where partitions stand in a checkpoint, and their snapshots. O(bytes), on the driver.
-
-    Raises
-    ------
-    CheckpointError
-        If its states make no snapshot.
-    """
+    """Return where partitions stand in a checkpoint, and their snapshots. O(bytes)."""
     found: dict[Partition, tuple[int, dict[str, bytes]]] = {}
     _ = spark.streams  # which starts what stores of state report to
     for way in WAYS:
@@ -268,11 +231,6 @@ def apart(parts: Mapping[str, bytes]) -> dict[str, dict[str, bytes]]:
     """Return a snapshot of each stream; under ``""``, one of what belongs to none. O(bytes).
 
     Each stands where the whole one does. Monitors watch whole partitions and are left out.
-
-    Raises
-    ------
-    CheckpointError
-        If it is no snapshot of a partition.
     """
     head = unseal(HEAD_KIND, HEAD_FORMAT, parts.get(HEAD, b""))
     found: dict[str, dict[str, bytes]] = {"": {}}
@@ -293,11 +251,6 @@ def together(snapshots: Sequence[Mapping[str, bytes]]) -> tuple[int, dict[str, b
 
     It decides as the newest of them does. A sensor is as silent as its own stream knows, which
     has no clock but its own.
-
-    Raises
-    ------
-    CheckpointError
-        If one is no snapshot, or they are of several partitions, or made by other settings.
     """
     parts: dict[str, bytes] = {}
     for own in snapshots:

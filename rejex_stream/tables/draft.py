@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rejex_stream.config import Config, parse_config
-from rejex_stream.config.table import config_schema
+from rejex_stream.config.model import config_schema
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.plan.suggest import Suggestion
 from rejex_stream.settings import field_at, render, toml

@@ -28,7 +28,7 @@ from benchmarks.streams.prequential import CONTAMINATION, RATE, said
 from benchmarks.streams.sources import capped, find, load
 from benchmarks.streams.vus import range_auc_pr, segments, soft_labels, vus_pr
 from rejex_stream.config import load_config
-from rejex_stream.demo.feeds import prepare
+from rejex_stream.demo.datasets import prepare
 from rejex_stream.rejection.policy import RejectionPolicy
 
 

@@ -24,8 +24,8 @@ from kafka.errors import KafkaError
 from rejex_connectors.kafka import KafkaSettings, KafkaTopics, connect
 from rejex_connectors.kafka.messages import OutcomeMessages
 from rejex_connectors.kafka.partition_reader import admin, read_partition
+from rejex_connectors.kafka.topic_admin import create_topics, plan_topics
 from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots
-from rejex_connectors.kafka.topics import create_topics, plan_topics
 
 from rejex_stream.decode import JsonDecoder
 from rejex_stream.decode.mapping import FieldMapping
@@ -35,9 +35,9 @@ from rejex_stream.engine.snapshot import seal, unseal
 from rejex_stream.engine.stream_state import StreamSnapshot, StreamView
 from rejex_stream.protocols import BatchDetector, FitExecutor, Scorer
 from rejex_stream.rejection.policy import RejectionPolicy
-from rejex_stream.run.incremental_snapshot import PartitionEngine
 from rejex_stream.run.loop import RunSettings, run
-from rejex_stream.run.progress import Committed, RunEvent, SnapshotSaved
+from rejex_stream.run.partition import PartitionEngine
+from rejex_stream.run.run_events import Committed, RunEvent, SnapshotSaved
 from rejex_stream.types import (
     Command,
     CommandReply,

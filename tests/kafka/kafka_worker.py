@@ -21,7 +21,7 @@ from rejex_stream.decode import JsonDecoder
 from rejex_stream.errors import RejexError
 from rejex_stream.run.executors import ProcessFitExecutor
 from rejex_stream.run.loop import run
-from rejex_stream.run.progress import Committed, RunEvent, SnapshotSaved
+from rejex_stream.run.run_events import Committed, RunEvent, SnapshotSaved
 from rejex_stream.types import Outcome, Partition
 from tests.waiting import pass_time
 

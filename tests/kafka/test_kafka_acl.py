@@ -28,7 +28,7 @@ from kafka_harness import Kafka, pipeline_toml
 from rejex_connectors.kafka import KafkaSecurity, KafkaSettings
 from rejex_connectors.kafka.clients import Message
 from rejex_connectors.kafka.refusals import Right, grant, transactional_right
-from rejex_connectors.kafka.topics import describe, missing_rights, worker_rights
+from rejex_connectors.kafka.topic_admin import describe, missing_rights, worker_rights
 from rejex_connectors.kafka.transactional_writer import TransactionalWriter
 from test_kafka_delivery import CLIENTS, CONFLUENT
 

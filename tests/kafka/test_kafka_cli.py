@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from kafka_harness import Kafka, pipeline_toml
-from rejex_connectors.kafka.topics import create_topics, plan_topics
+from rejex_connectors.kafka.topic_admin import create_topics, plan_topics
 
 from rejex_stream.cli import main
 from rejex_stream.config import load_config

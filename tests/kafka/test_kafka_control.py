@@ -25,7 +25,7 @@ from kafka_harness import (
 from rejex_connectors.kafka import KafkaSettings
 from rejex_connectors.kafka.messages import OutcomeMessages
 from rejex_connectors.kafka.partition_reader import KafkaControl
-from rejex_connectors.kafka.topics import create_topics, plan_topics
+from rejex_connectors.kafka.topic_admin import create_topics, plan_topics
 from test_kafka_delivery import CLIENTS, DEFAULT_CLIENT_FIRST, chaos
 from test_kafka_schemas import worker
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kafka_harness import Feeder, Kafka, Workers, assert_exactly, feed, next_offsets
 from rejex_connectors.kafka import KafkaSettings
-from rejex_connectors.kafka.opening import open_clients
+from rejex_connectors.kafka.sink import open_clients
 
 from rejex_stream.encode import decode_verdict
 from rejex_stream.types import Partition, Record

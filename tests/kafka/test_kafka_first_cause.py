@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 from kafka_harness import MAPPING, RUN, ChainEngine, feed
 from rejex_connectors.kafka.clients import Consumer, Edge, Gained, Lost, Message, Place
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.messages import OutcomeMessages
-from rejex_connectors.kafka.settings import KafkaSettings
 from rejex_connectors.kafka.sink import KafkaSink
 from rejex_connectors.kafka.source import KafkaSource
 

@@ -18,13 +18,13 @@ from kafka.structs import MemberState
 from kafka_harness import Kafka, Workers, assert_exactly, feed
 from rejex_connectors.kafka import connect
 from rejex_connectors.kafka.clients import Gained
-from rejex_connectors.kafka.guards.unassigned_partitions import ownerless
 from rejex_connectors.kafka.kafka_python_client import PythonConsumer
 from rejex_connectors.kafka.kafka_python_patches import Assignor, ask_again
-from rejex_connectors.kafka.opening import open_clients
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.partition_reader import admin
 from rejex_connectors.kafka.refusals import seat_taken
-from rejex_connectors.kafka.settings import KafkaSettings
+from rejex_connectors.kafka.sink import open_clients
+from rejex_connectors.kafka.unassigned_partitions import ownerless
 from test_kafka_delivery import CLIENTS, CONFLUENT, finish
 
 from rejex_stream.errors import ConnectorError

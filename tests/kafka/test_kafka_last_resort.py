@@ -12,9 +12,9 @@ from kafka.errors import KafkaError
 from kafka_harness import SCHEDULE, Kafka, Worker, Workers, assert_exactly, feed, next_offsets
 from raw_batches import Raw, batch, produce
 from rejex_connectors.kafka import KafkaSettings
-from rejex_connectors.kafka.guards.poison_pill import ALONE, ENDS, FEW, LastResort, Note
-from rejex_connectors.kafka.guards.unpacking import TOO_LARGE
-from rejex_connectors.kafka.moving.deadletters import list_dead_letters
+from rejex_connectors.kafka.deadletters import list_dead_letters
+from rejex_connectors.kafka.poison_pill import ALONE, ENDS, FEW, LastResort, Note
+from rejex_connectors.kafka.unpacking import TOO_LARGE
 from test_kafka_delivery import CLIENTS, CONFLUENT, ONE_CLIENT
 from test_kafka_raw_batches import MEMORY, WIDE, good, judged
 

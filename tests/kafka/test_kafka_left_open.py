@@ -22,7 +22,7 @@ from test_kafka_delivery import DEFAULT_CLIENT_FIRST
 from rejex_stream.cli import main
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly import kafka_settings
-from rejex_stream.spark.commands import JobJournal
+from rejex_stream.spark.job_journal import JobJournal
 from rejex_stream.types import Partition, Position, Record
 from tests.waiting import PATIENCE_S, until
 

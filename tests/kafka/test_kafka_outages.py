@@ -23,8 +23,8 @@ from kafka_harness import (
     pipeline_toml,
 )
 from rejex_connectors.kafka import KafkaSettings, connect
-from rejex_connectors.kafka.opening import open_clients
 from rejex_connectors.kafka.partition_reader import admin
+from rejex_connectors.kafka.sink import open_clients
 from test_kafka_delivery import CLIENTS, DEFAULT_CLIENT_FIRST, ONE_CLIENT, finish
 
 from rejex_stream.errors import ConfigError, ConnectorError

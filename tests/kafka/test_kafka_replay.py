@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 from kafka_harness import pipeline_toml
-from rejex_connectors.kafka.topics import create_topics, plan_topics
+from rejex_connectors.kafka.topic_admin import create_topics, plan_topics
 
 from rejex_stream.cli import main
 from rejex_stream.config import load_config

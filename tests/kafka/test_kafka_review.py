@@ -27,7 +27,7 @@ from tests.waiting import PATIENCE_S, until
 pytest.importorskip("starlette", reason="the extra `review` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
-from rejex_connectors.kafka.settings import KafkaSettings
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly import kafka_settings

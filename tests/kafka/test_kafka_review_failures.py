@@ -11,7 +11,7 @@ from kafka_harness import Kafka, pipeline_toml
 
 pytest.importorskip("starlette", reason="the extra `review` is not installed")
 
-from rejex_connectors.kafka.topics import create_topics, plan_topics
+from rejex_connectors.kafka.topic_admin import create_topics, plan_topics
 
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly import kafka_settings

@@ -30,13 +30,11 @@ from kafka_harness import (
     run_here,
 )
 from rejex_connectors.kafka import KafkaSecurity, KafkaSettings, KafkaTopics, connect
-from rejex_connectors.kafka.guards.redaction import guard_logs, hide
-from rejex_connectors.kafka.opening import open_clients
+from rejex_connectors.kafka.broker_login import distrust, guard_logs, hide
 from rejex_connectors.kafka.partition_reader import admin
-from rejex_connectors.kafka.security import distrust
-from rejex_connectors.kafka.sink import KafkaSink
+from rejex_connectors.kafka.sink import KafkaSink, open_clients
 from rejex_connectors.kafka.source import KafkaSource
-from rejex_connectors.kafka.topics import TopicPlan, create_topics
+from rejex_connectors.kafka.topic_admin import TopicPlan, create_topics
 from test_kafka_delivery import CLIENTS, CONFLUENT, DEFAULT_CLIENT_FIRST
 
 from rejex_stream.cli import main
@@ -175,7 +173,7 @@ def test_who_has_which_partition_is_seen_with_a_token_too(
     kafka: Kafka, secured: tuple[broker.Cluster, Path]
 ) -> None:
     """librdkafka gets a token where its owner asks for its callbacks, and not otherwise."""
-    from rejex_connectors.kafka.guards.unassigned_partitions import Ownerless
+    from rejex_connectors.kafka.unassigned_partitions import Ownerless
 
     cluster, folder = secured
     own = security(folder, "SASL_SSL", "OAUTHBEARER")

@@ -6,7 +6,11 @@ import pickle
 
 import pytest
 from rejex_connectors.kafka import KafkaSecurity, KafkaSettings, KafkaTopics
-from rejex_connectors.kafka.security import TokenSource, kafka_python_options, librdkafka_options
+from rejex_connectors.kafka.broker_login import (
+    TokenSource,
+    kafka_python_options,
+    librdkafka_options,
+)
 
 from rejex_stream.config.operating import Alerts
 from rejex_stream.errors import ConfigError, ConnectorError

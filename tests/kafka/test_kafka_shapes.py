@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from kafka_harness import Kafka
-from rejex_connectors.kafka.settings import KafkaSettings
-from rejex_connectors.kafka.topics import TopicPlan, create_topics
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
+from rejex_connectors.kafka.topic_admin import TopicPlan, create_topics
 
 from rejex_stream.cli import main
 from rejex_stream.encode import decode_verdict

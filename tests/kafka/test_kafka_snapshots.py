@@ -13,12 +13,12 @@ from kafka_harness import Kafka, assert_exactly, feed, next_offsets, run_here
 from rejex_connectors.kafka import KafkaSettings, connect
 from rejex_connectors.kafka.refusals import SeatTakenError
 from rejex_connectors.kafka.source import KafkaSource
+from rejex_connectors.kafka.topic_admin import create_topics, plan_topics
 from rejex_connectors.kafka.topic_snapshots import KafkaSnapshots
-from rejex_connectors.kafka.topics import create_topics, plan_topics
 
 from rejex_stream.errors import CheckpointError, ConfigError, ConnectorError
 from rejex_stream.protocols import Assigned, SnapshotPiece
-from rejex_stream.run.progress import PartitionOpened
+from rejex_stream.run.run_events import PartitionOpened
 from rejex_stream.types import Partition, Record
 from tests.waiting import PATIENCE_S, until
 

@@ -12,8 +12,8 @@ from kafka.errors import KafkaTimeoutError
 from kafka_harness import ROOT, Kafka, assert_exactly, feed, next_offsets, run_here
 from rejex_connectors.kafka import KafkaSettings, connect
 from rejex_connectors.kafka.clients import Message
-from rejex_connectors.kafka.guards.options import OURS
-from rejex_connectors.kafka.opening import open_clients
+from rejex_connectors.kafka.kafka_settings import OURS
+from rejex_connectors.kafka.sink import open_clients
 from test_kafka_delivery import CLIENTS
 
 from rejex_stream.config.assembly.edges import require_own_topics
@@ -96,7 +96,7 @@ import sys
 if {missing}:
     sys.modules["confluent_kafka"] = None  # as where it is not installed
 from rejex_connectors.kafka import KafkaSettings
-from rejex_connectors.kafka.opening import open_clients
+from rejex_connectors.kafka.sink import open_clients
 def library(client):
     open_consumer, _ = open_clients(KafkaSettings(client=client), "w")
     return open_consumer.func.__module__

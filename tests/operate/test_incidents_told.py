@@ -10,21 +10,21 @@ import pytest
 
 from rejex_stream.config import parse_config
 from rejex_stream.config.assembly import engine_spec
-from rejex_stream.config.assembly.watching import Watch
+from rejex_stream.config.assembly.running import make_watch
 from rejex_stream.encode.incidents import encode_incident
 from rejex_stream.encode.schemas import INCIDENT_TYPE
 from rejex_stream.monitor.alarm import AlarmKind
-from rejex_stream.operate.alert_channels import Alertmanager, Webhook
-from rejex_stream.operate.alert_messages import Wording, alert_of, event_of
-from rejex_stream.operate.incidents import (
-    FLOOD_MS,
-    FLOOD_STREAMS,
+from rejex_stream.operate.alerts import (
+    Alertmanager,
     Flood,
-    OpenIncidents,
-    UsualValues,
     Value,
+    Webhook,
+    Wording,
+    alert_of,
+    event_of,
 )
-from rejex_stream.run.progress import (
+from rejex_stream.operate.watch import FLOOD_MS, FLOOD_STREAMS, OpenIncidents, UsualValues
+from rejex_stream.run.run_events import (
     IncidentsDurable,
     PartitionClosed,
     PartitionLive,
@@ -120,7 +120,7 @@ def receiver():
 def watching(alertmanager=None, webhook=None):
     config, problems = parse_config(CONFIG)
     assert not problems
-    return Watch(
+    return make_watch(
         config,
         engine_spec(config),
         lambda *_: None,
@@ -326,23 +326,25 @@ def test_more_sensors_than_ten_within_a_minute_are_one_alert_until_all_are_over(
     assert [type(one) for one in told] == [
         *[Incident] * FLOOD_STREAMS, Flood, type(None), type(None)
     ]  # fmt: skip
-    (flood,) = seen.to_tell()
+    (flood,) = seen.to_publish()
     assert flood.id == "farm-0-0"
     assert flood.streams == tuple(f"WT-{i}" for i in range(FLOOD_STREAMS + 3))
     alert = alert_of(flood, Wording("farm", CONSOLE))
     assert alert.annotations["summary"].startswith("13 sensors are not as usual at once")
     for i in range(FLOOD_STREAMS + 2):
         assert seen.changed(incident(i, 2, CLOSED)).state is CLOSED
-        assert alert_of(seen.to_tell()[0], Wording("farm")).labels == alert.labels, "the same alert"
+        assert alert_of(seen.to_publish()[0], Wording("farm")).labels == alert.labels, (
+            "the same alert"
+        )
     seen.changed(incident(FLOOD_STREAMS + 2, 2, CLOSED))
-    assert seen.to_tell() == []
+    assert seen.to_publish() == []
     assert len(seen) == 0
 
 
 def test_ten_sensors_or_more_than_a_minute_are_no_flood():
     seen = OpenIncidents()
     assert all(isinstance(seen.changed(one), Incident) for one in opened(*range(FLOOD_STREAMS)))
-    assert len(seen.to_tell()) == FLOOD_STREAMS
+    assert len(seen.to_publish()) == FLOOD_STREAMS
     late = OpenIncidents()
     apart = FLOOD_MS // 5 + 1
     told = [late.changed(one) for one in opened(*range(30), apart_ms=apart)]

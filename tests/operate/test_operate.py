@@ -24,14 +24,14 @@ from rejex_stream.errors import ConnectorError
 from rejex_stream.features import FeatureSpec
 from rejex_stream.monitor import Alarm, MonitorBank, MonitorConfig
 from rejex_stream.monitor.alarm import AlarmKind, Alternative
-from rejex_stream.operate.alert_channels import Alertmanager, Webhook, sign
-from rejex_stream.operate.alert_messages import Wording, alert_of, event_of
-from rejex_stream.operate.health import Health, HealthServer
-from rejex_stream.operate.metrics import RunMetrics
-from rejex_stream.operate.sensors import GroupNames
+from rejex_stream.operate.alerts import Alertmanager, Webhook, Wording, alert_of, event_of, sign
+from rejex_stream.operate.probes import HealthServer
+from rejex_stream.operate.run_metrics import GroupNames, RunMetrics
+from rejex_stream.operate.watch import Health
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.run.progress import (
+from rejex_stream.run.review_items import ReviewItems
+from rejex_stream.run.run_events import (
     Committed,
     NothingScorable,
     PartitionClosed,
@@ -40,7 +40,6 @@ from rejex_stream.run.progress import (
     Retrying,
     SensorsForgotten,
 )
-from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.types import Invalid, Outcome, Partition, Position, Reading, Record
 from tests.operate.alerting import Receiver, alertmanager, tool, until
 from tests.strangers import stranger
@@ -429,8 +428,8 @@ def test_that_nothing_can_be_scored_is_an_active_alarm_until_it_is_over():
 def test_a_webhook_is_signed_retried_and_says_the_same_twice(tmp_path):
     receiver = Receiver([503, 500])
     hook = Webhook(receiver.url, secret=b"key", wait=lambda s: None)
-    hook.tell(event_of(alarm(), Wording("turbine")))
-    hook.tell(event_of(alarm(), Wording("turbine")))  # raised again, say by a recovery
+    hook.post(event_of(alarm(), Wording("turbine")))
+    hook.post(event_of(alarm(), Wording("turbine")))  # raised again, say by a recovery
     hook.close()
     receiver.close()
     assert hook.delivered == 2
@@ -446,12 +445,12 @@ def test_a_webhook_is_signed_retried_and_says_the_same_twice(tmp_path):
 def test_an_alarm_that_nobody_takes_is_said_in_the_log_and_the_address_is_not(caplog):
     receiver = Receiver([410])
     hook = Webhook(receiver.url + "/T0/hunter2", wait=lambda s: None)
-    hook.tell(event_of(alarm(), Wording("turbine")))
+    hook.post(event_of(alarm(), Wording("turbine")))
     hook.close()
     receiver.close()
     assert len(receiver.got) == 1  # 410 Gone: the same request will be refused again
     nobody = Webhook("http://127.0.0.1:1/hunter2", attempts=2, wait=lambda s: None)
-    nobody.tell(event_of(alarm(), Wording("turbine")))
+    nobody.post(event_of(alarm(), Wording("turbine")))
     nobody.close()
     assert nobody.given_up == 1
     assert "HTTP 410" in caplog.text
@@ -506,8 +505,8 @@ def test_an_answer_that_is_not_http_ends_neither_alertmanagers_thread_nor_the_we
         until(lambda: manager.failures > 1)
         manager.close()
         hook = Webhook(url, attempts=2, wait=lambda s: None)
-        hook.tell(event_of(alarm(), Wording("turbine")))
-        hook.tell(event_of(alarm("pump-8"), Wording("turbine")))
+        hook.post(event_of(alarm(), Wording("turbine")))
+        hook.post(event_of(alarm("pump-8"), Wording("turbine")))
         until(lambda: hook.given_up == 2)
         hook.close()
     refused = [line for line in caplog.messages if "did not take event" in line]

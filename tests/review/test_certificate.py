@@ -37,7 +37,7 @@ from rejex_stream.review.queue.labels import LabelFile, read_labels
 from rejex_stream.review.queue.listing import Viewer
 from rejex_stream.review.queue.store import ReviewStore
 from rejex_stream.review.verification import Said, read_log
-from rejex_stream.run.audit_draw import AuditDraw, commitment
+from rejex_stream.run.review_items import AuditDraw, commitment
 from rejex_stream.types import Audit
 from tests.pump import pump_toml
 from tests.review.test_review_store import episodes, item

@@ -30,8 +30,7 @@ from rejex_stream.review.queue.listing import Viewer
 from rejex_stream.review.queue.quality import Group, estimate, judged_episodes, quality
 from rejex_stream.review.queue.report import agreement, report
 from rejex_stream.review.queue.store import ReviewStore, rebuild, state_hash
-from rejex_stream.run.audit_draw import AuditDraw
-from rejex_stream.run.review_items import ReviewItems
+from rejex_stream.run.review_items import AuditDraw, ReviewItems
 from rejex_stream.types import Label, Learned, Position, Reading, ReviewItem
 from tests.pump import pump_toml
 from tests.review.console_server import running

@@ -17,7 +17,7 @@ from rejex_stream.encode.labels import LabelRecord
 from rejex_stream.errors import ConnectorError, RejexError
 from rejex_stream.review.certificate import certify, signed
 from rejex_stream.review.verification import Said, read_log, verify
-from rejex_stream.run.audit_draw import AuditDraw, committed
+from rejex_stream.run.review_items import AuditDraw, committed
 from rejex_stream.types import Audit, Incident, IncidentState, Label, Position, Reason, ReviewItem
 from tests.pump import pump_toml
 

@@ -14,8 +14,7 @@ import numpy as np
 from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.rejection.judge import Judge
 from rejex_stream.rejection.policy import RejectionPolicy
-from rejex_stream.run.audit_draw import AuditDraw
-from rejex_stream.run.review_items import ReviewItems
+from rejex_stream.run.review_items import AuditDraw, ReviewItems
 from rejex_stream.types import Label, Position, Reading, ReviewItem, Verdict
 
 CHANNELS = ("gearbox_temp", "vibration", "power", "rotor_speed")

@@ -17,9 +17,8 @@ from rejex_stream.config.assembly import Judging, by_partition
 from rejex_stream.decode import JsonDecoder
 from rejex_stream.errors import ConfigError
 from rejex_stream.spark import keyed
-from rejex_stream.spark.commands import JobJournal
-from rejex_stream.spark.frames import NO_TIME, decoded, refused
-from rejex_stream.spark.keyed import KeyedStates, Recipe
+from rejex_stream.spark.frames import NO_TIME, KeyedStates, Recipe, decoded, refused
+from rejex_stream.spark.job_journal import JobJournal
 from rejex_stream.types import Partition, Position, Record
 
 pytestmark = pytest.mark.spark

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
@@ -293,23 +292,3 @@ def test_modes_of_a_sensor_have_the_references_that_a_worker_gives_them(tmp_path
 
 ALONE = "[hold]"
 TOGETHER = "[state]\nforget_after = 3600\n[hold]"
-
-
-@pytest.mark.parametrize("more", [ALONE, TOGETHER], ids=["streams", "partitions"])
-def test_a_history_is_judged_anew_as_by_one_process(tmp_path, more):
-    """By another band, and another idea of what a sensor is called."""
-    source = feed(tmp_path / "feed.csv", sensors=5, n=9_000)
-    old, new = config(tmp_path / "old", source), config(tmp_path / "new", source)
-    old.write_text(old.read_text().replace("[hold]", more))
-    changed = old.read_text().replace("contamination = 0.03", "contamination = 0.06")
-    if more is TOGETHER:  # so that both read each record themselves
-        changed = changed.replace('["flow", "pressure"]', '["pressure"]')
-    new.write_text(changed)
-    since = datetime.fromtimestamp(1_700_000_000 + 600 * 60, UTC).isoformat()
-    command = program("replay", old, "--config", new, "--since", since, "--output", "json")
-    here = json.loads(subprocess.check_output(command))
-    there = json.loads(subprocess.check_output([*command, "--master", "local[2]"]))
-    assert there == here
-    assert here["records"] > 5_900
-    assert here["changed"] > 50
-    assert sorted(os.listdir(tmp_path / "old")) == ["pumps.toml"]

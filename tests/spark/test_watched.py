@@ -33,14 +33,14 @@ from rejex_stream.config.assembly import (
     run_pipeline,
     running,
 )
-from rejex_stream.config.assembly.watching import watching
+from rejex_stream.config.assembly.running import watching
 from rejex_stream.encode import encode_incident, encode_verdict
 from rejex_stream.errors import ConfigError
-from rejex_stream.operate.metrics import GAUGES
+from rejex_stream.operate.run_metrics import GAUGES
 from rejex_stream.run.command_journal import Decisions
-from rejex_stream.run.progress import PartitionClosed, Progress
-from rejex_stream.spark.commands import AtCommit, JobJournal, changes_in
+from rejex_stream.run.run_events import PartitionClosed, Progress
 from rejex_stream.spark.job import _Input
+from rejex_stream.spark.job_journal import AtCommit, JobJournal, changes_in
 from rejex_stream.spark.monitoring import OUTPUTS, JobMonitoring, outcomes_in, still_open
 from rejex_stream.types import IncidentState, Label, Partition, Position, Reason, Verdict
 from tests.operate.alerting import Receiver

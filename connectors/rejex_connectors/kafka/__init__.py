@@ -16,16 +16,14 @@ What the caller must know:
 ``delivery = "at_least_once"`` writes, waits for every acknowledgement, then commits the offsets.
 A crash in between repeats the records of that commit with the same ``ce_id``.
 
-From the ground up: `settings` and `security`; `clients`, the contracts that two libraries fulfil,
-`kafka_python_client` (with `kafka_python_patches` and, outside a group, `partition_reader`) and
-`confluent_client`; `messages`, `source`, `sink`, `topic_snapshots`; `opening` on top. `topics` and
-`registry` stand beside them.
-Open `source` first.
+From the ground up: `kafka_settings` and `broker_login`; `clients`, the contracts that two libraries
+fulfil, `kafka_python_client` (with `kafka_python_patches` and, outside a group, `partition_reader`)
+and `confluent_client`; `messages`, `source`, `sink`, `topic_snapshots`. `topic_admin` and
+`schema_registry` stand beside them. Open `source` first.
 """
 
-from rejex_connectors.kafka.opening import connect, open_clients
-from rejex_connectors.kafka.settings import KafkaSecurity, KafkaSettings, KafkaTopics
-from rejex_connectors.kafka.sink import KafkaSink
+from rejex_connectors.kafka.kafka_settings import KafkaSecurity, KafkaSettings, KafkaTopics
+from rejex_connectors.kafka.sink import KafkaSink, connect, open_clients
 from rejex_connectors.kafka.source import KafkaSource
 
 __all__ = [

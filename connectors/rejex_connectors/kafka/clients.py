@@ -16,7 +16,7 @@ from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition, Record
 
 if TYPE_CHECKING:
-    from rejex_connectors.kafka.settings import KafkaSettings
+    from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 __all__ = [
     "Consumer",
@@ -159,13 +159,7 @@ def transactional_id(settings: KafkaSettings, worker: str) -> str:
 
 
 def within(timeout_s: float, doing: str, call: Callable[..., T], *arguments: object) -> T:
-    """Run a library call that has no deadline of its own; costs one thread.
-
-    Raises
-    ------
-    ConnectorError
-        Retriable, after `timeout_s`; the call is left behind in a daemon thread.
-    """
+    """Run a library call that has no deadline of its own; costs one thread."""
     result: list[T] = []
     failure: list[BaseException] = []
 

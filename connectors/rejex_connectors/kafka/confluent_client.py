@@ -16,6 +16,7 @@ import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
 
 from rejex_connectors.kafka import refusals
+from rejex_connectors.kafka.broker_login import distrust, librdkafka_options
 from rejex_connectors.kafka.clients import (
     Consumer,
     Edge,
@@ -26,22 +27,15 @@ from rejex_connectors.kafka.clients import (
     transactional_id,
     within,
 )
-from rejex_connectors.kafka.guards.librdkafka_errors import (
-    REFUSED,
-    RIVAL,
-    UNREADABLE,
-    WAITED_IN_VAIN,
-    explain,
-)
-from rejex_connectors.kafka.guards.options import others_of
-from rejex_connectors.kafka.guards.unassigned_partitions import Ownerless
-from rejex_connectors.kafka.guards.unpacking import LARGEST_RECORD, TOO_LARGE, UNREADABLE_HEADERS
-from rejex_connectors.kafka.security import librdkafka_options
+from rejex_connectors.kafka.kafka_settings import others_of
+from rejex_connectors.kafka.refusals import Meaning
+from rejex_connectors.kafka.unassigned_partitions import Ownerless
+from rejex_connectors.kafka.unpacking import LARGEST_RECORD, TOO_LARGE, UNREADABLE_HEADERS
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition, Position, Record, UnreadRecord
 
 if TYPE_CHECKING:
-    from rejex_connectors.kafka.settings import KafkaSettings
+    from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 __all__ = ["FastConsumer", "FastProducer"]
 
@@ -57,6 +51,74 @@ headers_of = operator.methodcaller("headers")
 
 _log = logging.getLogger(__name__)
 _JSON = json.JSONDecoder()
+
+
+# ---------------------------------------------------------------------- what its errors mean
+_E = ck.KafkaError
+REFUSED = {
+    _E.CLUSTER_AUTHORIZATION_FAILED,
+    _E.GROUP_AUTHORIZATION_FAILED,
+    _E.TOPIC_AUTHORIZATION_FAILED,
+    _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    _E.SASL_AUTHENTICATION_FAILED,
+    _E._AUTHENTICATION,
+    _E._SSL,
+}
+UNREADABLE = {_E._BAD_COMPRESSION, _E._BAD_MSG}
+"""A batch that the library does not deliver: it tries the same one for ever."""
+RIVAL = {_E._FENCED, _E.PRODUCER_FENCED, _E.INVALID_PRODUCER_EPOCH}
+WAITED_IN_VAIN = {
+    _E._TIMED_OUT,
+    _E._MSG_TIMED_OUT,
+    _E.UNKNOWN_TOPIC_OR_PART,
+    _E._UNKNOWN_TOPIC,
+    _E._UNKNOWN_PARTITION,
+}
+"""What is said, among others, of a topic that was deleted."""
+_MEANINGS: dict[int, Meaning] = {
+    **dict.fromkeys(REFUSED, "refused"),
+    _E.FENCED_INSTANCE_ID: "seat taken",
+    _E.ILLEGAL_GENERATION: "no member",
+    _E.UNKNOWN_MEMBER_ID: "no member",
+    _E.REBALANCE_IN_PROGRESS: "no member",
+    _E._MAX_POLL_EXCEEDED: "no member",
+    _E._NO_OFFSET: "no member",
+    _E.MSG_SIZE_TOO_LARGE: "too large",
+    _E.INVALID_MSG_SIZE: "too large",
+    _E.INVALID_TIMESTAMP: "wrong clock",
+    _E._AUTO_OFFSET_RESET: "gone",
+    _E.OFFSET_OUT_OF_RANGE: "gone",
+    _E.UNSUPPORTED_VERSION: "hopeless",
+    _E._UNSUPPORTED_FEATURE: "hopeless",
+    _E._INVALID_ARG: "hopeless",
+    _E.INVALID_TRANSACTION_TIMEOUT: "hopeless",
+    _E.INCONSISTENT_GROUP_PROTOCOL: "hopeless",
+}
+
+
+def explain(
+    error: ck.KafkaError,
+    settings: KafkaSettings,
+    doing: str,
+    *,
+    topic: str | None = None,
+    operation: str = "READ",
+) -> ConnectorError:
+    """Turn an error of the library into one sentence, retriable or not.
+
+    `operation` is what was tried on `topic`; named where the broker does not allow it.
+    """
+    code, rights = error.code(), list[refusals.Right]()
+    if code == _E.TOPIC_AUTHORIZATION_FAILED and topic is not None:
+        rights = [refusals.Right("topic", topic, operation)]
+    elif code == _E.GROUP_AUTHORIZATION_FAILED:
+        rights = [refusals.Right("group", settings.group, "READ")]
+    elif code == _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        rights = [refusals.transactional_right(settings)]
+    reason = error.str().rstrip(".")
+    if "ssl.ca.location" in reason:  # whatever was wrong with the broker's certificate
+        reason = distrust(settings.security, settings.bootstrap_servers) or reason
+    return refusals.explained(_MEANINGS.get(code, "passing"), settings, doing, reason, rights)
 
 
 def client_options(settings: KafkaSettings) -> dict[str, Any]:

@@ -31,7 +31,6 @@ from rejex_connectors.kafka.clients import (
     transactional_id,
     within,
 )
-from rejex_connectors.kafka.guards.unassigned_partitions import Ownerless
 from rejex_connectors.kafka.kafka_python_patches import (
     Assignor,
     ask_again,
@@ -49,11 +48,12 @@ from rejex_connectors.kafka.partition_reader import (
     records_of,
     root_cause,
 )
+from rejex_connectors.kafka.unassigned_partitions import Ownerless
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import Partition, Record
 
 if TYPE_CHECKING:
-    from rejex_connectors.kafka.settings import KafkaSettings
+    from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 __all__ = ["PythonConsumer", "PythonProducer"]
 

@@ -21,7 +21,7 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.transport import KafkaSSLTransport
 from kafka.record.default_records import DefaultRecordBatch
 
-from rejex_connectors.kafka.guards.unpacking import LARGEST_RECORD, unpack
+from rejex_connectors.kafka.unpacking import LARGEST_RECORD, unpack
 
 __all__ = [
     "Assignor",

@@ -44,7 +44,7 @@ from rejex_stream.types import (
 )
 
 if TYPE_CHECKING:
-    from rejex_connectors.kafka.settings import KafkaSettings
+    from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 __all__ = ["Cut", "DeadHeaders", "OutcomeMessages", "split_headers"]
 
@@ -66,15 +66,7 @@ class Cut(NamedTuple):
 
 
 class OutcomeMessages:
-    """Turns outcomes into messages.
-
-    Parameters
-    ----------
-    settings
-        Topics, pipeline and the largest message.
-    partitions
-        How many partitions a topic has.
-    """
+    """Turns outcomes into messages."""
 
     def __init__(self, settings: KafkaSettings, partitions: Callable[[str], int]) -> None:
         topics = settings.topics

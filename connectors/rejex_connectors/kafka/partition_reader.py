@@ -19,28 +19,16 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka import errors as ke
 
 import rejex_connectors.kafka.kafka_python_patches  # noqa: F401 - mends leaks on import
-from rejex_connectors.kafka.guards.options import kafka_python_options_of
-from rejex_connectors.kafka.guards.redaction import guard_logs
-from rejex_connectors.kafka.guards.unpacking import Unread
-from rejex_connectors.kafka.refusals import (
-    Right,
-    grant,
-    missing_topic,
-    no_member,
-    not_allowed,
-    offset_is_gone,
-    seat_taken,
-    too_large,
-    transactional_right,
-    wrong_clock,
-)
-from rejex_connectors.kafka.security import kafka_python_options
+from rejex_connectors.kafka import refusals
+from rejex_connectors.kafka.broker_login import guard_logs, kafka_python_options
+from rejex_connectors.kafka.kafka_settings import kafka_python_options_of
+from rejex_connectors.kafka.unpacking import Unread
 from rejex_stream.errors import ConnectorError
 from rejex_stream.protocols import ControlRecords
 from rejex_stream.types import Partition, Position, Record, UnreadRecord
 
 if TYPE_CHECKING:
-    from rejex_connectors.kafka.settings import KafkaSettings
+    from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 __all__ = [
     "KafkaControl",
@@ -105,13 +93,7 @@ def admin(settings: KafkaSettings) -> KafkaAdminClient:
 def asking(
     settings: KafkaSettings, doing: str, *, operation: str = "READ"
 ) -> Iterator[KafkaAdminClient]:
-    """Lend an admin client, and explain what goes wrong with it as in :func:`explain`.
-
-    Raises
-    ------
-    ConnectorError
-        If the broker does not answer, or refuses.
-    """
+    """Lend an admin client, and explain what goes wrong with it as in :func:`explain`."""
     client = admin(settings)
     try:
         yield client
@@ -122,13 +104,7 @@ def asking(
 
 
 def partitions_of(settings: KafkaSettings, topic: str) -> list[Partition]:
-    """Return the partitions of a topic; none if it does not exist.
-
-    Raises
-    ------
-    ConnectorError
-        If the broker does not answer, or refuses.
-    """
+    """Return the partitions of a topic; none if it does not exist."""
     with asking(settings, f"looking at {topic}") as client:
         if topic not in client.list_topics():
             return []
@@ -179,13 +155,7 @@ def _consumer(settings: KafkaSettings, **more: object) -> KafkaConsumer:
 def committed_offsets(
     settings: KafkaSettings, partitions: Sequence[Partition]
 ) -> dict[Partition, int]:
-    """Return where the group stands, for the partitions where it does.
-
-    Raises
-    ------
-    ConnectorError
-        If the broker does not answer, or refuses.
-    """
+    """Return where the group stands, for the partitions where it does."""
     consumer = _consumer(settings, group_id=settings.group)
     try:
         found = {p: consumer.committed(TopicPartition(*p)) for p in partitions}
@@ -212,13 +182,7 @@ class PartitionReader:
             return [Partition(topic, n) for n in sorted(client.partitions_for_topic(topic) or ())]
 
     def bounds(self, partitions: Sequence[Partition]) -> dict[Partition, tuple[int, int]]:
-        """Return the first offset of each partition, and the one after its last committed.
-
-        Raises
-        ------
-        ConnectorError
-            If the broker does not answer, or refuses.
-        """
+        """Return the first offset of each partition, and the one after its last committed."""
         tps = [TopicPartition(*partition) for partition in partitions]
         names = ", ".join(sorted({partition.topic for partition in partitions}))
         with self._asking("read_committed", f"asking how far {names} goes") as client:
@@ -246,16 +210,7 @@ class PartitionReader:
         *,
         settle_s: float = 0.0,
     ) -> Iterator[Record]:
-        """Read one partition up to its end now; another read ends this one.
-
-        Parameters
-        ----------
-        start, stop
-            First offset, and the one after the last; from the first to the end by default.
-        settle_s
-            Wait at most so long for transactions that are being decided: the broker confirms a
-            commit a moment before readers can see it.
-        """
+        """Read one partition up to its end now; another read ends this one."""
         tp = TopicPartition(*partition)
         if settle_s:
             self.undecided(partition, settle_s)
@@ -330,11 +285,6 @@ class KafkaControl:
 
     A thread of its own waits for the broker, so nobody else does: where the topic is missing, may
     not be read, or the broker is away, :meth:`read` says so and the thread goes on trying.
-
-    Parameters
-    ----------
-    settings
-        Names broker, topics and login.
     """
 
     def __init__(self, settings: KafkaSettings) -> None:
@@ -351,13 +301,7 @@ class KafkaControl:
         self._thread.start()
 
     def read(self, start: int) -> ControlRecords:
-        """Return what was read since; a `start` that is not where the last one ended is sought.
-
-        Raises
-        ------
-        ConnectorError
-            While the topic cannot be read.
-        """
+        """Return what was read since; a `start` that is not where the last one ended is sought."""
         with self._lock:
             if start != self._next:
                 self._next, self._sought, self._anew = start, True, False
@@ -393,10 +337,10 @@ class KafkaControl:
         try:
             if not consumer.partitions_for_topic(topic):
                 # The broker does not say whether it is not there, or not for us to see.
-                granted = grant(Right("topic", topic, "READ"), self._settings)
+                granted = refusals.grant(refusals.Right("topic", topic, "READ"), self._settings)
                 raise ConnectorError(
-                    f"{missing_topic(self._settings, topic)}; if it is there, we may not see it: "
-                    f"`{granted}` grants that"
+                    f"{refusals.missing_topic(self._settings, topic)}; if it is there, we may not "
+                    f"see it: `{granted}` grants that"
                 )
             tp = TopicPartition(topic, 0)
             consumer.assign([tp])
@@ -446,33 +390,41 @@ _TELLING = re.compile(
     r"(.*?)(?:\)?$| \(_ssl| \(backoff)"
 )
 
-_NOT_MEMBER = (
-    ke.CommitFailedError,
-    ke.IllegalGenerationError,
-    ke.RebalanceInProgressError,
-    ke.UnknownMemberIdError,
-)
 _REFUSED = (
     ke.AuthorizationError,
     ke.SaslAuthenticationFailedError,
     ke.UnsupportedSaslMechanismError,
     ke.IllegalSaslStateError,
 )
-_TOO_LARGE = (ke.MessageSizeTooLargeError, ke.RecordListTooLargeError)
-_HOPELESS = (
-    *_REFUSED,
-    *_TOO_LARGE,
-    ke.CorruptRecordError,
-    ke.OffsetOutOfRangeError,
-    ke.InconsistentGroupProtocolError,
-    ke.InvalidGroupIdError,
-    ke.InvalidSessionTimeoutError,
-    ke.InvalidTopicError,
-    ke.InvalidTransactionTimeoutError,
-    ke.KafkaConfigurationError,
-    ke.UnsupportedCodecError,
-    ke.UnsupportedCompressionTypeError,
-    ke.UnsupportedVersionError,
+_MEANINGS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], refusals.Meaning], ...] = (
+    (ke.FencedInstanceIdError, "seat taken"),
+    (
+        (
+            ke.CommitFailedError,
+            ke.IllegalGenerationError,
+            ke.RebalanceInProgressError,
+            ke.UnknownMemberIdError,
+        ),
+        "no member",
+    ),
+    (_REFUSED, "refused"),
+    ((ke.MessageSizeTooLargeError, ke.RecordListTooLargeError), "too large"),
+    (ke.OffsetOutOfRangeError, "gone"),
+    (
+        (
+            ke.CorruptRecordError,
+            ke.InconsistentGroupProtocolError,
+            ke.InvalidGroupIdError,
+            ke.InvalidSessionTimeoutError,
+            ke.InvalidTopicError,
+            ke.InvalidTransactionTimeoutError,
+            ke.KafkaConfigurationError,
+            ke.UnsupportedCodecError,
+            ke.UnsupportedCompressionTypeError,
+            ke.UnsupportedVersionError,
+        ),
+        "hopeless",
+    ),
 )
 
 
@@ -486,42 +438,31 @@ def explain(
     error = root_cause(error)
     if isinstance(error, ConnectorError):
         return error
-    if isinstance(error, ke.FencedInstanceIdError):
-        return seat_taken(settings)
-    if isinstance(error, _NOT_MEMBER):
-        return no_member(settings)
-    rights = _denied(error, settings, operation)
-    if rights:
-        return not_allowed(settings, rights)
+    found = (means for kind, means in _MEANINGS if isinstance(error, kind))
+    meaning: refusals.Meaning = next(found, "passing")
     name = type(error).__name__
-    retriable = not isinstance(error, _HOPELESS)
     reason = f"{name}: {str(error).removeprefix(f'{name}: ')}"
-    if isinstance(error, _REFUSED):
-        reason = f"not allowed ({name}); check kafka.security and the ACLs"
-    elif isinstance(error, _TOO_LARGE):
-        reason = too_large(settings)
-    elif isinstance(error, ke.OffsetOutOfRangeError):
-        reason = offset_is_gone(error)
+    if meaning == "refused":
+        reason = f"not allowed ({name})"
+    elif isinstance(error, ke.CorruptRecordError):
+        reason = f"the broker's log is damaged: {error}"
     elif isinstance(error, ke.InvalidTimestampError | ke.InvalidRecordError) and (
         "timestamp" in str(error).lower()  # the second is told of a single record
     ):
-        reason = wrong_clock()
-    elif isinstance(error, ke.CorruptRecordError):
-        reason = f"the broker's log is damaged: {error}"
-    return ConnectorError(
-        f"Kafka at {settings.bootstrap_servers}, while {doing}: {reason}", retriable=retriable
-    )
+        meaning = "wrong clock"
+    rights = _denied(error, settings, operation)
+    return refusals.explained(meaning, settings, doing, reason, rights)
 
 
-def _denied(error: Exception, settings: KafkaSettings, operation: str) -> list[Right]:
+def _denied(error: Exception, settings: KafkaSettings, operation: str) -> list[refusals.Right]:
     told = error.args[0] if error.args else None
     if isinstance(error, ke.TopicAuthorizationFailedError):
         names = {told} if isinstance(told, str) else set(told or ())
-        return [Right("topic", name, operation) for name in sorted(names)]
+        return [refusals.Right("topic", name, operation) for name in sorted(names)]
     if isinstance(error, ke.GroupAuthorizationFailedError):
-        return [Right("group", told if isinstance(told, str) else settings.group, "READ")]
+        return [refusals.Right("group", told if isinstance(told, str) else settings.group, "READ")]
     if isinstance(error, ke.TransactionalIdAuthorizationFailedError):
-        return [transactional_right(settings)]
+        return [refusals.transactional_right(settings)]
     return []
 
 
@@ -540,11 +481,6 @@ def connecting(settings: KafkaSettings) -> Iterator[None]:
     """Explain why a client could not be opened.
 
     The library says no more than that it could not; the reason it gives to its log alone.
-
-    Raises
-    ------
-    ConnectorError
-        Not retriable where the broker refused us, or we did not trust the broker.
     """
     heard = _Overheard()
     logger = logging.getLogger("kafka.net")

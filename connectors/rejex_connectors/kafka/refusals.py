@@ -1,39 +1,27 @@
 """What a worker may not do or cannot go on with, as an error in one sentence with its mend.
 
-The same sentence for both client libraries, so what they raise is theirs to recognise, and what it
-means for us stands here.
+The same sentence for both client libraries: what they raise is recognised beside each, by a table
+of meanings (:data:`Meaning`), and what it means for us stands here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from rejex_connectors.kafka.clients import transactional_id
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.types import Partition
 
 if TYPE_CHECKING:
-    from rejex_connectors.kafka.settings import KafkaSettings
+    from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 __all__ = [
-    "Right",
-    "SeatTakenError",
-    "deleted_topics",
-    "fenced",
-    "grant",
-    "missing_topic",
-    "no_member",
-    "not_allowed",
-    "offset_is_gone",
-    "seat_taken",
-    "too_large",
-    "transactional_right",
-    "undecided",
+    "Meaning", "Right", "SeatTakenError", "deleted_topics", "explained", "fenced", "grant",
+    "missing_topic", "no_member", "not_allowed", "seat_taken", "transactional_right", "undecided",
     "unread_input",
-    "wrong_clock",
-]
+]  # fmt: skip
 
 
 class SeatTakenError(ConnectorError):
@@ -41,19 +29,11 @@ class SeatTakenError(ConnectorError):
 
 
 class Right(NamedTuple):
-    """One thing that a broker with ACLs must allow us.
+    """One thing that a broker with ACLs must allow us."""
 
-    Attributes
-    ----------
-    kind, name
-        ``topic``, ``group`` or ``transactional id``, and which.
-    operation
-        By Kafka's name: ``READ``, ``WRITE``, ``DESCRIBE``, ...
-    """
-
-    kind: str
+    kind: str  # kind, name: ``topic``, ``group`` or ``transactional id``, and which
     name: str
-    operation: str
+    operation: str  # by Kafka's name: ``READ``, ``WRITE``, ``DESCRIBE``,
 
     def __str__(self) -> str:
         """Return it in words."""
@@ -75,7 +55,7 @@ def grant(right: Right, settings: KafkaSettings) -> str:
 
     Examples
     --------
-    >>> from rejex_connectors.kafka.settings import KafkaSettings
+    >>> from rejex_connectors.kafka.kafka_settings import KafkaSettings
     >>> grant(Right("group", "pumps", "READ"), KafkaSettings())
     'kafka-acls.sh --bootstrap-server localhost:9092 --add --allow-principal User:NAME \
 --operation Read --group pumps'
@@ -169,26 +149,50 @@ def undecided(settings: KafkaSettings, partition: Partition, end: int) -> Connec
     )
 
 
-def too_large(settings: KafkaSettings) -> str:
-    """Say what to do where the broker refuses the size of a record."""
-    return (
-        "a record was larger than the topic accepts; raise the topic's max.message.bytes or lower "
-        f"kafka.options.'message.max.bytes' = {settings.max_message_bytes}"
-    )
+Meaning: TypeAlias = Literal[
+    "passing", "hopeless", "refused", "seat taken", "no member", "too large", "wrong clock", "gone"
+]
+"""What an error of a library comes to; each of them has a table for its own."""
 
 
-def offset_is_gone(error: object) -> str:
-    """Say what it means that the offset to go on from is not in the log."""
-    return (
-        f"the next offset is not in the log ({error}): events were deleted before they were read, "
-        "or the topic was made anew. Check its retention, then reset the group's offsets"
-    )
+def explained(
+    meaning: Meaning,
+    settings: KafkaSettings,
+    doing: str,
+    reason: str,
+    rights: Sequence[Right] = (),
+) -> ConnectorError:
+    """Return an error of either library in one sentence, retriable or not.
 
-
-def wrong_clock() -> str:
-    """Say why the broker may refuse the time of a record."""
-    return (
-        "the broker refuses the times of what we write: the clock of this machine says "
-        f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, which is ahead of the broker's or behind it "
-        "by more than the topic accepts; set it right"
+    `reason` is what the library says, `rights` what the broker does not allow.
+    """
+    if rights:
+        return not_allowed(settings, rights)
+    match meaning:
+        case "seat taken":
+            return seat_taken(settings)
+        case "no member":
+            return no_member(settings)
+        case "refused":
+            reason += "; check kafka.security and the ACLs"
+        case "too large":
+            reason = (
+                "a record was larger than the topic accepts; raise the topic's max.message.bytes "
+                f"or lower kafka.options.'message.max.bytes' = {settings.max_message_bytes}"
+            )
+        case "wrong clock":
+            reason = (
+                "the broker refuses the times of what we write: the clock of this machine says "
+                f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, which is ahead of the broker's or "
+                "behind it by more than the topic accepts; set it right"
+            )
+        case "gone":
+            reason = (
+                f"the next offset is not in the log ({reason}): events were deleted before they "
+                "were read, or the topic was made anew. Check its retention, then reset the "
+                "group's offsets"
+            )
+    return ConnectorError(
+        f"Kafka at {settings.bootstrap_servers}, while {doing}: {reason}",
+        retriable=meaning in ("passing", "wrong clock"),
     )

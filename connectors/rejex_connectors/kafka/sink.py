@@ -1,21 +1,25 @@
-"""Outcomes and offsets, written together: with transactions both or neither."""
+"""Outcomes and offsets, written together, both or neither; and how both ends are opened."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import socket
 import sys
+import uuid
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 
-from rejex_connectors.kafka.clients import Message, Producer
+from rejex_connectors.kafka.clients import Consumer, Message, Producer
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.messages import OutcomeMessages
 from rejex_connectors.kafka.refusals import SeatTakenError
 from rejex_connectors.kafka.source import KafkaSource
 from rejex_stream.errors import ConnectorError, RejexError
 from rejex_stream.types import Outcome, Partition
 
-__all__ = ["KafkaSink"]
+__all__ = ["KafkaSink", "connect", "open_clients"]
 
 _log = logging.getLogger(__name__)
 
@@ -49,13 +53,6 @@ class KafkaSink:
 
         Partitions that we lost are left out. What was written for a partition that `next_offsets`
         does not name waits for its commit.
-
-        Raises
-        ------
-        ConnectorError
-            Not retriable when another worker has taken our name. After a retriable one
-            :meth:`abort` and :meth:`KafkaSource.rewind`: the commit may or may not have happened,
-            and ``Assigned`` will say.
         """
         owned = self._source.owned
         for partition in [p for p in self._written if p not in owned]:
@@ -145,3 +142,50 @@ class KafkaSink:
 
 def _partition_of(outcome: Outcome) -> tuple[str, int]:
     return outcome[0][0][:2]
+
+
+def connect(settings: KafkaSettings) -> tuple[KafkaSource, KafkaSink]:
+    """Join the group and take the worker's name for transactions.
+
+    Raises
+    ------
+    ConnectorError
+        Retriable when the broker does not answer; not when it refuses us. What it does not allow
+        is said by the first request that needs it.
+    ConfigError
+        When an output topic does not exist.
+    """
+    worker = settings.instance_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
+    open_consumer, open_producer = open_clients(settings, worker)
+    # The producer first: taking the name settles what a dead predecessor left open.
+    producer = open_producer()
+    try:
+        messages = OutcomeMessages(settings, producer.partitions)
+        consumer = open_consumer()
+    except BaseException:
+        producer.close()
+        raise
+    source = KafkaSource(consumer, settings, open_consumer)
+    return source, KafkaSink(source, producer, open_producer, messages)
+
+
+def open_clients(
+    settings: KafkaSettings, worker: str
+) -> tuple[Callable[[], Consumer], Callable[[], Producer]]:
+    """Return how to make a consumer and a producer with the library that was asked for."""
+    if settings.client != "kafka-python":
+        try:
+            from rejex_connectors.kafka.confluent_client import FastConsumer, FastProducer
+        except ImportError:
+            told = {"client": "confluent", "group_protocol": "consumer"}
+            asked = [name for name, value in told.items() if getattr(settings, name) == value]
+            if asked:
+                raise ConnectorError(
+                    f"kafka.{asked[0]} = {told[asked[0]]!r} needs the extra: pip install "
+                    "'rejex-stream[confluent]'"
+                ) from None
+        else:
+            return partial(FastConsumer, settings), partial(FastProducer, settings, worker)
+    from rejex_connectors.kafka.kafka_python_client import PythonConsumer, PythonProducer
+
+    return partial(PythonConsumer, settings), partial(PythonProducer, settings, worker)

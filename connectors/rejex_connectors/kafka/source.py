@@ -9,21 +9,24 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from rejex_connectors.kafka.clients import Consumer, Edge, Gained, Place
-from rejex_connectors.kafka.guards.poison_pill import LastResort
-from rejex_connectors.kafka.guards.unassigned_partitions import members
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.partition_reader import read_partition
+from rejex_connectors.kafka.poison_pill import LastResort
 from rejex_connectors.kafka.refusals import SeatTakenError
-from rejex_connectors.kafka.settings import KafkaSettings
+from rejex_connectors.kafka.unassigned_partitions import members
 from rejex_stream.errors import ConnectorError
 from rejex_stream.protocols import Assigned, Revoked
 from rejex_stream.types import Partition, Record
 
-__all__ = ["KafkaSource"]
+__all__ = ["KafkaSource", "KeyWatch", "keyless"]
 
 SETTLE_S = 1.0
 """How long one poll may wait for the broker to settle who committed what, in seconds."""
 RIVAL_S = 60.0
 """Thrown out twice within so many seconds, it was no accident."""
+
+_FEW = 10  # somebody may have tried something by hand
+_LOOKED_AT = 1_000
 
 _log = logging.getLogger(__name__)
 
@@ -65,14 +68,7 @@ class KafkaSource:
         return self._announced
 
     def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]:
-        """Return what is there, waiting at most `timeout_s`.
-
-        Raises
-        ------
-        ConnectorError
-            Not retriable where the log ends before our offset (trimmed or made anew), or where
-            :attr:`inspect` refuses what came.
-        """
+        """Return what is there, waiting at most `timeout_s`."""
         try:
             self._begin()
             records = self._read_with_care(max_records)
@@ -160,11 +156,6 @@ class KafkaSource:
         That somebody may be a ghost: a request of our own that the broker answered after we had
         given it up. A rival is still there when we come back, and throws us out again; then, and
         where its transactions have fenced ours, we give way.
-
-        Raises
-        ------
-        SeatTakenError
-            The second time within :data:`RIVAL_S`.
         """
         now = time.monotonic()
         if self._open_consumer is None or now - self._reseated_s < RIVAL_S:
@@ -280,13 +271,7 @@ class KafkaSource:
         return lag
 
     def ask(self, timeout_s: float = 2.0) -> None:
-        """Find out whether the broker answers; where nothing comes in, a poll does not tell.
-
-        Raises
-        ------
-        ConnectorError
-            If it does not within `timeout_s`.
-        """
+        """Find out whether the broker answers; where nothing comes in, a poll does not tell."""
         for partition in list(self._announced)[:1]:
             self.consumer.ask(partition, timeout_s)
 
@@ -300,3 +285,38 @@ class KafkaSource:
         """Leave the group; a worker with an `instance_id` keeps its seat for a while."""
         self._resort.close()
         self.consumer.close()
+
+
+def keyless(records: Sequence[Record], partitions: Mapping[str, int]) -> dict[str, int]:
+    """Count records without a key by topic, where the topic has several partitions. O(records)."""
+    counts: dict[str, int] = {}
+    for record in records:
+        topic = record.position.topic
+        if record.key is None and partitions.get(topic, 1) > 1:
+            counts[topic] = counts.get(topic, 0) + 1
+    return counts
+
+
+class KeyWatch:
+    """Ends a run that begins with records without keys, before models are made of them."""
+
+    def __init__(self, partitions: Mapping[str, int]) -> None:
+        self._partitions = partitions
+        self._seen = 0
+        self._keyless: dict[str, int] = {}
+
+    def see(self, records: Sequence[Record]) -> None:
+        """Look at what was polled; after a thousand records, no more. O(records)."""
+        if self._seen >= _LOOKED_AT or not records:
+            return
+        self._seen += len(records)
+        for topic, count in keyless(records, self._partitions).items():
+            total = self._keyless[topic] = self._keyless.get(topic, 0) + count
+            if total >= _FEW and total > self._seen / 2:
+                raise ConnectorError(
+                    f"{total} of the first {self._seen} records have no key, and {topic!r} has "
+                    f"{self._partitions[topic]} partitions: each sensor would be parted into as "
+                    "many streams, each with a model of its own. Key them (`rejex-stream topics "
+                    'rekey` makes a keyed copy), or say by input.order = "as_it_comes" that every '
+                    "sensor is in one partition"
+                )

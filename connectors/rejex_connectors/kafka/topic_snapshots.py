@@ -29,7 +29,7 @@ from rejex_stream.protocols import SnapshotPiece
 from rejex_stream.types import Partition, Record
 
 if TYPE_CHECKING:
-    from rejex_connectors.kafka.settings import KafkaSettings
+    from rejex_connectors.kafka.kafka_settings import KafkaSettings
     from rejex_connectors.kafka.sink import KafkaSink
 
 __all__ = ["AloneSink", "KafkaSnapshots", "PendingMessages"]
@@ -53,21 +53,7 @@ class _Pieces:
 
 
 class KafkaSnapshots:
-    """Keeps snapshots in ``topics.state``; see :class:`~rejex_stream.protocols.SnapshotStore`.
-
-    Parameters
-    ----------
-    settings
-        Names the topic and the largest message.
-    sink
-        The sink whose transactions the snapshots join; outside a run, :class:`AloneSink`, or
-        :class:`PendingMessages` where none is saved.
-
-    Raises
-    ------
-    ConfigError
-        When no state topic is configured.
-    """
+    """Keeps snapshots in ``topics.state``; see :class:`~rejex_stream.protocols.SnapshotStore`."""
 
     def __init__(
         self, settings: KafkaSettings, sink: KafkaSink | AloneSink | PendingMessages
@@ -146,11 +132,6 @@ class KafkaSnapshots:
         """Return what was decided when `partition` was last committed. O(bytes in the partition).
 
         Asked right after :meth:`load`, it reads nothing again.
-
-        Raises
-        ------
-        CheckpointError
-            If, without transactions, a crash left no more than half of it.
         """
         just_read, self._just_read = self._just_read, None
         if just_read is not None and just_read[0] == partition:
@@ -203,14 +184,7 @@ class KafkaSnapshots:
         return Partition(self._topic, partition.partition % self._partitions)
 
     def _records(self, partition: Partition) -> Iterator[Record]:
-        """Read all that was committed, of every partition that is kept in the same place.
-
-        Raises
-        ------
-        ConnectorError
-            Retriable, where a transaction is open. What lies behind it is not taken for absent:
-            its worker may have been killed, and its successor have decided and committed since.
-        """
+        """Read all that was committed, of every partition that is kept in the same place."""
         where = self._where(partition)
         open_from = self._reader.undecided(where, SETTLE_S)
         if open_from is not None:
@@ -232,13 +206,7 @@ class KafkaSnapshots:
 
 
 class PendingMessages:
-    """In the place of a sink: holds what is to be written with the next commit.
-
-    Parameters
-    ----------
-    partitions
-        How many the state topic has.
-    """
+    """In the place of a sink: holds what is to be written with the next commit."""
 
     def __init__(self, partitions: int) -> None:
         self._partitions = partitions
@@ -254,13 +222,7 @@ class PendingMessages:
 
 
 class AloneSink:
-    """In the place of a run's sink: writes at once, and as nobody's worker, while none is there.
-
-    Raises
-    ------
-    ConnectorError
-        If the broker does not answer, or a worker of the group does.
-    """
+    """In the place of a run's sink: writes at once, and as nobody's worker, while none is there."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings

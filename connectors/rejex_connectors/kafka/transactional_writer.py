@@ -13,7 +13,7 @@ from rejex_connectors.kafka.partition_reader import client_options, connecting, 
 from rejex_stream.types import Partition, Position, Record
 
 if TYPE_CHECKING:
-    from rejex_connectors.kafka.settings import KafkaSettings
+    from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 __all__ = ["TransactionalWriter", "records_to_write"]
 
@@ -21,22 +21,7 @@ _LARGEST = 64 * 1024 * 1024
 
 
 class TransactionalWriter:
-    """Writes under one name, which it takes from a predecessor that still goes by it.
-
-    Parameters
-    ----------
-    worker
-        Names the transactions, with the group in front.
-    doing
-        What it is about, for errors.
-    group
-        Where the offsets are committed; by default in a group of the transactions' name.
-
-    Raises
-    ------
-    ConnectorError
-        If the broker cannot be reached or refuses.
-    """
+    """Writes under one name, which it takes from a predecessor that still goes by it."""
 
     def __init__(
         self, settings: KafkaSettings, worker: str, doing: str, *, group: str | None = None
@@ -59,13 +44,7 @@ class TransactionalWriter:
             raise self._explained(error) from error
 
     def write(self, records: Sequence[Record], next_offsets: Mapping[Partition, int]) -> None:
-        """Write records where their positions say, and how far we are, both or neither.
-
-        Raises
-        ------
-        ConnectorError
-            If the broker refuses, or somebody else has taken the name.
-        """
+        """Write records where their positions say, and how far we are, both or neither."""
         producer = self._producer
         try:
             producer.begin_transaction()

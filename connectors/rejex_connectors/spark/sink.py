@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from rejex_connectors.kafka.clients import Message
-    from rejex_connectors.kafka.settings import KafkaSettings
+    from rejex_connectors.kafka.kafka_settings import KafkaSettings
     from rejex_connectors.kafka.transactional_writer import TransactionalWriter
 
 __all__ = ["AtCommit", "FileBatches", "KafkaBatches", "Watcher", "Written"]
@@ -38,36 +38,18 @@ _ORDER = [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascend
 
 
 class Written(NamedTuple):
-    """A message of a micro-batch.
+    """A message of a micro-batch."""
 
-    Attributes
-    ----------
-    offset
-        Of the record that it is about.
-    output
-        Where it goes: ``verdicts``, ``review``, ``deadletter`` or ``incidents``.
-    value
-        What was written.
-    headers
-        Of a dead letter on a topic, as MessagePack; else empty.
-    """
-
-    offset: int
-    output: str
-    value: bytes
-    headers: bytes = b""
+    offset: int  # of the record that it is about
+    output: str  # where it goes: ``verdicts``, ``review``, ``deadletter`` or ``incidents``
+    value: bytes  # what was written
+    headers: bytes = b""  # of a dead letter on a topic, as MessagePack; else empty
 
 
 class Watcher(Protocol):
-    """Who, in the driver, takes part in commits and sees what they made durable.
+    """Who, in the driver, takes part in commits and sees what they made durable."""
 
-    Attributes
-    ----------
-    wanted
-        The outputs that it wants to see.
-    """
-
-    wanted: Collection[str]
+    wanted: Collection[str]  # the outputs that it wants to see
 
     def begun(self) -> AtCommit:
         """Return what takes part in the commits of a micro-batch; it may travel to executors."""
@@ -87,32 +69,14 @@ class FileBatches:
     """For ``foreachBatch``: one micro-batch to files, in the order of the input.
 
     The driver gathers the lines of a micro-batch and writes them, as the outputs are single files.
-
-    Parameters
-    ----------
-    sink
-        With a state folder.
-    watcher
-        What it does at a commit is done before that, and means nothing without it.
-
-    Attributes
-    ----------
-    counts
-        How many lines went to each output, by role.
     """
 
     def __init__(self, sink: FileSink, watcher: Watcher) -> None:
         self._sink, self._watcher = sink, watcher
-        self.counts: dict[str, int] = {}
+        self.counts: dict[str, int] = {}  # how many lines went to each output, by role
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Write what is not written yet.
-
-        Raises
-        ------
-        ConnectorError
-            If the file system refuses; Spark then ends, and repeats the batch when it goes on.
-        """
+        """Write what is not written yet."""
         columns = ["topic", "partition", "offset", "place", "output", "value"]
         table = batch.select(*columns).toArrow().sort_by(_ORDER)
         rows: list[list[Any]] = [table.column(name).to_pylist() for name in columns]
@@ -144,15 +108,6 @@ class KafkaBatches:
     One task writes what comes of one partition of the input, in its order, under a name for
     transactions that is that partition's alone: a task that Spark holds for lost is fenced by its
     successor, which goes on after the offset that it finds in the consumer group.
-
-    Parameters
-    ----------
-    settings
-        The broker, the group and the topics; travels to the executors.
-    tasks
-        How many tasks write at once.
-    watcher
-        What it does at a commit is in that transaction, on an executor.
     """
 
     def __init__(self, settings: KafkaSettings, tasks: int, watcher: Watcher) -> None:
@@ -160,13 +115,7 @@ class KafkaBatches:
         self.counts: dict[str, int] = {}
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Write what is not written yet.
-
-        Raises
-        ------
-        ConnectorError
-            In a task, if the broker refuses; Spark tries the task again, and then ends.
-        """
+        """Write what is not written yet."""
         settings, at_commit = self._settings, self._watcher.begun()
         wanted = frozenset(self._watcher.wanted)
         ordered = batch.repartition(self._tasks, "topic", "partition").sortWithinPartitions(
@@ -181,13 +130,7 @@ class KafkaBatches:
         self._watcher.durable(written, ends)
 
     def keep(self, partition: Partition, messages: Sequence[Message]) -> None:
-        """Write what is kept of a partition; from the driver, after the query.
-
-        Raises
-        ------
-        ConnectorError
-            If the broker refuses.
-        """
+        """Write what is kept of a partition; from the driver, after the query."""
         from rejex_connectors.kafka.partition_reader import committed_offsets
         from rejex_connectors.kafka.transactional_writer import records_to_write
 

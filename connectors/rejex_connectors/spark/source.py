@@ -28,15 +28,7 @@ _FIRST_S = 1_000_000_000
 
 
 class Chunks:
-    """Lays the records of a file into a folder, in order; goes on where it was killed.
-
-    Parameters
-    ----------
-    folder
-        For these chunks alone; where executors are elsewhere, shared with them.
-    batch_events
-        Records of a chunk.
-    """
+    """Lays the records of a file into a folder, in order; goes on where it was killed."""
 
     def __init__(self, folder: Path, batch_events: int) -> None:
         self.folder, self._batch = folder, batch_events
@@ -46,11 +38,6 @@ class Chunks:
         """Lay out what the file holds beyond what is laid out already. O(records).
 
         The first chunk of all begins with that record.
-
-        Raises
-        ------
-        ConnectorError
-            If the file cannot be read, or is shorter than it was.
         """
         there = self._there()
         number, first = len(there), there[-1][1] if there else first

@@ -13,8 +13,7 @@ from typing import Annotated
 import typer
 
 from rejex_stream.cli.show import console, print_table
-from rejex_stream.demo.datasets import CREDIT
-from rejex_stream.demo.feeds import FOLDER, Feed, Played, play, prepare
+from rejex_stream.demo.datasets import CREDIT, FOLDER, Feed, Played, play, prepare
 from rejex_stream.report import Findings, find, write_report
 from rejex_stream.report.findings import FaultFindings
 from rejex_stream.report.plain_words import after, percent
@@ -27,10 +26,6 @@ _OUTCOMES = {"caught": "✓ caught", "review": "○ to review", "missed": "✕ m
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for feeds, configs and results.")] = FOLDER,
-    seed: Annotated[int, typer.Option(help="Seed of the simulated wind farm.", min=0)] = 0,
-    detector: Annotated[
-        str | None, typer.Option(help="One detector by name for both feeds, e.g. HalfSpaceTrees.")
-    ] = None,
 ) -> None:
     """Run a real water meter and a simulated wind farm through the whole product.
 
@@ -40,14 +35,16 @@ def demo(
     begun = time.monotonic()
     screen = console(stderr=True)
     with screen.status("Writing the feeds"):
-        feeds = prepare(out, seed=seed, detector=detector)
+        feeds = prepare(out)
     played = []
     for feed in feeds:
         with screen.status(f"{feed.title}: {feed.n_records:,} records"):
             played.append((feed, play(feed)))
     findings = [find(feed.run()) for feed in feeds]
     report = out / "report.html"
-    write_report(report, findings, _command(out, seed, detector), credit=CREDIT)
+    elsewhere = [] if out == FOLDER else ["--out", str(out)]
+    command = shlex.join(["rejex-stream", "demo", *elsewhere])
+    write_report(report, findings, command, credit=CREDIT)
     _print_summary(findings)
     _print_incidents(played)
     events, seconds = sum(found.counts.n_events for found in findings), time.monotonic() - begun
@@ -56,17 +53,6 @@ def demo(
     console_command = ["review", "serve", "--store", str(out / "review.db"), *configs]
     print(f"to decide what was rejected: {shlex.join(['rejex-stream', *console_command])}")
     print(f"report: {report.resolve().as_uri()}")
-
-
-def _command(out: Path, seed: int, detector: str | None) -> str:
-    words = ["rejex-stream", "demo"]
-    if out != FOLDER:
-        words += ["--out", str(out)]
-    if seed:
-        words += ["--seed", str(seed)]
-    if detector:
-        words += ["--detector", detector]
-    return shlex.join(words)
 
 
 def _print_summary(all_findings: Sequence[Findings]) -> None:

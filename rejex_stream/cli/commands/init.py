@@ -14,7 +14,7 @@ from rejex_connectors.files import FileSource
 from rejex_connectors.files.bytes import ByteInput, compression_of
 from rejex_connectors.files.workbooks import workbook_of
 
-from rejex_stream.cli import options
+from rejex_stream.cli import table_options as options
 from rejex_stream.cli.show import print_facts
 from rejex_stream.config import name_of, parse_config
 from rejex_stream.config.assembly import kafka_settings, records_of
@@ -140,7 +140,7 @@ def _is_json(file: Path) -> bool:
 def _of_topic(servers: str, topic: str, asked: Asked) -> tuple[Feed, int]:
     """Read the newest records of a topic, outside any group, and understand them."""
     from rejex_connectors.kafka.partition_reader import bounds_of, partitions_of, read_partition
-    from rejex_connectors.kafka.topics import look_at_inputs
+    from rejex_connectors.kafka.topic_admin import look_at_inputs
 
     config, problems = parse_config(
         f'input = {{ kind = "kafka", topics = ["{topic}"], channels = ["x"] }}\n'

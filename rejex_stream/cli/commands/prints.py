@@ -1,9 +1,11 @@
-"""``alerts print``, ``dashboard print``, ``schema print``, ``settings``: files for others."""
+"""Files for others: ``report``, ``settings``, ``alerts``, ``dashboard`` and ``schema print``."""
 
 from __future__ import annotations
 
 import difflib
+import shlex
 from importlib.resources import files
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,7 +14,7 @@ from rejex_stream.cli.show import print_json
 from rejex_stream.encode.schemas import SCHEMAS, json_schema
 from rejex_stream.errors import ConfigError
 
-__all__ = ["alerts", "dashboard", "schema", "settings"]
+__all__ = ["alerts", "dashboard", "report", "schema", "settings"]
 
 _OPERATE = files("rejex_stream.operate")
 
@@ -43,7 +45,7 @@ def print_schema(
     if name in SCHEMAS:
         print_json(json_schema(name))
     elif name == "config":
-        from rejex_stream.config.table import config_schema
+        from rejex_stream.config.model import config_schema
 
         print_json(config_schema())
     else:
@@ -58,3 +60,23 @@ def settings() -> None:
     from rejex_stream.config import settings_markdown
 
     print(settings_markdown(), end="")
+
+
+def report(
+    config: Annotated[Path, typer.Argument(help="The config of a pipeline that has run.")],
+    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
+    newest: Annotated[
+        int, typer.Option(help="At most so many events, the newest ones.", min=1)
+    ] = 100_000,
+) -> None:
+    """Write a report of what a pipeline over a file has judged, to open in any browser.
+
+    One file that asks nobody for anything: verdicts over the readings, scores beside the rejection
+    band, the rejection rate beside theory, what is for review and why.
+    """
+    from rejex_stream.config import load_config
+    from rejex_stream.report import find, read_run, write_report
+
+    run = read_run(load_config(config), newest=newest)
+    write_report(out, [find(run)], shlex.join(["rejex-stream", "report", str(config)]))
+    print(f"report: {out.resolve().as_uri()}")

@@ -18,8 +18,8 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
-from rejex_stream.cli import options
-from rejex_stream.cli.progress import counting
+from rejex_stream.cli import table_options as options
+from rejex_stream.cli.bars import counting
 from rejex_stream.cli.show import (
     As,
     AsOption,
@@ -35,8 +35,7 @@ from rejex_stream.detectors import DEFAULT
 from rejex_stream.encode import encode_verdict
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.operate.logs import escaped
-from rejex_stream.plan.dry_run import Replayed, replay
-from rejex_stream.plan.measured import Measured
+from rejex_stream.plan.measured import Measured, Replayed, replay
 from rejex_stream.plan.promises import Plan, plan
 from rejex_stream.plan.suggest import Suggestion
 from rejex_stream.tables import Asked, Table, draft_config, open_table

@@ -5,22 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 import typer
 
-from rejex_stream.cli.commands.run import stopping
+from rejex_stream.cli.commands.run_pipeline import stopping
 from rejex_stream.cli.show import As, AsOption, print_facts, print_json
 from rejex_stream.config import load_config
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import logging_to_stderr
 from rejex_stream.spark.job import SparkJob, run_on_spark
 
-__all__ = ["ConfOption", "settings_of", "spark"]
-
-ConfOption: TypeAlias = Annotated[
-    list[str] | None, typer.Option(help="A setting of Spark, NAME=VALUE; may be repeated.")
-]
+__all__ = ["spark"]
 
 
 def spark(  # noqa: PLR0917 - options of a program
@@ -49,7 +45,9 @@ def spark(  # noqa: PLR0917 - options of a program
             help="Hear commands of people; partitions are then judged whole, each by one."
         ),
     ] = False,
-    conf: ConfOption = None,
+    conf: Annotated[
+        list[str] | None, typer.Option(help="A setting of Spark, NAME=VALUE; may be repeated.")
+    ] = None,
     output: AsOption = As.TABLE,
 ) -> None:
     """Run a pipeline on Spark until its input ends; Ctrl-C or SIGTERM stops it.
@@ -66,7 +64,7 @@ def spark(  # noqa: PLR0917 - options of a program
         shuffle_partitions,
         available_now,
         control,
-        settings_of(conf),
+        _settings_of(conf),
     )
     log = settings.logging
     with logging_to_stderr(log.level, log.format), stopping(stop):
@@ -80,7 +78,7 @@ def spark(  # noqa: PLR0917 - options of a program
     )
 
 
-def settings_of(conf: Sequence[str] | None) -> dict[str, str]:
+def _settings_of(conf: Sequence[str] | None) -> dict[str, str]:
     """Read what ``--conf`` was given."""
     found = {}
     for given in conf or ():

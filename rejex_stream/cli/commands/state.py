@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from rejex_stream.cli.options import ConfigFile
-from rejex_stream.cli.show import As, AsOption, print_facts, print_json, print_table
+from rejex_stream.cli.show import As, AsOption, ConfigFile, print_facts, print_json, print_table
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly import Stored, stored
 from rejex_stream.engine.snapshot import environment, seal, unseal

@@ -1,7 +1,7 @@
 """From a config to living objects: the one place that builds, and that knows both edges.
 
 In: a :class:`~rejex_stream.config.Config`. Out: sources, sinks, decoders, engines and monitors, and
-a run of them all. Open `running` first, then `edges` (files or Kafka) and `judging` (the core).
+a run of them all. Open `running` first, then `edges` (files or Kafka).
 """
 
 from rejex_stream.config.assembly.edges import (
@@ -21,16 +21,18 @@ from rejex_stream.config.assembly.edges import (
     require_own_topics,
     sealing,
 )
-from rejex_stream.config.assembly.judging import DecodedBefore, Judging, by_partition
 from rejex_stream.config.assembly.running import (
+    DecodedBefore,
+    Judging,
+    by_partition,
     engine_spec,
     make_engine,
     make_executor,
+    monitor_config,
     run_pipeline,
     run_settings,
 )
 from rejex_stream.config.assembly.stored import NothingStoredError, Stored, stored
-from rejex_stream.config.assembly.watching import monitor_config
 
 __all__ = [
     "DecodedBefore",

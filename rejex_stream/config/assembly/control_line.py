@@ -64,7 +64,7 @@ class ControlLine:
             return
         from rejex_connectors.cloudevents import EventHeaders
         from rejex_connectors.kafka.clients import Message
-        from rejex_connectors.kafka.opening import open_clients
+        from rejex_connectors.kafka.sink import open_clients
 
         from rejex_stream.encode.schemas import COMMAND_TYPE
 

@@ -11,20 +11,20 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from rejex_connectors.kafka.settings import KafkaSettings, KafkaTopics
+from rejex_connectors.kafka.kafka_settings import KafkaSettings, KafkaTopics
 
 from rejex_stream.config.input import REGISTRY_FORMATS
 from rejex_stream.config.model import Config
 from rejex_stream.decode import CsvDecoder, Decoder, JsonDecoder, parse_csv_header
 from rejex_stream.decode.mapping import FieldMapping, printable
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.plan.dry_run import NothingSink
+from rejex_stream.plan.measured import NothingSink
 from rejex_stream.protocols import Assigned, ControlLog, Sink, SnapshotStore, Source
 from rejex_stream.types import Invalid, Reading, Record
 
 if TYPE_CHECKING:
     from rejex_connectors.files import FileSource
-    from rejex_connectors.kafka.registry import HttpSchemaRegistry
+    from rejex_connectors.kafka.schema_registry import HttpSchemaRegistry
     from rejex_connectors.signed_snapshots import SealedStore
 
 __all__ = [
@@ -293,7 +293,7 @@ def kafka_settings(config: Config) -> KafkaSettings:
 
 def open_registry(config: Config) -> HttpSchemaRegistry:
     """Make a client of the registry; nobody is asked yet."""
-    from rejex_connectors.kafka.registry import HttpSchemaRegistry
+    from rejex_connectors.kafka.schema_registry import HttpSchemaRegistry
 
     return HttpSchemaRegistry(config.schema_registry)
 
@@ -382,10 +382,10 @@ class MissingTopicError(ConnectorError):
 
 def _kafka_edges(config: Config, *, dry_run: bool) -> Edges:
     from rejex_connectors.kafka import KafkaSource, connect
-    from rejex_connectors.kafka.guards.key_check import KeyWatch
-    from rejex_connectors.kafka.opening import open_clients
     from rejex_connectors.kafka.partition_reader import KafkaControl, topic_ids
-    from rejex_connectors.kafka.topics import look_at_inputs
+    from rejex_connectors.kafka.sink import open_clients
+    from rejex_connectors.kafka.source import KeyWatch
+    from rejex_connectors.kafka.topic_admin import look_at_inputs
 
     settings = kafka_settings(config)
     decoder = kafka_decoder(config)
@@ -422,7 +422,7 @@ def _kafka_edges(config: Config, *, dry_run: bool) -> Edges:
 
 def require_own_topics(settings: KafkaSettings) -> None:
     """Refuse output topics that another pipeline writes to."""
-    from rejex_connectors.kafka.topics import other_pipelines
+    from rejex_connectors.kafka.topic_admin import other_pipelines
 
     roles = {settings.topics.verdicts: "verdicts", settings.topics.review: "review"}
     for topic, other in other_pipelines(settings, tuple(roles)).items():

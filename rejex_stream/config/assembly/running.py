@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -14,35 +14,38 @@ import numpy as np
 from rejex_connectors.spill_map import Packed
 
 from rejex_stream.config.assembly.edges import Edges, MissingTopicError, open_edges
-from rejex_stream.config.assembly.watching import watching
+from rejex_stream.config.input import ALL_SENSORS
 from rejex_stream.config.model import Config
+from rejex_stream.config.operating import Alerts
+from rejex_stream.config.reviewing import Shown
+from rejex_stream.decode import Decoder
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.stream_state import StreamSnapshot
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.monitor import Alarm
-from rejex_stream.operate.alert_messages import log_incident
+from rejex_stream.monitor import Alarm, MonitorConfig
+from rejex_stream.operate.alerts import Alertmanager, Webhook, Wording, log_incident
+from rejex_stream.operate.probes import HealthServer
+from rejex_stream.operate.run_metrics import RunMetrics
+from rejex_stream.operate.watch import Watch
 from rejex_stream.protocols import FitExecutor
 from rejex_stream.rejection.audit import KeyedSampler
-from rejex_stream.run.audit_draw import AuditDraw, commitment
 from rejex_stream.run.executors import InlineExecutor, ProcessFitExecutor, ThreadFitExecutor
 from rejex_stream.run.loop import Retries
-from rejex_stream.run.partition_monitor import log_alarm
-from rejex_stream.run.progress import (
+from rejex_stream.run.partition import PartitionState, log_alarm
+from rejex_stream.run.review_items import AuditDraw, ReviewItems, commitment
+from rejex_stream.run.run_events import (
     Progress,
     Retrying,
     RunObserver,
     RunSummary,
 )
-from rejex_stream.run.settings import RunSettings
-from rejex_stream.types import Incident, Partition, Reading
+from rejex_stream.run.run_settings import RunSettings
+from rejex_stream.types import Incident, Invalid, Partition, Position, Reading, Record
 
 __all__ = [
-    "engine_spec",
-    "make_engine",
-    "make_executor",
-    "run_pipeline",
-    "run_settings",
-]
+    "DecodedBefore", "Judging", "audit_draw", "by_partition", "engine_spec", "make_engine",
+    "make_executor", "make_watch", "monitor_config", "run_pipeline", "run_settings", "watching",
+]  # fmt: skip
 
 _LOOK_AGAIN_S = 1.0
 _log = logging.getLogger(__name__)
@@ -152,6 +155,100 @@ def _fit_once(name: str, params: Mapping[str, Any]) -> None:
     make_detector(name, **params).fit(rows, seed=0)  # type: ignore[union-attr] # fails: no matter
 
 
+# ------------------------------------------------------------------------ who watches
+def monitor_config(config: Config) -> MonitorConfig:
+    """Return what the monitors are told."""
+    rejection, monitor = config.rejection, config.monitor
+    budget = rejection.review_budget
+    return MonitorConfig(
+        **dict(monitor),
+        review_budget_per_day=None if budget is None else budget.reviews_per_day,
+        window=rejection.window,
+        contamination=rejection.contamination,
+        tolerance=rejection.policy().band(rejection.window).tolerance,
+    )
+
+
+def make_watch(
+    config: Config,
+    spec: EngineSpec,
+    on_alarm: Callable[[Partition, Alarm], None],
+    on_incident: Callable[[Incident], None],
+    *,
+    alertmanager: Alertmanager | None = None,
+    webhook: Webhook | None = None,
+) -> Watch:
+    """Make what shows a run to operators."""
+    costs, channels = config.rejection.costs, config.channels
+    metrics = RunMetrics(
+        config.pipeline.name,
+        spec,
+        costs=None if costs.c_r is None else (costs.c_fp, costs.c_fn, costs.c_r),
+        grouped=config.input.group not in (None, ALL_SENSORS),
+        per_sensor=config.metrics.per_sensor,
+        version=config.pipeline.version,
+    )
+    wording = Wording(
+        config.pipeline.name,
+        config.alerts.console_url,
+        {name: channel.unit for name, channel in channels.items()},
+        {name: channel.label or name for name, channel in channels.items()},
+        Shown(channels, config.sensors).link,
+    )
+    return Watch(
+        metrics,
+        monitor_config(config),
+        wording,
+        config.input.mapping().channel_names,
+        on_alarm=on_alarm,
+        on_incident=on_incident,
+        alertmanager=alertmanager,
+        webhook=webhook,
+    )
+
+
+def open_webhook(alerts: Alerts) -> Webhook | None:
+    """Return who is told of events; ``None`` where nobody is named."""
+    address, key = alerts.webhook_address(), alerts.reveal("webhook_secret")
+    if address is None:
+        return None
+    return Webhook(address, secret=None if key is None else key.encode("utf-8", "surrogateescape"))
+
+
+@contextmanager
+def watching(
+    config: Config,
+    spec: EngineSpec,
+    on_alarm: Callable[[Partition, Alarm], None],
+    on_incident: Callable[[Incident], None],
+    *,
+    quiet: bool,
+) -> Iterator[Watch]:
+    """Open what the config names for operators; `quiet` opens nothing."""
+    alerts, metrics = config.alerts, config.metrics
+    with ExitStack() as exits:
+        alertmanager = None
+        if alerts.alertmanager_url is not None and not quiet:
+            every_s = alerts.alertmanager_repeat_s
+            alertmanager = Alertmanager(
+                alerts.alertmanager_url, repeat_s=every_s, lifetime_s=4 * every_s
+            )
+            exits.callback(alertmanager.close)
+        webhook = None if quiet else open_webhook(alerts)
+        if webhook is not None:
+            exits.callback(webhook.close)
+        watch = make_watch(
+            config, spec, on_alarm, on_incident, alertmanager=alertmanager, webhook=webhook
+        )
+        if metrics.port and not quiet:
+            server = HealthServer(
+                metrics.host, metrics.port, watch.health, watch.metrics.exposition
+            )
+            exits.callback(server.close)
+        yield watch
+
+
+# ------------------------------------------------------------------------------ a run
 def run_pipeline(
     config: Config,
     *,
@@ -238,3 +335,69 @@ def _patiently_opened(
                 observer.event(Retrying(error, delay_s, retries.attempts))
             stop.wait(delay_s)
     return None
+
+
+# ------------------------------------- judging outside the loop: on Spark, over a history
+class DecodedBefore:
+    """A decoder of records that were decoded beforehand, to know whose they are.
+
+    Attributes
+    ----------
+    items
+        What each reading is, by its position; of the records that come next.
+    """
+
+    def __init__(self, channels: Sequence[str]) -> None:
+        self.channels = tuple(channels)
+        self.items: dict[Position, Reading | Invalid] = {}
+
+    def decode(self, record: Record) -> Reading | Invalid:
+        """Look the record up. O(1)."""
+        return self.items[record.position]
+
+
+class Judging:
+    """Makes states that judge as a worker's do, without threads: fits run where they are due."""
+
+    def __init__(self, config: Config) -> None:
+        self.spec: EngineSpec = engine_spec(config)
+        self.settings: RunSettings = run_settings(config)
+        self.channels: Sequence[str] = config.input.mapping().channel_names
+
+    def state(
+        self, partition: Partition, decoder: Decoder, inputs: Sequence[str] | None = None
+    ) -> PartitionState:
+        """Make an empty state, of a whole partition or of some of its streams.
+
+        Given the topics of the input, people can tell it things.
+        """
+        settings = self.settings
+        return PartitionState(
+            partition,
+            decoder=decoder,
+            engine=Engine(self.spec, InlineExecutor()),
+            context=ReviewItems(
+                self.channels,
+                points=settings.review_context_events,
+                reasons=settings.review_reasons,
+                audit=settings.audit,
+            ),
+            accept_environment=settings.environment == "accept",
+            inputs=inputs,
+            limits=settings.limits,
+            intake=settings.intake,
+        )
+
+
+def by_partition(config: Config) -> bool:
+    """Whether streams of a partition share anything, so that they must be judged together.
+
+    Beyond ``state.max_keys``: that many are judged wherever each stream is on its own.
+    """
+    return (
+        config.rejection.policy().owner != "stream"
+        or config.state.forget_after is not None
+        # A sensor may speak in two groups, with one history.
+        or config.input.mapping().group is not None
+        or config.input.mode is not None
+    )

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from rejex_connectors.kafka.settings import KafkaSettings
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.signed_snapshots import SealedStore
 
 from rejex_stream.config.assembly.edges import file_places, kafka_settings, sealing

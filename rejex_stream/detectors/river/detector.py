@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
-from river import compose
+from river import anomaly, compose, linear_model, neighbors, optim
 
-from rejex_stream.detectors.river.components import (
+from rejex_stream.detectors.river.model_state import (
+    Kinds,
+    read,
+    read_array,
+    seal,
+    unseal,
+    write,
+    write_array,
+)
+from rejex_stream.detectors.river.models import (
+    AllColumns,
+    EachColumn,
+    Feed,
+    FourierFeatures,
     ends_in_a_detector,
     is_a,
     judges_one_value,
@@ -19,15 +33,11 @@ from rejex_stream.detectors.river.components import (
     own_warm_up_events,
     seeded,
 )
-from rejex_stream.detectors.river.deserialize import read
-from rejex_stream.detectors.river.feeds import AllColumns, EachColumn, Feed
-from rejex_stream.detectors.river.model_state import Kinds, read_array, seal, unseal, write_array
-from rejex_stream.detectors.river.serialize import write
 from rejex_stream.detectors.scaling import FrozenScale, check_scale
 from rejex_stream.errors import CheckpointError, ConfigError, DetectorError
 from rejex_stream.types import FloatArray
 
-__all__ = ["RiverDetector", "RiverScorer", "river_detector"]
+__all__ = ["NAMED", "RiverDetector", "RiverScorer", "named_detector", "river_detector"]
 
 LEAST_WARM_UP_EVENTS: Final = 100
 SCALE_EVENTS: Final = 250
@@ -105,34 +115,18 @@ class RiverScorer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RiverDetector:
-    """A recipe: a River model that has seen nothing, and how to feed it.
+    """A recipe: a River model that has seen nothing, and how to feed it."""
 
-    Attributes
-    ----------
-    name
-        E.g. ``river:HalfSpaceTrees``.
-    model
-        The prototype; it is cloned and seeded at each start, and never learns.
-    warm_up_events
-        How many first scores mean nothing.
-    scale, scale_events
-        ``none``, ``standard``, ``robust`` or ``unit``: columns are put on one scale, measured on
-        the first `scale_events` rows and then frozen.
-    sign
-        -1 where River's score is high for normal rows.
-    trusted_modules
-        The user's modules whose classes may be in a snapshot.
-    kinds
-        What the state of such a model holds, and where; a snapshot is read by it.
-    """
-
-    name: str
-    model: Any
-    warm_up_events: int
+    name: str  # E.g. ``river:HalfSpaceTrees``
+    model: Any  # the prototype; it is cloned and seeded at each start, and never learns
+    warm_up_events: int  # how many first scores mean nothing
+    # ``none``, ``standard``, ``robust`` or ``unit``: columns are put on one scale, measured on the
+    # first `scale_events` rows and then frozen
     scale: str = "none"
     scale_events: int = SCALE_EVENTS
-    sign: float = 1.0
-    trusted_modules: tuple[str, ...] = ()
+    sign: float = 1.0  # -1 where River's score is high for normal rows
+    trusted_modules: tuple[str, ...] = ()  # the user's modules whose classes may be in a snapshot
+    # what the state of such a model holds, and where; a snapshot is read by it
     kinds: Kinds = field(default_factory=dict, repr=False)
 
     def start(self, feature_names: Sequence[str], *, seed: int) -> RiverScorer:
@@ -155,13 +149,7 @@ class RiverDetector:
         return RiverScorer(self.name, columns, scale, feed, self.trusted_modules, self.kinds)
 
     def restore(self, feature_names: Sequence[str], state: bytes) -> RiverScorer:
-        """Bring a model back from :meth:`RiverScorer.state`.
-
-        Raises
-        ------
-        CheckpointError
-            The state is foreign, damaged, or of another detector or other columns.
-        """
+        """Bring a model back from :meth:`RiverScorer.state`."""
         match told := unseal(state):
             case {
                 "name": str(name),
@@ -246,11 +234,6 @@ def _rehearsed(recipe: RiverDetector, columns: tuple[str, ...] = ("a", "b")) -> 
     """Feed a copy of the model on a few rows; returns the recipe that knows its `kinds`.
 
     A model that asks for columns by name is given them: their names are learnt from its errors.
-
-    Raises
-    ------
-    DetectorError
-        The model fails, or holds something that a snapshot could not bring back.
     """
     scorer = recipe._empty(columns, seed=1)
     before = list(map(make, scorer.feed.models))
@@ -353,3 +336,90 @@ def river_detector(
             name, model.clone(), warm_up_events, scale, scale_events, sign, tuple(trusted)
         )
     )
+
+
+# ------------------------------------------------------------------------------------------ names
+# A name stands for River's detector *and* what River's manual asks to put before it. Given as an
+# object or by dotted name, a model is taken exactly as it is.
+def half_space_trees(
+    n_trees: int = 10, height: int = 8, window_size: int = 250, seed: int | None = None
+) -> anomaly.HalfSpaceTrees:
+    """River's HST; limits are [0, 1], onto which the scale ``unit`` maps each column.
+
+    A tree of height 8 takes 110 KB and 3 µs an event: 25 of them find a little more than 10.
+    """
+    return anomaly.HalfSpaceTrees(n_trees, height, window_size, seed=seed)
+
+
+def one_class_svm(
+    nu: float = 0.1,
+    learning_rate: float = 0.05,
+    gamma: float | None = None,
+    n_components: int = 100,
+    seed: int | None = None,
+) -> Any:  # noqa: ANN401 - a River pipeline
+    """River's linear one-class SVM on random Fourier features of the whole row.
+
+    On raw columns a linear one separates nothing: normal rows lie on both sides of the origin.
+    """
+    svm = anomaly.OneClassSVM(nu=nu, optimizer=optim.SGD(learning_rate), intercept_lr=learning_rate)
+    return FourierFeatures(gamma, n_components, seed) | svm
+
+
+def local_outlier_factor(
+    n_neighbors: int = 10, window_size: int = 250
+) -> anomaly.LocalOutlierFactor:
+    """River's LOF over the last `window_size` rows; a score costs O(n_neighbors * window_size)."""
+    engine = neighbors.LazySearch(window_size=window_size)
+    return anomaly.LocalOutlierFactor(n_neighbors, engine)
+
+
+def predictive(n_std: float = 3.0, learning_rate: float = 0.01) -> Any:  # noqa: ANN401
+    """River's predictive detector: a linear model foretells each column from all the others.
+
+    It is given the other columns of the row and every column of the row before.
+    """
+    model = linear_model.LinearRegression(optim.SGD(learning_rate))
+    return anomaly.PredictiveAnomalyDetection(model, n_std=n_std)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A model's factory and the recipe's defaults around it."""
+
+    factory: Callable[..., Any]
+    recipe: dict[str, Any] = field(default_factory=dict)
+
+
+# A warm-up that is not in the model's own parameters was read off stationary data: it ends where
+# the upper decile of the scores stops moving. LODA's histograms go on settling; a linear predictor
+# needs a few times the time constant of its slowest direction.
+NAMED: Final[dict[str, Named]] = {
+    "GaussianScorer": Named(anomaly.GaussianScorer, {"scale": "robust"}),
+    "HalfSpaceTrees": Named(half_space_trees, {"scale": "unit"}),
+    "LODA": Named(anomaly.LODA, {"scale": "robust", "warm_up_events": 1000}),
+    "LocalOutlierFactor": Named(local_outlier_factor, {"scale": "robust"}),
+    "OneClassSVM": Named(one_class_svm, {"scale": "robust", "sign": -1.0}),
+    "PredictiveAnomalyDetection": Named(predictive, {"scale": "robust", "warm_up_events": 1000}),
+    "StandardAbsoluteDeviation": Named(anomaly.StandardAbsoluteDeviation, {"scale": "robust"}),
+}
+
+_OPTIONS: Final = ("scale", "scale_events", "warm_up_events")
+
+
+def named_detector(name: str, params: dict[str, Any]) -> RiverDetector:
+    """Make the recipe of a registry name."""
+    named = NAMED[name]
+    accepted = list(inspect.signature(named.factory).parameters)
+    for key in params:
+        if key not in accepted and key not in _OPTIONS:
+            raise ConfigError(
+                f"river:{name} has no parameter {key!r}; it accepts: "
+                f"{', '.join([*accepted, *_OPTIONS])}."
+            )
+    options = {key: params[key] for key in _OPTIONS if key in params}
+    try:
+        model = named.factory(**{key: params[key] for key in params if key not in _OPTIONS})
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"river:{name} refuses its parameters {params!r}: {error}") from error
+    return river_detector(f"river:{name}", model, **(named.recipe | options))

@@ -15,35 +15,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
-from typing import Any, Final, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 
 from rejex_stream.detectors.rowwise import affine, row_sum
 from rejex_stream.detectors.sensor.distance import Distance, SoftScale, fit_distance, fit_scale
-from rejex_stream.detectors.sensor.layout import Index, Layout
-from rejex_stream.detectors.sensor.recipes import SensorRecipe, one_of
+from rejex_stream.detectors.sensor.recipes import Index, Layout, SensorRecipe
 from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.features import Feature, FeatureSpec
 from rejex_stream.protocols import Scorer
 from rejex_stream.types import FloatArray
 
-__all__ = ["MODELS", "NormalBehaviour"]
+__all__ = ["NormalBehaviour"]
 
-MODELS: Final = ("ridge", "boosting")
 _FOLDS = 5
 _LEAST_ROWS = 20
 _MOST_DEGREE = 3
 _LEAST_SMOOTH = 2  # of one event there is no deviation
 _PURGED = 10  # at most this part of the rows is left out beside a fold
-
-
-class Expected(Protocol):
-    """What is ordinary for given operating columns."""
-
-    def remainder(self, now: FloatArray, given: FloatArray) -> FloatArray:
-        """Return what is left of targets of shape (m, t), given rows of shape (m, p)."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +42,15 @@ class Polynomial:
 
     Beyond the rows it was fitted on only single columns go on: half a degree more of air is half a
     degree more of oil, but the parabola through a power curve is nonsense a little further on.
-
-    Attributes
-    ----------
-    low, high
-        Where the rows it was fitted on lay; shape (p,).
-    terms
-        The columns that each term multiplies.
-    weights, offset
-        Shapes (len(terms), t) and (t,).
-    middle, root
-        Of the terms, and what makes their distance from it the variance of a forecast, in those of
-        the remainder; shapes (len(terms),) and (len(terms), len(terms)).
     """
 
-    low: FloatArray
+    low: FloatArray  # where the rows it was fitted on lay; shape (p,)
     high: FloatArray
-    terms: tuple[tuple[int, ...], ...]
-    weights: FloatArray
+    terms: tuple[tuple[int, ...], ...]  # the columns that each term multiplies
+    weights: FloatArray  # shapes (len(terms), t) and (t,)
     offset: FloatArray
+    # of the terms, and what makes their distance from it the variance of a forecast, in those of
+    # the remainder; shapes (len(terms),) and (len(terms), len(terms))
     middle: FloatArray
     root: FloatArray
 
@@ -93,37 +73,13 @@ class Polynomial:
 
 
 @dataclass(frozen=True, slots=True)
-class Boosted:
-    """scikit-learn's histogram gradient boosting, a model a target; rows are apart in it."""
-
-    models: tuple[Any, ...]
-
-    def remainder(self, now: FloatArray, given: FloatArray) -> FloatArray:
-        """Return what is left; a tree does not know how sure it is."""
-        expected: FloatArray = np.column_stack([model.predict(given) for model in self.models])
-        return now - expected
-
-
-@dataclass(frozen=True, slots=True)
 class Remainder:
-    """Scores what is left of the targets.
+    """Scores what is left of the targets."""
 
-    Attributes
-    ----------
-    which
-        Targets, then the columns that explain them.
-    scale
-        Of these columns.
-    expected
-        The model; ``None`` where no column explains another.
-    inner
-        Scores the remainder.
-    """
-
-    which: Index
-    scale: SoftScale
-    expected: Expected | None
-    inner: Distance
+    which: Index  # targets, then the columns that explain them
+    scale: SoftScale  # of these columns
+    expected: Polynomial | None  # the model; ``None`` where no column explains another
+    inner: Distance  # scores the remainder
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score rows X of shape (m, d)."""
@@ -143,10 +99,8 @@ class NormalBehaviour(SensorRecipe):
     ----------
     operating
         Names of the channels that drive the others: wind, load, speed, the weather.
-    model
-        ``ridge`` on polynomial terms, or ``boosting``: scikit-learn's histogram gradient boosting.
     degree
-        Of the polynomial, 1 to 3.
+        Of the polynomial that explains them (ridge regression), 1 to 3.
     smooth_events
         Where a pipeline names no columns: rows are means over so many events (72 of ten minutes
         are twelve hours), with what the operating channels did within them. So the remainder is
@@ -177,14 +131,12 @@ class NormalBehaviour(SensorRecipe):
 
     name: str = "rejex:NormalBehaviour"
     operating: tuple[str, ...] = ()
-    model: str = "ridge"
     degree: int = 2
     smooth_events: int = 72
     explaining: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of(self.name, "model", self.model, MODELS)
         if isinstance(self.operating, str) or not self.operating:
             raise ConfigError(
                 f"operating = {self.operating!r} names no channel: {self.name} needs a list of "
@@ -262,13 +214,11 @@ class NormalBehaviour(SensorRecipe):
             return Remainder(which, scale, None, fit_distance(now))
         left = np.empty_like(now)
         for fold, others in _folds(len(X), self.smooth_events):
-            model = self._expected(now[others], causes[others], seed)
+            model = self._expected(now[others], causes[others])
             left[fold] = model.remainder(now[fold], causes[fold])
-        return Remainder(which, scale, self._expected(now, causes, seed), fit_distance(left))
+        return Remainder(which, scale, self._expected(now, causes), fit_distance(left))
 
-    def _expected(self, now: FloatArray, given: FloatArray, seed: int) -> Expected:
-        if self.model == "boosting":
-            return _fit_boosted(now, given, seed)
+    def _expected(self, now: FloatArray, given: FloatArray) -> Polynomial:
         # Rows that share events tell less than their number: as much as one in `smooth_events`.
         return _fit_polynomial(now, given, self.degree, float(self.smooth_events))
 
@@ -319,15 +269,3 @@ def _fit_polynomial(now: FloatArray, given: FloatArray, degree: int, ridge: floa
         middle,
         np.ascontiguousarray(vectors / np.sqrt(values)),
     )
-
-
-def _fit_boosted(now: FloatArray, given: FloatArray, seed: int) -> Boosted:
-    from sklearn.ensemble import HistGradientBoostingRegressor  # imported when it is used
-
-    models = [
-        HistGradientBoostingRegressor(max_leaf_nodes=15, early_stopping=False, random_state=seed)
-        for _ in range(now.shape[1])
-    ]
-    for model, column in zip(models, now.T, strict=True):
-        model.fit(given, column)
-    return Boosted(tuple(models))

@@ -39,29 +39,15 @@ class LogTail:
 
     Beyond their .98 quantile the tail is taken as exponential (peaks over threshold), so that
     scores larger than all that were seen still have an order.
-
-    Attributes
-    ----------
-    ordered
-        The scores, sorted; shape (n,).
-    start, slope
-        Where the exponential tail begins, and its decades per unit of score.
     """
 
-    ordered: FloatArray
-    start: float
+    ordered: FloatArray  # the scores, sorted; shape (n,)
+    start: float  # where the exponential tail begins, and its decades per unit of score
     slope: float
 
     @classmethod
     def of(cls, scores: FloatArray) -> LogTail:
-        """Measure the tail of scores of shape (n,).
-
-        Examples
-        --------
-        >>> tail = LogTail.of(-np.log(np.arange(1, 1000) / 1000))     # exponential
-        >>> tail(np.array([0.0, np.log(10), np.log(1e6)])).round(1).tolist()
-        [0.0, 1.0, 6.5]
-        """
+        """Measure the tail of scores of shape (n,)."""
         ordered = np.sort(scores)
         start = float(ordered[int(_TAIL * (len(ordered) - 1))])
         excess = float(np.mean(ordered[ordered >= start] - start))
@@ -136,13 +122,7 @@ class Ensemble:
         return replace(self, members=bound)
 
     def fit(self, X: FloatArray, *, seed: int) -> TableScorer:
-        """Fit on finite rows X of shape (n, d), in their order; equal X and seed, equal scores.
-
-        Raises
-        ------
-        DetectorError
-            If a member cannot be fitted, or there are fewer than eight rows.
-        """
+        """Fit on finite rows X of shape (n, d), in their order; equal X and seed, equal scores."""
         X = training_table(self.name, X)
         if len(X) < _LEAST_ROWS:
             raise DetectorError(
@@ -172,13 +152,7 @@ def sensor_ensemble(flags: str = "apart", ewma_events: int = 1) -> Ensemble:
 
 
 def ensemble(members: Sequence[BatchDetector | Any] = (), ewma_events: int = 1) -> Ensemble:
-    """Return an ensemble of the given recipes.
-
-    Raises
-    ------
-    ConfigError
-        If there are none, or one of them is not fitted on a table.
-    """
+    """Return an ensemble of the given recipes."""
     if not members:
         raise ConfigError("members is empty: give detectors by name, e.g. ['Sensor', 'KNN'].")
     for member in members:

@@ -26,7 +26,7 @@ from rejex_stream.review.context_loader import Wider
 from rejex_stream.review.queue import audit
 from rejex_stream.review.queue.ingest import Intake
 from rejex_stream.review.queue.store import ReviewStore
-from rejex_stream.run.audit_draw import AuditDraw, committed
+from rejex_stream.run.review_items import AuditDraw, committed
 from rejex_stream.types import Audit, ContextPoint, FollowUp, Label, Position, ReviewItem, Verdict
 
 __all__ = ["Case", "Made", "Seeded", "Truth", "make_items", "read_cases", "seed", "unknown"]

@@ -29,7 +29,7 @@ from rejex_stream.types import Partition, Position, Record
 
 if TYPE_CHECKING:
     from rejex_connectors.kafka.clients import Consumer, Producer
-    from rejex_connectors.kafka.settings import KafkaSettings
+    from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 __all__ = [
     "Feed",
@@ -254,7 +254,7 @@ _SETTLE_S = 10.0
 def open_feed(config: Config, kind: FeedKind) -> SourceFeed:
     """Return a feed that follows one topic that a pipeline writes."""
     from rejex_connectors.kafka import KafkaSource
-    from rejex_connectors.kafka.opening import open_clients
+    from rejex_connectors.kafka.sink import open_clients
 
     settings = kafka_settings(config)
     topic = _topic(settings, kind)
@@ -390,7 +390,7 @@ class KafkaLabels:
 
     def __init__(self, config: Config) -> None:
         from rejex_connectors.cloudevents import EventHeaders
-        from rejex_connectors.kafka.opening import open_clients
+        from rejex_connectors.kafka.sink import open_clients
 
         settings = kafka_settings(config).replace(delivery="at_least_once")
         _, self._open_producer = open_clients(settings, "console-labels")

@@ -32,7 +32,7 @@ from rejex_stream.review.console.background import published_labels
 from rejex_stream.review.gold_cases.reviewer_errors import known_cases
 from rejex_stream.review.queue.report import pipelines_of
 from rejex_stream.review.verification import Said, verify
-from rejex_stream.run.audit_draw import AuditDraw
+from rejex_stream.run.review_items import AuditDraw
 from rejex_stream.types import Position, ReviewItem
 
 __all__ = ["certify", "verify_certificate"]

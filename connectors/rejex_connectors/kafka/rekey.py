@@ -1,0 +1,184 @@
+"""A topic without keys, copied to one whose keys say who measured: a sensor in one partition."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from threading import Event
+from typing import TYPE_CHECKING
+
+from kafka.partitioner.default import murmur2
+
+from rejex_connectors.kafka.partition_reader import (
+    asking,
+    bounds_of,
+    committed_offsets,
+    partitions_of,
+    read_partition,
+)
+from rejex_connectors.kafka.topic_admin import TopicPlan, create_topics, topic_settings
+from rejex_connectors.kafka.transactional_writer import TransactionalWriter
+from rejex_stream.errors import ConfigError
+from rejex_stream.types import Partition, Position, Record, UnreadRecord
+
+if TYPE_CHECKING:
+    from rejex_connectors.kafka.kafka_settings import KafkaSettings
+
+__all__ = ["Rekeyed", "key_partition", "rekey"]
+
+_BATCH = 2_000
+_AGAIN_S = 0.5
+_KEPT = ("retention.ms", "retention.bytes", "max.message.bytes", "cleanup.policy")
+"""What the copy has of the original: what is there still must not expire on arrival."""
+
+
+@dataclass(slots=True)
+class Rekeyed:
+    """How many records were copied, of them without a sensor, and left behind."""
+
+    copied: int = 0  # all that were copied
+    # of them those of which nobody could say who measured: they are without a key, as before
+    nameless: int = 0
+    left_behind: int = 0  # not copied: nothing is in them, or the library cannot read them
+
+
+def rekey(
+    settings: KafkaSettings,
+    source: str,
+    target: str,
+    sensor_of: Callable[[Record], str | None],
+    *,
+    follow: bool = False,
+    stop: Event | None = None,
+    on_progress: Callable[[int], object] = lambda _: None,
+) -> Rekeyed:
+    """Copy a topic to one keyed by sensor, each record once; goes on where it was stopped.
+
+    Records keep value, headers and time; those of different partitions are merged by time, so that
+    a sensor's records come in the order in which they were written, as far as times tell. How far
+    it has come is committed in the group ``<group>-rekey-<target>``, in the transaction that
+    writes. The target is made if it is not there, with the partitions of the source.
+
+    Parameters
+    ----------
+    sensor_of
+        Who measured; ``None`` where a record does not say.
+    follow
+        Go on with what comes until `stop` is set; otherwise up to what is there now.
+    on_progress
+        Told how many were copied.
+
+    Raises
+    ------
+    ConfigError
+        If the source does not exist, or the target holds records that nobody knows the origin of.
+    ConnectorError
+        If the broker cannot be reached or refuses, or another rekey of this target has begun.
+    """
+    stop = stop or Event()
+    partitions = partitions_of(settings, source)
+    if not partitions:
+        raise ConfigError(
+            f"topic {source!r} does not exist on {settings.bootstrap_servers}: name the topic "
+            "that has no keys."
+        )
+    if source == target:
+        raise ConfigError(f"{target!r} cannot be copied to itself: name another topic.")
+    n_target = len(_target(settings, source, target, len(partitions)))
+    group = f"{settings.group}-rekey-{target}"
+    # The writer first: taking its name settles what a dead predecessor left open.
+    writer = TransactionalWriter(settings, f"rekey-{target}", f"copying {source} to {target}")
+    try:
+        at = committed_offsets(settings.replace(group=group), partitions)
+        if not at:
+            _require_empty(settings, target)
+        done = Rekeyed()
+        while True:
+            for batch in _batches(_merged(settings, partitions, at)):
+                records = [_keyed(record, target, n_target, sensor_of, done) for record in batch]
+                at |= {Partition(*r.position[:2]): r.position.offset + 1 for r in batch}
+                writer.write([record for record in records if record is not None], at)
+                on_progress(done.copied)
+                if stop.is_set():
+                    return done
+            if not follow or stop.wait(_AGAIN_S):
+                return done
+    finally:
+        writer.close()
+
+
+def key_partition(key: bytes, n: int) -> int:
+    """Return the partition that Kafka's own producers choose for a key."""
+    return int(murmur2(key) & 0x7FFFFFFF) % n
+
+
+def _target(
+    settings: KafkaSettings, source: str, target: str, n_partitions: int
+) -> list[Partition]:
+    found = partitions_of(settings, target)
+    if found:
+        return found
+    with asking(settings, f"looking at {source}") as client:
+        described = client.describe_topics([source])[0]
+        kept = topic_settings(client, [source])[source]
+    replication = len(described["partitions"][0]["replica_nodes"])
+    config = {name: kept[name] for name in _KEPT if name in kept}
+    plan = TopicPlan(
+        name=target, role="input", partitions=n_partitions, replication=replication, config=config
+    )
+    create_topics(settings, [plan])
+    return [Partition(target, number) for number in range(n_partitions)]
+
+
+def _require_empty(settings: KafkaSettings, target: str) -> None:
+    bounds = bounds_of(settings, partitions_of(settings, target))
+    held = sum(end - first for first, end in bounds.values())
+    if held:
+        raise ConfigError(
+            f"topic {target!r} holds {held:,} records, and nobody knows how many of them were "
+            "copied: name a topic that is empty or not there yet, as input.topics."
+        )
+
+
+def _merged(
+    settings: KafkaSettings, partitions: list[Partition], at: dict[Partition, int]
+) -> Iterator[Record]:
+    """Yield what is there, by time; in one partition in its order, whatever its times are."""
+    bounds = bounds_of(settings, partitions)
+    ready = [p for p in partitions if at.get(p, 0) < bounds[p][1]]
+    feeds = [read_partition(settings, p, at.get(p), bounds[p][1]) for p in ready]
+    return heapq.merge(*feeds, key=lambda record: record.timestamp_ms or 0)
+
+
+def _batches(records: Iterator[Record]) -> Iterator[list[Record]]:
+    batch: list[Record] = []
+    for record in records:
+        batch.append(record)
+        if len(batch) == _BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _keyed(
+    record: Record,
+    target: str,
+    n_partitions: int,
+    sensor_of: Callable[[Record], str | None],
+    done: Rekeyed,
+) -> Record | None:
+    sensor = None if isinstance(record, UnreadRecord) else sensor_of(record)
+    key = record.key if sensor is None else sensor.encode()
+    if isinstance(record, UnreadRecord) or (key is None and record.value is None):
+        done.left_behind += 1
+        return None
+    done.copied += 1
+    done.nameless += sensor is None
+    to = (
+        record.position.partition % n_partitions
+        if key is None
+        else key_partition(key, n_partitions)
+    )
+    return record._replace(position=Position(target, to, 0), key=key)

@@ -1,0 +1,410 @@
+"""Which topics the service needs, how they must be set up, and whether they are."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from kafka import errors as ke
+from kafka.admin import ConfigResource, ConfigResourceType
+
+from rejex_connectors.cloudevents import pipeline_of
+from rejex_connectors.kafka.partition_reader import PartitionReader, asking, explain
+from rejex_connectors.kafka.refusals import Right, transactional_right
+from rejex_stream.errors import ConfigError, ConnectorError
+
+if TYPE_CHECKING:
+    from kafka import KafkaAdminClient
+
+    from rejex_connectors.kafka.kafka_settings import KafkaSettings
+
+__all__ = [
+    "Finding",
+    "Inputs",
+    "TopicPlan",
+    "check_topics",
+    "create_topics",
+    "describe",
+    "look_at_inputs",
+    "missing_rights",
+    "other_pipelines",
+    "plan_topics",
+    "topic_settings",
+    "worker_rights",
+]
+
+DAY_MS = 86_400_000
+_HEARSAY_S = 5.0
+_NEWEST = 4
+"""Offsets at the end of a topic that may be markers of transactions."""
+_UNKNOWN = (
+    ke.GroupIdNotFoundError,
+    ke.TransactionalIdNotFoundError,
+    # A new cluster has no coordinators before somebody asks for one.
+    ke.CoordinatorLoadInProgressError,
+    ke.CoordinatorNotAvailableError,
+    ke.NotCoordinatorError,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicPlan:
+    """How one topic is meant to be."""
+
+    # name, role: `role` is ``input`` or the name of another field of
+    # :class:`~.settings.KafkaTopics`
+    name: str
+    role: str
+    # partitions, replication: counts; partitions are not changed on a topic that exists, since that
+    # would move keys
+    partitions: int
+    replication: int
+    config: Mapping[str, str] = field(default_factory=dict)  # topic settings by Kafka's names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """The input topics as they are: nobody but their producers makes them."""
+
+    # how many each has that is there; none where they may not be looked at
+    partitions: Mapping[str, int]
+    # of those that are not, what to say: a topic of the broker with a name much like it, if there
+    # is one
+    missing: Mapping[str, str]
+
+    @property
+    def most(self) -> int:
+        """The most partitions of any of them."""
+        return max(self.partitions.values(), default=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that was looked at: ``ok``, ``warning`` or ``error``, and a sentence."""
+
+    topic: str
+    level: Literal["ok", "warning", "error"]
+    message: str
+
+
+def plan_topics(
+    settings: KafkaSettings, *, partitions: int = 8, replication: int = 1
+) -> tuple[TopicPlan, ...]:
+    """Say which topics are needed and how they should be set up.
+
+    Examples
+    --------
+    >>> from rejex_connectors.kafka.kafka_settings import KafkaSettings
+    >>> [plan.name for plan in plan_topics(KafkaSettings())]  # doctest: +NORMALIZE_WHITESPACE
+    ['rejex.readings', 'rejex.verdicts', 'rejex.review', 'rejex.labels', 'rejex.deadletter',
+     'rejex.incidents', 'rejex.control', 'rejex.state']
+    """
+    if partitions < 1 or replication < 1:
+        raise ConfigError(
+            f"partitions = {partitions}, replication = {replication}: both must be at least 1"
+        )
+    topics = settings.topics
+    size = {"max.message.bytes": str(max(1_048_588, settings.max_message_bytes + 1024))}
+    durable = {"min.insync.replicas": str(max(1, replication - 1))}
+    kept = {"cleanup.policy": "delete", "retention.ms": str(30 * DAY_MS), **size, **durable}
+    week = {**kept, "retention.ms": str(7 * DAY_MS)}
+    for_ever = {**kept, "retention.ms": "-1"}
+    compacted = {
+        "cleanup.policy": "compact",
+        "segment.bytes": "67108864",  # the newest segment is never compacted: keep it small
+        "min.cleanable.dirty.ratio": "0.2",
+        **size,
+        **durable,
+    }
+    wanted = [(name, "input", week) for name in topics.input]
+    wanted += [
+        (topics.verdicts, "verdicts", kept),
+        (topics.review, "review", kept),
+        (topics.labels, "labels", for_ever),
+        (topics.deadletter, "deadletter", kept),
+        (topics.incidents, "incidents", for_ever),
+        (topics.control, "control", for_ever),
+    ]
+    if topics.state is not None:
+        wanted.append((topics.state, "state", compacted))
+    return tuple(
+        TopicPlan(
+            name=name,
+            role=role,
+            partitions=1 if role == "control" else partitions,
+            replication=replication,
+            config=config,
+        )
+        for name, role, config in wanted
+    )
+
+
+def look_at_inputs(settings: KafkaSettings) -> Inputs:
+    """Look whether the input topics are there, and how many partitions they have."""
+    names = settings.topics.input
+    with asking(settings, "looking at the input", operation="DESCRIBE") as client:
+        described = describe(client, settings, names)
+        known = [] if len(described) == len(names) else client.list_topics()
+    return Inputs(
+        partitions={name: len(topic["partitions"]) for name, topic in described.items()},
+        missing={name: _not_there(name, known) for name in names if name not in described},
+    )
+
+
+def other_pipelines(settings: KafkaSettings, topics: Sequence[str]) -> dict[str, str]:
+    """Return who wrote what output topics end with, for those where it was another pipeline.
+
+    Left out as well where nobody did, where there is no topic, or where it may not be read: a
+    worker need not have that right.
+    """
+    with closing(PartitionReader(settings)) as reader:
+        found = {topic: _other_pipeline(settings, topic, reader) for topic in topics}
+    return {topic: other for topic, other in found.items() if other is not None}
+
+
+def _other_pipeline(settings: KafkaSettings, topic: str, reader: PartitionReader) -> str | None:
+    try:
+        bounds = reader.bounds(reader.partitions(topic))
+        written = [partition for partition, (first, end) in bounds.items() if end > first]
+        for partition in written[:1]:
+            start = bounds[partition][1] - _NEWEST
+            for record in reader.read(partition, max(0, start)):
+                found = pipeline_of(record.headers)
+                if found is not None and found != settings.pipeline:
+                    return found
+    except ConnectorError as error:
+        if error.retriable:
+            raise
+    return None
+
+
+def _not_there(name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, [t for t in known if not t.startswith("__")], n=1)
+    hint = f", but {near[0]!r} does: mend input.topics" if near else ""
+    otherwise = ": mend input.topics, or have its producer make it"
+    return f"does not exist{hint or otherwise}"
+
+
+def create_topics(
+    settings: KafkaSettings, plans: Sequence[TopicPlan], *, dry_run: bool = False
+) -> tuple[TopicPlan, ...]:
+    """Create the topics that are missing; returns those (to be) created. Existing ones are left."""
+    with asking(settings, "creating topics", operation="CREATE") as client:
+        existing = set(client.list_topics())
+        missing = tuple(plan for plan in plans if plan.name not in existing)
+        if missing and not dry_run:
+            client.create_topics(
+                {
+                    plan.name: {
+                        "num_partitions": plan.partitions,
+                        "replication_factor": plan.replication,
+                        "configs": dict(plan.config),
+                    }
+                    for plan in missing
+                }
+            )
+            _wait_for(client, {plan.name for plan in missing})
+    return missing
+
+
+def _wait_for(client: KafkaAdminClient, topics: set[str]) -> None:
+    """Wait until a broker that is asked has heard of topics, or whoever comes next finds none.
+
+    No longer than `_HEARSAY_S`: who may create a topic may not be allowed to see it.
+    """
+    until = time.monotonic() + _HEARSAY_S
+    while not topics <= set(client.list_topics()) and time.monotonic() < until:
+        time.sleep(0.05)
+
+
+def check_topics(
+    settings: KafkaSettings,
+    plans: Sequence[TopicPlan],
+    *,
+    snapshot_every_s: float | None = None,
+) -> tuple[Finding, ...]:
+    """Compare the broker's topics with what the service needs."""
+    with asking(settings, "looking at topics", operation="DESCRIBE") as client:
+        described = describe(client, settings, [plan.name for plan in plans])
+        every = client.list_topics()
+        hidden = ke.TopicAuthorizationFailedError.errno
+        known = {name: t for name, t in described.items() if t["error_code"] != hidden}
+        configs = topic_settings(client, list(known))
+    findings: list[Finding] = []
+    inputs = [
+        len(known[p.name]["partitions"]) for p in plans if p.role == "input" and p.name in known
+    ]
+    for plan in plans:
+        if plan.name in described and plan.name not in known:
+            findings.append(_hidden(plan))
+            continue
+        if plan.name not in known:
+            findings.append(
+                Finding(
+                    topic=plan.name,
+                    level="error",
+                    message=_not_there(plan.name, every)
+                    if plan.role == "input"
+                    else "does not exist: run `rejex-stream topics create`",
+                )
+            )
+            continue
+        partitions = len(known[plan.name]["partitions"])
+        if not configs[plan.name]:
+            findings.append(_unsettled(plan))
+            continue
+        wrong = list(_wrong(settings, plan, partitions, max(inputs, default=0), configs[plan.name]))
+        wrong += _too_short(plan, configs[plan.name], snapshot_every_s)
+        ok = Finding(topic=plan.name, level="ok", message=f"{plan.role}, {partitions} partitions")
+        findings += wrong or [ok]
+    return tuple(findings)
+
+
+def _wrong(
+    settings: KafkaSettings,
+    plan: TopicPlan,
+    partitions: int,
+    n_input: int,
+    config: Mapping[str, str],
+) -> list[Finding]:
+    found: list[Finding] = []
+
+    def say(level: Literal["warning", "error"], message: str) -> None:
+        found.append(Finding(topic=plan.name, level=level, message=message))
+
+    policy = config.get("cleanup.policy", "delete")
+    if plan.role == "state":
+        if policy != "compact":
+            say("error", f"cleanup.policy is {policy!r}: snapshots would expire; set it to compact")
+    elif "compact" in policy:
+        say("error", f"cleanup.policy is {policy!r}: compaction drops events; set it to delete")
+    if plan.role == "control" and partitions != 1:
+        say("error", f"has {partitions} partitions: commands have one order; make it anew with 1")
+    if plan.role not in {"input", "labels", "control"}:
+        largest = int(config.get("max.message.bytes", "1048588"))
+        if largest < settings.max_message_bytes:
+            say(
+                "error",
+                f"max.message.bytes is {largest}, below kafka.options.'message.max.bytes' = "
+                f"{settings.max_message_bytes}: raise it or lower the option",
+            )
+        if n_input and partitions != n_input:
+            say(
+                "warning",
+                f"has {partitions} partitions, the input {n_input}: order per sensor still holds, "
+                "but keys are not where a producer's partitioner would put them",
+            )
+    return found
+
+
+def _too_short(
+    plan: TopicPlan, config: Mapping[str, str], snapshot_every_s: float | None
+) -> list[Finding]:
+    if plan.role != "input" or snapshot_every_s is None:
+        return []
+    retention_ms = int(config.get("retention.ms", "-1"))
+    if retention_ms < 0 or retention_ms > 2000 * snapshot_every_s:
+        return []
+    message = (
+        f"retention.ms is {retention_ms}, snapshots may be {snapshot_every_s:.0f} s apart: a crash "
+        "could need events that are gone. Keep the input at least twice as long"
+    )
+    return [Finding(topic=plan.name, level="error", message=message)]
+
+
+def describe(
+    client: KafkaAdminClient, settings: KafkaSettings, names: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """Return what the broker says of the topics that exist, or that we may not know of.
+
+    Of the latter it says an ``error_code`` and no partitions.
+    """
+    try:
+        topics = client.describe_topics(list(names))
+    except ke.KafkaError as error:
+        raise explain(error, settings, "looking at topics", operation="DESCRIBE") from error
+    return {
+        topic["name"]: topic
+        for topic in topics
+        if topic["error_code"] != ke.UnknownTopicOrPartitionError.errno
+    }
+
+
+def worker_rights(settings: KafkaSettings) -> list[Right]:
+    """Return what a worker does; READ and WRITE imply DESCRIBE."""
+    topics = settings.topics
+    rights = [Right("topic", name, "READ") for name in topics.input]
+    for name in (topics.verdicts, topics.review, topics.deadletter, topics.incidents):
+        rights.append(Right("topic", name, "WRITE"))
+    rights.append(Right("topic", topics.control, "READ"))
+    if topics.state is not None:
+        rights += [Right("topic", topics.state, "READ"), Right("topic", topics.state, "WRITE")]
+    rights.append(Right("group", settings.group, "READ"))
+    if settings.delivery == "exactly_once":
+        rights.append(transactional_right(settings))
+    return rights
+
+
+def missing_rights(
+    client: KafkaAdminClient, settings: KafkaSettings, described: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Right]:
+    """Ask the broker for the rights of a worker; yields those it is sure to lack.
+
+    Topics and a group that exists say what is allowed. A group that does not exist yet, and a
+    transactional id, say no more than whether they may be looked at; in a new cluster not even
+    that.
+    """
+    for right in worker_rights(settings):
+        try:
+            if right.kind == "topic":
+                about = described.get(right.name, {})
+                refused = about.get("error_code") == ke.TopicAuthorizationFailedError.errno
+            elif right.kind == "group":
+                about, refused = client.describe_groups([right.name])[right.name], False
+            else:
+                client.describe_transactions([right.name])
+                about, refused = {}, False
+        except ke.AuthorizationError:
+            about, refused = {}, True
+        except _UNKNOWN:
+            continue
+        except ke.KafkaError as error:
+            raise explain(error, settings, f"asking for the rights on {right.name}") from error
+        allowed = about.get("authorized_operations")
+        if refused or (allowed is not None and right.operation not in allowed):
+            yield right
+
+
+def _hidden(plan: TopicPlan) -> Finding:
+    # Labels are the review console's: a worker does without; nor does it stop without control.
+    may_lack = plan.role in ("labels", "control")
+    level: Literal["warning", "error"] = "warning" if may_lack else "error"
+    return Finding(
+        topic=plan.name,
+        level=level,
+        message="may not be described, and may not exist: allow DESCRIBE on it",
+    )
+
+
+def _unsettled(plan: TopicPlan) -> Finding:
+    return Finding(
+        topic=plan.name,
+        level="warning",
+        message="has settings that could not be looked at: allow DESCRIBE_CONFIGS on it",
+    )
+
+
+def topic_settings(client: KafkaAdminClient, names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return the settings of topics by Kafka's names, as far as they may be looked at."""
+    if not names:
+        return {}
+    asked = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
+    answer = client.describe_configs(asked, config_filter="all")["topic"]
+    return {
+        name: {key: entry["value"] for key, entry in entries.items()}
+        for name, entries in answer.items()
+    }

@@ -1,0 +1,255 @@
+"""What is asked before a run: ``plan``, ``validate`` and ``doctor``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rejex_stream.cli import table_options as options
+from rejex_stream.cli.show import (
+    As,
+    AsOption,
+    ConfigFile,
+    console,
+    held_rows,
+    number,
+    print_facts,
+    print_json,
+    print_table,
+    share,
+)
+from rejex_stream.config import Config, check_config
+from rejex_stream.config.assembly import require_extras
+from rejex_stream.errors import ConfigError
+from rejex_stream.operate.logs import escaped
+from rejex_stream.plan.promises import Costs, Plan, plan_doubts, plan_table
+from rejex_stream.plan.promises import plan as plan_one
+from rejex_stream.rejection.bounds import DELTA
+from rejex_stream.rejection.policy import CONTAMINATION
+from rejex_stream.settings import render
+
+if TYPE_CHECKING:
+    from rejex_stream.doctor import Check
+
+__all__ = ["doctor", "plan", "promised", "validate"]
+
+_WINDOWS = (500, 1000, 2000, 5000, 10_000, 20_000)
+_TOLERANCES = (4.0, 8.0, 16.0, 32.0)
+
+
+def plan(  # noqa: PLR0917 - one parameter an option
+    contamination: options.Contamination = CONTAMINATION,
+    window: Annotated[
+        list[int] | None, typer.Option("--window", "-n", help="n; may be given several times.")
+    ] = None,
+    tolerance: Annotated[
+        list[float] | None, typer.Option("--tolerance", "-T", help="T; several times too.")
+    ] = None,
+    rate: Annotated[
+        list[float] | None,
+        typer.Option(help="Instead of T: the share of events to reject; several times too."),
+    ] = None,
+    burst: Annotated[
+        int | None,
+        typer.Option(help="With --rate: hold it on any stream, but for so many events at once."),
+    ] = None,
+    delta: Annotated[float, typer.Option(help="δ, with which the bounds may fail.")] = DELTA,
+    c_fp: Annotated[float, typer.Option(help="Cost of a false alarm.")] = 1.0,
+    c_fn: Annotated[float, typer.Option(help="Cost of a missed anomaly.")] = 1.0,
+    c_r: Annotated[
+        float | None, typer.Option(help="Cost of a rejected event; without it, no costs.")
+    ] = None,
+    events_per_day: Annotated[
+        float | None, typer.Option(help="Events a day, over all sensors.")
+    ] = None,
+    output: AsOption = As.TABLE,
+) -> None:
+    """Say what a choice of γ, n and T promises before the first event.
+
+    What it gives: `score FILE` measures that on a table, `run CONFIG --dry-run` on a pipeline.
+    """
+    if burst is not None and not rate:
+        raise ConfigError("--burst goes with --rate: a tolerance is fixed.")
+    tolerances = tolerance or ([] if rate else list(_TOLERANCES))
+    rows = plan_table(
+        contamination,
+        window or list(_WINDOWS),
+        tolerances,
+        rates=rate or [],
+        burst=burst,
+        delta=delta,
+        costs=costs_of(c_fp, c_fn, c_r),
+        events_per_day=events_per_day,
+    )
+    _print_plans(rows, output)
+    if all(row.refusal is not None for row in rows):
+        raise typer.Exit(1)
+
+
+def costs_of(c_fp: float, c_fn: float, c_r: float | None) -> Costs | None:
+    """Return the costs, if there are any."""
+    return None if c_r is None else Costs(c_fp, c_fn, c_r)
+
+
+def _print_plans(rows: tuple[Plan, ...], output: As) -> None:
+    if output is As.JSON:
+        print_json(rows)
+        return
+    has_costs = any(row.promise and row.promise.cost_bound is not None for row in rows)
+    has_days = any(row.promise and row.promise.rejected_per_day is not None for row in rows)
+    delta = rows[0].delta
+    columns = ["n", "T", "r", "rejected", f"exact ≤ (δ={delta:g})", "paper ≤", "as printed"]
+    columns += ["anomalies", "flagged kept"]
+    columns += ["cost ≤", "cost (1-δ)"] if has_costs else []
+    columns += ["rejected/day", "anomalies/day"] if has_days else []
+    table = []
+    for row in rows:
+        cells = [number(row.window), number(row.tolerance)]
+        promise = row.promise
+        if promise is None or row.refusal is not None:
+            cells += [number(promise.n_anomalies) if promise else "-", "impossible"]
+            table.append(cells + [""] * (len(columns) - len(cells)))
+            continue
+        cells += [
+            number(promise.n_anomalies),
+            share(promise.expected_rate),
+            share(promise.exact_bound),
+            share(promise.paper_bound),
+            share(promise.paper_bound_printed),
+            share(promise.anomaly_rate),
+            share(promise.kept_share),
+        ]
+        if has_costs:
+            cells += [number(promise.cost_bound), number(promise.cost_quantile)]
+        if has_days:
+            cells += [number(promise.rejected_per_day), number(promise.anomalies_per_day)]
+        table.append(cells)
+    print_table(columns, table, title=f"γ = {rows[0].contamination:g}", left=())
+    for row in rows:
+        for what, said in held_rows(row):
+            print(f"n = {row.window:,}, rate {row.rate:g}: {what}: {said}.")
+        if row.refusal is not None:
+            of = f", T = {row.tolerance:g}" if row.tolerance is not None else ""
+            print(f"impossible: n = {row.window:,}{of}: {row.refusal}")
+
+
+# ---------------------------------------------------------------------------- validate
+def validate(
+    config: ConfigFile,
+    output: AsOption = As.TABLE,
+) -> None:
+    """Check a config and say what it promises; nothing is read or written but the file.
+
+    All problems are shown at once. Exit status 2 if there is one, or if an extra that the config
+    needs is not installed here.
+    """
+    found, problems = check_config(config)
+    if found is None:
+        if output is As.JSON:
+            print_json({"valid": False, "problems": problems})
+            raise typer.Exit(2)
+        raise ConfigError(render(str(config), problems))
+    require_extras(found)
+    promise = promised(found)
+    if output is As.JSON:
+        print_json({"valid": True, "plan": promise, "config": found.redacted()})
+        return
+    print(f"{config}: fine.")
+    budget, rows = found.rejection.review_budget, promise_rows(promise)
+    if budget is not None and budget.burst is None:
+        said = (
+            f"{budget.held_burst:,} events, chosen: set rejection.review_budget.burst to your own"
+        )
+        rows.append(("burst of the budget", said))
+    print_facts(rows)
+    source = found.input
+    is_text = source.time is not None and source.mapping().time_is_text
+    if is_text and source.time_zone is None and "%z" not in (source.time_format or ""):
+        print("Times without a zone are read as UTC: input.time_zone changes it.")
+    for doubt, fix in plan_doubts(promise):
+        print(f"Doubtful: {doubt}: {fix}.")
+
+
+def promised(config: Config) -> Plan:
+    """Return what the rejection settings of a config promise."""
+    rejection = config.rejection
+    policy = rejection.policy()
+    budget = rejection.review_budget
+    return plan_one(
+        rejection.contamination,
+        rejection.window,
+        policy.tolerance,
+        rate=policy.rate,
+        burst=policy.burst,
+        per_day=policy.per_day,
+        costs=costs_of(rejection.costs.c_fp, rejection.costs.c_fn, rejection.costs.c_r),
+        events_per_day=None if budget is None else budget.events_per_day,
+    )
+
+
+def promise_rows(choice: Plan) -> list[tuple[str, str]]:
+    """Return a promise as lines for people."""
+    promise = choice.promise
+    assert promise is not None
+    rows = [
+        ("contamination γ", number(choice.contamination)),
+        ("window n", number(choice.window)),
+        ("tolerance T", number(choice.tolerance)),
+        ("rejected ranks", f"{promise.lower:,} to {promise.upper:,} of 0 to {choice.window:,}"),
+        ("rejection rate, expected", share(promise.expected_rate)),
+        (f"bound, exact (δ = {choice.delta:g})", share(promise.exact_bound)),
+        ("bound, paper", share(promise.paper_bound)),
+        ("accepted anomalies, expected", share(promise.anomaly_rate)),
+        ("flagged events that stay anomalies", share(promise.kept_share)),
+    ]
+    rows += held_rows(choice)
+    if promise.cost_bound is not None:
+        rows += [
+            ("cost of an event, bound on its mean", number(promise.cost_bound)),
+            (f"cost, exceeded with δ = {choice.delta:g}", number(promise.cost_quantile)),
+        ]
+    if promise.rejected_per_day is not None:
+        rows.append(("rejected a day, expected", number(promise.rejected_per_day)))
+    return rows
+
+
+# ------------------------------------------------------------------------------ doctor
+_MARKS = {"ok": "ok", "warning": "WARNING", "error": "ERROR", "skipped": "-"}
+_STYLES = {"ok": "green", "warning": "yellow", "error": "bold red", "skipped": "dim"}
+
+
+def doctor(
+    config: ConfigFile,
+    sample: Annotated[int, typer.Option(min=1, help="How many records to read.")] = 200,
+    output: AsOption = As.TABLE,
+) -> None:
+    """Look whether everything is there that a pipeline needs, and say how to mend what is not.
+
+    Changes nothing. Exit status 1 if a check fails.
+    """
+    from rejex_stream.doctor import examine
+
+    found: list[Check] = []
+    for check in examine(config, sample=sample):
+        found.append(check)
+        if output is As.TABLE:
+            _print_check(check)
+    if output is As.JSON:
+        print_json(found)
+    errors = sum(check.level == "error" for check in found)
+    if output is As.TABLE:
+        warnings = sum(check.level == "warning" for check in found)
+        print(f"{len(found)} findings: {errors} error(s), {warnings} warning(s).")
+    if errors:
+        raise typer.Exit(1)
+
+
+def _print_check(check: Check) -> None:
+    out = console()
+    mark = f"{_MARKS[check.level]:<8}"
+    out.print(f"{check.number:>2} {check.name:<13} ", end="")
+    out.print(mark, style=_STYLES[check.level], end="")
+    out.print(escaped(check.message), soft_wrap=True)
+    if check.fix:
+        out.print(f"   {'':<13}         → {escaped(check.fix)}", soft_wrap=True)

@@ -1,0 +1,231 @@
+"""``replay``: a history judged anew, with one config or with two, and what differs."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rejex_stream.cli.show import As, AsOption, print_facts, print_json, print_table, share
+from rejex_stream.config import Config, load_config
+from rejex_stream.config.assembly import (
+    DecodedBefore,
+    Judging,
+    by_partition,
+    file_decoder,
+    kafka_decoder,
+    kafka_settings,
+    open_source,
+    records_of,
+)
+from rejex_stream.config.input import REGISTRY_FORMATS
+from rejex_stream.decode import Decoder, decode_records
+from rejex_stream.errors import ConfigError
+from rejex_stream.plan.measured import Differences, compare
+from rejex_stream.threads import one_thread, seldom_collecting
+from rejex_stream.types import Invalid, Partition, Reading, Record
+
+__all__ = ["replay"]
+
+_BATCH = 5_000
+
+
+def replay(
+    config: Annotated[Path, typer.Argument(help="The config of the history, a TOML file.")],
+    new: Annotated[
+        Path | None, typer.Option("--config", help="Another config to judge by; its input is that.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(help="Compare from this event time on, ISO 8601; UTC if it says none."),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that share the streams.")] = 1,
+    output: AsOption = As.TABLE,
+) -> None:
+    """Judge a history anew, by a config and by another one, and show what would be different.
+
+    Reads the whole file, or all that topics hold; writes nothing. Both judge all of it, as verdicts
+    depend on what went before; what is compared begins with --since. Without --config the config is
+    compared with itself: no difference.
+    """
+    one = _whole(load_config(config))
+    other = one if new is None else _reading_the_same(load_config(new), one)
+    for each in (one, other):
+        if each.input.format in REGISTRY_FORMATS:
+            raise ConfigError(
+                f"input.format = {each.input.format!r} is not replayed yet: expected json or csv."
+            )
+    since_ms = None if since is None else _time(since)
+    shared = (
+        by_partition(one) or by_partition(other) or one.input.mapping() != other.input.mapping()
+    )
+    if workers > 1 and shared:
+        raise ConfigError(
+            f"--workers {workers}: the streams of these configs share something (a budget, a time "
+            "to forget, groups, modes), or their keys differ: leave it out."
+        )
+    found = _judged(one, other, since_ms, workers)
+    if output is As.JSON:
+        print_json(_as_plain(found))
+    else:
+        _print(found, one, other, changed=new is not None)
+
+
+def _time(given: str) -> int:
+    try:
+        at = datetime.fromisoformat(given)
+    except ValueError:
+        raise ConfigError(
+            f"--since {given!r}: expected a time in ISO 8601, e.g. 2026-01-31T00:00."
+        ) from None
+    return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _whole(config: Config) -> Config:
+    """Let a history end where its file ends."""
+    whole = config.input.model_copy(update={"follow": False})
+    return config.model_copy(update={"input": whole})
+
+
+def _reading_the_same(new: Config, old: Config) -> Config:
+    """Let a new config read the history of the old one, and see in it what it says itself."""
+    place = ("kind", "path", "topics", "format", "delimiter", "columns", "encoding", "follow")
+    update = {name: getattr(old.input, name) for name in place}
+    return new.model_copy(update={"input": new.input.model_copy(update=update), "kafka": old.kafka})
+
+
+def _judged(one: Config, other: Config, since_ms: int | None, workers: int) -> Differences:
+    if workers == 1:
+        return _judge_share(one, other, since_ms, 0, 1)
+    found = Differences()
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        for part in pool.map(
+            _judge_share,
+            *zip(*[(one, other, since_ms, i, workers) for i in range(workers)], strict=True),
+        ):
+            found.join(part)
+    return found
+
+
+def _judge_share(
+    one: Config, other: Config, since_ms: int | None, which: int, of: int
+) -> Differences:
+    """Judge the streams that fall to one of several processes; each reads everything."""
+    found = Differences()
+    makes = Judging(one), Judging(other)
+    with one_thread(), seldom_collecting():
+        for partition, decoders, records in _histories(one, other):
+            pair = [DecodedBefore(decoder.channels) for decoder in decoders]
+            alike = one.input == other.input
+            first, second = (m.state(partition, d) for m, d in zip(makes, pair, strict=True))
+            while batch := list(islice(records, _BATCH)):
+                records_read, items = decode_records(decoders[0], batch)
+                others = items if alike else _read_as(decoders[1], batch, records_read)
+                ours = []
+                for record, item, other_item in zip(records_read, items, others, strict=True):
+                    if of > 1 and _share_of(item, of) != which:
+                        continue
+                    ours.append(record)
+                    pair[0].items[record.position] = item
+                    pair[1].items[record.position] = other_item
+                compare(ours, first, second, since_ms, found)
+                for decoded in pair:
+                    decoded.items.clear()
+    return found
+
+
+def _read_as(
+    decoder: Decoder, batch: Sequence[Record], like: Sequence[Record]
+) -> list[Reading | Invalid]:
+    """Read a batch by another config; readings are compared with those in the same place."""
+    records, items = decode_records(decoder, batch)
+    found = {record.position: item for record, item in zip(records, items, strict=True)}
+    return [
+        found.get(one.position) or Invalid(one.position, "ignored", "no such reading")
+        for one in like
+    ]
+
+
+def _share_of(item: Reading | Invalid, of: int) -> int:
+    return zlib.crc32(item.stream_key.encode()) % of if isinstance(item, Reading) else 0
+
+
+def _histories(
+    one: Config, other: Config
+) -> Iterator[tuple[Partition, tuple[Decoder, Decoder], Iterator[Record]]]:
+    """Yield the partitions of the history, how each config reads it, and its records in order."""
+    if one.input.kind == "file":
+        source = open_source(one)
+        decoders = file_decoder(one, source), file_decoder(other, source)
+        yield source.partition, decoders, records_of(source)
+        return
+    from rejex_connectors.kafka.partition_reader import partitions_of, read_partition
+
+    settings = kafka_settings(one)
+    for topic in settings.topics.input:
+        for partition in partitions_of(settings, topic):
+            decoders = kafka_decoder(one), kafka_decoder(other)
+            yield partition, decoders, read_partition(settings, partition)
+
+
+def _print(found: Differences, one: Config, other: Config, *, changed: bool) -> None:
+    first, second = found.of(0), found.of(1)
+    total = max(1, found.records)
+    names = sorted(first | second)
+    rows = [(name, f"{first[name]:,}", f"{second[name]:,}") for name in names]
+    rows += [
+        ("rejected, share", share(first["rejected"] / total), share(second["rejected"] / total)),
+        ("for review", f"{found.reviews[0]:,}", f"{found.reviews[1]:,}"),
+        ("incidents opened", f"{found.incidents[0]:,}", f"{found.incidents[1]:,}"),
+    ]
+    title = f"{found.records:,} records judged twice"
+    print_table(
+        ["", one.pipeline.name, other.pipeline.name if changed else "again"], rows, title=title
+    )
+    facts = [
+        (f"{was} → {is_}", f"{count:,}")
+        for (was, is_), count in sorted(found.labels.items())
+        if was != is_
+    ]
+    facts += [
+        ("same label, other figures", f"{found.figures:,}"),
+        ("records that differ in anything", f"{found.other:,}"),
+    ]
+    if found.sensors:
+        most = ", ".join(f"{name} {count:,}" for name, count in found.sensors.most_common(5))
+        facts.append(("sensors with most changes", most))
+    facts += [
+        (f"e.g. {at.topic}-{at.partition}-{at.offset}", f"{was} → {is_}")
+        for at, was, is_ in found.examples
+    ]
+    print_facts(facts, title=f"Changed labels: {found.changed:,}")
+
+
+def _as_plain(found: Differences) -> dict[str, object]:
+    return {
+        "records": found.records,
+        "changed": found.changed,
+        "labels": {f"{was} > {is_}": count for (was, is_), count in sorted(found.labels.items())},
+        "other_figures": found.figures,
+        "differ": found.other,
+        "reviews": found.reviews,
+        "incidents": found.incidents,
+        "sensors": dict(found.sensors.most_common(100)),
+        "examples": [
+            {
+                "topic": at.topic,
+                "partition": at.partition,
+                "offset": at.offset,
+                "was": was,
+                "is": is_,
+            }
+            for at, was, is_ in found.examples
+        ],
+    }

@@ -1,0 +1,264 @@
+"""``topics create|check|rekey`` and ``deadletter list|redrive``."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections import Counter, deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rejex_connectors.kafka.kafka_settings import KafkaSettings
+
+from rejex_stream.cli.bars import counting
+from rejex_stream.cli.show import As, AsOption, ConfigFile, print_json, print_table
+from rejex_stream.config import Config, load_config
+from rejex_stream.config.assembly import file_places, kafka_decoder, kafka_settings
+from rejex_stream.decode.mapping import printable
+from rejex_stream.encode import decode_dead_letter
+from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.types import Reading, Record
+
+if TYPE_CHECKING:
+    from rejex_connectors.kafka.topic_admin import Inputs
+
+__all__ = ["deadletter", "topics"]
+
+_PARTITIONS = 8
+
+topics = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+deadletter = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+Partitions = Annotated[
+    int | None,
+    typer.Option(min=1, help="Partitions of every topic.  [default: those of the input]"),
+]
+Replication = Annotated[int, typer.Option(min=1, help="Copies of each; 3 in production.")]
+
+
+def kafka_config(path: Path) -> tuple[Config, KafkaSettings]:
+    """Read a config that must be one of Kafka."""
+    config = load_config(path)
+    if config.input.kind != "kafka":
+        raise ConfigError(
+            f'{path} reads a file (input.kind = "{config.input.kind}"): there are no topics.'
+        )
+    return config, kafka_settings(config)
+
+
+@topics.command()
+def create(  # noqa: PLR0917 - one parameter an option
+    config: ConfigFile,
+    partitions: Partitions = None,
+    replication: Replication = 1,
+    with_input: Annotated[
+        bool, typer.Option("--with-input", help="Create the input too, to try things out.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only say what would be created.")] = False,
+    output: AsOption = As.TABLE,
+) -> None:
+    """Create the output topics that are missing; those that exist are left as they are.
+
+    The input is its producer's: a misspelled one would be made, and wait for ever.
+    """
+    _, settings = kafka_config(config)
+    from rejex_connectors.kafka.topic_admin import create_topics, look_at_inputs, plan_topics
+
+    inputs = look_at_inputs(settings)
+    if inputs.missing and not with_input:
+        raise _missing(inputs)
+    n = partitions or inputs.most or _PARTITIONS
+    plans = [
+        plan
+        for plan in plan_topics(settings, partitions=n, replication=replication)
+        if with_input or plan.role != "input"
+    ]
+    created = create_topics(settings, plans, dry_run=dry_run)
+    names = {plan.name for plan in created}
+    if output is As.JSON:
+        print_json({"dry_run": dry_run, "created": sorted(names), "topics": plans})
+        return
+    done = "to create" if dry_run else "created"
+    rows = [
+        (
+            plan.name,
+            plan.role,
+            f"{plan.partitions}" if plan.name in names else "",
+            f"{plan.replication}" if plan.name in names else "",
+            ", ".join(f"{key}={value}" for key, value in plan.config.items()),
+            done if plan.name in names else "exists",
+        )
+        for plan in plans
+    ]
+    columns = ("topic", "role", "partitions", "replication", "settings", "")
+    print_table(columns, rows, left=(0, 1, 4, 5))
+
+
+def _missing(inputs: Inputs) -> ConnectorError:
+    told = "; ".join(f"topic {name!r} {said}" for name, said in inputs.missing.items())
+    return ConnectorError(
+        f"{told}. Nothing was created: the outputs have as many partitions as the input "
+        "(--with-input makes it too, to try things out)."
+    )
+
+
+@topics.command()
+def check(
+    config: ConfigFile,
+    partitions: Partitions = None,
+    replication: Replication = 1,
+    output: AsOption = As.TABLE,
+) -> None:
+    """Compare the broker's topics with what the pipeline needs; exit status 1 on an error."""
+    found, settings = kafka_config(config)
+    from rejex_connectors.kafka.topic_admin import check_topics, plan_topics
+
+    plans = plan_topics(settings, partitions=partitions or _PARTITIONS, replication=replication)
+    findings = check_topics(settings, plans, snapshot_every_s=found.state.snapshot_interval_s)
+    if output is As.JSON:
+        print_json(findings)
+    else:
+        rows = [(finding.level, finding.topic, finding.message) for finding in findings]
+        print_table(("", "topic", ""), rows, left=(0, 1, 2))
+    if any(finding.level == "error" for finding in findings):
+        raise typer.Exit(1)
+
+
+@topics.command()
+def rekey(
+    config: ConfigFile,
+    source: Annotated[str, typer.Option("--from", help="The topic whose records have no key.")],
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on with what comes, until Ctrl-C.")
+    ] = False,
+    output: AsOption = As.TABLE,
+) -> None:
+    """Copy a topic without keys to the config's input topic, keyed by sensor, each record once.
+
+    Stopped or killed, it goes on where it was; nothing is lost or doubled.
+    """
+    found, settings = kafka_config(config)
+    mapping = found.input.mapping()
+    if mapping.sensor_from == "key":
+        raise ConfigError(
+            f"{config} takes the sensor's name from the key, and there is none in {source}: give "
+            "input.sensor, the field that says who measured, or input.fixed_sensor."
+        )
+    if len(settings.topics.input) != 1:
+        raise ConfigError(f"{config} has {len(settings.topics.input)} input topics: give one.")
+    from rejex_connectors.kafka.rekey import rekey as copy
+
+    from rejex_stream.cli.commands.run_pipeline import stopping
+
+    decoder, target = kafka_decoder(found), settings.topics.input[0]
+
+    def sensor_of(record: Record) -> str | None:
+        item = decoder.decode(record)
+        return item.sensor if isinstance(item, Reading) else None
+
+    stop = threading.Event()
+    with stopping(stop), counting(None, "records") as progress:
+        done = copy(
+            settings, source, target, sensor_of, follow=follow, stop=stop, on_progress=progress
+        )
+    if output is As.JSON:
+        print_json(dataclasses.asdict(done))
+        return
+    print(f"{done.copied:,} records of {source} are in {target} now, keyed by sensor.")
+    if done.nameless:
+        print(f"Of them {done.nameless:,} do not say who measured: they are as they were.")
+    if done.left_behind:
+        print(f"{done.left_behind:,} were left behind: nothing is in them that can be read.")
+
+
+# ---------------------------------------------------------------------- dead letters
+Newest = Annotated[int, typer.Option("--newest", min=1, help="At most about so many.")]
+
+
+@deadletter.command("list")
+def list_letters(
+    config: ConfigFile,
+    newest: Newest = 20,
+    pending: Annotated[bool, typer.Option(help="Without those that were redriven.")] = False,
+    payload: Annotated[
+        bool, typer.Option(help="Show the beginning of each record: it may be confidential.")
+    ] = False,
+    output: AsOption = As.TABLE,
+) -> None:
+    """Show the newest records that could not be read, each with the reason."""
+    settings = load_config(config)
+    letters = list(
+        _from_topic(config, newest, pending=pending)
+        if settings.input.kind == "kafka"
+        else _from_file(settings, newest)
+    )
+    if output is As.JSON:
+        print_json(
+            [
+                {
+                    "id": str(record.position),
+                    "stage": stage,
+                    "reason": reason,
+                    "timestamp_ms": record.timestamp_ms,
+                    **({"value": printable(record.value, 2000)} if payload else {}),
+                }
+                for record, stage, reason in letters
+            ]
+        )
+        return
+    rows = [
+        (str(record.position), stage, reason, *([printable(record.value, 60)] if payload else []))
+        for record, stage, reason in letters
+    ]
+    columns = ("record", "stage", "reason", *(["value"] if payload else []))
+    print_table(columns, rows, left=(0, 1, 2, 3))
+    print(f"{len(rows)} dead letters shown.")
+
+
+@deadletter.command()
+def redrive(
+    config: ConfigFile,
+    stage: Annotated[str | None, typer.Option(help="Only those that failed in this stage.")] = None,
+    dry_run: Annotated[bool, typer.Option(help="Only say what would be done.")] = False,
+    output: AsOption = As.TABLE,
+) -> None:
+    """Put dead letters back into the topic they came from, each once, after mending the cause."""
+    _, settings = kafka_config(config)
+    from rejex_connectors.kafka.deadletters import redrive as redrive_letters
+
+    what: Counter[str] = Counter()
+    for result in redrive_letters(
+        settings, select=lambda letter: stage is None or letter.stage == stage, dry_run=dry_run
+    ):
+        what[result.reason or result.what] += 1
+    if output is As.JSON:
+        print_json({"dry_run": dry_run, "counts": what})
+        return
+    would = "would be " if dry_run else ""
+    print(f"{what.pop('redriven', 0):,} {would}redriven.")
+    for reason, count in what.most_common():
+        print(f"{count:,} {would}skipped: {reason}.")
+
+
+def _from_topic(path: Path, newest: int, *, pending: bool) -> Iterator[tuple[Record, str, str]]:
+    _, settings = kafka_config(path)
+    from rejex_connectors.kafka.deadletters import list_dead_letters
+
+    for letter in list_dead_letters(settings, newest=newest, pending_only=pending):
+        yield letter.original, letter.stage, letter.reason
+
+
+def _from_file(config: Config, newest: int) -> Iterator[tuple[Record, str, str]]:
+    path = file_places(config).deadletter
+    if path == "-":
+        raise ConfigError("dead letters went to standard output: there is no file to look at.")
+    try:
+        with open(path, "rb") as file:
+            lines = deque(file, maxlen=newest)
+    except OSError as error:
+        raise ConnectorError(f"cannot read {path}: {error.strerror}.") from error
+    for line in lines:
+        record, invalid = decode_dead_letter(line)
+        yield record, invalid.stage, invalid.reason

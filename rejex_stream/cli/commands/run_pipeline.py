@@ -1,0 +1,351 @@
+"""``run``: a pipeline, until its input ends or somebody stops it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from rejex_stream.cli.bars import QUIET_S, Count, counting
+from rejex_stream.cli.commands.before_run import promised
+from rejex_stream.cli.commands.score import print_measured
+from rejex_stream.cli.show import As, AsOption, ConfigFile, number, print_facts, print_json, share
+from rejex_stream.config import Config, load_config
+from rejex_stream.config.assembly import Edges, run_pipeline
+from rejex_stream.decode.times import is_repeated, zone_of
+from rejex_stream.errors import ConfigError
+from rejex_stream.operate.logs import logging_to_stderr
+from rejex_stream.plan.measured import Counting
+from rejex_stream.run.run_events import (
+    ControlUnread,
+    DecisionChanged,
+    EnvironmentChanged,
+    FitFailure,
+    NothingScorable,
+    PartitionClosed,
+    PartitionLive,
+    PartitionOpened,
+    Progress,
+    Retrying,
+    RunEvent,
+    RunSummary,
+)
+from rejex_stream.tables.order import TimeOrder
+from rejex_stream.tables.suspicions import suspect_readings
+from rejex_stream.types import Label, Outcome, Partition, Reading
+
+__all__ = ["RunDisplay", "run", "stopping"]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_END_WITHIN_S = 4.0
+_FIRST = 1_000
+"""Readings of which a run is suspicious."""
+_log = logging.getLogger(__name__)
+
+
+def run(
+    config: ConfigFile,
+    dry_run: Annotated[
+        bool, typer.Option(help="Judge and write nothing, then show the mix against theory.")
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="With --dry-run: stop after so many records.")
+    ] = None,
+    output: AsOption = As.TABLE,
+) -> None:
+    """Run a pipeline until its input ends; Ctrl-C or SIGTERM stops it after what is in hand.
+
+    What was done is durable: the next run goes on from there.
+    """
+    if limit is not None and not dry_run:
+        raise ConfigError("--limit goes with --dry-run: a real run leaves no record unread.")
+    settings = load_config(config)
+    stop = threading.Event()
+    rehearsal = Counting(stop, limit) if dry_run else None
+    looks = _Looks(settings)
+    log = settings.logging
+    source = settings.input
+    ends = source.kind == "file" and source.path != "-" and not source.follow
+    with (
+        logging_to_stderr(log.level, log.format) as handler,
+        stopping(stop),
+        counting(None, "events", by_share=ends, log=handler) as count,
+    ):
+        _log.info("%s: reading %s", settings.pipeline.name, source.path or ", ".join(source.topics))
+        display = RunDisplay(count)
+        summary = run_pipeline(
+            settings,
+            observers=[display, looks, *([rehearsal] if rehearsal else [])],
+            on_progress=display.progress,
+            on_open=display.opened,
+            on_readings=looks.readings,
+            stop=stop,
+            dry_run=dry_run,
+        )
+        looks.suspect()
+    for line in looks.said():
+        print(f"{settings.pipeline.name}: {line}", file=sys.stderr)
+    # Where verdicts go to standard output, nothing else may.
+    aside = settings.output.verdicts == "-" and not dry_run and settings.input.kind == "file"
+    if rehearsal is not None:
+        _print_rehearsal(settings, rehearsal, output)
+    elif output is As.JSON and not aside:
+        print_json(_as_plain(summary))
+    else:
+        _print_summary(settings, summary, stderr=aside)
+
+
+class RunDisplay:
+    """Shows the progress of a run, and says in the log what happens to it."""
+
+    def __init__(self, count: Count) -> None:
+        self._count = count
+        self._edges: Edges | None = None
+        self._said = time.monotonic()
+        self._warned: set[tuple[str, ...]] = set()
+
+    def opened(self, edges: Edges) -> None:
+        """Know how much of the input there is."""
+        self._edges = edges
+
+    def progress(self, progress: Progress) -> None:
+        """Take a look at the run."""
+        replays, now = progress.replays.values(), time.monotonic()
+        if replays and now - self._said >= QUIET_S:  # one that is quick says when it is over
+            self._said = now
+            _log.info(
+                "replaying in %d partition(s): %s of %s",
+                len(replays),
+                f"{sum(replay.next_offset - replay.begun_at for replay in replays):,}",
+                f"{sum(replay.live_from - replay.begun_at for replay in replays):,}",
+            )
+        self._count(progress.n_events, None if self._edges is None else self._edges.fraction)
+
+    def outcomes(
+        self, partition: Partition, outcomes: Sequence[Outcome], *, replaying: bool
+    ) -> None:
+        """See outcomes; they are counted by the run itself."""
+
+    def event(self, event: RunEvent) -> None:
+        """Say what people want to know."""
+        match event:
+            case PartitionOpened(partition, None, next_offset, _):
+                _log.info("%s-%d: starting at offset %s", *partition, f"{next_offset:,}")
+            case PartitionOpened(partition, snapshot, _, live_from):
+                _log.info(
+                    "%s-%d: from the snapshot at %s, live from %s",
+                    *partition,
+                    f"{snapshot:,}",
+                    f"{live_from:,}",
+                )
+            case DecisionChanged(partition, offset, was, now):
+                _log.warning(
+                    "%s-%d: verdicts from offset %s on are given by another decision (%s); state "
+                    "goes on, those before stand",
+                    *partition,
+                    f"{offset:,}",
+                    now.since(was),
+                )
+            case EnvironmentChanged(_, changes) if changes not in self._warned:
+                self._warned.add(changes)
+                _log.warning(
+                    "going on from snapshots that were made with other versions (%s): refitted "
+                    "models may differ in the last bit",
+                    ", ".join(changes),
+                )
+            case PartitionLive(partition, replayed, seconds) if replayed:
+                _log.info("%s-%d: replayed %s in %.1f s", *partition, f"{replayed:,}", seconds)
+            case PartitionClosed(partition):
+                _log.debug("%s-%d: closed", *partition)
+            case NothingScorable(_, alarm) if alarm is not None:
+                _log.error("%s", alarm.message)
+            case NothingScorable():
+                _log.info("events can be scored again")
+            case ControlUnread(why):
+                lost = f"nobody can tell the pipeline anything, and it goes on: {why}"
+                _log.warning("%s", "the control log can be read again" if why is None else lost)
+            case FitFailure(partition, failed):
+                _log.warning("%s-%d: a fit failed: %s", *partition, failed)
+            case Retrying(error, delay_s, attempt):
+                _log.warning("attempt %d failed, next in %.1f s: %s", attempt, delay_s, error)
+
+
+class _Looks:
+    """Looks at the input as ``score`` does: at its order, and once at its first readings."""
+
+    def __init__(self, config: Config) -> None:
+        source, self._config = config.input, config
+        self._first: list[Reading] | None = []  # until they are looked at, if they are
+        self._order = TimeOrder()
+        self._timed = source.time is not None
+        local = source.time_zone is not None and "%z" not in (source.time_format or "")
+        self._zone = zone_of(source.time_zone) if local and source.time_zone else None
+
+    def outcomes(
+        self, partition: Partition, outcomes: Sequence[Outcome], *, replaying: bool
+    ) -> None:
+        """Take note of the times."""
+        order = self._order
+        if replaying:
+            return
+        for outcome in outcomes:
+            verdict = outcome.verdict
+            if verdict is not None and order.watches(verdict.sensor):
+                order.see(verdict.sensor, verdict.event_time_ms)
+                if self._zone is not None:
+                    local = datetime.fromtimestamp(verdict.event_time_ms / 1000, self._zone)
+                    order.repeated += is_repeated(local.replace(tzinfo=None), self._zone)
+
+    def event(self, event: RunEvent) -> None:
+        """See whether the run begins without state: what goes on was looked at by another."""
+        if isinstance(event, PartitionOpened) and self._first is not None:
+            self._first = [] if event.snapshot_offset is None else None
+
+    def readings(self, readings: Sequence[Reading]) -> None:
+        """Take note of readings that were judged, as long as there are few."""
+        if self._first is not None:
+            self._first += readings
+            if len(self._first) >= _FIRST:
+                self.suspect()
+
+    def suspect(self) -> None:
+        """Say once what the first readings are suspected of; no verdict depends on it."""
+        first, self._first = self._first or [], None
+        for one in suspect_readings(self._config, first[:_FIRST]):
+            _log.warning("%s; %s", one.seen, one.setting)
+
+    def said(self) -> Iterator[str]:
+        """Yield what was odd."""
+        yield from self._order.said("input.sensor", gaps=self._timed)
+
+
+@contextmanager
+def stopping(stop: threading.Event) -> Iterator[None]:
+    """Set `stop` at the first SIGINT or SIGTERM; a second one, later, ends the program at once.
+
+    What comes within a second is the same wish: a terminal and a wrapper such as ``timeout`` or
+    ``make`` may each pass it on. Where the end takes longer than four seconds (a broker that does
+    not answer a last commit, say) the program ends without it: as after a crash, nothing is lost.
+    """
+    asked_at: float | None = None
+
+    def handle(number_: int, frame: FrameType | None) -> None:
+        nonlocal asked_at
+        now = time.monotonic()
+        if asked_at is None:
+            asked_at = now
+            stop.set()
+        elif now - asked_at > 1.0:
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {which: signal.signal(which, handle) for which in _SIGNALS}
+    ended = threading.Event()
+    ear, mouth = socket.socketpair()
+    mouth.setblocking(False)
+    woken = signal.set_wakeup_fd(mouth.fileno(), warn_on_full_buffer=False)
+    threading.Thread(target=_end_in_time, args=(ear, ended), daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+        signal.set_wakeup_fd(woken)
+        mouth.close()
+        for which, handler in before.items():
+            signal.signal(which, handler)
+
+
+def _end_in_time(ear: socket.socket, ended: threading.Event) -> None:
+    """End the program some seconds after a signal; on a thread, as the main one may be in C."""
+    with ear:
+        while heard := ear.recv(64):
+            if not set(heard).isdisjoint(_SIGNALS) and not ended.wait(_END_WITHIN_S):
+                _log.warning(
+                    "stopping took longer than %.0f s: ending without what was in hand; the next "
+                    "run goes on from what is durable",
+                    _END_WITHIN_S,
+                )
+                os._exit(0)
+
+
+def _print_summary(config: Config, summary: RunSummary, *, stderr: bool) -> None:
+    total = summary.labels.total()
+    rows = [
+        (str(label), f"{summary.labels[label]:,}  {share(summary.labels[label] / max(1, total))}")
+        for label in Label
+    ]
+    rows += [
+        (f"  {reason}", f"{count:,}") for reason, count in sorted(summary.reasons.items()) if count
+    ]
+    choice = promised(config).promise
+    expected = choice.expected_rate if choice is not None else None
+    rows += [
+        (
+            "rejection rate",
+            f"{share(summary.rejection_rate)} after warm-up; expected {share(expected)} in a full "
+            "window",
+        ),
+        ("for review", f"{summary.n_reviews:,}"),
+        ("dead letters", f"{summary.n_invalid:,}"),
+    ]
+    if summary.n_ignored:
+        rows.append(("ignored", f"{summary.n_ignored:,} records without a reading of their own"))
+    if summary.n_incidents:
+        rows.append(("incidents", f"{summary.n_incidents:,} opened"))
+    if summary.n_held:
+        rows.append(("held, planned", f"{summary.n_held:,} events"))
+    if summary.n_replayed:
+        rows.append(("replayed", f"{summary.n_replayed:,}"))
+    if summary.n_fit_failures:
+        rows.append(("failed fits", f"{summary.n_fit_failures:,}"))
+    if summary.fit_waits:
+        rows.append(("waits for a fit", f"{summary.fit_waits:,}, {summary.fit_wait_s:.1f} s"))
+    rate = summary.n_events / summary.seconds if summary.seconds else None
+    rows.append(("time", f"{summary.seconds:.1f} s, {number(rate)} events/s"))
+    done = "stopped; the next run goes on from here" if summary.stopped else "done"
+    if not (summary.n_events or summary.n_ignored or summary.stopped):
+        done = "nothing new"
+    print_facts(rows, title=f"{config.pipeline.name}: {done}", stderr=stderr)
+
+
+def _print_rehearsal(config: Config, rehearsal: Counting, output: As) -> None:
+    measured, choice = rehearsal.measurement.measured(), promised(config)
+    if output is As.JSON:
+        print_json({"plan": choice, "measured": measured})
+    else:
+        print("Nothing was written.")
+        print_measured(measured, choice)
+
+
+def _as_plain(summary: RunSummary) -> dict[str, object]:
+    return {
+        "events": summary.n_events,
+        "labels": {str(label): summary.labels[label] for label in Label},
+        "reasons": {str(reason): count for reason, count in sorted(summary.reasons.items())},
+        "rejection_rate": summary.rejection_rate,
+        "invalid": summary.n_invalid,
+        "ignored": summary.n_ignored,
+        "reviews": summary.n_reviews,
+        "replayed": summary.n_replayed,
+        "commits": summary.n_commits,
+        "snapshots": summary.n_snapshots,
+        "retries": summary.n_retries,
+        "fit_failures": summary.n_fit_failures,
+        "fit_waits": summary.fit_waits,
+        "fit_wait_s": summary.fit_wait_s,
+        "seconds": summary.seconds,
+        "stopped": summary.stopped,
+    }

@@ -1,0 +1,160 @@
+"""Options of commands that look at a table, and groups of options."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from rejex_stream.decode.mapping import TimeUnit
+from rejex_stream.tables import Asked
+
+__all__ = [
+    "Contamination",
+    "Detector",
+    "Rate",
+    "Tolerance",
+    "Window",
+    "gathering",
+    "of_a_table",
+]
+
+Contamination = Annotated[
+    float, typer.Option("--contamination", "-c", help="γ, the expected share of anomalies.")
+]
+Tolerance = Annotated[
+    float | None, typer.Option("--tolerance", "-T", help="T, instead of a budget.")
+]
+Rate = Annotated[
+    float | None, typer.Option(help="Share of events that may be rejected.  [default: γ]")
+]
+Window = Annotated[int | None, typer.Option("--window", "-n", help="n.  [default: by the length]")]
+Detector = Annotated[str, typer.Option(help="Name of the detector.")]
+
+Command: TypeAlias = Callable[..., None]
+
+
+def of_a_table(
+    *,
+    time: Annotated[
+        list[str] | None,
+        typer.Option(help="Column of the time; twice for day and hour.  [default: guessed]"),
+    ] = None,
+    sensor: Annotated[
+        str | None, typer.Option(help="Column of the sensor; - for none.  [default: guessed]")
+    ] = None,
+    tag: Annotated[
+        str | None,
+        typer.Option(help="Column of the quantity, where a row has one value.  [default: guessed]"),
+    ] = None,
+    mode: Annotated[
+        str | None,
+        typer.Option(help="Column of the operating mode: each is judged apart.  [default: none]"),
+    ] = None,
+    channel: Annotated[
+        list[str] | None, typer.Option(help="A channel; several times.  [default: guessed]")
+    ] = None,
+    flag: Annotated[
+        list[str] | None,
+        typer.Option(help="A channel to keep out of the score; several times.  [default: guessed]"),
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option(help="Column of the known truth.  [default: guessed]")
+    ] = None,
+    delimiter: Annotated[
+        str | None, typer.Option(help="Between the columns.  [default: guessed]")
+    ] = None,
+    encoding: Annotated[
+        str | None, typer.Option(help="Such as cp1252 or utf-16.  [default: guessed]")
+    ] = None,
+    decimal: Annotated[
+        str | None, typer.Option(help="Decimal mark, . or ,  [default: guessed]")
+    ] = None,
+    thousands: Annotated[
+        str | None, typer.Option(help="Mark between three digits.  [default: guessed]")
+    ] = None,
+    missing: Annotated[
+        list[str] | None,
+        typer.Option(help="A text where a value is missing; several times.  [default: guessed]"),
+    ] = None,
+    header: Annotated[
+        bool | None,
+        typer.Option("--header/--no-header", help="Does the first row name the columns?"),
+    ] = None,
+    skip_rows: Annotated[
+        int | None, typer.Option(min=0, help="Rows above the table.  [default: guessed]")
+    ] = None,
+    sheet: Annotated[
+        str | None, typer.Option(help="Of an Excel workbook.  [default: the first]")
+    ] = None,
+    time_unit: Annotated[
+        TimeUnit | None,
+        typer.Option(help="Of times that are numbers: s, ms, excel, …  [default: guessed]"),
+    ] = None,
+    carry: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Rows for which a channel's last value stands.  [default: guessed]"
+        ),
+    ] = None,
+    time_format: Annotated[
+        str | None, typer.Option(help="Such as '%d.%m.%Y %H:%M'.  [default: guessed]")
+    ] = None,
+    time_zone: Annotated[
+        str | None, typer.Option(help="Of times without one: Europe/Berlin.  [default: UTC]")
+    ] = None,
+) -> Asked:
+    """Return what somebody knows about a table or a feed, as the options say it."""
+    return Asked(
+        time=time or (),
+        sensor=sensor,
+        label=label,
+        tag=tag,
+        mode=mode,
+        channels=channel or (),
+        flags=flag,
+        delimiter=delimiter,
+        encoding=encoding,
+        decimal=decimal,
+        thousands=thousands,
+        missing=missing,
+        header=header,
+        skip_rows=skip_rows,
+        sheet=sheet,
+        time_unit=time_unit,
+        time_format=time_format,
+        carry=carry,
+        time_zone=time_zone,
+    )
+
+
+def gathering(**groups: Callable[..., object]) -> Callable[[Command], Command]:
+    """Let a command have groups of options: each stands in the place of one of its parameters."""
+    options = {
+        name: inspect.signature(make, eval_str=True).parameters for name, make in groups.items()
+    }
+
+    def gathered(command: Command) -> Command:
+        signature = inspect.signature(command, eval_str=True)
+
+        @functools.wraps(command)
+        def called(**given: Any) -> None:  # noqa: ANN401 - of whatever options
+            for name, make in groups.items():
+                given[name] = make(
+                    **{option: given.pop(option) for option in options[name] if option in given}
+                )
+            command(**given)
+
+        flat = [
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for name, one in signature.parameters.items()
+            for parameter in (options[name].values() if name in options else (one,))
+        ]
+        called.__signature__ = signature.replace(parameters=flat)  # type: ignore[attr-defined]
+        called.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
+        return called
+
+    return gathered

@@ -1,0 +1,483 @@
+"""Is everything there that a pipeline needs? Numbered checks, each with the way to mend it.
+
+Nothing is changed: files are opened, topics described, a few records read outside any group.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from rejex_stream.addresses import masked
+from rejex_stream.config import Config, check_config
+from rejex_stream.config.assembly import (
+    file_decoder,
+    kafka_decoder,
+    kafka_settings,
+    open_registry,
+    open_source,
+    require_own_topics,
+)
+from rejex_stream.decode import Decoder, decode_records
+from rejex_stream.decode.mapping import printable
+from rejex_stream.decode.numbers import number_reader
+from rejex_stream.errors import ConfigError, ConnectorError, RejexError
+from rejex_stream.protocols import Assigned
+from rejex_stream.settings import toml
+from rejex_stream.tables.dialect import find_marks, find_times
+from rejex_stream.tables.suspicions import suspect_readings
+from rejex_stream.types import Invalid, Partition, Reading, Record
+
+__all__ = ["Check", "Finding", "clock_finding", "examine", "sample_findings"]
+
+Level = Literal["ok", "warning", "error", "skipped"]
+_TIMEOUT_S = 5.0
+_FUTURE_S = 300.0
+_NO_SCHEMA = 2**31 - 1
+_GOT = re.compile(r"'([^']+)'(?: lies outside|;|$)")
+
+
+class Finding(NamedTuple):
+    """What one check found; `error`: the pipeline will not run, or not as promised."""
+
+    level: Level
+    message: str
+    fix: str = ""
+
+
+class Check(msgspec.Struct, frozen=True):
+    """A finding, numbered in the order of the checks; one name may have several."""
+
+    number: int
+    name: str
+    level: Level
+    message: str
+    fix: str = ""
+
+
+_Look: TypeAlias = Callable[[], Iterator[Finding]]
+
+
+def examine(path: Path, *, sample: int = 200) -> Iterator[Check]:
+    """Run all checks on a config, reading `sample` records; yields each as soon as it is known."""
+    config, problems = check_config(path)
+    if config is None:
+        for problem in problems:
+            what, _, fix = str(problem).rpartition(": ")
+            where = "" if problem.key else f"{path}: "
+            yield Check(1, "config", "error", f"{where}{what or problem.key}", fix)
+        return
+    yield Check(1, "config", "ok", f"{path} is valid")
+    readings: list[Reading] = []
+    looks = [
+        *(_of_kafka if config.input.kind == "kafka" else _of_files)(config, sample, readings),
+        ("clock", lambda: _clock(readings)),
+        ("alertmanager", lambda: _alertmanager(config)),
+        ("webhook", lambda: _webhook(config)),
+    ]
+    for number, (name, look) in enumerate(looks, start=2):
+        try:
+            for finding in look():
+                yield Check(number, name, *finding)
+        except RejexError as error:
+            message, _, fix = str(error).partition(": ")
+            yield Check(number, name, "error", message, fix)
+
+
+def _clock(readings: list[Reading]) -> Iterator[Finding]:
+    if readings:
+        yield clock_finding(readings, time.time())
+    else:
+        yield Finding("skipped", "no record was read")
+
+
+def clock_finding(readings: list[Reading], now_s: float) -> Finding:
+    """Compare the newest event time with this machine's clock."""
+    newest = max(reading.event_time_ms for reading in readings) / 1000
+    ahead = newest - now_s
+    when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(newest))
+    if ahead > _FUTURE_S:
+        return Finding(
+            "warning",
+            f"the newest event is of {when}, {_duration(ahead)} ahead of this clock",
+            "check input.time_unit, the sensor's clock and this machine's",
+        )
+    return Finding("ok", f"the newest event is of {when}, {_duration(-ahead)} ago")
+
+
+def _duration(seconds: float) -> str:
+    """Return a length of time in the unit that fits."""
+    units = (("years", 31_557_600), ("days", 86_400), ("h", 3600), ("min", 60))
+    for unit, length in units:
+        if abs(seconds) >= length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds:.2g} s"
+
+
+# ------------------------------------------------------------- a sample of the records
+def sample_findings(
+    records: Sequence[Record],
+    decoded: Sequence[Reading | Invalid],
+    decoder: Decoder,
+    flags: Sequence[str] = (),
+) -> Iterator[Finding]:
+    """Say how many of the sample can be read, the first that cannot, and channels nobody has."""
+    readings = [item for item in decoded if isinstance(item, Reading)]
+    invalid = [item for item in decoded if isinstance(item, Invalid)]
+    if not decoded:
+        yield Finding("warning", "there is no record yet", "send one, then look again")
+        return
+    sensors = len({reading.sensor for reading in readings})
+    if invalid:
+        first = invalid[0]
+        yield Finding(
+            "error" if not readings else "warning",
+            f"{len(invalid)} of {len(decoded)} records cannot be read; {first.position}: "
+            f"{first.reason}",
+            _mend_of(first.reason),
+        )
+    if readings:
+        yield Finding("ok", f"{len(readings)} records of {sensors} sensor(s) can be read")
+    missing = [
+        sum(value != value for value in column)  # noqa: PLR0124 - nan
+        for column in zip(*(reading.values for reading in readings), strict=True)
+    ]
+    if readings and max(missing, default=0) == len(readings):
+        lost = [
+            n for n, count in zip(decoder.channels, missing, strict=True) if count == len(readings)
+        ]
+        names = [name for name in lost if name not in flags] or lost
+        newest = decoded.index(readings[-1])
+        lacking = getattr(decoder, "lacking", None)
+        why = "" if lacking is None else f"; in {readings[-1].position} {lacking(records[newest])}"
+        in_score = names[0] not in flags
+        yield Finding(
+            "error" if in_score else "warning",
+            f"missing everywhere: {', '.join(map(repr, names))}{why}",
+            ("no event can be scored without" if in_score else "the reviewer will not see it")
+            + "; mend the field in input.channels",
+        )
+
+
+def doubt_findings(
+    config: Config,
+    records: Sequence[Record],
+    decoded: Sequence[Reading | Invalid],
+    decoder: Decoder,
+) -> Iterator[Finding]:
+    """Ask the table of suspicions about what can be read of the sample."""
+    pairs = zip(decoded, records, strict=True)
+    read = [(item, record) for item, record in pairs if isinstance(item, Reading)]
+    fields = getattr(decoder, "fields", None)  # Avro and Protobuf have none that are texts alone
+    rows = [] if fields is None else [fields(record) for _, record in read]
+    for one in suspect_readings(config, [item for item, _ in read], rows):
+        yield Finding("warning", one.seen, one.setting)
+
+
+def _mend_of(reason: str) -> str:
+    """Say what to write, where what stands in the record tells it."""
+    got = _GOT.search(reason)
+    text = got[1] if got else ""
+    if "UTF-8" in reason:
+        return 'give input.encoding, such as "cp1252"'
+    if reason.startswith("time: "):
+        written = find_times([text])
+        if written is None:
+            return "mend input.time, or give input.time_format"
+        key, value = (
+            ("unit", written.unit) if written.format is None else ("format", written.format)
+        )
+        return f'give input.time_{key} = "{value}"'
+    marks = find_marks([text])
+    if "expected a number" in reason and number_reader(*marks)(text) is not None:
+        marked = [f'input.thousands = "{marks.thousands}"'] if marks.thousands else []
+        marked += [f'input.decimal = "{marks.decimal}"'] if marks.decimal != "." else []
+        return "give " + ", ".join(marked or ['input.numbers = "text"'])
+    if "expected a number" in reason and text and not any(map(str.isdigit, text)):
+        return f"if it stands for no value, give input.missing = [{toml(text)}]"
+    return "compare [input] with the records; `rejex-stream init` guesses it"
+
+
+# -------------------------------------------------------------------------------- files
+def _of_files(config: Config, sample: int, readings: list[Reading]) -> list[tuple[str, _Look]]:
+    return [
+        ("input", lambda: _input(config)),
+        ("sample", lambda: _sample(config, sample, readings)),
+    ]
+
+
+def _input(config: Config) -> Iterator[Finding]:
+    if config.input.path == "-":
+        yield Finding("skipped", "standard input cannot be looked at without taking from it")
+        return
+    source = open_source(config)
+    source.close()
+    path = Path(config.input.path or "")
+    yield Finding("ok", f"{path} can be read, {path.stat().st_size:,} bytes")
+
+
+def _sample(config: Config, sample: int, readings: list[Reading]) -> Iterator[Finding]:
+    if config.input.path == "-":
+        yield Finding("skipped", "standard input")
+        return
+    source = open_source(config)
+    with closing(source):
+        decoder = file_decoder(config, source)
+        for change in source.changes():
+            if isinstance(change, Assigned):
+                source.seek(change.partition, change.earliest)
+        records, decoded = decode_records(decoder, source.poll(sample, timeout_s=1.0))
+        readings += [item for item in decoded if isinstance(item, Reading)]
+        yield from sample_findings(records, decoded, decoder, config.input.flags)
+        yield from doubt_findings(config, records, decoded, decoder)
+
+
+# -------------------------------------------------------------------------------- Kafka
+def _of_kafka(config: Config, sample: int, readings: list[Reading]) -> list[tuple[str, _Look]]:
+    broker = _Broker(config, sample, readings)
+    registry = [("registry", broker.registry)] if config.schema_registry.url is not None else []
+    return [
+        ("broker", broker.reachable),
+        ("topics", broker.topics),
+        ("access", broker.access),
+        *registry,
+        ("sample", broker.sample),
+    ]
+
+
+class _Broker:
+    """The checks, in the order in which each builds upon the one before."""
+
+    def __init__(self, config: Config, sample: int, readings: list[Reading]) -> None:
+        self._config, self._settings, self._sample = config, kafka_settings(config), sample
+        self._described: dict[str, Any] = {}
+        self._missing: set[tuple[str, str]] = set()
+        self._up = False
+        self._schemas = config.schema_registry.url is None
+        self._readings = readings
+
+    def reachable(self) -> Iterator[Finding]:
+        """Ask the broker for its topics."""
+        from rejex_connectors.kafka.partition_reader import admin
+        from rejex_connectors.kafka.topic_admin import describe
+
+        settings = self._settings
+        try:
+            client = admin(settings)
+        except ConnectorError as error:
+            yield Finding("error", str(error), "check [kafka]: the address, TLS and login")
+            return
+        try:
+            self._described = describe(client, settings, self._wanted())
+        finally:
+            client.close()
+        self._up = True
+        yield Finding("ok", f"{settings.bootstrap_servers} answers")
+
+    def _wanted(self) -> list[str]:
+        topics = self._settings.topics
+        return [*topics.input, *topics.others]
+
+    def topics(self) -> Iterator[Finding]:
+        """Compare the topics with what is needed."""
+        if not self._up:
+            yield Finding("skipped", "the broker does not answer")
+            return
+        from rejex_connectors.kafka.topic_admin import check_topics, plan_topics
+
+        plans = plan_topics(self._settings)
+        every_s = self._config.state.snapshot_interval_s
+        for found in check_topics(self._settings, plans, snapshot_every_s=every_s):
+            message, _, fix = found.message.partition(": ")
+            if found.level == "ok":
+                message, fix = found.message, ""
+            yield Finding(found.level, f"{found.topic} {message}", fix)
+        require_own_topics(self._settings)
+
+    def access(self) -> Iterator[Finding]:
+        """Ask the broker for the rights that a worker needs, as far as looking tells."""
+        if not self._up:
+            yield Finding("skipped", "the broker does not answer")
+            return
+        from rejex_connectors.kafka.partition_reader import admin
+        from rejex_connectors.kafka.refusals import grant
+        from rejex_connectors.kafka.topic_admin import missing_rights
+
+        client = admin(self._settings)
+        try:
+            for right in missing_rights(client, self._settings, self._described):
+                self._missing.add((right.name, right.operation))
+                yield Finding("error", f"{right} is not allowed", grant(right, self._settings))
+        finally:
+            client.close()
+        if self._missing:
+            return
+        unknown = [name for name in self._wanted() if name not in self._described]
+        nothing = "nothing that a worker does is refused"
+        if unknown:
+            nothing = f"nothing is refused; {len(unknown)} topic(s) that do not exist were left out"
+        yield Finding("ok", nothing)
+
+    def _unread(self, names: Iterable[str]) -> str | None:
+        """Return the first topic that may not be read."""
+        return next((name for name in names if (name, "READ") in self._missing), None)
+
+    def registry(self) -> Iterator[Finding]:
+        """Ask the schema registry for a schema, as the decoder will, but for one it cannot have."""
+        try:
+            kafka_decoder(self._config)
+            open_registry(self._config).schema(_NO_SCHEMA)
+        except (ConfigError, ConnectorError) as error:
+            yield Finding("error", str(error), "check input.format and [schema_registry]")
+            return
+        self._schemas = True
+        yield Finding("ok", f"{self._config.schema_registry.url} answers")
+
+    def sample(self) -> Iterator[Finding]:
+        """Read the newest records of the input and decode them."""
+        if not self._up:
+            yield Finding("skipped", "the broker does not answer")
+            return
+        if not self._schemas:
+            yield Finding("skipped", "records cannot be read without the schema registry")
+            return
+        unread = self._unread(self._settings.topics.input)
+        if unread is not None:
+            yield Finding("skipped", f"{unread} may not be read")
+            return
+        partitions = self._input_partitions()
+        if not partitions:
+            yield Finding("skipped", "there is no input topic yet")
+            return
+        from rejex_connectors.kafka.partition_reader import newest_records
+
+        decoder = kafka_decoder(self._config)
+        newest = list(newest_records(self._settings, partitions, self._sample))
+        records, decoded = decode_records(decoder, newest)
+        self._readings += [item for item in decoded if isinstance(item, Reading)]
+        yield from sample_findings(records, decoded, decoder, self._config.input.flags)
+        yield from doubt_findings(self._config, records, decoded, decoder)
+        yield from self._parted(records)
+
+    def _parted(self, records: Sequence[Record]) -> Iterator[Finding]:
+        """Say whether a sensor's records stay together: apart, they are several streams."""
+        from rejex_connectors.kafka.source import keyless
+
+        if self._config.input.order == "as_it_comes":
+            return
+        if not self._config.input.mapping().sensor_from:
+            every = {p.topic: p.partition + 1 for p in self._input_partitions()}
+            for topic, count in keyless(records, every).items():
+                yield Finding(
+                    "error" if count > len(records) / 2 else "warning",
+                    f"{count} of {len(records)} records have no key, and {topic} has "
+                    f"{every[topic]} partitions: each sensor would be parted into as many streams, "
+                    "each with a model of its own",
+                    f'set input.topics = ["{topic}.keyed"] and run `rejex-stream topics rekey '
+                    f'CONFIG --from {topic}`; or input.order = "as_it_comes", if every sensor is '
+                    "in one partition all the same",
+                )
+                return
+        places: dict[str, set[int]] = {}
+        for reading in self._readings:
+            places.setdefault(reading.sensor, set()).add(reading.position.partition)
+        for sensor, found in places.items():
+            if len(found) > 1:
+                yield Finding(
+                    "error",
+                    f"{printable(sensor)} stands in partitions {', '.join(map(str, sorted(found)))}"
+                    ": it would be as many streams, each with a model of its own",
+                    "key the records by sensor, as `rejex-stream topics rekey` does; or "
+                    'input.order = "as_it_comes", if it changes its partition for good',
+                )
+                return
+
+    def _input_partitions(self) -> list[Partition]:
+        return [
+            Partition(name, index)
+            for name in self._settings.topics.input
+            for index in range(len(self._described.get(name, {}).get("partitions", ())))
+        ]
+
+
+# -------------------------------------------------------------------- who hears of alarms
+def _alertmanager(config: Config) -> Iterator[Finding]:
+    """Ask Alertmanager for its status, by the API that alarms are posted to."""
+    given = config.alerts.alertmanager_url
+    if given is None:
+        yield Finding("skipped", "alerts.alertmanager_url is not set")
+        return
+    try:
+        with urllib.request.urlopen(
+            given.rstrip("/") + "/api/v2/status", timeout=_TIMEOUT_S
+        ) as answer:
+            version = json.load(answer)["versionInfo"]["version"]
+    except OSError as error:  # of which a refusal is one
+        yield Finding(
+            "error",
+            f"{masked(given)} does not answer as it should: {_why(error)}",
+            "start Alertmanager, or mend alerts.alertmanager_url",
+        )
+    except (ValueError, KeyError, TypeError, http.client.HTTPException):
+        yield Finding(
+            "error",
+            f"{masked(given)} does not answer as an Alertmanager does",
+            "alerts.alertmanager_url is the address of something else: mend it",
+        )
+    else:
+        yield Finding("ok", f"Alertmanager {version} answers at {masked(given)}")
+
+
+def _webhook(config: Config) -> Iterator[Finding]:
+    """Ask the webhook's address with HEAD, which by its definition changes nothing."""
+    alerts = config.alerts
+    url = alerts.webhook_address()
+    if url is None:
+        yield Finding("skipped", "alerts.webhook_url is not set")
+        return
+    alerts.reveal("webhook_secret")  # of which the refusal says what to mend
+    shown = masked(url)
+    try:
+        request = urllib.request.Request(url, method="HEAD")
+        with urllib.request.build_opener(_Staying).open(request, timeout=_TIMEOUT_S) as answer:
+            status = answer.status
+    except urllib.error.HTTPError as error:
+        # Many a webhook knows POST alone, or a signature: that it refuses is an answer.
+        status = error.code
+        error.close()
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        yield Finding(
+            "error",
+            f"{shown} cannot be reached: {_why(error)}",
+            "start who listens there, or mend alerts.webhook_url",
+        )
+        return
+    if 300 <= status < 400 or status in (404, 410) or status >= 500:
+        yield Finding(
+            "warning",
+            f"{shown} answers {status} to HEAD; no event was sent to try it",
+            "see that it takes a POST itself, or mend alerts.webhook_url",
+        )
+    else:
+        yield Finding("ok", f"{shown} can be reached (HEAD: {status}; no event was sent)")
+
+
+class _Staying(urllib.request.HTTPRedirectHandler):
+    """Follows no redirection: a HEAD would become a GET, which may do something."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Return no other request."""
+
+
+def _why(error: Exception) -> object:
+    return getattr(error, "reason", None) or error

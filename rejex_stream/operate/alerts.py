@@ -1,0 +1,576 @@
+"""What operators hear of an alarm, an incident and a flood of them, and who takes it.
+
+An *alert* is a state: Alertmanager holds it while it lasts, and equal labels are one alert. An
+*event* is a change: the webhook gets each once, signed, and its id is the same for every try and
+for a replay. Nothing is posted in the run's own thread; what nobody takes, the log says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import http.client
+import json
+import logging
+import math
+import queue
+import threading
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from rejex_stream.addresses import masked
+from rejex_stream.encode.incidents import encode_incident
+from rejex_stream.monitor import Alarm
+from rejex_stream.monitor.alarm import AlarmKind
+from rejex_stream.rejection.window import grade
+from rejex_stream.types import Incident, IncidentState, Partition, spoken
+
+__all__ = [
+    "Alert", "Alertmanager", "Event", "Flood", "Subject", "Value", "Webhook", "WebhookOutbox",
+    "Wording", "alert_of", "cloud_event", "event_of", "log_incident", "sign",
+]  # fmt: skip
+
+_log = logging.getLogger(__name__)
+_NAMESPACE = uuid.UUID("5b6e0b1c-2c39-5b2e-9a53-7f6f6b2b1d10")
+_CRITICAL = {AlarmKind.HEALTH, AlarmKind.COLLAPSE, AlarmKind.STUCK, AlarmKind.NOTHING_SCORABLE}
+_MOST_CHANNELS = 5
+_MOST_SENSORS = 20
+_STATE = {
+    IncidentState.OPEN: "waits for an answer",
+    IncidentState.FAULT: "is a fault, as somebody said",
+    IncidentState.RECOVERING: "seems to end",
+    IncidentState.ADOPTING: "becomes the new normal, as somebody said",
+    IncidentState.CLOSED: "is over",
+}
+_ANSWERS = (
+    "'Fault': what was seen since stays out of all that is learnt, and the alert ends when the "
+    "sensor is as usual again. 'New normal': from now on this is usual, and the alert ends. No "
+    "answer: it goes on until the sensor is as usual again."
+)
+_Key: TypeAlias = tuple[tuple[str, str], ...]
+
+
+class Flood(NamedTuple):
+    """Incidents of many streams that opened at once, by the id and time of the first."""
+
+    id: str
+    opened_ms: int
+    streams: tuple[str, ...]
+    """Whose incidents they are, those that are over included."""
+
+
+class Value(NamedTuple):
+    """What a channel reads, and between which values it mostly is; ``nan``: missing, not known."""
+
+    channel: str
+    now: float
+    low: float
+    high: float
+
+
+Subject: TypeAlias = Alarm | Incident | Flood
+"""What an alert or an event is about."""
+
+
+class Alert(NamedTuple):
+    """A state that lasts: equal labels are one alert, so they do not change while it does."""
+
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    began: datetime | None = None
+    """By the events' own clock; ``None``: when it was first posted."""
+
+
+class Event(NamedTuple):
+    """A change, as a CloudEvent in JSON; its id is the same for every try and for a replay."""
+
+    id: str
+    body: bytes
+
+
+class Wording(NamedTuple):
+    """What a pipeline is called; how channels and sensors are shown, where to read on of them."""
+
+    pipeline: str
+    console_url: str | None = None
+    units: Mapping[str, str] = MappingProxyType({})
+    names: Mapping[str, str] = MappingProxyType({})
+    runbook: Callable[[str], str] = lambda _: ""
+
+
+def alert_of(what: Subject, wording: Wording, values: Sequence[Value] = ()) -> Alert:
+    """Return the alert of something that lasts."""
+    if isinstance(what, Alarm):
+        return _alarm_alert(what, wording.pipeline)
+    if isinstance(what, Flood):
+        return _flood_alert(what, wording)
+    labels = {
+        "alertname": "RejexIncident",
+        "pipeline": wording.pipeline,
+        "stream": what.stream_key,
+        "incident": what.id,
+        "severity": "critical",
+    }
+    if what.sensors != (what.stream_key,):
+        labels |= {"sensor_group": what.stream_key}
+        del labels["stream"]
+    labels |= {} if what.mode is None else {"mode": what.mode}
+    points, word = grade(what.peak_severity)
+    annotations = {
+        "summary": summary_of(what, wording, values),
+        "description": sentence_of(what),
+        "answers": "" if what.state.value in {"adopting", "closed"} else _ANSWERS,
+        "severity": f"{points} of 100 ({word})",
+        "since": _clock(what.onset_ms),
+        "onset": _text(what.onset_ms),
+        "peak_severity": f"{what.peak_severity:.1f}",
+        "channels": ", ".join(found.channel for found in what.channels[:_MOST_CHANNELS]),
+        "values": "; ".join(_reads(value, wording) for value in values),
+        "sensors": _named(what.sensors),
+        "state": what.state.value,
+        "link": _link(what, wording),
+        "runbook_url": wording.runbook(what.sensors[0] if what.sensors else what.stream_key),
+    }
+    annotations = {name: text for name, text in annotations.items() if text}
+    return Alert(labels, annotations, _moment(what.opened_ms))
+
+
+def summary_of(incident: Incident, wording: Wording, values: Sequence[Value] = ()) -> str:
+    """Return one line that says where, what, since when and how bad."""
+    whose = spoken(incident.stream_key, incident.mode)
+    what = ", ".join(_reads(value, wording) for value in values[:1])
+    if not what:
+        named = ", ".join(found.channel for found in incident.channels[:1])
+        what = f"{named} is not as usual" if named else "not as usual"
+    points, word = grade(incident.peak_severity)
+    when = _clock(incident.onset_ms)
+    return f"{whose}: {what}; since {when}; severity {points} of 100 ({word})"
+
+
+def _reads(value: Value, wording: Wording) -> str:
+    unit = wording.units.get(value.channel, "")
+    unit = f" {unit}" if unit else ""
+    name = wording.names.get(value.channel, value.channel)
+    reads = "missing" if math.isnan(value.now) else f"{value.now:.4g}{unit}"
+    if math.isnan(value.low):
+        return f"{name} {reads}"
+    return f"{name} {reads}, usually {value.low:.4g} to {value.high:.4g}{unit}"
+
+
+def _link(incident: Incident, wording: Wording) -> str:
+    return "" if wording.console_url is None else f"{wording.console_url}/incidents/{incident.id}"
+
+
+def _clock(time_ms: int) -> str:
+    at = _moment(time_ms)
+    return f"{at:%a} {at.day} {at:%B %Y, %H:%M} UTC"
+
+
+def sentence_of(incident: Incident) -> str:
+    """Return what there is to say of an incident, for a person."""
+    whose = spoken(incident.stream_key, incident.mode)
+    counts = f"of {incident.n_events} events {incident.n_anomalies} are anomalies"
+    points, word = grade(incident.peak_severity)
+    return (
+        f"{whose} is not as usual since {_text(incident.onset_ms)}: {counts}, "
+        f"{incident.n_rejected} rejected, severity up to {points} of 100 ({word}). "
+        f"It {_STATE[incident.state]}."
+    )
+
+
+def log_incident(incident: Incident) -> None:
+    """Say a change of an incident in the log."""
+    _log.warning(
+        "incident %s: %s",
+        incident.id,
+        sentence_of(incident),
+        extra={
+            "event": "incident",
+            "state": incident.state.value,
+            "stream": incident.stream_key,
+            "mode": incident.mode,
+            "topic": incident.position.topic,
+            "partition": incident.position.partition,
+            "offset": incident.position.offset,
+        },
+    )
+
+
+def event_of(what: Subject, wording: Wording, values: Sequence[Value] = ()) -> Event:
+    """Return the CloudEvent of something that changed.
+
+    That of an incident is its record in the incidents output, with what people need beside it:
+    ``summary``, ``message``, ``severity``, ``values``, ``link`` and ``runbook``.
+    """
+    pipeline = wording.pipeline
+    if isinstance(what, Alarm):
+        where = f"{what.stream_key}/{what.position}{'' if what.mode is None else '/' + what.mode}"
+        key = f"{what.kind}/{what.alternative}/{where}"
+        kind, subject, time_ms, data = "alarm", what.stream_key, what.event_time_ms, _data_of(what)
+    elif isinstance(what, Flood):
+        key, data = f"flood/{what.id}", what._asdict()
+        kind, subject, time_ms = "incident-flood", None, what.opened_ms
+    else:
+        key = f"incident/{what.id}/{what.version}"
+        kind, subject, time_ms = "incident", what.stream_key, what.changed_ms
+        points, word = grade(what.peak_severity)
+        data = msgspec.json.decode(encode_incident(what)) | {
+            "summary": summary_of(what, wording, values),
+            "message": sentence_of(what),
+            "severity": {"of_100": points, "word": word},
+            "values": [
+                {**value._asdict(), "unit": wording.units.get(value.channel, "")}
+                for value in values
+            ],
+            "link": _link(what, wording),
+            "runbook": wording.runbook(what.sensors[0] if what.sensors else what.stream_key),
+        }
+    return cloud_event(pipeline, kind, key, subject or pipeline, time_ms, data)
+
+
+def cloud_event(  # noqa: PLR0917
+    source: str, kind: str, key: str, subject: str, time_ms: int, data: Mapping[str, Any]
+) -> Event:
+    """Return an event of a source; the same `key` gives the same id."""
+    name = str(uuid.uuid5(_NAMESPACE, f"{source}/{key}"))
+    event = {
+        "specversion": "1.0",
+        "id": name,
+        "source": f"/rejex-stream/{source}",
+        "type": f"io.rejex.{kind}.v1",
+        "subject": subject,
+        "time": _text(time_ms),
+        "datacontenttype": "application/json",
+        "data": data,
+    }
+    return Event(name, msgspec.json.encode(event))
+
+
+def _alarm_alert(alarm: Alarm, pipeline: str) -> Alert:
+    labels = {
+        "alertname": "Rejex" + "".join(word.capitalize() for word in alarm.kind.split("_")),
+        "pipeline": pipeline,
+        "kind": alarm.kind.value,
+        "direction": alarm.alternative.value,
+        "severity": "critical" if alarm.kind in _CRITICAL else "warning",
+    }
+    if alarm.stream_key is not None:
+        labels["stream"] = alarm.stream_key
+    if alarm.mode is not None:
+        labels["mode"] = alarm.mode
+    annotations = {
+        "summary": alarm.message,
+        "guarantee": alarm.guarantee,
+        "evidence": f"{alarm.evidence:g} {alarm.unit}, limit {alarm.threshold:g}",
+        "event": str(alarm.position),
+    }
+    return Alert(labels, annotations)
+
+
+def _data_of(alarm: Alarm) -> dict[str, Any]:
+    return {
+        "kind": alarm.kind.value,
+        "direction": alarm.alternative.value,
+        "stream": alarm.stream_key,
+        "mode": alarm.mode,
+        "event": str(alarm.position),
+        "evidence": alarm.evidence,
+        "threshold": alarm.threshold,
+        "unit": alarm.unit,
+        "guarantee": alarm.guarantee,
+        "message": alarm.message,
+    }
+
+
+def _flood_alert(flood: Flood, wording: Wording) -> Alert:
+    labels = {
+        "alertname": "RejexIncidentFlood",
+        "pipeline": wording.pipeline,
+        "incident": flood.id,
+        "severity": "critical",
+    }
+    annotations = {
+        "summary": f"{len(flood.streams)} sensors are not as usual at once, since "
+        f"{_clock(flood.opened_ms)}: one cause is likelier than so many.",
+        "sensors": _named(flood.streams),
+    }
+    if wording.console_url is not None:
+        annotations["link"] = f"{wording.console_url}/incidents"
+    return Alert(labels, annotations, _moment(flood.opened_ms))
+
+
+def _named(sensors: tuple[str, ...]) -> str:
+    more = len(sensors) - _MOST_SENSORS
+    return ", ".join(sensors[:_MOST_SENSORS]) + (f" and {more} more" if more > 0 else "")
+
+
+def _moment(time_ms: int) -> datetime:
+    return datetime.fromtimestamp(time_ms / 1000, UTC)
+
+
+def _text(time_ms: int) -> str:
+    return _moment(time_ms).isoformat()
+
+
+# ------------------------------------------------------------------------- who takes it
+def _post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> None:
+    """POST; raises OSError (urllib's errors are) unless the answer is 2xx."""
+    request = urllib.request.Request(url, data=body, headers=dict(headers), method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_s):
+            pass
+    except OSError:  # a connection that broke off is both, and speaks for itself
+        raise
+    except http.client.HTTPException as error:  # who answers there does not speak HTTP
+        raise OSError(f"the answer is not HTTP: {error!r}") from error
+
+
+class Alertmanager:
+    """Keeps an Alertmanager told of what is active: posted, re-posted, renewed, resolved.
+
+    Alertmanager groups, silences and routes; an alert it does not hear of for `lifetime_s` it
+    takes for resolved, so a dead worker leaves no alert behind for ever.
+    """
+
+    def __init__(self, url: str, *, repeat_s: float = 60.0, lifetime_s: float = 240.0) -> None:
+        self._url = url.rstrip("/") + "/api/v2/alerts"
+        self._repeat_s, self._lifetime_s = repeat_s, lifetime_s
+        self._lock = threading.Lock()
+        self._active: dict[_Key, tuple[datetime, Alert]] = {}
+        self._resolved: dict[_Key, tuple[datetime, Alert]] = {}
+        self._over: dict[_Key, tuple[datetime, datetime, Alert]] = {}
+        self._wake, self._stop = threading.Event(), threading.Event()
+        self.failures = 0
+        self._thread = threading.Thread(target=self._run, name="alertmanager", daemon=True)
+        self._thread.start()
+
+    def update(self, alerts: Iterable[Alert]) -> None:
+        """Say what is active now; what is not named any more is resolved."""
+        now = datetime.now(UTC)
+        named = {tuple(sorted(alert.labels.items())): alert for alert in alerts}
+        with self._lock:
+            for key in [key for key in self._active if key not in named]:
+                self._resolved[key] = self._active.pop(key)
+                self._wake.set()
+            for key, alert in named.items():
+                since, known = self._active.get(key, (alert.began or now, None))
+                if known is not None and known.annotations == alert.annotations:
+                    continue
+                self._resolved.pop(key, None)
+                self._active[key] = (since, alert)
+                self._wake.set()
+
+    def over(self, alert: Alert) -> None:
+        """Tell of what began and ended between two looks: it is active for one lifetime.
+
+        Alertmanager tells nobody of an alert that it first hears of as resolved. What is active
+        already ends by the next :meth:`update`.
+        """
+        key, now = tuple(sorted(alert.labels.items())), datetime.now(UTC)
+        with self._lock:
+            if key not in self._active and key not in self._resolved:
+                ends = now + timedelta(seconds=self._lifetime_s)
+                self._over[key] = alert.began or now, ends, alert
+                self._wake.set()
+
+    def hand_over(self, alerts: Iterable[Alert]) -> None:
+        """Stop telling of alerts that another worker tells of from now on; they do not end here."""
+        with self._lock:
+            for alert in alerts:
+                self._active.pop(tuple(sorted(alert.labels.items())), None)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._wake.wait(self._repeat_s)
+            self._wake.clear()
+            self._send()
+        self._send()
+
+    def _send(self) -> None:
+        now = datetime.now(UTC)
+        with self._lock:
+            resolved = dict(self._resolved)
+            self._over = {key: one for key, one in self._over.items() if one[1] > now}
+            alerts = [
+                *(_posted(alert, since, now + timedelta(seconds=self._lifetime_s))
+                  for since, alert in self._active.values()),
+                *(_posted(alert, since, now) for since, alert in resolved.values()),
+                *(_posted(alert, since, ends) for since, ends, alert in self._over.values()),
+            ]  # fmt: skip
+        if not alerts:
+            return
+        try:
+            body = json.dumps(alerts).encode()
+            _post(self._url, body, {"Content-Type": "application/json"}, timeout_s=5.0)
+        except OSError as error:
+            self.failures += 1
+            _log.warning(
+                "Alertmanager at %s did not take %d alerts: %s",
+                masked(self._url),
+                len(alerts),
+                error,
+            )
+            if not self._stop.wait(2.0):
+                self._wake.set()  # resolved ones must not be lost
+            return
+        with self._lock:
+            for key in resolved:
+                self._resolved.pop(key, None)
+
+    def close(self) -> None:
+        """Send what is due once more and end; active alerts run out by themselves."""
+        self._stop.set()
+        self._wake.set()
+        self._thread.join(timeout=10)
+
+
+def _posted(alert: Alert, since: datetime, ends: datetime) -> dict[str, Any]:
+    return {
+        "labels": alert.labels,
+        "annotations": alert.annotations,
+        "startsAt": since.isoformat(),
+        "endsAt": max(ends, since).isoformat(),
+    }
+
+
+def sign(secret: bytes, body: bytes) -> str:
+    """Return the signature header of a webhook body: ``sha256=`` and the HMAC in hexadecimal."""
+    return "sha256=" + hmac.new(secret, body, hashlib.sha256).hexdigest()
+
+
+_Delivery: TypeAlias = tuple[Event, Callable[[], None]]
+
+
+class Webhook:
+    """Posts every event once, signed, and tries again; the log says what nobody took.
+
+    Notes
+    -----
+    Headers: ``X-Rejex-Signature`` (see :func:`sign`, over the raw body) and ``Idempotency-Key``,
+    the same for every try, and for the same change told again by a replay.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        secret: bytes | None = None,
+        attempts: int = 6,
+        first_delay_s: float = 1.0,
+        wait: Callable[[float], object] | None = None,
+    ) -> None:
+        self._url, self._secret = url, secret
+        self._attempts = attempts
+        self._stop = threading.Event()
+        self._first_delay_s, self._wait = first_delay_s, wait or self._stop.wait
+        self._queue: queue.Queue[_Delivery | None] = queue.Queue(maxsize=10_000)
+        self._current: _Delivery | None = None
+        self.delivered = self.given_up = 0
+        self._thread = threading.Thread(target=self._run, name="webhook", daemon=True)
+        self._thread.start()
+
+    def post(self, event: Event, then: Callable[[], None] = lambda: None) -> None:
+        """Queue one event; returns at once, and calls `then` when it was taken or given up."""
+        try:
+            self._queue.put_nowait((event, then))
+        except queue.Full:
+            self._give_up(event, "the queue is full")
+            then()
+
+    def _run(self) -> None:
+        while (delivery := self._queue.get()) is not None:
+            self._current = delivery
+            self._deliver(delivery[0])
+            delivery[1]()
+            self._current = None
+
+    def _deliver(self, delivery: Event) -> None:
+        headers = {
+            "Content-Type": "application/cloudevents+json; charset=utf-8",
+            "Idempotency-Key": delivery.id,
+        }
+        if self._secret is not None:
+            headers["X-Rejex-Signature"] = sign(self._secret, delivery.body)
+        delay_s, problem = self._first_delay_s, ""
+        for attempt in range(self._attempts):
+            if attempt:
+                self._wait(delay_s)
+                delay_s *= 2
+            try:
+                _post(self._url, delivery.body, headers, timeout_s=10.0)
+            except urllib.error.HTTPError as error:
+                problem = f"HTTP {error.code}"
+                error.close()
+                if error.code in (400, 401, 403, 404, 410, 422):
+                    break  # the same request will be refused again
+            except OSError as error:
+                problem = str(error)
+            else:
+                self.delivered += 1
+                return
+        self._give_up(delivery, problem)
+
+    def _give_up(self, delivery: Event, problem: str) -> None:
+        self.given_up += 1
+        _log.error(
+            "the webhook at %s did not take event %s: %s", masked(self._url), delivery.id, problem
+        )
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Deliver what is queued, for a while; give up what is left, and end."""
+        self._stop.set()  # tries that wait for their turn take it now
+        with contextlib.suppress(queue.Full):
+            self._queue.put_nowait(None)
+        self._thread.join(timeout=timeout_s)
+        if not self._thread.is_alive():
+            return
+        left = [self._current]
+        with contextlib.suppress(queue.Empty):
+            while True:
+                left.append(self._queue.get_nowait())
+        for delivery in left:
+            if delivery is not None:  # who goes on tells of what is kept as untold
+                self._give_up(delivery[0], "the run ended before it was taken")
+
+
+class WebhookOutbox:
+    """Incidents that the webhook has not taken; a :class:`~rejex_stream.run.run_events.Outbox`."""
+
+    def __init__(self, webhook: Webhook) -> None:
+        self._webhook = webhook
+        self._left: dict[tuple[str, int], Incident] = {}
+        self._changed = threading.Condition()
+
+    def post(self, incident: Incident, event: Event) -> None:
+        """Have the webhook told of a change that is durable; returns at once."""
+        key = incident.id, incident.version
+        with self._changed:
+            if key in self._left:  # it was ours, and is ours again
+                return
+            self._left[key] = incident
+
+        def taken() -> None:
+            with self._changed:
+                del self._left[key]
+                self._changed.notify_all()
+
+        self._webhook.post(event, taken)
+
+    def left(self, partition: Partition, coming: Sequence[Incident] = ()) -> Sequence[Incident]:
+        """Return what will be untold once `coming` is durable, in order."""
+        with self._changed:
+            left = [one for one in self._left.values() if one.position[:2] == partition]
+        return [*left, *coming]
+
+    def settle(self, timeout_s: float) -> None:
+        """Wait until nothing is left, but no longer than that."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._left, timeout_s)

@@ -1,0 +1,86 @@
+"""The HTTP endpoint of a run: whether it lives and is ready, and its metrics.
+
+``/livez``: the loop turns. It never asks the broker: an outage must not restart every worker.
+``/readyz``: partitions are ours, or the group has none for us; they are replayed to their committed
+offset, and the edge answers; with ``?verbose`` one line a check. ``/metrics``: Prometheus' text
+format. ``/healthz`` is ``/livez``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+from rejex_stream.errors import ConnectorError
+from rejex_stream.operate.watch import Health
+
+__all__ = ["HealthServer"]
+
+
+class HealthServer:
+    """Serves health and metrics until closed."""
+
+    def __init__(
+        self, host: str, port: int, health: Health, exposition: Callable[[], bytes]
+    ) -> None:
+        handler = type("Handler", (_Handler,), {"health": health, "exposition": exposition})
+        try:
+            self._server = ThreadingHTTPServer((host, port), handler)
+        except OSError as error:
+            raise ConnectorError(
+                f"Metrics cannot be served on {host}:{port} ({error.strerror}): choose another "
+                "metrics.port, or 0 for none."
+            ) from error
+        self._server.daemon_threads = True
+        self.port = int(self._server.server_address[1])
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    health: Health
+    exposition: Callable[[], bytes]
+    protocol_version = "HTTP/1.1"
+    server_version = "rejex-stream"
+    sys_version = ""
+    timeout = 10
+
+    def do_GET(self) -> None:
+        """Answer one of four addresses."""
+        address = urlsplit(self.path)
+        if address.path == "/metrics":
+            self._send(200, type(self).exposition(), "text/plain; version=0.0.4; charset=utf-8")
+        elif address.path in ("/livez", "/healthz"):
+            live = self.health.is_live
+            self._send(200 if live else 503, b"ok\n" if live else b"the loop does not turn\n")
+        elif address.path == "/readyz":
+            self._ready(verbose="verbose" in address.query)
+        else:
+            self._send(404, b"try /metrics, /livez or /readyz?verbose\n")
+
+    def _ready(self, *, verbose: bool) -> None:
+        checks = self.health.checks()
+        ready = all(check.ok for check in checks)
+        lines = ["ready" if ready else "not ready"]
+        if verbose:
+            lines += [f"[{'+' if c.ok else '-'}] {c.name}: {c.says}" for c in checks]
+        self._send(200 if ready else 503, ("\n".join(lines) + "\n").encode())
+
+    def _send(self, status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Scrapes every few seconds are not worth a line."""

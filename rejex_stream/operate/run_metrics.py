@@ -1,0 +1,634 @@
+"""Prometheus metrics of a run, fed by what the run tells its observers.
+
+Groups are labels up to a number, sensors only where somebody asks for them: ten thousand sensors
+would be ten thousand time series, and what every sensor does is the console's to show.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections import Counter as Tally
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from rejex_stream import __version__
+from rejex_stream.engine import EngineSpec
+from rejex_stream.monitor import Alarm, MonitorBank, MonitorStatus
+from rejex_stream.monitor.alarm import AlarmKind
+from rejex_stream.operate.logs import escaped
+from rejex_stream.outcomes import OutcomeCounts
+from rejex_stream.rejection.bounds import cost_bound
+from rejex_stream.run.partition import PartitionEngine
+from rejex_stream.run.run_events import (
+    Committed,
+    ControlUnread,
+    DecisionChanged,
+    EnvironmentChanged,
+    FitFailure,
+    IncidentsDurable,
+    NothingScorable,
+    PartitionClosed,
+    PartitionLive,
+    PartitionOpened,
+    Retrying,
+    RunEvent,
+    SensorsForgotten,
+    SnapshotSaved,
+)
+from rejex_stream.types import (
+    Incident,
+    IncidentState,
+    Label,
+    Outcome,
+    Partition,
+    Reading,
+    Reason,
+    Verdict,
+    in_mode,
+)
+
+__all__ = ["GAUGES", "GroupNames", "RunMetrics", "SensorRates"]
+
+_WINDOW = 1_000  # where nobody says what decides
+_LATENCY_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, math.inf)
+_SCORING_BUCKETS = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, math.inf)
+_INCIDENT_BUCKETS = (60.0, 600.0, 3600.0, 6 * 3600.0, 86400.0, 7 * 86400.0, math.inf)
+_DURATION_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, math.inf)
+
+# What of a monitor's status is exported: what it means, and how it is read; None: not known yet.
+GAUGES: Mapping[str, tuple[str, Callable[[MonitorStatus], float | None]]] = {
+    "rejection_rate_ratio": (
+        "Rolling share of rejected events, pooled over the streams.",
+        lambda s: s.rejection_rate,
+    ),
+    "rejection_rate_lower_ratio": ("Lower limit of that share.", lambda s: s.lower),
+    "rejection_rate_upper_ratio": ("Upper limit of that share.", lambda s: s.upper),
+    "rejection_rate_estimate_ratio": (
+        "Expected share, w / (n + 1).",
+        lambda s: None if s.theory is None else s.theory.expected_rate,
+    ),
+    "rejection_rate_bound_ratio": (
+        "Exact law of a frozen window: its rate is above this with probability delta. Not of the "
+        "rolling rate.",
+        lambda s: None if s.theory is None else s.theory.frozen_bound,
+    ),
+    "rejection_rate_paper_bound_ratio": (
+        "The paper's bound h, corrected.",
+        lambda s: None if s.theory is None else s.theory.paper_bound,
+    ),
+    "anomaly_rate_ratio": ("Rolling share of accepted anomalies.", lambda s: s.anomaly_rate),
+    "flagged_rate_ratio": (
+        "Rolling share of events above the threshold; contamination expected.",
+        lambda s: s.flagged_rate,
+    ),
+    "rejection_window_events": (
+        "Events the rolling shares are taken over.",
+        lambda s: s.rolling_events,
+    ),
+    "rejection_window_effective_events": (
+        "The same, divided by the variance inflation.",
+        lambda s: s.effective_events,
+    ),
+    "health_log_evidence": (
+        "Log evidence against the theory; alarms at the threshold.",
+        lambda s: s.health_log_evidence,
+    ),
+    "health_log_threshold": (
+        "Where the health monitor raises its alarm.",
+        lambda s: s.health_threshold,
+    ),
+    "review_budget_per_day": ("Reviews a day that people can do.", lambda s: s.review_budget),
+}
+
+
+_MOST_WAITING = 100
+_OPEN = [state for state in IncidentState if state is not IncidentState.CLOSED]
+
+
+COUNTERS: Mapping[str, tuple[str, str]] = {
+    "events": ("Events judged, by verdict.", "sensor_group verdict"),
+    "rejected_events": ("Rejected events, by reason.", "sensor_group reason"),
+    "withheld_events": (
+        "Events whose label stands because the review budget had no credit left.",
+        "sensor_group",
+    ),
+    "muted_events": (
+        "Events in a pattern that people muted: nobody was asked, unless the audit drew them.",
+        "sensor_group",
+    ),
+    "challenged_events": (
+        "Events judged by detector and challenger: who spoke, and whether the two differ.",
+        "judge differ",
+    ),
+    "records_invalid": ("Records that could not be read and went to the dead letters.", "reason"),
+    "records_ignored": (
+        "Records without a reading of their own: ignored, or joined into a later row.",
+        "reason",
+    ),
+    "review_items": ("Events sent to the reviewers.", "sensor_group"),
+    "monitor_alarms": ("Alarms raised, by monitor.", "kind"),
+    "sensors_forgotten": ("Streams forgotten after state.forget_after.", ""),
+    "dlq_records": ("Dead letters written.", ""),
+    "model_swaps": ("Models that took over.", ""),
+    "fit_failures": ("Background fits that failed.", ""),
+    "edge_retries": ("Times the edge failed and was tried again.", ""),
+    "decision_changes": (
+        "Partitions taken over with another decision (policy, budget, ties, evidence).",
+        "",
+    ),
+    "environment_changes": (
+        "Partitions taken over from another environment (library versions, processor).",
+        "",
+    ),
+    "incident_changes": ("Changes of incidents, by the state they led to.", "sensor_group state"),
+}
+"""By name: what is counted, and the labels beside the pipeline."""
+LEVELS: Mapping[str, tuple[str, str]] = {
+    "committed_offset": ("Next offset to read.", "topic partition"),
+    "consumer_lag_records": ("Records not committed yet.", "topic partition"),
+    "consumer_lag_seconds": (
+        "Age of the newest judged event by its own clock; 0 where nothing waits.",
+        "topic partition",
+    ),
+    "snapshot_timestamp_seconds": ("When state was last saved.", "topic partition"),
+    "streams": ("Streams seen by the monitors.", "topic partition"),
+    "model_trained_timestamp_seconds": ("When a stream last changed its model.", ""),
+    "last_event_timestamp_seconds": ("When the last event came.", ""),
+    "active_alarms": ("Alarms not withdrawn, by monitor.", "kind"),
+    "open_incidents": ("Incidents that are not over, by state.", "state"),
+    "held_streams": ("Streams whose reference stands still for an incident.", ""),
+    "incident_waiting_seconds": (
+        "How long an incident waits for an answer, by the events' own clock or, where that "
+        "stands still, by ours; of the hundred that wait for longest.",
+        "stream incident",
+    ),
+}
+HISTOGRAMS: Mapping[str, tuple[str, tuple[float, ...]]] = {
+    "commit_duration_seconds": ("How long a commit took.", _DURATION_BUCKETS),
+    "event_latency_seconds": (
+        "From the event's own time to its verdict; the last event of every batch.",
+        _LATENCY_BUCKETS,
+    ),
+    "scoring_duration_seconds": (
+        "Features, score, rank and verdict, per event: the mean of every batch.",
+        _SCORING_BUCKETS,
+    ),
+    "incident_duration_seconds": (
+        "From the onset of an incident to its end, by the events' own clock.",
+        _INCIDENT_BUCKETS,
+    ),
+}
+_COUNTED = {
+    FitFailure: "fit_failures",
+    Retrying: "edge_retries",
+    DecisionChanged: "decision_changes",
+    EnvironmentChanged: "environment_changes",
+}
+
+
+class RunMetrics:
+    """Counts what a run does; a :class:`~rejex_stream.run.run_events.RunObserver`."""
+
+    def __init__(
+        self,
+        pipeline: str,
+        spec: EngineSpec | None = None,
+        *,
+        costs: tuple[float, float, float] | None = None,
+        grouped: bool = False,
+        per_sensor: str = "off",
+        version: str = "1",
+        refresh_s: float = 1.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.registry = CollectorRegistry()
+        self._pipeline, self._clock, self._groups = pipeline, clock, GroupNames(grouped)
+        self._refresh_s, self._refreshed_at = refresh_s, -math.inf
+        self._banks: dict[Partition, MonitorBank] = {}
+        self._nothing_scorable = False
+        self._epochs: dict[str, int] = {}
+        self._learns = spec is not None and spec.learning is not None
+        self._newest_ms: dict[Partition, int] = {}
+        self._seen_at: dict[str, float] = {}
+        in_ours: dict[str, Any] = {"registry": self.registry}
+        self._counters = {
+            name: Counter(f"rejex_{name}", says, ["pipeline", *labels.split()], **in_ours)
+            for name, (says, labels) in COUNTERS.items()
+        }
+        of_bank = {name: (says, "topic partition") for name, (says, _) in GAUGES.items()}
+        self._levels = {**LEVELS, **of_bank}
+        self._gauges = {
+            name: Gauge(f"rejex_{name}", says, ["pipeline", *labels.split()], **in_ours)
+            for name, (says, labels) in self._levels.items()
+        }
+        self._histograms = {
+            name: Histogram(f"rejex_{name}", says, ["pipeline"], buckets=buckets, **in_ours)
+            for name, (says, buckets) in HISTOGRAMS.items()
+        }
+        self._sensors: SensorRates | None = None
+        if (most := most_sensors(per_sensor)) > 0:
+            window = _WINDOW if spec is None else spec.window
+            self._sensors = SensorRates(pipeline, most, window)
+            self.registry.register(self._sensors)
+        self._describe(spec, costs, version)
+        for label in Label:  # a series that is zero is not a series that is missing
+            self._counter("events", "", label.value)
+        for reason in Reason:
+            self._counter("rejected_events", "", reason.value)
+        self._counter("withheld_events", "")
+        self._counter("muted_events", "")
+        self.incidents(())
+
+    def _describe(
+        self,
+        spec: EngineSpec | None,
+        costs: tuple[float, float, float] | None,
+        version: str,
+    ) -> None:
+        build = Gauge("rejex_build_info", "Version.", ["version"], registry=self.registry)
+        build.labels(__version__).set(1)
+        if spec is None:
+            return
+        band = spec.band
+        names = ["pipeline", "detector", "model_version", "n", "gamma", "t"]
+        info = Gauge("rejex_model_info", "What decides.", names, registry=self.registry)
+        info.labels(
+            self._pipeline,
+            spec.detector.name,
+            version,
+            spec.window,
+            f"{spec.policy.contamination:g}",
+            f"{band.tolerance:g}",
+        ).set(1)
+        if costs is not None:
+            bound = Gauge(
+                "rejex_expected_cost_bound",
+                "Bound on the expected cost of an event, in the costs' own unit.",
+                ["pipeline"],
+                registry=self.registry,
+            )
+            bound.labels(self._pipeline).set(cost_bound(band, *costs))
+
+    # ----------------------------------------------------------------------- what a run tells
+    def outcomes(
+        self, partition: Partition, outcomes: Sequence[Outcome], *, replaying: bool
+    ) -> None:
+        """Count a batch; what is replayed was counted before."""
+        if replaying or not outcomes:
+            return
+        verdicts = [outcome.verdict for outcome in outcomes if outcome.verdict is not None]
+        self._count(outcomes)
+        if self._learns:
+            self._count_challenged(verdicts)
+        epochs = self._epochs
+        for verdict in verdicts:
+            key, mode, epoch = verdict.stream_key, verdict.mode, verdict.model_epoch
+            if mode is not None:
+                key = in_mode(key, mode)
+            if epoch is not None and epochs.get(key) != epoch:
+                self._new_model(key, epoch)
+        if self._sensors is not None:
+            for verdict in verdicts:
+                self._sensors.count(verdict, self._groups.of(verdict.stream_key))
+        now = self._clock()
+        self._gauge("last_event_timestamp_seconds").set(now)
+        if verdicts:
+            newest_ms = self._newest_ms[partition] = verdicts[-1].event_time_ms
+            self._histogram("event_latency_seconds").observe(max(0.0, now - newest_ms / 1000))
+        self.refresh()
+
+    def _count(self, outcomes: Sequence[Outcome]) -> None:
+        for incidents in [outcome.incidents for outcome in outcomes if outcome.incidents]:
+            for incident in incidents:
+                self._count_incident(incident, self._groups.of(incident.stream_key))
+        for invalid in [outcome.invalid for outcome in outcomes if outcome.invalid is not None]:
+            if invalid.silent:
+                if invalid.stage != "waiting":
+                    self._counter("records_ignored", invalid.stage).inc()
+                continue
+            self._counter("records_invalid", invalid.stage).inc()
+            self._counter("dlq_records").inc()
+        judged = [outcome for outcome in outcomes if outcome.verdict is not None]
+        for group, those in self._groups.told_apart(judged).items():
+            counts = OutcomeCounts()
+            counts.add(those)
+            for label, count in counts.labels.items():
+                self._counter("events", group, label.value).inc(count)
+            for reason, count in counts.reasons.items():
+                self._counter("rejected_events", group, reason.value).inc(count)
+            # The series are there before the first review.
+            self._counter("withheld_events", group).inc(counts.n_withheld)
+            self._counter("muted_events", group).inc(counts.n_muted)
+            self._counter("review_items", group).inc(counts.n_reviews)
+
+    def _count_challenged(self, verdicts: Iterable[Verdict]) -> None:
+        found = Tally(
+            (learning.judge, "yes" if learning.other is not verdict.label else "no")
+            for verdict in verdicts
+            if (learning := verdict.learning) and learning.other is not None
+        )
+        for names, count in found.items():
+            self._counter("challenged_events", *names).inc(count)
+
+    def of_lean_verdicts(self) -> None:
+        """Leave out what a lean verdict does not say, rather than to count none of it."""
+        self.registry.unregister(self._counters["withheld_events"])
+
+    def _count_incident(self, incident: Incident, group: str) -> None:
+        self._counter("incident_changes", group, incident.state.value).inc()
+        if incident.state is IncidentState.CLOSED:
+            seconds = (incident.changed_ms - incident.onset_ms) / 1000
+            self._histogram("incident_duration_seconds").observe(max(0.0, seconds))
+
+    def incidents(self, incidents: Sequence[Incident]) -> None:
+        """Export which incidents are open now."""
+        now_s, waiting = self._clock(), self._gauges["incident_waiting_seconds"]
+        unanswered = [one for one in incidents if one.state is IncidentState.OPEN]
+        self._seen_at = {one.id: self._seen_at.get(one.id, now_s) for one in unanswered}
+        waits = []
+        for one in unanswered:
+            by_events = self._newest_ms.get(Partition(*one.position[:2]), 0) - one.opened_ms
+            waits.append((max(by_events / 1000, now_s - self._seen_at[one.id]), one))
+        waiting.clear()
+        for seconds, one in heapq.nlargest(_MOST_WAITING, waits, key=lambda wait: wait[0]):
+            waiting.labels(self._pipeline, one.stream_key, one.id).set(seconds)
+        states = Tally((incident.state, incident.held) for incident in incidents)
+        for state in _OPEN:
+            of = states[state, True] + states[state, False]
+            self._gauge("open_incidents", state.value).set(of)
+        held = sum(n for (state, held), n in states.items() if held)
+        self._gauge("held_streams").set(held - states[IncidentState.ADOPTING, True])
+
+    def _new_model(self, key: str, epoch: int) -> None:
+        self._epochs[key] = epoch
+        self._counter("model_swaps").inc()
+        self._gauge("model_trained_timestamp_seconds").set(self._clock())
+
+    def lag(self, records: Mapping[Partition, int]) -> None:
+        """Export how far the committed offsets are behind the input's end."""
+        now = self._clock()
+        for partition, count in records.items():
+            names, newest_ms = _labels(partition), self._newest_ms.get(partition)
+            self._gauge("consumer_lag_records", *names).set(count)
+            age_s = now - newest_ms / 1000 if count and newest_ms is not None else 0.0
+            self._gauge("consumer_lag_seconds", *names).set(max(0.0, age_s))
+
+    def timed(
+        self,
+        engine: PartitionEngine,
+        see: Callable[[Sequence[Reading], Sequence[Verdict]], object] = lambda *_: None,
+    ) -> PartitionEngine:
+        """Return the engine with a stop-watch around its work, and somebody who sees all of it."""
+        return _Timed(engine, self._histogram("scoring_duration_seconds").observe, see)
+
+    def event(self, event: RunEvent) -> None:
+        """Note what happened to the run itself."""
+        match event:
+            case Committed(_, seconds, next_offsets):
+                self._histogram("commit_duration_seconds").observe(seconds)
+                self.committed(next_offsets)
+            case SnapshotSaved(partition):
+                self._gauge("snapshot_timestamp_seconds", *_labels(partition)).set(self._clock())
+            case FitFailure() | DecisionChanged() | EnvironmentChanged() | Retrying():
+                self._counter(_COUNTED[type(event)]).inc()
+            case SensorsForgotten():
+                self._forget_streams(event)
+            case PartitionClosed(partition):
+                self.forget(partition)
+            case NothingScorable(_, alarm):
+                self._nothing_scorable = alarm is not None
+                if alarm is not None:
+                    self.alarm(alarm)
+            case PartitionOpened() | PartitionLive() | ControlUnread() | IncidentsDurable():
+                pass
+
+    def committed(self, next_offsets: Mapping[Partition, int]) -> None:
+        """Export how far partitions are durable."""
+        for partition, offset in next_offsets.items():
+            self._gauge("committed_offset", *_labels(partition)).set(offset)
+
+    def _forget_streams(self, event: SensorsForgotten) -> None:
+        for stream in event.streams:
+            self._epochs.pop(stream, None)
+        if self._sensors is not None:
+            self._sensors.forget(event.streams)
+        if not event.replaying:
+            self._counter("sensors_forgotten").inc(len(event.streams))
+
+    def alarm(self, alarm: Alarm) -> None:
+        """Count an alarm."""
+        self._counter("monitor_alarms", alarm.kind.value).inc()
+
+    # ----------------------------------------------------------------------------- monitors
+    def watch(self, partition: Partition, bank: MonitorBank) -> None:
+        """Export what this bank knows from now on."""
+        self._banks[partition] = bank
+
+    def forget(self, partition: Partition) -> None:
+        """Drop the gauges of a partition that is no longer ours."""
+        self._banks.pop(partition, None)
+        if self._sensors is not None:
+            self._sensors.forget_partition(partition)
+        for name, (_, labels) in self._levels.items():
+            if labels != "topic partition":
+                continue
+            try:
+                self._gauges[name].remove(self._pipeline, *_labels(partition))
+            except KeyError:
+                continue  # it never had a value
+
+    def refresh(self, *, force: bool = False) -> None:
+        """Renew the gauges, if they are older than `refresh_s`; called in the run's own thread."""
+        now = self._clock()
+        if not force and now - self._refreshed_at < self._refresh_s:
+            return
+        self._refreshed_at = now
+        kinds: Tally[str] = Tally()
+        for partition, bank in self._banks.items():
+            status, names = bank.status(), _labels(partition)
+            for name, (_, read) in GAUGES.items():
+                value = read(status)
+                self._gauge(name, *names).set(math.nan if value is None else value)
+            self._gauge("streams", *names).set(len(bank))
+            kinds.update(alarm.kind.value for alarm in bank.active_alarms())
+        kinds[AlarmKind.NOTHING_SCORABLE] = int(self._nothing_scorable)
+        for kind in AlarmKind:
+            self._gauge("active_alarms", kind.value).set(kinds[kind.value])
+        if self._sensors is not None:
+            self._sensors.refresh()
+
+    def exposition(self) -> bytes:
+        """Return the metrics in Prometheus' text format."""
+        from prometheus_client import generate_latest
+
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, *labels: str) -> Counter:
+        return self._counters[name].labels(self._pipeline, *labels)
+
+    def _gauge(self, name: str, *labels: str) -> Gauge:
+        return self._gauges[name].labels(self._pipeline, *labels)
+
+    def _histogram(self, name: str) -> Histogram:
+        return self._histograms[name].labels(self._pipeline)
+
+
+def _labels(partition: Partition) -> tuple[str, str]:
+    return partition.topic, str(partition.partition)
+
+
+class _Timed:
+    """An engine whose batches are timed, per event."""
+
+    def __init__(
+        self,
+        engine: PartitionEngine,
+        observe: Callable[[float], object],
+        see: Callable[[Sequence[Reading], Sequence[Verdict]], object],
+    ) -> None:
+        self._engine, self._observe, self._see = engine, observe, see
+        self.streams, self.head, self.view = engine.streams, engine.head, engine.view
+        self.restore_streams = engine.restore_streams
+        self.decide, self.take_failures = engine.decide, engine.take_failures
+        self.ready, self.forget = engine.ready, engine.forget
+        self.open_incidents, self.command = engine.open_incidents, engine.command
+        self.take_incidents, self.streams_of = engine.take_incidents, engine.streams_of
+
+    def process(self, readings: Sequence[Reading]) -> Sequence[Verdict]:
+        start = time.perf_counter()
+        verdicts = self._engine.process(readings)
+        if readings:
+            self._observe((time.perf_counter() - start) / len(readings))
+            self._see(readings, verdicts)
+        return verdicts
+
+
+# ------------------------------------------------------------------- groups and sensors
+_MOST_GROUPS = 100
+_MOST_SENSORS = 100_000
+_OTHER = "other"
+
+
+def most_sensors(per_sensor: str) -> int:
+    """Return how many sensors ``metrics.per_sensor`` asks for."""
+    if per_sensor == "all":
+        return _MOST_SENSORS
+    return int(per_sensor.partition(":")[2] or 0)
+
+
+class GroupNames:
+    """The value of the label ``sensor_group``; empty where sensors are not grouped.
+
+    A field of the records may name the group, so there may be any number: the first hundred are
+    told apart, all further ones are ``other``.
+    """
+
+    def __init__(self, grouped: bool) -> None:
+        self._grouped = grouped
+        self._known: dict[str, str] = {}
+
+    def of(self, stream_key: str) -> str:
+        """Return the label's value for a stream key."""
+        if not self._grouped:
+            return ""
+        name = self._known.get(stream_key)
+        if name is None:
+            if len(self._known) >= _MOST_GROUPS:
+                return _OTHER
+            name = self._known[stream_key] = escaped(stream_key)
+        return name
+
+    def told_apart(self, judged: Sequence[Outcome]) -> Mapping[str, Sequence[Outcome]]:
+        """Return outcomes with verdicts by the label's value; O(1) where nothing is grouped."""
+        if not self._grouped:
+            return {"": judged} if judged else {}
+        found: dict[str, list[Outcome]] = {}
+        for outcome in judged:
+            if outcome.verdict is not None:
+                found.setdefault(self.of(outcome.verdict.stream_key), []).append(outcome)
+        return found
+
+
+class _Counts:
+    __slots__ = ("events", "group", "key", "partition", "rejected")
+
+    def __init__(self, group: str, key: str, partition: tuple[str, int]) -> None:
+        self.group, self.key, self.partition = group, key, partition
+        self.events = self.rejected = 0
+
+
+class SensorRates(Collector):
+    """Exports the share of rejected events of the sensors that were rejected most.
+
+    Counted over each sensor's last n to 2n events (both counts are halved at 2n), warm-up left
+    out. A sensor with fewer than n events is ranked as if the others had not been rejected, so a
+    new one does not lead for a single event.
+
+    Notes
+    -----
+    O(1) an event; O(sensors) a :meth:`refresh`. About 200 bytes a sensor, 100,000 sensors at most:
+    those that come later are left out until a restart.
+    """
+
+    def __init__(self, pipeline: str, most: int, window: int) -> None:
+        self._pipeline, self._most, self._window = pipeline, most, window
+        self._sensors: dict[str, _Counts] = {}
+        self._told: list[tuple[list[str], float]] = []
+
+    def count(self, verdict: Verdict, group: str) -> None:
+        """Count one verdict."""
+        if verdict.reason in (Reason.WARM_UP, Reason.CONSTANT_WINDOW, Reason.TOO_MANY_SENSORS):
+            return
+        counts = self._sensors.get(verdict.sensor)
+        if counts is None:
+            if len(self._sensors) >= _MOST_SENSORS:
+                return
+            key = verdict.stream_key
+            if verdict.mode is not None:
+                key = in_mode(key, verdict.mode)
+            counts = self._sensors[verdict.sensor] = _Counts(group, key, verdict.position[:2])
+        counts.events += 1
+        counts.rejected += verdict.label is Label.REJECTED
+        if counts.events >= 2 * self._window:
+            counts.events //= 2
+            counts.rejected //= 2
+
+    def forget(self, streams: Collection[str]) -> None:
+        """Drop the sensors of streams that are forgotten. O(sensors)."""
+        self._keep(lambda counts: counts.key not in streams)
+
+    def forget_partition(self, partition: tuple[str, int]) -> None:
+        """Drop the sensors of a partition that is no longer ours. O(sensors)."""
+        self._keep(lambda counts: counts.partition != partition)
+
+    def _keep(self, stays: Callable[[_Counts], bool]) -> None:
+        self._sensors = {name: one for name, one in self._sensors.items() if stays(one)}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Choose the sensors; in the run's own thread, since a scrape comes from another."""
+        most = heapq.nlargest(self._most, self._sensors.items(), key=self._rank)
+        self._told = [
+            ([self._pipeline, counts.group, escaped(sensor)], counts.rejected / counts.events)
+            for sensor, counts in most
+        ]
+
+    def _rank(self, item: tuple[str, _Counts]) -> float:
+        return item[1].rejected / max(item[1].events, self._window)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield what was chosen last."""
+        family = GaugeMetricFamily(
+            "rejex_sensor_rejection_rate_ratio",
+            "Share of rejected events among a sensor's last n to 2n; opt-in.",
+            labels=["pipeline", "sensor_group", "sensor"],
+        )
+        for labels, share in self._told:
+            family.add_metric(labels, share)
+        yield family

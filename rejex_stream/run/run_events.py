@@ -1,0 +1,226 @@
+"""What a run tells about itself while it goes on, and at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeAlias
+
+from rejex_stream.engine.engine import Decision
+from rejex_stream.engine.refit import FitFailed
+from rejex_stream.monitor import Alarm
+from rejex_stream.outcomes import OutcomeCounts
+from rejex_stream.types import Incident, Outcome, Partition
+
+__all__ = [
+    "Committed",
+    "ControlUnread",
+    "DecisionChanged",
+    "EnvironmentChanged",
+    "FitFailure",
+    "IncidentsDurable",
+    "NothingScorable",
+    "Outbox",
+    "PartitionClosed",
+    "PartitionLive",
+    "PartitionOpened",
+    "Progress",
+    "Replay",
+    "Retrying",
+    "RunEvent",
+    "RunObserver",
+    "RunSummary",
+    "SensorsForgotten",
+    "SnapshotSaved",
+]
+
+
+class PartitionOpened(NamedTuple):
+    """A partition is ours: from which snapshot, and how far to replay silently."""
+
+    partition: Partition
+    snapshot_offset: int | None
+    next_offset: int
+    live_from: int
+
+
+class PartitionLive(NamedTuple):
+    """A silent replay has reached the committed offset."""
+
+    partition: Partition
+    replayed_events: int
+    seconds: float
+
+
+class DecisionChanged(NamedTuple):
+    """From `offset` on verdicts are given by another decision; those before it stand."""
+
+    partition: Partition
+    offset: int
+    was: Decision
+    now: Decision
+
+
+class EnvironmentChanged(NamedTuple):
+    """A snapshot was taken over that was made with other libraries or on another processor."""
+
+    partition: Partition
+    changes: tuple[str, ...]
+
+
+class PartitionClosed(NamedTuple):
+    """A partition is no longer ours."""
+
+    partition: Partition
+
+
+class Committed(NamedTuple):
+    """Outcomes and offsets are durable."""
+
+    n_events: int
+    seconds: float
+    next_offsets: Mapping[Partition, int]
+
+
+class IncidentsDurable(NamedTuple):
+    """Changes of incidents are durable, in order: now people can be told.
+
+    `again`: they were durable before this process began, and nobody is known to have been told.
+    """
+
+    partition: Partition
+    incidents: Sequence[Incident]
+    again: bool = False
+
+
+class SnapshotSaved(NamedTuple):
+    """The state of a partition was kept."""
+
+    partition: Partition
+    next_offset: int
+    n_bytes: int
+    seconds: float
+
+
+class FitFailure(NamedTuple):
+    """A background fit failed; the model before it goes on."""
+
+    partition: Partition
+    failed: FitFailed
+
+
+class NothingScorable(NamedTuple):
+    """So many events in a row could not be scored that the mapping must be doubted.
+
+    Told once a row, and once more, with ``None``, when an event could be scored again.
+    """
+
+    partition: Partition
+    alarm: Alarm | None
+
+
+class SensorsForgotten(NamedTuple):
+    """Streams were silent for ``state.forget_after``; `replaying`: it was told before."""
+
+    partition: Partition
+    streams: Sequence[str]
+    replaying: bool
+
+
+class ControlUnread(NamedTuple):
+    """The control log cannot be read, and the run goes on without; ``None``: it can again."""
+
+    why: str | None
+
+
+class Retrying(NamedTuple):
+    """The edge failed for the moment; the run goes on from what is durable after `delay_s`."""
+
+    error: Exception
+    delay_s: float
+    attempt: int
+
+
+RunEvent: TypeAlias = (
+    PartitionOpened
+    | PartitionLive
+    | DecisionChanged
+    | EnvironmentChanged
+    | PartitionClosed
+    | Committed
+    | IncidentsDurable
+    | SnapshotSaved
+    | FitFailure
+    | NothingScorable
+    | ControlUnread
+    | SensorsForgotten
+    | Retrying
+)
+
+
+class RunObserver(Protocol):
+    """Sees everything a run does (metrics, a live view); cannot change any of it."""
+
+    def outcomes(
+        self, partition: Partition, outcomes: Sequence[Outcome], *, replaying: bool
+    ) -> None:
+        """See a batch as soon as it is judged, up to one commit interval before it is durable.
+
+        `replaying` ones were durable before this process began: state may come of them, counts
+        should not. After a recovery the last uncommitted ones may be seen twice.
+        """
+        ...
+
+    def event(self, event: RunEvent) -> None:
+        """See what happened to the run itself."""
+        ...
+
+
+class Outbox(Protocol):
+    """What people are still to be told of incidents; a run keeps it with its commits."""
+
+    def left(self, partition: Partition, coming: Sequence[Incident] = ()) -> Sequence[Incident]:
+        """Return what will be untold once `coming` is durable; any thread may have taken more."""
+        ...
+
+    def settle(self, timeout_s: float) -> None:
+        """Wait until nothing is left, but no longer than that."""
+        ...
+
+
+class Replay(NamedTuple):
+    """How far the silent replay of one partition has come, as offsets."""
+
+    begun_at: int
+    next_offset: int
+    live_from: int
+
+
+class Progress(NamedTuple):
+    """A look at a run, taken every so many seconds."""
+
+    # n_events, n_invalid: outcomes so far (of this process), and those of them that could not be
+    # read
+    n_events: int
+    n_invalid: int
+    seconds: float  # since the start
+    n_uncommitted: int  # outcomes not yet durable
+    replays: Mapping[Partition, Replay]  # partitions that are not live yet
+
+
+@dataclass(slots=True)
+class RunSummary(OutcomeCounts):
+    """What one run did; all counts are of durable outcomes, replayed ones apart."""
+
+    n_replayed: int = 0  # records replayed silently to rebuild state
+    n_commits: int = 0  # n_commits, n_snapshots, n_retries, n_fit_failures: how often
+    n_snapshots: int = 0
+    n_retries: int = 0
+    n_fit_failures: int = 0
+    # fit_waits, fit_wait_s, longest_fit_wait_s: how often and how long the loop waited for a fit
+    # that was late
+    fit_waits: int = 0
+    fit_wait_s: float = 0.0
+    longest_fit_wait_s: float = 0.0
+    seconds: float = 0.0  # wall-clock length of the run
+    stopped: bool = False  # whether it was asked to stop before the end of its input

@@ -50,51 +50,20 @@ if TYPE_CHECKING:
         tolerance_for_rate,
         window_for_rate,
     )
-    from rejex_stream.run.executors import (
-        InlineExecutor,
-        ProcessFitExecutor,
-        ThreadFitExecutor,
-    )
+    from rejex_stream.run.executors import InlineExecutor, ProcessFitExecutor, ThreadFitExecutor
     from rejex_stream.types import Label, Position, Reading, Reason, Verdict
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Engine",
-    "EngineSpec",
-    "Feature",
-    "FeatureSpec",
-    "InlineExecutor",
-    "Label",
-    "Position",
-    "ProcessFitExecutor",
-    "Reading",
-    "Reason",
-    "RefitSchedule",
-    "RejectingDetector",
-    "RejectingStream",
-    "RejectionBand",
-    "RejectionPolicy",
-    "ScoreWindow",
-    "Stability",
-    "ThreadFitExecutor",
-    "Verdict",
-    "__version__",
-    "check_detector",
-    "cost_bound",
-    "cost_quantile",
-    "exact_rate_bound",
-    "expected_rejection_rate",
-    "load_dataset",
-    "make_detector",
-    "min_window",
-    "paper_rate_bound",
-    "rejection_band",
-    "stability",
-    "theorem_interval",
-    "tolerance_for_rate",
-    "window_for_rate",
-]
+    "Engine", "EngineSpec", "Feature", "FeatureSpec", "InlineExecutor", "Label", "Position",
+    "ProcessFitExecutor", "Reading", "Reason", "RefitSchedule", "RejectingDetector",
+    "RejectingStream", "RejectionBand", "RejectionPolicy", "ScoreWindow", "Stability",
+    "ThreadFitExecutor", "Verdict", "__version__", "check_detector", "cost_bound",
+    "cost_quantile", "exact_rate_bound", "expected_rejection_rate", "load_dataset",
+    "make_detector", "min_window", "paper_rate_bound", "rejection_band", "stability",
+    "theorem_interval", "tolerance_for_rate", "window_for_rate",
+]  # fmt: skip
 
 # Loaded when first asked for: the command line should not wait for scikit-learn to say --help.
 _HOMES = {

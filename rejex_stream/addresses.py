@@ -5,24 +5,13 @@ from __future__ import annotations
 import re
 from urllib.parse import urlsplit
 
-from rejex_stream.errors import ConfigError
-
-__all__ = ["check_http_address", "expected_http_address", "masked", "without_login"]
+__all__ = ["expected_http_address", "masked", "without_login"]
 
 _LOGIN = re.compile(r"//.*@")
 
 
 def expected_http_address(address: str) -> str | None:
-    """Return what is expected where an address cannot be asked; None where it can be.
-
-    Examples
-    --------
-    >>> expected_http_address("https://ops.example.com:8443/rejex")
-    >>> expected_http_address("localhost:9093")
-    'an address that begins with http:// or https://'
-    >>> expected_http_address("http://localhost:port")
-    'an address with a host, and a number as its port'
-    """
+    """Return what is expected where an address cannot be asked; None where it can be."""
     if not address.startswith(("http://", "https://")):
         return "an address that begins with http:// or https://"
     if not address.isascii() or not address.isprintable() or " " in address:
@@ -37,17 +26,6 @@ def expected_http_address(address: str) -> str | None:
     if "@" in parts.netloc:
         return "an address without a login in it"
     return None
-
-
-def check_http_address(name: str, address: str) -> None:
-    """Refuse the address of a setting that cannot be asked.
-
-    Examples
-    --------
-    >>> check_http_address("webhook_url", "http://localhost:8080/hook")
-    """
-    if expected := expected_http_address(address):
-        raise ConfigError(f"{name} = {without_login(address)!r}: expected {expected}")
 
 
 def masked(address: str) -> str:

@@ -31,24 +31,13 @@ from rejex_stream.protocols import (
 from rejex_stream.types import FloatArray
 
 __all__ = [
-    "check_batch_invariance",
-    "check_detector",
-    "check_equal_seed_equal_scores",
-    "check_fit_leaves_no_trace",
-    "check_foreign_state_is_refused",
-    "check_it_gives_a_scorer",
-    "check_memory_is_bounded",
-    "check_obvious_outlier_ranks_top",
-    "check_recipe_has_an_identity",
-    "check_recipe_is_picklable",
-    "check_score_is_pure",
-    "check_scorer_is_picklable",
-    "check_scores_are_finite",
-    "check_single_row_works",
-    "check_state_round_trip",
-    "check_training_scores_match_rows",
-    "yield_checks",
-]
+    "check_batch_invariance", "check_detector", "check_equal_seed_equal_scores",
+    "check_fit_leaves_no_trace", "check_foreign_state_is_refused", "check_it_gives_a_scorer",
+    "check_memory_is_bounded", "check_obvious_outlier_ranks_top", "check_recipe_has_an_identity",
+    "check_recipe_is_picklable", "check_score_is_pure", "check_scorer_is_picklable",
+    "check_scores_are_finite", "check_single_row_works", "check_state_round_trip",
+    "check_training_scores_match_rows", "yield_checks",
+]  # fmt: skip
 
 Detector = BatchDetector | IncrementalDetector
 Check = Callable[[Any], None]

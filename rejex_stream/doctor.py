@@ -24,13 +24,12 @@ from rejex_stream.config.assembly import (
     file_decoder,
     kafka_decoder,
     kafka_settings,
-    open_registry,
     open_source,
     require_own_topics,
 )
 from rejex_stream.decode import Decoder, decode_records
 from rejex_stream.decode.mapping import printable
-from rejex_stream.decode.numbers import number_reader
+from rejex_stream.decode.written import number_reader
 from rejex_stream.errors import ConfigError, ConnectorError, RejexError
 from rejex_stream.protocols import Assigned
 from rejex_stream.settings import toml
@@ -334,9 +333,11 @@ class _Broker:
 
     def registry(self) -> Iterator[Finding]:
         """Ask the schema registry for a schema, as the decoder will, but for one it cannot have."""
+        from rejex_connectors.kafka.schema_registry import HttpSchemaRegistry
+
         try:
             kafka_decoder(self._config)
-            open_registry(self._config).schema(_NO_SCHEMA)
+            HttpSchemaRegistry(self._config.schema_registry).schema(_NO_SCHEMA)
         except (ConfigError, ConnectorError) as error:
             yield Finding("error", str(error), "check input.format and [schema_registry]")
             return

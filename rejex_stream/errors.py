@@ -18,15 +18,9 @@ Every message is a sentence with the offending value and the way to mend it.
 from __future__ import annotations
 
 __all__ = [
-    "WAY_OUT",
-    "AnotherLogError",
-    "CheckpointError",
-    "ConfigError",
-    "ConnectorError",
-    "DetectorError",
-    "EngineError",
-    "RejexError",
-]
+    "WAY_OUT", "AnotherLogError", "CheckpointError", "ConfigError", "ConnectorError",
+    "DetectorError", "EngineError", "RejexError",
+]  # fmt: skip
 
 
 WAY_OUT = (

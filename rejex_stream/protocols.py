@@ -17,23 +17,10 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.types import FloatArray, Outcome, Partition, Record
 
 __all__ = [
-    "Assigned",
-    "BatchDetector",
-    "ControlLog",
-    "ControlRecords",
-    "FitExecutor",
-    "IncrementalDetector",
-    "IncrementalScorer",
-    "RegisteredSchema",
-    "Revoked",
-    "SchemaRegistry",
-    "Scorer",
-    "Sink",
-    "SnapshotPiece",
-    "SnapshotStore",
-    "Source",
-    "require_identity",
-]
+    "Assigned", "BatchDetector", "ControlLog", "ControlRecords", "FitExecutor",
+    "IncrementalDetector", "IncrementalScorer", "RegisteredSchema", "Revoked", "SchemaRegistry",
+    "Scorer", "Sink", "SnapshotPiece", "SnapshotStore", "Source", "require_identity",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------- detectors

@@ -24,21 +24,9 @@ from rejex_stream.addresses import expected_http_address, without_login
 from rejex_stream.errors import ConfigError
 
 __all__ = [
-    "SECRET",
-    "HttpAddress",
-    "Problem",
-    "Section",
-    "extra_of",
-    "field_at",
-    "nearest",
-    "of_validation",
-    "render",
-    "secret",
-    "section_of",
-    "setting",
-    "stated",
-    "toml",
-]
+    "SECRET", "HttpAddress", "Problem", "Section", "extra_of", "field_at", "nearest",
+    "of_validation", "render", "secret", "section_of", "setting", "stated", "toml",
+]  # fmt: skip
 
 SECRET = "secret"
 """In place of a unit: the value is never printed."""
@@ -130,29 +118,12 @@ def setting(
     example: Any = None,  # noqa: ANN401
     **limits: Any,  # noqa: ANN401
 ) -> Any:  # noqa: ANN401
-    """Declare a setting.
+    """Declare a setting: its unit, one sentence on what it decides, and limits as pydantic's.
 
-    Parameters
-    ----------
-    default
-        The default; required without one.
-    unit
-        Unit of the value, empty where it has none.
-    says
-        One sentence: what the setting decides.
-    otherwise
-        What happens where an optional setting is left out, e.g. ``half a window``.
-    example
-        A value that works, for error messages.
-    limits
-        pydantic's: ``gt``, ``ge``, ``lt``, ``le``, ``min_length``, …
+    `otherwise` is what happens where an optional one is left out, e.g. ``half a window``;
+    `example` a value that works, for error messages.
     """
-    extra: dict[str, Any] = {
-        "unit": unit,
-        "otherwise": otherwise,
-        "example": example,
-        "secret": False,
-    }
+    extra: dict[str, Any] = {"unit": unit, "otherwise": otherwise, "example": example}
     if isinstance(default, type):
         return Field(default_factory=default, description=says, json_schema_extra=extra, **limits)
     return Field(default, description=says, json_schema_extra=extra, **limits)
@@ -160,12 +131,7 @@ def setting(
 
 def secret(*, says: str, otherwise: str = "none") -> Any:  # noqa: ANN401
     """Declare a secret, as it is or as ``env:NAME`` or ``file:PATH``: never printed."""
-    extra: dict[str, Any] = {
-        "unit": "secret",
-        "otherwise": otherwise,
-        "example": None,
-        "secret": True,
-    }
+    extra: dict[str, Any] = {"unit": SECRET, "otherwise": otherwise}
     return Field(None, description=says, json_schema_extra=extra, repr=False)
 
 
@@ -179,20 +145,9 @@ _MASK = "***"
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with a config.
+    """One thing wrong with a config; key and value are empty for the file as a whole.
 
-    Attributes
-    ----------
-    key
-        ``section.key``; empty for the file as a whole.
-    value
-        What stood there, printable and short; ``None`` where nothing or where it is secret.
-    expected
-        What can stand there.
-    mend
-        What to do.
-    variable
-        The environment variable it came from, if it did.
+    The value is printable and short, and ``None`` where it is secret.
     """
 
     key: str
@@ -235,17 +190,7 @@ def of_validation(
     given: Mapping[str, Any],
     variables: Mapping[str, str] | None = None,
 ) -> list[Problem]:
-    """Turn pydantic's errors into problems.
-
-    Parameters
-    ----------
-    model
-        What could not be made.
-    given
-        Of these values.
-    variables
-        By key, the environment variable that it came from.
-    """
+    """Turn pydantic's errors into problems; `variables`: by key, where a value came from."""
     problems: dict[str, Problem] = {}
     for found in error.errors(include_url=False, include_input=False, include_context=True):
         path = _path_in(model, given, found["loc"])

@@ -13,11 +13,7 @@ from functools import lru_cache
 
 from threadpoolctl import ThreadpoolController
 
-__all__ = [
-    "one_thread",
-    "quick_switching",
-    "seldom_collecting",
-]
+__all__ = ["one_thread", "quick_switching", "seldom_collecting"]
 
 
 def one_thread() -> AbstractContextManager[object]:

@@ -92,9 +92,7 @@ class TrustedClock:
 
     def state(self) -> list[Any]:
         """Return what it knows, for a snapshot, as plain values."""
-        known = _State(
-            self.now_ms, self._n, self._ahead, self._only, self._other_at, self._row
-        )  # fmt: skip
+        known = _State(self.now_ms, self._n, self._ahead, self._only, self._other_at, self._row)
         state: list[Any] = msgspec.to_builtins(known)
         return state
 

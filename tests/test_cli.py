@@ -325,10 +325,19 @@ def test_score_survives_rows_that_cannot_be_read(capsys, table):
     lines[700] = "2024-01-01T11:39:00,pump,\x1b[31mbroken,3,0"
     lines[701] = "short"
     table.write_text("\n".join(lines))
-    status, out, _ = in_process(capsys, "score", table, "--detector", "HBOS")
+    status, out, err = in_process(capsys, "score", table, "--detector", "HBOS")
     assert status == 0
-    assert "1 rows could not be read; the first, row 701" in out  # the text is no value
-    assert "\x1b" not in out
+    assert "unreadable: 1 of 1,500 rows" in err  # the text is no value
+    assert "the first is row 701: " in err
+    assert "\x1b" not in out + err
+
+
+def test_score_shows_the_worst_first_and_theory_where_it_is_asked_for(capsys, table):
+    for words in ((), ("--explain",)):
+        status, out, _ = in_process(capsys, "score", table, "--detector", "HBOS", *words)
+        assert status == 0
+        assert out.index("Episodes: ") < out.index("rejected  ") < out.index("labelled anomalies")
+        assert ("predicted" in out) == bool(words)
 
 
 def test_score_pools_sensors_that_are_too_short_alone(capsys, tmp_path):

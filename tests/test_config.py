@@ -15,7 +15,7 @@ from rejex_stream.config import (
     settings,
     settings_markdown,
 )
-from rejex_stream.config.model import Config
+from rejex_stream.config.pipeline_config import Config
 from rejex_stream.errors import ConfigError
 from rejex_stream.settings import extra_of, field_at, toml
 

@@ -19,7 +19,7 @@ from rejex_stream.encode import (
     encode_review,
     encode_verdict,
 )
-from rejex_stream.encode.labels import LabelRecord, encode_label
+from rejex_stream.encode.label_records import LabelRecord, encode_label
 from rejex_stream.encode.schemas import SCHEMAS, json_schema
 from rejex_stream.types import (
     ChannelEvidence,

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rejex_stream.encode import decode_command, decode_incidents, encode_command, encode_incident
-from rejex_stream.encode.incidents import position_of
+from rejex_stream.encode.records import position_of
 from rejex_stream.errors import CheckpointError, ConnectorError
 from rejex_stream.protocols import ControlRecords
 from rejex_stream.run import command_journal
@@ -339,12 +339,12 @@ def test_after_a_crash_the_log_is_read_from_the_first_command_that_waited(monkey
     before.ingest(ControlRecords(log, 5))
     before.decide(100)
     after = Decisions(ONE, before.encoded(None), [])
-    assert after.next_heard == 2  # the next three are nowhere but in the log
+    assert after.next_command == 2  # the next three are nowhere but in the log
     after.begin_at(100, whatever_is_lost=False)
     found = [reply.command for reply in after.take(100, lambda command: None)]
     after.snapshot_kept(150)
     after.snapshot_kept(200)
-    after.ingest(ControlRecords(log[after.next_heard :], 5))
+    after.ingest(ControlRecords(log[after.next_command :], 5))
     after.decide(200)
     found += [reply.command for reply in after.take(200, lambda command: None)]
     assert found == ["p0", "p1", "p2", "p3"]
@@ -377,7 +377,7 @@ def test_commands_keep_their_order_where_a_commit_failed_that_was_recorded():
 
     def heard(decisions, *words):
         for id_ in words:
-            place = Position("control", 0, decisions.next_heard)
+            place = Position("control", 0, decisions.next_command)
             decisions.ingest(ControlRecords([Record(place, None, plan(id_))], place.offset + 1))
 
     before = Decisions(ONE, None, [])
@@ -401,7 +401,7 @@ def test_decisions_that_are_none_are_refused():
     ours = Decisions(ONE, None, []).encoded(None)
     earlier = ours.replace(b"\x98\x01", b"\x97\x01", 1).removesuffix(b"\x90")
     assert earlier != ours
-    assert Decisions(ONE, earlier, []).untold == (), "an earlier version lists nothing"
+    assert Decisions(ONE, earlier, []).pending == (), "an earlier version lists nothing"
     newer = ours.replace(b"\x98\x01", b"\x98\x09", 1)
     with pytest.raises(CheckpointError, match="has format 9"):
         Decisions(ONE, newer, [])

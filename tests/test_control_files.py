@@ -10,7 +10,7 @@ import sys
 
 import pytest
 from rejex_connectors.files import FileControl, FileSource
-from rejex_connectors.files.control import append_line
+from rejex_connectors.files.source import append_line
 from rejex_connectors.folder_snapshots import FolderSnapshotStore
 
 from rejex_stream.encode import decode_incidents, encode_command

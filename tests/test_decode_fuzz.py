@@ -14,7 +14,7 @@ from rejex_stream.decode import CsvDecoder, JsonDecoder
 from rejex_stream.decode.avro import avro_reader
 from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.decode.protobuf import protobuf_reader
-from rejex_stream.decode.registry import RegistryDecoder
+from rejex_stream.decode.registry_decoder import RegistryDecoder
 from rejex_stream.protocols import RegisteredSchema
 from rejex_stream.types import Invalid, Position, Reading, Record
 

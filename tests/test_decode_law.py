@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rejex_stream.decode.avro import avro_reader
 from rejex_stream.decode.mapping import FieldMapping
-from rejex_stream.decode.registry import UNKNOWN_S, RegistryDecoder
+from rejex_stream.decode.registry_decoder import UNKNOWN_S, RegistryDecoder
 from rejex_stream.errors import CheckpointError, ConnectorError
 from rejex_stream.protocols import RegisteredSchema
 from rejex_stream.types import Invalid, Position, Reading, Record
@@ -281,7 +281,7 @@ def test_decisions_are_the_same_object_until_something_is_learnt(registry):
 
 
 def test_a_partition_that_names_ever_more_schemas_is_bounded(registry, monkeypatch):
-    monkeypatch.setattr("rejex_stream.decode.registry.MOST_KNOWN", 2)
+    monkeypatch.setattr("rejex_stream.decode.registry_decoder.MOST_KNOWN", 2)
     registry.says = dict.fromkeys(IDS, AB)
     pipeline = committed(registry, 1, 2, 3, 1)
     assert [kind is None for kind in kinds(pipeline.emitted[0])] == [False, False, True, False]

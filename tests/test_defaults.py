@@ -17,7 +17,7 @@ from rejex_connectors.kafka.kafka_settings import (
 
 from rejex_stream.config import assembly as build
 from rejex_stream.config import parse_config
-from rejex_stream.config.model import Config
+from rejex_stream.config.pipeline_config import Config
 from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import EngineSpec

@@ -12,17 +12,16 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rejex_connectors.files.rows import CsvRows
+from rejex_connectors.files.source import CsvRows
 
 from rejex_stream.config import parse_config
 from rejex_stream.config.assembly import file_decoder, open_source, records_of
 from rejex_stream.decode import CsvDecoder, JsonDecoder, parse_csv_header
 from rejex_stream.decode.avro import avro_reader
 from rejex_stream.decode.mapping import FieldMapping, Unreadable, to_epoch_ms
-from rejex_stream.decode.numbers import number_reader
 from rejex_stream.decode.protobuf import protobuf_reader
-from rejex_stream.decode.registry import RegistryDecoder
-from rejex_stream.decode.times import is_repeated, zone_of
+from rejex_stream.decode.registry_decoder import RegistryDecoder
+from rejex_stream.decode.written import is_repeated, number_reader, zone_of
 from rejex_stream.errors import ConfigError
 from rejex_stream.protocols import RegisteredSchema
 from rejex_stream.settings import toml

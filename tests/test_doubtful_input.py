@@ -11,7 +11,7 @@ from rejex_stream.decode import CsvDecoder, JsonDecoder
 from rejex_stream.decode.avro import avro_reader
 from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.decode.protobuf import protobuf_reader
-from rejex_stream.decode.registry import RegistryDecoder
+from rejex_stream.decode.registry_decoder import RegistryDecoder
 from rejex_stream.doctor import examine
 from rejex_stream.engine import Engine
 from rejex_stream.errors import ConnectorError

@@ -291,7 +291,7 @@ def tell(sink, store, *, take=True, n=200, **options):
 
 def kept(store):
     found = store.load_decisions(ONE)
-    return [] if found is None else [one.id for one in Decisions(ONE, found, ()).untold]
+    return [] if found is None else [one.id for one in Decisions(ONE, found, ()).pending]
 
 
 def test_people_are_told_once_it_is_durable_and_what_they_took_is_struck_out():
@@ -355,6 +355,6 @@ def test_the_newest_are_kept_where_nobody_takes_anything():
     tell(sink, MemorySnapshotStore(), n=2_000)
     changes = [one for outcome in sink.outcomes for one in outcome.incidents]
     many = changes * 10
-    decisions.keep_untold(many)
-    found = Decisions(ONE, decisions.encoded(None), ()).untold
+    decisions.set_pending(many)
+    found = Decisions(ONE, decisions.encoded(None), ()).pending
     assert list(found) == many[-500:]

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rejex_connectors.files import FileSink, FileSource
-from rejex_connectors.files.rows import MAX_OPEN_BYTES, CsvRows, LineRows
+from rejex_connectors.files.source import MAX_OPEN_BYTES, CsvRows, LineRows
 
 from rejex_stream.decode import CsvDecoder, JsonDecoder, parse_csv_header
 from rejex_stream.decode.mapping import FieldMapping

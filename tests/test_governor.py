@@ -15,7 +15,6 @@ from rejex_stream.engine import Engine
 from rejex_stream.engine.engine import Decision
 from rejex_stream.errors import ConfigError
 from rejex_stream.monitor import MonitorBank, MonitorConfig
-from rejex_stream.outcomes import is_ranked
 from rejex_stream.plan.measured import Measurement
 from rejex_stream.rejection.band import (
     anomaly_count,
@@ -30,7 +29,7 @@ from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.rejection.token_bucket import DAY_MS, Governor, base_width
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.trusted_clock import TrustedClock
-from rejex_stream.types import Position, Reading
+from rejex_stream.types import Position, Reading, is_ranked
 from tests.streams import readings, spec
 
 MANY = settings(max_examples=25, deadline=None)

@@ -17,13 +17,13 @@ CONNECTORS = Path(find_spec("rejex_connectors").origin).parent
 
 # The house from the ground up: a room imports from rooms before it, never from one behind it.
 ROOMS = (
-    "types", "outcomes", "errors", "addresses", "threads", "trusted_clock",
+    "types", "errors", "addresses", "threads", "trusted_clock",
     "settings", "protocols",
     "decode", "features", "detectors", "checks", "rejection", "learning", "incidents", "engine",
     "facade", "monitor", "encode", "run", "plan", "connectors", "operate", "config", "spark",
     "tables", "report", "doctor", "review", "demo", "cli", "__main__",
 )  # fmt: skip
-CORE = ("types", "outcomes", "errors", "threads", "trusted_clock", "protocols",
+CORE = ("types", "errors", "threads", "trusted_clock", "protocols",
         "features", "detectors", "rejection",
         "learning", "incidents", "engine", "facade", "monitor", "run.review_items")  # fmt: skip
 EFFECTS = {

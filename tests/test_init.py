@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import os
 import tomllib
 
-import jsonschema
 import pytest
 
 from rejex_stream.cli import main
@@ -74,8 +72,7 @@ def test_a_table_gets_a_config_that_validate_doctor_and_run_pass(place, capsys):
     assert "rejex-stream doctor pump-house.toml" in out
     assert "topics" not in out
     text = (place / "pump-house.toml").read_text()
-    first, written, _ = text.split("\n", 2)
-    assert (place / first.removeprefix("#:schema ")).exists()
+    written = text.split("\n", 1)[0]
     assert written == "# Written by rejex-stream init 'pump house.csv'."
     assert "# γ, the expected share of anomalies.\ncontamination = 0.05\n" in text
     config = load_config(place / "pump-house.toml")
@@ -107,27 +104,6 @@ def test_lines_of_nested_json_with_numbers_as_texts(place, capsys, packed):
     assert {verdict.sensor for verdict in verdicts} == {"pump-1", "pump-2"}
     assert verdicts[-1].event_time_ms == (T0 + 1199) * 1000
     assert sum(verdict.rank is not None for verdict in verdicts) > 1200
-
-
-@pytest.mark.thorough
-def test_an_editor_finds_the_schema_that_the_first_line_names(place, capsys):
-    (place / "plant").mkdir()
-    (place / "a.csv").write_text(table())
-    ask = ("init", "a.csv", "--detector", "HBOS", "--to", "plant/a.toml", "--force")
-    assert run(capsys, *ask)[0] == 0
-    beside = place / "plant" / "rejex.schema.json"
-    text = (place / "plant" / "a.toml").read_text()
-    assert text.splitlines()[0] == "#:schema rejex.schema.json"
-    schema = json.loads(beside.read_text())
-    found = jsonschema.Draft202012Validator(schema).iter_errors(tomllib.loads(text))
-    assert [error.message for error in found] == []
-    # One of an earlier version is renewed; what is somebody's own stays.
-    beside.write_text('{"title": "rejex-stream"}')
-    assert run(capsys, *ask)[0] == 0
-    assert json.loads(beside.read_text()) == schema
-    beside.write_text("[mine]")
-    assert run(capsys, *ask)[0] == 0
-    assert beside.read_text() == "[mine]"
 
 
 def test_two_configs_in_one_folder_share_no_output(place, capsys):
@@ -168,20 +144,6 @@ def test_what_cannot_be_is_one_sentence(place, capsys, words, said):
     status, _, err = run(capsys, "init", *words)
     assert status in (1, 2)
     assert said in err
-
-
-def test_somebody_at_a_terminal_is_asked_what_cannot_be_seen(place, capsys, monkeypatch):
-    (place / "a.csv").write_text(table())
-    terminal = io.StringIO("0.02\n\n")
-    terminal.isatty = lambda: True
-    monkeypatch.setattr("sys.stdin", terminal)
-    status, _, err = run(capsys, "init", "a.csv", "--detector", "HBOS")
-    assert (status, "(γ) [0.05]" in err) == (0, True)
-    assert tomllib.loads((place / "a.toml").read_text())["rejection"]["contamination"] == 0.02
-    # Who says it is not asked.
-    words = ("init", "a.csv", "--detector", "HBOS", "--force", "-c", "0.1")
-    assert run(capsys, *words)[0] == 0
-    assert tomllib.loads((place / "a.toml").read_text())["rejection"]["contamination"] == 0.1
 
 
 @pytest.mark.thorough

@@ -18,7 +18,7 @@ import jsonschema
 import pytest
 import yaml
 
-from rejex_stream.config.model import config_schema
+from rejex_stream.config.pipeline_config import config_schema
 from rejex_stream.detectors import PYOD, SENSOR
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 
 from rejex_stream.monitor import AlarmKind, Alternative, MonitorBank, StreamMonitor
 from rejex_stream.monitor.alarm import ActiveAlarms
 from rejex_stream.rejection import rejection_band
-from rejex_stream.types import Position, Reason
+from rejex_stream.types import Position, Reason, Status
 from tests.monitor_streams import (
     BAND,
     CONFIG,
@@ -197,3 +198,55 @@ def test_a_bank_names_what_is_active_in_its_streams_and_in_the_pipeline():
     (of_stream,) = bank.stream("a").status().active_alarms
     assert bank.status().active_alarms == ()
     assert bank.active_alarms() == [of_stream]
+
+
+# ------------------------------------------------------------------------------ across gaps
+def stuck_verdicts(first, count, *, epoch, score):
+    return [verdict(120, first + i, score=score, epoch=epoch, ties=1) for i in range(count)]
+
+
+def test_a_sensor_that_is_stuck_over_a_swap_is_named_after_200_equal_scores_of_both_models():
+    monitor = StreamMonitor(CONFIG, "s")
+    observe_all(monitor, stream(scores("iid", 1_000, 1)))
+    feed = stuck_verdicts(900, 120, epoch=0, score=0.5)
+    feed += stuck_verdicts(1_020, 120, epoch=1, score=-7.25)
+    alarms = [(i, a) for i, a in observe_all(monitor, feed) if a.kind is AlarmKind.STUCK]
+    assert [i for i, _ in alarms] == [CONFIG.stuck_events - 1]
+
+
+def test_a_restored_alarm_of_a_stuck_sensor_ends_when_scores_move():
+    monitor, restored = StreamMonitor(CONFIG, "s"), StreamMonitor(CONFIG, "s")
+    observe_all(monitor, stuck_verdicts(0, 300, epoch=0, score=0.5))
+    restored.restore(monitor.snapshot())
+    assert AlarmKind.STUCK in {a.kind for a in restored.status().active_alarms}
+    restored.observe(verdict(17, 301, score=0.75))
+    assert AlarmKind.STUCK not in {a.kind for a in restored.status().active_alarms}
+
+
+def test_what_a_model_tied_and_what_it_warmed_up_on_end_with_the_next_model():
+    monitor = StreamMonitor(CONFIG, "s")
+    n_r = N - BAND.n_anomalies
+    mixed = msgspec.structs.replace(verdict(n_r, ties=20), status=Status.WARM_UP_MIXED)
+    monitor.observe(mixed)
+    assert monitor.status().tie_mass == 20 / N
+    assert {a.kind for a in monitor.status().active_alarms} == {AlarmKind.WARM_UP}
+    monitor.observe(verdict(5, 1))
+    assert monitor.status().tie_mass == 20 / N
+    monitor.observe(verdict(5, 2, epoch=1))
+    assert monitor.status().tie_mass == 0.0
+    assert monitor.status().active_alarms == ()
+
+
+def test_the_pipelines_blocks_span_the_streams_there_are():
+    """Counted anew where a window of blocks ends, after a restart and after a stream has gone."""
+    bank = MonitorBank(CONFIG)
+    for key in "abc":
+        bank.observe([verdict(5, key=key)])
+    restored = MonitorBank(CONFIG)
+    restored.restore(bank.snapshot())
+    assert restored._pooled.health.streams == bank._pooled.health.streams == 3
+    restored.forget("a")
+    assert restored._pooled.health.streams == 2
+    for key in "bc":
+        restored.forget(key)
+    assert restored._pooled.health.streams == 1

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from rejex_stream.encode import decode_verdict, encode_command, encode_verdict
-from rejex_stream.encode.incidents import decode_command
-from rejex_stream.encode.labels import LabelRecord
+from rejex_stream.encode.label_records import LabelRecord
+from rejex_stream.encode.records import decode_command
 from rejex_stream.engine import Engine
 from rejex_stream.errors import ConnectorError
 from rejex_stream.incidents import Hold, Mute, Mutes

@@ -8,17 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from rejex_stream.outcomes import OutcomeCounts, is_for_review, is_ranked
 from rejex_stream.types import (
     Invalid,
     Label,
     Outcome,
+    OutcomeCounts,
     Position,
     Reason,
     Record,
     ReviewItem,
     Status,
     Verdict,
+    is_for_review,
+    is_ranked,
 )
 
 PLACE = Position("t", 0, 0)

@@ -18,6 +18,7 @@ from rejex_stream.config import load_config
 from rejex_stream.encode import decode_verdict
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.report import Channel, Fault, find, read_run, write_report
+from rejex_stream.report.plain_words import after, number, percent, span
 from rejex_stream.types import Label, Reason
 from tests.pages import Page, data_of
 
@@ -175,6 +176,17 @@ def test_a_known_fault_is_judged_by_the_events_inside_it(ran):
     )
     (found,) = find(early).faults
     assert (found.outcome, found.notice_after_s, found.n_warm_up) == ("missed", None, 21)
+
+
+def test_numbers_and_spans_are_written_as_people_write_them():
+    assert [number(x) for x in (1234.5, 12.345, 0.00012345, 3.0, float("nan"))] == [
+        "1,234", "12.35", "0.000123", "3", "–",
+    ]  # fmt: skip
+    assert [percent(0.0416), percent(0.5, 0)] == ["4.2 %", "50 %"]
+    assert [span(s) for s in (42, 600, 60_000, 86_400 * 2 + 3600)] == [
+        "42 s", "10 min", "16 h 40 min", "2 d 1 h",
+    ]  # fmt: skip
+    assert [after(None), after(0.0), after(600)] == ["none", "at once", "after 10 min"]
 
 
 # ------------------------------------------------------------------------------- of a table

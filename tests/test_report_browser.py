@@ -81,7 +81,7 @@ def test_every_plot_is_drawn_and_nothing_sticks_out(visit, width, scheme):
     page = visit(width, scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     plots = page.locator("canvas")
-    assert plots.count() == 2 * 4 + 1 + 5  # strip, score, rate, days; flow; five channels
+    assert plots.count() == 2 * 3 + 1 + 5  # strip, score, rate; flow; five channels
     for k in range(plots.count()):
         assert plots.nth(k).evaluate(INKED) > 0.005
 

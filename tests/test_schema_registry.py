@@ -18,7 +18,7 @@ from rejex_connectors.kafka.schema_registry import HttpSchemaRegistry
 
 from rejex_stream.decode.avro import avro_reader
 from rejex_stream.decode.mapping import FieldMapping
-from rejex_stream.decode.registry import RegistryDecoder
+from rejex_stream.decode.registry_decoder import RegistryDecoder
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.protocols import RegisteredSchema
 from rejex_stream.types import Position, Reading, Record

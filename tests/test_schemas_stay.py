@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rejex_connectors.folder_snapshots import FolderSnapshotStore
 
 from rejex_stream.decode.avro import avro_reader
-from rejex_stream.decode.registry import RegistryDecoder
+from rejex_stream.decode.registry_decoder import RegistryDecoder
 from rejex_stream.errors import CheckpointError
 from rejex_stream.protocols import SnapshotPiece
 from rejex_stream.types import Partition

@@ -15,12 +15,11 @@ from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine
 from rejex_stream.engine.engine import Decision
 from rejex_stream.errors import CheckpointError, ConfigError
-from rejex_stream.outcomes import is_ranked
 from rejex_stream.rejection.judge import Judge
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.rejection.token_bucket import Governor, SharedCredits
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.types import Position, Reading
+from rejex_stream.types import Position, Reading, is_ranked
 from tests.doubles import DelayedExecutor
 from tests.streams import readings, spec, stream_of
 from tests.test_governor import Adversary, overspent

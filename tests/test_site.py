@@ -18,7 +18,7 @@ import pytest
 
 from rejex_stream.cli.main import _PARTS
 from rejex_stream.config import load_config
-from rejex_stream.config.model import settings
+from rejex_stream.config.pipeline_config import settings
 from rejex_stream.operate.run_metrics import RunMetrics
 
 ROOT = Path(__file__).resolve().parent.parent

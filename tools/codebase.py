@@ -71,7 +71,7 @@ def main() -> int:
     arguments.add_argument("--check", action="store_true", help="only the limits, for `make check`")
     only_check = arguments.parse_args().check
 
-    from rejex_stream.config.model import settings
+    from rejex_stream.config.pipeline_config import settings
 
     folders: dict[str, Counter[str]] = defaultdict(Counter)
     names: dict[str, list[str]] = defaultdict(list)

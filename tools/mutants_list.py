@@ -88,6 +88,51 @@ MUTANTS = (
         "test_an_alarm_that_is_raised_again_stays_so_much_longer_and_is_said_once",
     ),
     Mutant(
+        "m53",
+        "a model swap begins the run of a stuck sensor anew",
+        "            self._stuck.swap()\n",
+        "",
+        "tests/test_monitor_alarms.py::"
+        "test_a_sensor_that_is_stuck_over_a_swap_is_named_after_200_equal_scores_of_both_models",
+    ),
+    Mutant(
+        "m55",
+        "the alarm of a stuck sensor that a restart brought back never ends",
+        "AlarmKind.STUCK in self.ranks.active\n",
+        "False\n",
+        "tests/test_monitor_alarms.py::"
+        "test_a_restored_alarm_of_a_stuck_sensor_ends_when_scores_move",
+    ),
+    Mutant(
+        "m57",
+        "the ties of a model are told of the next one",
+        "            self._tie_mass = 0.0\n            self.ranks",
+        "            self.ranks",
+        "tests/test_monitor_alarms.py::"
+        "test_what_a_model_tied_and_what_it_warmed_up_on_end_with_the_next_model",
+    ),
+    Mutant(
+        "m57b",
+        "a restored pipeline measures its blocks as of one stream",
+        "        self._pooled.health.streams = max(1, len(monitors))\n",
+        "",
+        "tests/test_monitor_alarms.py::test_the_pipelines_blocks_span_the_streams_there_are",
+    ),
+    Mutant(
+        "m57c",
+        "held events, ranked in a window that stands still, enter the monitors",
+        " or not is_ranked(verdict)",
+        "",
+        "tests/test_monitor_refits.py::test_held_events_and_those_without_a_rank_enter_no_sum",
+    ),
+    Mutant(
+        "m57d",
+        "what a swap makes unsure of the sum of ranks is never forgotten",
+        "        self._unsettled *= self._memory * self._memory\n",
+        "",
+        "tests/test_monitor_refits.py::test_evidence_is_the_square_of_the_moving_sum_beside_its_variance",
+    ),
+    Mutant(
         "m3",
         "a window is constant one event late",
         "self._constant = ties + (evicted != score) >= n",

@@ -172,7 +172,7 @@ def help_of(*words: str) -> str:
 
 def schemas() -> str:
     """Return the schemas of what is written, and of a config."""
-    from rejex_stream.config.model import config_schema
+    from rejex_stream.config.pipeline_config import config_schema
     from rejex_stream.encode.schemas import SCHEMAS, TOPICS, json_schema
 
     parts = [

@@ -12,15 +12,7 @@ import typer
 from rejex_stream.decode.mapping import TimeUnit
 from rejex_stream.tables import Asked
 
-__all__ = [
-    "Contamination",
-    "Detector",
-    "Rate",
-    "Tolerance",
-    "Window",
-    "gathering",
-    "of_a_table",
-]
+__all__ = ["Contamination", "Detector", "Rate", "Tolerance", "Window", "gathering", "of_a_table"]
 
 Contamination = Annotated[
     float, typer.Option("--contamination", "-c", help="γ, the expected share of anomalies.")

@@ -8,7 +8,7 @@ from typing import Literal
 
 from rejex_stream.decode.intake import IntakeRules
 from rejex_stream.decode.mapping import FieldMapping, Numbers, Quality, TimeUnit
-from rejex_stream.decode.origins import origin_of
+from rejex_stream.decode.paths import origin_of
 from rejex_stream.encode.schemas import TOPICS
 from rejex_stream.settings import Section, setting
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_settings import EnvSettingsSource, SettingsError
 
 from rejex_stream.config.input import REGISTRY_FORMATS
-from rejex_stream.config.model import ENV_PREFIX, Config
+from rejex_stream.config.pipeline_config import ENV_PREFIX, Config
 from rejex_stream.config.reviewing import Channel
 from rejex_stream.errors import ConfigError, RejexError
 from rejex_stream.features import FeatureSpec
@@ -66,24 +66,7 @@ def parse_config(
 ) -> tuple[Config | None, tuple[Problem, ...]]:
     """Check a config given as TOML text, with overrides from the environment.
 
-    Examples
-    --------
-    >>> config, problems = parse_config('''
-    ... [input]
-    ... path = "water.csv"
-    ... channels = ["flow"]
-    ... time = "t"
-    ... [rejection]
-    ... contamination = 0.6
-    ... tolerence = 32
-    ... ''')
-    >>> config is None
-    True
-    >>> for problem in problems:
-    ...     print(problem)
-    rejection.contamination = 0.6: expected less than 0.5 (share of events); γ, the expected \
-share of anomalies, e.g. 0.02.
-    rejection.tolerence: unknown key; did you mean 'tolerance'?
+    `name` is the pipeline's where the text gives none.
     """
     try:
         given = tomllib.loads(text)
@@ -312,10 +295,6 @@ def _registry(config: Any) -> None:  # noqa: ANN401
         config.schema_registry.check()
 
 
-def _reachable(config: Any) -> None:  # noqa: ANN401
-    config.rejection.policy().require(config.rejection.window)
-
-
 def _costs(config: Any) -> None:  # noqa: ANN401
     from rejex_stream.rejection.bounds import cost_bound
 
@@ -401,7 +380,7 @@ _CHECKS = (
     _Check("input", ("input",), lambda config: config.input.mapping()),
     _Check("input.select", ("input",), _select, after=("input", "input.format")),
     _Check("input.columns", ("input",), _columns, after=("input", "input.format")),
-    _Check("rejection", ("rejection",), _reachable),
+    _Check("rejection", ("rejection",), lambda c: c.rejection.policy().require(c.rejection.window)),
     _Check("rejection.costs", ("rejection",), _costs, after=("rejection",)),
     _Check("learning", ("learning", "rejection"), _learning, after=("rejection",)),
     _Check("refit", ("refit", "rejection"), _schedule),

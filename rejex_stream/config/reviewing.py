@@ -13,22 +13,9 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.settings import Section, setting
 
 __all__ = [
-    "ROLES",
-    "SYSTEM",
-    "AuthMode",
-    "Capacity",
-    "Channel",
-    "Fallback",
-    "Network",
-    "Review",
-    "Role",
-    "Sensor",
-    "Shown",
-    "check_bind",
-    "is_loopback",
-    "named_reviewer",
-    "networks",
-]
+    "ROLES", "SYSTEM", "AuthMode", "Capacity", "Channel", "Fallback", "Network", "Review", "Role",
+    "Sensor", "Shown", "check_bind", "is_loopback", "named_reviewer", "networks",
+]  # fmt: skip
 
 Role: TypeAlias = Literal["viewer", "reviewer", "lead", "admin"]
 ROLES: tuple[Role, ...] = ("viewer", "reviewer", "lead", "admin")
@@ -176,10 +163,7 @@ class Review(Section):
         ge=0,
     )
     max_age_hours: float = setting(
-        168.0,
-        unit="h",
-        says="Age at which an episode that nobody reviewed expires.",
-        ge=0,
+        168.0, unit="h", says="Age at which an episode that nobody reviewed expires.", ge=0
     )
     fallback: Fallback = setting(
         "none",
@@ -199,9 +183,7 @@ class Review(Section):
         "has decided: never, for second opinions and audits, or always.",
     )
     priority_sensors: tuple[str, ...] = setting(
-        (),
-        says="Prefixes of sensors that come first and do not wait to settle.",
-        example=["T07/"],
+        (), says="Prefixes of sensors that come first and do not wait to settle.", example=["T07/"]
     )
     host: str = setting("127.0.0.1", says="Address the console listens on.", min_length=1)
     port: int = setting(8321, says="Its port; 0 takes any free one.", ge=0, le=65535)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 from rejex_stream.decode.json import nesting
 from rejex_stream.decode.mapping import FieldMapping, TimeUnit, Unreadable, printable
 from rejex_stream.decode.paths import field_path, refuse_nested
-from rejex_stream.decode.registry import (
+from rejex_stream.decode.registry_decoder import (
     HEADER_BYTES,
     MisfitError,
     PayloadReader,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 
 from rejex_stream.decode.mapping import FieldMapping, Unreadable, printable
-from rejex_stream.decode.numbers import missing_numbers, number_reader
+from rejex_stream.decode.written import missing_numbers, number_reader
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import Invalid, Reading, Record
 
@@ -26,11 +26,6 @@ def split_row(
     """Split a row into cells; empty ones beyond `width` are left out. O(bytes).
 
     Quotes may stand after a space; the delimiter ``" "`` is any number of them, without quotes.
-
-    Examples
-    --------
-    >>> split_row('1, "2,000",', ",", 2), split_row(" 1   2 ", " ")
-    (['1', '2,000'], ['1', '2'])
     """
     if delimiter == " ":
         cells = text.split()
@@ -62,14 +57,6 @@ class CsvDecoder:
     """Decodes one CSV row a record.
 
     Empty cells and the texts ``nan``, ``na``, ``n/a``, ``null`` and ``none`` are missing channels.
-
-    Examples
-    --------
-    >>> from rejex_stream.types import Position, Record
-    >>> mapping = FieldMapping(["flow"], fixed_sensor="meter", time="when", time_unit="iso8601")
-    >>> decoder = CsvDecoder(mapping, ("when", "flow"))
-    >>> decoder.decode(Record(Position("water", 0, 0), None, b"2024-01-01 00:00:01,3.5"))[2:4]
-    (1704067201000, (3.5,))
     """
 
     def __init__(self, mapping: FieldMapping, header: Sequence[str], delimiter: str = ",") -> None:

@@ -74,20 +74,7 @@ class _Row:
 
 
 class Intake:
-    """Makes events of the readings of one partition.
-
-    Examples
-    --------
-    >>> intake = Intake(IntakeRules(step_ms=1000))
-    >>> def come(offset, time_ms, *values):
-    ...     at = Position("t", 0, offset)
-    ...     taken = intake.take(Record(at, None, b""), Reading("m", "m", time_ms, values, at))
-    ...     return [item.values for _, item in taken if isinstance(item, Reading)]
-    >>> come(0, 5, 1.0, ABSENT), come(1, 6, ABSENT, 2.0), come(2, 1005, 3.0, ABSENT)
-    ([], [(1.0, 2.0)], [])
-    >>> come(3, 9000, ABSENT, 4.0)  # the row before has ended without its second channel
-    [(3.0, 2.0)]
-    """
+    """Makes events of the readings of one partition."""
 
     def __init__(self, rules: IntakeRules) -> None:
         self._rules = rules

@@ -22,8 +22,8 @@ from rejex_stream.decode.mapping import (
     Unreadable,
     printable,
 )
-from rejex_stream.decode.numbers import missing_numbers
 from rejex_stream.decode.paths import field_path, refuse_nested
+from rejex_stream.decode.written import missing_numbers
 from rejex_stream.types import MODE_MARK, Invalid, Reading, Record
 
 __all__ = ["JsonDecoder", "flat"]
@@ -47,16 +47,6 @@ class JsonDecoder:
     r"""Decodes one JSON object a record.
 
     Also accepts the bare ``NaN`` and ``Infinity`` that Python producers write (as missing).
-
-    Examples
-    --------
-    >>> from rejex_stream.types import Position, Record
-    >>> decoder = JsonDecoder(FieldMapping(["flow", "p.in"], sensor="id", time="t"))
-    >>> record = Record(Position("water", 0, 7), None, b'{"id": "m1", "t": 5, "p": {"in": 2.5}}')
-    >>> decoder.decode(record).values
-    (nan, 2.5)
-    >>> decoder.decode(record._replace(value=b'{"id": "m1", "t": 5, "flow": "high"}')).reason
-    "channel 'flow': expected a number, got 'high'"
     """
 
     def __init__(self, mapping: FieldMapping) -> None:
@@ -338,13 +328,7 @@ def _fetcher(attributes: list[str]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def flat(tree: object, path: str = "") -> Iterator[tuple[str, object]]:
-    r"""Yield the fields of an object as a mapping names them, each with its value.
-
-    Examples
-    --------
-    >>> list(flat({"t": 5, "motor": {"temp": 2.5, "v1.2": None}}))
-    [('t', 5), ('motor.temp', 2.5), ('motor.v1\\.2', None)]
-    """
+    r"""Yield the fields of an object as a mapping names them, each with its value."""
     if not isinstance(tree, dict):
         yield path, tree
         return

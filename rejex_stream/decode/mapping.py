@@ -25,24 +25,42 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
-from rejex_stream.decode.numbers import missing_numbers, number_reader
-from rejex_stream.decode.origins import origin_of
-from rejex_stream.decode.times import Skipped, as_usual, in_zone, joined, zone_of
+from rejex_stream.decode.paths import origin_of
+from rejex_stream.decode.written import (
+    Skipped,
+    as_usual,
+    in_zone,
+    joined,
+    missing_numbers,
+    number_reader,
+    zone_of,
+)
 from rejex_stream.errors import ConfigError
-from rejex_stream.types import MODE_MARK, Invalid, Reading, Record, in_mode
+from rejex_stream.types import (
+    MODE_MARK,
+    Invalid,
+    Reading,
+    Record,
+    SelectedRecord,
+    UnreadRecord,
+    in_mode,
+)
 
 __all__ = [
     "ABSENT",
     "GLOBAL_KEY",
     "SWITCHES",
+    "DecidingDecoder",
+    "Decoder",
     "FieldMapping",
     "NotWanted",
     "Numbers",
     "Quality",
     "TimeUnit",
     "Unreadable",
+    "decode_records",
     "parse_moment",
     "printable",
     "to_epoch_ms",
@@ -89,14 +107,7 @@ ABSENT = float("nan")
 class Quality:
     """Which values are good: what is not counts as missing.
 
-    Parameters
-    ----------
-    field
-        The field beside a channel's, with ``{channel}`` in the place of its name; or a table from
-        channel to field.
-    good
-        What a good value has there, texts in any case. Nothing there at all is good: protocols
-        leave it out where all is well.
+    Nothing at all beside a value is good: protocols leave it out where all is well.
 
     Examples
     --------
@@ -105,8 +116,8 @@ class Quality:
     [1.5, None, 2.5]
     """
 
-    field: str | Mapping[str, str]
-    good: Sequence[str | bool | float] = ("good", 192, True)
+    field: str | Mapping[str, str]  # `{channel}` stands for a name; or from channel to field
+    good: Sequence[str | bool | float] = ("good", 192, True)  # texts in any case
 
     def __post_init__(self) -> None:
         if isinstance(self.field, str) and "{channel}" not in self.field:
@@ -141,83 +152,41 @@ class Quality:
 
 @dataclass(frozen=True, slots=True)
 class FieldMapping:
-    r"""Where time, sensor, group and channels stand in a record.
+    r"""Where time, sensor, group and channels stand in a record; contradictions are refused.
 
-    Parameters
-    ----------
-    channels
-        Names of the channels in the order of ``Reading.values``; or a mapping from channel name to
-        its field. A field of nested JSON is written with dots (``motor.temp``), a dot that
-        belongs to a name as ``\.``; CSV columns are taken by their exact name.
-    time, time_unit
-        The field with the event time, or several whose texts make one, a day and a time of day.
-        Without one, the record's own timestamp is used.
-    time_format
-        How a time is written as text, in the signs of ``strptime`` (``%d.%m.%Y %H:%M``); it takes
-        the place of `time_unit`.
-    time_zone
-        Where a time without a zone was read off the clock: ``Europe/Berlin``, ``+01:00``.
-    sensor, fixed_sensor, sensor_from
-        Exactly one of: the field with the sensor's name; one name for all records; or what is
-        beside the value, as :func:`~rejex_stream.decode.origins.origin_of` reads it: ``key``,
-        ``key.machine``, ``header:NAME``, ``topic:PATTERN``.
-    group, groups, pooled
-        At most one of: the field with the group's name; a table sensor → group; or one global key.
-        Events of a group share a model. Without any, every sensor has its own.
-    mode
-        The field with the operating mode: each mode of a sensor or group has a reference of its
-        own. A name, a whole number or a boolean.
-    tag
-        In a table with one value a row: the field that says which quantity it is. Each quantity
-        of a sensor is a series of its own, ``sensor/tag``; unless several channels have one field:
-        then the tag names the channel, and the others are :data:`ABSENT`.
-    flags
-        Channels that may also be booleans, or texts such as ON and OFF.
-    quality
-        Which field says whether a channel's value is good; what is not is missing.
-    partial
-        Whether a field that is absent is :data:`ABSENT` instead of missing.
-    numbers, decimal, thousands
-        Whether texts that are numbers are numbers too (``text``), and the marks in them.
-    missing
-        Texts in the place of a value that is not there, such as ``---`` or ``Bad``; and numbers,
-        such as ``-999``.
-    units
-        What may stand behind a number that is a text: ``°C``.
-    max_value_bytes
-        Larger records are invalid before anybody parses them.
-
-    Examples
-    --------
-    >>> mapping = FieldMapping(channels=["flow", "pressure"], sensor="meter", time="t")
-    >>> mapping.channel_names
-    ('flow', 'pressure')
-    >>> FieldMapping(channels={"temp": "motor.temp"}, fixed_sensor="turbine").channel_fields
-    ('motor.temp',)
+    A field of nested JSON is written with dots (``motor.temp``), a dot that belongs to a name as
+    ``\.``; CSV columns are taken by their exact name.
     """
 
+    # Names in the order of `Reading.values`; or from each name to its field.
     channels: Sequence[str] | Mapping[str, str]
+    # Several fields make one text, a day and a time of day; None: the record's own timestamp.
     time: str | Sequence[str] | None = None
     time_unit: TimeUnit = "ms"
+    # Exactly one of three: a field; one name for all; or what `origin_of` reads beside the value.
     sensor: str | None = None
     fixed_sensor: str | None = None
     sensor_from: str | None = None
+    # At most one of three: a field; a table from sensor to group; one global key. Events of a
+    # group share a model.
     group: str | None = None
     groups: Mapping[str, str] | None = None
     pooled: bool = False
     max_value_bytes: int = MAX_VALUE_BYTES
-    time_format: str | None = None
-    time_zone: str | None = None
-    mode: str | None = None
+    time_format: str | None = None  # of strptime; in the place of `time_unit`
+    time_zone: str | None = None  # of times without one: `Europe/Berlin`, `+01:00`
+    mode: str | None = None  # each operating mode of a stream has a reference of its own
+    # Which quantity a row of one value holds: `sensor/tag` is a series of its own; or, where
+    # several channels have one field, the channel, and the others are ABSENT.
     tag: str | None = None
-    numbers: Numbers = "typed"
+    numbers: Numbers = "typed"  # `text`: texts that are numbers are numbers too
     decimal: str = "."
     thousands: str | None = None
-    missing: Sequence[str] = ()
-    units: Sequence[str] = ()
-    flags: Sequence[str] = ()
+    missing: Sequence[str] = ()  # texts and numbers that stand for no value: `---`, `-999`
+    units: Sequence[str] = ()  # what may stand behind a number that is a text
+    flags: Sequence[str] = ()  # channels that may also be booleans, or ON and OFF
     quality: Quality | None = None
-    partial: bool = False
+    partial: bool = False  # a field that is absent is ABSENT, not missing
 
     def __post_init__(self) -> None:
         names = self.channel_names
@@ -337,16 +306,7 @@ class FieldMapping:
         return Invalid(record.position, "decode", reason)
 
     def lacking(self, reading: Reading | Invalid, fields: Sequence[str]) -> str:
-        """Say which channels a record lacks and what it has, for whoever looks at the mapping.
-
-        Examples
-        --------
-        >>> mapping = FieldMapping({"temp": "motor.temp"}, fixed_sensor="m")
-        >>> reading = Reading("m", "m", 0, (math.nan,), ("t", 0, 7))
-        >>> mapping.lacking(reading, ["t", "motor.Temp"])
-        "channel 'temp' (field 'motor.temp') is missing; the record has t, motor.Temp: did you \
-mean 'motor.Temp'?"
-        """
+        """Say which channels a record lacks and what it has, for whoever looks at the mapping."""
         if isinstance(reading, Invalid):
             return f"the record cannot be read: {reading.reason}"
         pairs = zip(self.channel_names, self.channel_fields, reading.values, strict=True)
@@ -487,6 +447,65 @@ mean 'motor.Temp'?"
         return to_epoch_ms(found, self.time_unit, format=self.time_format, zone=self.time_zone)
 
 
+class Decoder(Protocol):
+    """Turns records into readings for one mapping."""
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """Names of the channels, in the order of ``Reading.values``."""
+        ...
+
+    def decode(self, record: Record) -> Reading | Invalid:
+        """Decode one record; never raises on what the record holds."""
+        ...
+
+
+@runtime_checkable
+class DecidingDecoder(Decoder, Protocol):
+    """A decoder that asks others, so that what it decided must become durable with the outcomes."""
+
+    def of_partition(self, decisions: bytes | None, *, decided_until: int) -> DecidingDecoder:
+        """Return a decoder of one partition, for which what lies before `decided_until` stands."""
+        ...
+
+    def decisions(self) -> bytes:
+        """Return what was decided so far; the same object while nothing was added."""
+        ...
+
+
+def decode_records(
+    decoder: Decoder, records: Sequence[Record]
+) -> tuple[Sequence[Record], list[Reading | Invalid]]:
+    """Decode records in order, at once where the decoder can.
+
+    Returns the records, each as often as it holds readings, at least once, and what they are.
+    """
+    expand = getattr(decoder, "expand", None)  # decoders of one's own need neither of these
+    at_once = getattr(decoder, "decode_all", None)
+    if expand is not None:
+        records = expand(records)
+    refused = [_refused(record) for record in records]
+    good = records
+    if refused.count(None) < len(refused):
+        good = [record for record, why in zip(records, refused, strict=True) if why is None]
+    found: list[Reading | Invalid] = (
+        [decoder.decode(record) for record in good] if at_once is None else at_once(good)
+    )
+    if good is not records:
+        rest = iter(found)
+        found = [next(rest) if why is None else why for why in refused]
+    return records, found
+
+
+def _refused(record: Record) -> Invalid | None:
+    """Return why there is nothing to decode, where that is known."""
+    if type(record) is Record:
+        return None
+    if isinstance(record, UnreadRecord):
+        return Invalid(record.position, record.stage, record.reason)
+    return record.invalid if isinstance(record, SelectedRecord) else None
+
+
 class Unreadable(Exception):  # noqa: N818 - never leaves decoding: it becomes an Invalid
     """A field cannot be read; the message is the reason for the dead letter."""
 
@@ -499,11 +518,6 @@ def to_epoch_ms(
     value: object, unit: TimeUnit, *, format: str | None = None, zone: str | None = None
 ) -> int:
     """Turn a time in `unit`, or written in `format`, into UTC milliseconds since 1970.
-
-    Raises
-    ------
-    Unreadable
-        If it is not a time, lies outside the years 1 to 9999, or was skipped by the clock.
 
     Examples
     --------
@@ -544,13 +558,7 @@ def to_epoch_ms(
 
 
 def parse_moment(text: str, format: str | None) -> datetime:
-    """Read a time as written in `format`, else as ISO 8601; ``ValueError`` if it is none.
-
-    Examples
-    --------
-    >>> parse_moment("1/31/2024 1:05 PM", "%m/%d/%Y %I:%M %p")
-    datetime.datetime(2024, 1, 31, 13, 5)
-    """
+    """Read a time as written in `format`, else as ISO 8601; ``ValueError`` if it is none."""
     try:
         return _moment(text.strip(), format)
     except ValueError:

@@ -1,25 +1,26 @@
-"""Fields by path: ``motor.temp`` is the field ``temp`` of the object ``motor``."""
+"""Where a value or a name stands: a field by its path, or the record's key, header or topic.
+
+``motor.temp`` is the field ``temp`` of the object ``motor``.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import msgspec
 
 from rejex_stream.errors import ConfigError
+from rejex_stream.types import Record
 
-__all__ = ["field_path", "refuse_nested"]
+__all__ = ["Origin", "field_path", "origin_of", "refuse_nested"]
 
 _UNESCAPED_DOT = re.compile(r"(?<!\\)\.")
 
 
 def field_path(field: str) -> tuple[str, ...]:
-    r"""Split a field at its dots; a dot that belongs to a name is written ``\.``.
-
-    Examples
-    --------
-    >>> field_path("motor.temp"), field_path(r"v1\.2")
-    (('motor', 'temp'), ('v1.2',))
-    """
+    r"""Split a field at its dots; a dot that belongs to a name is written ``\.``."""
     path = tuple(part.replace("\\.", ".") for part in _UNESCAPED_DOT.split(field))
     if not all(path):
         raise ConfigError(f"field {field!r} has an empty part: write nested fields as `a.b`")
@@ -35,3 +36,86 @@ def refuse_nested(paths: Mapping[str, tuple[str, ...]]) -> None:
                     f"field {inner!r} stands inside field {outer!r}, which is a value itself: "
                     f"map one of them"
                 )
+
+
+Origin: TypeAlias = Callable[[Record], object]
+"""Finds a name in a record; raises ``ValueError`` with a sentence where there is none."""
+
+
+def origin_of(spec: str) -> Origin | None:
+    r"""Return what finds a name beside the value; ``None`` where `spec` names a field of it.
+
+    It is ``key``; ``key.FIELD`` of a key that is a JSON object; ``header:NAME``; or
+    ``topic:PATTERN``, a regular expression whose groups, with a slash between, are the name.
+
+    Examples
+    --------
+    >>> from rejex_stream.types import Position
+    >>> record = Record(Position("plant.north.m7", 0, 1), b'{"site": "A", "unit": 3}', b"{}")
+    >>> origin_of("key.site")(record), origin_of("key.unit")(record)
+    ('A', 3)
+    >>> origin_of(r"topic:plant\.(?P<site>\w+)\.(?P<machine>\w+)")(record)
+    'north/m7'
+    >>> origin_of("motor.id") is None
+    True
+    """
+    if spec == "key":
+        return _key
+    if spec.startswith("key."):
+        path = field_path(spec.removeprefix("key."))
+        return lambda record: _in_key(record, path)
+    if spec.startswith("header:"):
+        name = spec.removeprefix("header:")
+        return lambda record: _header(record, name)
+    if spec.startswith("topic:"):
+        return _topic(spec.removeprefix("topic:"))
+    return None
+
+
+def _key(record: Record) -> object:
+    try:
+        return None if record.key is None else record.key.decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"the key {record.key!r:.80} is not UTF-8") from None
+
+
+def _in_key(record: Record, path: tuple[str, ...]) -> object:
+    try:
+        node = msgspec.json.decode(record.key or b"")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise ValueError(f"expected a key of JSON, got {record.key!r:.80}") from None
+    for name in path:
+        node = node.get(name) if isinstance(node, dict) else None
+    return node
+
+
+def _header(record: Record, name: str) -> object:
+    found = next((value for known, value in record.headers if known == name), None)
+    try:
+        return None if found is None else found.decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"the header {name!r} is not UTF-8") from None
+
+
+def _topic(pattern: str) -> Origin:
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"input.sensor: the pattern {pattern!r} is none: {error}") from None
+    if not compiled.groups:
+        raise ConfigError(
+            f"input.sensor: the pattern {pattern!r} has no group: put what names the sensor into "
+            r"one, such as plant\.(?P<machine>\w+)"
+        )
+    known: dict[str, str | None] = {}
+
+    def find(record: Record) -> object:
+        topic = record.position.topic
+        if topic not in known:
+            match = compiled.search(topic)
+            known[topic] = None if match is None else "/".join(filter(None, match.groups()))
+        if known[topic] is None:
+            raise ValueError(f"the topic {topic!r} does not match {pattern!r}")
+        return known[topic]
+
+    return find

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from rejex_stream.decode.mapping import FieldMapping, Unreadable, printable
 from rejex_stream.decode.paths import field_path, refuse_nested
-from rejex_stream.decode.registry import (
+from rejex_stream.decode.registry_decoder import (
     HEADER_BYTES,
     MisfitError,
     PayloadReader,
@@ -34,7 +34,6 @@ _GIVEN = "given.descriptors"
 _LOG_LINE = re.compile(r"WARNING: All log messages|[IWEF]\d{4} ")  # they bear the time
 _PROTOC_S = 60.0
 _MOST_INDEXES = 64
-_WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,19}")
 _TIMESTAMP = "google.protobuf.Timestamp"
 
 Getter: TypeAlias = Callable[[Any], object]
@@ -238,35 +237,16 @@ def _getter(descriptor: Any, path: tuple[str, ...]) -> Getter:  # noqa: ANN401
 def _map_getter(take: Getter, entry: Any, path: tuple[str, ...]) -> Getter:  # noqa: ANN401
     if not path:
         return lambda tree: dict(take(tree))  # type: ignore[call-overload]
-    below = _value_getter(entry.fields_by_name["value"], path[1:])
-    key = _map_key(entry, path[0])
-    if key is None:
+    key_field, key = entry.fields_by_name["key"], path[0]
+    if key_field.cpp_type != key_field.CPPTYPE_STRING:
         return _absent
+    below = _value_getter(entry.fields_by_name["value"], path[1:])
 
     def get(tree: Any) -> object:  # noqa: ANN401
         entries: Any = take(tree)
         return below(entries[key]) if key in entries else None
 
     return get
-
-
-def _map_key(entry: Any, text: str) -> object:  # noqa: ANN401
-    """Return the key that a part of a path stands for; ``None`` where it can be none."""
-    from google.protobuf import message_factory
-
-    field = entry.fields_by_name["key"]
-    key: object = None
-    if field.cpp_type == field.CPPTYPE_STRING:
-        key = text
-    elif field.cpp_type == field.CPPTYPE_BOOL:
-        key = {"true": True, "false": False}.get(text)
-    elif _WHOLE_NUMBER.fullmatch(text):
-        key = int(text)
-    try:  # of the numbers some are out of range
-        message_factory.GetMessageClass(entry)(key=key)
-    except (TypeError, ValueError):
-        return None
-    return key
 
 
 def _value_getter(field: Any, path: tuple[str, ...]) -> Getter:  # noqa: ANN401

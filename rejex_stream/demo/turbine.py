@@ -24,17 +24,9 @@ from scipy.special import ndtr
 from rejex_stream.types import FloatArray
 
 __all__ = [
-    "AMBIENT",
-    "CHANNELS",
-    "FAULTS",
-    "LEAK",
-    "STEP_S",
-    "TURBINES",
-    "Fault",
-    "FaultKind",
-    "Run",
+    "AMBIENT", "CHANNELS", "FAULTS", "LEAK", "STEP_S", "TURBINES", "Fault", "FaultKind", "Run",
     "simulate",
-]
+]  # fmt: skip
 
 AMBIENT = "ambient_c"
 CHANNELS = ("gearbox_temp_c", "vibration_mm_s", "power_kw", "rotor_rpm")
@@ -56,8 +48,6 @@ class Fault:
 
     Attributes
     ----------
-    turbine
-        One of :data:`TURBINES`.
     kind
         ``overheating``: the gearbox warms up to 24 K too much, hour by hour. ``bearing``: vibration
         grows to the 2.4-fold within two days. ``friction``: a bearing of the gearbox wears slowly;
@@ -68,8 +58,6 @@ class Fault:
         is 14 K too warm from one day to the next.
     first, last
         Steps, both inclusive.
-    title
-        For people.
     """
 
     turbine: str

@@ -1,11 +1,15 @@
-"""Outcomes to JSON and back: the one wire form of files, topics and the review store.
+"""Outcomes, incidents and commands to JSON and back: the one wire form of files, topics and store.
 
 Every object starts with ``id`` ("topic-partition-offset", the identity of the event), then the
 same in parts. Field order is stable. NaN and infinity do not exist in JSON: they become ``null``.
+Changes of incidents and replies to commands stand in one file or topic, in the order of the events:
+``kind`` tells them apart, and on Kafka ``ce_type`` too. Commands come in on a file or topic of
+their own, written by anybody: :func:`decode_command` takes none that cannot be applied.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import starmap
@@ -16,8 +20,12 @@ import msgspec
 from rejex_stream.decode.mapping import printable
 from rejex_stream.errors import ConnectorError
 from rejex_stream.types import (
+    Command,
+    CommandKind,
+    CommandReply,
     ContextPoint,
     FollowUp,
+    Incident,
     Invalid,
     Label,
     Position,
@@ -29,23 +37,33 @@ from rejex_stream.types import (
 )
 
 __all__ = [
+    "MOST_ANSWERS",
     "DeadLetterRecord",
     "FollowUpRecord",
     "Form",
+    "IncidentRecord",
     "LeanVerdictRecord",
+    "ReplyRecord",
     "ReviewRecord",
     "VerdictEncoder",
     "VerdictRecord",
+    "decode_command",
     "decode_dead_letter",
+    "decode_incidents",
     "decode_review",
     "decode_reviewed",
     "decode_verdict",
+    "encode_command",
     "encode_dead_letter",
     "encode_follow_up",
+    "encode_incident",
     "encode_lean_verdict",
+    "encode_reply",
     "encode_review",
     "encode_verdict",
     "identified",
+    "position_of",
+    "require_sound",
 ]
 
 Form: TypeAlias = Literal["full", "lean"]
@@ -53,6 +71,25 @@ Form: TypeAlias = Literal["full", "lean"]
 
 _encode = msgspec.json.Encoder().encode
 _T = TypeVar("_T")
+_MOST_TEXT = {"id": 100, "stream_key": 1_000, "incident": 1_000, "cancels": 100, "by": 200}
+_MOST_NOTE = 4_000
+MOST_ANSWERS = 200
+"""So many answers go into one command."""
+_MOST_SIDES = 200  # channels of a box
+_LONGEST_MS = 90 * 86_400_000  # of a mute: what is normal for longer belongs in the model
+_LARGEST = 2**53  # what every reader of JSON keeps whole
+_ANSWERED = {"incident": "the id of the one that is answered"}
+_MUTED = "a mute says whose, who and why"
+_NEEDED: dict[CommandKind, dict[str, str]] = {
+    CommandKind.FAULT: _ANSWERED,
+    CommandKind.NEW_NORMAL: _ANSWERED,
+    CommandKind.CANCEL: {"cancels": "the id of what is taken back"},
+    CommandKind.MUTE: {"stream_key": _MUTED, "by": _MUTED, "note": _MUTED},
+    CommandKind.ANSWERS: {"stream_key": "whose"},
+    CommandKind.JUDGE: {"stream_key": "whose", "judge": "champion or challenger"},
+}
+"""What a command of a kind has to say."""
+
 
 _IDENTITY: list[tuple[str, Any]] = [
     ("id", str),
@@ -61,22 +98,49 @@ _IDENTITY: list[tuple[str, Any]] = [
     ("offset", int),
 ]
 
-VerdictRecord: type[msgspec.Struct] = msgspec.defstruct(
+
+def _with_identity(
+    name: str,
+    kind: type[msgspec.Struct],
+    more: list[tuple[str, Any]],
+    without: tuple[str, ...],
+    doc: str,
+) -> type[msgspec.Struct]:
+    """Make the wire type of a type with a position: that is spelled out, other fields follow."""
+    fields = [
+        (field.name, field.type) if field.required else (field.name, field.type, field.default)
+        for field in msgspec.structs.fields(kind)
+        if field.name not in without
+    ]
+    return msgspec.defstruct(
+        name, [*_IDENTITY, *more, *fields], module=__name__, namespace={"__doc__": doc},
+        frozen=True, kw_only=True,
+    )  # fmt: skip
+
+
+VerdictRecord = _with_identity(
     "VerdictRecord",
-    [
-        *_IDENTITY,
-        *(
-            (field.name, field.type) if field.required else (field.name, field.type, field.default)
-            for field in msgspec.structs.fields(Verdict)
-            if field.name != "position"
-        ),
-    ],
-    module=__name__,
-    namespace={
-        "__doc__": "A verdict on the wire: a :class:`Verdict` with its position spelled out."
-    },
-    frozen=True,
-    kw_only=True,
+    Verdict,
+    [],
+    ("position",),
+    "A verdict on the wire: a :class:`Verdict` with its position spelled out.",
+)
+IncidentRecord = _with_identity(
+    "IncidentRecord",
+    Incident,
+    [("kind", Literal["incident"]), ("incident", str)],
+    ("position", "id"),
+    """A change of an incident on the wire.
+
+    Attributes
+    ----------
+    id, topic, partition, offset
+        Of the event that changed it.
+    kind
+        ``incident``.
+    incident
+        Id of the incident: position of the event that opened it, as text.
+    """,
 )
 
 
@@ -196,17 +260,7 @@ class DeadLetterRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_verdict(verdict: Verdict) -> bytes:
-    """Encode a verdict as one line of JSON, without the newline.
-
-    Examples
-    --------
-    >>> verdict = Verdict(position=Position("water", 0, 7), stream_key="m", sensor="m", seq=7,
-    ...     event_time_ms=5, label=Label.NORMAL, score=float("inf"))
-    >>> encode_verdict(verdict)[:79]
-    b'{"id":"water-0-7","topic":"water","partition":0,"offset":7,"stream_key":"m","se'
-    >>> decode_verdict(encode_verdict(verdict)).score is None
-    True
-    """
+    """Encode a verdict as one line of JSON, without the newline."""
     # The encoder writes fields in order, the position first; only that part is replaced.
     topic, partition, number, index = verdict.position
     start, middle, cut = _frame(topic, partition)
@@ -225,15 +279,7 @@ def _frame(topic: str, partition: int) -> tuple[bytes, bytes, int]:
 
 
 def encode_lean_verdict(verdict: Verdict) -> bytes:
-    """Encode what a verdict says as one line of JSON, a :class:`LeanVerdictRecord`, no newline.
-
-    Examples
-    --------
-    >>> verdict = Verdict(position=Position("water", 0, 7), stream_key="m", sensor="m", seq=7,
-    ...     event_time_ms=5, label=Label.ANOMALY, score=9.5, severity=3.0)
-    >>> encode_lean_verdict(verdict)[:69]
-    b'{"id":"water-0-7","stream_key":"m","sensor":"m","mode":null,"event_ti'
-    """
+    """Encode what a verdict says as one line of JSON, a :class:`LeanVerdictRecord`, no newline."""
     return _encode(
         LeanVerdictRecord(
             str(verdict.position),
@@ -426,13 +472,7 @@ def decode_dead_letter(line: bytes) -> tuple[Record, Invalid]:
 
 
 def identified(id_: str, topic: str, partition: int, offset: int) -> Position:
-    """Return the position on the wire: the index of a reading in its record ends its id.
-
-    Examples
-    --------
-    >>> identified("water-0-7.2", "water", 0, 7)
-    Position(topic='water', partition=0, offset=7, reading=2)
-    """
+    """Return the position on the wire: the index of a reading in its record ends its id."""
     index = id_.rpartition("-")[2].partition(".")[2]
     return Position(topic, partition, offset, int(index) if index.isdecimal() else 0)
 
@@ -461,3 +501,149 @@ def _as_text(value: bytes | None) -> str | None:
     except UnicodeDecodeError:
         return None
     return text if all(part.isprintable() for part in text.split()) else None
+
+
+# ---------------------------------------------------------------- incidents, commands, replies
+class ReplyRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a command, on the wire.
+
+    Attributes
+    ----------
+    id, topic, partition, offset
+        Of the event from which on it holds, or would have held.
+    kind
+        ``reply``.
+    command, accepted, said
+        As in :class:`~rejex_stream.types.CommandReply`.
+    """
+
+    id: str
+    topic: str
+    partition: int
+    offset: int
+    kind: Literal["reply"]
+    command: str
+    accepted: bool
+    said: str
+
+
+Answered: TypeAlias = Incident | tuple[Position, CommandReply]
+
+
+def encode_incident(incident: Incident) -> bytes:
+    """Encode a change of an incident as one line of JSON, without the newline."""
+    fields = msgspec.structs.asdict(incident)
+    position, id_ = fields.pop("position"), fields.pop("id")
+    return _encode(IncidentRecord(**_identity(position), kind="incident", incident=id_, **fields))
+
+
+def encode_reply(position: Position, reply: CommandReply) -> bytes:
+    """Encode what became of a command as one line of JSON, without the newline."""
+    fields = msgspec.structs.asdict(reply)
+    return _encode(ReplyRecord(**_identity(position), kind="reply", **fields))
+
+
+def decode_incidents(line: bytes) -> Answered:
+    """Decode a line of the incidents' file or topic; unknown fields are ignored."""
+    what = "an incident or a reply"
+    if _parse(line, _Kind, what).kind == "reply":
+        reply = _parse(line, ReplyRecord, what)
+        position = identified(reply.id, reply.topic, reply.partition, reply.offset)
+        said = CommandReply(command=reply.command, accepted=reply.accepted, said=reply.said)
+        return position, said
+    fields = msgspec.structs.asdict(_parse(line, IncidentRecord, what))
+    del fields["kind"]
+    place = (fields.pop(name) for name, _ in _IDENTITY)
+    return Incident(position=identified(*place), id=fields.pop("incident"), **fields)
+
+
+class _Kind(msgspec.Struct):
+    kind: Literal["incident", "reply"]
+
+
+def encode_command(command: Command) -> bytes:
+    """Encode a command as one line of JSON, without the newline."""
+    fields = msgspec.to_builtins(command)
+    fields["answers"] = [(one.position.parts, one.verdict) for one in command.answers]
+    return _encode(fields)
+
+
+def decode_command(line: bytes) -> Command:
+    """Decode a command that can be obeyed; unknown fields are ignored."""
+    command = _parse(line, Command, "a command")
+    require_sound(command)
+    return command
+
+
+def require_sound(command: Command) -> None:
+    """Refuse a command that could not be obeyed by anybody."""
+    what = f"the command {printable(command.id)} ({command.kind})"
+    for name, most in (*_MOST_TEXT.items(), ("note", _MOST_NOTE)):
+        text = getattr(command, name)
+        if text is not None and len(text) > most:
+            raise ConnectorError(f"{what} has {len(text)} characters of {name}, at most {most} fit")
+    for name in ("version", "from_ms", "until_ms", "given_ms"):
+        number = getattr(command, name)
+        if number is not None and abs(number) > _LARGEST:
+            raise ConnectorError(f"{what} has {name} = {number}, beyond ±{_LARGEST}")
+    if not command.id:
+        raise ConnectorError(f"{what} has no id: give it one that no other command has")
+    for name, meant in _NEEDED.get(command.kind, {}).items():
+        if not getattr(command, name):
+            raise ConnectorError(f"{what} does not say {name}: {meant}")
+    if command.kind is CommandKind.ANSWERS:
+        _require_answers(command, what)
+    if command.kind is CommandKind.MUTE:
+        _require_bounded(command, what)
+    if command.kind is CommandKind.PLANNED:
+        begin, end = command.from_ms, command.until_ms
+        if begin is None or end is None or begin >= end:
+            raise ConnectorError(
+                f"{what} is from_ms = {begin} until_ms = {end}: expected both, the first earlier"
+            )
+
+
+def _require_bounded(command: Command, what: str) -> None:
+    """Refuse a mute that has no end, or no bounds."""
+    begin, end = command.from_ms, command.until_ms
+    if begin is None or end is None or not 0 < end - begin <= _LONGEST_MS:
+        raise ConnectorError(
+            f"{what} is from_ms = {begin} until_ms = {end}: expected both, the second later by "
+            f"{_LONGEST_MS // 86_400_000} days at most"
+        )
+    if not 1 <= len(command.box) <= _MOST_SIDES:
+        raise ConnectorError(
+            f"{what} has a box of {len(command.box)} channels: expected 1 to {_MOST_SIDES}"
+        )
+    for name, (low, high) in command.box.items():
+        if not -math.inf < low <= high < math.inf:
+            raise ConnectorError(
+                f"{what} has {printable(name)} from {low:g} to {high:g}: expected two numbers, the "
+                "larger one last"
+            )
+
+
+def _require_answers(command: Command, what: str) -> None:
+    places = {answer.position[:2] for answer in command.answers}
+    if len(places) != 1 or len(command.answers) > MOST_ANSWERS:
+        raise ConnectorError(
+            f"{what} has {len(command.answers)} answers of {len(places)} partitions: expected 1 to "
+            f"{MOST_ANSWERS} of one"
+        )
+
+
+def position_of(incident: str) -> Position | None:
+    """Return the position that an incident's id stands for; ``None``: it is no such id."""
+    topic, _, rest = incident.rpartition("-")
+    topic, _, partition = topic.rpartition("-")
+    if not (topic and partition.isascii() and partition.isdigit()):
+        return None
+    offset, dot, index = rest.partition(".")
+    if not (rest.isascii() and offset.isdigit() and (index.isdigit() or not dot)):
+        return None
+    return Position(topic, int(partition), int(offset), int(index or 0))
+
+
+def _identity(position: Position) -> dict[str, Any]:
+    topic, partition, offset, _ = position
+    return {"id": str(position), "topic": topic, "partition": partition, "offset": offset}

@@ -12,13 +12,14 @@ from typing import Any, Final
 
 import msgspec
 
-from rejex_stream.encode.incidents import IncidentRecord, ReplyRecord
-from rejex_stream.encode.labels import LabelRecord
+from rejex_stream.encode.label_records import LabelRecord
 from rejex_stream.encode.records import (
     ContextRecord,
     DeadLetterRecord,
     FollowUpRecord,
+    IncidentRecord,
     LeanVerdictRecord,
+    ReplyRecord,
     ReviewRecord,
     VerdictRecord,
 )
@@ -123,16 +124,7 @@ _PLAIN_NAMES = {
 
 
 def json_schema(name: str) -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of one kind of record.
-
-    Examples
-    --------
-    >>> schema = json_schema("verdict")
-    >>> schema["$id"], schema["required"][:2]
-    ('urn:rejex-stream:verdict:v1', ['id', 'topic'])
-    >>> schema["properties"]["psi"]["description"]
-    'rank / window_len.'
-    """
+    """Return the JSON Schema (2020-12) of one kind of record."""
     kind = _TYPES[name]
     _, components = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
     found = _described(components)

@@ -123,19 +123,25 @@ class NewestRows:
     when its own last reading came, and is kept from then.
     """
 
-    __slots__ = ("_blocks", "_parts", "_reach", "_squares", "_sums")
+    __slots__ = ("_blocks", "_reach", "_squares", "_steps", "_sums")
 
     def __init__(self, blocks: Sequence[Block], past: Sequence[list[float]]) -> None:
         self._blocks, self._reach = blocks, len(past)
-        self._parts = parts_of(blocks)
+        parts = parts_of(blocks)
         useful = {1: self._reach}  # for how many readings the sums over a span are
-        for part in self._parts:
+        for part in parts:
             useful[part.older] = max(useful.get(part.older, 0), part.newer)
         # What is before the past is in no sum that a row is made of.
         nothing = [0.0] * len(past[0])
         self._sums, self._squares = (
             {span: deque([nothing] * (n + 1), n + 1) for span, n in useful.items()} for _ in "sq"
         )
+        # With each part the sums of its older half, and where its own are kept, if they are.
+        self._steps = [
+            (part, self._sums[part.older], self._squares[part.older],
+             self._sums.get(part.span), self._squares.get(part.span))
+            for part in parts
+        ]  # fmt: skip
         for reading in past:
             self._add(reading)
 
@@ -166,23 +172,23 @@ class NewestRows:
 
     def _add(self, reading: list[float]) -> tuple[_Lists, _Lists]:
         """Return by span the sums up to a reading, and of squares around their mean."""
-        kept, kept_squares = self._sums, self._squares
-        kept[1].append(reading)
+        self._sums[1].append(reading)
         sums = {1: reading}
-        squares = {1: kept_squares[1][0]}
-        for span, a, b, ratio, weight, is_summed, is_squared in self._parts:
-            older, newer = kept[a][-1 - b], sums[b]
+        squares = {1: self._squares[1][0]}
+        for part, kept, kept_squares, own, own_squares in self._steps:
+            span, _, b, ratio, weight, is_summed, is_squared = part
+            older, newer = kept[-1 - b], sums[b]
             if is_squared:
-                apart = zip(kept_squares[a][-1 - b], squares[b], older, newer, strict=False)
+                apart = zip(kept_squares[-1 - b], squares[b], older, newer, strict=False)
                 squares[span] = made = [
                     p + q + (gap := x * ratio - y) * gap * weight for p, q, x, y in apart
                 ]
-                if span in kept_squares:
-                    kept_squares[span].append(made)
+                if own_squares is not None:
+                    own_squares.append(made)
             if is_summed:
                 sums[span] = made = [*map(add, older, newer)]
-                if span in kept:
-                    kept[span].append(made)
+                if own is not None:
+                    own.append(made)
         return sums, squares
 
 

@@ -17,11 +17,6 @@ from rejex_stream.learning.label_kernel import LabelKernel
 from rejex_stream.learning.sequential_test import SequentialTest
 
 __all__ = [
-    "Asked",
-    "ChampionChallenger",
-    "LabelKernel",
-    "Learner",
-    "LearningSpec",
-    "SequentialTest",
+    "Asked", "ChampionChallenger", "LabelKernel", "Learner", "LearningSpec", "SequentialTest",
     "apply_command",
-]
+]  # fmt: skip

@@ -23,7 +23,7 @@ class AlarmKind(StrEnum):
     STUCK = "stuck"
     """The same score over and over, or a reference of one repeated value."""
     DRIFT = "drift"
-    """The scores moved away from those of a frozen reference."""
+    """The level of the scores moves, slower than the window learns."""
     WARM_UP = "warm_up"
     """The first model learnt from rows of two kinds: a fault may be its normal."""
     NOTHING_SCORABLE = "nothing_scorable"

@@ -30,10 +30,9 @@ from rejex_stream.monitor.theory import (
     rank_law,
     theory_of,
 )
-from rejex_stream.outcomes import is_ranked, policy_band
 from rejex_stream.rejection.band import cell_of
 from rejex_stream.settings import Section
-from rejex_stream.types import Reason, Status, Verdict, in_mode
+from rejex_stream.types import Reason, Status, Verdict, in_mode, is_ranked, policy_band
 
 __all__ = ["MonitorBank", "RankMonitors", "StreamMonitor", "StuckRun"]
 

@@ -165,12 +165,8 @@ class Theory(msgspec.Struct, frozen=True):
     # rejects. It is not the law of a rolling rate: of the last n/2 it is exceeded more often, of
     # many windows hardly ever
     frozen_bound: float
-    # the paper's h, from the corrected t1 and as printed; ``None`` where it has no value
-    paper_bound: float | None
-    paper_bound_printed: float | None
-    # share of accepted anomalies, (n - k_hi) / (n + 1), and of all flagged ranks, r / (n + 1)
-    expected_anomaly_rate: float
-    expected_flagged_rate: float
+    paper_bound: float | None  # the paper's h, from the corrected t1, where it has a value
+    expected_anomaly_rate: float  # share of accepted anomalies, (n - k_hi) / (n + 1)
 
 
 @lru_cache(maxsize=8_192)
@@ -189,17 +185,15 @@ def theory_of(law: RankLaw, config: MonitorConfig) -> Theory:
     return Theory(
         expected_rate=expected_rejection_rate(band),
         frozen_bound=exact_rate_bound(band, config.delta),
-        paper_bound=_paper_bound(law.n, config, printed=False),
-        paper_bound_printed=_paper_bound(law.n, config, printed=True),
+        paper_bound=_paper_bound(law.n, config),
         expected_anomaly_rate=law.null[3],
-        expected_flagged_rate=law.flagged_rate,
     )
 
 
-def _paper_bound(n: int, config: MonitorConfig, *, printed: bool) -> float | None:
+def _paper_bound(n: int, config: MonitorConfig) -> float | None:
     try:
-        return paper_rate_bound(n, config.contamination, config.tolerance, config.delta, printed)
-    except ConfigError:  # the printed form has no real t1 below T = 4; a window too short for r = 1
+        return paper_rate_bound(n, config.contamination, config.tolerance, config.delta)
+    except ConfigError:  # a window too short for r = 1
         return None
 
 
@@ -224,7 +218,5 @@ def mean_theory(parts: list[tuple[Theory, int]]) -> Theory | None:
         expected_rate=mean("expected_rate"),
         frozen_bound=mean("frozen_bound"),
         paper_bound=mean_or_none("paper_bound"),
-        paper_bound_printed=mean_or_none("paper_bound_printed"),
         expected_anomaly_rate=mean("expected_anomaly_rate"),
-        expected_flagged_rate=mean("expected_flagged_rate"),
     )

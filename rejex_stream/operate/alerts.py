@@ -27,15 +27,15 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from rejex_stream.addresses import masked
-from rejex_stream.encode.incidents import encode_incident
+from rejex_stream.encode.records import encode_incident
 from rejex_stream.monitor import Alarm
 from rejex_stream.monitor.alarm import AlarmKind
 from rejex_stream.rejection.window import grade
 from rejex_stream.types import Incident, IncidentState, Partition, spoken
 
 __all__ = [
-    "Alert", "Alertmanager", "Event", "Flood", "Subject", "Value", "Webhook", "WebhookOutbox",
-    "Wording", "alert_of", "cloud_event", "event_of", "log_incident", "sign",
+    "Alert", "Alertmanager", "Event", "Flood", "Subject", "Value", "Webhook",
+    "Wording", "alert_of", "event_of", "log_incident", "sign",
 ]  # fmt: skip
 
 _log = logging.getLogger(__name__)
@@ -233,20 +233,13 @@ def event_of(what: Subject, wording: Wording, values: Sequence[Value] = ()) -> E
             "link": _link(what, wording),
             "runbook": wording.runbook(what.sensors[0] if what.sensors else what.stream_key),
         }
-    return cloud_event(pipeline, kind, key, subject or pipeline, time_ms, data)
-
-
-def cloud_event(  # noqa: PLR0917
-    source: str, kind: str, key: str, subject: str, time_ms: int, data: Mapping[str, Any]
-) -> Event:
-    """Return an event of a source; the same `key` gives the same id."""
-    name = str(uuid.uuid5(_NAMESPACE, f"{source}/{key}"))
+    name = str(uuid.uuid5(_NAMESPACE, f"{pipeline}/{key}"))
     event = {
         "specversion": "1.0",
         "id": name,
-        "source": f"/rejex-stream/{source}",
+        "source": f"/rejex-stream/{pipeline}",
         "type": f"io.rejex.{kind}.v1",
-        "subject": subject,
+        "subject": subject or pipeline,
         "time": _text(time_ms),
         "datacontenttype": "application/json",
         "data": data,
@@ -446,16 +439,15 @@ def sign(secret: bytes, body: bytes) -> str:
     return "sha256=" + hmac.new(secret, body, hashlib.sha256).hexdigest()
 
 
-_Delivery: TypeAlias = tuple[Event, Callable[[], None]]
+_Delivery: TypeAlias = tuple[Event, tuple[str, int] | None]
 
 
 class Webhook:
     """Posts every event once, signed, and tries again; the log says what nobody took.
 
-    Notes
-    -----
     Headers: ``X-Rejex-Signature`` (see :func:`sign`, over the raw body) and ``Idempotency-Key``,
-    the same for every try, and for the same change told again by a replay.
+    the same for every try and for a replay. Of incidents it is the outbox of a run, see
+    :class:`~rejex_stream.run.progress.Outbox`.
     """
 
     def __init__(
@@ -473,23 +465,47 @@ class Webhook:
         self._first_delay_s, self._wait = first_delay_s, wait or self._stop.wait
         self._queue: queue.Queue[_Delivery | None] = queue.Queue(maxsize=10_000)
         self._current: _Delivery | None = None
+        self._left: dict[tuple[str, int], Incident] = {}  # what nobody has taken yet
+        self._changed = threading.Condition()
         self.delivered = self.given_up = 0
         self._thread = threading.Thread(target=self._run, name="webhook", daemon=True)
         self._thread.start()
 
-    def post(self, event: Event, then: Callable[[], None] = lambda: None) -> None:
-        """Queue one event; returns at once, and calls `then` when it was taken or given up."""
+    def post(self, event: Event, incident: Incident | None = None) -> None:
+        """Queue one event, of a change of an incident that is durable; returns at once."""
+        key = None if incident is None else (incident.id, incident.version)
+        if key is not None and incident is not None:
+            with self._changed:
+                if key in self._left:  # it was ours, and is ours again
+                    return
+                self._left[key] = incident
         try:
-            self._queue.put_nowait((event, then))
+            self._queue.put_nowait((event, key))
         except queue.Full:
             self._give_up(event, "the queue is full")
-            then()
+            self._done(key)
+
+    def left(self, partition: Partition, coming: Sequence[Incident] = ()) -> Sequence[Incident]:
+        """Return what will not be posted yet once `coming` is durable, in order."""
+        with self._changed:
+            left = [one for one in self._left.values() if one.position[:2] == partition]
+        return [*left, *coming]
+
+    def settle(self, timeout_s: float) -> None:
+        """Wait until nothing is left, but no longer than that."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._left, timeout_s)
+
+    def _done(self, key: tuple[str, int] | None) -> None:
+        with self._changed:
+            self._left.pop(key, None)  # type: ignore[arg-type] # None: of no incident
+            self._changed.notify_all()
 
     def _run(self) -> None:
         while (delivery := self._queue.get()) is not None:
             self._current = delivery
             self._deliver(delivery[0])
-            delivery[1]()
+            self._done(delivery[1])
             self._current = None
 
     def _deliver(self, delivery: Event) -> None:
@@ -537,40 +553,5 @@ class Webhook:
             while True:
                 left.append(self._queue.get_nowait())
         for delivery in left:
-            if delivery is not None:  # who goes on tells of what is kept as untold
+            if delivery is not None:  # who goes on posts what is left
                 self._give_up(delivery[0], "the run ended before it was taken")
-
-
-class WebhookOutbox:
-    """Incidents that the webhook has not taken; a :class:`~rejex_stream.run.run_events.Outbox`."""
-
-    def __init__(self, webhook: Webhook) -> None:
-        self._webhook = webhook
-        self._left: dict[tuple[str, int], Incident] = {}
-        self._changed = threading.Condition()
-
-    def post(self, incident: Incident, event: Event) -> None:
-        """Have the webhook told of a change that is durable; returns at once."""
-        key = incident.id, incident.version
-        with self._changed:
-            if key in self._left:  # it was ours, and is ours again
-                return
-            self._left[key] = incident
-
-        def taken() -> None:
-            with self._changed:
-                del self._left[key]
-                self._changed.notify_all()
-
-        self._webhook.post(event, taken)
-
-    def left(self, partition: Partition, coming: Sequence[Incident] = ()) -> Sequence[Incident]:
-        """Return what will be untold once `coming` is durable, in order."""
-        with self._changed:
-            left = [one for one in self._left.values() if one.position[:2] == partition]
-        return [*left, *coming]
-
-    def settle(self, timeout_s: float) -> None:
-        """Wait until nothing is left, but no longer than that."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._left, timeout_s)

@@ -82,8 +82,7 @@ def escaped(text: str) -> str:
 
 @contextmanager
 def logging_to_stderr(
-    level: str = "info",
-    style: Literal["auto", "text", "json"] = "auto",
+    level: str = "info", style: Literal["auto", "text", "json"] = "auto"
 ) -> Iterator[logging.StreamHandler[TextIO]]:
     """Log to standard error from `level` on; ``auto`` is text on a terminal, else JSON.
 

@@ -11,20 +11,18 @@ import math
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from rejex_stream import __version__
-from rejex_stream.engine import EngineSpec
+from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.monitor import Alarm, MonitorBank, MonitorStatus
 from rejex_stream.monitor.alarm import AlarmKind
 from rejex_stream.operate.logs import escaped
-from rejex_stream.outcomes import OutcomeCounts
 from rejex_stream.rejection.bounds import cost_bound
-from rejex_stream.run.partition import PartitionEngine
 from rejex_stream.run.run_events import (
     Committed,
     ControlUnread,
@@ -46,6 +44,7 @@ from rejex_stream.types import (
     IncidentState,
     Label,
     Outcome,
+    OutcomeCounts,
     Partition,
     Reading,
     Reason,
@@ -246,10 +245,7 @@ class RunMetrics:
         self.incidents(())
 
     def _describe(
-        self,
-        spec: EngineSpec | None,
-        costs: tuple[float, float, float] | None,
-        version: str,
+        self, spec: EngineSpec | None, costs: tuple[float, float, float] | None, version: str
     ) -> None:
         build = Gauge("rejex_build_info", "Version.", ["version"], registry=self.registry)
         build.labels(__version__).set(1)
@@ -381,11 +377,12 @@ class RunMetrics:
 
     def timed(
         self,
-        engine: PartitionEngine,
+        engine: Engine,
         see: Callable[[Sequence[Reading], Sequence[Verdict]], object] = lambda *_: None,
-    ) -> PartitionEngine:
+    ) -> Engine:
         """Return the engine with a stop-watch around its work, and somebody who sees all of it."""
-        return _Timed(engine, self._histogram("scoring_duration_seconds").observe, see)
+        timed = _Timed(engine, self._histogram("scoring_duration_seconds").observe, see)
+        return cast("Engine", timed)
 
     def event(self, event: RunEvent) -> None:
         """Note what happened to the run itself."""
@@ -488,17 +485,13 @@ class _Timed:
 
     def __init__(
         self,
-        engine: PartitionEngine,
+        engine: Engine,
         observe: Callable[[float], object],
         see: Callable[[Sequence[Reading], Sequence[Verdict]], object],
     ) -> None:
         self._engine, self._observe, self._see = engine, observe, see
-        self.streams, self.head, self.view = engine.streams, engine.head, engine.view
-        self.restore_streams = engine.restore_streams
-        self.decide, self.take_failures = engine.decide, engine.take_failures
-        self.ready, self.forget = engine.ready, engine.forget
-        self.open_incidents, self.command = engine.open_incidents, engine.command
-        self.take_incidents, self.streams_of = engine.take_incidents, engine.streams_of
+        for name in {one for one in dir(engine) if not one.startswith("_")} - {"process"}:
+            setattr(self, name, getattr(engine, name))
 
     def process(self, readings: Sequence[Reading]) -> Sequence[Verdict]:
         start = time.perf_counter()

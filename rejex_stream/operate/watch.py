@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from rejex_stream.engine import Engine
 from rejex_stream.errors import ConnectorError
 from rejex_stream.monitor import Alarm, MonitorConfig
 from rejex_stream.operate.alerts import (
@@ -21,13 +22,12 @@ from rejex_stream.operate.alerts import (
     Subject,
     Value,
     Webhook,
-    WebhookOutbox,
     Wording,
     alert_of,
     event_of,
 )
 from rejex_stream.operate.run_metrics import RunMetrics
-from rejex_stream.run.partition import PartitionEngine, PartitionMonitor
+from rejex_stream.run.partition import PartitionMonitor
 from rejex_stream.run.run_events import (
     Committed,
     IncidentsDurable,
@@ -304,10 +304,10 @@ class Watch:
         self._usual: dict[Partition, UsualValues] = {}
         self._values: dict[str, list[Value]] = {}
         self._on_alarm, self._on_incident = on_alarm, on_incident
-        self._alertmanager, self._webhook = alertmanager, webhook
-        self.outbox = None if webhook is None else WebhookOutbox(webhook)
+        self._alertmanager = alertmanager
+        self.outbox = webhook
         self._incidents = OpenIncidents()
-        self._engines: dict[Partition, PartitionEngine] = {}
+        self._engines: dict[Partition, Engine] = {}
         self._monitors: dict[Partition, PartitionMonitor] = {}
         self._nothing_scorable: Alarm | None = None
         self.source: object = None
@@ -321,9 +321,9 @@ class Watch:
     def engine(
         self,
         partition: Partition,
-        engine: PartitionEngine,
+        engine: Engine,
         on_readings: Callable[[Sequence[Reading]], object] = lambda _: None,
-    ) -> PartitionEngine:
+    ) -> Engine:
         """Look at the engine of a partition: time it, and ask it for open incidents."""
         self._engines[partition] = engine
         self._usual[partition] = usual = UsualValues(self._channels)
@@ -347,8 +347,8 @@ class Watch:
         self._publish(alarm)
 
     def _publish(self, subject: Subject) -> None:
-        if self._webhook is not None:
-            self._webhook.post(event_of(subject, self._wording))
+        if self.outbox is not None:
+            self.outbox.post(event_of(subject, self._wording))
 
     def progress(self, progress: Progress) -> None:
         """Renew what others see."""
@@ -443,7 +443,7 @@ class Watch:
         look = self._incidents.standing_for if again else self._incidents.changed
         subject = look(incident)
         if subject is not None and self.outbox is not None:
-            self.outbox.post(incident, event_of(subject, self._wording, self._values_of(subject)))
+            self.outbox.post(event_of(subject, self._wording, self._values_of(subject)), incident)
         if incident.state is IncidentState.CLOSED:
             if self._alertmanager is not None and alone and not again:
                 self._alertmanager.over(self._alert(incident))

@@ -15,7 +15,6 @@ from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import FitFailed
 from rejex_stream.monitor.rate import BATCHES, batch_means
 from rejex_stream.monitor.theory import rank_law
-from rejex_stream.outcomes import OutcomeCounts, is_for_review, is_ranked, policy_band
 from rejex_stream.plan.promises import EpisodeRule
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.partition import PartitionState
@@ -25,11 +24,15 @@ from rejex_stream.types import (
     Invalid,
     Label,
     Outcome,
+    OutcomeCounts,
     Partition,
     Position,
     Reading,
     Record,
     Verdict,
+    is_for_review,
+    is_ranked,
+    policy_band,
 )
 
 __all__ = [

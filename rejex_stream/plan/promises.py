@@ -31,16 +31,9 @@ from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.rejection.token_bucket import base_width
 
 __all__ = [
-    "TRUSTED_TOLERANCE",
-    "Costs",
-    "EpisodeRule",
-    "Held",
-    "Plan",
-    "Promise",
-    "plan",
-    "plan_doubts",
+    "TRUSTED_TOLERANCE", "Costs", "EpisodeRule", "Held", "Plan", "Promise", "plan", "plan_doubts",
     "plan_table",
-]
+]  # fmt: skip
 
 TRUSTED_TOLERANCE = 4.0
 """Below it the paper's theorem 3.1 does not hold, and a label may flip with more than 1.8 %."""
@@ -164,22 +157,11 @@ def plan(
     costs: Costs | None = None,
     events_per_day: float | None = None,
 ) -> Plan:
-    """Say what a choice promises.
+    """Say what a choice promises; one that cannot work is a result, not an error.
 
-    Parameters
-    ----------
-    contamination, window
-        γ and n.
-    tolerance, rate
-        Exactly one: T, or the share of events that people can review.
-    burst, per_day
-        With a rate: how it is held, as in :class:`RejectionPolicy`.
-    delta
-        Probability with which the bounds may fail.
-    costs
-        What mistakes cost; without them no cost is computed.
-    events_per_day
-        Events that arrive in a day, over all sensors.
+    Either `tolerance` is given or `rate`, which `burst` and `per_day` hold, as in
+    :class:`RejectionPolicy`. The bounds may fail with probability `delta`; without `costs`, or
+    `events_per_day` over all sensors, nothing is said of them.
 
     Examples
     --------

@@ -48,13 +48,7 @@ def in_words(verdict: Verdict) -> str:
 
 
 def number(value: float) -> str:
-    """Write a number with three to four digits that matter.
-
-    Examples
-    --------
-    >>> number(1234.5), number(12.345), number(0.00012345), number(3.0)
-    ('1,234', '12.35', '0.000123', '3')
-    """
+    """Write a number with three to four digits that matter."""
     if not math.isfinite(value):
         return "–"
     if abs(value) >= 1000:
@@ -65,13 +59,7 @@ def number(value: float) -> str:
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """Write a share as a percentage.
-
-    Examples
-    --------
-    >>> percent(0.0416), percent(0.5, 0)
-    ('4.2 %', '50 %')
-    """
+    """Write a share as a percentage."""
     return f"{100 * share:.{digits}f} %"
 
 
@@ -82,13 +70,7 @@ def _how_often(share: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """Write a length of time in its two largest units.
-
-    Examples
-    --------
-    >>> span(42), span(600), span(60_000), span(86_400 * 2 + 3600)
-    ('42 s', '10 min', '16 h 40 min', '2 d 1 h')
-    """
+    """Write a length of time in its two largest units."""
     rest, parts = round(seconds), []
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
         count, rest = divmod(rest, length)
@@ -98,13 +80,7 @@ def span(seconds: float) -> str:
 
 
 def after(seconds: float | None) -> str:
-    """Say how long after its beginning something was noticed, if it was.
-
-    Examples
-    --------
-    >>> after(None), after(0.0), after(600)
-    ('none', 'at once', 'after 10 min')
-    """
+    """Say how long after its beginning something was noticed, if it was."""
     if seconds is None:
         return "none"
     return "at once" if seconds <= 0 else f"after {span(seconds)}"

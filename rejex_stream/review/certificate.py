@@ -23,7 +23,6 @@ import msgspec
 
 from rejex_stream.encode import decode_review
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.outcomes import could_be_missed
 from rejex_stream.rejection.audit import (
     Stratum,
     count_at_most,
@@ -37,6 +36,7 @@ from rejex_stream.review.queue.report import pipelines_of
 from rejex_stream.review.queue.series import HOUR_MS
 from rejex_stream.review.queue.store import ReviewStore
 from rejex_stream.run.review_items import commitment
+from rejex_stream.types import could_be_missed
 
 __all__ = [
     "Answer",

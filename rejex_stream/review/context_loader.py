@@ -151,7 +151,7 @@ class Wider:
     def _file(
         self, position: Position, stretches: list[tuple[int, int]]
     ) -> tuple[Decoder, Iterator[Record | None]]:
-        from rejex_connectors.files.commit_state import read_input
+        from rejex_connectors.files.sink import read_input
 
         source_settings = self._config.input.model_copy(update={"follow": False})
         config = self._config.model_copy(update={"input": source_settings})

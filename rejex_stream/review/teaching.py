@@ -16,8 +16,8 @@ from typing import NamedTuple
 from rejex_stream.config.assembly.control_line import make_command
 from rejex_stream.config.reviewing import SYSTEM
 from rejex_stream.encode import decode_review, encode_command
-from rejex_stream.encode.incidents import MOST_ANSWERS
-from rejex_stream.encode.labels import active_labels, decode_label, resolve
+from rejex_stream.encode.label_records import active_labels, decode_label, resolve
+from rejex_stream.encode.records import MOST_ANSWERS
 from rejex_stream.errors import ConfigError
 from rejex_stream.review.queue import audit
 from rejex_stream.review.queue.database import Database

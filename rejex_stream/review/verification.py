@@ -12,8 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from rejex_stream.encode import decode_verdict
-from rejex_stream.encode.labels import LabelRecord, active_labels, resolve
-from rejex_stream.outcomes import could_be_missed, drawable
+from rejex_stream.encode.label_records import LabelRecord, active_labels, resolve
 from rejex_stream.rejection.band import label_of, rank_edges
 from rejex_stream.review.certificate import (
     Certificate,
@@ -35,6 +34,8 @@ from rejex_stream.types import (
     Reason,
     ReviewItem,
     Verdict,
+    could_be_missed,
+    drawable,
     in_mode,
 )
 

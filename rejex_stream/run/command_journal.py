@@ -1,11 +1,10 @@
-"""What was decided for a partition, each with the offset from which it holds; what is untold of it.
+"""What was decided for a partition, each with the offset from which it holds; what is yet untold.
 
 A verdict is a function of the input. What else it depends on, which schema an id named and what
 people said, gets a place in the order here: it is decided at a commit boundary, durable before any
-outcome that it changes, and found again at the same place by every replay.
-
-The same record says which changes of incidents are durable and were not told yet: as durable as
-the changes themselves, so that after a crash people are told of those, and of no others.
+outcome that it changes, and found again at the same place by every replay. The same record lists
+which changes of incidents are durable and not told yet, so that after a crash people are told of
+those, and of no others.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from rejex_stream.encode import decode_command
-from rejex_stream.encode.incidents import decode_incidents, encode_incident, position_of
+from rejex_stream.encode.records import decode_incidents, encode_incident, position_of
 from rejex_stream.errors import CheckpointError, ConnectorError, RejexError
 from rejex_stream.protocols import ControlLog, ControlRecords
 from rejex_stream.run.run_events import ControlUnread, RunEvent
@@ -30,7 +29,7 @@ _KEPT_SNAPSHOTS = 2  # as many as the stores keep
 MOST_KEPT = 1_000
 """So many commands are kept of a partition; more wait in the log until snapshots have passed."""
 _MOST_KNOWN = 1_000
-_MOST_UNTOLD = 500
+_MOST_PENDING = 500
 """So many are kept where nobody takes them, the newest: each commit writes them again."""
 _LISTEN_AGAIN_S = 5.0
 
@@ -53,7 +52,7 @@ class _Kept(msgspec.Struct, array_like=True):
     orders: list[_Order]
     known: list[bytes]
     snapshots: list[int]
-    untold: list[bytes] = []  # last: earlier records end here
+    pending: list[bytes] = []  # last: earlier records end here
 
 
 class Decisions:
@@ -68,27 +67,27 @@ class Decisions:
         self._partition = partition
         self._inputs = frozenset(inputs)
         self._kept = _Kept(_FORMAT_VERSION, None, 0, 0, [], [], []) if kept is None else _read(kept)
-        self.next_heard = self._kept.heard
+        self.next_command = self._kept.heard
         self._waiting: list[tuple[int, Command | CommandReply]] = []
         self._next = 0
         self._encoded: bytes | None = None
-        self._untold: tuple[Incident, ...] = ()
-        for line in self._kept.untold:
+        self._pending: tuple[Incident, ...] = ()
+        for line in self._kept.pending:
             change = decode_incidents(line)
             if isinstance(change, Incident):
-                self._untold += (change,)
+                self._pending += (change,)
 
     @property
-    def untold(self) -> Sequence[Incident]:
+    def pending(self) -> Sequence[Incident]:
         """Changes of incidents that nobody is known to have been told of, in order."""
-        return self._untold
+        return self._pending
 
-    def keep_untold(self, changes: Sequence[Incident]) -> None:
-        """Have the next commit record what is untold once it is durable; O(1) if that is known."""
-        changes = tuple(changes[-_MOST_UNTOLD:])
-        if changes != self._untold:
-            self._untold = changes
-            self._kept.untold = [encode_incident(change) for change in changes]
+    def set_pending(self, changes: Sequence[Incident]) -> None:
+        """Have the next commit record what is pending once it is durable; O(1) if that is known."""
+        changes = tuple(changes[-_MOST_PENDING:])
+        if changes != self._pending:
+            self._pending = changes
+            self._kept.pending = [encode_incident(change) for change in changes]
             self._encoded = None
 
     @property
@@ -110,11 +109,11 @@ class Decisions:
     def ingest(self, heard: ControlRecords) -> None:
         """Take what stands in the control log; what is known already is passed over."""
         if heard.begins_anew:  # what waits was read, and is gone from the log
-            self.next_heard = self._kept.heard = 0
+            self.next_command = self._kept.heard = 0
         for record in heard.records:
-            if record.position.offset >= self.next_heard:
+            if record.position.offset >= self.next_command:
                 self._hear(record)
-        self.next_heard = max(self.next_heard, heard.next_offset)
+        self.next_command = max(self.next_command, heard.next_offset)
 
     def _hear(self, record: Record) -> None:
         try:
@@ -149,7 +148,7 @@ class Decisions:
             kept.orders.append(self._order(offset, said))
             kept.heard = place + 1
         if not self._waiting:
-            kept.heard = self.next_heard
+            kept.heard = self.next_command
         self._encoded = None
 
     def _order(self, offset: int, said: Command | CommandReply) -> _Order:
@@ -284,7 +283,7 @@ class CommandReader:
         if self._why is not None and self._clock() < self._again_at:
             return
         try:
-            heard = self._log.read(min(one.next_heard for one in wanting))
+            heard = self._log.read(min(one.next_command for one in wanting))
         except ConnectorError as error:
             self._report(str(error))
             return

@@ -36,6 +36,8 @@ __all__ = ["Commits", "OwnedPartition", "Ownership", "Start", "starting_point"]
 
 _ANY_OFFSET = 2**63 - 1
 _log = logging.getLogger(__name__)
+_LONGEST_PAUSE_S = 0.05
+"""Between two looks whether an awaited fit is done; other partitions wait as long for a poll."""
 VIEW_S = 0.02
 """For so long in each turn streams are viewed for a snapshot."""
 
@@ -214,7 +216,7 @@ class Ownership:
 
         left = [
             change
-            for change in owned.state.decisions.untold
+            for change in owned.state.decisions.pending
             if change.position.offset < owned.live_from  # else its commit did not come to be
         ]
         if left:
@@ -442,8 +444,20 @@ class Commits:
         self._thread.shutdown()
 
     # ------------------------------------------------------------------------------ what is due
-    def poll_wait_s(self) -> float:
-        """Return how long a poll may wait: no longer than the outcomes that are held."""
+    def poll_wait_s(self, wait: Callable[[float], object]) -> float:
+        """Return how long a poll may wait: no longer than the outcomes that are held.
+
+        Partitions that wait for a fit are held back, noted with the source, and given a little
+        time: a share of what they have waited by now, so that neither is a quick fit held up, nor
+        does a slow one cost the processor.
+        """
+        self.ours.hold_back(self.settings.max_poll_records)
+        since = [owned.waits_since or 0.0 for owned in self.ours.waiting()]
+        if since:
+            wait(min(_LONGEST_PAUSE_S, (self.ours.clock() - max(since)) / 4))
+        self.ours.note_waits()
+        if since:
+            return 0.0
         if not self.ours.n_held():
             return self.settings.poll_timeout_s
         left = self._committed_at + self.settings.commit_interval_s - self.ours.clock()
@@ -461,13 +475,13 @@ class Commits:
         return waited or n_held >= self.settings.commit_every_events
 
     def _strikes_out(self, owned: OwnedPartition) -> bool:
-        """Whether people were told of what is kept as untold."""
-        kept = owned.state.decisions.untold
+        """Whether people were told of what is kept as pending."""
+        kept = owned.state.decisions.pending
         if not kept or owned.replaying or self.outbox is None:
             return False
         return len(self.outbox.left(owned.state.partition)) < len(kept)
 
-    def _untold(self, owned: OwnedPartition) -> Sequence[Incident]:
+    def _pending(self, owned: OwnedPartition) -> Sequence[Incident]:
         """Return what people are to be told once all that is held is durable."""
         if self.outbox is None:
             return ()
@@ -496,7 +510,7 @@ class Commits:
                 owned.state.decisions.decide(owned.state.next_offset)
             if decides or (commits and (owned.held or self._strikes_out(owned))):  # 1. Write
                 _refuse_to_go_back(partition, owned)
-                owned.state.decisions.keep_untold(self._untold(owned))
+                owned.state.decisions.set_pending(self._pending(owned))
                 work.outcomes[partition] = list(owned.held)
                 work.offsets[partition] = owned.state.next_offset
                 self.sink.write(owned.held)

@@ -20,12 +20,7 @@ from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.protocols import FitExecutor
 from rejex_stream.threads import one_thread
 
-__all__ = [
-    "InlineExecutor",
-    "ProcessFitExecutor",
-    "ScopedExecutor",
-    "ThreadFitExecutor",
-]
+__all__ = ["InlineExecutor", "ProcessFitExecutor", "ScopedExecutor", "ThreadFitExecutor"]
 
 _log = logging.getLogger(__name__)
 
@@ -186,11 +181,7 @@ class ProcessFitExecutor(ThreadFitExecutor):
     """
 
     def __init__(
-        self,
-        workers: int = 1,
-        *,
-        niceness: int = 5,
-        prepare: Callable[[], object] | None = None,
+        self, workers: int = 1, *, niceness: int = 5, prepare: Callable[[], object] | None = None
     ) -> None:
         if not 0 <= niceness <= 19:
             raise ConfigError(f"niceness is {niceness}: expected 0 to 19")
@@ -226,7 +217,9 @@ class ProcessFitExecutor(ThreadFitExecutor):
                     "define it at the top level of a module, or fit in threads"
                 ) from error
             else:
-                return outcome.value()
+                if outcome.error is not None:
+                    raise outcome.error
+                return outcome.result
         raise DetectorError(
             f"the worker process of a fit died {_ATTEMPTS} times: out of memory, or a crash in "
             "native code; try a smaller buffer"
@@ -248,27 +241,18 @@ class ProcessFitExecutor(ThreadFitExecutor):
 
 
 # ---------------------------------------------------------------------- inside a worker process
-class _Done(NamedTuple):
+class _Outcome(NamedTuple):
     result: Any
-
-    def value(self) -> Any:  # noqa: ANN401 - whatever the fit returned
-        return self.result
+    error: Exception | None = None
 
 
-class _Failed(NamedTuple):
-    error: Exception
-
-    def value(self) -> Any:  # noqa: ANN401 - never returns
-        raise self.error
-
-
-def _run(fit: Callable[[], Any]) -> _Done | _Failed:
+def _run(fit: Callable[[], Any]) -> _Outcome:
     try:
         # Here and not only at the start of the worker: a fit may load further native libraries.
         with one_thread():
-            return _Done(fit())
+            return _Outcome(fit())
     except BaseException as error:  # SystemExit too: it must not end the parent
-        return _Failed(_portable(error))
+        return _Outcome(None, _portable(error))
 
 
 def _portable(error: BaseException) -> Exception:
@@ -323,26 +307,7 @@ def _at_least_one(workers: int) -> int:
 
 
 class ScopedExecutor:
-    """A view of an executor that several engines share: keys cannot clash, and all end at once.
-
-    Parameters
-    ----------
-    executor
-        The shared one.
-    scope
-        Stands before every key.
-
-    Examples
-    --------
-    >>> from rejex_stream.run.executors import InlineExecutor
-    >>> shared = InlineExecutor()
-    >>> left, right = ScopedExecutor(shared, "left"), ScopedExecutor(shared, "right")
-    >>> left.submit("a", lambda: 1)
-    >>> right.submit("a", lambda: 2)
-    >>> left.cancel_all()
-    >>> left.done("a"), right.result("a")
-    (False, 2)
-    """
+    """A view of an executor that several engines share: keys cannot clash, all end at once."""
 
     def __init__(self, executor: FitExecutor, scope: Hashable) -> None:
         self._executor = executor

@@ -1,27 +1,15 @@
 """The loop around the engine: everything that waits, writes, fails and tries again.
 
-One turn of :func:`run`:
+:meth:`_Loop._turn` is one turn, step by step: poll; take ownership changes and what people say;
+judge the records of each partition in order, while what came before is committed; end, report.
+Before the committed offset that is *silent replay*: state comes of it and nothing else. Where the
+next event needs a fit that is not done, a partition keeps its records, up to a bound, and the loop
+goes on with the others.
 
-1. **Poll** the source for raw records.
-2. **Take ownership changes**. Assigned: rebuild the partition's state as it was at its committed
-   offset (:func:`~rejex_stream.run.partition.starting_point`) and seek. Revoked: drop the state,
-   write nothing more for it. Then read what people say in the control log
-   (:mod:`~rejex_stream.run.command_journal`): it waits for a commit.
-3. **Process** the records of each partition in order: decode, engine, one outcome a record.
-   Before the committed offset this is *silent replay*: state comes of it and nothing else.
-   Where the next event needs a fit that is not done, the partition keeps its records, up to a
-   bound, and the loop goes on with the others: it polls, commits, and obeys a stop.
-4. **Show** the outcomes to the observers and hold them.
-   Meanwhile, when it is time:
-5. **Commit**: write the outcomes held before this turn, then make them durable together with the
-   offsets to go on from, all or nothing.
-6. **Snapshot** the partitions that are due, each at a committed offset. Both are the work of
-   :class:`~rejex_stream.run.commit.Commits`; they end before the next poll.
-
-When the edge fails for the moment (a retriable :class:`ConnectorError` anywhere above), what was
-not committed is aborted and the source is asked what *is* durable: a commit that timed out may
-have happened. From there the run goes on; since all state is a function of the input, nothing is
-lost or doubled. A crash at any point is the same with a new process.
+When the edge fails for the moment (a retriable :class:`ConnectorError`), what was not committed is
+aborted and the source is asked what *is* durable: a commit that timed out may have happened. From
+there the run goes on; since all state is a function of the input, nothing is lost or doubled. A
+crash at any point is the same with a new process.
 """
 
 from __future__ import annotations
@@ -37,13 +25,14 @@ from dataclasses import dataclass, field
 from itertools import repeat
 
 from rejex_stream.decode import Decoder
+from rejex_stream.engine import Engine
 from rejex_stream.errors import ConnectorError, RejexError
 from rejex_stream.monitor import Alarm, AlarmKind, Alternative
 from rejex_stream.protocols import ControlLog, FitExecutor, Sink, SnapshotStore, Source
 from rejex_stream.run.command_journal import CommandReader
 from rejex_stream.run.commit import Commits, OwnedPartition, Ownership
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.run.partition import PartitionEngine, PartitionMonitor, PartitionState
+from rejex_stream.run.partition import PartitionMonitor, PartitionState
 from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.run.run_events import (
     FitFailure,
@@ -63,8 +52,6 @@ from rejex_stream.types import Invalid, Outcome, Partition, Reason, Record, Verd
 
 __all__ = ["Retries", "RunSettings", "UnreadableShare", "UnscorableStreak", "run"]
 
-_LONGEST_PAUSE_S = 0.05
-"""Between two looks whether an awaited fit is done; other partitions wait as long for a poll."""
 _TELLING_S = 2.0
 """So long the end of a run waits for who is told what it ended with."""
 
@@ -82,7 +69,7 @@ def run(
     source: Source,
     sink: Sink,
     store: SnapshotStore | None,
-    make_engine: Callable[[Partition, FitExecutor], PartitionEngine],
+    make_engine: Callable[[Partition, FitExecutor], Engine],
     decoder: Decoder,
     *,
     settings: RunSettings | None = None,
@@ -103,33 +90,11 @@ def run(
     collector is asked seldom, and threads are switched every 1 ms
     (:mod:`~rejex_stream.threads`).
 
-    Parameters
-    ----------
-    source, sink, store
-        The edges; without a store, state can only be rebuilt from the input's first record.
-    make_engine
-        Makes a fresh engine for a partition; its fits go to the executor it is given.
-    decoder
-        Bytes to readings.
-    settings
-        How often, how much, how long.
-    make_monitor
-        Makes a fresh monitor for a partition; its state travels with the partition.
-    control
-        Where people tell the pipeline things; closed at the end.
-    outbox
-        What people are still to be told of incidents, by who sees
-        :class:`~rejex_stream.run.run_events.IncidentsDurable`; kept with the commits.
-    observers
-        See every outcome and event.
-    on_progress
-        Called every ``settings.progress_interval_s``, and once at the end.
-    executor
-        Where fits run; the caller closes it. Default: in the loop itself.
-    stop
-        Set it (from a signal handler, say) to finish the batch, commit, snapshot and return.
-    clock, wait
-        Monotonic seconds; how to wait for so many seconds (default: until `stop`).
+    Without a `store`, state can only be rebuilt from the input's first record; without an
+    `executor`, which the caller closes, fits run in the loop itself. `outbox` is what people are
+    still to be told of incidents, kept with the commits. Whoever sets `stop` (a signal handler,
+    say) has the batch finished, committed and a snapshot taken. `wait` waits for so many seconds,
+    by default until `stop`.
 
     Raises
     ------
@@ -142,22 +107,10 @@ def run(
     """
     stop = stop or threading.Event()
     loop = _Loop(
-        source=source,
-        sink=sink,
-        store=store,
-        make_engine=make_engine,
-        make_monitor=make_monitor,
-        decoder=decoder,
-        control=control,
-        outbox=outbox,
-        settings=settings or RunSettings(),
-        observers=observers,
-        on_progress=on_progress,
-        executor=executor or InlineExecutor(),
-        stop=stop,
-        clock=clock,
-        wait=wait or stop.wait,
-    )
+        source, sink, store, make_engine, make_monitor, decoder, control, outbox,
+        settings or RunSettings(), observers, on_progress, executor or InlineExecutor(),
+        stop, clock, wait or stop.wait,
+    )  # fmt: skip
     with ExitStack() as exits:
         exits.callback(source.close)
         if store is not None:
@@ -182,12 +135,12 @@ def _first(cause: BaseException) -> Iterator[None]:
         _log.warning("after %s: %s", type(cause).__name__, error)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class _Loop:
     source: Source
     sink: Sink
     store: SnapshotStore | None
-    make_engine: Callable[[Partition, FitExecutor], PartitionEngine]
+    make_engine: Callable[[Partition, FitExecutor], Engine]
     make_monitor: Callable[[Partition], PartitionMonitor] | None
     decoder: Decoder
     control: ControlLog | None
@@ -268,18 +221,15 @@ class _Loop:
         return self.summary
 
     def _turn(self) -> bool:
-        """Take one turn, in the order of the steps above; returns whether another follows."""
+        """Take one turn; returns whether another follows."""
         # 0. After a failure: begin again from what is durable.
         if self.to_rewind:
             self.sink.abort()
             self.source.rewind()
             self.to_rewind = False
         # 1. Poll, with bounded records ahead of a fit.
-        self.ownership.hold_back(self.settings.max_poll_records)
-        waiting = self._give_fits_time()
-        self.ownership.note_waits()
+        wait_s = self.commits.poll_wait_s(self.wait)
         try:
-            wait_s = 0.0 if waiting else self.commits.poll_wait_s()
             records = self.source.poll(self.max_records, wait_s)
         except ConnectorError as error:
             if not error.retriable:  # the input broke off; what came before it counts
@@ -405,17 +355,6 @@ class _Loop:
         if owned.state.n_ahead and owned.waits_since is None:
             owned.waits_since = self.clock()
 
-    def _give_fits_time(self) -> bool:
-        """Wait a little where partitions wait for a fit; returns whether any does.
-
-        A share of the time they have waited by now: so neither is a quick fit held up, nor does a
-        slow one cost the processor.
-        """
-        since = [owned.waits_since or 0.0 for owned in self.ownership.waiting()]
-        if since:
-            self.wait(min(_LONGEST_PAUSE_S, (self.clock() - max(since)) / 4))
-        return bool(since)
-
     def _at_the_end(self) -> bool:
         """Whether a finite input was read to its end, and all of it judged."""
         return self.source.exhausted and not self.ownership.waiting()
@@ -460,18 +399,6 @@ class Retries:
 
     ``retry_first_s``, then twice as long each time, at most ``retry_longest_s``; no longer than
     ``retry_for_s`` since the first. :meth:`succeeded` begins anew.
-
-    Examples
-    --------
-    >>> settings = RunSettings(retry_first_s=1.0, retry_longest_s=2.0, retry_for_s=6.0)
-    >>> retries = Retries(settings)
-    >>> error = ConnectorError("the broker is away", retriable=True)
-    >>> [retries.failed(error, now) for now in (10.0, 11.0, 13.0)]
-    [1.0, 2.0, 2.0]
-    >>> retries.failed(error, now=15.0)
-    Traceback (most recent call last):
-    ...
-    rejex_stream.errors.ConnectorError: gave up after 4 attempts in 5 s: the broker is away
     """
 
     def __init__(self, settings: RunSettings) -> None:

@@ -15,18 +15,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Annotated, Any, NamedTuple, Protocol, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
 from rejex_stream.decode import DecidingDecoder, Decoder, decode_records
 from rejex_stream.decode.intake import Intake, IntakeRules
-from rejex_stream.engine.engine import Decision, Origin, Restored, origin
+from rejex_stream.engine.engine import Engine, Origin, Restored, origin
 from rejex_stream.engine.refit import FitFailed
 from rejex_stream.engine.sensor_registry import Gone, Limits, SensorRegistry
 from rejex_stream.engine.snapshot import seal, unseal
-from rejex_stream.engine.stream_state import StreamSnapshot, StreamView
+from rejex_stream.engine.stream_state import StreamSnapshot
 from rejex_stream.errors import WAY_OUT, CheckpointError, RejexError
 from rejex_stream.monitor import Alarm, MonitorBank, MonitorConfig
 from rejex_stream.protocols import SnapshotPiece
@@ -54,23 +54,9 @@ from rejex_stream.types import (
 )
 
 __all__ = [
-    "HEAD",
-    "HEAD_FORMAT",
-    "HEAD_KIND",
-    "Described",
-    "Head",
-    "MovedParts",
-    "PartitionEngine",
-    "PartitionMonitor",
-    "PartitionState",
-    "Piece",
-    "SnapshotParts",
-    "described",
-    "from_outside",
-    "log_alarm",
-    "of_streams",
-    "partition_name",
-    "parts_of",
+    "HEAD", "HEAD_FORMAT", "HEAD_KIND", "Described", "Head", "MovedParts", "PartitionMonitor",
+    "PartitionState", "Piece", "SnapshotParts", "described", "from_outside", "log_alarm",
+    "of_streams", "partition_name", "parts_of",
 ]  # fmt: skip
 
 _log = logging.getLogger(__name__)
@@ -83,51 +69,6 @@ MOST_BYTES = 4_000_000
 """A piece is closed once its parts are about so large."""
 
 Encode: TypeAlias = Callable[[], Mapping[str, bytes | None]]
-
-
-class PartitionEngine(Protocol):
-    """What a partition's state needs of an engine."""
-
-    def ready(self, readings: Sequence[Reading]) -> int:
-        """Return how many of them can be judged before a fit has to be waited for."""
-
-    def process(self, readings: Sequence[Reading]) -> Sequence[Verdict]:
-        """Give one verdict a reading, in the same order."""
-
-    def streams(self) -> Sequence[str]:
-        """Return the keys that :meth:`view` knows."""
-
-    def head(self) -> bytes:
-        """Encode, sealed, what belongs to no single stream."""
-
-    def view(self, stream_key: str) -> StreamView:
-        """Take one stream as it is now, to be encoded later on another thread."""
-
-    def forget(self, stream_key: str, sensor: str | None = None) -> None:
-        """Drop a stream, or of one that goes on what it knows of a sensor."""
-
-    def restore_streams(
-        self, head: bytes, streams: Mapping[str, StreamSnapshot], *, accept_environment: bool
-    ) -> Restored:
-        """Take over a state; asked of a fresh engine only."""
-
-    def decide(self, decision: Decision) -> None:
-        """Give verdicts by another decision from the next reading on."""
-
-    def open_incidents(self) -> Sequence[Incident]:
-        """Return the incidents that are open, as they stand."""
-
-    def take_failures(self) -> Sequence[FitFailed]:
-        """Return the fits that failed since the last call."""
-
-    def take_incidents(self) -> Sequence[Incident]:
-        """Return the changes of incidents since the last call, in the order of the events."""
-
-    def streams_of(self, command: Command) -> Sequence[str]:
-        """Return the keys of the streams whose own state a command may change."""
-
-    def command(self, command: Command) -> CommandReply | None:
-        """Obey between two readings, all or nothing; ``None``: none of its streams is meant."""
 
 
 class PartitionMonitor:
@@ -278,7 +219,7 @@ class MovedParts:
 
     def __init__(
         self,
-        engine: PartitionEngine,
+        engine: Engine,
         context: ReviewItems,
         registry: SensorRegistry,
         monitor: PartitionMonitor | None,
@@ -485,7 +426,7 @@ class PartitionState:
         partition: Partition,
         *,
         decoder: Decoder,
-        engine: PartitionEngine,
+        engine: Engine,
         context: ReviewItems,
         monitor: PartitionMonitor | None = None,
         next_offset: int = 0,
@@ -693,10 +634,7 @@ class PartitionState:
         return outcomes
 
     def _not_judged(
-        self,
-        records: Sequence[Record],
-        items: Sequence[Reading | Invalid],
-        away: Collection[int],
+        self, records: Sequence[Record], items: Sequence[Reading | Invalid], away: Collection[int]
     ) -> dict[int, Outcome]:
         """Return the outcomes of those that the engine is not shown, by their place, in order."""
         found = {}

@@ -88,12 +88,6 @@ class AuditDraw:
     """Which share of each kind of accepted events is audited, and by which draw.
 
     The draws are those of :mod:`rejex_stream.rejection.audit`: nobody can foresee them.
-
-    Examples
-    --------
-    >>> drawn = [AuditDraw(0.01).is_drawn(Position("t", 0, i), 0.01) for i in range(100_000)]
-    >>> sum(drawn)
-    1003
     """
 
     rate: float = 0.0  # of accepted normals

@@ -9,30 +9,14 @@ from typing import NamedTuple, Protocol, TypeAlias
 from rejex_stream.engine.engine import Decision
 from rejex_stream.engine.refit import FitFailed
 from rejex_stream.monitor import Alarm
-from rejex_stream.outcomes import OutcomeCounts
-from rejex_stream.types import Incident, Outcome, Partition
+from rejex_stream.types import Incident, Outcome, OutcomeCounts, Partition
 
 __all__ = [
-    "Committed",
-    "ControlUnread",
-    "DecisionChanged",
-    "EnvironmentChanged",
-    "FitFailure",
-    "IncidentsDurable",
-    "NothingScorable",
-    "Outbox",
-    "PartitionClosed",
-    "PartitionLive",
-    "PartitionOpened",
-    "Progress",
-    "Replay",
-    "Retrying",
-    "RunEvent",
-    "RunObserver",
-    "RunSummary",
-    "SensorsForgotten",
-    "SnapshotSaved",
-]
+    "Committed", "ControlUnread", "DecisionChanged", "EnvironmentChanged", "FitFailure",
+    "IncidentsDurable", "NothingScorable", "Outbox", "PartitionClosed", "PartitionLive",
+    "PartitionOpened", "Progress", "Replay", "Retrying", "RunEvent", "RunObserver", "RunSummary",
+    "SensorsForgotten", "SnapshotSaved",
+]  # fmt: skip
 
 
 class PartitionOpened(NamedTuple):
@@ -169,23 +153,19 @@ class RunObserver(Protocol):
         `replaying` ones were durable before this process began: state may come of them, counts
         should not. After a recovery the last uncommitted ones may be seen twice.
         """
-        ...
 
     def event(self, event: RunEvent) -> None:
         """See what happened to the run itself."""
-        ...
 
 
 class Outbox(Protocol):
     """What people are still to be told of incidents; a run keeps it with its commits."""
 
     def left(self, partition: Partition, coming: Sequence[Incident] = ()) -> Sequence[Incident]:
-        """Return what will be untold once `coming` is durable; any thread may have taken more."""
-        ...
+        """Return what will be pending once `coming` is durable; any thread may have taken more."""
 
     def settle(self, timeout_s: float) -> None:
         """Wait until nothing is left, but no longer than that."""
-        ...
 
 
 class Replay(NamedTuple):

@@ -191,10 +191,7 @@ class Run(Section):
         le=1,
     )
     retry_for_s: float = setting(
-        600.0,
-        unit="s",
-        says="How long a broker may be away before the run gives up.",
-        ge=0,
+        600.0, unit="s", says="How long a broker may be away before the run gives up.", ge=0
     )
     topic_wait_s: float = setting(
         30.0,

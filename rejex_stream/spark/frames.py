@@ -73,44 +73,26 @@ def verdicts(
 ) -> DataFrame:
     """Judge a stream of records as a worker with the same config does; the same bytes come out.
 
-    Parameters
-    ----------
-    records
-        A streaming DataFrame with columns ``topic``, ``partition``, ``offset``, ``key`` and
-        ``value``, and where there are any ``timestamp`` and ``headers``: what Spark's Kafka source
-        gives. A record's position is its place in the order, so it is needed for other sources,
-        too. Offsets of a partition go up from one micro-batch to the next.
-    config
-        What decides; where it says to read and write is not looked at.
-    header
-        The header row where values are CSV with one.
-    partitions
-        How many partitions each output topic has, for messages to Kafka; without it, values are
-        those of files.
-    journal
-        Where people tell the pipeline things, if it listens; whoever writes must decide then.
-    states
-        What a new checkpoint begins with, of :func:`~rejex_stream.spark.state_migration.rows_of`;
-        records before it are passed over.
+    `records` is a streaming DataFrame with columns ``topic``, ``partition``, ``offset``, ``key``
+    and ``value``, and where there are any ``timestamp`` and ``headers``: what Spark's Kafka source
+    gives. A record's position is its place in the order; offsets go up from one micro-batch to the
+    next. `header` is the header row where values are CSV with one, `partitions` how many partitions
+    each output topic has, for messages to Kafka: without it, values are those of files. `journal`
+    is where people tell the pipeline things; whoever writes must decide then. `states` is what a
+    new checkpoint begins with (:func:`~rejex_stream.spark.state_migration.rows_of`).
 
-    Returns
-    -------
-    DataFrame
-        One row a message: the position it is about (``topic``, ``partition``, ``offset``), its
-        ``place`` among those of that record, the ``output`` it is for (``verdicts``, ``review``,
-        ``deadletter``, ``incidents``), and the message: ``to`` (partition), ``key``, ``value``
-        (JSON) and ``headers`` (MessagePack).
+    Returns one row a message: the position it is about, its ``place`` among those of that record,
+    the ``output`` it is for (``verdicts``, ``review``, ``deadletter``, ``incidents``), and ``to``
+    (partition), ``key``, ``value`` (JSON) and ``headers`` (MessagePack).
+
+    The session needs the RocksDB state store. Streams are shuffled one by one, unless they share
+    something of their partition (a budget, a time to forget, sensors in several groups) or people
+    are listened to: then whole partitions are.
 
     Raises
     ------
     ConfigError
         If the config asks for what cannot be had on Spark.
-
-    Notes
-    -----
-    The session needs the RocksDB state store. Streams are shuffled one by one, unless they share
-    something of their partition (a budget, a time to forget, sensors in several groups) or people
-    are listened to: then whole partitions are.
     """
     refused(config)
     recipe = Recipe(uuid.uuid4().hex, config, dict(partitions) if partitions else None, journal)
@@ -146,32 +128,37 @@ def _time(columns: set[str]) -> str:
 
 
 def refused(config: Config) -> None:
-    """Refuse what a job on Spark cannot do."""
-    if config.input.intake().any:
-        raise ConfigError(
+    """Refuse what a job on Spark cannot do, by the name of the setting."""
+    source = config.input
+    for asked, why in (
+        (
+            source.intake().any,
             "rows that are joined, held or put in order (input.tag with several channels, "
             'input.partial = "hold_last", input.reorder_s) are not made on Spark yet; '
-            "`rejex-stream run` makes them."
-        )
-    if config.input.select is not None:
-        raise ConfigError(
+            "`rejex-stream run` makes them.",
+        ),
+        (
+            source.select is not None,
             "input.select is not read on Spark yet: expected one reading a record; "
-            "`rejex-stream run` reads it."
-        )
-    if config.input.format in REGISTRY_FORMATS:
-        raise ConfigError(
-            f"input.format = {config.input.format!r} is not read on Spark yet: expected json or "
-            "csv; `rejex-stream run` reads it."
-        )
-    if config.state.seal_key_file is not None:
-        raise ConfigError(
+            "`rejex-stream run` reads it.",
+        ),
+        (
+            source.format in REGISTRY_FORMATS,
+            f"input.format = {source.format!r} is not read on Spark yet: expected json or csv; "
+            "`rejex-stream run` reads it.",
+        ),
+        (
+            config.state.seal_key_file is not None,
             "state.seal_key_file puts snapshots under a key, and on Spark state lies in Spark's "
-            "checkpoint, which has none: leave it out, and guard that folder."
-        )
-    if config.input.follow:
-        raise ConfigError(
-            "input.follow = true is not read on Spark yet: give topics, or a whole file."
-        )
+            "checkpoint, which has none: leave it out, and guard that folder.",
+        ),
+        (
+            source.follow,
+            "input.follow = true is not read on Spark yet: give topics, or a whole file.",
+        ),
+    ):
+        if asked:
+            raise ConfigError(why)
 
 
 def decoded(batches: Iterator[Any], config: Config, header: bytes, *, whole: bool) -> Iterator[Any]:

@@ -28,7 +28,7 @@ __all__ = ["AtCommit", "JobJournal", "changes_in"]
 
 @dataclass(frozen=True)
 class JobJournal:
-    """Reads commands, and stores what was decided and what is untold, where a worker does.
+    """Reads commands, and stores what was decided and what is pending, where a worker does.
 
     Who writes a micro-batch decides at its end (:meth:`at_commit`), durable with the offsets; who
     judges the next one finds it there (:meth:`decided`). So does whoever judges one again, by what
@@ -75,9 +75,9 @@ class JobJournal:
         with closing(self._store()[0]) as store:
             return store.load_decisions(partition)
 
-    def untold(self, partition: Partition, committed: int) -> Sequence[Incident]:
+    def pending(self, partition: Partition, committed: int) -> Sequence[Incident]:
         """Return the changes of incidents that are durable, and of which nobody was told."""
-        kept = Decisions(partition, self.decided(partition), self.inputs).untold
+        kept = Decisions(partition, self.decided(partition), self.inputs).pending
         # Those behind it were recorded for a commit that did not come to be.
         return [change for change in kept if change.position.offset < committed]
 
@@ -87,23 +87,23 @@ class JobJournal:
         next_offset: int,
         *,
         decides: bool = True,
-        untold: Sequence[Incident] | None = None,
+        pending: Sequence[Incident] | None = None,
     ) -> Sequence[Message]:
         """Decide what was said since the last commit: it holds from the offset of this one."""
         decides = decides and self.listens
-        if not decides and untold is None:
+        if not decides and pending is None:
             return ()
         opened, messages = self._store()
         with closing(opened) as store:
             decisions = Decisions(partition, store.load_decisions(partition), self.inputs)
             if decides:
-                decisions.ingest(self._commands_from(decisions.next_heard))
+                decisions.ingest(self._commands_from(decisions.next_command))
             decides = decides and decisions.waiting
             if decides:
                 decisions.decide(next_offset)
-            if untold is not None:
-                decisions.keep_untold(untold)
-            if decides or untold is not None:
+            if pending is not None:
+                decisions.set_pending(pending)
+            if decides or pending is not None:
                 store.save_decisions(partition, decisions.encoded(decisions.schemas))
         return messages
 
@@ -148,13 +148,13 @@ class AtCommit:
         """Return what is to be written with a commit; see :meth:`JobJournal.at_commit`."""
         if self.journal is None:
             return ()
-        untold = self.untold(partition, incidents)
-        if untold == [*self.kept.get(partition, ())]:
-            untold = None
-        return self.journal.at_commit(partition, next_offset, decides=last, untold=untold)
+        pending = self.pending(partition, incidents)
+        if pending == [*self.kept.get(partition, ())]:
+            pending = None
+        return self.journal.at_commit(partition, next_offset, decides=last, pending=pending)
 
-    def untold(self, partition: Partition, incidents: Sequence[Written]) -> list[Incident] | None:
-        """Return what is untold once these are durable.
+    def pending(self, partition: Partition, incidents: Sequence[Written]) -> list[Incident] | None:
+        """Return what is pending once these are durable.
 
         That are all of the micro-batch, also those that another try of the task has committed: it
         is told of as a whole.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from itertools import groupby, islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -30,12 +30,7 @@ from rejex_stream.errors import CheckpointError, ConnectorError
 from rejex_stream.operate.watch import Watch
 from rejex_stream.run.loop import UnscorableStreak
 from rejex_stream.run.partition import PartitionMonitor
-from rejex_stream.run.run_events import (
-    IncidentsDurable,
-    NothingScorable,
-    PartitionOpened,
-    Progress,
-)
+from rejex_stream.run.run_events import IncidentsDurable, NothingScorable, PartitionOpened, Progress
 from rejex_stream.spark.job_journal import AtCommit, JobJournal, changes_in
 from rejex_stream.threads import seldom_collecting
 from rejex_stream.types import (
@@ -56,7 +51,9 @@ if TYPE_CHECKING:
     from rejex_connectors.kafka.clients import Message
     from rejex_connectors.spark.sink import Written
 
-__all__ = ["OUTPUTS", "JobMonitoring", "MonitorStore", "outcomes_in", "still_open"]
+    from rejex_stream.spark.state_migration import MonitorsOnSpark
+
+__all__ = ["OUTPUTS", "JobMonitoring", "outcomes_in", "still_open"]
 
 OUTPUTS = ("verdicts", "review", "deadletter", "incidents")
 _SOME = 2_000  # outcomes are in hand at once
@@ -64,18 +61,6 @@ _TURN_S = 0.5
 _TELLING_S = 2.0
 _KIND, _FORMAT_VERSION = "spark monitors", 1
 _log = logging.getLogger(__name__)
-
-
-class MonitorStore(Protocol):
-    """Where the monitors of a job are kept."""
-
-    def load(self) -> bytes | None:
-        """Return what was saved last."""
-        ...
-
-    def save(self, body: bytes) -> None:
-        """Keep it in place of what was saved before, whole or not at all."""
-        ...
 
 
 class JobMonitoring:
@@ -91,7 +76,7 @@ class JobMonitoring:
         watch: Watch,
         config: Config,
         journal: JobJournal | None,
-        store: MonitorStore | None = None,
+        store: MonitorsOnSpark | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._watch, self._journal, self._store, self._clock = watch, journal, store, clock
@@ -129,7 +114,7 @@ class JobMonitoring:
             self._restore(self._store.load())
         if self._journal is not None:
             for partition, offset in at.items():
-                left = self._journal.untold(partition, offset)
+                left = self._journal.pending(partition, offset)
                 if left:
                     self._kept[partition] = left
                     self._event(IncidentsDurable(partition, left, again=True))
@@ -165,8 +150,8 @@ class JobMonitoring:
             for partition, end in ends.items():
                 every, at = written.get(partition, ()), self._at.get(partition, 0)
                 if end > at:
-                    untold = recorded and recorded.untold(partition, _incidents(every))
-                    self._kept[partition] = untold or ()
+                    pending = recorded and recorded.pending(partition, _incidents(every))
+                    self._kept[partition] = pending or ()
                     self._at[partition] = end
                 self._see(partition, every, at, end)
             self._watch.metrics.committed(self._at)
@@ -210,7 +195,7 @@ class JobMonitoring:
 
     # ------------------------------------------------------------------------------------ the end
     def end(self, write: Callable[[Partition, Sequence[Message]], object]) -> None:
-        """Let people be told, for a while; keep what is untold after that, and the monitors."""
+        """Let people be told, for a while; keep what is pending after that, and the monitors."""
         outbox = self._watch.outbox
         if outbox is not None:
             outbox.settle(_TELLING_S)

@@ -154,7 +154,7 @@ def _folder(spark: SparkSession, address: str) -> tuple[Any, Any]:
 
 
 class MonitorsOnSpark:
-    """Keeps the monitors of a job in its checkpoint; a :class:`~.watched.MonitorStore`."""
+    """Keeps the monitors of a job in its checkpoint."""
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
         self._path, self._files = _folder(spark, f"{checkpoint}/monitors")

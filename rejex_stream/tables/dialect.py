@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from rejex_stream.decode.mapping import TimeUnit, Unreadable, parse_moment, to_epoch_ms
-from rejex_stream.decode.numbers import ANY_TEXT, MISSING_TEXTS, number_reader
+from rejex_stream.decode.written import ANY_TEXT, MISSING_TEXTS, number_reader
 from rejex_stream.tables.suspicions import Sample, named_unit, suspect
 
 __all__ = [
@@ -76,11 +76,6 @@ def find_marks(cells: Iterable[str], delimiter: str = ",") -> Marks:
     """Find the marks under which most cells are numbers. O(cells).
 
     Where ``1,234`` could be either, it is a decimal comma beside a semicolon, else a thousand.
-
-    Examples
-    --------
-    >>> find_marks(["06.01.2014", "1.234,5", "7,25"], ";")
-    Marks(decimal=',', thousands='.')
     """
     comma, grouped = Marks(",", None), Marks(".", ",")
     choices = [Marks(".", None), *((comma, grouped) if delimiter == ";" else (grouped, comma))]
@@ -223,15 +218,7 @@ def _unit_of(numbers: Sequence[float], name: str) -> TimeUnit:
 
 
 def is_header(rows: Sequence[Sequence[str]], marks: Marks) -> bool:
-    """Whether the first row names the columns: what it holds is not what stands below it.
-
-    Examples
-    --------
-    >>> is_header([["t", "1", "2"], ["0", "1.5", "3"], ["1", "2.5", "7"]], Marks(".", None))
-    True
-    >>> is_header([["01.02.2024", "2,5"], ["02.02.2024", "2,6"]], Marks(",", None))
-    False
-    """
+    """Whether the first row names the columns: what it holds is not what stands below it."""
     read = number_reader(*marks)
     same, other, numbered = _likeness(rows, marks)
     counted = [value for value in numbered if value is not None]

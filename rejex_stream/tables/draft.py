@@ -1,20 +1,16 @@
-"""A config that reads what was understood, judges it as it was scored, and has a schema beside."""
+"""A config that reads what was understood, and judges it as it was scored."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rejex_stream.config import Config, parse_config
-from rejex_stream.config.model import config_schema
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.plan.suggest import Suggestion
 from rejex_stream.settings import field_at, render, toml
 
 __all__ = ["draft_config", "save_draft"]
-
-_SCHEMA_FILE = "rejex.schema.json"
 
 
 def draft_config(
@@ -79,26 +75,8 @@ def _section(title: str, values: Mapping[str, object]) -> str:
 
 
 def save_draft(where: Path, text: str) -> None:
-    """Write a config, and what its first line names: the schema, of the version that is installed.
-
-    A file of that name which is no schema of ours stays as it is. O(bytes).
-    """
-    schema = config_schema()
-    beside = where.parent / _SCHEMA_FILE
-    _write(where, f"#:schema {_SCHEMA_FILE}\n{text}")
+    """Write a config to a file."""
     try:
-        known = json.loads(beside.read_text(encoding="utf-8"))
-        ours = isinstance(known, dict) and known.get("title") == schema["title"]
-    except FileNotFoundError:
-        ours = True
-    except (OSError, ValueError):
-        ours = False
-    if ours:
-        _write(beside, json.dumps(schema, indent=2, ensure_ascii=False) + "\n")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
+        where.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConnectorError(f"cannot write {path}: {error.strerror}.") from error
+        raise ConnectorError(f"cannot write {where}: {error.strerror}.") from error

@@ -45,7 +45,7 @@ _NO_TABLES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A table below something else."""
+    """Where in a text its table stands, and what the format says of it."""
 
     name: str
     above: int  # rows that are not blank, above the first row of data

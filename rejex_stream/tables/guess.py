@@ -1,8 +1,7 @@
 """What the columns of an unknown table mean, guessed from their names and values.
 
 Used for a quick look and for a first config, and every guess is said aloud. Which columns make the
-time is found in :mod:`.time_columns`, whose rows are in :mod:`.keys`, and what is left has to
-survive the :mod:`.suspicions`.
+time is found in :mod:`.time_columns`, and what is left has to survive the :mod:`.suspicions`.
 """
 
 from __future__ import annotations
@@ -11,20 +10,26 @@ import csv
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rejex_stream.decode.mapping import TimeUnit, printable
-from rejex_stream.decode.numbers import MISSING_TEXTS, number_reader
+from rejex_stream.decode.written import MISSING_TEXTS, number_reader
 from rejex_stream.errors import ConfigError
 from rejex_stream.tables.dialect import Marks, find_missing, find_units
-from rejex_stream.tables.keys import find_keys
-from rejex_stream.tables.suspicions import Sample, Suspicion, carry_needed, is_sentinel, suspect
-from rejex_stream.tables.time_columns import NONE, find_time_columns, plain
+from rejex_stream.tables.suspicions import (
+    Sample,
+    Suspicion,
+    carry_needed,
+    is_key,
+    is_sentinel,
+    suspect,
+)
+from rejex_stream.tables.time_columns import NONE, find_time_columns, is_text, plain
 
 _PLAIN = Marks(".", None)
-__all__ = ["Known", "TableGuess", "guess_table", "split_all", "split_rows"]
+__all__ = ["Asked", "TableGuess", "guess_table", "split_all", "split_rows"]
 
 _LABEL = re.compile(
     r"^((is_?)?(anomal(y|ies|ous)|outlier|attack|fault|faulty|failure)(_?(label|flag))?|labels?"
@@ -33,16 +38,31 @@ _LABEL = re.compile(
 )
 _MAYBE_LABEL = re.compile(r"^(class|target|y|event)$")
 """Called so, a column is the truth only where it says yes and no, and others are measured."""
-_MODE = re.compile(r"^(op(erat\w*)?_?)?(mode|state|status|regime|betriebsart|zustand)$", re.I)
-_MOST_MODES = 8  # and a mode lasts for more events than that
 _ASIDE = re.compile(r"^(index|row|split|fold|changepoint|change_?point|rul|unnamed.*|)$", re.I)
 _ENOUGH_FOR_FLAG = 20  # values; of few, two are soon all
 _SHOWN = 10
+_STRONG = (
+    r"sensor|device|machine|unit|asset|meter|station|site|pump|motor|engine|turbine|node|plant"
+    r"|messstelle|messpunkt|pumpe|anlage|gerät|geraet|maschine|zähler|zaehler|standort|fühler"
+    r"|capteur|pompe|equipo|instrument|logger|gateway|inverter|well"
+)
+_WEAK = r"valve|source|tank|line|road|location|id|name|key|ort|tag|host|serial"
+_ENDING = r"(_?(id|name|key|nr|no|number|code|serial))?"
+_SENSOR = re.compile(rf"^(({_STRONG}|{_WEAK}){_ENDING}|.*_(id|name|nr))$")
+_MEANT = re.compile(rf"^({_STRONG}){_ENDING}$")
+_TAG = re.compile(
+    r"^((tag|parameter|variable|metric|signal|quantity|channel|kanal|measurement|property|field"
+    r"|messgröße|messgroesse|größe|groesse|merkmal)(_?(id|name|nr|no|code))?)$"
+)
+_LOCKSTEP = 1.5
+"""So many rows a time, or more, are several series side by side."""
+_MERGED = 0.1
+"""A time that stands still or goes back in so many rows is of several series."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """What somebody knows about the columns of a table; what is empty is guessed.
+class Asked:
+    """What somebody knows about a table and how it is written; what is empty is guessed.
 
     The sensor ``-`` and the time ``-`` say that there is none, the flag ``-`` likewise. A flag is a
     channel.
@@ -59,6 +79,14 @@ class Known:
     flags: Sequence[str] | None = None
     missing: Sequence[str] | None = None
     carry: int | None = None
+    delimiter: str | None = None
+    encoding: str | None = None
+    decimal: str | None = None
+    thousands: str | None = None
+    header: bool | None = None
+    skip_rows: int | None = None
+    sheet: str | None = None
+    time_zone: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,25 +148,32 @@ class TableGuess:
             "totals": self.totals,
         }
 
-    def time_settings(self, time_zone: str | None) -> dict[str, object]:
-        """Return the settings of ``[input]`` that say how the time is read."""
+    def settings(self, time_zone: str | None) -> dict[str, object]:
+        """Return the settings of ``[input]`` that say how columns are read."""
         return {
             "time": list(self.time) if isinstance(self.time, tuple) else self.time,
             "time_unit": None if self.time is None or self.time_format else self.time_unit,
             "time_format": self.time_format,
             "time_zone": time_zone,
+            "sensor": self.sensor,
+            "tag": self.tag,
+            "mode": self.mode,
+            "decimal": None if self.marks.decimal == "." else self.marks.decimal,
+            "thousands": self.marks.thousands,
+            "missing": list(self.missing) or None,
+            "units": list(self.units) or None,
         }
 
-    def __str__(self) -> str:
-        said = [
-            f"time: {self.time_said}",
-            f"sensor: {self.sensor or 'none: one sensor'}",
-            f"channels: {', '.join(self.channels)}",
-        ]
+    def facts(self) -> list[tuple[str, str]]:
+        """Return what each column is taken for, for people."""
+        found = [("time", self.time_said), ("sensor", self.sensor or "none: one sensor")]
+        found.append(("channels", ", ".join(self.channels)))
         if self.label is not None:
-            said.append(f"label: {self.label}")
-        said += [f"left out: {name} ({why})" for name, why in self.aside.items()]
-        return "\n".join(said)
+            found.append(("label", f"{self.label} (kept from the detector)"))
+        by_reason: dict[str, list[str]] = {}
+        for name, why in self.aside.items():
+            by_reason.setdefault(why, []).append(name)
+        return found + [("left out", f"{', '.join(n)}: {why}") for why, n in by_reason.items()]
 
 
 def split_all(lines: Sequence[str], delimiter: str) -> list[list[str]]:
@@ -173,7 +208,7 @@ def split_rows(lines: Sequence[str]) -> tuple[str, list[list[str]]]:
 def guess_table(
     header: Sequence[str],
     rows: Sequence[Sequence[str]],
-    known: Known | None = None,
+    known: Asked | None = None,
     *,
     marks: Marks = _PLAIN,
     named: bool = True,
@@ -184,15 +219,8 @@ def guess_table(
 
     `named`: the names are the table's own; `timed`: rows have a time beside their columns, as
     records of a topic have; `skip`: columns of the file's format.
-
-    Examples
-    --------
-    >>> guess = guess_table(["id", "t", "flow", "label"], [["a", "0", "1.5", "0"],
-    ...                     ["b", "0", "1.7", "0"], ["a", "1", "1.6", "1"], ["b", "1", "", "0"]])
-    >>> guess.time, guess.time_unit, guess.sensor, guess.channels, guess.label
-    ('t', 's', 'id', ('flow',), 'label')
     """
-    known = known or Known()
+    known = known or Asked()
     _require_columns(header, known)
     whole = [row for row in rows if len(row) == len(header)]
     cells = {
@@ -201,7 +229,7 @@ def guess_table(
     return _Guesser(cells, known, marks, named=named, timed=timed).result()
 
 
-def _require_columns(header: Sequence[str], known: Known) -> None:
+def _require_columns(header: Sequence[str], known: Asked) -> None:
     flags = () if known.flags is None else known.flags
     single = (known.sensor, known.label, known.tag, known.mode)
     for name in (*known.time, *single, *known.channels, *flags):
@@ -217,7 +245,7 @@ class _Guesser:
     def __init__(
         self,
         cells: Mapping[str, Sequence[str]],
-        known: Known,
+        known: Asked,
         marks: Marks,
         *,
         named: bool,
@@ -284,8 +312,6 @@ class _Guesser:
         if not found:
             raise _nothing(aside)
         doubts = [*self._time.doubts, *doubts, *keys.doubts]
-        if known.mode is None:
-            doubts += _modes_said([n for n in self._cells if n not in times], self._cells)
         flags = self._meant_flags if known.flags is not None else self._flags(found)
         written = self._time.written
         return TableGuess(
@@ -512,13 +538,153 @@ def _nothing(aside: Mapping[str, str]) -> ConfigError:
     )
 
 
-def _modes_said(names: Sequence[str], cells: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Say which column looks like an operating mode: by its name, few values that stay."""
-    for name in names:
-        given = cells[name]
-        runs = 1 + sum(a != b for a, b in itertools.pairwise(given))
-        if _MODE.match(plain(name)) and 2 <= len(set(given)) <= _MOST_MODES < len(given) / runs:
-            yield (
-                f"mode: {printable(name)} looks like an operating mode, {len(set(given))} values; "
-                f"--mode {name} judges each apart, with a warm-up of its own"
+# ---------------------------------------------------------------------------------------- keys
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The columns that say whose rows are; ``None``: all are of one sensor, hold all quantities."""
+
+    sensor: str | None = None
+    tag: str | None = None
+    said: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+
+
+def find_keys(  # noqa: PLR0917 - what is known comes last
+    cells: Mapping[str, Sequence[str]],
+    numeric: Sequence[str],
+    moments_ms: Sequence[int | None],
+    read: Callable[[str], float | None],
+    sensor: str | None = None,
+    tag: str | None = None,
+) -> Keys:
+    """Find the columns whose values name a series, come back and are not measured. O(cells).
+
+    The sensor ``-`` is none. Several series mixed, and nothing that tells which row is whose, is a
+    :class:`ConfigError`.
+    """
+    if sensor == NONE:
+        return Keys(tag=tag)
+    search = _Keys(cells, numeric, moments_ms, read)
+    asked = sensor is not None
+    tag = tag or search.tag_by_name(sensor)
+    if sensor is None:
+        sensor = search.sensor(tag)
+    if sensor is None and tag is not None:
+        sensor, tag = tag, None
+    if sensor is not None and tag is None and not asked:
+        tag = search.tag_beside(sensor)
+    open_ones = [name for name in search.texts if name not in (sensor, tag)]
+    if sensor is None and open_ones:
+        search.require_one_series(open_ones)
+    doubts = [
+        f"{name} holds {len(set(cells[name])):,} texts that come back and is left out; if they "
+        f"name who measured, give --sensor {printable(name)}"
+        for name in open_ones
+    ]
+    said = search.refused(sensor, tag)
+    if sensor is not None and not asked:
+        names = sorted(set(cells[sensor]))
+        shown = ", ".join(map(printable, names[:3])) + (", …" if len(names) > 3 else "")
+        said = [
+            f"sensor: {sensor}, {len(names):,} named {shown}; --sensor names another column, - "
+            "none",
+            *said,
+        ]
+    return Keys(sensor, tag, tuple(said), tuple(doubts))
+
+
+class _Keys:
+    """The candidates of one table."""
+
+    def __init__(
+        self,
+        cells: Mapping[str, Sequence[str]],
+        numeric: Sequence[str],
+        moments_ms: Sequence[int | None],
+        read: Callable[[str], float | None],
+    ) -> None:
+        self._cells, self._moments = cells, moments_ms
+        self._free = [name for name in cells if _comes_back(cells[name], read)]
+        self.texts = [
+            n for n in self._free
+            if n not in numeric and is_text(cells[n]) and len(set(cells[n])) > 1
+        ]  # fmt: skip
+        self._long = len([n for n in numeric if n not in self._free]) == 1
+
+    def tag_by_name(self, sensor: str | None) -> str | None:
+        """Return the text that is called a quantity, where a row holds one value."""
+        if not self._long:
+            return None
+        return next((n for n in self.texts if n != sensor and _TAG.match(plain(n))), None)
+
+    def sensor(self, tag: str | None) -> str | None:
+        """Return the best of those called a sensor, else what tells rows of a time apart."""
+        called = [n for n in self._called() if n != tag]
+        keys = [n for n in called if self._is_key(n, tag)]
+        alone = [self._rows_a_time(n, *([tag] if tag else [])) for n in keys]
+        if keys:
+            return keys[min(range(len(keys)), key=lambda i: (alone[i] > 1.01, i))]
+        if self._rows_a_time() >= _LOCKSTEP:
+            beside = (n for n in self._free if n != tag and self._rows_a_time(n) < 1.01)
+            found = next((n for n in beside if self._is_key(n, tag, strong=False)), None)
+            if found is not None:
+                return found
+        constant = (n for n in called if _MEANT.match(plain(n)) and len(set(self._cells[n])) == 1)
+        return next(constant, None)
+
+    def tag_beside(self, sensor: str) -> str | None:
+        """Return what tells the rows of a sensor and a time apart, where a row holds one value."""
+        if not self._long or self._rows_a_time(sensor) < _LOCKSTEP:
+            return None
+        others = (n for n in self.texts if n != sensor)
+        return next((n for n in others if self._rows_a_time(sensor, n) < 1.01), None)
+
+    def refused(self, sensor: str | None, tag: str | None) -> list[str]:
+        """Say which columns are called a sensor, and taken for a measurement."""
+        return [
+            f"{name}: called as a sensor may be, and its values are no names; --sensor {name} says "
+            "otherwise"
+            for name in self._called()
+            if name not in (sensor, tag, *self.texts)
+            and len(set(self._cells[name])) > 1
+            and not self._is_key(name, tag)
+        ]
+
+    def require_one_series(self, open_ones: Sequence[str]) -> None:
+        """Refuse a table whose time goes back as if series were mixed."""
+        pairs = list(itertools.pairwise(m for m in self._moments if m is not None))
+        if pairs and sum(b <= a for a, b in pairs) > _MERGED * len(pairs):
+            raise ConfigError(
+                "the time stands still or goes back, as if several series were mixed, and no "
+                f"column is called a sensor: give --sensor, one of {', '.join(open_ones)}; or "
+                "--sensor - if all rows are of one."
             )
+
+    def _called(self) -> list[str]:
+        return [name for name in self._free if _SENSOR.match(plain(name))]
+
+    def _is_key(self, name: str, tag: str | None, *, strong: bool | None = None) -> bool:
+        strong = bool(_MEANT.match(plain(name))) if strong is None else strong
+        cells, moments = self._cells[name], self._moments
+        if tag is not None and tag != name:  # one quantity of each time
+            first = self._cells[tag][0]
+            rows = [i for i, cell in enumerate(self._cells[tag]) if cell == first]
+            cells = [cells[i] for i in rows]
+            moments = [moments[i] for i in rows] if moments else ()
+        return is_key(cells, moments, strong=strong)
+
+    def _rows_a_time(self, *names: str) -> float:
+        """Return how many rows have the same time and the same texts, on average."""
+        if not self._moments:
+            return 1.0
+        columns = [self._cells[name] for name in names]
+        return len(self._moments) / len(set(zip(self._moments, *columns, strict=True)))
+
+
+def _comes_back(cells: Sequence[str], read: Callable[[str], float | None]) -> bool:
+    """Whether values come back: names do, and so do whole numbers that count units."""
+    distinct = set(cells)
+    if len(distinct) > max(1, len(cells) / 2) or not distinct - MISSING_TEXTS:
+        return False
+    numbers = [read(cell) for cell in distinct]
+    return all(value is None or math.isnan(value) or value.is_integer() for value in numbers)

@@ -8,7 +8,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +27,7 @@ from rejex_stream.config.input import stem
 from rejex_stream.decode import CsvDecoder
 from rejex_stream.decode.csv import EMPTY_ROW, split_row
 from rejex_stream.decode.mapping import FieldMapping, parse_moment, printable
-from rejex_stream.decode.times import is_repeated, joined, zone_of
+from rejex_stream.decode.written import is_repeated, joined, zone_of
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.plan.suggest import Suggestion, suggest
 from rejex_stream.tables.dialect import (
@@ -38,7 +38,7 @@ from rejex_stream.tables.dialect import (
     is_second_header,
 )
 from rejex_stream.tables.formats import Layout, layout_of, require_table
-from rejex_stream.tables.guess import Known, TableGuess, guess_table, split_all, split_rows
+from rejex_stream.tables.guess import Asked, TableGuess, guess_table, split_all, split_rows
 from rejex_stream.tables.order import TimeOrder
 from rejex_stream.types import Invalid, Reading, Record
 
@@ -51,20 +51,6 @@ _TRUTH |= {"0": False, "0.0": False, "false": False, "normal": False}
 _SHOWN = 12
 _ABOVE = 20
 """How many rows above a table are looked for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked(Known):
-    """What somebody knows about a table and how it is written; ``None`` is guessed."""
-
-    delimiter: str | None = None
-    encoding: str | None = None
-    decimal: str | None = None
-    thousands: str | None = None
-    header: bool | None = None
-    skip_rows: int | None = None
-    sheet: str | None = None
-    time_zone: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,21 +75,14 @@ class Table:
     def mapping(self, *, pooled: bool = False) -> FieldMapping:
         """Return which column means what."""
         guess = self.guess
+        names = {f.name for f in fields(FieldMapping)} & {f.name for f in fields(guess)}
         return FieldMapping(
-            channels=guess.channels,
-            time=guess.time,
-            time_unit=guess.time_unit,
-            time_format=guess.time_format,
+            **{name: getattr(guess, name) for name in names},
             time_zone=self.time_zone,
-            sensor=guess.sensor,
             fixed_sensor=None if guess.sensor else stem(str(self.path)),
-            tag=guess.tag,
-            mode=guess.mode,
             pooled=pooled,
             decimal=guess.marks.decimal,
             thousands=guess.marks.thousands,
-            missing=guess.missing,
-            units=guess.units,
         )
 
     def settings(self) -> dict[str, object]:
@@ -119,16 +98,9 @@ class Table:
             "columns": None if self.has_header else list(self.header),
             "channels": list(guess.channels),
             "flags": list(guess.flags) or None,
-            **guess.time_settings(self.time_zone),
+            **guess.settings(self.time_zone),
             "sample_interval_ms": None if guess.time else 1000,
-            "sensor": guess.sensor,
             "fixed_sensor": self.mapping().fixed_sensor,
-            "tag": guess.tag,
-            "mode": guess.mode,
-            "decimal": None if guess.marks.decimal == "." else guess.marks.decimal,
-            "thousands": guess.marks.thousands,
-            "missing": list(guess.missing) or None,
-            "units": list(guess.units) or None,
         }
 
     def suggested(self, **knobs: Any) -> Suggestion:  # noqa: ANN401 - as suggest's
@@ -175,8 +147,8 @@ def open_table(path: str | Path, asked: Asked | None = None) -> Table:
     sheet = asked.sheet or (sheet_to_read(str(path)) if workbook == "excel" else None)
     encoding, begun, whole = _read_through(path, replace(asked, sheet=sheet), workbook)
     lines = _lines(path, encoding, begun, whole=whole, is_text=workbook is None)
-    place = _placed(path, lines, asked, is_text=workbook is None)
-    rows, below = place.rows, place.rows[1:] or place.rows
+    place, rows, over = _placed(path, lines, asked, is_text=workbook is None)
+    below = rows[1:] or rows
     marks = Marks(asked.decimal or place.decimal or ".", asked.thousands)
     given = asked.decimal or asked.thousands or place.decimal
     if not given:
@@ -210,31 +182,25 @@ def open_table(path: str | Path, asked: Asked | None = None) -> Table:
         skip_rows=place.above + (0 if own else n_header),
     )
     written = [
-        *_place_said(table, asked, place),
+        *_place_said(table, asked, place, over),
         *_dialect_said(table, asked, n_header, laid_out=bool(place.names)),
     ]
     return _Scan(table, guess.flags if asked.flags is None else ()).result([*written, *grouped])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
-    """Where in a text its table stands."""
+def _placed(
+    path: Path, lines: Sequence[str], asked: Asked, *, is_text: bool
+) -> tuple[Layout, list[list[str]], Sequence[str]]:
+    """Return where in a text its table stands, its rows, and the first row above it.
 
-    delimiter: str
-    above: int
-    over: Sequence[str]
-    rows: list[list[str]]
-    names: tuple[str, ...] = ()
-    decimal: str | None = None
-    aside: tuple[str, ...] = ()
-    said: tuple[str, ...] = ()
-
-
-def _placed(path: Path, lines: Sequence[str], asked: Asked, *, is_text: bool) -> _Place:
-    free = asked.skip_rows is None and asked.header is None
-    layout = layout_of(lines) if free else None
+    The rows are those from the header on, or from the first of data where the format names columns.
+    """
+    layout = layout_of(lines) if asked.skip_rows is None and asked.header is None else None
     if layout is not None:
-        return _laid_out(lines, layout)
+        below = lines[layout.above :]
+        rows = split_all(below, layout.delimiter) if below else []
+        width = len(layout.names)
+        return replace(layout, names=_numbered(layout.names)), [row[:width] for row in rows], ()
     given = asked.delimiter if is_text else ","
     delimiter, rows = _split(lines, given)
     above = _above(lines, rows, given) if asked.skip_rows is None else asked.skip_rows
@@ -245,23 +211,7 @@ def _placed(path: Path, lines: Sequence[str], asked: Asked, *, is_text: bool) ->
         raise ConfigError(f"{path}: --skip-rows {above} leaves no row of the table.")
     if not is_text:
         rows = [[*row, *[""] * (len(rows[0]) - len(row))] for row in rows]
-    return _Place(delimiter=delimiter, above=above, over=over, rows=rows)
-
-
-def _laid_out(lines: Sequence[str], layout: Layout) -> _Place:
-    below = lines[layout.above :]
-    rows = split_all(below, layout.delimiter) if below else []
-    said = f"format: {layout.name}, {layout.above} rows above the data; --skip-rows says otherwise"
-    return _Place(
-        delimiter=layout.delimiter,
-        above=layout.above,
-        over=(),
-        rows=[row[: len(layout.names)] for row in rows],
-        names=_numbered(layout.names),
-        decimal=layout.decimal,
-        aside=layout.aside,
-        said=(said, *([layout.said] if layout.said else [])),
-    )
+    return Layout(name="", above=above, names=(), delimiter=delimiter), rows, over
 
 
 def _lines(
@@ -417,7 +367,7 @@ def _numbered(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _place_said(table: Table, asked: Asked, place: _Place) -> Iterator[str]:
+def _place_said(table: Table, asked: Asked, place: Layout, over: Sequence[str]) -> Iterator[str]:
     """Say where in its file the table was found."""
     if table.format == "excel" and asked.sheet is None:
         sheets = sheets_of(str(table.path))
@@ -426,10 +376,13 @@ def _place_said(table: Table, asked: Asked, place: _Place) -> Iterator[str]:
             why = "the first with a table" if table.sheet else "the first"
             others = ", ".join(repr(name) for name in sheets if repr(name) != which)
             yield f"sheet: {which}, {why} of {len(sheets)}; --sheet names another: {others}"
-    if place.over and asked.skip_rows is None:
-        first = printable(table.delimiter.join(place.over))
+    if over and asked.skip_rows is None:
+        first = printable(table.delimiter.join(over))
         yield f"above the table: {place.above} rows, from {first}; --skip-rows says how many"
-    yield from place.said
+    if place.name:
+        yield f"format: {place.name}, {place.above} rows above the data; --skip-rows says otherwise"
+    if place.said:
+        yield place.said
 
 
 def _names(table: Table) -> str:

@@ -14,13 +14,11 @@ from typing import Any
 
 from rejex_stream.decode.json import flat
 from rejex_stream.decode.mapping import SWITCHES, Unreadable, printable, to_epoch_ms
-from rejex_stream.decode.numbers import MISSING_TEXTS
-from rejex_stream.decode.times import joined
+from rejex_stream.decode.written import MISSING_TEXTS, joined
 from rejex_stream.errors import ConfigError
 from rejex_stream.plan.suggest import Suggestion, suggest
 from rejex_stream.tables.dialect import Marks, find_marks
-from rejex_stream.tables.guess import TableGuess, guess_table
-from rejex_stream.tables.inspection import Asked
+from rejex_stream.tables.guess import Asked, TableGuess, guess_table
 from rejex_stream.tables.shapes import find_shape, good_among, is_moment, is_quality
 from rejex_stream.types import Record
 
@@ -59,20 +57,15 @@ class Feed:
         guess, path = self.guess, self.fields
         paths = dict(self.channels)
         plain = all(name == found for name, found in paths.items())
-        marks = guess.marks
         renamed = {field: name for name, field in paths.items()}
         flags = [renamed[path[name]] for name in guess.flags if path[name] in renamed]
         return {
             "select": self.select,
             "channels": list(paths) if plain else paths,
             "flags": flags or None,
-            **guess.time_settings(self.time_zone),
+            **guess.settings(self.time_zone),
             "time": _one_or_all([path[name] for name in guess.times]),
             "numbers": "text" if self.texts else None,
-            "decimal": None if marks.decimal == "." else marks.decimal,
-            "thousands": marks.thousands,
-            "missing": list(guess.missing) or None,
-            "units": list(guess.units) or None,
             "sensor": None if guess.sensor is None else path.get(guess.sensor, "key"),
             "tag": None if guess.tag is None else path[guess.tag],
             "mode": None if guess.mode is None else path[guess.mode],
@@ -94,17 +87,7 @@ class Feed:
 def open_feed(
     records: Sequence[Record], asked: Asked | None = None, *, total: int | None = None
 ) -> Feed:
-    """Guess what the fields of JSON records mean, from a sample of them. O(bytes).
-
-    Examples
-    --------
-    >>> from rejex_stream.types import Position
-    >>> lines = [b'{"pump": {"id": "%c"}, "ts": %d, "flow": "%d.5"}'
-    ...          % (b"ab"[i % 2], 1700000000 + i, i * 7 % 5) for i in range(50)]
-    >>> feed = open_feed([Record(Position("t", 0, i), None, v) for i, v in enumerate(lines)])
-    >>> {name: value for name, value in feed.settings().items() if value is not None}
-    {'channels': ['flow'], 'time': 'ts', 'time_unit': 's', 'numbers': 'text', 'sensor': 'pump.id'}
-    """
+    """Guess what the fields of JSON records mean, from a sample of them. O(bytes)."""
     asked = asked or Asked()
     trees, read, broken, empty = _parsed(records)
     if not trees:

@@ -19,14 +19,6 @@ class TimeOrder:
     """Counts what is odd about the times of each sensor, in the order in which they come.
 
     O(1) a row; memory O(1) a sensor.
-
-    Examples
-    --------
-    >>> order = TimeOrder()
-    >>> for now in (0, 1000, 1000, 3000, 2000):
-    ...     order.see("pump", now)
-    >>> [line.partition(":")[0] for line in order.said()]
-    ['duplicates', 'disorder']
     """
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from rejex_stream.config import Config
 from rejex_stream.decode.mapping import printable
-from rejex_stream.decode.numbers import MISSING_TEXTS
+from rejex_stream.decode.written import MISSING_TEXTS
 from rejex_stream.tables.shapes import jq_of
 from rejex_stream.types import Reading
 
@@ -347,13 +347,7 @@ def _why_sentinel(x: float, values: Sequence[float], low: float, high: float) ->
 
 
 def is_sentinel(x: float) -> bool:
-    """Whether a number looks like none: nines, or the end of an integer type.
-
-    Examples
-    --------
-    >>> [x for x in (-999.0, 9999.9, -7999.0, 65535.0, 99.0, 20.5, -200.0) if is_sentinel(x)]
-    [-999.0, 9999.9, -7999.0, 65535.0, 99.0]
-    """
+    """Whether a number looks like none: nines, or the end of an integer type."""
     return bool(_NINES.fullmatch(f"{x:.15g}")) or x in _EXTREMES or abs(x) >= 1e30
 
 
@@ -370,13 +364,6 @@ def carry_needed(sample: Sample, names: Sequence[str]) -> int:
     """Return for how many rows a value has to stand until the next; 0 where most rows are whole.
 
     O(cells).
-
-    Examples
-    --------
-    >>> nan = math.nan
-    >>> turns = {"a": [1.0, nan, 2.0, nan] * 9, "b": [nan, 5.0, nan, 6.0] * 9}
-    >>> carry_needed(Sample(numbers=turns), ["a", "b"])
-    1
     """
     columns = [sample.numbers[name] for name in names]
     rows = list(zip(*columns, strict=True))
@@ -439,13 +426,7 @@ def time_doubt(name: str, moments_ms: Sequence[int | None], unit: str, now_ms: i
 
 
 def named_unit(name: str) -> str | None:
-    """Return the unit that the name of a column of times speaks of.
-
-    Examples
-    --------
-    >>> named_unit("time_ms"), named_unit("Time [us]"), named_unit("timestamp")
-    ('ms', 'us', None)
-    """
+    """Return the unit that the name of a column of times speaks of."""
     return next((unit for pattern, unit in _NAMED_UNITS if pattern.search(name)), None)
 
 

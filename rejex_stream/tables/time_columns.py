@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from rejex_stream.decode.mapping import TimeUnit, Unreadable, printable, to_epoch_ms
-from rejex_stream.decode.numbers import MISSING_TEXTS, number_reader
-from rejex_stream.decode.times import joined
+from rejex_stream.decode.written import MISSING_TEXTS, joined, number_reader
 from rejex_stream.errors import ConfigError
 from rejex_stream.tables.dialect import Written, find_times
 from rejex_stream.tables.suspicions import time_doubt

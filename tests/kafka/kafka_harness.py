@@ -36,7 +36,6 @@ from rejex_stream.engine.stream_state import StreamSnapshot, StreamView
 from rejex_stream.protocols import BatchDetector, FitExecutor, Scorer
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.loop import RunSettings, run
-from rejex_stream.run.partition import PartitionEngine
 from rejex_stream.run.run_events import Committed, RunEvent, SnapshotSaved
 from rejex_stream.types import (
     Command,
@@ -395,7 +394,7 @@ class Slow:
 
 def make_engine(
     kind: str, *, fit_s: float = 0.0, tolerance: int = 4, modes: bool = False, **options: Any
-) -> Callable[[Partition, FitExecutor], PartitionEngine]:
+) -> Callable[[Partition, FitExecutor], Any]:
     """``chain``, or the real engine with the detector of that name and fits that take `fit_s`."""
     if kind == "chain":
         return lambda partition, fits: ChainEngine(**options)

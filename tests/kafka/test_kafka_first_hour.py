@@ -19,8 +19,8 @@ import pytest
 from kafka_harness import Kafka, pipeline_toml
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.partition_reader import bounds_of
-from rejex_connectors.kafka.rekey import key_partition
 from rejex_connectors.kafka.topic_admin import TopicPlan, create_topics, plan_topics
+from rejex_connectors.kafka.topic_to_topic import key_partition
 
 from rejex_stream.cli import main
 from rejex_stream.config import load_config

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rejex_connectors.kafka import KafkaSettings
-from rejex_connectors.kafka.deadletters import _letter
 from rejex_connectors.kafka.messages import OutcomeMessages, _size, split_headers
+from rejex_connectors.kafka.topic_to_topic import _letter
 
 from rejex_stream.encode import decode_incidents, decode_review, decode_reviewed, decode_verdict
 from rejex_stream.types import (

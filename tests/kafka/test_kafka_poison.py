@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kafka_harness import Kafka, assert_exactly, next_offsets, run_here
-from rejex_connectors.kafka.deadletters import list_dead_letters, redrive
+from rejex_connectors.kafka.topic_to_topic import list_dead_letters, redrive
 
 from rejex_stream.types import Position, Record
 

@@ -18,7 +18,7 @@ import fastavro
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from kafka_harness import Kafka, pipeline_toml
-from rejex_connectors.kafka.deadletters import list_dead_letters
+from rejex_connectors.kafka.topic_to_topic import list_dead_letters
 
 from rejex_stream.cli import main
 from rejex_stream.config import load_config

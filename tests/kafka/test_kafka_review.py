@@ -31,7 +31,7 @@ from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly import kafka_settings
-from rejex_stream.encode.labels import LabelRecord, decode_label, label_id
+from rejex_stream.encode.label_records import LabelRecord, decode_label, label_id
 from rejex_stream.review.incidents import answers
 from rejex_stream.types import Command, CommandReply, Position, Record
 

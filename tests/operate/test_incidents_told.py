@@ -11,7 +11,7 @@ import pytest
 from rejex_stream.config import parse_config
 from rejex_stream.config.assembly import engine_spec
 from rejex_stream.config.assembly.running import make_watch
-from rejex_stream.encode.incidents import encode_incident
+from rejex_stream.encode.records import encode_incident
 from rejex_stream.encode.schemas import INCIDENT_TYPE
 from rejex_stream.monitor.alarm import AlarmKind
 from rejex_stream.operate.alerts import (

@@ -105,7 +105,7 @@ def test_a_store_made_anew_asks_nobody_again(new_store):
     label(store, ADA, episodes(store), "anomaly")
     store.add([held(12)])
     with store.database.read() as connection:
-        from rejex_stream.encode.labels import decode_label
+        from rejex_stream.encode.label_records import decode_label
 
         records = [decode_label(row[0]) for row in connection.execute("SELECT record FROM label")]
     again = new_store("again.db", settle_s=0)

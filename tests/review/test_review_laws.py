@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from rejex_stream.config.reviewing import Review
-from rejex_stream.encode.labels import LabelRecord, active_labels, decode_label, resolve
+from rejex_stream.encode.label_records import LabelRecord, active_labels, decode_label, resolve
 from rejex_stream.review.queue import audit, claims, decisions
 from rejex_stream.review.queue.claims import Refusal
 from rejex_stream.review.queue.decisions import Decision, Target

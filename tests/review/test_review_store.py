@@ -12,7 +12,7 @@ import pytest
 
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review, encode_verdict
-from rejex_stream.encode.labels import decode_label
+from rejex_stream.encode.label_records import decode_label
 from rejex_stream.errors import ConfigError
 from rejex_stream.review.queue import audit, claims, decisions
 from rejex_stream.review.queue import episodes as cases

@@ -13,7 +13,7 @@ from rejex_stream.config import load_config
 from rejex_stream.config.assembly.control_line import ControlLine
 from rejex_stream.config.assembly.running import audit_draw
 from rejex_stream.encode import decode_reviewed, decode_verdict, encode_verdict
-from rejex_stream.encode.labels import LabelRecord
+from rejex_stream.encode.label_records import LabelRecord
 from rejex_stream.errors import ConnectorError, RejexError
 from rejex_stream.review.certificate import certify, signed
 from rejex_stream.review.verification import Said, read_log, verify

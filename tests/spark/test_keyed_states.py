@@ -9,14 +9,14 @@ import random
 from types import SimpleNamespace
 
 import pytest
-from rejex_connectors.files.control import append_line
 from rejex_connectors.files.sink import lines_of
+from rejex_connectors.files.source import append_line
 
 from rejex_stream.config import parse_config
 from rejex_stream.config.assembly import Judging, by_partition
 from rejex_stream.decode import JsonDecoder
 from rejex_stream.errors import ConfigError
-from rejex_stream.spark import keyed
+from rejex_stream.spark import frames
 from rejex_stream.spark.frames import NO_TIME, KeyedStates, Recipe, decoded, refused
 from rejex_stream.spark.job_journal import JobJournal
 from rejex_stream.types import Partition, Position, Record
@@ -171,7 +171,7 @@ def judged(recipe, batch, kept, benches, rng):
     )
     rows = taken.to_pandas().sample(frac=1, random_state=rng.randrange(10**6))
     for key, of_key in rows.groupby(["topic", "partition", "stream"]):
-        keyed._benches = rng.choice(benches)
+        frames._benches = rng.choice(benches)
         processor = KeyedStates(recipe)
         processor.init(kept.setdefault(key, Kept()))
         half = len(of_key) // 2
@@ -182,7 +182,7 @@ def judged(recipe, batch, kept, benches, rng):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_any_cut_and_order_on_any_machine_gives_the_same_lines(way, monkeypatch):
-    monkeypatch.setattr(keyed, "_benches", {})
+    monkeypatch.setattr(frames, "_benches", {})
     config, records = config_of(**WAYS[way]), list(feed())
     expected = by_one_state(config, records)
     assert {"verdicts", "review", "deadletter"} <= {role for role, _ in expected}
@@ -194,7 +194,7 @@ def test_any_cut_and_order_on_any_machine_gives_the_same_lines(way, monkeypatch)
 
 
 def test_what_people_say_holds_from_the_end_of_a_micro_batch(tmp_path, monkeypatch):
-    monkeypatch.setattr(keyed, "_benches", {})
+    monkeypatch.setattr(frames, "_benches", {})
     config, records, said = config_of(**WAYS["apart"]), list(feed()), iter(range(100))
     journal = JobJournal(("feed.jsonl",), tmp_path, tmp_path / "control.jsonl")
 

@@ -177,7 +177,7 @@ def test_an_executor_dies_and_the_topics_hold_and_people_hear_what_a_worker_says
         assert {kind for kind, _ in journal} == {"alarm", "incident"}
         of_job = JobJournal.of(load_config(paths["many"]), listens=False)
         for number in range(PARTITIONS):
-            assert of_job.untold(Partition("pumps.in", number), N) == []
+            assert of_job.pending(Partition("pumps.in", number), N) == []
 
 
 def test_what_people_say_is_durable_with_what_it_follows(tmp_path, bootstrap):

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from rejex_connectors.files.control import append_line
 from rejex_connectors.files.sink import lines_of
+from rejex_connectors.files.source import append_line
 from rejex_connectors.folder_snapshots import FolderSnapshotStore
 
 from rejex_stream.config import load_config

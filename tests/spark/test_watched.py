@@ -13,8 +13,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 from rejex_connectors.files import FileSink
-from rejex_connectors.files.control import append_line
 from rejex_connectors.files.sink import lines_of
+from rejex_connectors.files.source import append_line
 from rejex_connectors.kafka import partition_reader
 from rejex_connectors.kafka.clients import Message
 from rejex_connectors.kafka.messages import OutcomeMessages
@@ -345,7 +345,7 @@ def test_a_kill_at_any_moment_and_people_are_told_of_what_is_durable(
     said = [json.loads(body)["data"] for body in receiver.taken if b".incident." in body]
     stages = [json.dumps(one, sort_keys=True) for one in said]
     assert len(stages) == len(told) == len(set(stages)) + again
-    assert driver.journal.untold(FEED, 10**9) == []
+    assert driver.journal.pending(FEED, 10**9) == []
     assert driver.alarms == worker.alarms
     if moment != "after the commit":  # what nobody saw, the next process does not count
         expected, *found = (
@@ -365,11 +365,11 @@ def test_what_nobody_takes_waits_for_the_next_job_or_a_worker(
     assert driver.go_on()
     assert told_to(receiver) == []
     steps = list(dict.fromkeys(named(worker.changes)))  # how it goes on meanwhile is no step
-    assert named(driver.journal.untold(FEED, 10**9)) == steps
+    assert named(driver.journal.pending(FEED, 10**9)) == steps
     receiver.refusing = False
     run_pipeline(config)
     assert told_to(receiver) == steps
-    assert driver.journal.untold(FEED, 10**9) == []
+    assert driver.journal.pending(FEED, 10**9) == []
 
 
 FARM = Partition("farm", 0)
@@ -378,11 +378,11 @@ FARM = Partition("farm", 0)
 class Recorded(JobJournal):
     """Says what would be written."""
 
-    def untold(self, partition, committed):
+    def pending(self, partition, committed):
         return ()
 
-    def at_commit(self, partition, next_offset, *, decides=True, untold=None):
-        return decides, untold and named(untold)
+    def at_commit(self, partition, next_offset, *, decides=True, pending=None):
+        return decides, pending and named(pending)
 
 
 def test_a_task_that_is_tried_again_records_what_its_first_try_has_committed():
@@ -440,16 +440,16 @@ def test_each_transaction_of_a_task_records_who_is_untold_and_another_try_shows_
 
 
 def test_what_people_say_is_decided_by_the_last_commit_of_a_micro_batch_alone(tmp_path):
-    """What is recorded before that is who is untold."""
+    """What is recorded before that is who is pending."""
     journal = JobJournal(("farm",), tmp_path, tmp_path / "control.jsonl")
     append_line(
         journal.control, b'{"id": "c-1", "kind": "planned", "by": "a", "from_ms": 1, "until_ms": 2}'
     )
     orders = []
     for next_offset, last in ((10, False), (20, True)):
-        journal.at_commit(FARM, next_offset, decides=last, untold=[incident(3)])
+        journal.at_commit(FARM, next_offset, decides=last, pending=[incident(3)])
         orders.append(Decisions(FARM, journal.decided(FARM), ("farm",)).next_since)
-        assert journal.untold(FARM, 20) == [incident(3)]
+        assert journal.pending(FARM, 20) == [incident(3)]
     assert orders == [None, 20]
 
 
@@ -459,7 +459,7 @@ def test_the_record_lists_what_was_untold_when_the_micro_batch_began(tmp_path, r
     config = config_of(tmp_path, more=f'[alerts]\nwebhook_url = "{receiver.url}"')
     lines = [Written(n, "incidents", encode_incident(incident(n))) for n in (3, 9)]
     with watching(config, engine_spec(config), nobody, nobody, quiet=False) as watch:
-        watch.outbox = SimpleNamespace(tell=nobody, left=lambda _: left, settle=nobody)
+        watch.outbox = SimpleNamespace(post=nobody, left=lambda _: left, settle=nobody)
         monitoring = JobMonitoring(watch, config, Recorded(("farm",)))
         monitoring.begin({}, ())
         left = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import codecs
+import gzip
 import lzma
 import os
 import select
@@ -21,7 +22,6 @@ __all__ = ["END", "NEW_FILE", "ByteInput", "Compression", "Mark", "ToUtf8", "com
 Compression: TypeAlias = Literal["gzip", "bz2", "xz", "zip"]
 
 _CHUNK_BYTES = 256 << 10
-_GZIP_CHUNK_BYTES = 32 << 10
 _LOOK_AGAIN_S = 0.1
 _SHOWN = 6
 _MAGIC: dict[bytes, Compression] = {
@@ -64,9 +64,10 @@ class ByteInput:
         self._unpack()
 
     def _unpack(self) -> None:
-        packed = self._compression
-        self._member = _only_member(self.path) if packed == "zip" else None
-        self._inflate = _Inflate(self.path, packed) if packed and packed != "zip" else None
+        """Put what unpacks on the bytes from here on."""
+        kind = self._compression
+        self._packed = None if kind is None else os.fdopen(self._handle, "rb", closefd=False)
+        self._unpacked = None if self._packed is None else _unpacked(self.path, kind, self._packed)
 
     def _use(self, handle: int) -> None:
         self._handle = handle
@@ -101,25 +102,22 @@ class ByteInput:
 
     def read(self, timeout_s: float) -> bytes | Mark:
         """Return the next bytes; empty when there is nothing new within `timeout_s`."""
-        if self._member is not None:
-            try:
-                return self._member.read(_CHUNK_BYTES) or END
-            except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
-                raise ConnectorError(f"{self.path} is damaged: {error}") from error
-        if self._inflate is None:
+        if self._unpacked is None or self._packed is None:
             return self._read_plain(timeout_s, _CHUNK_BYTES)
-        while True:  # some compressed bytes give no plain ones yet
-            chunk: bytes | Mark = b""
-            if not self._inflate.pending:
-                chunk = self._read_plain(timeout_s, _GZIP_CHUNK_BYTES)
-                if not chunk:
-                    return b""
-            if isinstance(chunk, Mark):
-                self._inflate.finish()
-                return chunk
-            plain = self._inflate.feed(chunk)
-            if plain:
-                return plain
+        try:
+            chunk = self._unpacked.read1(_CHUNK_BYTES)
+        except EOFError as error:
+            raise ConnectorError(
+                f"{self.path} ends in the middle of its compressed data: it was cut short; "
+                "everything before that is read"
+            ) from error
+        except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError) as error:
+            raise ConnectorError(
+                f"{self.path} is damaged, or not {self._compression}: {error}; everything before "
+                "that is read"
+            ) from error
+        self._read_bytes = self._packed.tell()
+        return chunk or END
 
     def _read_plain(self, timeout_s: float, size: int) -> bytes | Mark:
         # A pipe may be silent for long; a regular file always answers.
@@ -168,8 +166,6 @@ class ByteInput:
     def close(self) -> None:
         """Let go of the file; standard input itself stays open."""
         os.close(self._handle)
-        if self._member is not None:
-            self._member.close()
 
 
 def compression_of(path: str) -> Compression | None:
@@ -189,9 +185,22 @@ def compression_of(path: str) -> Compression | None:
     return by_name
 
 
-def _only_member(path: str) -> IO[bytes]:
+def _unpacked(path: str, kind: Compression | None, packed: IO[bytes]) -> Any:  # noqa: ANN401
+    """Return what reads the unpacked bytes of a file, a bounded piece at a time."""
+    if kind == "zip":
+        return _only_member(path, packed)
+    return (
+        gzip.GzipFile(fileobj=packed)
+        if kind == "gzip"
+        else bz2.BZ2File(packed)
+        if kind == "bz2"
+        else lzma.LZMAFile(packed)
+    )
+
+
+def _only_member(path: str, packed: IO[bytes]) -> IO[bytes]:
     try:
-        archive = zipfile.ZipFile(path)
+        archive = zipfile.ZipFile(packed)
     except (OSError, zipfile.BadZipFile) as error:
         raise ConnectorError(f"{path} is a zip that cannot be read: {error}") from error
     names = [info.filename for info in archive.infolist() if not info.is_dir()]
@@ -212,12 +221,6 @@ class ToUtf8:
 
     Without an encoding, a byte order mark of UTF-16 says so, and other bytes stay as they are.
     Bytes that stand for no character stay legible, as ``\x81``.
-
-    Examples
-    --------
-    >>> to_utf8 = ToUtf8("latin-1")
-    >>> to_utf8.feed(b"Gr\xf6\xdfe") == "Größe".encode()
-    True
     """
 
     def __init__(self, encoding: str | None = None) -> None:
@@ -246,57 +249,3 @@ class ToUtf8:
         if self._decoder is None:
             return self._begun
         return self._decoder.decode(b"", final=True).encode()
-
-
-class _Inflate:
-    """Compressed streams one after the other, a bounded piece at a time."""
-
-    def __init__(self, path: str, kind: Compression) -> None:
-        self._path, self._kind = path, kind
-        self._begin()
-        self._left = b""
-
-    def _begin(self) -> None:
-        self._stream: Any = (
-            zlib.decompressobj(wbits=31)
-            if self._kind == "gzip"
-            else bz2.BZ2Decompressor()
-            if self._kind == "bz2"
-            else lzma.LZMADecompressor()
-        )
-        self._begun = False
-
-    @property
-    def pending(self) -> bool:
-        """Whether more comes out without anything going in."""
-        return bool(self._left) or (
-            self._begun and getattr(self._stream, "needs_input", True) is False
-        )
-
-    def feed(self, chunk: bytes) -> bytes:
-        data = self._left + chunk
-        if not self._begun:
-            data = data.lstrip(b"\0")  # padding between members
-        self._begun = self._begun or bool(data)
-        if not self._begun:
-            self._left = b""
-            return b""
-        try:
-            plain: bytes = self._stream.decompress(data, _CHUNK_BYTES)
-        except (zlib.error, lzma.LZMAError, OSError, EOFError) as error:
-            raise ConnectorError(
-                f"{self._path} is damaged, or not {self._kind}: {error}; everything before that "
-                "is read"
-            ) from error
-        self._left = getattr(self._stream, "unconsumed_tail", b"")
-        if self._stream.eof:
-            self._left = self._stream.unused_data
-            self._begin()
-        return plain
-
-    def finish(self) -> None:
-        if self._begun:
-            raise ConnectorError(
-                f"{self._path} ends in the middle of its compressed data: it was cut short; "
-                "everything before that is read"
-            )

@@ -1,15 +1,23 @@
-"""Outcomes to files: verdicts, review items, incidents and dead letters as JSON Lines."""
+"""Outcomes to files as JSON Lines, and what the connectors remember between runs.
+
+That is one small file of offsets and output lengths, whose replacement is a commit, and which file
+the input was.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
-from rejex_connectors.durable import PRIVATE, sync_folder
-from rejex_connectors.files.commit_state import CommitState, lock_folder, read_commit
+import msgspec
+
+from rejex_connectors.durable import PRIVATE, replace_file, sync_folder
 from rejex_stream.encode import (
     Form,
     VerdictEncoder,
@@ -21,7 +29,18 @@ from rejex_stream.encode import (
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.types import Outcome, Partition
 
-__all__ = ["FileSink", "lines_of"]
+__all__ = [
+    "CommitState",
+    "FileSink",
+    "InputState",
+    "lines_of",
+    "lock_folder",
+    "read_commit",
+    "read_input",
+]
+
+_VERSION = 1
+_File = TypeVar("_File", "_CommitFile", "_InputFile")
 
 
 class FileSink:
@@ -32,35 +51,6 @@ class FileSink:
     killed run appended beyond those lengths is cut off when the outputs are opened again, so every
     outcome stands there once. Without a state folder, outputs begin empty, and a run that is
     killed starts over.
-
-    Parameters
-    ----------
-    verdicts, review, deadletter, incidents
-        Where each goes: a path, ``-`` for standard output, or ``None`` for nowhere. Replies to
-        commands go where incidents go.
-    state_dir
-        A folder for this pipeline alone.
-    form
-        How much of a verdict is written.
-
-    Raises
-    ------
-    ConfigError
-        If two outputs share a path, or a state folder is to make standard output exact.
-    ConnectorError
-        If an output cannot be opened or is not what was committed, or the folder is in use.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from rejex_stream.types import Invalid, Position, Record
-    >>> path = Path(tempfile.mkdtemp(), "dead.jsonl")
-    >>> sink = FileSink(deadletter=path)
-    >>> at = Position("water", 0, 7)
-    >>> sink.write([Outcome(Record(at, None, b"?"), invalid=Invalid(at, "decode", "not JSON"))])
-    >>> sink.commit({Partition("water", 0): 8})
-    >>> path.read_text()[:18]
-    '{"id":"water-0-7",'
     """
 
     def __init__(
@@ -232,8 +222,6 @@ def _committed_length(role: str, path: str, commit: CommitState | None) -> int:
     if commit is None or not commit.next_offsets:
         return 0
     known_path, length = commit.lengths.get(role, (path, None))
-    if length is None and role == "incidents":
-        return 0  # the state is of a version that wrote none
     if length is None:
         raise ConnectorError(
             f"the output {role} was not there when the last commit was made: earlier outcomes "
@@ -246,3 +234,106 @@ def _committed_length(role: str, path: str, commit: CommitState | None) -> int:
             f"{found}): bring that file back, or start over with another state folder"
         )
     return length
+
+
+# ------------------------------------------------------------- what is remembered between runs
+@dataclass(frozen=True, slots=True)
+class CommitState:
+    """One commit: where each input goes on, and each output's path and length in bytes."""
+
+    next_offsets: Mapping[Partition, int] = field(default_factory=dict)
+    lengths: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> None:
+        """Replace the commit before; this is the moment a commit happens."""
+        offsets = [(*key, offset) for key, offset in self.next_offsets.items()]
+        _write(folder / "commit.json", _CommitFile(_VERSION, offsets, dict(self.lengths)))
+
+
+@dataclass(frozen=True, slots=True)
+class InputState:
+    """Which file is being read: a hash of how it begins, and the offset of its first record."""
+
+    beginning: str
+    first_offset: int
+
+    def write(self, folder: Path, topic: str) -> None:
+        """Replace what was known about the input before."""
+        state = _InputFile(_VERSION, topic, self.beginning, self.first_offset)
+        _write(folder / "input.json", state)
+
+
+class _CommitFile(msgspec.Struct):
+    version: int
+    next_offsets: list[tuple[str, int, int]]
+    outputs: dict[str, tuple[str, int]]
+
+
+class _InputFile(msgspec.Struct):
+    version: int
+    topic: str
+    beginning: str
+    first_offset: int
+
+
+def read_commit(folder: Path) -> CommitState | None:
+    """Return the last commit, or ``None`` before the first."""
+    state = _read(folder / "commit.json", _CommitFile)
+    if state is None:
+        return None
+    offsets = {Partition(topic, number): offset for topic, number, offset in state.next_offsets}
+    return CommitState(offsets, state.outputs)
+
+
+def read_input(folder: Path, topic: str) -> InputState | None:
+    """Return what is known about the input of that name, if anything is."""
+    state = _read(folder / "input.json", _InputFile)
+    if state is None or state.topic != topic:
+        return None
+    return InputState(state.beginning, state.first_offset)
+
+
+def lock_folder(folder: Path) -> int:
+    """Make the folder and claim it for this process; returns a handle to close."""
+    try:
+        folder.mkdir(0o700, parents=True, exist_ok=True)
+        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+    except OSError as error:
+        raise ConnectorError(f"the state folder {folder} cannot be used: {error}") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        raise ConnectorError(
+            f"the state folder {folder} is in use by another process: stop it first, or give this "
+            "pipeline a folder of its own"
+        ) from error
+    return handle
+
+
+def _write(path: Path, state: msgspec.Struct) -> None:
+    try:
+        replace_file(path, msgspec.json.format(msgspec.json.encode(state), indent=1))
+    except OSError as error:
+        raise ConnectorError(f"the state {path} cannot be written: {error}") from error
+
+
+def _read(path: Path, kind: type[_File]) -> _File | None:
+    mend = "or remove the folder to start over"
+    try:
+        tree = msgspec.json.decode(path.read_bytes())
+        version = tree.get("version", _VERSION) if isinstance(tree, dict) else _VERSION
+        if version != _VERSION:
+            raise ConnectorError(
+                f"the state {path} has version {version!r}, this program reads {_VERSION}: run the "
+                f"version that wrote it, {mend}"
+            )
+        return msgspec.convert(tree, kind)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConnectorError(f"the state {path} cannot be read: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConnectorError(
+            f"the state {path} is damaged ({type(error).__name__}: {error}): restore it, {mend}"
+        ) from error

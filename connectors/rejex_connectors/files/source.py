@@ -1,80 +1,242 @@
-"""One file, or standard input, as a source."""
+"""One file, or standard input, as a source; a file of lines as a log of commands.
+
+Bytes are cut into rows by :class:`LineRows` and :class:`CsvRows`: lines, elements of an array of
+JSON, or rows of CSV with newlines in quotes.
+"""
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import os
 import re
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
+from rejex_connectors.durable import PRIVATE
 from rejex_connectors.files.bytes import END, NEW_FILE, ByteInput, Mark, ToUtf8, compression_of
-from rejex_connectors.files.commit_state import InputState, read_commit, read_input
-from rejex_connectors.files.rows import MAX_ROW_BYTES, CsvRows, LineRows
+from rejex_connectors.files.sink import InputState, read_commit, read_input
 from rejex_connectors.files.workbooks import WORKBOOKS, TableInput, Workbook
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.protocols import Assigned, Revoked
+from rejex_stream.protocols import Assigned, ControlRecords, Revoked
 from rejex_stream.types import Partition, Position, Record
 
-__all__ = ["FileSource"]
+__all__ = ["CsvRows", "FileControl", "FileSource", "LineRows", "append_line"]
 
 _PACKED = re.compile(r"\.(gz|bz2|xz|zip)$")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _FORMATS = {".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
+_MOST_CONTROL_BYTES = 1 << 20  # at once; a line longer than that is none
+
+MAX_ROW_BYTES = 16 << 20
+"""A longer row is cut off here: no decoder takes it, and it must not fill the memory."""
+
+MAX_OPEN_BYTES = 64 << 10
+"""How far a quote may stay open before it is taken for a stray one."""
+
+_FIRST_END = re.compile(rb'"|\r\n|\r|\n')
+_JSON_MARKS = re.compile(rb'"(?:[^"\\]|\\.)*("|\Z)|[{}\[\]]', re.DOTALL)
+
+
+class _Lines:
+    """Cuts at newlines, or at returns where the first line ends with one alone."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._at_returns: bool | None = None
+        self._undecided = False  # the last byte so far is a return, the first of all line ends
+        self.tail = bytearray()
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        if self._at_returns is None and chunk:
+            chunk = self._decided(chunk)
+        if self._at_returns:
+            chunk = chunk.replace(b"\r", b"\n")
+        first, newline, rest = chunk.partition(b"\n")
+        self._keep(first)
+        if not newline:
+            return []
+        lines = [bytes(self.tail), *rest.split(b"\n")]
+        self.tail.clear()
+        self._keep(lines.pop())
+        return lines
+
+    def _decided(self, chunk: bytes) -> bytes:
+        """See how the first line ends, however the bytes arrive; where quotes are, by newlines."""
+        if self._undecided:
+            chunk, self._undecided = b"\r" + chunk, False
+        match = _FIRST_END.search(chunk)
+        if match is None:
+            return chunk
+        if match[0] == b"\r" and match.end() == len(chunk):
+            self._undecided = True
+            return chunk[:-1]
+        self._at_returns = match[0] == b"\r"
+        return chunk
+
+    def finish(self) -> list[bytes]:
+        if self._undecided:
+            self._keep(b"\r")
+        lines = [bytes(self.tail)]
+        self.tail.clear()
+        return lines
+
+    def _keep(self, part: bytes) -> None:
+        # One byte more than allowed marks the row as too long.
+        room = self._max_bytes + 1 - len(self.tail)
+        self.tail += part[: max(0, room)]
+
+
+def _rows(lines: list[bytes]) -> list[bytes]:
+    rows = [
+        line[:-1] if line.endswith(b"\r") else line for line in lines if line and not line.isspace()
+    ]
+    if any(b"\0" in row for row in rows):  # a power loss: what was there before and after is read
+        rows = [row.strip(b"\0\r") or b"\0" if b"\0" in row else row for row in rows]
+    return rows
+
+
+class LineRows:
+    r"""Cuts at newlines (``\n`` or ``\r\n``), or an array of JSON between its elements.
+
+    Blank lines are no rows.
+    """
+
+    def __init__(self, max_row_bytes: int = MAX_ROW_BYTES) -> None:
+        self._max_row_bytes = max_row_bytes
+        self._lines = _Lines(max_row_bytes)
+        self._array: _Elements | None = None
+        self._begun = False
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Take the next bytes; returns the rows that are complete now. O(bytes)."""
+        if not self._begun and chunk.strip():
+            self._begun = True
+            if chunk.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
+                self._array = _Elements(self._max_row_bytes)
+        if self._array is not None:
+            return self._array.feed(chunk)
+        return _rows(self._lines.feed(chunk))
+
+    def finish(self) -> list[bytes]:
+        """Return what is left at the end of the input."""
+        return _rows(self._lines.finish()) if self._array is None else self._array.finish()
+
+
+class _Elements:
+    """Cuts the elements out of one array of JSON, which are objects or arrays."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._tail, self._opened = b"", False
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        data, rows = self._tail + chunk, []
+        depth = begin = done = 0
+        for match in _JSON_MARKS.finditer(data):
+            mark = match[0]
+            if mark.startswith(b'"'):
+                if match[1] != b'"':  # its end is still to come
+                    break
+            elif not self._opened:
+                self._opened, done = True, match.end()
+            elif mark in b"{[":
+                begin = match.start() if depth == 0 else begin
+                depth += 1
+            elif depth:
+                depth -= 1
+                if depth == 0:
+                    rows.append(data[begin : match.end()])
+                    done = match.end()
+        self._tail = data[done:]
+        if len(self._tail) > self._max_bytes:
+            rows += self.finish()
+        return rows
+
+    def finish(self) -> list[bytes]:
+        rest, self._tail = self._tail[: self._max_bytes + 1], b""
+        return [rest] if b"{" in rest else []
+
+
+class CsvRows:
+    r"""Cuts CSV into rows: a newline inside quotes belongs to its row.
+
+    A quote that is still open after 64 KiB, or at the end, is taken for a stray one: its line is a
+    row of its own (a broken one), and reading goes on with the next line.
+    """
+
+    def __init__(self, delimiter: str, max_row_bytes: int = MAX_ROW_BYTES) -> None:
+        self._delimiter = delimiter
+        self._lines = _Lines(max_row_bytes)
+        self._open: list[bytes] = []
+        self._open_bytes = 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Take the next bytes; returns the rows that are complete now. O(bytes)."""
+        lines = self._lines.feed(chunk)
+        if self._open or any(b'"' in line for line in lines):
+            lines = self._join(lines)
+        return _rows(lines)
+
+    def finish(self) -> list[bytes]:
+        """Return what is left at the end of the input."""
+        rows = self._join(self._lines.finish())
+        while self._open:
+            first, *rest = self._open
+            self._open = []
+            rows += [first, *self._join(rest)]
+        return _rows(rows)
+
+    def _join(self, lines: list[bytes]) -> list[bytes]:
+        rows: list[bytes] = []
+        queue = deque(lines)
+        while queue:
+            line = queue.popleft()
+            if not self._open:
+                if b'"' in line and self._leaves_open(line):
+                    self._open, self._open_bytes = [line], len(line)
+                else:
+                    rows.append(line)
+                continue
+            self._open.append(line)
+            self._open_bytes += len(line)
+            if line.count(b'"') % 2:
+                rows.append(b"\n".join(self._open))
+                self._open = []
+            elif self._open_bytes > MAX_OPEN_BYTES:
+                first, *rest = self._open
+                self._open = []
+                rows.append(first)
+                queue.extendleft(reversed(rest))
+        return rows
+
+    def _leaves_open(self, line: bytes) -> bool:
+        # By the parser that will read the row: quotes only count where a cell begins with one.
+        reader = csv.reader(
+            [line.decode("latin-1")],
+            delimiter=self._delimiter,
+            skipinitialspace=self._delimiter != " ",
+            strict=True,
+        )
+        try:
+            next(reader)
+        except csv.Error as error:
+            return "unexpected end of data" in str(error)
+        return False
 
 
 class FileSource:
-    r"""Delivers the records of one file, or of standard input; see :class:`~.protocols.Source`.
+    """Delivers the records of one file, or of standard input; see :class:`~.protocols.Source`.
 
-    Parameters
-    ----------
-    path
-        A file, plain, .gz, .bz2, .xz or a .zip of one file, or ``-`` for standard input.
-    format
-        ``jsonl``, ``csv``, ``excel`` or ``parquet``; by default after the name's ending. Records of
-        the last two are rows of CSV with commas.
-    delimiter
-        Between CSV cells; by default a comma, in ``.tsv`` a tab.
-    topic
-        Name of the input in positions; by default the file's name, or ``stdin``.
-    follow
-        Wait for more at the end, as ``tail -F`` does: a last line without its newline waits for
-        the rest; a file that is cut or replaced under its path is read from its beginning, its
-        records counted on. Those of the file before cannot be replayed after that.
-    state_dir
-        The folder of the :class:`~.sink.FileSink`: where to go on, and whether it is still
-        the same file.
-    sample_interval_ms
-        Gives records a timestamp, their ordinal times this, for feeds that carry no time.
-    encoding
-        Of the text; by default UTF-8, or UTF-16 where its byte order mark says so. Records are
-        UTF-8 in any case.
-    has_header
-        Whether the first row of a table names the columns; if not, it is a record.
-    skip_rows
-        How many rows of a table stand above that, a title or a remark; blank lines are no rows.
-    sheet
-        Of a workbook; by default the first.
-
-    Raises
-    ------
-    ConfigError
-        If the arguments contradict each other.
-    ConnectorError
-        If the file cannot be opened, or the state folder is damaged.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp(), "flow.csv")
-    >>> _ = path.write_text("t,flow\n1,2.5\n2,2.6\n")
-    >>> source = FileSource(path)
-    >>> source.header
-    b't,flow'
-    >>> (assigned,) = source.changes()
-    >>> source.seek(assigned.partition, 0)
-    >>> [record.value for record in source.poll(10, timeout_s=0)]
-    [b'1,2.5', b'2,2.6']
+    The format is by default that of the name's ending; records of ``excel`` and ``parquet`` are
+    rows of CSV with commas. With `follow` it waits for more at the end, as ``tail -F`` does: a last
+    line without its newline waits for the rest; a file that is cut or replaced under its path is
+    read from its beginning, its records counted on, and those of the file before cannot be replayed
+    after that. `sample_interval_ms` gives records a timestamp, their ordinal times this, for feeds
+    that carry no time. In the state folder, that of the :class:`~.sink.FileSink`, stands where to
+    go on, and whether it is still the same file.
     """
 
     def __init__(
@@ -83,14 +245,14 @@ class FileSource:
         *,
         format: Literal["jsonl", "csv", "excel", "parquet"] | None = None,
         delimiter: str | None = None,
-        topic: str | None = None,
+        topic: str | None = None,  # in positions; by default the file's name, or `stdin`
         follow: bool = False,
         state_dir: str | Path | None = None,
         sample_interval_ms: int | None = None,
         max_row_bytes: int = MAX_ROW_BYTES,
         encoding: str | None = None,
         has_header: bool = True,
-        skip_rows: int = 0,
+        skip_rows: int = 0,  # of a table, a title or a remark above it; blank lines are none
         sheet: str | None = None,
     ) -> None:
         self._path = str(path)
@@ -328,3 +490,60 @@ class FileSource:
                 f"Bring that file back, or start over with a state folder other than "
                 f"{self._state_dir}"
             )
+
+
+class FileControl:
+    """Reads commands from a file of lines; see :class:`~rejex_stream.protocols.ControlLog`.
+
+    The offset of a line is that of its first byte. A last line without its end waits for the rest.
+    A file that is not there holds no commands; one that is shorter than before was made anew.
+    """
+
+    def __init__(self, path: str | Path, inputs: Iterable[str]) -> None:
+        self._path = Path(path)
+        self.inputs = tuple(inputs)
+
+    def read(self, start: int) -> ControlRecords:
+        """Return the whole lines from byte `start` on, up to 1 MiB of them."""
+        try:
+            size = self._path.stat().st_size
+            if size == start:
+                return ControlRecords([], start)
+            anew = size < start
+            with self._path.open("rb") as file:
+                file.seek(0 if anew else start)
+                return self._lines(file.read(_MOST_CONTROL_BYTES), 0 if anew else start, anew=anew)
+        except FileNotFoundError:
+            return ControlRecords([], start)
+        except OSError as error:
+            raise ConnectorError(f"{self._path} cannot be read: {error.strerror}") from error
+
+    def _lines(self, chunk: bytes, start: int, *, anew: bool) -> ControlRecords:
+        whole = chunk.rfind(b"\n") + 1
+        if not whole and len(chunk) == _MOST_CONTROL_BYTES:
+            whole = len(chunk)  # refused piece by piece: nobody would wait for its end
+        records, at = [], start
+        for line in chunk[:whole].splitlines(keepends=True):
+            if line.strip():
+                position = Position(self._path.name, 0, at)
+                records.append(Record(position, None, line.rstrip(b"\r\n")))
+            at += len(line)
+        return ControlRecords(records, at, anew)
+
+    def close(self) -> None:
+        """Nothing is held open between two reads."""
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Append one line and make it durable; what was left without an end before gets one."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+        try:
+            size = os.fstat(handle).st_size
+            broken = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
+            os.write(handle, (b"\n" if broken else b"") + line + b"\n")
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise ConnectorError(f"{path} cannot be written: {error.strerror}") from error

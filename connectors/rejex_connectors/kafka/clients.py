@@ -1,9 +1,7 @@
 """What the connector asks of a Kafka client library, and nothing more.
 
-Two libraries stand behind these contracts: kafka-python (`python`) and confluent-kafka
-(`confluent`). Their types and exceptions stop
-there; what crosses is a :class:`~rejex_stream.types.Record`, a :class:`Message` or a
-:class:`~rejex_stream.errors.ConnectorError`.
+Two libraries stand behind these contracts, kafka-python and confluent-kafka. Their types and
+exceptions stop there: what crosses is a record, a :class:`Message` or a ``ConnectorError``.
 """
 
 from __future__ import annotations
@@ -19,16 +17,9 @@ if TYPE_CHECKING:
     from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 __all__ = [
-    "Consumer",
-    "Edge",
-    "Gained",
-    "Lost",
-    "Message",
-    "Place",
-    "Producer",
-    "transactional_id",
+    "Consumer", "Edge", "Gained", "Lost", "Message", "Place", "Producer", "transactional_id",
     "within",
-]
+]  # fmt: skip
 
 T = TypeVar("T")
 Edge: TypeAlias = Literal["earliest", "latest"]
@@ -64,72 +55,52 @@ class Lost(NamedTuple):
 
 
 class Consumer(Protocol):
-    """A member of a consumer group; every method is called from one thread."""
+    """A member of a consumer group; every method is called from one thread.
+
+    A question that takes longer than its `timeout_s` raises a retriable ``ConnectorError``.
+    """
 
     def poll(self, max_records: int, timeout_s: float) -> list[Record]:
         """Return records of running partitions; in order within each partition."""
-        ...
 
     def changes(self) -> list[Gained | Lost]:
         """Return what happened to our partitions since the last call, in order."""
-        ...
 
     def joined(self) -> bool:
         """Whether the group has dealt with us: we have what it gave us, be it nothing."""
-        ...
 
     def committed(self, partition: Partition, timeout_s: float) -> Place | None:
-        """Return the next offset to process; waits for a transaction that is still deciding.
-
-        Raises a retriable :class:`ConnectorError` where that takes longer than `timeout_s`.
-        """
-        ...
+        """Return the next offset to process; waits for a transaction that is still deciding."""
 
     def edge(self, partition: Partition, which: Edge, timeout_s: float) -> int:
-        """Return the first offset of a stopped partition that can be read, or its end.
-
-        Raises a retriable :class:`ConnectorError` where that takes longer than `timeout_s`.
-        """
-        ...
+        """Return the first offset of a stopped partition that can be read, or its end."""
 
     def ask(self, partition: Partition, timeout_s: float) -> None:
-        """Ask the partition's leader anything.
-
-        Raises a retriable :class:`ConnectorError` where no answer comes within `timeout_s`.
-        """
-        ...
+        """Ask the partition's leader anything."""
 
     def take_stuck(self) -> Mapping[Partition, int]:
         """Return the partitions stopped since the last call, and where the library cannot read."""
-        ...
 
     def end(self, partition: Partition) -> int | None:
         """Return where the partition ended at its last fetch; ``None`` before the first."""
-        ...
 
     def start(self, partition: Partition, offset: int) -> None:
         """Deliver from `offset` on."""
-        ...
 
     def stop(self, partition: Partition) -> None:
         """Deliver nothing until :meth:`start`."""
-        ...
 
     def member(self) -> str:
         """Return the id under which the group knows us; empty where it does not."""
-        ...
 
     def membership(self) -> Any:  # noqa: ANN401 - the library's own token
         """Return the token that fences our commits; raises when we are no member any more."""
-        ...
 
     def commit(self, offsets: Mapping[Partition, Place], timeout_s: float) -> None:
         """Commit outside a transaction (at-least-once)."""
-        ...
 
     def close(self) -> None:
         """Leave."""
-        ...
 
 
 class Producer(Protocol):
@@ -137,7 +108,6 @@ class Producer(Protocol):
 
     def partitions(self, topic: str) -> int:
         """Return how many partitions `topic` has; raises when there is no such topic."""
-        ...
 
     def publish(
         self, messages: Sequence[Message], offsets: Mapping[Partition, Place], consumer: Consumer
@@ -146,11 +116,9 @@ class Producer(Protocol):
 
         At-least-once: the offsets once every message was acknowledged.
         """
-        ...
 
     def close(self) -> None:
         """Drop what is not committed."""
-        ...
 
 
 def transactional_id(settings: KafkaSettings, worker: str) -> str:

@@ -573,10 +573,7 @@ class FastProducer:
     def close(self) -> None:
         """Stop at once; what is not committed is aborted by whoever takes the name next."""
         self._producer.purge()
-        with (
-            contextlib.suppress(ck.KafkaException, ConnectorError),
-            warnings.catch_warnings(),
-        ):
+        with contextlib.suppress(ck.KafkaException, ConnectorError), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it cannot abort where the broker is gone
             within(4.0, "closing the producer", self._producer.close, 0.5)
 

@@ -209,16 +209,12 @@ class Kafka(Section):
     """How long a worker may work between two polls, in ms."""
     transaction_timeout_ms: ClassVar = _Tuned("transaction.timeout.ms")
     """After this the broker aborts an open transaction, in ms."""
-    commit_timeout_ms: ClassVar = _Tuned("delivery.timeout.ms")
-    """Deadline of one commit, in ms."""
-    linger_ms: ClassVar = _Tuned("linger.ms")
-    """How long the producer gathers a batch."""
-    batch_bytes: ClassVar = _Tuned("batch.size")
-    """Size of a producer's batch."""
+    commit_timeout_ms: ClassVar = _Tuned("delivery.timeout.ms")  # deadline of one commit, in ms
+    linger_ms: ClassVar = _Tuned("linger.ms")  # how long the producer gathers a batch
+    batch_bytes: ClassVar = _Tuned("batch.size")  # size of a producer's batch
     compression: ClassVar = _Tuned("compression.type")
     """Of what is written; ``none`` where it is not."""
-    max_message_bytes: ClassVar = _Tuned("message.max.bytes")
-    """Largest record to write."""
+    max_message_bytes: ClassVar = _Tuned("message.max.bytes")  # largest record to write
     fetch_max_bytes: ClassVar = _Tuned("fetch.max.bytes")
     """Largest answer to one fetch; bounds memory."""
 

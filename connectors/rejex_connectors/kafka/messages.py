@@ -1,5 +1,8 @@
 """What one outcome becomes on Kafka: a verdict, a review record, an incident, or a dead letter.
 
+Events are CloudEvents 1.0 in binary mode: attributes in headers, data in the value.
+https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/bindings/kafka-protocol-binding.md
+
 Every outcome becomes at least one message and every message fits: what is too large to send is
 cut, and says so. Outputs go to the partition of the input (modulo theirs), with its key, so what
 is in order for a sensor in the input is in order in every output.
@@ -8,19 +11,16 @@ is in order for a sensor in the input is in order in every output.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from urllib.parse import quote, unquote
 
 import msgspec
 
-from rejex_connectors.cloudevents import EventHeaders
 from rejex_connectors.kafka.clients import Message
-from rejex_stream.encode import (
-    VerdictEncoder,
-    encode_follow_up,
-    encode_incident,
-    encode_reply,
-)
+from rejex_stream.encode import VerdictEncoder, encode_follow_up, encode_incident, encode_reply
 from rejex_stream.encode.schemas import (
     CONNECT_PREFIX,
     FOLLOW_UP_TYPE,
@@ -46,7 +46,10 @@ from rejex_stream.types import (
 if TYPE_CHECKING:
     from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
-__all__ = ["Cut", "DeadHeaders", "OutcomeMessages", "split_headers"]
+__all__ = [
+    "TRACE_HEADERS", "Cut", "DeadHeaders", "EventHeaders", "OutcomeMessages", "event_id",
+    "pipeline_of", "split_headers",
+]  # fmt: skip
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
@@ -155,11 +158,7 @@ class OutcomeMessages:
             )
 
     def _reviewed(
-        self,
-        record: Record,
-        review: ReviewItem,
-        headers: list[tuple[str, bytes]],
-        limit: int,
+        self, record: Record, review: ReviewItem, headers: list[tuple[str, bytes]], limit: int
     ) -> Message:
         """Return the review record; where it is too large, its oldest context goes first.
 
@@ -182,10 +181,7 @@ class OutcomeMessages:
         """Return what came after a review item; where it is too large, its oldest goes first."""
         position = record.position
         headers = self._follow_up_headers.of(
-            position,
-            after.sensor,
-            after.points[-1].event_time_ms,
-            record.headers,
+            position, after.sensor, after.points[-1].event_time_ms, record.headers
         )
         partition = position.partition % self._n_review
         while True:
@@ -227,10 +223,7 @@ class OutcomeMessages:
         return self._cut(message, original, ours)
 
     def _cut(
-        self,
-        message: Message,
-        original: list[tuple[str, bytes]],
-        ours: list[tuple[str, bytes]],
+        self, message: Message, original: list[tuple[str, bytes]], ours: list[tuple[str, bytes]]
     ) -> Message:
         value = message.value or b""
         ours = [
@@ -303,3 +296,84 @@ def _size(message: Message) -> int:
 
 def _headers_size(headers: Sequence[tuple[str, bytes]]) -> int:
     return sum(len(name.encode()) + len(value) + 8 for name, value in headers)
+
+
+# ---------------------------------------------------------------------- CloudEvents
+TRACE_HEADERS = frozenset(("traceparent", "tracestate"))
+"""W3C trace context, kept from the input so that traces go through."""
+
+_TRACE_BYTES = 512
+"""What the specification has everybody carry on; whoever writes more loses a trace, not events."""
+
+_SOURCE = "/rejex-stream/"
+
+
+def pipeline_of(headers: Iterable[tuple[str, bytes | None]]) -> str | None:
+    """Return the name of the pipeline that wrote an event, if one did."""
+    source = (dict(headers).get("ce_source") or b"").decode("utf-8", "replace")
+    return unquote(source.removeprefix(_SOURCE)) if source.startswith(_SOURCE) else None
+
+
+def event_id(position: Position, pipeline_version: str) -> str:
+    """Identity of what the pipeline says about one event: equal for every repeat."""
+    return f"{position}@{pipeline_version}"
+
+
+class EventHeaders:
+    """Makes the headers of one kind of event."""
+
+    def __init__(self, event_type: str, pipeline: str, pipeline_version: str) -> None:
+        self._version = f"@{pipeline_version}"
+        self._fixed: list[tuple[str, bytes]] = [
+            ("ce_specversion", b"1.0"),
+            ("ce_type", event_type.encode()),
+            ("ce_source", f"{_SOURCE}{quote(pipeline, safe='')}".encode()),
+            ("content-type", b"application/json"),
+        ]
+
+    def named(self, id_: str, subject: str) -> list[tuple[str, bytes]]:
+        """Return the headers of what is told from others by an id of its own, and has no time."""
+        return [
+            *self._fixed,
+            ("ce_id", f"{id_}{self._version}".encode("utf-8", "replace")),
+            ("ce_subject", subject.encode("utf-8", "replace")),
+        ]
+
+    def of(
+        self,
+        position: Position,
+        subject: str,
+        event_time_ms: int,
+        original: tuple[tuple[str, bytes | None], ...] = (),
+    ) -> list[tuple[str, bytes]]:
+        """Return the headers for one event; of trace headers, the first of each kind is kept."""
+        topic, partition, offset, index = position
+        minute, ms = divmod(event_time_ms, 60_000)
+        place = f"{offset}.{index}" if index else offset
+        headers = [
+            *self._fixed,
+            ("ce_id", f"{topic}-{partition}-{place}{self._version}".encode()),
+            ("ce_time", _minute(minute) + _SECONDS[ms // 1000] + _MILLISECONDS[ms % 1000]),
+            ("ce_subject", subject.encode("utf-8", "replace")),
+        ]
+        if original:
+            kept: dict[str, bytes] = {}
+            for name, value in original:
+                if name in TRACE_HEADERS and value is not None and len(value) <= _TRACE_BYTES:
+                    kept.setdefault(name, value)
+            headers += kept.items()
+        return headers
+
+    def like(self, headers: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+        """Return the headers of one event as of this kind, which were made as of another."""
+        return [*self._fixed, *headers[len(self._fixed) :]]
+
+
+_SECONDS = [b"%02d." % s for s in range(60)]
+_MILLISECONDS = [b"%03dZ" % ms for ms in range(1000)]
+
+
+@lru_cache(maxsize=1024)
+def _minute(minutes: int) -> bytes:
+    """Render all but the seconds, which consecutive events mostly share."""
+    return datetime.fromtimestamp(60 * minutes, UTC).isoformat()[:17].encode()

@@ -31,23 +31,10 @@ if TYPE_CHECKING:
     from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 __all__ = [
-    "KafkaControl",
-    "PartitionReader",
-    "admin",
-    "asking",
-    "bounds_of",
-    "client_options",
-    "committed_offsets",
-    "connecting",
-    "explain",
-    "newest_records",
-    "partitions_of",
-    "read_partition",
-    "records_of",
-    "root_cause",
-    "topic_ids",
-    "unreachable",
-]
+    "KafkaControl", "PartitionReader", "admin", "asking", "bounds_of", "client_options",
+    "committed_offsets", "connecting", "explain", "newest_records", "partitions_of",
+    "read_partition", "records_of", "root_cause", "topic_ids", "unreachable",
+]  # fmt: skip
 
 _DIAL_S = 2.0
 
@@ -210,7 +197,11 @@ class PartitionReader:
         *,
         settle_s: float = 0.0,
     ) -> Iterator[Record]:
-        """Read one partition up to its end now; another read ends this one."""
+        """Read one partition up to its end now; another read ends this one.
+
+        Waits at most `settle_s` for transactions that are being decided: the broker confirms a
+        commit a moment before readers can see it.
+        """
         tp = TopicPartition(*partition)
         if settle_s:
             self.undecided(partition, settle_s)
@@ -277,7 +268,7 @@ def newest_records(
 # --------------------------------------------------------------------------- the control log
 _LISTEN_S = 0.2
 _LISTEN_AGAIN_S = 5.0
-_MOST_HEARD = 1_000
+_MOST_READ = 1_000
 
 
 class KafkaControl:
@@ -292,7 +283,7 @@ class KafkaControl:
         self._settings = settings
         self._lock = threading.Lock()
         self._next: int | None = None  # where the reader of this log stands
-        self._heard: list[Record] = []
+        self._records: list[Record] = []
         self._anew = False
         self._why: str | None = None
         self._sought = True
@@ -305,15 +296,15 @@ class KafkaControl:
         with self._lock:
             if start != self._next:
                 self._next, self._sought, self._anew = start, True, False
-                self._heard.clear()
+                self._records.clear()
             if self._why is not None:
                 raise ConnectorError(self._why)
-            heard, anew, self._heard, self._anew = self._heard, self._anew, [], False
+            records, anew, self._records, self._anew = self._records, self._anew, [], False
             if anew:
                 self._next = 0
-            if heard:
-                self._next = heard[-1].position.offset + 1
-            return ControlRecords(heard, self._next or 0, anew)
+            if records:
+                self._next = records[-1].position.offset + 1
+            return ControlRecords(records, self._next or 0, anew)
 
     def close(self) -> None:
         """End the thread; it is not waited for where the broker is away."""
@@ -367,20 +358,20 @@ class KafkaControl:
             anew = end < start
             consumer.seek(tp, first if anew else max(first, start))
             self._sought, self._anew, self._why = False, anew, None
-            self._heard.clear()
+            self._records.clear()
 
     def _take(self, consumer: Any, tp: TopicPartition) -> None:  # noqa: ANN401 - without types
         with self._lock:
-            idle = self._sought or len(self._heard) >= _MOST_HEARD
+            idle = self._sought or len(self._records) >= _MOST_READ
         if idle:
             self._end.wait(_LISTEN_S)
             return
-        found = consumer.poll(timeout_ms=int(_LISTEN_S * 1000), max_records=_MOST_HEARD)
+        found = consumer.poll(timeout_ms=int(_LISTEN_S * 1000), max_records=_MOST_READ)
         for batch in found.values():
             records = records_of(tp.topic, tp.partition, batch)
             with self._lock:
                 if not self._sought:
-                    self._heard += records
+                    self._records += records
 
 
 # ------------------------------------------------------------------- what its errors mean
@@ -482,23 +473,23 @@ def connecting(settings: KafkaSettings) -> Iterator[None]:
 
     The library says no more than that it could not; the reason it gives to its log alone.
     """
-    heard = _Overheard()
+    refused = _RefusalLog()
     logger = logging.getLogger("kafka.net")
-    logger.addHandler(heard)
+    logger.addHandler(refused)
     try:
         yield
     except ke.KafkaError as error:
-        if heard.reason is None:
+        if refused.reason is None:
             explained = explain(error, settings, "connecting")
             if explained.retriable:
                 raise unreachable(settings) from error
             raise explained from error
         raise ConnectorError(
-            f"Kafka at {settings.bootstrap_servers}, while connecting: {heard.reason}; check "
+            f"Kafka at {settings.bootstrap_servers}, while connecting: {refused.reason}; check "
             "kafka.security"
         ) from None
     finally:
-        logger.removeHandler(heard)
+        logger.removeHandler(refused)
 
 
 def unreachable(settings: KafkaSettings) -> ConnectorError:
@@ -531,7 +522,7 @@ def _silence(address: str) -> str:
     )
 
 
-class _Overheard(logging.Handler):
+class _RefusalLog(logging.Handler):
     """Remembers why a login or a TLS handshake failed."""
 
     def __init__(self) -> None:

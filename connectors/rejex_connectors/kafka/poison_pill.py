@@ -30,7 +30,7 @@ import msgspec
 
 from rejex_stream.types import Partition, Record, UnreadRecord
 
-__all__ = ["ALONE", "ENDS", "FEW", "LastResort", "Note"]
+__all__ = ["ALONE", "ENDS", "FEW", "Note", "PoisonGuard"]
 
 ENDS = 2
 """Ends at one offset after which records are read with care."""
@@ -90,7 +90,7 @@ class _Care:
     resting: bool = False
 
 
-class LastResort:
+class PoisonGuard:
     """Says what is read with care, and what a commit has to note."""
 
     def __init__(self, read: Callable[[Partition, int], Iterator[Record]]) -> None:

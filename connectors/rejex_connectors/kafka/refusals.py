@@ -51,15 +51,7 @@ def transactional_right(settings: KafkaSettings) -> Right:
 
 
 def grant(right: Right, settings: KafkaSettings) -> str:
-    """Return the command that gives a right.
-
-    Examples
-    --------
-    >>> from rejex_connectors.kafka.kafka_settings import KafkaSettings
-    >>> grant(Right("group", "pumps", "READ"), KafkaSettings())
-    'kafka-acls.sh --bootstrap-server localhost:9092 --add --allow-principal User:NAME \
---operation Read --group pumps'
-    """
+    """Return the command that gives a right."""
     prefix = right == transactional_right(settings) and settings.instance_id is None
     operation = right.operation.title().replace("_", "")
     return (
@@ -156,11 +148,7 @@ Meaning: TypeAlias = Literal[
 
 
 def explained(
-    meaning: Meaning,
-    settings: KafkaSettings,
-    doing: str,
-    reason: str,
-    rights: Sequence[Right] = (),
+    meaning: Meaning, settings: KafkaSettings, doing: str, reason: str, rights: Sequence[Right] = ()
 ) -> ConnectorError:
     """Return an error of either library in one sentence, retriable or not.
 

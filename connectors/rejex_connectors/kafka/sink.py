@@ -145,16 +145,7 @@ def _partition_of(outcome: Outcome) -> tuple[str, int]:
 
 
 def connect(settings: KafkaSettings) -> tuple[KafkaSource, KafkaSink]:
-    """Join the group and take the worker's name for transactions.
-
-    Raises
-    ------
-    ConnectorError
-        Retriable when the broker does not answer; not when it refuses us. What it does not allow
-        is said by the first request that needs it.
-    ConfigError
-        When an output topic does not exist.
-    """
+    """Join the group and take the worker's name for transactions."""
     worker = settings.instance_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
     open_consumer, open_producer = open_clients(settings, worker)
     # The producer first: taking the name settles what a dead predecessor left open.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from rejex_connectors.kafka.clients import Consumer, Edge, Gained, Place
 from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.kafka.partition_reader import read_partition
-from rejex_connectors.kafka.poison_pill import LastResort
+from rejex_connectors.kafka.poison_pill import PoisonGuard
 from rejex_connectors.kafka.refusals import SeatTakenError
 from rejex_connectors.kafka.unassigned_partitions import members
 from rejex_stream.errors import ConnectorError
@@ -56,7 +56,7 @@ class KafkaSource:
         self.remember: Callable[[Mapping[Partition, int]], None] | None = None
         self.inspect: Callable[[Sequence[Record]], None] | None = None
         self.is_decided: Callable[[Partition], bool] = lambda _: True
-        self._resort = LastResort(lambda p, offset: read_partition(settings, p, offset))
+        self._guard = PoisonGuard(lambda p, offset: read_partition(settings, p, offset))
         self._to_begin: dict[Partition, int] = {}
 
     @property
@@ -75,7 +75,7 @@ class KafkaSource:
             records += self.consumer.poll(max_records, 0.0 if records else timeout_s)
             for partition, offset in self.consumer.take_stuck().items():
                 _log.warning("%s-%d is read with care from %d on", *partition, offset)
-                self._resort.carefully(partition, offset)
+                self._guard.carefully(partition, offset)
             if self.inspect is not None:
                 self.inspect(records)
             return records
@@ -89,11 +89,11 @@ class KafkaSource:
         self._to_begin.clear()
         if not begun:  # as in nearly every poll
             return
-        owned, resort = self._announced, self._resort
-        new = {p for p, _ in begun if resort.is_new(p)}
-        resort.member = self.consumer.member()
+        owned, guard = self._announced, self._guard
+        new = {p for p, _ in begun if guard.is_new(p)}
+        guard.member = self.consumer.member()
         who = functools.cache(self._members)  # asked once, and only where a note asks
-        plain = [(p, at) for p, at in begun if not resort.begin(p, at, owned[p], who)]
+        plain = [(p, at) for p, at in begun if not guard.begin(p, at, owned[p], who)]
         if self.remember is not None and (to_note := {p: owned[p] for p, _ in plain if p in new}):
             self.remember(to_note)
         for partition, offset in plain:
@@ -110,17 +110,17 @@ class KafkaSource:
     def _read_with_care(self, max_records: int) -> list[Record]:
         """Return records of partitions that ended a run before, as few at a time as is wise."""
         records: list[Record] = []
-        for partition in self._resort.caring():
+        for partition in self._guard.caring():
             committed = self._announced[partition]
-            if self._resort.waits(partition, committed):
+            if self._guard.waits(partition, committed):
                 continue
-            found, note = self._resort.next(partition, max_records)
+            found, note = self._guard.next(partition, max_records)
             if note is not None and self.remember is not None:
                 self.remember({partition: committed})
             records += found
-            following = self._resort.done(partition)
+            following = self._guard.done(partition)
             if following is not None:
-                if not found and partition in self._resort.opened():
+                if not found and partition in self._guard.opened():
                     self._note_nothing_in_hand([partition])
                 self.consumer.start(partition, following)
         return records
@@ -128,27 +128,27 @@ class KafkaSource:
     def _note_nothing_in_hand(self, partitions: Iterable[Partition]) -> None:
         there = {p: self._announced[p] for p in partitions if p in self._announced}
         for partition in there:
-            self._resort.clear(partition)
+            self._guard.clear(partition)
         if there and self.remember is not None:
             self.remember(there)
 
     def ended_well(self) -> None:
         """Take back the notes that an end before the next commit would be held against a record."""
-        opened = list(self._resort.opened())
+        opened = list(self._guard.opened())
         if opened:
             self.ask(1.0)
             self._note_nothing_in_hand(opened)
 
     def places(self, offsets: Mapping[Partition, int]) -> dict[Partition, Place]:
         """Return offsets to commit, each with what is to be noted there."""
-        note, owned = self._resort.note, self._announced
+        note, owned = self._guard.note, self._announced
         return {p: Place(offset, note(p, offset, owned[p])) for p, offset in offsets.items()}
 
     def settled(self, places: Mapping[Partition, Place]) -> None:
         """Take note of what was committed."""
         for partition, (offset, note) in places.items():
             self._announced[partition] = offset
-            self._resort.committed(partition, note)
+            self._guard.committed(partition, note)
 
     def reseat(self, error: SeatTakenError) -> None:
         """Join the group anew after somebody joined under our name.
@@ -194,7 +194,7 @@ class KafkaSource:
         if partition not in self._announced:
             return []
         del self._announced[partition]
-        self._resort.forget(partition)
+        self._guard.forget(partition)
         self._to_begin.pop(partition, None)
         self._ends.pop(partition, None)
         return [Revoked(partition)]
@@ -221,7 +221,7 @@ class KafkaSource:
                 break  # asked again after the next poll
             self._waiting.remove(partition)
             self._announced[partition] = earliest if committed is None else committed
-            self._resort.take(partition, "" if place is None else place.note)
+            self._guard.take(partition, "" if place is None else place.note)
             found.append(Assigned(partition, committed, earliest, end))
         return found
 
@@ -237,12 +237,12 @@ class KafkaSource:
             if end is not None:
                 self._ends[partition] = end
             self._to_begin.pop(partition, None)
-            self._resort.rest(partition)
+            self._guard.rest(partition)
             self.consumer.stop(partition)
 
     def note_waiting(self, partition: Partition, *, waits: bool) -> None:
         """Note at the committed offset that nobody, or that we have in hand what comes there."""
-        news = self._resort.lay_down(partition) if waits else self._resort.take_up(partition)
+        news = self._guard.lay_down(partition) if waits else self._guard.take_up(partition)
         if news and self.remember is not None:
             offset = self._announced[partition]
             self.remember({partition: offset})
@@ -283,7 +283,7 @@ class KafkaSource:
 
     def close(self) -> None:
         """Leave the group; a worker with an `instance_id` keeps its seat for a while."""
-        self._resort.close()
+        self._guard.close()
         self.consumer.close()
 
 

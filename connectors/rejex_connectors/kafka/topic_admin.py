@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from kafka import errors as ke
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from rejex_connectors.cloudevents import pipeline_of
+from rejex_connectors.kafka.messages import pipeline_of
 from rejex_connectors.kafka.partition_reader import PartitionReader, asking, explain
 from rejex_connectors.kafka.refusals import Right, transactional_right
 from rejex_stream.errors import ConfigError, ConnectorError
@@ -23,19 +23,10 @@ if TYPE_CHECKING:
     from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 __all__ = [
-    "Finding",
-    "Inputs",
-    "TopicPlan",
-    "check_topics",
-    "create_topics",
-    "describe",
-    "look_at_inputs",
-    "missing_rights",
-    "other_pipelines",
-    "plan_topics",
-    "topic_settings",
+    "Finding", "Inputs", "TopicPlan", "check_topics", "create_topics", "describe",
+    "look_at_inputs", "missing_rights", "other_pipelines", "plan_topics", "topic_settings",
     "worker_rights",
-]
+]  # fmt: skip
 
 DAY_MS = 86_400_000
 _HEARSAY_S = 5.0
@@ -55,26 +46,19 @@ _UNKNOWN = (
 class TopicPlan:
     """How one topic is meant to be."""
 
-    # name, role: `role` is ``input`` or the name of another field of
-    # :class:`~.settings.KafkaTopics`
     name: str
-    role: str
-    # partitions, replication: counts; partitions are not changed on a topic that exists, since that
-    # would move keys
-    partitions: int
+    role: str  # ``input`` or the name of another field of :class:`~.kafka_settings.KafkaTopics`
+    partitions: int  # not changed on a topic that exists, since that would move keys
     replication: int
-    config: Mapping[str, str] = field(default_factory=dict)  # topic settings by Kafka's names
+    config: Mapping[str, str] = field(default_factory=dict)  # by Kafka's names
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
     """The input topics as they are: nobody but their producers makes them."""
 
-    # how many each has that is there; none where they may not be looked at
-    partitions: Mapping[str, int]
-    # of those that are not, what to say: a topic of the broker with a name much like it, if there
-    # is one
-    missing: Mapping[str, str]
+    partitions: Mapping[str, int]  # of each that is there; 0 where it may not be looked at
+    missing: Mapping[str, str]  # of each that is not, what to say
 
     @property
     def most(self) -> int:
@@ -82,12 +66,14 @@ class Inputs:
         return max(self.partitions.values(), default=0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One thing that was looked at: ``ok``, ``warning`` or ``error``, and a sentence."""
+Level: TypeAlias = Literal["ok", "warning", "error"]
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at, and a sentence."""
 
     topic: str
-    level: Literal["ok", "warning", "error"]
+    level: Level
     message: str
 
 
@@ -95,6 +81,9 @@ def plan_topics(
     settings: KafkaSettings, *, partitions: int = 8, replication: int = 1
 ) -> tuple[TopicPlan, ...]:
     """Say which topics are needed and how they should be set up.
+
+    Outputs and state get the `partitions` of the input, so that what is beside each other stays so;
+    control has one. `replication` is 3 in production.
 
     Examples
     --------
@@ -222,98 +211,93 @@ def _wait_for(client: KafkaAdminClient, topics: set[str]) -> None:
 
 
 def check_topics(
-    settings: KafkaSettings,
-    plans: Sequence[TopicPlan],
-    *,
-    snapshot_every_s: float | None = None,
+    settings: KafkaSettings, plans: Sequence[TopicPlan], *, snapshot_every_s: float | None = None
 ) -> tuple[Finding, ...]:
-    """Compare the broker's topics with what the service needs."""
+    """Compare the broker's topics with what the service needs.
+
+    Recovery replays the input from a snapshot, which is up to `snapshot_every_s` old.
+    """
     with asking(settings, "looking at topics", operation="DESCRIBE") as client:
         described = describe(client, settings, [plan.name for plan in plans])
         every = client.list_topics()
         hidden = ke.TopicAuthorizationFailedError.errno
         known = {name: t for name, t in described.items() if t["error_code"] != hidden}
         configs = topic_settings(client, list(known))
+    counts = {name: len(topic["partitions"]) for name, topic in known.items()}
+    n_input = max((counts.get(p.name, 0) for p in plans if p.role == "input"), default=0)
     findings: list[Finding] = []
-    inputs = [
-        len(known[p.name]["partitions"]) for p in plans if p.role == "input" and p.name in known
-    ]
     for plan in plans:
+        found: list[tuple[Level, str]]
         if plan.name in described and plan.name not in known:
-            findings.append(_hidden(plan))
-            continue
-        if plan.name not in known:
-            findings.append(
-                Finding(
-                    topic=plan.name,
-                    level="error",
-                    message=_not_there(plan.name, every)
-                    if plan.role == "input"
-                    else "does not exist: run `rejex-stream topics create`",
-                )
-            )
-            continue
-        partitions = len(known[plan.name]["partitions"])
-        if not configs[plan.name]:
-            findings.append(_unsettled(plan))
-            continue
-        wrong = list(_wrong(settings, plan, partitions, max(inputs, default=0), configs[plan.name]))
-        wrong += _too_short(plan, configs[plan.name], snapshot_every_s)
-        ok = Finding(topic=plan.name, level="ok", message=f"{plan.role}, {partitions} partitions")
-        findings += wrong or [ok]
+            # Labels are the review console's: a worker does without; nor does it need control.
+            level: Level = "warning" if plan.role in ("labels", "control") else "error"
+            found = [(level, "may not be described, and may not exist: allow DESCRIBE on it")]
+        elif plan.name not in known and plan.role == "input":
+            found = [("error", _not_there(plan.name, every))]
+        elif plan.name not in known:
+            found = [("error", "does not exist: run `rejex-stream topics create`")]
+        elif not configs[plan.name]:
+            what = "has settings that could not be looked at: allow DESCRIBE_CONFIGS on it"
+            found = [("warning", what)]
+        else:
+            config, count = configs[plan.name], counts[plan.name]
+            found = [
+                *_wrong_policy(plan, count, config),
+                *_wrong_size(settings, plan, (count, n_input), config),
+                *_too_short(plan, config, snapshot_every_s),
+            ] or [("ok", f"{plan.role}, {count} partitions")]
+        findings += [Finding(plan.name, *one) for one in found]
     return tuple(findings)
 
 
-def _wrong(
-    settings: KafkaSettings,
-    plan: TopicPlan,
-    partitions: int,
-    n_input: int,
-    config: Mapping[str, str],
-) -> list[Finding]:
-    found: list[Finding] = []
-
-    def say(level: Literal["warning", "error"], message: str) -> None:
-        found.append(Finding(topic=plan.name, level=level, message=message))
-
+def _wrong_policy(
+    plan: TopicPlan, partitions: int, config: Mapping[str, str]
+) -> Iterator[tuple[Level, str]]:
     policy = config.get("cleanup.policy", "delete")
     if plan.role == "state":
         if policy != "compact":
-            say("error", f"cleanup.policy is {policy!r}: snapshots would expire; set it to compact")
+            what = f"cleanup.policy is {policy!r}: snapshots would expire; set it to compact"
+            yield "error", what
     elif "compact" in policy:
-        say("error", f"cleanup.policy is {policy!r}: compaction drops events; set it to delete")
+        yield "error", f"cleanup.policy is {policy!r}: compaction drops events; set it to delete"
     if plan.role == "control" and partitions != 1:
-        say("error", f"has {partitions} partitions: commands have one order; make it anew with 1")
-    if plan.role not in {"input", "labels", "control"}:
-        largest = int(config.get("max.message.bytes", "1048588"))
-        if largest < settings.max_message_bytes:
-            say(
-                "error",
-                f"max.message.bytes is {largest}, below kafka.options.'message.max.bytes' = "
-                f"{settings.max_message_bytes}: raise it or lower the option",
-            )
-        if n_input and partitions != n_input:
-            say(
-                "warning",
-                f"has {partitions} partitions, the input {n_input}: order per sensor still holds, "
-                "but keys are not where a producer's partitioner would put them",
-            )
-    return found
+        what = f"has {partitions} partitions: commands have one order; make it anew with 1"
+        yield "error", what
+
+
+def _wrong_size(
+    settings: KafkaSettings, plan: TopicPlan, counts: tuple[int, int], config: Mapping[str, str]
+) -> Iterator[tuple[Level, str]]:
+    if plan.role in {"input", "labels", "control"}:
+        return
+    largest = int(config.get("max.message.bytes", "1048588"))
+    if largest < settings.max_message_bytes:
+        yield (
+            "error",
+            f"max.message.bytes is {largest}, below kafka.options.'message.max.bytes' = "
+            f"{settings.max_message_bytes}: raise it or lower the option",
+        )
+    count, n_input = counts
+    if n_input and count != n_input:
+        yield (
+            "warning",
+            f"has {count} partitions, the input {n_input}: order per sensor still holds, but keys "
+            "are not where a producer's partitioner would put them",
+        )
 
 
 def _too_short(
     plan: TopicPlan, config: Mapping[str, str], snapshot_every_s: float | None
-) -> list[Finding]:
-    if plan.role != "input" or snapshot_every_s is None:
-        return []
+) -> Iterator[tuple[Level, str]]:
     retention_ms = int(config.get("retention.ms", "-1"))
-    if retention_ms < 0 or retention_ms > 2000 * snapshot_every_s:
-        return []
-    message = (
-        f"retention.ms is {retention_ms}, snapshots may be {snapshot_every_s:.0f} s apart: a crash "
-        "could need events that are gone. Keep the input at least twice as long"
-    )
-    return [Finding(topic=plan.name, level="error", message=message)]
+    if plan.role != "input" or snapshot_every_s is None:
+        return
+    if 0 <= retention_ms <= 2000 * snapshot_every_s:
+        yield (
+            "error",
+            f"retention.ms is {retention_ms}, snapshots may be {snapshot_every_s:.0f} s apart: a "
+            "crash could need events that are gone. Keep the input at least twice as long",
+        )
 
 
 def describe(
@@ -356,7 +340,7 @@ def missing_rights(
 
     Topics and a group that exists say what is allowed. A group that does not exist yet, and a
     transactional id, say no more than whether they may be looked at; in a new cluster not even
-    that.
+    that. `described` is what the broker says of topics; one that it does not know is not judged.
     """
     for right in worker_rights(settings):
         try:
@@ -377,25 +361,6 @@ def missing_rights(
         allowed = about.get("authorized_operations")
         if refused or (allowed is not None and right.operation not in allowed):
             yield right
-
-
-def _hidden(plan: TopicPlan) -> Finding:
-    # Labels are the review console's: a worker does without; nor does it stop without control.
-    may_lack = plan.role in ("labels", "control")
-    level: Literal["warning", "error"] = "warning" if may_lack else "error"
-    return Finding(
-        topic=plan.name,
-        level=level,
-        message="may not be described, and may not exist: allow DESCRIBE on it",
-    )
-
-
-def _unsettled(plan: TopicPlan) -> Finding:
-    return Finding(
-        topic=plan.name,
-        level="warning",
-        message="has settings that could not be looked at: allow DESCRIBE_CONFIGS on it",
-    )
 
 
 def topic_settings(client: KafkaAdminClient, names: Sequence[str]) -> dict[str, dict[str, str]]:

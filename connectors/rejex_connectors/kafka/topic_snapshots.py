@@ -107,13 +107,13 @@ class KafkaSnapshots:
         """Delete every key of a partition; what was decided (`schemas`) only where asked."""
         prefix = self._prefix(partition)
         kept = prefix + f"{_DECISIONS}|".encode()
-        there: dict[bytes, bool] = {}
-        for record in self._records(partition):
-            key = record.key
-            if key is None or not key.startswith(prefix):
-                continue
-            if schemas or not key.startswith(kept):
-                there[key] = record.value is not None
+        there = {
+            key: record.value is not None
+            for record in self._records(partition)
+            if (key := record.key) is not None
+            and key.startswith(prefix)
+            and (schemas or not key.startswith(kept))
+        }
         to = self._where(partition).partition
         gone = [
             Message(self._topic, to, key, None, []) for key, is_there in there.items() if is_there
@@ -153,14 +153,9 @@ class KafkaSnapshots:
         pieces = [blob[i : i + self._size] for i in range(0, len(blob), self._size)] or [b""]
         headers = [("pieces", b"%d" % len(pieces)), ("id", uuid.uuid4().hex.encode())]
         to = self._where(partition).partition
+        key = self._prefix(partition) + f"{_DECISIONS}|".encode()
         return [
-            Message(
-                self._topic,
-                to,
-                self._prefix(partition) + f"{_DECISIONS}|{n}".encode(),
-                piece,
-                headers,
-            )
+            Message(self._topic, to, key + b"%d" % n, piece, headers)
             for n, piece in enumerate(pieces)
         ]
 
@@ -184,7 +179,11 @@ class KafkaSnapshots:
         return Partition(self._topic, partition.partition % self._partitions)
 
     def _records(self, partition: Partition) -> Iterator[Record]:
-        """Read all that was committed, of every partition that is kept in the same place."""
+        """Read all that was committed, of every partition that is kept in the same place.
+
+        Where a transaction is open, that fails for the moment. What lies behind it is not taken for
+        absent: its worker may have been killed, and its successor have decided and committed since.
+        """
         where = self._where(partition)
         open_from = self._reader.undecided(where, SETTLE_S)
         if open_from is not None:

@@ -21,7 +21,10 @@ _LARGEST = 64 * 1024 * 1024
 
 
 class TransactionalWriter:
-    """Writes under one name, which it takes from a predecessor that still goes by it."""
+    """Writes under one name, which it takes from a predecessor that still goes by it.
+
+    Offsets are committed in `group`, by default in one of the transactions' name.
+    """
 
     def __init__(
         self, settings: KafkaSettings, worker: str, doing: str, *, group: str | None = None

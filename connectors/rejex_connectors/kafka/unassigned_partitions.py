@@ -68,8 +68,7 @@ class Ownerless:
         self._asked: Future[set[Partition] | None] | None = None
         self._before: set[Partition] = set()
         self._due_s = time.monotonic() + LOOK_EVERY_S
-        self.over = False
-        """Whether every partition has an owner, or some were found that have none."""
+        self.over = False  # every partition has an owner, or some were found that have none
 
     def found(self) -> bool:
         """Return whether two looks in a row saw the same partitions without an owner."""
@@ -79,16 +78,21 @@ class Ownerless:
             return False
         if not self._asked.done():
             return False
-        ownerless = self._read(self._asked)
-        self._asked = None
+        asked, self._asked = self._asked, None
         self._due_s = time.monotonic() + LOOK_EVERY_S
+        try:
+            ownerless = asked.result()
+        except ConnectorError as error:
+            _log.info("no answer to who has which partition: %s", error)
+            return False
         if ownerless is None:
             return False
         again = ownerless & self._before
         self._before = ownerless
         self.over = bool(again) or not ownerless
         if again:
-            _log.warning("nobody was given %s: joining the group anew", _named(again))
+            named = ", ".join(f"{topic}-{number}" for topic, number in sorted(again))
+            _log.warning("nobody was given %s: joining the group anew", named)
         return bool(again)
 
     def _ask(self) -> None:
@@ -106,15 +110,3 @@ class Ownerless:
                 asked.set_exception(error)
 
         threading.Thread(target=ask, name="kafka who has which partition", daemon=True).start()
-
-    def _read(self, answer: Future[set[Partition] | None]) -> set[Partition] | None:
-        """Return the partitions without an owner; None where that cannot be said now."""
-        try:
-            return answer.result()
-        except ConnectorError as error:
-            _log.info("no answer to who has which partition: %s", error)
-            return None
-
-
-def _named(partitions: set[Partition]) -> str:
-    return ", ".join(f"{topic}-{number}" for topic, number in sorted(partitions))

@@ -53,7 +53,6 @@ class Watcher(Protocol):
 
     def begun(self) -> AtCommit:
         """Return what takes part in the commits of a micro-batch; it may travel to executors."""
-        ...
 
     def durable(
         self, written: Mapping[Partition, Sequence[Written]], ends: Mapping[Partition, int]
@@ -62,7 +61,6 @@ class Watcher(Protocol):
 
         Messages of a partition come in its order.
         """
-        ...
 
 
 class FileBatches:

@@ -79,17 +79,12 @@ def plan(  # noqa: PLR0917 - one parameter an option
         rates=rate or [],
         burst=burst,
         delta=delta,
-        costs=costs_of(c_fp, c_fn, c_r),
+        costs=None if c_r is None else Costs(c_fp, c_fn, c_r),
         events_per_day=events_per_day,
     )
     _print_plans(rows, output)
     if all(row.refusal is not None for row in rows):
         raise typer.Exit(1)
-
-
-def costs_of(c_fp: float, c_fn: float, c_r: float | None) -> Costs | None:
-    """Return the costs, if there are any."""
-    return None if c_r is None else Costs(c_fp, c_fn, c_r)
 
 
 def _print_plans(rows: tuple[Plan, ...], output: As) -> None:
@@ -135,10 +130,7 @@ def _print_plans(rows: tuple[Plan, ...], output: As) -> None:
 
 
 # ---------------------------------------------------------------------------- validate
-def validate(
-    config: ConfigFile,
-    output: AsOption = As.TABLE,
-) -> None:
+def validate(config: ConfigFile, output: AsOption = As.TABLE) -> None:
     """Check a config and say what it promises; nothing is read or written but the file.
 
     All problems are shown at once. Exit status 2 if there is one, or if an extra that the config
@@ -173,7 +165,7 @@ def validate(
 
 def promised(config: Config) -> Plan:
     """Return what the rejection settings of a config promise."""
-    rejection = config.rejection
+    rejection, given = config.rejection, config.rejection.costs
     policy = rejection.policy()
     budget = rejection.review_budget
     return plan_one(
@@ -183,7 +175,7 @@ def promised(config: Config) -> Plan:
         rate=policy.rate,
         burst=policy.burst,
         per_day=policy.per_day,
-        costs=costs_of(rejection.costs.c_fp, rejection.costs.c_fn, rejection.costs.c_r),
+        costs=None if given.c_r is None else Costs(given.c_fp, given.c_fn, given.c_r),
         events_per_day=None if budget is None else budget.events_per_day,
     )
 

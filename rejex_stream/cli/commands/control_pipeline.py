@@ -44,24 +44,14 @@ class Saying:
 
 @app.command()
 @gathering(saying=Saying)
-def fault(
-    config: ConfigFile,
-    incident: IncidentId,
-    *,
-    saying: Saying,
-) -> None:
+def fault(config: ConfigFile, incident: IncidentId, *, saying: Saying) -> None:
     """Say that an incident is a fault: what it held back stays out of every reference for good."""
     _answer(CommandKind.FAULT, config, incident, saying)
 
 
 @app.command("new-normal")
 @gathering(saying=Saying)
-def new_normal(
-    config: ConfigFile,
-    incident: IncidentId,
-    *,
-    saying: Saying,
-) -> None:
+def new_normal(config: ConfigFile, incident: IncidentId, *, saying: Saying) -> None:
     """Say that this is how it is from now on: the reference is made anew of what was held back."""
     _answer(CommandKind.NEW_NORMAL, config, incident, saying)
 

@@ -59,8 +59,8 @@ def init(  # noqa: PLR0917 - one parameter an option
     """Look at records, guess what they are, and write the config that reads them.
 
     Fields of JSON are named by their paths, data.temp. What was guessed is said, with the option
-    that changes it; what cannot be seen is asked on a terminal. A broker that wants a login takes
-    it from the environment: REJEX_KAFKA__SECURITY__PROTOCOL and so on.
+    that changes it. A broker that wants a login takes it from the environment:
+    REJEX_KAFKA__SECURITY__PROTOCOL and so on.
     """
     if (file is None) == (kafka is None):
         raise ConfigError("give one of FILE and --kafka SERVERS TOPIC: what should be read?")
@@ -84,9 +84,7 @@ def init(  # noqa: PLR0917 - one parameter an option
     for line in found.said:
         print(f"{file.name if file else kafka[1]}: {escaped(line)}", file=sys.stderr)  # type: ignore[index]
     guessed = []
-    if contamination is None and sys.stdin.isatty():
-        contamination = _asked_for()
-    elif contamination is None:
+    if contamination is None:
         contamination = CONTAMINATION
         guessed = [
             f"γ: {CONTAMINATION:g} is a guess; `rejex-stream plan` says what others would do, "
@@ -108,12 +106,6 @@ def init(  # noqa: PLR0917 - one parameter an option
     )
     save_draft(where, text)
     _say(where, found, source, [*guessed, *choice.notes], rekey_from)
-
-
-def _asked_for() -> float:
-    """Ask somebody at a terminal for γ."""
-    question = "Share of events that you expect to be anomalies (γ)"
-    return float(typer.prompt(question, default=CONTAMINATION, type=float, err=True))
 
 
 def _of_file(file: Path, asked: Asked) -> tuple[Table | Feed, dict[str, object]]:
@@ -173,21 +165,15 @@ def _say(
     notes: Sequence[str],
     rekey_from: str,
 ) -> None:
-    who = source.get("sensor") or "one"
-    channels = source["channels"]
-    names = list(channels)  # type: ignore[call-overload]
-    timed = source.get("time") or (
-        "the record's own" if source.get("kind") == "kafka" else "none: rows 1 s apart"
-    )
-    when = " and ".join(timed) if isinstance(timed, list) else timed
-    facts = [
-        ("time", f"{when}" + (f" ({found.guess.time_format or found.guess.time_unit})"
-                              if found.guess.time else "")),
-        ("sensor", f"{who}, {found.n_sensors:,} seen"),
-        ("channels", ", ".join(map(str, names))),
-    ]  # fmt: skip
-    facts += [(name, said) for name, _, said in (note.partition(": ") for note in notes)]
-    print_facts(facts, title=f"{where}: written")
+    facts = dict(found.guess.facts())
+    timeless = "the record's own" if source.get("kind") == "kafka" else facts["time"]
+    shown = [
+        ("time", facts["time"] if found.guess.time else timeless),
+        ("sensor", f"{source.get('sensor') or 'one'}, {found.n_sensors:,} seen"),
+        ("channels", ", ".join(source["channels"])),  # type: ignore[arg-type]
+        *((name, said) for name, _, said in (note.partition(": ") for note in notes)),
+    ]
+    print_facts(shown, title=f"{where}: written")
     config = shlex.quote(str(where))
     if rekey_from:
         print(

@@ -148,7 +148,7 @@ def rekey(
         )
     if len(settings.topics.input) != 1:
         raise ConfigError(f"{config} has {len(settings.topics.input)} input topics: give one.")
-    from rejex_connectors.kafka.rekey import rekey as copy
+    from rejex_connectors.kafka.topic_to_topic import rekey as copy
 
     from rejex_stream.cli.commands.run_pipeline import stopping
 
@@ -226,7 +226,7 @@ def redrive(
 ) -> None:
     """Put dead letters back into the topic they came from, each once, after mending the cause."""
     _, settings = kafka_config(config)
-    from rejex_connectors.kafka.deadletters import redrive as redrive_letters
+    from rejex_connectors.kafka.topic_to_topic import redrive as redrive_letters
 
     what: Counter[str] = Counter()
     for result in redrive_letters(
@@ -244,7 +244,7 @@ def redrive(
 
 def _from_topic(path: Path, newest: int, *, pending: bool) -> Iterator[tuple[Record, str, str]]:
     _, settings = kafka_config(path)
-    from rejex_connectors.kafka.deadletters import list_dead_letters
+    from rejex_connectors.kafka.topic_to_topic import list_dead_letters
 
     for letter in list_dead_letters(settings, newest=newest, pending_only=pending):
         yield letter.original, letter.stage, letter.reason

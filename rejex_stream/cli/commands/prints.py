@@ -45,7 +45,7 @@ def print_schema(
     if name in SCHEMAS:
         print_json(json_schema(name))
     elif name == "config":
-        from rejex_stream.config.model import config_schema
+        from rejex_stream.config.pipeline_config import config_schema
 
         print_json(config_schema())
     else:

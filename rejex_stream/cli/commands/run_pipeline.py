@@ -19,11 +19,11 @@ import typer
 
 from rejex_stream.cli.bars import QUIET_S, Count, counting
 from rejex_stream.cli.commands.before_run import promised
-from rejex_stream.cli.commands.score import print_measured
+from rejex_stream.cli.commands.score import print_theory, verdict_facts
 from rejex_stream.cli.show import As, AsOption, ConfigFile, number, print_facts, print_json, share
 from rejex_stream.config import Config, load_config
 from rejex_stream.config.assembly import Edges, run_pipeline
-from rejex_stream.decode.times import is_repeated, zone_of
+from rejex_stream.decode.written import is_repeated, zone_of
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import logging_to_stderr
 from rejex_stream.plan.measured import Counting
@@ -326,8 +326,8 @@ def _print_rehearsal(config: Config, rehearsal: Counting, output: As) -> None:
     if output is As.JSON:
         print_json({"plan": choice, "measured": measured})
     else:
-        print("Nothing was written.")
-        print_measured(measured, choice)
+        print_facts(verdict_facts(measured), title="Nothing was written")
+        print_theory(measured, choice)
 
 
 def _as_plain(summary: RunSummary) -> dict[str, object]:

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time as clock
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from itertools import groupby
@@ -40,8 +40,7 @@ from rejex_stream.plan.promises import Plan, plan
 from rejex_stream.plan.suggest import Suggestion
 from rejex_stream.tables import Asked, Table, draft_config, open_table
 from rejex_stream.tables.draft import save_draft
-from rejex_stream.tables.episodes import Episodes
-from rejex_stream.tables.scored_csv import ScoredCsv
+from rejex_stream.tables.scored import Episodes, ScoredCsv
 from rejex_stream.types import Invalid, Label, Reading, Record, Verdict
 
 if TYPE_CHECKING:
@@ -75,6 +74,9 @@ def score(  # noqa: PLR0917 - one parameter an option
         Path | None, typer.Option(help="Where to write a report, one HTML file.")
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many of the worst episodes to show.")] = 10,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show what theory predicts beside what was measured.")
+    ] = False,
     output: AsOption = As.TABLE,
 ) -> None:
     """Judge any table: guess how it is written, judge every row, say which ones are anomalous.
@@ -96,7 +98,7 @@ def score(  # noqa: PLR0917 - one parameter an option
             detector=detector,
         )
         _save_config(save_config, table, choice, detector, file)
-        truth, episodes = _Truth(table.labels), Episodes()
+        truth, episodes = Counter[tuple[bool, Label]](), Episodes()
         kept = _Kept(table.decoder(pooled=choice.pooled), everything=report is not None)
         to_file = _writer(verdicts, exits)
         scored = None if out is None else ScoredCsv(table, _opened(out, exits))
@@ -104,7 +106,11 @@ def score(  # noqa: PLR0917 - one parameter an option
         progress = exits.enter_context(counting(table.n_rows, "rows"))
 
         def take(batch: Sequence[Verdict]) -> None:
-            truth.add(batch)
+            truth.update(
+                (table.labels[verdict.position.offset], verdict.label)
+                for verdict in batch
+                if verdict.band_lower is not None and verdict.position.offset in table.labels
+            )
             episodes.add(batch)
             to_file(batch)
             if scored is not None:
@@ -120,7 +126,11 @@ def score(  # noqa: PLR0917 - one parameter an option
         from rejex_stream.report import find, write_report
 
         command = shlex.join(["rejex-stream", "score", str(file), "--report", str(report)])
-        write_report(report, [find(kept.run(table, choice, truth.labels))], command)
+        write_report(report, [find(kept.run(table, choice, table.labels))], command)
+    by_truth = {
+        name: {str(label): truth[known, label] for label in Label}
+        for name, known in (("anomalies", True), ("normal", False))
+    }
     promise = plan(
         contamination,
         choice.spec.window,
@@ -136,25 +146,21 @@ def score(  # noqa: PLR0917 - one parameter an option
             "measured": replayed.measured,
             "episodes": episodes.worst(top),
             "n_episodes": episodes.total,
-            "truth": truth.result(),
+            "truth": by_truth if truth else None,
         }
         print_json(found)
         _require_ranks(replayed.measured, choice)
         return
     stderr = "-" in (str(verdicts), str(out))
-    _print(table, choice, replayed, promise, truth, stderr=stderr)
     _print_episodes(episodes, top, stderr=stderr)
+    _print_verdicts(table, choice, replayed, by_truth if truth else {}, stderr=stderr)
+    if explain:
+        print_theory(replayed.measured, promise, stderr=stderr)
     _require_ranks(replayed.measured, choice)
 
 
 def _require_ranks(measured: Measured, choice: Suggestion) -> None:
-    """Refuse to call a table judged in which no row was ranked.
-
-    Raises
-    ------
-    ConfigError
-        With the cause, and what to do.
-    """
+    """Refuse to call a table judged in which no row was ranked."""
     if measured.ranked or not measured.events:
         return
     why = max(measured.reasons, key=measured.reasons.__getitem__, default="")
@@ -177,18 +183,15 @@ def print_said(table: Table) -> None:
 
 
 def _at_hand(file: Path, exits: ExitStack) -> Path:
-    """Return a file that can be read twice: standard input is copied to one."""
-    piped = str(file) != "-" and (file.is_fifo() or file.is_char_device())
-    if str(file) != "-" and not piped:
+    """Return a file that can be read twice: standard input and pipes are copied to one."""
+    is_stdin = str(file) == "-"
+    if not (is_stdin or file.is_fifo() or file.is_char_device()):
         return file
-    name = "stdin" if str(file) == "-" else file.name
-    kept = Path(exits.enter_context(tempfile.TemporaryDirectory())) / name
+    kept = Path(exits.enter_context(tempfile.TemporaryDirectory()))
+    kept /= "stdin" if is_stdin else file.name
     with kept.open("wb") as copy:
-        if piped:
-            with file.open("rb") as pipe:
-                shutil.copyfileobj(pipe, copy)
-        else:
-            shutil.copyfileobj(sys.stdin.buffer, copy)
+        given = sys.stdin.buffer if is_stdin else exits.enter_context(file.open("rb"))
+        shutil.copyfileobj(given, copy)
     return kept
 
 
@@ -238,31 +241,6 @@ def _print_episodes(episodes: Episodes, top: int, *, stderr: bool) -> None:
 def _utc(epoch_ms: int) -> str:
     moment = datetime.fromtimestamp(epoch_ms / 1000, UTC)
     return f"{moment:%Y-%m-%d %H:%M:%S}"
-
-
-class _Truth:
-    """Known labels beside verdicts, warm-up apart."""
-
-    def __init__(self, labels: dict[int, bool]) -> None:
-        self.labels = labels
-        self._counts: Counter[tuple[bool, Label]] = Counter()
-
-    def add(self, verdicts: Sequence[Verdict]) -> None:
-        if not self.labels:
-            return
-        for verdict in verdicts:
-            known = self.labels.get(verdict.position.offset)
-            if known is not None and verdict.rank is not None and verdict.band_lower is not None:
-                self._counts[known, verdict.label] += 1
-
-    def result(self) -> dict[str, dict[str, int]] | None:
-        """Return verdicts by truth; ``None`` without any label."""
-        if not self._counts:
-            return None
-        return {
-            name: {str(label): self._counts[known, label] for label in Label}
-            for name, known in (("anomalies", True), ("normal", False))
-        }
 
 
 class _Kept:
@@ -318,7 +296,7 @@ class _Kept:
             dead_letters=tuple(self.unreadable),
             faults=tuple(_labelled(self.readings, labels)),
             budget=policy.rate,
-            settings="\n".join((str(table.guess), *choice.notes)),
+            settings="\n".join((*(": ".join(fact) for fact in table.guess.facts()), *choice.notes)),
         )
 
 
@@ -352,99 +330,68 @@ def _opened(path: Path, exits: ExitStack) -> IO[bytes]:
         raise ConnectorError(f"cannot write {path}: {error.strerror}.") from error
 
 
-def _print(
+def _print_verdicts(
     table: Table,
     choice: Suggestion,
     replayed: Replayed,
-    promise: Plan,
-    truth: _Truth,
+    by_truth: Mapping[str, Mapping[str, int]],
     *,
     stderr: bool,
 ) -> None:
-    guess = table.guess
     facts = [
-        ("time", guess.time_said),
-        ("sensor", f"{guess.sensor}: {table.n_sensors:,}" if guess.sensor else "one"),
-        ("channels", ", ".join(guess.channels)),
+        *verdict_facts(replayed.measured),
+        *table.guess.facts(),
+        *((name, said) for name, _, said in (note.partition(": ") for note in choice.notes)),
     ]
-    if guess.label:
-        facts.append(("label", f"{guess.label} (kept from the detector)"))
-    by_reason: dict[str, list[str]] = {}
-    for name, why in guess.aside.items():
-        by_reason.setdefault(why, []).append(name)
-    facts += [("left out", f"{', '.join(names)}: {why}") for why, names in by_reason.items()]
-    facts += [(name, said) for name, _, said in (note.partition(": ") for note in choice.notes)]
-    print_facts(facts, title=f"{table.path.name}: {table.n_rows:,} rows; guessed", stderr=stderr)
-    print_measured(replayed.measured, promise, stderr=stderr)
-    known = truth.result()
-    if known is not None:
+    print_facts(facts, title=f"{table.path.name}: {table.n_rows:,} rows", stderr=stderr)
+    if by_truth:
         rows = [
-            (f"labelled {name}", *(number(counts[str(label)]) for label in Label))
-            for name, counts in known.items()
+            (f"labelled {name}", *map(number, counts.values())) for name, counts in by_truth.items()
         ]
-        print_table(("", *(str(label) for label in Label)), rows, stderr=stderr)
+        print_table(("", *map(str, Label)), rows, stderr=stderr)
     where = sys.stderr if stderr else sys.stdout
     for failed in replayed.failures[:3]:
         print(f"a fit failed: {failed}", file=where)
-    if replayed.first_invalid is not None:
-        first = replayed.first_invalid
-        print(
-            f"{replayed.measured.invalid:,} rows could not be read; the first, row "
-            f"{first.position.offset + 1:,}: {first.reason}",
-            file=where,
-        )
 
 
-def print_measured(measured: Measured, promise: Plan, *, stderr: bool = False) -> None:
+def verdict_facts(measured: Measured) -> list[tuple[str, str]]:
+    """Return how often each verdict was given, to be printed."""
+    reasons = "".join(f"; {name} {count:,}" for name, count in measured.reasons.items())
+    return [
+        ("normal", f"{measured.normal:,}"),
+        ("anomaly", f"{measured.anomaly:,}"),
+        ("rejected", f"{measured.rejected:,}{reasons}"),
+    ]
+
+
+def print_theory(measured: Measured, promise: Plan, *, stderr: bool = False) -> None:
     """Print predicted beside measured."""
     known = promise.promise
     assert known is not None
-    print_facts(
-        [
-            ("normal", f"{measured.normal:,}"),
-            ("anomaly", f"{measured.anomaly:,}"),
-            (
-                "rejected",
-                f"{measured.rejected:,}"
-                + "".join(f"; {name} {count:,}" for name, count in measured.reasons.items()),
-            ),
-        ],
-        title="Verdicts",
-        stderr=stderr,
-    )
-    limits = (
-        f"{share(measured.lower)} to {share(measured.upper)}" if measured.lower is not None else "-"
-    )
+    limits = "-"
+    if measured.lower is not None:
+        limits = f"{share(measured.lower)} to {share(measured.upper)}"
     rows = [
         ("rejection rate", share(known.expected_rate), share(measured.rejection_rate), limits),
         (f"  exact bound, δ = {promise.delta:g}", share(known.exact_bound), "", ""),
         ("  paper bound", share(known.paper_bound), "", ""),
         ("accepted anomalies", share(known.anomaly_rate), share(measured.anomaly_rate), ""),
-        (
-            "flagged",
-            share(known.n_anomalies / (promise.window + 1)),
-            share(measured.flagged_rate),
-            "",
-        ),
-        *(
-            [("withheld: no credit left", "", share(measured.withheld_rate), "")]
-            if known.held is not None
-            else []
-        ),
         ("episodes for review", "", number(measured.episodes), ""),
-        ("rejected events an episode", "", number(measured.events_per_episode), ""),
         ("variance inflation", "1", number(measured.inflation), ""),
     ]
+    if known.held is not None:
+        rows.append(("withheld: no credit left", "", share(measured.withheld_rate), ""))
     print_table(
         (f"of {measured.ranked:,} ranked events", "predicted", "measured", "99 % limits"),
         rows,
         stderr=stderr,
     )
-    if known.expected_rate and measured.lower is not None and measured.upper is not None:
-        expected = measured.expected_rate or known.expected_rate
-        if not measured.lower <= expected <= measured.upper:
-            print(
-                "The measured rate is outside what the theory expects: scores drift, repeat, or "
-                "are too autocorrelated for this window.",
-                file=sys.stderr if stderr else sys.stdout,
-            )
+    expected = measured.expected_rate or known.expected_rate
+    if not expected or measured.lower is None or measured.upper is None:
+        return
+    if not measured.lower <= expected <= measured.upper:
+        print(
+            "The measured rate is outside what the theory expects: scores drift, repeat, or are "
+            "too autocorrelated for this window.",
+            file=sys.stderr if stderr else sys.stdout,
+        )

@@ -133,8 +133,7 @@ def export_state(
     file: StateFile,
     partition: Only = None,
     checkpoint: Annotated[
-        str | None,
-        typer.Option(help="Take snapshots of this checkpoint of `rejex-stream spark`."),
+        str | None, typer.Option(help="Take snapshots of this checkpoint of `rejex-stream spark`.")
     ] = None,
 ) -> None:
     """Write the newest snapshots to a sealed file, with offsets and decisions on schemas."""
@@ -237,9 +236,7 @@ def _put(
         state.places.begin_at(partition, moved.committed, moved.input_is)
 
 
-def _unpacked(
-    content: bytes,
-) -> list[tuple[Partition, _Moved, Mapping[str, bytes], bytes | None]]:
+def _unpacked(content: bytes) -> list[tuple[Partition, _Moved, Mapping[str, bytes], bytes | None]]:
     try:
         every, bodies = msgspec.convert(
             unseal(_KIND, _FORMAT, content), tuple[list[_Moved], list[bytes]]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rejex_stream.config.assembly.edges import file_places, kafka_settings
-from rejex_stream.config.model import Config
+from rejex_stream.config.pipeline_config import Config
 from rejex_stream.encode import decode_command, decode_incidents, encode_command
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.types import Command, CommandKind, CommandReply, Incident, Position
@@ -57,13 +57,13 @@ class ControlLine:
     def say(self, *commands: Command) -> None:
         """Make commands durable in the control log, in this order."""
         if self._kafka is None:
-            from rejex_connectors.files.control import append_line
+            from rejex_connectors.files.source import append_line
 
             for command in commands:
                 append_line(self._control, encode_command(command))
             return
-        from rejex_connectors.cloudevents import EventHeaders
         from rejex_connectors.kafka.clients import Message
+        from rejex_connectors.kafka.messages import EventHeaders
         from rejex_connectors.kafka.sink import open_clients
 
         from rejex_stream.encode.schemas import COMMAND_TYPE

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from rejex_connectors.kafka.kafka_settings import KafkaSettings, KafkaTopics
 
 from rejex_stream.config.input import REGISTRY_FORMATS
-from rejex_stream.config.model import Config
+from rejex_stream.config.pipeline_config import Config
 from rejex_stream.decode import CsvDecoder, Decoder, JsonDecoder, parse_csv_header
 from rejex_stream.decode.mapping import FieldMapping, printable
 from rejex_stream.errors import ConfigError, ConnectorError
@@ -24,28 +24,14 @@ from rejex_stream.types import Invalid, Reading, Record
 
 if TYPE_CHECKING:
     from rejex_connectors.files import FileSource
-    from rejex_connectors.kafka.schema_registry import HttpSchemaRegistry
     from rejex_connectors.signed_snapshots import SealedStore
 
 __all__ = [
-    "Edges",
-    "FilePlaces",
-    "MissingTopicError",
-    "file_decoder",
-    "file_format",
-    "file_places",
-    "json_decoder",
-    "kafka_decoder",
-    "kafka_settings",
-    "open_edges",
-    "open_registry",
-    "open_source",
-    "records_of",
-    "require_extras",
-    "require_own_places",
-    "require_own_topics",
+    "Edges", "FilePlaces", "MissingTopicError", "file_decoder", "file_format", "file_places",
+    "json_decoder", "kafka_decoder", "kafka_settings", "open_edges",
+    "open_source", "records_of", "require_extras", "require_own_places", "require_own_topics",
     "sealing",
-]
+]  # fmt: skip
 
 _STATE = ".rejex-"
 _OWNER = "pipeline"
@@ -136,7 +122,7 @@ def file_places(config: Config) -> FilePlaces:
 
 def require_own_places(config: Config) -> None:
     """Refuse outputs and state that another pipeline writes: they would be mixed, or cut off."""
-    from rejex_connectors.files.commit_state import read_commit
+    from rejex_connectors.files.sink import read_commit
 
     places, name = file_places(config), config.pipeline.name
     if places.state is None:
@@ -291,25 +277,22 @@ def kafka_settings(config: Config) -> KafkaSettings:
     )
 
 
-def open_registry(config: Config) -> HttpSchemaRegistry:
-    """Make a client of the registry; nobody is asked yet."""
-    from rejex_connectors.kafka.schema_registry import HttpSchemaRegistry
-
-    return HttpSchemaRegistry(config.schema_registry)
-
-
 def kafka_decoder(config: Config) -> Decoder:
     """Return what makes readings of the records of a topic."""
     mapping, kind = config.input.mapping(), config.input.format
     if kind not in REGISTRY_FORMATS:
         return json_decoder(config)
     _require_extra(kind)
+    from rejex_connectors.kafka.schema_registry import HttpSchemaRegistry
+
     from rejex_stream.decode.avro import avro_reader
     from rejex_stream.decode.protobuf import protobuf_reader
-    from rejex_stream.decode.registry import RegistryDecoder
+    from rejex_stream.decode.registry_decoder import RegistryDecoder
 
     compile_schema = avro_reader if kind == "avro" else protobuf_reader
-    return RegistryDecoder(mapping, open_registry(config), kind.upper(), compile_schema)
+    return RegistryDecoder(
+        mapping, HttpSchemaRegistry(config.schema_registry), kind.upper(), compile_schema
+    )
 
 
 def require_extras(config: Config) -> None:
@@ -357,11 +340,7 @@ def _file_edges(config: Config, *, dry_run: bool) -> Edges:
     require_own_places(config)
     with ExitStack() as exits:
         # The sink first: it claims the state folder, which the source then reads.
-        sink = FileSink(
-            **places.outputs,
-            state_dir=places.state,
-            form=config.output.form,
-        )
+        sink = FileSink(**places.outputs, state_dir=places.state, form=config.output.form)
         exits.callback(sink.close)
         if places.state is not None:
             replace_file(places.state / _OWNER, f"{config.pipeline.name}\n".encode())

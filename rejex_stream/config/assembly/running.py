@@ -15,8 +15,8 @@ from rejex_connectors.spill_map import Packed
 
 from rejex_stream.config.assembly.edges import Edges, MissingTopicError, open_edges
 from rejex_stream.config.input import ALL_SENSORS
-from rejex_stream.config.model import Config
 from rejex_stream.config.operating import Alerts
+from rejex_stream.config.pipeline_config import Config
 from rejex_stream.config.reviewing import Shown
 from rejex_stream.decode import Decoder
 from rejex_stream.engine import Engine, EngineSpec

@@ -13,38 +13,16 @@ from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_connectors.signed_snapshots import SealedStore
 
 from rejex_stream.config.assembly.edges import file_places, kafka_settings, sealing
-from rejex_stream.config.model import Config
+from rejex_stream.config.pipeline_config import Config
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.protocols import SnapshotStore
 from rejex_stream.types import Partition
 
-__all__ = ["NothingStoredError", "Places", "Stored", "stored"]
+__all__ = ["NothingStoredError", "Stored", "stored"]
 
 
 class NothingStoredError(ConnectorError):
     """There is no place yet where a pipeline would have stored anything."""
-
-
-class Places(Protocol):
-    """Where a pipeline stands in its input, and how that is changed."""
-
-    def committed(self) -> dict[Partition, int]:
-        """Return the next offset of each partition that has one."""
-        ...
-
-    def earliest(self, partition: Partition) -> int:
-        """Return the first offset that can still be read."""
-        ...
-
-    def input_is(self, partition: Partition) -> dict[str, Any] | None:
-        """Return how its file is known again, where the input is one."""
-        ...
-
-    def begin_at(
-        self, partition: Partition, offset: int, input_is: Mapping[str, Any] | None
-    ) -> None:
-        """Commit an offset for a partition that has none; outputs go on after what they hold."""
-        ...
 
 
 class _Store(SnapshotStore, Protocol):
@@ -55,22 +33,13 @@ class _Store(SnapshotStore, Protocol):
 
 @dataclass(frozen=True)
 class Stored:
-    """What a pipeline has stored, of each partition of its input.
-
-    Attributes
-    ----------
-    store, raw
-        The snapshots, as a run opens them; and as they are kept, sealed or damaged.
-    places
-        Where the pipeline stands.
-    where
-        In words.
-    """
+    """What a pipeline has stored, of each partition of its input."""
 
     partitions: Sequence[Partition]
     store: SealedStore
     raw: _Store
-    places: Places
+    """The snapshots as they lie there, sealed or damaged; `store` opens them as a run does."""
+    places: _FilePlaces | _KafkaPlaces
     where: str
 
 
@@ -84,7 +53,7 @@ def stored(config: Config, *, to_change: bool = False) -> Iterator[Stored]:
 
 @contextmanager
 def _of_files(config: Config, *, to_change: bool) -> Iterator[Stored]:
-    from rejex_connectors.files.commit_state import lock_folder
+    from rejex_connectors.files.sink import lock_folder
     from rejex_connectors.folder_snapshots import FolderSnapshotStore
 
     folder = file_places(config).state
@@ -137,25 +106,28 @@ def _require(folder: Path) -> None:
 
 
 class _FilePlaces:
-    """Where a pipeline over a file stands."""
+    """Where a pipeline over a file stands in its input, and how that is changed."""
 
     def __init__(self, config: Config, folder: Path) -> None:
         self._outputs, self._folder = file_places(config), folder
 
     def committed(self) -> dict[Partition, int]:
-        from rejex_connectors.files.commit_state import read_commit
+        """Return the next offset of each partition that has one."""
+        from rejex_connectors.files.sink import read_commit
 
         found = read_commit(self._folder)
         return {} if found is None else dict(found.next_offsets)
 
     def earliest(self, partition: Partition) -> int:
-        from rejex_connectors.files.commit_state import read_input
+        """Return the first offset that can still be read."""
+        from rejex_connectors.files.sink import read_input
 
         found = read_input(self._folder, partition.topic)
         return 0 if found is None else found.first_offset
 
     def input_is(self, partition: Partition) -> dict[str, Any] | None:
-        from rejex_connectors.files.commit_state import read_input
+        """Return how its file is known again."""
+        from rejex_connectors.files.sink import read_input
 
         found = read_input(self._folder, partition.topic)
         return None if found is None else asdict(found)
@@ -163,7 +135,8 @@ class _FilePlaces:
     def begin_at(
         self, partition: Partition, offset: int, input_is: Mapping[str, Any] | None
     ) -> None:
-        from rejex_connectors.files.commit_state import CommitState, InputState
+        """Commit an offset for a partition that has none; outputs go on after what they hold."""
+        from rejex_connectors.files.sink import CommitState, InputState
 
         if input_is is not None:
             InputState(**input_is).write(self._folder, partition.topic)

@@ -7,7 +7,8 @@ Journal of Multivariate Analysis 88, 2004; scikit-learn's implementation.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import lt
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,7 @@ _QUIET = 0.02
 fifty times quieter than usual counts as silent."""
 _FLOOR = 1e-9
 """Least eigenvalue, as a share of the largest."""
+_SURELY = 1e-9  # more than a sum, a logarithm and an exponential are rounded by
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,12 @@ class Larger:
     usual: FloatArray
     # median and .98 quantile of either distance, and the two slopes from the second to the first
     knots: tuple[float, float, float, float, float, float]
+    # standard deviations from which on no rounding makes a logarithm quiet
+    _near: list[float] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        near = np.exp(self.usual) * (1.0 + _SURELY) - self.floors
+        object.__setattr__(self, "_near", near.tolist())
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score finite rows X of shape (m, d); O(d²) a row."""
@@ -111,13 +119,12 @@ class Larger:
     def score_row(self, row: FloatArray) -> float:
         """Score one finite row of shape (d,) as :meth:`score` does, bit for bit: fewer calls."""
         score = self.plain.score_row(row)
-        spreads = zip(
-            row[self.logs].tolist(), self.floors.tolist(), self.usual.tolist(), strict=True
-        )
-        if not any(math.log(max(x, 0.0) + floor) < usual for x, floor, usual in spreads):
+        if not any(map(lt, row[self.logs].tolist(), self._near)):
             return score
-        quiet = self.quiet.score_row(_with_logarithms(row, self.logs, self.floors))
-        return max(score, float(self._rescaled(quiet)))
+        y = _with_logarithms(row, self.logs, self.floors)
+        if not (y[self.logs] < self.usual).any():
+            return score
+        return max(score, float(self._rescaled(self.quiet.score_row(y))))
 
     def _rescaled(self, quiet: FloatArray | float) -> FloatArray:
         """Put scores of the second distance on the scale of the first."""

@@ -196,19 +196,6 @@ function plotsOf(data, series) {
       range: (u) => [0, 1.12 * Math.max(0.01, series.paper[u.series[0].idxs[1]] ?? 0, extent(u, [series.exact, series.rate])[1] / 1.08)],
       ticks: (u, splits) => splits.map((v) => `${Number((100 * v).toPrecision(3))} %`),
     },
-    {
-      name: "counts", title: `Events per ${series.unit} for people`, height: 106,
-      keys: [["box", "rejected", "to review"], ["box", "unscored", "no score"], ["box", "anomaly", "anomaly"], ...(series.planned === null ? [] : [["dash", "ink", "planned reviews"]])],
-      data: [series.counts.map((c) => c[0]), series.counts.map((c) => c[1] + c[2] + c[3]), series.counts.map((c) => c[1] + c[2]), series.counts.map((c) => c[1])],
-      series: ["anomaly", "unscored", "rejected"].map((name) => line(name, 0, { fill: () => colour(name), paths: uPlot.paths.bars({ size: [0.9, Infinity], align: 1 }) })),
-      range: (u) => [0, 1.1 * Math.max(1, series.planned ?? 0, ...u.data[1])],
-      ticks: (u, splits) => splits.map((v) => (Number.isInteger(v) ? short(v) : "")),
-      draw: (u) => clipped(u, (ctx, box, X, Y) => {
-        if (series.planned === null) return;
-        ctx.strokeStyle = colour("ink"); ctx.lineWidth = 1.4 * uPlot.pxRatio; ctx.setLineDash([6 * uPlot.pxRatio, 4 * uPlot.pxRatio]);
-        ctx.beginPath(); ctx.moveTo(box.left, Y(series.planned)); ctx.lineTo(box.left + box.width, Y(series.planned)); ctx.stroke();
-      }),
-    },
   ];
 }
 
@@ -263,7 +250,7 @@ function show(root, data) {
 
   function plot(box, made) {
     const axis = { stroke: () => colour("muted"), grid: { stroke: () => colour("grid"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
-    const last = made.name === "counts";
+    const last = made.name === "rate";
     const u = new uPlot({
       width: width(), height: made.height + (made.above ?? 6) + (last ? 26 : 0), legend: { show: false }, padding: [made.above ?? 6, 4, last ? 0 : 6, 0],
       tzDate: (s) => uPlot.tzDate(new Date(s * 1000), "Etc/UTC"),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from rejex_stream.config.assembly.control_line import ControlLine
 from rejex_stream.config.reviewing import Shown
-from rejex_stream.encode.labels import LabelRecord
+from rejex_stream.encode.label_records import LabelRecord
 from rejex_stream.errors import ConfigError, RejexError
 from rejex_stream.review import teaching
 from rejex_stream.review.context_loader import Wider

@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from rejex_stream import __version__
 from rejex_stream.config.reviewing import Shown
-from rejex_stream.encode.labels import HumanVerdict
+from rejex_stream.encode.label_records import HumanVerdict
 from rejex_stream.review import teaching
 from rejex_stream.review.certificate import certificates, said
 from rejex_stream.review.console.console import (

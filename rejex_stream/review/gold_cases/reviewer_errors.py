@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 from scipy.stats import beta
 
-from rejex_stream.encode.labels import active_labels
+from rejex_stream.encode.label_records import active_labels
 from rejex_stream.review.queue.labels import records_of
 
 __all__ = ["Errors", "Interval", "Known", "known_cases"]

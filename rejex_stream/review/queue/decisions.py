@@ -16,7 +16,7 @@ from msgspec import Meta, field
 
 from rejex_stream.config.reviewing import SYSTEM, Fallback, Review
 from rejex_stream.encode import decode_review
-from rejex_stream.encode.labels import (
+from rejex_stream.encode.label_records import (
     HumanVerdict,
     LabelRecord,
     active_labels,

@@ -13,7 +13,7 @@ import numpy as np
 
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import decode_review
-from rejex_stream.encode.labels import LabelRecord, active_labels
+from rejex_stream.encode.label_records import LabelRecord, active_labels
 from rejex_stream.rejection.exceed import Stability, stability
 from rejex_stream.review.queue import audit, series
 from rejex_stream.review.queue.claims import Refusal

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from rejex_stream.encode import decode_review
-from rejex_stream.encode.labels import active_labels, resolve
+from rejex_stream.encode.label_records import active_labels, resolve
 from rejex_stream.review.queue.database import Database
 from rejex_stream.review.queue.labels import LabelCache
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, cast
 
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import kafka_settings
-from rejex_stream.encode.labels import LabelRecord, decode_label
+from rejex_stream.encode.label_records import LabelRecord, decode_label
 from rejex_stream.encode.schemas import LABEL_TYPE
 from rejex_stream.errors import ConnectorError
 from rejex_stream.protocols import Assigned, Revoked, Source
@@ -389,7 +389,7 @@ class KafkaLabels:
     """
 
     def __init__(self, config: Config) -> None:
-        from rejex_connectors.cloudevents import EventHeaders
+        from rejex_connectors.kafka.messages import EventHeaders
         from rejex_connectors.kafka.sink import open_clients
 
         settings = kafka_settings(config).replace(delivery="at_least_once")

@@ -18,7 +18,6 @@ import msgspec
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review
 from rejex_stream.errors import ConnectorError
-from rejex_stream.outcomes import could_be_missed, drawable, policy_band
 from rejex_stream.review.incidents import incident_store
 from rejex_stream.review.queue import episodes
 from rejex_stream.review.queue.series import COUNTS, DAY_MS, HOUR_MS, Point, SeriesBatch
@@ -33,6 +32,9 @@ from rejex_stream.types import (
     Reason,
     ReviewItem,
     Verdict,
+    could_be_missed,
+    drawable,
+    policy_band,
 )
 
 __all__ = ["Intake", "IntakeCounts", "Span", "advance", "begin", "group_of", "next_offset"]

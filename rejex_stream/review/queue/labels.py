@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from rejex_stream.config.reviewing import Review
-from rejex_stream.encode.labels import (
+from rejex_stream.encode.label_records import (
     LabelRecord,
     Resolution,
     active_labels,

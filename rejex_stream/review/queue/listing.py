@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 
 from rejex_stream.config.reviewing import Review, Role
 from rejex_stream.encode import decode_review
-from rejex_stream.encode.labels import HumanVerdict
+from rejex_stream.encode.label_records import HumanVerdict
 from rejex_stream.rejection import label_of, rank_edges
 from rejex_stream.rejection.window import grade
 from rejex_stream.review.incidents.incident_store import open_count

@@ -38,7 +38,7 @@ import numpy as np
 from scipy.stats import beta
 
 from rejex_stream.encode import decode_review
-from rejex_stream.encode.labels import LabelRecord, active_labels, resolve
+from rejex_stream.encode.label_records import LabelRecord, active_labels, resolve
 from rejex_stream.plan.promises import Costs
 from rejex_stream.review.gold_cases.reviewer_errors import Errors, Interval, Known, known_cases
 from rejex_stream.review.queue.labels import OF_KNOWN, records_of

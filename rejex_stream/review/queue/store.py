@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 from rejex_stream.config.reviewing import SYSTEM, Review
 from rejex_stream.encode import decode_incidents, decode_reviewed, decode_verdict
-from rejex_stream.encode.labels import LabelRecord, active_labels, resolve
+from rejex_stream.encode.label_records import LabelRecord, active_labels, resolve
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.review.queue import audit, episodes, ingest
 from rejex_stream.review.queue.database import (

@@ -102,13 +102,7 @@ class Resolution(NamedTuple):
 
 
 def label_id(*parts: str) -> str:
-    """Return the id of a decision: equal parts, equal id, on any machine.
-
-    Examples
-    --------
-    >>> label_id("request-1", "E-1") == label_id("request-1", "E-1") != label_id("request-1", "E-2")
-    True
-    """
+    """Return the id of a decision: equal parts, equal id, on any machine."""
     return uuid.uuid5(_NAMESPACE, "\x1f".join(parts)).hex
 
 
@@ -136,12 +130,10 @@ def decode_label(line: bytes) -> LabelRecord:
 
 
 def active_labels(records: Iterable[LabelRecord]) -> list[LabelRecord]:
-    """Return the labels that still stand: the latest of each reviewer, retractions honoured.
+    """Return the labels that still stand, of all records of one event in their order.
 
-    Notes
-    -----
-    A retraction of a label that superseded another brings the earlier one back: undo is exact.
-    O(n).
+    The latest of each reviewer counts, a record seen twice once. A retraction of a label that
+    superseded another brings the earlier one back: undo is exact. O(n).
     """
     ordered: dict[str, LabelRecord] = {}
     for record in records:

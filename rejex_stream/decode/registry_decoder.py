@@ -96,13 +96,7 @@ class RegistryDecoder:
         return self._mapping.channel_names
 
     def decode(self, record: Record) -> Reading | Invalid:
-        """Decode one record; never raises on what the record holds. O(bytes).
-
-        Raises
-        ------
-        ConnectorError
-            While the registry cannot be asked for a schema that was not seen yet.
-        """
+        """Decode one record; never raises on what the record holds. O(bytes)."""
         value = record.value
         if not value or len(value) > self._mapping.max_value_bytes:
             return self._mapping.refuse(record)

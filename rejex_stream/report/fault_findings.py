@@ -12,12 +12,11 @@ from typing import Literal, NamedTuple
 
 from scipy.special import bdtrc
 
-from rejex_stream.monitor import Alarm, MonitorBank, Theory
+from rejex_stream.monitor import Theory
 from rejex_stream.monitor.config import MonitorConfig
 from rejex_stream.monitor.theory import mean_theory, rank_law, theory_of
-from rejex_stream.outcomes import OutcomeCounts, policy_band
-from rejex_stream.report.run import Fault, Run
-from rejex_stream.types import Label, Reading, Reason, Verdict
+from rejex_stream.report.judged_run import Fault, Run
+from rejex_stream.types import Label, OutcomeCounts, Reading, Reason, Verdict, policy_band
 
 __all__ = ["Event", "FaultFindings", "Findings", "Outcome", "Series", "find", "theory_at"]
 
@@ -102,7 +101,6 @@ class Findings:
     theory: Theory | None
     events_per_day: float  # of one sensor, by its usual step
     false_alarms: int  # anomalies outside all known faults
-    alarms: tuple[Alarm, ...]
 
     @property
     def n_ambiguous(self) -> int:
@@ -174,7 +172,6 @@ def find(run: Run) -> Findings:
         theory=mean_theory([(theories[-1], len(theories)) for theories, _ in last if theories]),
         events_per_day=_DAY_S / statistics.median(steps) if steps else 1.0,
         false_alarms=sum(_is_false_alarm(verdict, run.faults) for verdict in verdicts),
-        alarms=tuple(MonitorBank(run.monitors).observe(verdicts)),
     )
 
 

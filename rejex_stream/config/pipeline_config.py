@@ -160,7 +160,6 @@ def config_schema() -> dict[str, Any]:
     for part in (schema, *schema["$defs"].values()):
         for name, declared in part.get("properties", {}).items():
             unit, otherwise = declared.pop("unit", ""), declared.pop("otherwise", "")
-            declared.pop("secret", None)
             example = declared.pop("example", None)
             declared.pop("title", None)
             if example is not None:

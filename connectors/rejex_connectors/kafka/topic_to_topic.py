@@ -1,0 +1,324 @@
+"""Records that go from topic to topic, each exactly once, with how far it has come.
+
+Dead letters are looked at and put back once their cause is mended (:func:`redrive`); a topic
+without keys is copied to one whose keys say who measured (:func:`rekey`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from threading import Event
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from kafka.partitioner.default import murmur2
+
+from rejex_connectors.kafka.clients import transactional_id
+from rejex_connectors.kafka.messages import Cut, split_headers
+from rejex_connectors.kafka.partition_reader import (
+    asking,
+    bounds_of,
+    committed_offsets,
+    partitions_of,
+    read_partition,
+)
+from rejex_connectors.kafka.topic_admin import TopicPlan, create_topics, topic_settings
+from rejex_connectors.kafka.transactional_writer import TransactionalWriter
+from rejex_stream.encode.schemas import CONNECT_PREFIX
+from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.types import Partition, Position, Record, UnreadRecord
+
+if TYPE_CHECKING:
+    from rejex_connectors.kafka.kafka_settings import KafkaSettings
+
+__all__ = [
+    "DeadLetter", "Redriven", "Rekeyed", "key_partition", "list_dead_letters", "redrive", "rekey",
+]  # fmt: skip
+
+REDRIVEN_FROM = "rejex.redriven.from"
+"""Header of a record that was put back: the position where it failed first."""
+_REDRIVE = "redrive"
+
+
+class DeadLetter(NamedTuple):
+    """A record that could not be read, and why."""
+
+    position: Position  # where it stands in the dead-letter topic
+    original: Record  # as it came; its value is cut short if `cut` is set
+    stage: str  # where reading it failed
+    reason: str
+    cut: Cut | None  # length and digest of a value that was too large to keep
+    timestamp_ms: int | None  # when it was written
+    unread: bool = False  # whether nothing but its position is known
+
+
+class Redriven(NamedTuple):
+    """What became of one dead letter: ``redriven``, or ``skipped`` with the reason."""
+
+    letter: DeadLetter
+    what: Literal["redriven", "skipped"]
+    reason: str = ""
+
+
+def list_dead_letters(
+    settings: KafkaSettings, *, newest: int | None = None, pending_only: bool = False
+) -> Iterator[DeadLetter]:
+    """Yield dead letters, partition by partition, oldest first; about the `newest` so many.
+
+    With `pending_only` those are left out that :func:`redrive` has dealt with.
+    """
+    partitions = partitions_of(settings, settings.topics.deadletter)
+    done = _redriven_up_to(settings) if pending_only else {}
+    ends = {} if newest is None else bounds_of(settings, partitions)
+    share = None if newest is None else -(-newest // max(1, len(partitions)))
+    for partition in partitions:
+        first = done.get(partition, 0)
+        if share is not None:
+            first = max(first, ends[partition][1] - share)
+        for record in read_partition(settings, partition, first):
+            yield _letter(record)
+
+
+def redrive(
+    settings: KafkaSettings,
+    *,
+    select: Callable[[DeadLetter], bool] = lambda _: True,
+    dry_run: bool = False,
+) -> Iterator[Redriven]:
+    """Put pending dead letters back into the topic they came from, each once.
+
+    Key, value and headers are the original ones; the record gets a new offset and so a verdict of
+    its own. A value that was cut is read again from the input while it is still there. How far
+    redriving has come is committed in the group ``<group>-redrive``, in the transaction that
+    writes: stopping half-way repeats nothing.
+    """
+    for partition in partitions_of(settings, settings.topics.deadletter):
+        letters = read_partition(settings, partition, _redriven_up_to(settings).get(partition, 0))
+        for batch in _batches(letters, 500):
+            yield from _redrive_batch(settings, partition, batch, select, dry_run)
+
+
+def _redrive_batch(
+    settings: KafkaSettings,
+    partition: Partition,
+    records: list[Record],
+    select: Callable[[DeadLetter], bool],
+    dry_run: bool,
+) -> Iterator[Redriven]:
+    plans = [_plan(settings, _letter(record), select) for record in records]
+    if not dry_run:
+        # Its time is that of being put back: the original one is not kept.
+        wanted = [found._replace(timestamp_ms=None) for _, found in plans if found is not None]
+        with closing(TransactionalWriter(settings, _REDRIVE, "redriving dead letters")) as writer:
+            writer.write(wanted, {partition: records[-1].position.offset + 1})
+    yield from (result for result, _ in plans)
+
+
+def _plan(
+    settings: KafkaSettings, letter: DeadLetter, select: Callable[[DeadLetter], bool]
+) -> tuple[Redriven, Record | None]:
+    if not select(letter):
+        return Redriven(letter, "skipped", "not selected"), None
+    original = letter.original
+    if letter.unread:
+        return Redriven(
+            letter, "skipped", "it was never read, so there is nothing to put back"
+        ), None
+    if letter.cut is not None:
+        found = _read_again(settings, original.position, letter.cut)
+        if found is None:
+            return Redriven(letter, "skipped", "its value was cut and the input has expired"), None
+        original = found
+    if original.key is None and original.value is None:
+        return Redriven(letter, "skipped", "it has neither key nor value"), None
+    came_from = (REDRIVEN_FROM, str(original.position).encode())
+    headers = tuple(pair for pair in original.headers if pair[0] != REDRIVEN_FROM)
+    return Redriven(letter, "redriven"), original._replace(headers=(*headers, came_from))
+
+
+def _read_again(settings: KafkaSettings, position: Position, cut: Cut) -> Record | None:
+    topic, partition, offset, _ = position
+    try:
+        for record in read_partition(settings, Partition(topic, partition), offset, offset + 1):
+            value = record.value or b""
+            same = record.position == position and len(value) == cut.value_bytes
+            if same and hashlib.sha256(value).hexdigest() == cut.sha256:
+                return record
+    except ConnectorError:
+        return None
+    return None
+
+
+def _letter(record: Record) -> DeadLetter:
+    """Take a dead letter apart; works for those of Kafka Connect as well."""
+    headers = split_headers(record.headers)
+    said = {
+        name.removeprefix(CONNECT_PREFIX): (value or b"").decode("utf-8", "replace")
+        for name, value in headers.said.items()
+    }
+    try:
+        partition, offset = (int(said[n]) for n in ("partition", "offset"))
+        position = Position(said["topic"], partition, offset, int(said.get("index", 0)))
+    except (KeyError, ValueError):
+        position = record.position
+    return DeadLetter(
+        position=record.position,
+        original=Record(
+            position,
+            record.key,
+            None if headers.had_no_value or headers.unread else record.value,
+            tuple(headers.original),
+            record.timestamp_ms,
+        ),
+        stage=said.get("stage", "unknown"),
+        reason=said.get("exception.message", "no reason given"),
+        cut=headers.cut,
+        timestamp_ms=record.timestamp_ms,
+        unread=headers.unread,
+    )
+
+
+def _redriven_up_to(settings: KafkaSettings) -> dict[Partition, int]:
+    letters = partitions_of(settings, settings.topics.deadletter)
+    return committed_offsets(settings.replace(group=transactional_id(settings, _REDRIVE)), letters)
+
+
+# ---------------------------------------------------------------------- keys
+_BATCH = 2_000
+_AGAIN_S = 0.5
+_KEPT = ("retention.ms", "retention.bytes", "max.message.bytes", "cleanup.policy")
+"""What the copy has of the original: what is there still must not expire on arrival."""
+
+
+@dataclass(slots=True)
+class Rekeyed:
+    """How many records were copied, of them without a sensor, and left behind."""
+
+    copied: int = 0  # all that were copied
+    # of them those of which nobody could say who measured: they are without a key, as before
+    nameless: int = 0
+    left_behind: int = 0  # not copied: nothing is in them, or the library cannot read them
+
+
+def rekey(
+    settings: KafkaSettings,
+    source: str,
+    target: str,
+    sensor_of: Callable[[Record], str | None],
+    *,
+    follow: bool = False,
+    stop: Event | None = None,
+    on_progress: Callable[[int], object] = lambda _: None,
+) -> Rekeyed:
+    """Copy a topic to one keyed by sensor, each record once; goes on where it was stopped.
+
+    Records keep value, headers and time; those of different partitions are merged by time, so that
+    a sensor's records come in the order in which they were written, as far as times tell. How far
+    it has come is committed in the group ``<group>-rekey-<target>``, in the transaction that
+    writes. The target is made if it is not there, with the partitions of the source.
+    """
+    stop = stop or Event()
+    partitions = partitions_of(settings, source)
+    if not partitions:
+        raise ConfigError(
+            f"topic {source!r} does not exist on {settings.bootstrap_servers}: name the topic "
+            "that has no keys."
+        )
+    if source == target:
+        raise ConfigError(f"{target!r} cannot be copied to itself: name another topic.")
+    n_target = len(_target(settings, source, target, len(partitions)))
+    group = f"{settings.group}-rekey-{target}"
+    # The writer first: taking its name settles what a dead predecessor left open.
+    writer = TransactionalWriter(settings, f"rekey-{target}", f"copying {source} to {target}")
+    try:
+        at = committed_offsets(settings.replace(group=group), partitions)
+        if not at:
+            _require_empty(settings, target)
+        done = Rekeyed()
+        while True:
+            for batch in _batches(_merged(settings, partitions, at), _BATCH):
+                records = [_keyed(record, target, n_target, sensor_of, done) for record in batch]
+                at |= {Partition(*r.position[:2]): r.position.offset + 1 for r in batch}
+                writer.write([record for record in records if record is not None], at)
+                on_progress(done.copied)
+                if stop.is_set():
+                    return done
+            if not follow or stop.wait(_AGAIN_S):
+                return done
+    finally:
+        writer.close()
+
+
+def key_partition(key: bytes, n: int) -> int:
+    """Return the partition that Kafka's own producers choose for a key."""
+    return int(murmur2(key) & 0x7FFFFFFF) % n
+
+
+def _target(
+    settings: KafkaSettings, source: str, target: str, n_partitions: int
+) -> list[Partition]:
+    found = partitions_of(settings, target)
+    if found:
+        return found
+    with asking(settings, f"looking at {source}") as client:
+        described = client.describe_topics([source])[0]
+        kept = topic_settings(client, [source])[source]
+    replication = len(described["partitions"][0]["replica_nodes"])
+    config = {name: kept[name] for name in _KEPT if name in kept}
+    plan = TopicPlan(
+        name=target, role="input", partitions=n_partitions, replication=replication, config=config
+    )
+    create_topics(settings, [plan])
+    return [Partition(target, number) for number in range(n_partitions)]
+
+
+def _require_empty(settings: KafkaSettings, target: str) -> None:
+    bounds = bounds_of(settings, partitions_of(settings, target))
+    held = sum(end - first for first, end in bounds.values())
+    if held:
+        raise ConfigError(
+            f"topic {target!r} holds {held:,} records, and nobody knows how many of them were "
+            "copied: name a topic that is empty or not there yet, as input.topics."
+        )
+
+
+def _merged(
+    settings: KafkaSettings, partitions: list[Partition], at: dict[Partition, int]
+) -> Iterator[Record]:
+    """Yield what is there, by time; in one partition in its order, whatever its times are."""
+    bounds = bounds_of(settings, partitions)
+    ready = [p for p in partitions if at.get(p, 0) < bounds[p][1]]
+    feeds = [read_partition(settings, p, at.get(p), bounds[p][1]) for p in ready]
+    return heapq.merge(*feeds, key=lambda record: record.timestamp_ms or 0)
+
+
+def _batches(records: Iterable[Record], size: int) -> Iterator[list[Record]]:
+    records = iter(records)
+    while batch := list(islice(records, size)):
+        yield batch
+
+
+def _keyed(
+    record: Record,
+    target: str,
+    n_partitions: int,
+    sensor_of: Callable[[Record], str | None],
+    done: Rekeyed,
+) -> Record | None:
+    sensor = None if isinstance(record, UnreadRecord) else sensor_of(record)
+    key = record.key if sensor is None else sensor.encode()
+    if isinstance(record, UnreadRecord) or (key is None and record.value is None):
+        done.left_behind += 1
+        return None
+    done.copied += 1
+    done.nameless += sensor is None
+    to = (
+        record.position.partition % n_partitions
+        if key is None
+        else key_partition(key, n_partitions)
+    )
+    return record._replace(position=Position(target, to, 0), key=key)

@@ -1,0 +1,204 @@
+"""Numbers and times as people and programs write them.
+
+Decimal and thousands marks, units, texts that stand for no value; zones by name or offset, and the
+two hours a year that a clock cannot say.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from ctypes import c_float
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from functools import lru_cache
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from rejex_stream.errors import ConfigError
+
+__all__ = [
+    "ANY_TEXT",
+    "DECIMALS",
+    "MISSING_TEXTS",
+    "THOUSANDS",
+    "Skipped",
+    "as_usual",
+    "in_zone",
+    "is_repeated",
+    "joined",
+    "missing_numbers",
+    "number_reader",
+    "zone_of",
+]
+
+DECIMALS = (".", ",")
+THOUSANDS = (",", ".", " ", "'")
+
+MISSING_TEXTS = frozenset(("", "nan", "na", "n/a", "null", "none"))
+"""What stands in a cell without a value."""
+
+_LIKE_A_NUMBER = re.compile(r"[+-]?[.,]?\d")
+
+# Spreadsheets write several characters where people see one.
+_LOOKALIKES = {" ": " \u00a0\u2009\u202f", "'": "'’"}
+
+
+ANY_TEXT = "*"
+"""In the place of texts that stand for no value: all that do not begin as a number does."""
+
+
+def number_reader(
+    decimal: str = ".",
+    thousands: str | None = None,
+    missing: Iterable[str] = (),
+    units: Iterable[str] = (),
+) -> Callable[[str], float | None]:
+    """Make what reads a text as a number, strictly: ``None`` where it is none.
+
+    A thousands mark must stand between groups of three digits, the first no zero, so ``1,5`` is
+    never fifteen and ``0,038`` never 38. An empty cell and ``nan``, ``na``, ``n/a``, ``null`` and
+    ``none`` are nan, and so is infinity; and the texts of `missing` in any case, of which a number
+    such as ``-999`` counts however it is written, and ``*`` is any text that does not begin as a
+    number does. `units` may stand behind a number.
+
+    Examples
+    --------
+    >>> german = number_reader(",", ".")
+    >>> german("1.234,5"), german("-,5"), german("1.5"), german("n/a")
+    (1234.5, -0.5, None, nan)
+    >>> number_reader()("1_000"), number_reader()("2e3"), number_reader(missing=["-999"])("-999.0")
+    (None, 2000.0, nan)
+    >>> number_reader(missing=["*"])("[-11059] No Good Data"), number_reader(units=["°C"])("19 °C")
+    (nan, 19.0)
+    """
+    if decimal not in DECIMALS:
+        raise ConfigError(f"decimal is {decimal!r}: expected '.' or ','")
+    if thousands is not None and thousands not in THOUSANDS:
+        raise ConfigError(
+            f"thousands is {thousands!r}: expected one of ',', '.', ' ' and \"'\", or leave it out"
+        )
+    if thousands == decimal:
+        raise ConfigError(f"decimal and thousands are both {decimal!r}: expected two marks")
+    point = re.escape(decimal)
+    shape = rf"[+-]?(?:\d+(?:{point}\d*)?|{point}\d+)(?:[eE][+-]?\d+)?"
+    marks = "" if thousands is None else _LOOKALIKES.get(thousands, thousands)
+    if marks:
+        shape += rf"|[+-]?[1-9]\d{{0,2}}(?:[{re.escape(marks)}]\d{{3}})+(?:{point}\d*)?"
+    fits = re.compile(shape, re.ASCII).fullmatch
+    plain = str.maketrans({**dict.fromkeys(marks), decimal: "."})
+
+    endings = "|".join(map(re.escape, sorted(units, key=len, reverse=True)))
+    cut = re.compile(rf"(?<=[\d.,])\s*(?:{endings})$").sub if endings else None
+    absent = MISSING_TEXTS.union(text.strip().lower() for text in missing)
+    values = frozenset(
+        float(text.translate(plain)) for text in absent if fits(text)
+    )  # what a table calls -999 may come as -999.0
+    any_text = ANY_TEXT in absent
+
+    def read(text: str) -> float | None:
+        text = text.strip()
+        if cut is not None:
+            text = cut("", text)
+        if fits(text):
+            value = float(text.translate(plain))
+            return value if math.isfinite(value) and value not in values else math.nan
+        lower = text.lower()
+        if lower in absent or lower.lstrip("+-") in ("inf", "infinity", "nan"):
+            return math.nan
+        if any_text and not _LIKE_A_NUMBER.match(text):
+            return math.nan
+        return None
+
+    return read
+
+
+def missing_numbers(missing: Iterable[str]) -> frozenset[float]:
+    """Return those of the texts that are numbers, and stand for none; also in four bytes."""
+    texts = map(number_reader(), missing)
+    found = [x for x in texts if x is not None and not math.isnan(x)]
+    return frozenset((*found, *(c_float(x).value for x in found)))
+
+
+# --------------------------------------------------------------------------------------- times
+_MIDNIGHT = re.compile(r"[T ]00:00(:00(\.0+)?)?$")
+_OFFSET = re.compile(r"(?:UTC)?([+-])(\d{1,2}):?([0-5]\d)?")
+_HOUR_24 = re.compile(r"(?<=[T ,])24(?=([:.]?00([:.]?00([.,]0+)?)?)?( ?(?:Z|[+-]\d{2}:?\d{2}))?$)")
+_HALF_DAY = re.compile(r"(?<=\d)( ?)([aApP])$")
+_NAMED_ZONE = re.compile(r" ?([A-Z]{3,4})$")
+_OFFSET_AT_END = re.compile(r"(?<=\d) ?[+-]\d{2}:?\d{2}$")
+_ZONES = {
+    "UTC": "+00:00", "GMT": "+00:00", "WET": "+00:00", "WEST": "+01:00", "CET": "+01:00",
+    "MEZ": "+01:00", "CEST": "+02:00", "MESZ": "+02:00", "EET": "+02:00", "EEST": "+03:00",
+}  # fmt: skip
+"""Abbreviations that mean one offset everywhere."""
+
+
+class Skipped(ValueError):  # noqa: N818 - it says what happened to the hour
+    """A local time that no clock of the zone has shown."""
+
+
+@lru_cache(maxsize=64)
+def zone_of(name: str) -> tzinfo:
+    """Return the time zone of a name (``Europe/Berlin``), or of an offset (``+01:00``)."""
+    if name.upper() in ("UTC", "Z"):
+        return UTC
+    if found := _OFFSET.fullmatch(name):
+        sign, hours, minutes = found.groups()
+        length = timedelta(hours=int(hours), minutes=int(minutes or 0))
+        if length < timedelta(days=1):
+            return timezone(length if sign == "+" else -length)
+    else:
+        try:
+            return ZoneInfo(name)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            pass
+    raise ConfigError(
+        f"time_zone is {name!r}: expected a name such as 'Europe/Berlin' or an offset such as "
+        "'+01:00' (a machine without zones of its own needs the package tzdata)"
+    )
+
+
+def as_usual(text: str) -> tuple[str, int] | None:
+    """Write a time as parsers know it, and how many days to add; ``None`` where it is already.
+
+    ``24:00`` is the midnight of the next day; ``UTC`` and the like are offsets; ``1:00p`` is pm.
+    """
+    found, days = _HALF_DAY.sub(r"\1\2m", text), 0
+    if (zone := _NAMED_ZONE.search(found)) and zone[1] in _ZONES:
+        before = found[: zone.start()]
+        found = before if _OFFSET_AT_END.search(before) else before + _ZONES[zone[1]]
+    if (offset := _OFFSET_AT_END.search(found)) and found[offset.start()] == " ":
+        found = found[: offset.start()] + offset[0].strip()
+    if _HOUR_24.search(found):
+        found, days = _HOUR_24.sub("00", found), 1
+    return None if found == text else (found, days)
+
+
+def in_zone(moment: datetime, zone: tzinfo) -> datetime:
+    """Return a naive local time as one with its zone.
+
+    Of the hour that comes twice when summer ends, the first is meant: alone, a row cannot say.
+    """
+    local = moment.replace(tzinfo=zone)
+    if isinstance(zone, ZoneInfo) and local.utcoffset() != local.replace(fold=1).utcoffset():
+        back = local.astimezone(UTC).astimezone(zone)
+        if back.replace(tzinfo=None) != moment:
+            raise Skipped(f"{moment} does not exist in {zone}")
+    return local
+
+
+def is_repeated(moment: datetime, zone: tzinfo) -> bool:
+    """Whether a naive local time comes twice."""
+    first, second = (moment.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1))
+    return first is not None and second is not None and first > second
+
+
+def joined(parts: object) -> str | None:
+    """Join the texts of a day and a time of day with a space; ``None`` where one is not there.
+
+    Spreadsheets write a day as its midnight, which is left out.
+    """
+    assert isinstance(parts, Sequence)
+    texts = ["" if part is None else str(part).strip() for part in parts]
+    texts[0] = _MIDNIGHT.sub("", texts[0])
+    return " ".join(texts) if all(texts) else None

@@ -18,7 +18,7 @@ import numpy as np
 
 from rejex_stream.rejection.audit import share_at_most
 from rejex_stream.review.certificate import Tally, certify
-from rejex_stream.review.gold_cases.reviewer_errors import Errors
+from rejex_stream.review.gold_cases import Errors
 
 OUT = Path(__file__).parent / "results"
 ACCEPTED, KNOWN = 300_000, 200

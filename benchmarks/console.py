@@ -26,7 +26,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from benchmarks.harness import write
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review
-from rejex_stream.review.queue.store import ReviewStore
+from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.types import ContextPoint, Label, Position, Reason, ReviewItem, Verdict
 
 EPISODES, SENSORS, CONTEXT = 500, 40, 60
@@ -118,7 +118,7 @@ def fill_fleet(path: Path) -> str:
         for sensor in range(10, 10 + FLEET):
             connection.execute(
                 "INSERT INTO sensor (sensor_id, stream_key, sensor, grp, last_ms, window_len, "
-                "n_anomalies, band_lower, band_upper) VALUES (?,?,?,?,?,1000,50,882,987)",
+                "n_anomalies) VALUES (?,?,?,?,?,1000,50)",
                 (sensor, f"s{sensor}", f"s{sensor}", f"g{sensor % 8}", last),
             )
             connection.executemany(

@@ -24,7 +24,7 @@ import psutil
 from benchmarks.console import console, review_item
 from benchmarks.harness import write
 from rejex_stream.config.reviewing import Review
-from rejex_stream.review.queue.store import ReviewStore
+from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.types import Label, Position, Reason, Verdict
 
 SENSORS, EPISODES, MINUTES, HOURS = 1_000, 10_000, 30, 168

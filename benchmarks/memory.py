@@ -47,7 +47,7 @@ PARTS: dict[str, Callable[[Any], object]] = {
     "window, sorted": lambda key: key._judge.window._sorted,
     "window, by age": lambda key: key._judge.window._ring,
     "row buffer": lambda key: key.model._rows,
-    "rows of the recipe": lambda key: key.model._serving.kept,
+    "rows of the recipe": lambda key: key.model._serving.training,
     "fitted model": lambda key: key.model._serving.fitted,
     "calibration scores": lambda key: key._judge.tail,
     "rows held, guard": lambda key: [key.model._held, key.model._guard],

@@ -33,7 +33,7 @@ def as_decided(partition, inputs, said, replies, end):
     for record in said:
         decisions.ingest(ControlRecords([record], record.position.offset + 1))
         if decisions.waiting:
-            ((_, what),) = decisions._waiting
+            ((_, what),) = decisions.undecided
             mine = places.get(what.command if isinstance(what, CommandReply) else what.id)
             decisions.decide(mine.pop(0) if mine else end)
     return decisions.encoded(None)

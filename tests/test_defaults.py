@@ -30,7 +30,7 @@ from rejex_stream.plan.promises import EpisodeRule, plan, plan_table
 from rejex_stream.rejection import rejection_band
 from rejex_stream.rejection.bounds import DELTA, cost_quantile, exact_rate_bound, paper_rate_bound
 from rejex_stream.rejection.policy import CONTAMINATION, TOLERANCE, WINDOW, RejectionPolicy
-from rejex_stream.review.queue import episodes
+from rejex_stream.review.queue import cases
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.review_items import AuditDraw
 from rejex_stream.run.run_settings import Output, Run, RunSettings, State
@@ -257,8 +257,8 @@ def as_stated(field):
 
 def test_an_episode_is_planned_as_it_is_queued():
     rule = EpisodeRule()
-    assert rule.gap_events == episodes.stream_gap(())
-    assert (rule.max_s * 1000, rule.max_events) == (episodes.LONGEST_MS, episodes.MOST_EVENTS)
+    assert rule.gap_events == cases.stream_gap(())
+    assert (rule.max_s * 1000, rule.max_events) == (cases.LONGEST_MS, cases.MOST_EVENTS)
 
 
 # --------------------------------------------------------------- every row of docs/settings.md

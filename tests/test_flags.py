@@ -20,7 +20,7 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.features import Feature, FeatureSpec
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.tables import Asked, open_feed, open_table
-from rejex_stream.tables.guess import Known, guess_table
+from rejex_stream.tables.guess import guess_table
 from rejex_stream.types import Position, Reading, Record, ReviewItem
 from tests.streams import Distance, readings, spec
 
@@ -162,14 +162,14 @@ def test_nothing_is_a_flag_where_nothing_would_be_left_or_little_was_seen():
 
 
 def test_what_somebody_says_goes_before_the_guess():
-    assert guess_table(HEADER, table(), Known(flags=["flow"])).flags == ("flow",)
-    assert guess_table(HEADER, table(), Known(flags=["-"])).flags == ()
+    assert guess_table(HEADER, table(), Asked(flags=["flow"])).flags == ("flow",)
+    assert guess_table(HEADER, table(), Asked(flags=["-"])).flags == ()
     constant = table(mode=lambda _: 3)
     assert guess_table(HEADER, constant).channels == ("flow", "open")
-    named = guess_table(HEADER, constant, Known(flags=["mode"]))
+    named = guess_table(HEADER, constant, Asked(flags=["mode"]))
     assert (named.channels, named.flags) == (("flow", "open", "mode"), ("mode",))
     with pytest.raises(ConfigError, match="there is no column 'mdoe'"):
-        guess_table(HEADER, table(), Known(flags=["mdoe"]))
+        guess_table(HEADER, table(), Asked(flags=["mdoe"]))
 
 
 @pytest.mark.thorough
@@ -262,7 +262,7 @@ def test_the_doctor_knows_that_an_event_without_a_flag_is_judged(values, level, 
 def test_a_label_that_is_named_a_flag_is_one():
     header = ["time", "flow", "label", "mode"]
     assert guess_table(header, table()).label == "label"
-    guess = guess_table(header, table(), Known(flags=["label"]))
+    guess = guess_table(header, table(), Asked(flags=["label"]))
     assert (guess.label, guess.flags) == (None, ("label",))
 
 

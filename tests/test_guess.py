@@ -13,7 +13,7 @@ from rejex_stream.plan.measured import replay
 from rejex_stream.plan.suggest import suggest
 from rejex_stream.tables import dialect, open_table
 from rejex_stream.tables.dialect import find_times
-from rejex_stream.tables.guess import Known, guess_table, split_rows
+from rejex_stream.tables.guess import Asked, guess_table, split_rows
 
 
 def table(header, *columns):
@@ -41,7 +41,7 @@ def test_a_column_that_is_called_time_and_holds_none_stops_with_what_to_write():
     header, rows = table("time,v", ["soon", "later", "soon"], ["1.5", "2.5", "3"])
     with pytest.raises(ConfigError, match=r"'time' \(such as 'soon'\).*--time-format.*--time -"):
         guess_table(header, rows)
-    assert guess_table(header, rows, Known(time=["-"])).time is None
+    assert guess_table(header, rows, Asked(time=["-"])).time is None
     beside = guess_table(header, rows, timed=True)  # a record of a topic has a time of its own
     assert beside.time is None
     assert "time" in beside.aside
@@ -72,12 +72,12 @@ def test_constants_counters_texts_and_empty_columns_are_left_out_with_the_reason
 
 def test_what_is_said_beats_what_is_guessed():
     header, rows = table("a,b,c,d", ["1", "2"] * 5, ["x", "y"] * 5, ["0", "1"] * 5, ["3", "4"] * 5)
-    guess = guess_table(header, rows, Known(sensor="b", label="c", channels=["d"]))
+    guess = guess_table(header, rows, Asked(sensor="b", label="c", channels=["d"]))
     assert (guess.sensor, guess.label, guess.channels) == ("b", "c", ("d",))
     with pytest.raises(ConfigError, match="no column 'e': the columns are a, b, c, d"):
-        guess_table(header, rows, Known(channels=["e"]))
+        guess_table(header, rows, Asked(channels=["e"]))
     with pytest.raises(ConfigError, match=r"'b' .*holds no time"):
-        guess_table(header, rows, Known(time=["b"]))
+        guess_table(header, rows, Asked(time=["b"]))
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])

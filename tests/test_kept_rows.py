@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as arrays
 from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.model import RowBuffer
-from rejex_stream.engine.packed_rows import KeptRows
+from rejex_stream.engine.packed_rows import PackedRows
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.features import FeatureSpec
 from rejex_stream.rejection import RejectionPolicy
@@ -39,7 +39,7 @@ def bits(rows):
     arrays.arrays(np.float64, st.tuples(st.integers(0, 9), st.integers(1, 4)), elements=anything)
 )
 def test_any_rows_come_back_bit_for_bit(rows):
-    kept = KeptRows(rows)
+    kept = PackedRows(rows)
     assert kept.rows().shape == rows.shape
     assert bits(kept.rows()) == bits(rows)
     assert kept.nbytes <= rows.nbytes
@@ -51,11 +51,11 @@ def test_any_rows_come_back_bit_for_bit(rows):
 )
 def test_decimals_as_a_sensor_writes_them_take_half_or_a_quarter(digits, whole):
     rows = np.array([[float(f"{n}e-{digits}")] for n in whole.tolist()])
-    kept = KeptRows(rows)
+    kept = PackedRows(rows)
     assert bits(kept.rows()) == bits(rows)
     assert kept.nbytes <= rows.nbytes // 2
     small = np.array([[float(f"{n % 30_000}e-{digits}")] for n in whole.tolist()])
-    assert KeptRows(small).nbytes == small.nbytes // 4
+    assert PackedRows(small).nbytes == small.nbytes // 4
 
 
 @pytest.mark.parametrize(
@@ -79,14 +79,14 @@ def test_decimals_as_a_sensor_writes_them_take_half_or_a_quarter(digits, whole):
 )
 def test_what_no_whole_number_stands_for_is_kept_as_it_is(column, nbytes):
     rows = np.array(column)[:, None]
-    kept = KeptRows(rows)
+    kept = PackedRows(rows)
     assert bits(kept.rows()) == bits(rows)
     assert kept.nbytes == nbytes
 
 
 def test_kept_rows_hold_on_to_nothing_that_they_were_made_of():
     rows = np.array([[1 / 3, 0.5], [2 / 3, 1.5]])
-    kept, before = KeptRows(rows), rows.copy()
+    kept, before = PackedRows(rows), rows.copy()
     rows[:] = 7.0
     assert bits(kept.rows()) == bits(before)
 

@@ -19,9 +19,9 @@ from rejex_stream.config.load import parse_config
 from rejex_stream.encode import decode_verdict, encode_lean_verdict, encode_verdict
 from rejex_stream.encode.schemas import json_schema
 from rejex_stream.errors import ConnectorError
+from rejex_stream.review.certificate import Evidence, read_log
 from rejex_stream.review.console.background import Background, feeding
-from rejex_stream.review.queue.store import ReviewStore
-from rejex_stream.review.verification import Said, read_log
+from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.run.review_items import AuditDraw
 from rejex_stream.spark.frames import Recipe, _messages
 from rejex_stream.types import Label, Outcome, Position, Record, ReviewItem, Verdict
@@ -120,7 +120,7 @@ def test_a_report_says_that_lean_verdicts_are_too_little_for_it(ran, capsys):
 
 def test_a_certificate_is_not_checked_against_lean_verdicts():
     with pytest.raises(ConnectorError, match="lean"):
-        read_log([encode_lean_verdict(ONE)], AuditDraw(), Said())
+        read_log([encode_lean_verdict(ONE)], AuditDraw(), Evidence())
 
 
 def test_the_console_of_a_lean_pipeline_has_items_and_says_what_it_lacks(
@@ -129,7 +129,7 @@ def test_the_console_of_a_lean_pipeline_has_items_and_says_what_it_lacks(
     folder = ran("pump", 2000)
     store = ReviewStore(tmp_path / "review.db")
     try:
-        fed = feeding(store, configs=[load_config(folder / "pump.toml")])
+        fed = feeding(store.database.path, configs=[load_config(folder / "pump.toml")])
         (said,) = fed.lacks
         assert said.startswith("pump writes lean verdicts")
         background = Background(store, fed.feeds, fed.sink)
@@ -137,7 +137,7 @@ def test_the_console_of_a_lean_pipeline_has_items_and_says_what_it_lacks(
         assert background.invalid == {}
         assert background.stop()
         told = load_config(ran("full", 1, more="") / "pump.toml")
-        assert feeding(store, configs=[told], follow=False).lacks == []
+        assert feeding(None, configs=[told]).lacks == []
     finally:
         store.close()
     monkeypatch.chdir(folder)

@@ -18,7 +18,7 @@ from rejex_stream.errors import ConnectorError
 from rejex_stream.incidents import Hold, Mute, Mutes
 from rejex_stream.incidents.calendar import MOST_MUTES
 from rejex_stream.rejection import RejectionPolicy
-from rejex_stream.review.verification import Said, read_log
+from rejex_stream.review.certificate import Evidence, read_log
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.review_items import AuditDraw, ReviewItems
 from rejex_stream.types import (
@@ -197,7 +197,7 @@ def test_a_fault_hidden_by_a_mute_is_counted_as_missed():
     ]  # fmt: skip
     draw = AuditDraw(1.0)
     drawn = [msgspec.structs.replace(v, audit=draw.audit(v)) for v in verdicts]
-    found = read_log(map(encode_verdict, drawn), draw, Said(labels=said)).tally
+    found = read_log(map(encode_verdict, drawn), draw, Evidence(labels=said)).tally
     assert found.answers == {(1.0, "anomaly"): len(verdicts)}
 
 

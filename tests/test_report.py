@@ -18,8 +18,8 @@ from rejex_stream.config import load_config
 from rejex_stream.encode import decode_verdict
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.report import Channel, Fault, find, read_run, write_report
-from rejex_stream.report.plain_words import after, number, percent, span
-from rejex_stream.types import Label, Reason
+from rejex_stream.report.page import after, in_words, number, percent, span
+from rejex_stream.types import Label, Position, Reason, Verdict
 from tests.pages import Page, data_of
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -186,6 +186,16 @@ def test_numbers_and_spans_are_written_as_people_write_them():
     assert [span(s) for s in (42, 600, 60_000, 86_400 * 2 + 3600)] == [
         "42 s", "10 min", "16 h 40 min", "2 d 1 h",
     ]  # fmt: skip
+    odd = Verdict(
+        position=Position("t", 0, 0), stream_key="a", sensor="a", seq=0, event_time_ms=0,
+        label=Label.ANOMALY, score=3.25, rank=1000, window_len=1000, n_anomalies=50,
+        band_lower=882, band_upper=987, threshold=2.5, stability=0.3,
+    )  # fmt: skip
+    assert in_words(odd) == "score 3.25 is above all of the last 1,000"
+    unsure = msgspec.structs.replace(odd, label=Label.REJECTED, reason=Reason.AMBIGUOUS, rank=930)
+    assert in_words(unsure) == (
+        "other training data would flip the label in 30 % of cases; above 930 of the last 1,000"
+    )
     assert [after(None), after(0.0), after(600)] == ["none", "at once", "after 10 min"]
 
 

@@ -263,5 +263,5 @@ def test_killed_between_any_two_pieces_the_verdicts_are_those_of_a_quiet_run(
         told = parts_of(found[1]), parts_of(wanted[1])
         assert told[0].streams == told[1].streams
         assert told[0].context == told[1].context
-        assert told[0].lives == told[1].lives
+        assert told[0].registry == told[1].registry
         assert told[0].monitor == told[1].monitor

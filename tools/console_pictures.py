@@ -38,7 +38,7 @@ def served(folder: Path) -> Iterator[str]:
     subprocess.run(demo, cwd=folder, check=True, stdout=subprocess.DEVNULL)
     configs = [word for one in ("turbines", "water") for word in
                ("--config", f"demo/{one}/pipeline.toml")]  # fmt: skip
-    words = ["review", "serve", "--port", "0", "--store", "review.db", "--settle", "0"]
+    words = ["review", "serve", "--port", "0", "--store", "review.db"]
     # A team of two: where nobody is asked who they are, it is who serves.
     process = subprocess.Popen(
         [*program, *words, "--reviewer", "ada:lead", "--reviewer", "bob", *configs],

@@ -17,7 +17,7 @@ from rejex_stream.config import load_config
 from rejex_stream.demo.datasets import play, prepare, water_faults
 from rejex_stream.plan.suggest import suggest
 from rejex_stream.report import Findings, find
-from rejex_stream.report.plain_words import percent
+from rejex_stream.report.page import percent
 
 __all__ = ["VARIANTS", "by_init", "changed", "write_demo"]
 

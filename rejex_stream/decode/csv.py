@@ -121,9 +121,11 @@ class CsvDecoder:
         mapping = self._mapping
         if mapping.time is not None and not any(cells):
             return Invalid(record.position, "decode", EMPTY_ROW)
-        sensor = mapping.sensor_of(record, _at(cells, self._sensor), _at(cells, self._tag))
+        named, tag = _at(cells, self._sensor), _at(cells, self._tag)
+        group, mode = _at(cells, self._group), _at(cells, self._mode)
+        sensor = mapping.sensor_of(record, named, tag)
         return Reading(
-            mapping.key_of(sensor, _at(cells, self._group), _at(cells, self._mode)),
+            mapping.key_of(sensor, group, mode),
             sensor,
             mapping.time_of(record, self._time(cells)),
             self._values(cells),

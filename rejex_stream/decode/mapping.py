@@ -108,12 +108,6 @@ class Quality:
     """Which values are good: what is not counts as missing.
 
     Nothing at all beside a value is good: protocols leave it out where all is well.
-
-    Examples
-    --------
-    >>> quality = Quality("{channel}_q", ["Good", 192, True])
-    >>> quality.only_good([1.5, 0.0, 2.5], ["GOOD", "Bad", None])
-    [1.5, None, 2.5]
     """
 
     field: str | Mapping[str, str]  # `{channel}` stands for a name; or from channel to field
@@ -517,17 +511,7 @@ class NotWanted(Exception):  # noqa: N818 - never leaves decoding: it becomes an
 def to_epoch_ms(
     value: object, unit: TimeUnit, *, format: str | None = None, zone: str | None = None
 ) -> int:
-    """Turn a time in `unit`, or written in `format`, into UTC milliseconds since 1970.
-
-    Examples
-    --------
-    >>> to_epoch_ms("2024-02-29T12:00:00.5Z", "iso8601")
-    1709208000500
-    >>> to_epoch_ms("29.02.2024 13:00", "ms", format="%d.%m.%Y %H:%M", zone="Europe/Berlin")
-    1709208000000
-    >>> to_epoch_ms(1709208000.5, "s"), to_epoch_ms("1709208000500123456", "ns")
-    (1709208000500, 1709208000500)
-    """
+    """Turn a time in `unit`, or written in `format`, into UTC milliseconds since 1970."""
     if format is not None or unit == "iso8601":
         if not isinstance(value, str):
             raise _no_time(value, format)
@@ -602,17 +586,7 @@ def _no_time(value: object, format: str | None) -> Unreadable:
 
 
 def printable(value: object, limit: int = 80) -> str:
-    r"""Quote an untrusted value on one line: control characters escaped, at most `limit` long.
-
-    Examples
-    --------
-    >>> printable("a\x1b[31m\nb")
-    "'a\\x1b[31m\\nb'"
-    >>> printable([1, 2, 3]), printable({"a": 1}), printable(None)
-    ('a list of 3', 'an object with 1 field(s)', 'nothing')
-    >>> len(printable("x" * 1_000_000))
-    80
-    """
+    r"""Quote an untrusted value on one line: control characters escaped, at most `limit` long."""
     if value is None:
         return "nothing"
     if isinstance(value, list):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import faulthandler
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rejex_stream.decode.json import JsonDecoder
@@ -36,18 +36,7 @@ _UNREPEATABLE = re.compile(
 
 
 class Selector:
-    r"""A compiled jq program, from a record's value to flat objects; ``null`` is no reading.
-
-    Examples
-    --------
-    >>> from rejex_stream.types import Position
-    >>> selector = Selector(".machine as $m | .readings[] + {machine: $m}")
-    >>> value = b'{"machine": "a", "readings": [{"flow": 1}, {"flow": 2}]}'
-    >>> for one in selector.readings(Record(Position("in", 0, 7), None, value), value):
-    ...     print(one.position, one.value)
-    in-0-7 b'{"flow": 1, "machine": "a"}'
-    in-0-7.1 b'{"flow": 2, "machine": "a"}'
-    """
+    r"""A compiled jq program, from a record's value to flat objects; ``null`` is no reading."""
 
     def __init__(self, program: str) -> None:
         try:
@@ -118,15 +107,9 @@ def _in_words(error: Exception) -> str:
 class SelectingDecoder:
     """Decodes the readings that a program makes of a record."""
 
-    def __init__(
-        self,
-        selector: Selector,
-        decoder: JsonDecoder,
-        text_of: Callable[[Record], bytes | Invalid] | None = None,
-    ) -> None:
+    def __init__(self, selector: Selector, decoder: JsonDecoder) -> None:
         self._selector = selector
         self._decoder = decoder
-        self._text_of = text_of or decoder.text_of
         self.channels = decoder.channels
 
     def expand(self, records: Sequence[Record]) -> list[Record]:
@@ -137,7 +120,7 @@ class SelectingDecoder:
                 if type(record) is not Record:  # was not read, or is a reading already
                     found.append(record)
                     continue
-                text = self._text_of(record)
+                text = self._decoder.text_of(record)
                 if isinstance(text, Invalid):
                     found.append(SelectedRecord.of(record, 0, None, text))
                 else:

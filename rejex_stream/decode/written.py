@@ -60,16 +60,6 @@ def number_reader(
     ``none`` are nan, and so is infinity; and the texts of `missing` in any case, of which a number
     such as ``-999`` counts however it is written, and ``*`` is any text that does not begin as a
     number does. `units` may stand behind a number.
-
-    Examples
-    --------
-    >>> german = number_reader(",", ".")
-    >>> german("1.234,5"), german("-,5"), german("1.5"), german("n/a")
-    (1234.5, -0.5, None, nan)
-    >>> number_reader()("1_000"), number_reader()("2e3"), number_reader(missing=["-999"])("-999.0")
-    (None, 2000.0, nan)
-    >>> number_reader(missing=["*"])("[-11059] No Good Data"), number_reader(units=["°C"])("19 °C")
-    (nan, 19.0)
     """
     if decimal not in DECIMALS:
         raise ConfigError(f"decimal is {decimal!r}: expected '.' or ','")

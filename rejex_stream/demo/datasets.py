@@ -401,7 +401,7 @@ def play(feed: Feed) -> Played:
                 given_ms=incident.changed_ms, note="The bearing was worn, and is replaced.",
                 stream_key=incident.stream_key, incident=incident.id, version=incident.version,
             )  # fmt: skip
-            ControlLine(feed.config).say(answer)
+            ControlLine(feed.config).publish(answer)
     with path.open("ab") as file:
         file.writelines(lines[feed.answer_after :])
     played.summary = _run(feed, played)

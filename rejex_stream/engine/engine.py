@@ -134,7 +134,7 @@ class Engine:
         self._changes: list[Incident] = []
         self._plans = Plans()  # of all streams, as people said
         self._open: dict[str, Incident] = {}  # as they stand, by key
-        self._modes = OperatingModes(told_apart=spec.modes)
+        self._modes = OperatingModes(by_mode=spec.modes)
         self._decision = spec.decision
         self._asleep = False
         self._shared = SharedCredits(self._decision.policy)
@@ -162,7 +162,8 @@ class Engine:
             readings, totals = checked(readings, self.spec.features.channels, modes=self.spec.modes)
             alone.halfway = True
             verdicts = self._judge(readings, totals)
-            self._make_room()
+            if self._max_live is not None:
+                self._make_room()
             alone.halfway = False
         finally:
             alone.leave()
@@ -249,8 +250,11 @@ class Engine:
         """
         if not self._is_batch:
             return len(readings)
-        ready, left = len(readings), dict[str, int]()
-        with self._alone.whole():
+        ready, left, alone = len(readings), dict[str, int](), self._alone
+        alone.enter()
+        try:
+            if alone.halfway:
+                alone.require_whole()
             for i, reading in enumerate(readings):
                 key = reading.stream_key
                 rows = left.get(key)
@@ -259,6 +263,8 @@ class Engine:
                 if rows == 0:
                     ready = min(ready, i)
                 left[key] = rows - 1
+        finally:
+            alone.leave()
         return ready
 
     def _rows_ready(self, key: str, *, needed_now: bool) -> int:
@@ -290,7 +296,7 @@ class Engine:
         return list(self._open.values())
 
     def command(self, command: Command) -> CommandReply | None:
-        """Obey a person from the next reading on; a refusal changes nothing.
+        """Apply what a person says from the next reading on; a refusal changes nothing.
 
         Returns ``None`` where none of this engine's streams and incidents is meant. What an answer
         changes of an incident is told with the stream's next event.
@@ -310,7 +316,7 @@ class Engine:
         return [key for key in keys if key in self._live or key in self._idle]
 
     def _command_all(self, command: Command) -> CommandReply | None:
-        """Obey what is said of all streams."""
+        """Apply what is said of all streams."""
         if command.stream_key is not None:
             return None
         if command.kind not in (CommandKind.PLANNED, CommandKind.CANCEL):

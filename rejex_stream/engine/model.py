@@ -609,7 +609,7 @@ class GuardState(msgspec.Struct, forbid_unknown_fields=True):
 class RowBuffer:
     """The newest rows, in a ring that grows to its capacity as rows come.
 
-    The newest few are doubles; the others are kept as :class:`KeptRows` keeps them, and go there
+    The newest few are doubles; the others are kept as :class:`PackedRows` keeps them, and go there
     many at once, so that it costs a row next to nothing. A column that turns out to be of a wider
     kind is looked at anew with all that the ring holds of it, so not often; doubles it stays.
     """

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from rejex_stream.types import FloatArray
 
-__all__ = ["Columns", "KeptRows", "as_decimals"]
+__all__ = ["Columns", "PackedRows", "as_decimals"]
 
 _Numbers: TypeAlias = FloatArray | NDArray[np.float32] | NDArray[np.int16] | NDArray[np.int32]
 _DIGITS = 7  # none to six behind the point
 
 
-class KeptRows:
+class PackedRows:
     """Rows that are kept for long and seldom looked at: the same bits in fewer bytes.
 
     What sensors write is decimals, and a decimal is a whole number over a power of ten: dividing

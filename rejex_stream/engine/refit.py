@@ -33,7 +33,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from rejex_stream.detectors.table import TableScorer
-from rejex_stream.engine.packed_rows import KeptRows
+from rejex_stream.engine.packed_rows import PackedRows
 from rejex_stream.errors import ConfigError, DetectorError
 from rejex_stream.protocols import BatchDetector, FitExecutor, Scorer
 from rejex_stream.types import FloatArray
@@ -261,7 +261,7 @@ class ModelFit:
     requested_at: int
     seed: int
     calibration: Calibration
-    kept: FloatArray | KeptRows
+    training: FloatArray | PackedRows
     ticket: Hashable
     fitted: Fitted | None = None
     shadow_scores: list[float] = field(default_factory=list)
@@ -273,14 +273,14 @@ class ModelFit:
             self.fitted = executor.result(self.ticket)
             if isinstance(scorer := self.fitted.scorer, TableScorer):  # calibrated by now
                 self.fitted = replace(self.fitted, scorer=scorer.without_training())
-            if not isinstance(self.kept, KeptRows):
-                self.kept = KeptRows(self.kept)  # the fit needs them no more
+            if not isinstance(self.training, PackedRows):
+                self.training = PackedRows(self.training)  # the fit needs them no more
         return self.fitted
 
     def rows(self) -> FloatArray:
         """Return the rows it was or is fitted on."""
-        kept = self.kept  # once: a snapshot may be encoding on a thread of its own
-        return kept.rows() if isinstance(kept, KeptRows) else kept
+        training = self.training  # once: a snapshot may be encoding on a thread of its own
+        return training.rows() if isinstance(training, PackedRows) else training
 
 
 class FitFailed(NamedTuple):

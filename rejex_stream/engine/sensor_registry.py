@@ -71,7 +71,7 @@ class SensorRegistry:
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
         self._clock = _Clock()
-        self._heard: dict[str, dict[str, int]] = {}  # by sensor and stream: when, at least
+        self._last_seen: dict[str, dict[str, int]] = {}  # by sensor and stream: when, at least
         self._sensors_of: Counter[str] = Counter()  # how many sensors a stream has
         self._n_lives = 0
 
@@ -80,7 +80,7 @@ class SensorRegistry:
 
         What is no reading is passed over. O(events).
         """
-        clock, heard = self._clock, self._heard
+        clock, heard = self._clock, self._last_seen
         ahead, ahead_ms, now = clock.ahead, clock.ahead_ms, clock.now_ms
         forget_after, most = self.limits.forget_after_ms, self.limits.max_keys
         step = None if forget_after is None else max(1, forget_after // _LOOKS)
@@ -125,23 +125,23 @@ class SensorRegistry:
         """Return whoever was heard of last before that time. O(sensors)."""
         lives = [
             (key, sensor)
-            for sensor, streams in self._heard.items()
+            for sensor, streams in self._last_seen.items()
             for key in _silent(streams, before_ms)
         ]
         by_key, by_sensor = Counter(key for key, _ in lives), Counter(name for _, name in lives)
         return Gone(
             lives,
             {key for key, n in by_key.items() if n == self._sensors_of[key]},
-            {sensor for sensor, n in by_sensor.items() if n == len(self._heard[sensor])},
+            {sensor for sensor, n in by_sensor.items() if n == len(self._last_seen[sensor])},
         )
 
     def forget(self, gone: Gone) -> None:
         """Forget whom :meth:`hear` told of. O(those)."""
         for key, sensor in gone.lives:
-            del self._heard[sensor][key]
+            del self._last_seen[sensor][key]
             self._sensors_of[key] -= 1
         for sensor in gone.sensors:
-            del self._heard[sensor]
+            del self._last_seen[sensor]
         for key in gone.streams:
             del self._sensors_of[key]
         self._n_lives -= len(gone.lives)
@@ -151,7 +151,7 @@ class SensorRegistry:
 
     def view(self, sensor: str) -> dict[str, int]:
         """Return when a sensor was heard of last, by stream."""
-        return dict(self._heard.get(sensor, {}))
+        return dict(self._last_seen.get(sensor, {}))
 
     def head(self) -> dict[str, Any]:
         """Return, as plain values, what belongs to no single sensor."""
@@ -166,8 +166,8 @@ class SensorRegistry:
         except msgspec.ValidationError as error:
             raise CheckpointError(f"What is known of sensors is broken: {error}.") from None
         self.limits, self._clock = found.limits, found.clock
-        self._heard = {sensor: streams for sensor, streams in heard.items() if streams}
-        self._sensors_of = Counter(_keys(self._heard.values()))
+        self._last_seen = {sensor: streams for sensor, streams in heard.items() if streams}
+        self._sensors_of = Counter(_keys(self._last_seen.values()))
         self._n_lives = self._sensors_of.total()
 
 
@@ -202,25 +202,25 @@ def _keys(streams: Iterable[Mapping[str, int]]) -> Iterable[str]:
 class OperatingModes:
     """The keys of each stream, where keys name a mode; else every stream is its own key."""
 
-    __slots__ = ("_keys", "_told_apart")
+    __slots__ = ("_by_mode", "_keys")
 
-    def __init__(self, *, told_apart: bool) -> None:
-        self._told_apart = told_apart
+    def __init__(self, *, by_mode: bool) -> None:
+        self._by_mode = by_mode
         self._keys: dict[str, dict[str, None]] = {}
 
     def named(self, key: str) -> tuple[str, str | None]:
         """Return the stream and the mode of a key."""
-        return of_mode(key) if self._told_apart else (key, None)
+        return of_mode(key) if self._by_mode else (key, None)
 
     def know(self, keys: Iterable[str]) -> None:
         """Take note of keys."""
-        if self._told_apart:
+        if self._by_mode:
             for key in keys:
                 self._keys.setdefault(of_mode(key)[0], {})[key] = None
 
     def of(self, stream_key: str) -> Sequence[str]:
         """Return the keys that are known of a stream."""
-        return list(self._keys.get(stream_key, ())) if self._told_apart else [stream_key]
+        return list(self._keys.get(stream_key, ())) if self._by_mode else [stream_key]
 
     def others(self, key: str) -> Sequence[str]:
         """Return the keys of the same stream in its other modes."""

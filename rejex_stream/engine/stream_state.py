@@ -249,8 +249,15 @@ class StreamState:
             n_judged += count
             turns = watch.turning is not None
         owners = owners[:n_judged]
-        if self._explainer is not None:
-            self._explain(segment, owners, verdicts)
+        if (explainer := self._explainer) is not None:
+            wanted = list[tuple[int, int, Verdict]]()
+            for i, owner in enumerate(owners):
+                verdict = verdicts[owner]
+                assert verdict is not None  # given by judge
+                if verdict.label is not _NORMAL and explainer.wants(verdict):
+                    wanted.append((i, owner, verdict))
+            if wanted:
+                self._explain(explainer, segment, wanted, verdicts)
         outliers: Sequence[int] = ()
         if segment.quantile is not None:
             outliers = judge.beyond(segment.quantile, owners, verdicts)
@@ -360,21 +367,16 @@ class StreamState:
         return np.concatenate(made)[order], [which[i] for i in order.tolist()]
 
     def _explain(
-        self, segment: Segment, owners: Sequence[int], verdicts: list[Verdict | None]
+        self,
+        explainer: Explainer,
+        segment: Segment,
+        wanted: Sequence[tuple[int, int, Verdict]],
+        verdicts: list[Verdict | None],
     ) -> None:
-        """Add evidence to the segment's verdicts that want it."""
-        assert self._explainer is not None
-        wants, wanted = self._explainer.wants, list[tuple[int, int, Verdict]]()
-        for i, owner in enumerate(owners):
-            verdict = verdicts[owner]
-            assert verdict is not None  # given by judge
-            if verdict.label is not _NORMAL and wants(verdict):
-                wanted.append((i, owner, verdict))
-        if not wanted:
-            return
+        """Add evidence to verdicts, each with its place in the segment and in the call."""
         age, model = self.model.age_events(), self.model
         stands = self.watch.frozen and not model.is_adopting
-        explained = self._explainer.explain(
+        explained = explainer.explain(
             [verdict for _, _, verdict in wanted],
             [segment.rows[i] for i, _, _ in wanted],
             model.score,
@@ -404,7 +406,7 @@ class StreamState:
             self._learner = learner
 
     def command(self, command: Command) -> CommandReply | None:
-        """Obey a person from the next reading on; ``None`` where nothing here is meant."""
+        """Apply what a person says, from the next reading on; ``None``: nothing here is meant."""
         if command.kind in (CommandKind.MUTE, CommandKind.CANCEL):
             reply = self._mutes.command(command)
             if reply is not None:

@@ -204,14 +204,9 @@ class _AlarmState(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Alarm:
-    """The statistic of one stream, and the limit that the stream itself sets.
+    """The statistic of one stream (`level`), and the `limit` that the stream itself sets.
 
-    Attributes
-    ----------
-    level
-        The statistic.
-    limit
-        From here on somebody is told; infinite while too little was seen.
+    The limit is infinite while too little was seen.
     """
 
     __slots__ = ("_begun_ms", "_blocks", "_events", "_length", "_per_month", "_top", "level",
@@ -282,15 +277,10 @@ def _gumbel(rare: float) -> float:
 class Watch:
     """Watches the severities of one stream key, and knows its incident.
 
-    Attributes
-    ----------
-    active
-        Whether it watches at all.
-    level, least, ordinary, most, limit, since, still, incident
-        As :class:`~rejex_stream.rejection.judge.Watcher` says; the first event under suspicion
-        is the onset.
-    changes
-        What has changed since somebody looked, with the place in the batch.
+    The evidence is `level`, S <- max(0, S + min(severity, most) - ordinary): it begins with a
+    severity above `least`, and from `limit` on an incident is held. `since` has the events since
+    it is above 0, each with what its score pushed out of the window (nan: it did not enter); the
+    first of them is the onset.
 
     O(1) an event that is shown; nothing is shown while scores are ordinary. At most a quarter of a
     window of events is kept.

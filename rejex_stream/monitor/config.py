@@ -51,11 +51,6 @@ class MonitorConfig(Monitor):
     review_budget_per_day
         Reviews a day that people can do: exported beside the rates, watched by nothing here.
 
-    Raises
-    ------
-    ConfigError
-        If a value cannot be.
-
     Examples
     --------
     >>> config = MonitorConfig(window=1000, contamination=0.05, tolerance=32)

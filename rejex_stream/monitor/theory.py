@@ -175,7 +175,6 @@ def theory_of(law: RankLaw, config: MonitorConfig) -> Theory:
 
     Examples
     --------
-    >>> from rejex_stream.monitor.theory import rank_law
     >>> config = MonitorConfig(window=1000, contamination=0.05, tolerance=32)
     >>> theory = theory_of(rank_law(1000, 50, 882, 987), config)
     >>> round(theory.expected_rate, 4), round(theory.frozen_bound, 4), round(theory.paper_bound, 3)

@@ -89,11 +89,6 @@ def _unscorable(reading: Reading, seq: int, n: int, marks: _Marks) -> Verdict:
 class Judge:
     """The reference window of one stream key, and the verdicts it gives.
 
-    Attributes
-    ----------
-    window
-        The reference scores.
-
     O(log n) per event. Nothing of scipy runs per event once the window is full: bands are cached
     integers, stability and severity are tables by rank, and the order statistics shown with a
     verdict are looked up again only when a push or an eviction could have moved them.

@@ -38,16 +38,10 @@ DAY_MS = 86_400_000
 class Governor:
     """The credit of one owner, and the band it allows.
 
-    Attributes
-    ----------
-    credit, price, most
-        Whole numbers: what is there, what one rejected event costs (the denominator of ρ, read as
-        the decimal that was typed), and B times that. It begins full.
-    latest_ms
-        With a budget by the day: the time that is believed, of these streams' own events. A record
-        that is ahead of it, be it by a century, neither earns nor keeps later ones from earning.
-    asked
-        For how many events, where it is shared.
+    Whole numbers: `credit` is there, `price` is what one rejected event costs (the denominator of
+    ρ, read as the decimal that was typed), `most` is B times that, and it begins full. A record
+    that is ahead of the trusted time, be it by a century, neither earns nor keeps later ones from
+    earning.
 
     O(1) an event, but for widths that were never met (O(log n), then cached for all streams).
     """

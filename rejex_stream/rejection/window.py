@@ -258,12 +258,7 @@ class WindowAhead:
     """A full :class:`~rejex_stream.rejection.window.ScoreWindow` about to take known scores.
 
     It answers as the window would that takes one after the other, bit for bit; the window takes
-    them when :meth:`settle` is called, in one go.
-
-    Attributes
-    ----------
-    ranks
-        What ``window.rank(score)`` is before each push.
+    them when :meth:`settle` is called, in one go. `ranks` are ``window.rank(score)`` before each.
 
     For m scores O(m (log n + b) + n m / b log n) in a few calls of numpy, b = 128. Of the window,
     only its upper end is kept up to date: there lie the order statistics that a verdict shows.

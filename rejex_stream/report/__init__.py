@@ -2,11 +2,10 @@
 
 In: a run, its readings with their verdicts, read back from the files of a pipeline or kept by
 ``rejex-stream score``. Out: a page that asks nobody for anything. Open `judged_run` first, then
-`fault_findings` (what the run says) and `page` (how it is shown).
+`page` (how it is shown).
 """
 
-from rejex_stream.report.fault_findings import Findings, find
-from rejex_stream.report.judged_run import Channel, Fault, Run, read_run
+from rejex_stream.report.judged_run import Channel, Fault, Findings, Run, find, read_run
 from rejex_stream.report.page import write_report
 
 __all__ = ["Channel", "Fault", "Findings", "Run", "find", "read_run", "write_report"]

@@ -19,8 +19,7 @@ from typing import Any
 from rejex_stream import __version__
 from rejex_stream.decode.mapping import printable
 from rejex_stream.errors import ConnectorError
-from rejex_stream.report.fault_findings import Event, FaultFindings, Findings, Series
-from rejex_stream.report.plain_words import after, in_words, number, percent
+from rejex_stream.report.judged_run import Event, FaultFindings, Findings, Series
 from rejex_stream.types import (
     Incident,
     IncidentState,
@@ -31,7 +30,7 @@ from rejex_stream.types import (
     spoken,
 )
 
-__all__ = ["UPLOT", "write_report"]
+__all__ = ["UPLOT", "after", "in_words", "number", "percent", "span", "write_report"]
 
 UPLOT = files("rejex_stream") / "review" / "console" / "static" / "vendor"
 """The one plot library, which the review console serves too."""
@@ -67,6 +66,14 @@ _CODES = {
     Reason.UNSCORABLE: "u",
     Reason.CONSTANT_WINDOW: "c",
     Reason.TOO_MANY_SENSORS: "w",  # as one that has no model yet
+}
+
+
+_NO_RANK = {
+    Reason.WARM_UP: "still learning what is usual",
+    Reason.UNSCORABLE: "a channel is missing for too long, so there is no score",
+    Reason.CONSTANT_WINDOW: "all recent scores are the same number: the sensor may be stuck",
+    Reason.TOO_MANY_SENSORS: "one sensor more than state.max_keys allows, so it has no model",
 }
 
 
@@ -273,24 +280,19 @@ def _faults(findings: Findings) -> str:
 def _fault(found: FaultFindings) -> str:
     fault = found.fault
     shares = [
-        ("a", found.n_anomaly, "anomaly"),
-        ("r", found.n_rejected, "rejected"),
-        ("u", found.n_unscorable, "no score"),
-        ("n", found.n_normal + found.n_warm_up, "normal"),
+        (found.n_anomaly, "anomaly"),
+        (found.n_rejected, "rejected"),
+        (found.n_unscorable, "no score"),
+        (found.n_normal + found.n_warm_up, "normal"),
     ]
-    bars = "".join(
-        f'<i class="{kind}" style="width:{100 * count / found.n_events:.2f}%"></i>'
-        for kind, count, _ in shares
-        if count
-    )
-    words = ", ".join(f"{count} {name}" for _, count, name in shares if count)
+    words = ", ".join(f"{count} {name}" for count, name in shares if count)
     return (
         f'<tr><td><button class="link" data-sensor="{escape(fault.sensor)}" '
         f'data-from="{fault.first_ms}" data-to="{fault.last_ms}">{escape(fault.title)}</button>'
         f'</td><td class="name">{escape(fault.sensor)}</td>'
         f'<td class="time">{_time(fault.first_ms)}</td>'
         f"<td>{_OUTCOMES[found.outcome]}</td>"
-        f'<td><div class="share">{bars}</div><span class="muted">{words}</span></td>'
+        f'<td class="muted">{words}</td>'
         f'<td class="num" data-name="Chance would flag">{found.expected_flagged:.1f}</td>'
         f'<td data-name="First sign">{after(found.notice_after_s)}</td></tr>'
     )
@@ -366,16 +368,9 @@ def _plot_data(findings: Findings) -> dict[str, Any]:
 
 
 def _first_shown(findings: Findings) -> int:
-    """Pick the series with most to see: in its faults, or in all of it where none is known."""
-
-    def flagged(series: Series) -> tuple[int, int]:
-        faults = [found for found in findings.faults if found.fault.sensor == series.sensor]
-        return (
-            sum(found.n_anomaly + found.n_rejected for found in faults),
-            sum(_code(event.verdict) in "ar" for event in series.events),
-        )
-
-    return max(range(len(findings.series)), key=lambda k: flagged(findings.series[k]))
+    """Pick the series with most to see."""
+    seen = [sum(_code(e.verdict) in "ar" for e in one.events) for one in findings.series]
+    return seen.index(max(seen))
 
 
 def _plotted(findings: Findings, series: Series) -> dict[str, Any]:
@@ -445,3 +440,60 @@ def _short(value: float | None, digits: int = 4) -> float | None:
     if value is None or not math.isfinite(value):
         return None
     return float(f"{value:.{digits}g}")
+
+
+# --------------------------------------------------------------------------------------- words
+def in_words(verdict: Verdict) -> str:
+    """Say why this verdict, for somebody who knows the machine and not the method."""
+    if verdict.reason in _NO_RANK:
+        return _NO_RANK[verdict.reason]
+    if verdict.rank is None or verdict.score is None or verdict.stability is None:
+        return ""
+    n = verdict.window_len
+    above = "all" if verdict.rank >= n else f"{verdict.rank:,}"
+    if verdict.label is Label.REJECTED:
+        flip = min(verdict.stability, 1 - verdict.stability)
+        return (
+            f"other training data would flip the label {_how_often(flip)}; "
+            f"above {above} of the last {n:,}"
+        )
+    return f"score {number(verdict.score)} is above {above} of the last {n:,}"
+
+
+def number(value: float) -> str:
+    """Write a number with three to four digits that matter."""
+    if not math.isfinite(value):
+        return "–"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    if abs(value) >= 0.01 or value == 0:
+        return f"{value:.4g}"
+    return f"{value:.3g}"
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """Write a share as a percentage."""
+    return f"{100 * share:.{digits}f} %"
+
+
+def _how_often(share: float) -> str:
+    if share >= 0.01:
+        return f"in {share:.0%} of cases".replace("%", " %")
+    return f"in 1 of {number(1 / max(share, 1e-300))} cases"
+
+
+def span(seconds: float) -> str:
+    """Write a length of time in its two largest units."""
+    rest, parts = round(seconds), []
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        count, rest = divmod(rest, length)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2]) or "0 s"
+
+
+def after(seconds: float | None) -> str:
+    """Say how long after its beginning something was noticed, if it was."""
+    if seconds is None:
+        return "none"
+    return "at once" if seconds <= 0 else f"after {span(seconds)}"

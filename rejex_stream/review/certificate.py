@@ -1,10 +1,15 @@
-"""A certificate of missed anomalies: what it rests on, so that somebody else comes to the same.
+"""A certificate of missed anomalies, what it rests on, and its verification by somebody else.
 
 Every event that the pipeline called normal, or that a mute hid, is counted with the probability
 with which it was drawn, 0 and 1 included. Drawn events that nobody has called normal count as
 missed, whatever the reason: an answer that is "unsure", disputed, expired or not there yet can only
-make the bound worse, never wrong (:mod:`rejex_stream.rejection.audit`). An event that could
-not be drawn counts as one that may be missed.
+make the bound worse, never wrong (:mod:`rejex_stream.rejection.audit`). An event that could not be
+drawn counts as one that may be missed.
+
+Who verifies trusts nobody. A verdict that could be drawn says with which probability, whether it
+was, and to which key the draw is committed: whoever has the key draws again. What cannot be checked
+is named, and what is not there counts as one event that may be missed: a log with holes never gives
+a smaller bound.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,35 +26,39 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from rejex_stream.encode import decode_review
+from rejex_stream.encode import decode_review, decode_verdict
+from rejex_stream.encode.label_records import LabelRecord, active_labels, resolve
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.rejection.audit import (
     Stratum,
+    commitment,
     count_at_most,
     fewest_missed,
     most_missed,
     share_at_most,
 )
-from rejex_stream.review.gold_cases.reviewer_errors import Errors, known_cases
-from rejex_stream.review.queue.labels import OF_KNOWN, resolution_of
-from rejex_stream.review.queue.report import pipelines_of
+from rejex_stream.rejection.band import label_of, rank_edges
+from rejex_stream.review.gold_cases import Errors, known_cases
+from rejex_stream.review.queue.label_report import pipelines_of
+from rejex_stream.review.queue.label_store import OF_KNOWN, resolution_of
+from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.review.queue.series import HOUR_MS
-from rejex_stream.review.queue.store import ReviewStore
-from rejex_stream.run.review_items import commitment
-from rejex_stream.types import could_be_missed
-
-__all__ = [
-    "Answer",
-    "AuditedStratum",
-    "Certificate",
-    "Tally",
-    "certificates",
-    "certify",
-    "differences",
-    "said",
-    "signed",
-    "tally_of_store",
-]
+from rejex_stream.run.review_items import AuditDraw, committed
+from rejex_stream.types import (
+    Command,
+    CommandKind,
+    Incident,
+    IncidentState,
+    Label,
+    Partition,
+    Position,
+    Reason,
+    ReviewItem,
+    Verdict,
+    could_be_missed,
+    drawable,
+    in_mode,
+)
 
 Answer = str | None
 """What people say of an event: ``normal``, ``anomaly``, ``unsure``, or nothing yet."""
@@ -60,24 +69,15 @@ _NOBODY = Errors()
 
 @dataclass
 class Tally:
-    """Accepted events, counted by how probably each was drawn.
+    """Accepted events, counted by how probably each was drawn."""
 
-    Attributes
-    ----------
-    accepted, drawn
-        By probability above 0, how many; and how many of them were drawn.
-    answers
-        By probability and answer, drawn events; those without an answer need not be here.
-    undrawable
-        By why, how many could not be drawn.
-    from_ms, until_ms
-        Event times of the first and the newest; in whole hours where a store counted them.
-    """
-
+    # by probability above 0, how many; and how many of them were drawn
     accepted: Counter[float] = field(default_factory=Counter)
     drawn: Counter[float] = field(default_factory=Counter)
+    # by probability and answer, drawn events; those without an answer need not be here
     answers: Counter[tuple[float, Answer]] = field(default_factory=Counter)
-    undrawable: Counter[str] = field(default_factory=Counter)
+    undrawable: Counter[str] = field(default_factory=Counter)  # by why, how many could not be drawn
+    # event times of the first and the newest; in whole hours where a store counted them
     from_ms: int | None = None
     until_ms: int | None = None
 
@@ -97,81 +97,45 @@ class Tally:
 
 
 class AuditedStratum(msgspec.Struct, frozen=True, kw_only=True):
-    """Accepted normals of one probability to be drawn.
+    """Accepted normals of one probability to be drawn."""
 
-    Attributes
-    ----------
-    drawn
-        That probability, in (0, 1].
-    accepted
-        How many there were.
-    audited, normal, anomalous
-        How many were drawn; called normal; called anomalous. The others wait, or stay unsure.
-    """
-
-    drawn: float
-    accepted: int
+    drawn: float  # that probability, in (0, 1]
+    accepted: int  # how many there were
+    # how many were drawn; called normal; called anomalous. The others wait, or stay unsure
     audited: int
     normal: int
     anomalous: int
 
 
 class Certificate(msgspec.Struct, frozen=True, kw_only=True):
-    """How many anomalies were called normal, valid at every look and for any stream.
+    """How many anomalies were called normal, valid at every look and for any stream."""
 
-    By the pipeline, or by who muted them, whatever the pipeline said.
+    # By the pipeline, or by who muted them, whatever the pipeline said.
 
-    Attributes
-    ----------
-    pipeline, since_ms
-        Whose accepted normals, and from which event time on, fixed beforehand (whole hours).
-    from_ms, until_ms
-        The first and the last hour that holds some.
-    accepted
-        How many events it is about.
-    undrawable
-        How many of them could not be drawn, by why: ``held`` by an incident, ``planned``, or the
-        audit's rate was 0 (``rate``). Each may be an anomaly, and counts as one at most.
-    alpha
-        Probability that either bound is ever wrong.
-    sensitivity, false_alarms
-        Share of anomalies that reviewers recognise, at least; of normals that they call
-        anomalies, at most.
-    reviewers
-        ``declared``, ``measured`` by `known`, or ``assumed``: nobody has measured it.
-    known
-        What reviewers said of known cases.
-    strata
-        What was drawn, and what became of it.
-    missed_at_most, missed_at_least
-        The bounds, of all accepted events.
-    missed_at_most_of_drawable
-        The upper one, of those that could be drawn.
-    missed_at_most_if_rest_is_normal
-        The same, would all that wait turn out normal.
-    commitment
-        SHA-256 of the draw's key; ``None``: the draw has no key, and anybody could foresee it.
-    signature
-        HMAC-SHA256 with that key over everything else; ``None`` without one.
-    """
-
+    # whose accepted normals, and from which event time on, fixed beforehand (whole hours)
     pipeline: str
     since_ms: int
-    from_ms: int | None
+    from_ms: int | None  # the first and the last hour that holds some
     until_ms: int | None
-    accepted: int
+    accepted: int  # how many events it is about
+    # how many of them could not be drawn, by why: `held` by an incident, `planned`, or the audit's
+    # rate was 0 (`rate`). Each may be an anomaly, and counts as one at most
     undrawable: Mapping[str, int]
-    alpha: float
+    alpha: float  # probability that either bound is ever wrong
+    # share of anomalies that reviewers recognise, at least; of normals that they call anomalies, at
+    # most
     sensitivity: float
     false_alarms: float
-    reviewers: str
-    known: Errors
-    strata: tuple[AuditedStratum, ...]
-    missed_at_most: int
+    reviewers: str  # `declared`, `measured` by `known`, or `assumed`: nobody has measured it
+    known: Errors  # what reviewers said of known cases
+    strata: tuple[AuditedStratum, ...]  # what was drawn, and what became of it
+    missed_at_most: int  # the bounds, of all accepted events
     missed_at_least: int
-    missed_at_most_of_drawable: int
-    missed_at_most_if_rest_is_normal: int
+    missed_at_most_of_drawable: int  # the upper one, of those that could be drawn
+    missed_at_most_if_rest_is_normal: int  # the same, would all that wait turn out normal
+    # SHA-256 of the draw's key; `None`: the draw has no key, and anybody could foresee it
     commitment: str | None = None
+    # HMAC-SHA256 with that key over everything else; `None` without one
     signature: str | None = None
 
 
@@ -184,39 +148,9 @@ def certify(
     sensitivity: float | None = None,
     known: Errors = _NOBODY,
 ) -> Certificate:
-    """Return what the audited events prove, unsigned. O(strata).
-
-    Both bounds hold together with probability 1 - `alpha`: each has half of it, and where
-    reviewers' errors were measured, their limits have half of that.
-
-    Parameters
-    ----------
-    tally
-        The accepted events.
-    since_ms
-        From which event time on they were counted.
-    alpha
-        In (0, 1).
-    sensitivity
-        In (0, 1]: a lower limit of the share of anomalies that reviewers recognise; ``None``: the
-        limit that `known` gives, or 1 without an answer to a known anomaly.
-    known
-        What reviewers said of cases whose truth was known.
-
-    Raises
-    ------
-    ConfigError
-        If a number is out of range, or nothing could be drawn.
-
-    Examples
-    --------
-    >>> tally = Tally()
-    >>> tally.count(0, 0.01, "", 40_000, 400)
-    >>> for _ in range(400):
-    ...     tally.answer(0.01, "normal")
-    >>> certify(tally, pipeline="pumps").missed_at_most
-    500
-    """
+    """Return what the audited events prove, unsigned. O(strata)."""
+    # Both bounds hold together with probability 1 - `alpha`: each has half of it, and where
+    # reviewers' errors were measured, their limits have half of that.
     if sensitivity is not None and not 0.0 < sensitivity <= 1.0:
         raise ConfigError(f"sensitivity is {sensitivity}: expected a share above 0 and up to 1.")
     if not 0.0 < alpha < 1.0:
@@ -277,13 +211,13 @@ def _at_most(
     strata: tuple[AuditedStratum, ...], found: list[int], sensitivity: float, alpha: float
 ) -> int:
     """Return the upper bound; where every event is drawn and recognised, the finds themselves."""
-    coins, seen = list[Stratum](), 0
+    sampled, seen = list[Stratum](), 0
     for one, n in zip(strata, found, strict=True):
         if one.drawn * sensitivity < 1.0:
-            coins.append(Stratum(n, one.drawn * sensitivity))
+            sampled.append(Stratum(n, one.drawn * sensitivity))
         else:
             seen += n
-    bound = seen + (most_missed(coins, alpha=alpha) if coins else 0)
+    bound = seen + (most_missed(sampled, alpha=alpha) if sampled else 0)
     # Nobody overlooks anything: what was called normal is no anomaly.
     surely = sum(one.normal for one in strata) if sensitivity == 1.0 else 0
     return min(bound, sum(one.accepted for one in strata) - surely)
@@ -292,33 +226,19 @@ def _at_most(
 def _at_least(strata: tuple[AuditedStratum, ...], false_alarms: float, alpha: float) -> int:
     answered = sum(one.normal + one.anomalous for one in strata)
     wrong = count_at_most(answered, false_alarms, alpha=alpha)
-    coins, seen = list[Stratum](), 0
+    sampled, seen = list[Stratum](), 0
     for one in strata:  # the least probable first: there a find says most, and so does a wrong one
         taken = min(wrong, one.anomalous)
         wrong -= taken
         if one.drawn < 1.0:
-            coins.append(Stratum(one.anomalous - taken, one.drawn))
+            sampled.append(Stratum(one.anomalous - taken, one.drawn))
         else:
             seen += one.anomalous - taken
-    return seen + (fewest_missed(coins, alpha=alpha) if coins else 0)
+    return seen + (fewest_missed(sampled, alpha=alpha) if sampled else 0)
 
 
-def said(certificate: Certificate) -> str:
-    """Return a certificate as a sentence: about which events, how many at most, on what premise.
-
-    Examples
-    --------
-    >>> tally = Tally()
-    >>> tally.count(0, 0.01, "", 40_000, 400)
-    >>> tally.count(0, 0.0, "held", 1_500, 0)
-    >>> for _ in range(399):
-    ...     tally.answer(0.01, "normal")
-    >>> print(said(certify(tally, pipeline="pumps")))
-    of 41,500 accepted normals since 1970-01-01 00:00Z, 40,000 could be drawn: at most 748 and at \
-least 0 of them were anomalies (95 % for both together, at every look, assumed that reviewers \
-recognise all anomalies and call no normal one: known cases would measure it); 1 audited event has \
-no clear answer: at best 500. 1,500 could not be drawn (1,500 held), so of all it is at most 2,248
-    """
+def sentence(certificate: Certificate) -> str:
+    """Return a certificate as a sentence: about which events, how many at most, on what premise."""
     c, seen = certificate, sum(one.accepted for one in certificate.strata)
     since = datetime.fromtimestamp((c.from_ms or 0) / 1000, UTC)
     waiting = sum(one.audited - one.normal - one.anomalous for one in c.strata)
@@ -363,13 +283,7 @@ def _premise(c: Certificate) -> str:
 
 # -------------------------------------------------------------------------------- from the store
 def tally_of_store(connection: Connection, pipeline: str, since_ms: int = 0) -> Tally:
-    """Count what a store knows of a pipeline's accepted events, from an hour on.
-
-    Raises
-    ------
-    ConfigError
-        If it has counted no verdicts: how many could not be drawn is then unknown.
-    """
+    """Count what a store knows of a pipeline's accepted events, from an hour on."""
     since_ms -= since_ms % HOUR_MS
     tally = Tally()
     for t_ms, p, why, n, drawn in connection.execute(
@@ -446,14 +360,7 @@ def signed(certificate: Certificate, key: bytes) -> Certificate:
 def differences(
     certificate: Certificate, again: Certificate, key: bytes
 ) -> Mapping[str, tuple[object, object]]:
-    """Return where a certificate and one that was made again from the log differ, by field.
-
-    Raises
-    ------
-    ConnectorError
-        If there is a key and the certificate is not signed with it: changed, stripped, or of
-        another key.
-    """
+    """Return where a certificate and one that was made again from the log differ, by field."""
     if key and certificate.commitment != commitment(key):
         raise ConnectorError(
             "the key is not the one that the certificate commits to: its SHA-256 is "
@@ -472,3 +379,277 @@ def differences(
 
 def _signature(certificate: Certificate, key: bytes) -> str:
     return hmac.new(key, msgspec.json.encode(certificate), hashlib.sha256).hexdigest()
+
+
+@dataclass
+class Evidence:
+    """What people and the pipeline said beside the verdicts."""
+
+    labels: Iterable[LabelRecord] = ()  # what people said of events, in order
+    # as they stand, by id; `None`: nobody has them, and nothing held can be checked
+    incidents: Mapping[str, Incident] | None = None
+    # what was commanded; `None` likewise for what is planned or muted
+    commands: Collection[Command] | None = None
+    # drawn review items by position; `None` likewise
+    items: Mapping[Position, ReviewItem] | None = None
+    reviewers: Collection[str] = ()  # who may answer; empty: anybody
+    # positions of records that could not be read, which have no verdict
+    unread: Collection[Position] = ()
+
+
+@dataclass
+class Testimony:
+    """What a log says, and what is wrong with it."""
+
+    # its accepted events, those that are missing among them
+    tally: Tally = field(default_factory=Tally)
+    # sentences, each with how often: any of them, and the log does not stand as it was written
+    wrong: Counter[str] = field(default_factory=Counter)
+    # what may be right and cannot be told here, likewise
+    doubts: Counter[str] = field(default_factory=Counter)
+    missing: int = 0  # verdicts that the log lacks
+
+
+def read_log(
+    verdicts: Iterable[bytes], draw: AuditDraw, evidence: Evidence, *, since_ms: int = 0
+) -> Testimony:
+    """Read a log of verdicts and draw again. O(verdicts) time and memory."""
+    return _Reader(draw, evidence, since_ms - since_ms % HOUR_MS).read(verdicts)
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What came of a verification."""
+
+    again: Certificate  # the certificate as the log gives it
+    wrong: tuple[str, ...]  # sentences; empty: the log says what the certificate says
+    premises: tuple[str, ...]  # what was taken from the certificate, or could not be checked
+
+
+def verify(
+    certificate: Certificate,
+    verdicts: Iterable[bytes],
+    draw: AuditDraw,
+    evidence: Evidence,
+    *,
+    pipeline: str,
+) -> Verified:
+    """Make a certificate again from a log, and say where the two differ."""
+    found = read_log(verdicts, draw, evidence, since_ms=certificate.since_ms)
+    declared = certificate.reviewers == "declared"
+    again = certify(
+        found.tally,
+        pipeline=pipeline,
+        since_ms=certificate.since_ms,
+        alpha=certificate.alpha,
+        sensitivity=certificate.sensitivity if declared else None,
+        known=certificate.known,
+    )
+    wrong = [f"{count:,} {sentence}" for sentence, count in sorted(found.wrong.items())]
+    if found.missing:
+        wrong.append(f"incomplete: {found.missing:,} records have no verdict; each may be missed")
+    for name, (there, here) in differences(certificate, again, draw.key).items():
+        wrong.append(f"{name}: the certificate says {there}, the log {here}")
+    premises = [f"{count:,} {sentence}" for sentence, count in sorted(found.doubts.items())]
+    premises.append("answers are the word of the log of labels")
+    if not draw.key:
+        premises.append(
+            "unsigned: the draw has no key, so anybody could foresee it, and write this"
+        )
+    if certificate.reviewers != "assumed":
+        premises.append(
+            f"what reviewers recognise is {certificate.reviewers}, and not checked here"
+        )
+    if evidence.items is None:
+        premises.append("scores and ranks are the log's word: review items were not compared")
+    return Verified(again, tuple(wrong), tuple(premises))
+
+
+class _Reader:
+    def __init__(self, draw: AuditDraw, evidence: Evidence, since_ms: int) -> None:
+        self._draw, self._evidence, self._since_ms = draw, evidence, since_ms
+        self._key = committed(draw.key)
+        self._labels: dict[Position, list[LabelRecord]] = {}
+        self._found = Testimony()
+        self._seen: dict[Position, bytes] = {}
+        self._seq: dict[str, int] = {}
+        self._next: dict[Partition, int] = {}
+        self._at_rates: set[tuple[Partition, float]] = set()
+        self._unread = Counter(Partition(one.topic, one.partition) for one in evidence.unread)
+
+    def read(self, verdicts: Iterable[bytes]) -> Testimony:
+        found = self._found
+        self._take_labels()
+        for line in verdicts:
+            if not line.strip():
+                continue
+            verdict = decode_verdict(line)
+            if self._is_new(verdict, line):
+                self._follow(verdict)
+                self._check_label(verdict)
+                self._check_absence(verdict)
+                self._check_item(verdict)
+                self._count(verdict)
+        for position in self._labels:
+            if position not in self._seen:
+                found.wrong["answers are about events that have no verdict"] += 1
+        for position in self._evidence.items or ():
+            if position not in self._seen:
+                found.wrong["review items are about events that have no verdict"] += 1
+        if found.missing:
+            found.tally.undrawable["missing"] += found.missing
+        return found
+
+    def _take_labels(self) -> None:
+        retracted: dict[str, tuple[Position, ...]] = {}
+        for record in self._evidence.labels:
+            about = record.events or retracted.get(record.retracts or "", ())
+            retracted[record.label_id] = about
+            known = self._evidence.reviewers
+            if known and record.source == "human" and record.reviewer not in known:
+                self._found.wrong[
+                    f"answers are by {record.reviewer!r}, whom the config does not know"
+                ] += 1
+                continue
+            for position in about:
+                self._labels.setdefault(position, []).append(record)
+
+    def _is_new(self, verdict: Verdict, line: bytes) -> bool:
+        before = self._seen.setdefault(verdict.position, line)
+        if before is line:
+            return True
+        if before.strip() != line.strip():
+            self._found.wrong["positions have two verdicts that differ"] += 1
+        else:
+            self._found.doubts["verdicts stand there twice, and are counted once"] += 1
+        return False
+
+    def _follow(self, verdict: Verdict) -> None:
+        """Find what is missing: a sensor's events are numbered, and so are the input's records."""
+        offset = verdict.position.offset
+        place = Partition(verdict.position.topic, verdict.position.partition)
+        after = self._next.get(place)
+        again = bool(verdict.position.reading) and offset + 1 == after  # of the same record
+        if after is not None and offset < after:
+            self._found.wrong["verdicts are out of order"] += not again
+        elif after is not None:
+            gap = offset - after
+            known = min(gap, self._unread[place])
+            self._unread[place] -= known
+            self._found.missing += gap - known
+        self._next[place] = max(offset + 1, after or 0)
+        if verdict.reason is Reason.TOO_MANY_SENSORS:
+            return
+        key = (
+            verdict.stream_key
+            if verdict.mode is None
+            else in_mode(verdict.stream_key, verdict.mode)
+        )
+        last = self._seq.get(key, -1)
+        if verdict.seq not in (0, last + 1):  # 0: it was forgotten, and came back
+            self._found.wrong["verdicts do not follow the one before of their stream"] += 1
+        self._seq[key] = verdict.seq
+
+    def _check_label(self, verdict: Verdict) -> None:
+        rank, lower, upper = verdict.rank, verdict.band_lower, verdict.band_upper
+        if (verdict.label is Label.REJECTED) != (verdict.reason is not None):
+            self._found.wrong["verdicts give a reason and are not rejected, or the reverse"] += 1
+        if verdict.reason not in (None, Reason.AMBIGUOUS) or verdict.learning:
+            return
+        if rank is None or lower is None or upper is None:
+            self._found.wrong["accepted verdicts have no rank"] += 1
+            return
+        edges = rank_edges(verdict.window_len, verdict.n_anomalies, lower, upper)
+        if label_of(rank, edges) is not verdict.label:
+            self._found.wrong["labels are not those of their rank and band"] += 1
+
+    def _check_absence(self, verdict: Verdict) -> None:
+        """Check why nobody was asked: an incident, planned work, a mute."""
+        incidents, commands, wrong = (
+            self._evidence.incidents,
+            self._evidence.commands,
+            self._found.wrong,
+        )
+        if verdict.held:
+            if incidents is None:
+                wrong["held verdicts cannot be checked: there are no incidents"] += 1
+            elif not _holds(incidents.get(verdict.incident or ""), verdict):
+                wrong["verdicts are held, and no incident of theirs was open"] += 1
+        for kind, applies in (
+            (CommandKind.PLANNED, verdict.planned),
+            (CommandKind.MUTE, bool(verdict.muted)),
+        ):
+            if not applies:
+                continue
+            if commands is None:
+                wrong[f"{kind} verdicts cannot be checked: there are no commands"] += 1
+            elif not any(_commands(one, kind, verdict) for one in commands):
+                wrong[f"verdicts are {kind}, and nobody commanded it"] += 1
+
+    def _check_item(self, verdict: Verdict) -> None:
+        items, drawn = self._evidence.items, bool(verdict.audit and verdict.audit.drawn)
+        if items is None:
+            return
+        item = items.get(verdict.position)
+        if drawn and item is None:
+            self._found.wrong["drawn events have no review item"] += 1
+        elif item is not None and (item.verdict != verdict or not drawn):
+            self._found.wrong["verdicts differ from those of their review items"] += 1
+
+    def _count(self, verdict: Verdict) -> None:
+        audit, wrong = verdict.audit, self._found.wrong
+        if audit:
+            if audit.key != self._key:
+                wrong["draws are committed to another key"] += 1
+            if audit.drawn != self._draw.is_drawn(verdict.position, audit.p):
+                wrong["draws come out otherwise than the log says"] += 1
+            self._check_rate(verdict, audit.p)
+        drawn = bool(audit and audit.drawn)
+        asked = drawn or verdict.label is Label.REJECTED or verdict.status is not None
+        if not asked and verdict.position in self._labels:
+            self._found.doubts["answers are about accepted events that were not drawn"] += 1
+        if not could_be_missed(verdict) or verdict.event_time_ms < self._since_ms:
+            return
+        p, why = drawable(verdict)
+        if not p:
+            self._check_rate(verdict, 0.0)
+        hour_ms = verdict.event_time_ms - verdict.event_time_ms % HOUR_MS
+        self._found.tally.count(hour_ms, p, why, 1, drawn)
+        if drawn:
+            spoken = resolve(active_labels(self._labels.get(verdict.position, ())))
+            self._found.tally.answer(p, answer_of(spoken.state, spoken.verdict))
+
+    def _check_rate(self, verdict: Verdict, p: float) -> None:
+        """Check a probability against the config's: rates are switched once, for all that come."""
+        wanted = self._draw.probability(verdict)
+        place = Partition(verdict.position.topic, verdict.position.partition), wanted
+        if p == wanted:
+            self._at_rates.add(place)
+        elif place in self._at_rates:
+            self._found.wrong["probabilities are not the config's, among others that are"] += 1
+        else:
+            self._found.doubts["events were drawn at other rates, before the config's"] += 1
+
+
+def _holds(incident: Incident | None, verdict: Verdict) -> bool:
+    if incident is None or incident.stream_key != verdict.stream_key:
+        return False
+    over = incident.state is IncidentState.CLOSED
+    return (
+        incident.mode == verdict.mode
+        and incident.opened_seq <= verdict.seq
+        and (not over or verdict.seq <= incident.changed_seq)
+    )
+
+
+def _commands(command: Command, kind: CommandKind, verdict: Verdict) -> bool:
+    if command.kind is not kind or (
+        verdict.muted and kind is CommandKind.MUTE and command.id != verdict.muted
+    ):
+        return False
+    begun, over = command.from_ms or 0, command.until_ms
+    return (
+        command.stream_key in (None, verdict.stream_key)
+        and begun <= verdict.event_time_ms
+        and (over is None or verdict.event_time_ms < over)
+    )

@@ -26,8 +26,6 @@ from rejex_stream.decode import Decoder, decode_records
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import Partition, Position, Reading, Record
 
-__all__ = ["Found", "Wider"]
-
 RECORDS = 5_000
 """Read by one step on either side of the item."""
 MOST_BYTES = 32 << 20
@@ -35,39 +33,17 @@ PATIENCE_S = 6.0
 
 
 class Found(NamedTuple):
-    """What one step has read.
-
-    Attributes
-    ----------
-    points
-        (event time in ms, values) of the sensor; ``None`` where a channel is missing.
-    records
-        Read in all, of any sensor.
-    cut
-        Why not everything that was asked for was read, or empty.
-    """
+    """What one step has read."""
 
     channels: tuple[str, ...]
+    # (event time in ms, values) of the sensor; `None` where a channel is missing
     points: tuple[tuple[int, tuple[float | None, ...]], ...]
-    records: int
-    cut: str
+    records: int  # read in all, of any sensor
+    cut: str  # why not everything that was asked for was read, or empty
 
 
-class Wider:
-    """Reads the input of a pipeline around positions, for one asker at a time.
-
-    Parameters
-    ----------
-    config
-        Names the file or the topics, and how records are read.
-    records, most_bytes, patience_s
-        What one step may read on either side, of records in all, and how long it may take.
-
-    Raises
-    ------
-    ConfigError
-        If the input is standard input, which nobody can read twice.
-    """
+class ContextLoader:
+    """Reads the input of a pipeline around positions, for one asker at a time."""
 
     def __init__(
         self,
@@ -84,15 +60,7 @@ class Wider:
         self._one = threading.Lock()
 
     def around(self, position: Position, stream_key: str, sensor: str, step: int) -> Found:
-        """Read the records that lie `step - 1` to `step` times the width before and after.
-
-        Raises
-        ------
-        ConfigError
-            If somebody else is reading, or the position is not of this input.
-        ConnectorError
-            If the input cannot be read.
-        """
+        """Read the records that lie `step - 1` to `step` times the width before and after."""
         if not self._one.acquire(blocking=False):
             raise ConfigError("The input is being read for somebody else: try again in a moment.")
         try:

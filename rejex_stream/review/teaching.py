@@ -20,11 +20,9 @@ from rejex_stream.encode.label_records import active_labels, decode_label, resol
 from rejex_stream.encode.records import MOST_ANSWERS
 from rejex_stream.errors import ConfigError
 from rejex_stream.review.queue import audit
-from rejex_stream.review.queue.database import Database
-from rejex_stream.review.queue.labels import LabelCache
+from rejex_stream.review.queue.database import Database, note_down, noted
+from rejex_stream.review.queue.label_store import LabelCache
 from rejex_stream.types import CommandKind, EventAnswer, Position
-
-__all__ = ["Lessons", "collect", "lessons"]
 
 _FINAL = ("labelled", "agreed", "adjudicated")
 _AT_ONCE = 200  # labels a transaction
@@ -44,27 +42,15 @@ class _Answered(NamedTuple):
 class Lessons(NamedTuple):
     """Of how many events a pipeline was told the answer or is to be told it, and its last reply."""
 
-    told: int
+    sent: int
     waiting: int
     reply: str
 
 
 def collect(database: Database, pipeline: str, now_ms: int, *, wait_ms: int = 0) -> bool:
-    """Put what people agree on by now into commands for a pipeline; says whether to come again.
-
-    Expiries are no answers; disputes, and episodes that wait for a second opinion, have none yet.
-    An event that was told is not told again, whoever changes their mind.
-
-    Parameters
-    ----------
-    wait_ms
-        A label younger than this waits, since what was told is not taken back by undo.
-
-    Raises
-    ------
-    StoreError
-        If the store cannot be written; nothing was taken.
-    """
+    """Put what people agree on by now into commands for a pipeline; says whether to come again."""
+    # Expiries are no answers; disputes, and episodes that wait for a second opinion, have none yet.
+    # An event that was told is not told again, whoever changes their mind.
     with database.read() as connection:
         if not _labels(connection, pipeline, now_ms - wait_ms):
             return False
@@ -78,25 +64,18 @@ def collect(database: Database, pipeline: str, now_ms: int, *, wait_ms: int = 0)
         for _, those in groupby(found, key=lambda one: (one.stream_key, one.answer.position[:2])):
             same = list(those)
             for at in range(0, len(same), MOST_ANSWERS):
-                _keep(connection, pipeline, same[at : at + MOST_ANSWERS], now_ms)
-        connection.execute(
-            "INSERT INTO meta VALUES (?,?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-            (_mark(pipeline), str(last)),
-        )
+                _store_command(connection, pipeline, same[at : at + MOST_ANSWERS], now_ms)
+        note_down(connection, f"taught {pipeline}", last)
     return True
-
-
-def _mark(pipeline: str) -> str:
-    return f"taught {pipeline}"  # up to which label everything was looked at
 
 
 def _labels(connection: Connection, pipeline: str, until_ms: int) -> list[Row]:
     """Return the next labels that were not looked at yet, up to the first that is too young."""
-    mark = connection.execute("SELECT value FROM meta WHERE key = ?", (_mark(pipeline),)).fetchone()
+    mark = noted(connection, f"taught {pipeline}")
     rows = connection.execute(
         "SELECT label_seq, created_ms, record FROM label WHERE label_seq > ? "
         "ORDER BY label_seq LIMIT ?",
-        (0 if mark is None else int(mark["value"]), _AT_ONCE),
+        (int(mark or 0), _AT_ONCE),
     )
     return list(takewhile(lambda row: row["created_ms"] <= until_ms, rows))
 
@@ -134,7 +113,9 @@ def _answered(
             yield _Answered(event["event_id"], event["stream_key"], answer, found.reviewers)
 
 
-def _keep(connection: Connection, pipeline: str, answers: Sequence[_Answered], now_ms: int) -> None:
+def _store_command(
+    connection: Connection, pipeline: str, answers: Sequence[_Answered], now_ms: int
+) -> None:
     """Write one command that waits to be told, and that these events are in it."""
     people = sorted({name for one in answers for name in one.reviewers})
     others = f" and {len(people) - 1} more" if len(people) > 1 else ""
@@ -170,7 +151,7 @@ def _keep(connection: Connection, pipeline: str, answers: Sequence[_Answered], n
 
 def lessons(connection: Connection, pipeline: str) -> Lessons:
     """Return what became of the answers of a pipeline's events."""
-    told, waiting = connection.execute(
+    sent, waiting = connection.execute(
         "SELECT count(*) FILTER (WHERE sent_ms IS NOT NULL), "
         "count(*) FILTER (WHERE sent_ms IS NULL) "
         "FROM taught JOIN answer USING (command) WHERE pipeline = ?",
@@ -181,4 +162,4 @@ def lessons(connection: Connection, pipeline: str) -> Lessons:
         "ORDER BY reply_seq DESC LIMIT 1",
         (pipeline,),
     ).fetchone()
-    return Lessons(told, waiting, "" if reply is None else reply["said"])
+    return Lessons(sent, waiting, "" if reply is None else reply["said"])

@@ -68,25 +68,22 @@ class Decisions:
         self._inputs = frozenset(inputs)
         self._kept = _Kept(_FORMAT_VERSION, None, 0, 0, [], [], []) if kept is None else _read(kept)
         self.next_command = self._kept.heard
-        self._waiting: list[tuple[int, Command | CommandReply]] = []
+        self.undecided: list[tuple[int, Command | CommandReply]] = []
         self._next = 0
         self._encoded: bytes | None = None
-        self._pending: tuple[Incident, ...] = ()
+        self.orders = self._kept.orders  # decided, each with the offset from which it holds
+        # Changes of incidents that nobody is known to have been told of, in order.
+        self.pending: tuple[Incident, ...] = ()
         for line in self._kept.pending:
             change = decode_incidents(line)
             if isinstance(change, Incident):
-                self._pending += (change,)
-
-    @property
-    def pending(self) -> Sequence[Incident]:
-        """Changes of incidents that nobody is known to have been told of, in order."""
-        return self._pending
+                self.pending += (change,)
 
     def set_pending(self, changes: Sequence[Incident]) -> None:
         """Have the next commit record what is pending once it is durable; O(1) if that is known."""
         changes = tuple(changes[-_MOST_PENDING:])
-        if changes != self._pending:
-            self._pending = changes
+        if changes != self.pending:
+            self.pending = changes
             self._kept.pending = [encode_incident(change) for change in changes]
             self._encoded = None
 
@@ -99,12 +96,12 @@ class Decisions:
     @property
     def waiting(self) -> bool:
         """Whether there are commands to decide, and room for them."""
-        return bool(self._waiting) and len(self._kept.orders) < MOST_KEPT
+        return bool(self.undecided) and len(self._kept.orders) < MOST_KEPT
 
     @property
     def full(self) -> bool:
         """Whether no more can wait: the rest stays in the log for now."""
-        return len(self._waiting) >= MOST_KEPT
+        return len(self.undecided) >= MOST_KEPT
 
     def ingest(self, heard: ControlRecords) -> None:
         """Take what stands in the control log; what is known already is passed over."""
@@ -121,10 +118,10 @@ class Decisions:
         except ConnectorError as error:
             if self._partition.partition == 0:  # one says it for all
                 refusal = CommandReply(command=_id_of(record), accepted=False, said=str(error))
-                self._waiting.append((record.position.offset, refusal))
+                self.undecided.append((record.position.offset, refusal))
             return
         if self._is_concerned(command):
-            self._waiting.append((record.position.offset, command))
+            self.undecided.append((record.position.offset, command))
 
     def _is_concerned(self, command: Command) -> bool:
         """Whether the partition answers: that of the incident or events, or each without."""
@@ -141,13 +138,13 @@ class Decisions:
     def decide(self, offset: int) -> None:
         """Have what waits hold from `offset` on, where the commit stands that records it."""
         kept, room = self._kept, MOST_KEPT - len(self._kept.orders)
-        decided, self._waiting = self._waiting[:room], self._waiting[room:]
+        decided, self.undecided = self.undecided[:room], self.undecided[room:]
         if kept.orders:  # where a commit was recorded that then failed, they wait for each other
             offset = max(offset, kept.orders[-1].since)
         for place, said in decided:
             kept.orders.append(self._order(offset, said))
             kept.heard = place + 1
-        if not self._waiting:
+        if not self.undecided:
             kept.heard = self.next_command
         self._encoded = None
 

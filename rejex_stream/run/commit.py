@@ -156,7 +156,8 @@ class OwnedPartition:
     @property
     def to_decide(self) -> bool:
         """Whether people have said something that a commit can record."""
-        return self.state.decisions.waiting and not self.replaying
+        decisions = self.state.decisions
+        return bool(decisions.undecided) and decisions.waiting and not self.replaying
 
     def stands_at(self, committed: int | None) -> bool:
         """Whether this state and the held outcomes can go on from there."""
@@ -189,7 +190,7 @@ class Ownership:
     tell: Callable[[RunEvent], None]
     clock: Callable[[], float]
     owned: dict[Partition, OwnedPartition] = field(default_factory=dict)
-    _parked: dict[Partition, OwnedPartition] = field(default_factory=dict)
+    parked: dict[Partition, OwnedPartition] = field(default_factory=dict)
 
     def take_changes(self) -> set[Partition]:
         """Act on what the source gave and took; returns the partitions it concerns."""
@@ -201,9 +202,9 @@ class Ownership:
                 self._set_aside(change.partition)
             if not isinstance(change, Revoked):
                 self._open(change)
-        for partition in dropped & self._parked.keys():
-            self._retire(self._parked.pop(partition))
-        return {change.partition for change in changes}
+        for partition in dropped & self.parked.keys():
+            self._retire(self.parked.pop(partition))
+        return {change.partition for change in changes} if changes else set()
 
     def decide(self, owned: OwnedPartition) -> None:
         """Have a partition that is live decide by what is configured now, and tell if it is new."""
@@ -230,7 +231,7 @@ class Ownership:
 
     def waiting(self) -> list[OwnedPartition]:
         """Return the partitions that wait for a fit."""
-        return [owned for owned in self.owned.values() if owned.state.n_ahead]
+        return [owned for owned in self.owned.values() if owned.state.ahead]
 
     def hold_back(self, limit: int) -> None:
         """Keep what waits for a fit bounded: have the source pause beyond `limit` records.
@@ -239,7 +240,7 @@ class Ownership:
         every pause.
         """
         for partition, owned in self.owned.items():
-            n_ahead = owned.state.n_ahead
+            n_ahead = len(owned.state.ahead)
             if not owned.paused and n_ahead >= limit:
                 owned.paused = True
                 self.source.pause(partition)
@@ -253,7 +254,7 @@ class Ownership:
         What is idle is judged only after this was asked again, when it need not wait any longer.
         """
         for partition, owned in self.owned.items():
-            idle = bool(owned.state.n_ahead and not owned.held and not owned.state.goes_on)
+            idle = bool(owned.state.ahead and not owned.held and not owned.state.goes_on)
             if idle != owned.idle:
                 self.source.note_waiting(partition, waits=idle)
                 owned.idle = idle
@@ -285,9 +286,9 @@ class Ownership:
 
     def forget_parked(self) -> None:
         """Give up the partitions that did not come back."""
-        for owned in self._parked.values():
+        for owned in self.parked.values():
             self._retire(owned)
-        self._parked.clear()
+        self.parked.clear()
 
     def close(self) -> None:
         """Give up every partition."""
@@ -296,7 +297,7 @@ class Ownership:
 
     def _open(self, assigned: Assigned) -> None:
         partition, committed = assigned[:2]
-        parked = self._parked.get(partition)
+        parked = self.parked.get(partition)
         if parked is not None and self._stands(parked, committed):
             # State is a function of the input: whoever committed, this is the state.
             self.source.seek(partition, parked.state.taken_next)
@@ -305,10 +306,10 @@ class Ownership:
             durable = parked.settle(committed)
             self.summary.add(durable)
             self.tell_incidents(partition, durable)
-            self.owned[partition] = self._parked.pop(partition)
+            self.owned[partition] = self.parked.pop(partition)
             return
         if parked is not None:
-            self._retire(self._parked.pop(partition))
+            self._retire(self.parked.pop(partition))
         start = starting_point(assigned, self.store, restart_if_lost=self.restart_if_lost)
         fits = ScopedExecutor(self.executor, partition)
         state = self.make_state(partition, fits)
@@ -357,7 +358,7 @@ class Ownership:
             self.decide(self.owned[partition])
 
     def _set_aside(self, partition: Partition) -> None:
-        owned = self._parked[partition] = self.owned.pop(partition)
+        owned = self.parked[partition] = self.owned.pop(partition)
         owned.state.parts.abandon()
 
     def _stands(self, parked: OwnedPartition, committed: int | None) -> bool:
@@ -503,14 +504,15 @@ class Commits:
         commits = self._commit_is_due(now) or everything
         work = _Work(begun=now, everything=everything)
         for partition, owned in self.ours.owned.items():
-            if owned.held and not commits and not owned.state.parts.under_way:
+            if owned.held and not commits and owned.state.parts.begun is None:
                 continue
             decides = owned.to_decide and commits
             if decides:
                 owned.state.decisions.decide(owned.state.next_offset)
             if decides or (commits and (owned.held or self._strikes_out(owned))):  # 1. Write
                 _refuse_to_go_back(partition, owned)
-                owned.state.decisions.set_pending(self._pending(owned))
+                if (pending := self._pending(owned)) or owned.state.decisions.pending:
+                    owned.state.decisions.set_pending(pending)
                 work.outcomes[partition] = list(owned.held)
                 work.offsets[partition] = owned.state.next_offset
                 self.sink.write(owned.held)
@@ -527,10 +529,10 @@ class Commits:
     def _snapshot_goes_on(self, owned: OwnedPartition, now: float, *, everything: bool) -> bool:
         """Whether a snapshot is under way, or due and begun."""
         state = owned.state
-        if state.parts.under_way and everything:
+        if state.parts.begun is not None and everything:
             state.parts.abandon()  # one that is older than what is durable
-        if not state.parts.under_way:
-            if state.between or state.n_events <= owned.snapshot_at[0]:
+        if state.parts.begun is None:
+            if state.replies or state.n_events <= owned.snapshot_at[0]:
                 return False
             if not everything and not self._snapshot_is_due(owned, now):
                 return False

@@ -279,7 +279,8 @@ class _Loop:
             raise
         if self.commits.finish():
             self.retries.succeeded()
-            self.ownership.forget_parked()
+            if self.ownership.parked:
+                self.ownership.forget_parked()
 
     # ----------------------------------------------------------------------------- processing
     def _process(self, records: Sequence[Record]) -> None:
@@ -296,7 +297,7 @@ class _Loop:
         begun = self.clock()
         for partition, owned in self.ownership.owned.items():
             batch = by_partition.get(partition, [])
-            if batch or (owned.state.n_ahead and not owned.idle):
+            if batch or (owned.state.ahead and not owned.idle):
                 self._advance(owned, batch)
         took = self.clock() - begun
         # Batches are cut to a length in time: a stop, a commit or a rebalance need not wait long.
@@ -309,7 +310,7 @@ class _Loop:
     def _advance(self, owned: OwnedPartition, batch: list[Record]) -> None:
         """Judge all that need not wait for a fit; the rest goes first in a later turn."""
         state = owned.state
-        if owned.replaying:
+        if state.next_offset < owned.live_from:  # replaying
             outcomes = state.process(batch, replay_to=owned.live_from)
             self.summary.n_replayed += len(outcomes)
             self._show(state, outcomes, replaying=True)
@@ -352,7 +353,7 @@ class _Loop:
             self.summary.fit_wait_s += waited
             self.summary.longest_fit_wait_s = max(self.summary.longest_fit_wait_s, waited)
             owned.waits_since = None
-        if owned.state.n_ahead and owned.waits_since is None:
+        if owned.state.ahead and owned.waits_since is None:
             owned.waits_since = self.clock()
 
     def _at_the_end(self) -> bool:

@@ -232,18 +232,13 @@ class MovedParts:
         self._sensors: dict[str, None] = {}
         self._gone: set[str] = set()  # parts of what was forgotten
         self._versions: dict[str, int] = {}  # of the models that are kept
-        self._begun: _Begun | None = None
-
-    @property
-    def under_way(self) -> bool:
-        """Whether a snapshot was begun and is neither kept nor abandoned."""
-        return self._begun is not None
+        self.begun: _Begun | None = None  # a snapshot that is neither kept nor abandoned
 
     def before(self, readings: Iterable[Reading]) -> None:
         """View first what a snapshot waits for and these are about to move."""
-        if self._begun is not None:
+        if self.begun is not None:
             for reading in readings:
-                self._view_first(self._begun, reading.stream_key, reading.sensor)
+                self._view_first(self.begun, reading.stream_key, reading.sensor)
 
     def moved(self, readings: Collection[Reading]) -> None:
         """Take note of what these have moved."""
@@ -252,7 +247,7 @@ class MovedParts:
 
     def before_command(self, key: str) -> None:
         """Take note that one stream is about to move, without a reading of it."""
-        begun = self._begun
+        begun = self.begun
         if begun is not None and key in begun.streams:
             del begun.streams[key]
             begun.taken.append(self._view(begun, key))
@@ -260,7 +255,7 @@ class MovedParts:
 
     def before_forgetting(self, gone: Gone) -> None:
         """Take note of who is about to be forgotten; what a snapshot waits for is viewed first."""
-        begun = self._begun
+        begun = self.begun
         for key, sensor in gone.lives:
             if begun is not None:
                 self._view_first(begun, key, sensor)
@@ -297,14 +292,14 @@ class MovedParts:
         }
         self._streams, self._sensors, self._gone = {}, {}, set()
         gone = dict.fromkeys(forgotten)
-        self._begun = _Begun(
+        self.begun = _Begun(
             next_offset, n_events, self.base, dict(streams), dict(sensors), {},
             [lambda: {**gone, HEAD: head}], True, streams, sensors, forgotten,
         )  # fmt: skip
 
     def next_piece(self, seconds: float) -> Piece:
         """Take a view, more for so long, and return them with those that could not wait."""
-        begun = self._begun
+        begun = self.begun
         assert begun is not None
         until, size = perf_counter() + seconds, 0
         most = MOST_BYTES if seconds < math.inf else math.inf
@@ -329,14 +324,14 @@ class MovedParts:
 
     def keep(self) -> None:
         """Build upon the snapshot that was begun: it is durable."""
-        begun, self._begun = self._begun, None
+        begun, self.begun = self.begun, None
         assert begun is not None
         self.base = begun.next_offset
         self._versions |= begun.versions
 
     def abandon(self, *, base_is_gone: bool = False) -> None:
         """Give up the snapshot that was begun; what had moved is due again."""
-        begun, self._begun = self._begun, None
+        begun, self.begun = self.begun, None
         if begun is not None:
             gone = self._gone  # since it was begun
             self._gone = gone | begun.gone
@@ -444,7 +439,7 @@ class PartitionState:
         self._monitor = monitor
         self._accept_environment = accept_environment
         self._pending: Restored | None = None  # between a restore and going live
-        self._ahead: list[Record] = []  # taken and not judged,
+        self.ahead: list[Record] = []  # taken and not judged: a fit has to be waited for,
         self._items: list[Reading | Invalid] = []  # and what was read of them
         # What is remembered of the input where records are taken, and where they are judged: a
         # snapshot stands there.
@@ -455,7 +450,9 @@ class PartitionState:
         self._inputs = inputs
         # what was decided for it, with the offset from which it holds
         self.decisions = Decisions(partition, None, inputs or ())
-        self._replies: tuple[CommandReply, ...] = ()  # until the event from which they hold
+        # To commands that were applied, until the event comes from which they hold: a snapshot that
+        # is begun meanwhile would contain what a replay from it does again.
+        self.replies: tuple[CommandReply, ...] = ()
         self._limits = limits or Limits()
         self._registry = SensorRegistry(self._limits)
         self._forgotten: list[str] = []
@@ -463,24 +460,19 @@ class PartitionState:
         self.parts = MovedParts(engine, context, self._registry, monitor)
 
     @property
-    def n_ahead(self) -> int:
-        """How many records were taken and not judged: a fit has to be waited for."""
-        return len(self._ahead)
-
-    @property
     def goes_on(self) -> bool:
         """Whether the record to be judged next is there, and its fit need not be waited for."""
-        return bool(self._ahead) and self._ready(1) == 1
+        return bool(self.ahead) and self._ready(1) == 1
 
     @property
     def judged_next(self) -> int:
         """Offset of the record to be judged next, as far as it is known: gaps end with it."""
-        return reached(self._ahead[0]) if self._ahead else self.next_offset
+        return reached(self.ahead[0]) if self.ahead else self.next_offset
 
     @property
     def taken_next(self) -> int:
         """Offset from which on records are to be taken."""
-        return reached(self._ahead[-1]) + 1 if self._ahead else self.next_offset
+        return reached(self.ahead[-1]) + 1 if self.ahead else self.next_offset
 
     def process(
         self, records: Sequence[Record] = (), *, replay_to: int | None = None
@@ -492,7 +484,7 @@ class PartitionState:
         that offset is judged, for its state alone.
         """
         self._take(records)
-        ahead, outcomes = self._ahead, list[Outcome]()
+        ahead, outcomes = self.ahead, list[Outcome]()
         end = len(ahead)
         if replay_to is not None:
             end = bisect_left(ahead, replay_to, key=reached)
@@ -514,7 +506,7 @@ class PartitionState:
             made = [one for pair in taken for one in self._intake.take(*pair)]
             records, items = [record for record, _ in made], [item for _, item in made]
         self._items += items
-        self._ahead += records
+        self.ahead += records
 
     def _follow(self) -> None:
         """Bring what is remembered of the input, for a snapshot, to where judging stands."""
@@ -527,11 +519,13 @@ class PartitionState:
 
     def _apply_commands(self, end: int) -> int:
         """Obey what holds from the next record on; count those before the command after it."""
-        self._replies += self.decisions.take(reached(self._ahead[0]), self._command)
+        if not self.decisions.orders:
+            return end
+        self.replies += self.decisions.take(reached(self.ahead[0]), self._command)
         since = self.decisions.next_since
         if since is None:
             return end
-        return bisect_left(self._ahead, since, hi=end, key=reached)
+        return bisect_left(self.ahead, since, hi=end, key=reached)
 
     def _command(self, command: Command) -> CommandReply | None:
         for moved in self._engine.streams_of(command):
@@ -540,7 +534,7 @@ class PartitionState:
 
     def _whole(self, n: int) -> int:
         """Return how many records' readings, at least one record's, `n` readings are."""
-        ahead = self._ahead
+        ahead = self.ahead
         if not n or n == len(ahead) or reached(ahead[n]) != reached(ahead[n - 1]):
             return n
         at = reached(ahead[n])
@@ -574,7 +568,8 @@ class PartitionState:
             )
             if end < n:  # the next event is the one that makes the time pass
                 ended = self._ended(gone, items[end])
-            self._forget(gone)
+            if gone.lives:
+                self._forget(gone)
             at = end
         return outcomes
 
@@ -618,9 +613,9 @@ class PartitionState:
             outcomes = [o._replace(incidents=changed.get(o.record.position, ())) for o in outcomes]
         if ended:
             outcomes[0] = outcomes[0]._replace(incidents=(*ended, *outcomes[0].incidents))
-        if self._replies and outcomes:
-            outcomes[0] = outcomes[0]._replace(replies=self._replies)
-            self._replies = ()
+        if self.replies and outcomes:
+            outcomes[0] = outcomes[0]._replace(replies=self.replies)
+            self.replies = ()
         # 5. The monitors see it.
         if self._monitor is not None and not self._monitor_waits:
             known = outcomes
@@ -701,14 +696,6 @@ class PartitionState:
         if isinstance(self._decoder, DecidingDecoder):
             schemas = self.decisions.schemas
             self._decoder = self._decoder.of_partition(schemas, decided_until=decided_until)
-
-    @property
-    def between(self) -> bool:
-        """Whether a command was obeyed and the event is still to come from which it holds.
-
-        A snapshot that is begun here would contain what a replay from it does again.
-        """
-        return bool(self._replies)
 
     def begin_snapshot(self) -> None:
         """Begin a snapshot of the state at :attr:`next_offset`; :attr:`parts` has its pieces."""

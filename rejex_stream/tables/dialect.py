@@ -162,17 +162,7 @@ def _are_times(cells: Sequence[str]) -> bool:
 
 
 def find_times(cells: Sequence[str], name: str = "") -> Written | None:
-    """Find the unit or format in which almost all cells are times that make sense.
-
-    Examples
-    --------
-    >>> find_times(["06.01.2014 00:00", "06.01.2014 00:15"])
-    Written(unit='iso8601', format='%d.%m.%Y %H:%M', other=None)
-    >>> find_times(["1/2/2024", "1/3/2024"])
-    Written(unit='iso8601', format='%m/%d/%Y', other='%d/%m/%Y')
-    >>> find_times(["0", "100", "200"], "time_ms").unit, find_times(["45355.5", "45355.6"]).unit
-    ('ms', 'excel')
-    """
+    """Find the unit or format in which almost all cells are times that make sense."""
     given = [cell.strip() for cell in cells if cell.strip().lower() not in MISSING_TEXTS]
     if not given:
         return None

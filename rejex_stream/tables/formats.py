@@ -15,6 +15,8 @@ from rejex_stream.errors import ConfigError
 
 __all__ = ["Layout", "layout_of", "require_table"]
 
+_WEB_PAGE = "a web page (HTML), perhaps a login or an error of the server: export the table as CSV"
+_TOB = "of a Campbell logger: convert it to TOA5 with LoggerNet's card convert"
 _NO_TABLES = {
     b"PK\x03\x04\x14\x00\x06\x00": "an Office document and no workbook: save the table as CSV",
     b"PK\x03\x04": "a zip and no Excel workbook: unpack it",
@@ -31,14 +33,12 @@ _NO_TABLES = {
     b"SQLite format 3": "a database of SQLite: export the table as CSV",
     b"TDSm": "TDMS of LabVIEW: write the channels as CSV, such as with the package nptdms",
     b"%PDF": "a PDF: ask for the table itself, as CSV",
-    b"TOB1": "binary TOB1 of a Campbell logger: convert it to TOA5 with LoggerNet's card convert",
-    b"TOB3": "binary TOB3 of a Campbell logger: convert it to TOA5 with LoggerNet's card convert",
+    b"TOB1": f"binary TOB1 {_TOB}",
+    b"TOB3": f"binary TOB3 {_TOB}",
     b"<?xml": "XML: export the table as CSV",
-    b"<!DOCTYPE": "a web page (HTML), perhaps a login or an error of the server: export the table "
-    "as CSV",
-    b"<html": "a web page (HTML), perhaps a login or an error of the server: export the table as "
-    "CSV",
-    b"<table": "a web page (HTML): export the table as CSV",
+    b"<!DOCTYPE": _WEB_PAGE,
+    b"<html": _WEB_PAGE,
+    b"<table": _WEB_PAGE,
     b"@relation": "ARFF of Weka: write it as CSV, such as with scipy.io.arff",
 }
 

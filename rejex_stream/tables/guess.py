@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from rejex_stream.decode.mapping import TimeUnit, printable
 from rejex_stream.decode.written import MISSING_TEXTS, number_reader
@@ -277,11 +277,12 @@ class _Guesser:
         taken = {*times, label, known.mode}
         measured = [n for n in self._cells if n not in (*taken, known.sensor, known.tag)]
         numeric = [n for n in measured if self._why_not(n) is None]
-        keys = find_keys(
-            {n: c for n, c in self._cells.items() if n not in {*taken, *self._wanted}
-             or n in (known.sensor, known.tag)},
-            numeric, self._time.moments_ms, self.read, known.sensor, known.tag,
-        )  # fmt: skip
+        free = {n: c for n, c in self._cells.items() if n not in {*taken, *self._wanted}
+                or n in (known.sensor, known.tag)}  # fmt: skip
+        keys = _Keys(tag=known.tag)
+        if known.sensor != NONE:
+            search = _KeySearch(free, numeric, self._time.moments_ms, self.read)
+            keys = search.found(known.sensor, known.tag)
         rest = [n for n in measured if n not in (keys.sensor, keys.tag)]
         aside = {n: why for n in rest if (why := self._why_not(n)) and n not in self._wanted}
         found = [n for n in rest if n not in aside]
@@ -539,62 +540,17 @@ def _nothing(aside: Mapping[str, str]) -> ConfigError:
 
 
 # ---------------------------------------------------------------------------------------- keys
-@dataclass(frozen=True, slots=True)
-class Keys:
+class _Keys(NamedTuple):
     """The columns that say whose rows are; ``None``: all are of one sensor, hold all quantities."""
 
     sensor: str | None = None
     tag: str | None = None
-    said: tuple[str, ...] = ()
-    doubts: tuple[str, ...] = ()
+    said: Sequence[str] = ()
+    doubts: Sequence[str] = ()
 
 
-def find_keys(  # noqa: PLR0917 - what is known comes last
-    cells: Mapping[str, Sequence[str]],
-    numeric: Sequence[str],
-    moments_ms: Sequence[int | None],
-    read: Callable[[str], float | None],
-    sensor: str | None = None,
-    tag: str | None = None,
-) -> Keys:
-    """Find the columns whose values name a series, come back and are not measured. O(cells).
-
-    The sensor ``-`` is none. Several series mixed, and nothing that tells which row is whose, is a
-    :class:`ConfigError`.
-    """
-    if sensor == NONE:
-        return Keys(tag=tag)
-    search = _Keys(cells, numeric, moments_ms, read)
-    asked = sensor is not None
-    tag = tag or search.tag_by_name(sensor)
-    if sensor is None:
-        sensor = search.sensor(tag)
-    if sensor is None and tag is not None:
-        sensor, tag = tag, None
-    if sensor is not None and tag is None and not asked:
-        tag = search.tag_beside(sensor)
-    open_ones = [name for name in search.texts if name not in (sensor, tag)]
-    if sensor is None and open_ones:
-        search.require_one_series(open_ones)
-    doubts = [
-        f"{name} holds {len(set(cells[name])):,} texts that come back and is left out; if they "
-        f"name who measured, give --sensor {printable(name)}"
-        for name in open_ones
-    ]
-    said = search.refused(sensor, tag)
-    if sensor is not None and not asked:
-        names = sorted(set(cells[sensor]))
-        shown = ", ".join(map(printable, names[:3])) + (", …" if len(names) > 3 else "")
-        said = [
-            f"sensor: {sensor}, {len(names):,} named {shown}; --sensor names another column, - "
-            "none",
-            *said,
-        ]
-    return Keys(sensor, tag, tuple(said), tuple(doubts))
-
-
-class _Keys:
-    """The candidates of one table."""
+class _KeySearch:
+    """Finds the columns whose values name a series, come back and are not measured. O(cells)."""
 
     def __init__(
         self,
@@ -610,6 +566,32 @@ class _Keys:
             if n not in numeric and is_text(cells[n]) and len(set(cells[n])) > 1
         ]  # fmt: skip
         self._long = len([n for n in numeric if n not in self._free]) == 1
+
+    def found(self, sensor: str | None, tag: str | None) -> _Keys:
+        """Return the keys; several series mixed, and no key to them, is a :class:`ConfigError`."""
+        asked = sensor is not None
+        tag = tag or self.tag_by_name(sensor)
+        if sensor is None:
+            sensor = self.sensor(tag)
+        if sensor is None and tag is not None:
+            sensor, tag = tag, None
+        if sensor is not None and tag is None and not asked:
+            tag = self.tag_beside(sensor)
+        open_ones = [name for name in self.texts if name not in (sensor, tag)]
+        if sensor is None and open_ones:
+            self.require_one_series(open_ones)
+        doubts = [
+            f"{name} holds {len(set(self._cells[name])):,} texts that come back and is left out; "
+            f"if they name who measured, give --sensor {printable(name)}"
+            for name in open_ones
+        ]
+        said = self.refused(sensor, tag)
+        if sensor is not None and not asked:
+            names = sorted(set(self._cells[sensor]))
+            shown = ", ".join(map(printable, names[:3])) + (", …" if len(names) > 3 else "")
+            chosen = f"sensor: {sensor}, {len(names):,} named {shown}; --sensor names another"
+            said = [f"{chosen} column, - none", *said]
+        return _Keys(sensor, tag, said, doubts)
 
     def tag_by_name(self, sensor: str | None) -> str | None:
         """Return the text that is called a quantity, where a row holds one value."""

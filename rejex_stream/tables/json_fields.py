@@ -486,10 +486,6 @@ def _quality_of(
     return None
 
 
-def _quality_fields(pattern: str, feed: Feed) -> list[str]:
-    return [pattern.replace("{channel}", name) for name in feed.channels]
-
-
 def _is_partial(rows: Sequence[Mapping[str, object]], channels: Mapping[str, str]) -> bool:
     """Whether channels do not come where they have not changed: absent, and not null."""
     n = len(rows)
@@ -498,11 +494,7 @@ def _is_partial(rows: Sequence[Mapping[str, object]], channels: Mapping[str, str
 
 
 def _said(
-    feed: Feed,
-    asked: Asked,
-    rows: Sequence[Mapping[str, object]],
-    broken: int,
-    empty: int,
+    feed: Feed, asked: Asked, rows: Sequence[Mapping[str, object]], broken: int, empty: int
 ) -> list[str]:
     guess, said = feed.guess, []
     if feed.select is not None:
@@ -544,7 +536,8 @@ def _said(
             said.append(
                 f"time zone: none in {printable(text)}, read as UTC; --time-zone changes it"
             )
-    flags = () if feed.quality is None else _quality_fields(str(feed.quality["field"]), feed)
+    pattern = "" if feed.quality is None else str(feed.quality["field"])
+    flags = [pattern.replace("{channel}", name) for name in feed.channels] if pattern else []
     said += [
         f"left out: {feed.fields.get(name, name)}: {why}"
         for name, why in guess.aside.items()

@@ -9,17 +9,13 @@ from statistics import median
 
 __all__ = ["TimeOrder"]
 
-_MOST_SENSORS = 10_000
 _RECENT = 256
 _STEPS = 5_000
 _LONG_STEPS = 5
 
 
 class TimeOrder:
-    """Counts what is odd about the times of each sensor, in the order in which they come.
-
-    O(1) a row; memory O(1) a sensor.
-    """
+    """Counts what is odd about the times of each sensor, as they come. O(1) a row."""
 
     def __init__(self) -> None:
         self.repeated = 0
@@ -34,10 +30,6 @@ class TimeOrder:
     def n_sensors(self) -> int:
         """How many sensors were seen."""
         return len(self._last)
-
-    def watches(self, sensor: str) -> bool:
-        """Whether a sensor is among those watched: the first ten thousand."""
-        return sensor in self._last or len(self._last) < _MOST_SENSORS
 
     def see(self, sensor: str, now_ms: int) -> None:
         """Take note of the time of a row."""

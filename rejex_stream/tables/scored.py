@@ -43,11 +43,6 @@ class Episodes:
         self._seen: Counter[str] = Counter()
         self._open: dict[str, tuple[int, Episode]] = {}
 
-    @property
-    def total(self) -> int:
-        """How many there are."""
-        return len(self.all)
-
     def worst(self, n: int) -> list[Episode]:
         """Return the `n` most severe, the worst first. O(episodes log episodes)."""
         return sorted(self.all, key=lambda e: (-(e.severity or 0.0), -e.anomalies, e.first_row))[:n]

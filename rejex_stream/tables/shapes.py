@@ -78,14 +78,7 @@ _Step: TypeAlias = tuple[str, str]
 
 
 def find_shape(trees: Sequence[Any]) -> Shape:
-    """Find the program that makes flat objects of a sample of parsed records. O(bytes).
-
-    Examples
-    --------
-    >>> records = [{"machine": "a", "readings": [{"t": i, "flow": i % 7 + 0.5}]} for i in range(9)]
-    >>> find_shape(records).program
-    'del(.readings) as $record | .readings[] | $record + .'
-    """
+    """Find the program that makes flat objects of a sample of parsed records. O(bytes)."""
     steps: list[str] = []
     said: list[str] = []
     readings = [[tree] for tree in trees]
@@ -206,6 +199,14 @@ def _lists(trees: Sequence[Any]) -> dict[str, list[list[Any]]]:
             if isinstance(value, list):
                 found.setdefault(path, []).append(value)
     return found
+
+
+def _object_lists(trees: Sequence[Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield the elements of the arrays that hold objects alone, by path."""
+    for path, found in _lists(trees).items():
+        elements = [one for each in found for one in each]
+        if elements and all(isinstance(one, dict) for one in elements):
+            yield path, elements
 
 
 # ------------------------------------------------------------------------------------- envelopes
@@ -396,10 +397,7 @@ def _table(trees: Sequence[Any]) -> _Step | None:
 
 def _within(trees: Sequence[Any]) -> _Step | None:
     """Arrays within the objects of an array: each becomes an element of the outer one."""
-    for path, found in _lists(trees).items():
-        elements = [one for each in found for one in each]
-        if not elements or not all(isinstance(one, dict) for one in elements):
-            continue
+    for path, elements in _object_lists(trees):
         for inner, values in _lists(elements).items():
             below = [one for each in values for one in each]
             if len(values) < _MOSTLY * len(elements) or not below:
@@ -583,10 +581,7 @@ def _measured_outside(trees: Sequence[Any], path: str) -> bool:
 def _readings(trees: Sequence[Any]) -> _Step | None:
     """Take readings out of an array, each with what holds for all of them."""
     best: tuple[int, str] | None = None
-    for path, found in _lists(trees).items():
-        elements = [one for each in found for one in each]
-        if not elements or not all(isinstance(one, dict) for one in elements):
-            continue
+    for path, elements in _object_lists(trees):
         n_lists = bool(_lists(elements))
         if not (_measured(elements) or n_lists) or _measured_outside(trees, path):
             continue

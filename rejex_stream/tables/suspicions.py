@@ -109,14 +109,7 @@ class _Entry(NamedTuple):
 
 
 def suspect(sample: Sample, *kinds: Kind) -> list[Suspicion]:
-    """Return what is doubtful about a sample of columns. O(cells log cells).
-
-    Examples
-    --------
-    >>> counts = Sample(numbers={"entry": [float(94_554 + i) for i in range(50)]})
-    >>> [str(found) for found in suspect(counts)]
-    ["'entry' only counts: it rises in 49 of 49 steps; --channel takes it for a measurement"]
-    """
+    """Return what is doubtful about a sample of columns. O(cells log cells)."""
     return [
         Suspicion(
             kind,
@@ -486,9 +479,7 @@ SUSPICIONS: dict[Kind, _Entry] = {
         "check input.time_unit, input.time and input.time_format",
     ),
     "decimal": _Entry(
-        _decimal,
-        "--decimal and --thousands say which",
-        "check input.decimal and input.thousands",
+        _decimal, "--decimal and --thousands say which", "check input.decimal and input.thousands"
     ),
 }
 """Every suspicion: its test, what overrules it on the command line, what in a config."""

@@ -32,7 +32,7 @@ from rejex_connectors.kafka.kafka_settings import KafkaSettings
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly import kafka_settings
 from rejex_stream.encode.label_records import LabelRecord, decode_label, label_id
-from rejex_stream.review.incidents import answers
+from rejex_stream.review.incidents import incident_store
 from rejex_stream.types import Command, CommandReply, Position, Record
 
 pytestmark = pytest.mark.kafka
@@ -234,8 +234,7 @@ def test_a_label_goes_round_the_whole_loop_and_a_kill_loses_none(config, kafka: 
     assert report["quality"]["rejected"]["judged"] + sum(
         report["quality"][group]["judged"] for group in ("accepted_anomaly", "accepted_normal")
     ) == sum(target["n_events"] for target in targets[:2])
-    (measured,) = report["pipelines"]
-    assert measured["window"] == 200
+    assert report["pipelines"] == [load_config(config).pipeline.name]
     call(folder, "review", "export", "labels.jsonl", *words)
     rows = [json.loads(line) for line in (folder / "labels.jsonl").read_text().splitlines()]
     assert {(row["episode_id"], row["verdict"]) for row in rows} == {
@@ -286,10 +285,9 @@ def test_an_incident_comes_from_its_topic_and_the_answer_goes_to_the_control_top
 ):
     from rejex_stream.encode import decode_command
     from rejex_stream.review.console.background import Background, feeding
-    from rejex_stream.review.incidents import incident_store
-    from rejex_stream.review.incidents.answers import AnswerRequest
-    from rejex_stream.review.queue.listing import Viewer
-    from rejex_stream.review.queue.store import ReviewStore
+    from rejex_stream.review.incidents.incident_store import AnswerRequest
+    from rejex_stream.review.queue.audit import Viewer
+    from rejex_stream.review.queue.review_store import ReviewStore
     from tests.review.incidents import incident, published
 
     call(config.parent, "topics", "create", config, "--partitions", "2", "--with-input")
@@ -297,8 +295,8 @@ def test_an_incident_comes_from_its_topic_and_the_answer_goes_to_the_control_top
     settings = kafka_settings(loaded)
     topics = settings.topics
     store = ReviewStore(config.parent / "review.db")
-    fed = feeding(store, configs=[loaded])
-    background = Background(store, fed.feeds, fed.sink, tells=fed.tells, undo_ms=0)
+    fed = feeding(store.database.path, configs=[loaded])
+    background = Background(store, fed.feeds, fed.sink, control_lines=fed.control_lines, undo_ms=0)
     said = AnswerRequest("r", "feed-0-10", 1, "new_normal", "a new pump")
 
     def known() -> Any:
@@ -313,14 +311,14 @@ def test_an_incident_comes_from_its_topic_and_the_answer_goes_to_the_control_top
             told = published(incident())
             kafka.fill(settings, [Record(Position(topics.incidents, 1, 0), b"k", *told)])
             until(lambda: known()[0], "the incident is known")
-            command_ = answers.give(store, said, Viewer("ada"))
+            command_ = incident_store.give(store, said, Viewer("ada"))
             until(lambda: known()[1][0].sent, "the answer is told")
             ((record,),) = kafka.read(settings, topics.control).values()
             assert decode_command(record.value) == command_
             reply = published(CommandReply(command=command_.id, accepted=False, said="It is over."))
             kafka.fill(settings, [Record(Position(topics.incidents, 0, 0), b"k", *reply)])
             until(lambda: known()[1][0].accepted is False, "the reply is known")
-            assert known()[1][0].said == "It is over."
+            assert known()[1][0].reply_text == "It is over."
             assert background.problems == {}
     finally:
         assert background.stop(PATIENCE_S)

@@ -18,8 +18,8 @@ from rejex_stream.config.assembly import kafka_settings
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review
 from rejex_stream.review.console.background import Background
-from rejex_stream.review.queue.feeds import TopicFeed, open_feed
-from rejex_stream.review.queue.store import ReviewStore
+from rejex_stream.review.queue.pipeline_logs import TopicFeed, open_feed
+from rejex_stream.review.queue.review_store import ReviewStore
 from tests.review.test_review_store import item
 from tests.waiting import pass_time, until
 

@@ -9,7 +9,7 @@ from kafka_harness import Kafka, pipeline_toml
 
 from rejex_stream.config import load_config
 from rejex_stream.errors import ConfigError
-from rejex_stream.review.context_loader import Wider
+from rejex_stream.review.context_loader import ContextLoader
 from rejex_stream.types import Position, Record
 
 pytestmark = pytest.mark.kafka
@@ -39,7 +39,7 @@ def test_records_around_a_position_are_read_and_none_beyond_what_was_asked(kafka
             input={"topics": [topic], "sensor": "sensor", "time": "t", "time_unit": "ms"},
         )
     )  # fmt: skip
-    wide = Wider(load_config(path), records=50)
+    wide = ContextLoader(load_config(path), records=50)
     at = Position(topic, 1, 100)
     first = wide.around(at, "P3", "P3", 1)
     # Partition 1 holds P1 and P3 in turn: event n stands at offset n // 2.

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from rejex_stream.config.reviewing import Review
-from rejex_stream.review.queue.store import ReviewStore, wall_clock_ms
+from rejex_stream.review.queue.database import wall_clock_ms
+from rejex_stream.review.queue.review_store import ReviewStore
 from tests.review.desk import axe, desk
 from tests.review.turbines import Farm, simulate
 

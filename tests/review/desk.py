@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from rejex_stream.review.queue.store import ReviewStore
+from rejex_stream.review.queue.review_store import ReviewStore
 from tests.chromium import PATIENCE_MS, unavailable
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -80,7 +80,7 @@ class Line:
     def __init__(self) -> None:
         self.said, self.away = [], False
 
-    def say(self, *commands) -> None:
+    def publish(self, *commands) -> None:
         if self.away:
             raise ConnectorError("the control log is away")
         self.said += commands

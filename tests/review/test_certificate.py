@@ -16,6 +16,7 @@ from rejex_stream.encode import encode_verdict
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.rejection.audit import (
     Stratum,
+    commitment,
     count_at_most,
     fewest_missed,
     log_evidence,
@@ -23,21 +24,22 @@ from rejex_stream.rejection.audit import (
     share_at_most,
 )
 from rejex_stream.review.certificate import (
+    Evidence,
     Tally,
     certify,
     differences,
-    said,
+    read_log,
+    sentence,
     signed,
     tally_of_store,
 )
-from rejex_stream.review.gold_cases.reviewer_errors import Errors
+from rejex_stream.review.gold_cases import Errors
 from rejex_stream.review.queue import decisions
+from rejex_stream.review.queue.audit import Viewer
 from rejex_stream.review.queue.decisions import Decision
-from rejex_stream.review.queue.labels import LabelFile, read_labels
-from rejex_stream.review.queue.listing import Viewer
-from rejex_stream.review.queue.store import ReviewStore
-from rejex_stream.review.verification import Said, read_log
-from rejex_stream.run.review_items import AuditDraw, commitment
+from rejex_stream.review.queue.label_store import LabelFile, read_labels
+from rejex_stream.review.queue.review_store import ReviewStore
+from rejex_stream.run.review_items import AuditDraw
 from rejex_stream.types import Audit
 from tests.pump import pump_toml
 from tests.review.test_review_store import episodes, item
@@ -186,7 +188,7 @@ def test_events_that_could_not_be_drawn_may_all_be_anomalies_and_the_sentence_sa
     found = certified((0.05, 1_500, ["normal"] * 74), undrawable=25_636)
     assert found.missed_at_most == found.missed_at_most_of_drawable + 25_636
     assert found.accepted == 27_136
-    text = said(found)
+    text = sentence(found)
     assert text.startswith("of 27,136 accepted normals since 1970-01-01 00:00Z, 1,500 could be")
     rest = "25,636 could not be drawn (25,636 at an audit rate of 0), so of all it is at most"
     assert f"{rest} {found.missed_at_most:,}" in text
@@ -268,7 +270,7 @@ def test_what_nobody_looked_at_is_no_answer_whatever_it_expires_into(
     with store.database.read() as connection:
         waiting = tally_of_store(connection, "")
     verdicts = [encode_verdict(one.verdict) for one in drawn]
-    again = read_log(verdicts, AuditDraw(0.01), Said(labels=expired)).tally
+    again = read_log(verdicts, AuditDraw(0.01), Evidence(labels=expired)).tally
     assert waiting.answers == again.answers == {(0.01, None): 400}
     waiting.count(0, 0.01, "", 99_600, 0)
     found = certify(waiting, pipeline="p")

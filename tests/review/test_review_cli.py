@@ -23,8 +23,8 @@ pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
 from rejex_stream.cli.main import main
 from rejex_stream.review.queue import decisions
-from rejex_stream.review.queue.labels import LabelFile, read_labels
-from rejex_stream.review.queue.store import ReviewStore
+from rejex_stream.review.queue.label_store import LabelFile, read_labels
+from rejex_stream.review.queue.review_store import ReviewStore
 from tests.review.test_review_store import ADA, episodes, label
 from tests.waiting import PATIENCE_S, until
 
@@ -116,7 +116,6 @@ def test_mistakes_get_a_sentence_and_status_2(tmp_path, capsys, monkeypatch):
     [
         ("--port", "70000", "65535"),
         ("--auth", "magic", "'none', 'token', 'proxy'"),
-        ("--double-review", "2", "1"),
     ],
 )
 def test_an_option_has_the_choices_and_limits_of_its_setting(flag, value, limit, capsys):
@@ -296,7 +295,7 @@ def test_an_import_that_is_killed_again_and_again_counts_every_event_once(files,
     command = [sys.executable, "-m", "rejex_stream", "review", "ingest", *map(str, words)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     # Small chunks make many transactions to be killed between, and within.
-    small = "import rejex_stream.review.queue.feeds as feeds; feeds._CHUNK_BYTES = 1 << 15; "
+    small = "import rejex_stream.review.queue.pipeline_logs as logs; logs._CHUNK_BYTES = 1 << 15; "
     again = (
         f"{small}from rejex_stream.cli.main import main; raise SystemExit(main({command[3:]!r}))"
     )

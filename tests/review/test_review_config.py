@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -19,9 +20,9 @@ from rejex_stream.cli.main import main
 from rejex_stream.config import load_config, parse_config
 from rejex_stream.errors import ConfigError
 from rejex_stream.review.console.background import feeding
-from rejex_stream.review.queue.claims import LEASE_MS
-from rejex_stream.review.queue.labels import read_labels
-from rejex_stream.review.queue.store import ReviewStore
+from rejex_stream.review.queue.decisions import LEASE_MS
+from rejex_stream.review.queue.label_store import read_labels
+from rejex_stream.review.queue.review_store import ReviewStore
 from tests.review.test_review_cli import serving
 from tests.waiting import PATIENCE_S, until
 
@@ -82,8 +83,8 @@ priority_sensors = ["T07/"]
     assert (told.gap_events, told.capacity.questions_per_day) == (3, 240)
     assert (told.fallback, told.blind, told.double_review_ratio) == ("model", "always", 0.2)
     assert told.priority_sensors == ("T07/",)
-    over = overridden([config], gap_events=9, priority_sensors=["T01"], fallback=None, labels=None)
-    assert (over.gap_events, over.priority_sensors, over.fallback) == (9, ("T01",), "model")
+    over = overridden([config], port=9, reviewers=["ada"], host=None, labels=None)
+    assert (over.port, over.reviewers, over.fallback) == (9, ("ada",), "model")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def test_what_is_told_of_channels_and_sensors_reaches_the_console(folder):
     text = "[channels.temp]\nunit = '°C'\n[sensors.'T*']\nlink = 'https://w/{sensor}'\n"
     (folder / "told.toml").write_text(PIPELINE + text, encoding="utf-8")
     store = ReviewStore(folder / "r.db")
-    (shown,) = feeding(store, configs=[load_config("told.toml")], follow=False).shown.values()
+    (shown,) = feeding(None, configs=[load_config("told.toml")]).shown.values()
     store.close()
     assert shown.channels["temp"].unit == "°C"
     assert (shown.link("T7"), shown.link("P7")) == ("https://w/T7", "")
@@ -177,7 +178,7 @@ def test_serve_takes_its_settings_from_the_config_and_the_command_line_first(fol
     with serving("--config", config, *words, folder=folder) as (process, base, _):
         until(lambda: json.load(urllib.request.urlopen(f"{base}/api/summary"))["counts"]["ready"])
         lease = _claim_next(base)
-        assert lease["until_ms"] - lease["since_ms"] == LEASE_MS
+        assert lease["until_ms"] > time.time() * 1000 + LEASE_MS / 2
         process.send_signal(signal.SIGTERM)
         process.wait(PATIENCE_S)
     assert (folder / "queue" / store).exists()
@@ -243,7 +244,7 @@ def test_one_config_is_enough_for_every_command(folder, capsys):
     assert json.loads(capsys.readouterr().out)["verdicts"] == 11_400
     assert main(["review", "report", *words, "--output", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [one["pipeline"] for one in found["pipelines"]] == ["farm"]
+    assert found["pipelines"] == ["farm"]
     assert main(["review", "export", "out.csv", *words, "--all"]) == 0
     assert main(["review", "rebuild", *words, "--store", "b.db"]) == 2
     assert "labels file 'labels.jsonl' does not exist" in capsys.readouterr().err

@@ -167,13 +167,15 @@ def test_values_come_back_as_they_were_stored(opened):
     values = (2**53 + 1, -(2.0**-40), "Ä\n'\"", b"\0\xff", None)
     with opened().write() as connection:
         connection.execute(
-            "INSERT INTO sensor (sensor_id, stream_key, sensor, grp, last_ms, tolerance) "
-            "VALUES (1, ?, '', '', ?, ?)",
-            (values[2], values[0], values[1]),
+            "INSERT INTO sensor (sensor_id, stream_key, sensor, grp, last_ms) "
+            "VALUES (1, ?, '', '', ?)",
+            (values[2], values[0]),
         )
-        connection.execute("INSERT INTO point VALUES (1, 0, ?, ?, NULL)", (values[3], values[4]))
+        connection.execute(
+            "INSERT INTO point VALUES (1, 0, ?, ?, ?)", (values[3], values[1], values[4])
+        )
         row = connection.execute(
-            "SELECT last_ms, tolerance, stream_key, channel_values, score "
+            "SELECT last_ms, score, stream_key, channel_values, label "
             "FROM sensor JOIN point USING (sensor_id)"
         ).fetchone()
     assert tuple(row) == values

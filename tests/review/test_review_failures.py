@@ -22,13 +22,13 @@ from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.errors import ConnectorError
 from rejex_stream.review.console.background import Background
-from rejex_stream.review.console.metrics import exposition
+from rejex_stream.review.console.queue_metrics import exposition
 from rejex_stream.review.queue import decisions
 from rejex_stream.review.queue.database import Database, StoreError
-from rejex_stream.review.queue.feeds import Feed, FileFeed, SourceFeed
 from rejex_stream.review.queue.ingest import IntakeCounts, Span
-from rejex_stream.review.queue.labels import LabelFile, pending, read_labels
-from rejex_stream.review.queue.store import ReviewStore
+from rejex_stream.review.queue.label_store import LabelFile, pending, read_labels
+from rejex_stream.review.queue.pipeline_logs import Feed, FileFeed, SourceFeed
+from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.types import Partition, Position, Record
 from tests.doubles import RETRY, ListSource
 from tests.review.console_server import running
@@ -206,8 +206,8 @@ def finish(feed: Feed, store: ReviewStore) -> None:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", ["topic", "file"])
 def test_faults_at_any_write_lose_nothing_and_double_nothing(tmp_path, monkeypatch, kind, seed):
-    monkeypatch.setattr("rejex_stream.review.queue.feeds._MAX_RECORDS", 7)
-    monkeypatch.setattr("rejex_stream.review.queue.feeds._CHUNK_BYTES", 4_000)
+    monkeypatch.setattr("rejex_stream.review.queue.pipeline_logs._MAX_RECORDS", 7)
+    monkeypatch.setattr("rejex_stream.review.queue.pipeline_logs._CHUNK_BYTES", 4_000)
     rng = random.Random(seed)
     feed, n_items = source_feed(rng) if kind == "topic" else file_feed(tmp_path)
     with impatient(tmp_path / "review.db") as store:
@@ -219,8 +219,8 @@ def test_faults_at_any_write_lose_nothing_and_double_nothing(tmp_path, monkeypat
 
 
 def test_kills_at_any_statement_lose_nothing_and_double_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr("rejex_stream.review.queue.feeds._MAX_RECORDS", 7)
-    monkeypatch.setattr("rejex_stream.review.queue.feeds._CHUNK_BYTES", 8_000)
+    monkeypatch.setattr("rejex_stream.review.queue.pipeline_logs._MAX_RECORDS", 7)
+    monkeypatch.setattr("rejex_stream.review.queue.pipeline_logs._CHUNK_BYTES", 8_000)
     rng = random.Random(5)
     for made in (lambda: source_feed(random.Random(6)), lambda: file_feed(tmp_path)):
         path = tmp_path / f"{rng.random()}.db"
@@ -258,7 +258,7 @@ def _in_a_child(path: Path, feed: Feed, statements: int) -> int:
 
 
 def test_verdicts_are_counted_once_whatever_fails(tmp_path, monkeypatch):
-    monkeypatch.setattr("rejex_stream.review.queue.feeds._MAX_RECORDS", 11)
+    monkeypatch.setattr("rejex_stream.review.queue.pipeline_logs._MAX_RECORDS", 11)
     rng = random.Random(3)
     lines = [encode_verdict(item(i).verdict) for i in range(400)]
     source = ListSource({TOPICS[0]: lines})
@@ -292,7 +292,7 @@ def test_the_store_refuses_what_does_not_follow_what_it_holds(new_store):
 
 
 def test_a_failure_of_the_store_does_not_disturb_the_source(tmp_path, monkeypatch):
-    monkeypatch.setattr("rejex_stream.review.queue.feeds._MAX_RECORDS", 3)
+    monkeypatch.setattr("rejex_stream.review.queue.pipeline_logs._MAX_RECORDS", 3)
     opened = []
 
     def open_source():
@@ -314,7 +314,7 @@ def test_a_failure_of_the_store_does_not_disturb_the_source(tmp_path, monkeypatc
 
 
 def test_a_source_that_stumbles_over_what_it_has_just_read_is_opened_again(new_store, monkeypatch):
-    monkeypatch.setattr("rejex_stream.review.queue.feeds._MAX_RECORDS", 3)
+    monkeypatch.setattr("rejex_stream.review.queue.pipeline_logs._MAX_RECORDS", 3)
 
     class Stumbles(ListSource):
         stumbled = False
@@ -336,7 +336,7 @@ def test_a_source_that_stumbles_over_what_it_has_just_read_is_opened_again(new_s
 
 
 def test_a_batch_that_a_feed_forgets_is_missed_by_the_store(tmp_path, monkeypatch):
-    monkeypatch.setattr("rejex_stream.review.queue.feeds._MAX_RECORDS", 3)
+    monkeypatch.setattr("rejex_stream.review.queue.pipeline_logs._MAX_RECORDS", 3)
     source = ListSource({TOPICS[0]: [encode_review(item(i)) for i in range(9)]})
     feed = SourceFeed(lambda: source, "review")
     with impatient(tmp_path / "review.db") as store:
@@ -381,7 +381,7 @@ def test_a_file_that_is_shorter_than_before_is_read_from_its_start(new_store, tm
 def test_a_full_disk_is_told_once_and_all_is_read_when_there_is_room(
     small_disk, tmp_path, caplog, monkeypatch
 ):
-    monkeypatch.setattr("rejex_stream.review.queue.feeds._MAX_RECORDS", 20)
+    monkeypatch.setattr("rejex_stream.review.queue.pipeline_logs._MAX_RECORDS", 20)
     review, n_items = source_feed(random.Random(0))
     with impatient(small_disk / "review.db") as store:
         background = Background(store, [review])

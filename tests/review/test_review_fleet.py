@@ -20,10 +20,10 @@ from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.review.console import fleet
 from rejex_stream.review.console.fleet import Stretch
 from rejex_stream.review.incidents import readings
-from rejex_stream.review.queue import report, series
-from rejex_stream.review.queue.quality import quality
+from rejex_stream.review.queue import label_report, series
+from rejex_stream.review.queue.label_report import quality
+from rejex_stream.review.queue.review_store import ReviewStore, rebuild
 from rejex_stream.review.queue.series import DAY_MS, HOUR_MS, PipelineClock
-from rejex_stream.review.queue.store import ReviewStore, rebuild
 from rejex_stream.types import Label, Position, Reason
 from tests.review.console_server import running
 from tests.review.incidents import incident
@@ -155,7 +155,7 @@ def seen_of_others(lines, batch):
                 ]
                 for table in ("hour x", "point x", "event x")
             ]
-            found.append(report.event_time_of(connection, "", HOUR_MS, 2 * HOUR_MS))
+            found.append(label_report.event_time_of(connection, "", HOUR_MS, 2 * HOUR_MS))
         with running(store) as console:
             page = console.ask("/fleet").text
             found.append(re.findall(r"up to <time[^>]*>([^<]*)", page + console.ask("/now").text))

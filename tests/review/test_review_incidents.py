@@ -15,14 +15,16 @@ from rejex_stream.cli import main
 from rejex_stream.config import load_config
 from rejex_stream.encode import decode_command, encode_incident, encode_review, encode_verdict
 from rejex_stream.errors import ConnectorError
-from rejex_stream.review.console.auth import Access
+from rejex_stream.operate.alerts import sentence_of
+from rejex_stream.rejection.window import grade
+from rejex_stream.review.console.access import Access
 from rejex_stream.review.console.background import Background, feeding
-from rejex_stream.review.incidents import answers, incident_store
-from rejex_stream.review.incidents.answers import AnswerRequest
+from rejex_stream.review.incidents import incident_store
+from rejex_stream.review.incidents.incident_store import AnswerRequest
 from rejex_stream.review.queue import decisions
-from rejex_stream.review.queue.claims import Refusal
+from rejex_stream.review.queue.audit import Refusal
 from rejex_stream.review.queue.listing import QueueFilter
-from rejex_stream.review.queue.store import ReviewStore, apply_labels
+from rejex_stream.review.queue.review_store import ReviewStore, apply_labels
 from rejex_stream.types import CommandReply
 from tests.pump import pump_toml
 from tests.review.console_server import running
@@ -30,6 +32,7 @@ from tests.review.desk import sees, shot, verdict, violations
 from tests.review.incidents import Line, held, incident, tell
 from tests.review.test_review_store import ADA, LOOKER, audited, episodes, item, label
 from tests.waiting import until
+from tools import trace_answer
 
 WHICH = "feed-0-10"
 
@@ -66,6 +69,19 @@ def test_the_most_severe_stand_first_and_only_what_is_not_over_is_held(new_store
             ("", "b"): "feed-0-20",
         }
         assert incident_store.open_count(connection) == 2
+
+
+@pytest.mark.parametrize("severity", [2.2, 7.25, 191.7])
+def test_pages_and_alerts_have_one_scale_of_severity(ward, severity):
+    """Alerts said 22 (slight) where the pages said 42, clear, of the same incident."""
+    console, _, _ = ward
+    severe = incident(opened=50, severity=severity, stream="b")
+    tell(console.store, severe, pipeline="farm")
+    points, word = grade(severity)
+    for path in ("/now", "/incidents", f"/incidents/{severe.id}"):
+        text = " ".join(re.sub(r"<[^>]+>", "", console.ask(path).text).split())
+        assert f"{points} of 100, {word}" in text, path
+    assert f"severity up to {points} of 100 ({word})" in sentence_of(severe)
 
 
 def test_one_incident_is_one_item_whatever_its_length_and_answers(new_store):
@@ -128,16 +144,16 @@ def test_the_queue_is_sorted_by_severity_where_there_is_one(new_store):
 def test_an_answer_is_said_once_whatever_is_repeated(new_store):
     store, line = new_store(), Line()
     tell(store, incident())
-    first = answers.give(store, said(), ADA)
-    assert answers.give(store, said(), ADA) == first
+    first = incident_store.give(store, said(), ADA)
+    assert incident_store.give(store, said(), ADA) == first
     line.away = True
     with pytest.raises(ConnectorError):
-        answers.send_commands(store, "", line)
+        incident_store.send_commands(store, "", line)
     line.away = False
     told = (
-        answers.send_commands(store, "", line),
-        answers.send_commands(store, "", line),
-        answers.send_commands(store, "other", line),
+        incident_store.send_commands(store, "", line),
+        incident_store.send_commands(store, "", line),
+        incident_store.send_commands(store, "other", line),
     )
     assert told == ([first], [], [])
     (told,) = line.said
@@ -161,17 +177,17 @@ def test_an_answer_that_comes_too_late_is_refused_with_what_is_true(new_store, n
     store, line = new_store(), Line()
     tell(store, incident(), now)
     with pytest.raises(Refusal, match=words):
-        answers.give(store, said(kind=kind), ADA)
-    assert (answers.send_commands(store, "", line), audited(store)) == ([], [])
+        incident_store.give(store, said(kind=kind), ADA)
+    assert (incident_store.send_commands(store, "", line), audited(store)) == ([], [])
 
 
 def test_who_may_only_look_answers_nothing(new_store):
     store = new_store()
     tell(store, incident())
     with pytest.raises(Refusal, match="ask for the role reviewer"):
-        answers.give(store, said(), LOOKER)
+        incident_store.give(store, said(), LOOKER)
     with pytest.raises(Refusal, match="There is no incident"):
-        answers.give(store, msgspec.structs.replace(said(), incident="feed-0-1"), ADA)
+        incident_store.give(store, msgspec.structs.replace(said(), incident="feed-0-1"), ADA)
 
 
 # -------------------------------------------------------------------------------------- the web
@@ -184,7 +200,7 @@ def ward(wall_store):
     verdicts = [msgspec.structs.replace(one.verdict, tolerance=32.0) for one in review]
     store.take("verdicts", map(encode_verdict, verdicts), pipeline="farm")
     tell(store, incident(), pipeline="farm")
-    background = Background(store, tells={"farm": line}, undo_ms=0)
+    background = Background(store, control_lines={"farm": line}, undo_ms=0)
     with running(store, background=background) as console:
         yield console, line, background
 
@@ -288,12 +304,12 @@ def test_a_config_is_all_a_console_needs_to_hear_and_to_tell(tmp_path, monkeypat
     )
     (tmp_path / "incidents.jsonl").write_bytes(encode_incident(incident()) + b"\nnonsense\n")
     store: ReviewStore = wall_store()
-    fed = feeding(store, configs=[load_config(tmp_path / "pump.toml")])
-    background = Background(store, fed.feeds, fed.sink, tells=fed.tells, undo_ms=0)
+    fed = feeding(store.database.path, configs=[load_config(tmp_path / "pump.toml")])
+    background = Background(store, fed.feeds, fed.sink, control_lines=fed.control_lines, undo_ms=0)
     background.round()
     assert look(store).pipeline == "pump"
     assert background.invalid["incidents"][0] == 1
-    command = answers.give(store, said(), ADA)
+    command = incident_store.give(store, said(), ADA)
     background.round()
     background.round()
     (line,) = (tmp_path / "control.jsonl").read_bytes().splitlines()
@@ -386,8 +402,8 @@ def test_a_fault_is_held_answered_on_the_page_and_over_in_a_real_pipeline(
     feed(0, 1500, 0.0)
     feed(1500, 1600, 20.0)
     store = wall_store(settle_s=0)
-    fed = feeding(store, configs=[load_config(tmp_path / "pump.toml")])
-    background = Background(store, fed.feeds, fed.sink, tells=fed.tells, undo_ms=0)
+    fed = feeding(store.database.path, configs=[load_config(tmp_path / "pump.toml")])
+    background = Background(store, fed.feeds, fed.sink, control_lines=fed.control_lines, undo_ms=0)
     background.round()
     with running(store, background=background) as console:
         with store.database.read() as connection:
@@ -422,3 +438,18 @@ def test_a_fault_is_held_answered_on_the_page_and_over_in_a_real_pipeline(
         assert [row["incident"] for row in items] == [which]
     assert background.problems == {}
     assert background.stop()
+
+
+@pytest.mark.thorough
+def test_an_answer_passes_few_files_from_its_page_to_the_model():
+    """It was 27; issue 26 wants 12. What is behind the console is the way of any command."""
+    way, _ = trace_answer.files_of(trace_answer.of_an_answer())
+    assert [file for file in way if "/review/" in file] == [
+        "rejex_stream/review/console/access.py",
+        "rejex_stream/review/console/console.py",
+        "rejex_stream/review/incidents/screen.py",
+        "rejex_stream/review/incidents/incident_store.py",
+        "rejex_stream/review/queue/audit.py",
+        "rejex_stream/review/queue/database.py",
+    ]
+    assert len(way) <= 18

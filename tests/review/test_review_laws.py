@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode.label_records import LabelRecord, active_labels, decode_label, resolve
-from rejex_stream.review.queue import audit, claims, decisions
-from rejex_stream.review.queue.claims import Refusal
+from rejex_stream.review.queue import audit, decisions
+from rejex_stream.review.queue.audit import Refusal, Viewer
 from rejex_stream.review.queue.decisions import Decision, Target
-from rejex_stream.review.queue.listing import TABS, QueueFilter, Viewer
-from rejex_stream.review.queue.store import ReviewStore, rebuild, state_hash
+from rejex_stream.review.queue.listing import TABS, QueueFilter
+from rejex_stream.review.queue.review_store import ReviewStore, rebuild, state_hash
 from tests.review.conftest import Clock
 from tests.review.test_review_store import item
 
@@ -74,10 +74,10 @@ class Office:
                 self.changes += len(decisions.undo(store, request, viewer).episodes)
             elif what == "claim" and chosen:
                 before = self._owner(chosen[0].episode_id)
-                claims.claim(store, chosen[0].episode_id, viewer)
+                decisions.claim(store, chosen[0].episode_id, viewer)
                 self.changes += before != viewer.reviewer
                 if rng.random() < 0.5:
-                    self.changes += claims.release(store, chosen[0].episode_id, viewer)
+                    self.changes += decisions.release(store, chosen[0].episode_id, viewer)
             elif what == "expire":
                 self.clock.pass_ms(rng.choice((1, 30_000, 3_000_000)))
                 self.changes += len(decisions.expire_due(store))

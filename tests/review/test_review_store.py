@@ -14,15 +14,14 @@ from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.encode.label_records import decode_label
 from rejex_stream.errors import ConfigError
-from rejex_stream.review.queue import audit, claims, decisions
-from rejex_stream.review.queue import episodes as cases
-from rejex_stream.review.queue.claims import Refusal
+from rejex_stream.review.queue import audit, cases, decisions
+from rejex_stream.review.queue.audit import Refusal, Viewer
 from rejex_stream.review.queue.database import Database, filesystem_of
 from rejex_stream.review.queue.decisions import Decision, Target
-from rejex_stream.review.queue.feeds import FileFeed
-from rejex_stream.review.queue.labels import LabelFile, read_labels, resolution_of
-from rejex_stream.review.queue.listing import QueueFilter, Viewer
-from rejex_stream.review.queue.store import ReviewStore
+from rejex_stream.review.queue.label_store import LabelFile, read_labels, resolution_of
+from rejex_stream.review.queue.listing import QueueFilter
+from rejex_stream.review.queue.pipeline_logs import FileFeed
+from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.types import ContextPoint, Label, Position, Reason, ReviewItem, Verdict
 
 ADA, BOB, EVE = Viewer("ada"), Viewer("bob"), Viewer("eve", "lead")
@@ -295,7 +294,7 @@ def test_a_batch_with_one_refusal_writes_nothing(new_store):
     store = new_store()
     store.add([item(1000 * i) for i in range(3)])
     targets = episodes(store)
-    claims.claim(store, targets[1].episode_id, BOB)
+    decisions.claim(store, targets[1].episode_id, BOB)
     with pytest.raises(Refusal, match="bob is working on"):
         label(store, ADA, targets)
     assert [t.status for t in episodes(store, tab="all")] == ["open"] * 3
@@ -316,21 +315,20 @@ def test_a_claim_holds_is_renewed_lapses_and_is_released(new_store, clock):
     store = new_store()
     store.add([item(0)])
     (target,) = episodes(store)
-    claims.claim(store, target.episode_id, ADA)
+    decisions.claim(store, target.episode_id, ADA)
     assert episodes(store, BOB) == []
     assert [t.episode_id for t in episodes(store, BOB, "claimed")] == [target.episode_id]
     with pytest.raises(Refusal, match="ada is working on"):
-        claims.claim(store, target.episode_id, BOB)
+        decisions.claim(store, target.episode_id, BOB)
     clock.pass_ms(590_000)
-    assert claims.renew(store, target.episode_id, ADA).until_ms == clock.now_ms + claims.LEASE_MS
+    again = decisions.claim(store, target.episode_id, ADA)
+    assert again.until_ms == clock.now_ms + decisions.LEASE_MS
     clock.pass_ms(600_001)
-    claims.claim(store, target.episode_id, BOB)
-    with pytest.raises(Refusal, match="run out"):
-        claims.renew(store, target.episode_id, ADA)
+    decisions.claim(store, target.episode_id, BOB)
     with pytest.raises(Refusal, match="bob is working on"):
         label(store, ADA, [target])
-    assert claims.release(store, target.episode_id, BOB)
-    assert not claims.release(store, target.episode_id, BOB)
+    assert decisions.release(store, target.episode_id, BOB)
+    assert not decisions.release(store, target.episode_id, BOB)
     label(store, ADA, [target])
 
 
@@ -538,7 +536,7 @@ def _claim_until_empty(path: Path, name: str, start, out) -> None:
     while True:
         start.wait(60)  # all claim at once, every time: alone, a quick one would take everything
         try:
-            lease = claims.claim_next(store, QueueFilter(), viewer)
+            lease = decisions.claim_next(store, QueueFilter(), viewer)
         except Refusal:
             break
         mine.append(lease.episode_id)

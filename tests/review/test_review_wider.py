@@ -14,11 +14,11 @@ pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 from rejex_stream.config import load_config
 from rejex_stream.encode import encode_review
 from rejex_stream.errors import ConfigError
-from rejex_stream.review.console.auth import Access
+from rejex_stream.review.console.access import Access
 from rejex_stream.review.console.background import feeding
-from rejex_stream.review.context_loader import Wider
+from rejex_stream.review.context_loader import ContextLoader
 from rejex_stream.review.queue import series
-from rejex_stream.review.queue.listing import Viewer
+from rejex_stream.review.queue.audit import Viewer
 from rejex_stream.types import Position
 from tests.review.console_server import running
 from tests.review.desk import sees, violations
@@ -59,7 +59,7 @@ def at(offset, topic="readings.csv"):
 
 
 def test_each_step_reads_what_the_one_before_did_not_and_only_this_sensor(config):
-    wide = Wider(config, records=100)
+    wide = ContextLoader(config, records=100)
     first = wide.around(at(AT), "T07/vib", "T07/vib", 1)
     assert (first.channels, first.records, first.cut) == (("vib",), 200, "")
     assert [t_ms // 1000 for t_ms, _ in first.points] == list(range(AT - 100, AT + 100, 2))
@@ -74,21 +74,21 @@ def test_each_step_reads_what_the_one_before_did_not_and_only_this_sensor(config
 
 
 def test_a_step_is_bounded_in_bytes_and_in_time_and_says_so(config):
-    bytes_cut = Wider(config, most_bytes=500).around(at(AT), "T07/vib", "T07/vib", 1)
+    bytes_cut = ContextLoader(config, most_bytes=500).around(at(AT), "T07/vib", "T07/vib", 1)
     assert "the records hold more than" in bytes_cut.cut
     assert 0 < bytes_cut.records < 100
-    late = Wider(config, patience_s=0.0).around(at(AT), "T07/vib", "T07/vib", 1)
+    late = ContextLoader(config, patience_s=0.0).around(at(AT), "T07/vib", "T07/vib", 1)
     assert (late.points, late.cut) == ((), "reading took longer than 0 s")
 
 
 def test_what_cannot_be_read_is_a_sentence(config):
     with pytest.raises(ConfigError, match=r"is not of the input readings\.csv"):
-        Wider(config).around(at(5, "other.csv"), "T07/vib", "T07/vib", 1)
+        ContextLoader(config).around(at(5, "other.csv"), "T07/vib", "T07/vib", 1)
     passing = config.model_copy(
         update={"input": config.input.model_copy(update={"path": "-", "format": "csv"})}
     )
     with pytest.raises(ConfigError, match="standard input cannot be read twice"):
-        Wider(passing)
+        ContextLoader(passing)
 
 
 @contextmanager
@@ -100,7 +100,7 @@ def office(store, config, viewer="ada"):
     store.take("review", [line], pipeline="farm")
     access = Access(local=viewer if isinstance(viewer, Viewer) else Viewer(viewer))
     with running(store, access=access) as console:
-        console.console.inputs.update(feeding(store, configs=[config], follow=False).inputs)
+        console.console.inputs.update(feeding(None, configs=[config]).inputs)
         yield console, f"/api/episodes/{episodes(store)[0].episode_id}"
 
 
@@ -110,7 +110,7 @@ def test_wider_readings_are_drawn_and_what_is_beyond_them_stays_unknown(wall_sto
         span = f"from={1000 * (AT - 200)}&to={1000 * (AT + 200)}"
         before = console.ask(f"{base}/series?{span}").json
         assert len([v for v in before["channels"][0]["v"] if v is not None]) == 4
-        console.console.inputs["farm"] = Wider(config, records=100)
+        console.console.inputs["farm"] = ContextLoader(config, records=100)
         told = console.ask(f"{base}/wider", {"step": 1}).json
         assert (told["readings"], told["records"], told["cut"]) == (100, 200, "")
         after = console.ask(f"{base}/series?{span}").json

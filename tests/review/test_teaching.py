@@ -20,11 +20,12 @@ from rejex_stream.config import load_config
 from rejex_stream.errors import ConfigError
 from rejex_stream.review import teaching
 from rejex_stream.review.console.background import Background, feeding
-from rejex_stream.review.incidents import answers
+from rejex_stream.review.incidents import incident_store
 from rejex_stream.review.queue import decisions
+from rejex_stream.review.queue.audit import Viewer
+from rejex_stream.review.queue.database import wall_clock_ms
 from rejex_stream.review.queue.decisions import Decision
-from rejex_stream.review.queue.listing import Viewer
-from rejex_stream.review.queue.store import ReviewStore, wall_clock_ms
+from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.review.teaching import lessons
 from tests.pump import feed, pump_toml
 from tests.review.console_server import running
@@ -161,8 +162,10 @@ def desk(folder, clock=None, **settings):
     section = config.review.replace(**settings)
     with closing(ReviewStore(folder / "review.db", section)) as store:
         store.now_ms = clock or store.now_ms
-        fed = feeding(store, configs=[config])
-        background = Background(store, fed.feeds, fed.sink, tells=fed.tells, learns=fed.learns)
+        fed = feeding(store.database.path, configs=[config])
+        background = Background(
+            store, fed.feeds, fed.sink, control_lines=fed.control_lines, learns=fed.learns
+        )
         try:
             yield store, background
             assert background.problems == {}
@@ -392,7 +395,7 @@ def test_a_console_tells_nothing_to_who_does_not_learn(judged):
 def test_more_answers_than_fit_into_a_command_are_several(judged, monkeypatch):
     monkeypatch.setattr(teaching, "MOST_ANSWERS", 2)
     monkeypatch.setattr(teaching, "_AT_ONCE", 5)
-    monkeypatch.setattr(answers, "_AT_ONCE", 3)
+    monkeypatch.setattr(incident_store, "_AT_ONCE", 3)
     with desk(judged, teach_after_s=0) as (store, background):
         label(store, ADA, episodes(store))
         settle(background)

@@ -15,8 +15,7 @@ from rejex_stream.config.assembly.running import audit_draw
 from rejex_stream.encode import decode_reviewed, decode_verdict, encode_verdict
 from rejex_stream.encode.label_records import LabelRecord
 from rejex_stream.errors import ConnectorError, RejexError
-from rejex_stream.review.certificate import certify, signed
-from rejex_stream.review.verification import Said, read_log, verify
+from rejex_stream.review.certificate import Evidence, certify, read_log, signed, verify
 from rejex_stream.run.review_items import AuditDraw, committed
 from rejex_stream.types import Audit, Incident, IncidentState, Label, Position, Reason, ReviewItem
 from tests.pump import pump_toml
@@ -52,7 +51,7 @@ class Log:
     known: tuple = ()
 
     def said(self):
-        return Said(
+        return Evidence(
             labels=self.labels, incidents=self.incidents, commands=self.commands,
             items=self.items, reviewers=self.reviewers,
         )  # fmt: skip
@@ -291,7 +290,7 @@ TAMPERED = {
     "unanswered deleted, numbers closed": (
         lambda log: renumbered(log, log.waiting), "incomplete: ",
     ),
-    "finds deleted, offsets closed": (lambda log: moved(log, log.finds), "coins fall otherwise"),
+    "finds deleted, offsets closed": (lambda log: moved(log, log.finds), "come out otherwise"),
     "the first thousand deleted": (
         lambda log: log.drop({one.position for one in log.verdicts[:1000]}), "do not follow",
     ),
@@ -338,10 +337,10 @@ TAMPERED = {
         lambda log: log.change(log.finds, audit=Audit(1.0, True, committed(KEY.encode()))),
         "are not the config's",
     ),
-    "finds said not to be drawn": (flipped, "coins fall otherwise"),
+    "finds said not to be drawn": (flipped, "come out otherwise"),
     "unanswered said not to be drawn": (
         lambda log: log.change(log.waiting, audit=Audit(0.05, False, committed(KEY.encode()))),
-        "coins fall otherwise",
+        "come out otherwise",
     ),
     "a key ground out after the run": (ground, "committed to another key"),
     "the log rewritten by such a key": (rewritten, "have no review item"),

@@ -195,7 +195,7 @@ def test_what_people_say_is_durable_with_what_it_follows(tmp_path, bootstrap):
                 CommandKind.PLANNED, by="ada", given_ms=0, id_=f"c-{i}",
                 from_ms=begin, until_ms=begin + 20_000,
             )  # fmt: skip
-            ControlLine(config).say(said)
+            ControlLine(config).publish(said)
             job = [*on_spark(path, "local[2]"), "--batch-events", "500", "--control"]
             subprocess.run(job, check=True, timeout=LONG_S)
         journal, expected = JobJournal.of(config), {role: {0: [], 1: []} for role in ROLES}

@@ -478,7 +478,7 @@ def test_an_orderly_end_lets_people_be_told_and_strikes_out_what_they_took(tmp_p
     left, wrote = [incident(3), incident(9)], []
     with watching(config, engine_spec(config), nobody, nobody, quiet=False) as watch:
         watch.outbox = SimpleNamespace(
-            tell=nobody, left=lambda _: [*left], settle=lambda _: left.pop(0)
+            post=nobody, left=lambda _: [*left], settle=lambda _: left.pop(0)
         )
         monitoring = JobMonitoring(watch, config, Recorded(("farm",)))
         monitoring.begin({FARM: 4}, ())

@@ -13,6 +13,7 @@ import sys
 import time
 import zipfile
 import zlib
+from enum import Enum
 from typing import IO, Any, Final, Literal, TypeAlias
 
 from rejex_stream.errors import ConnectorError
@@ -31,21 +32,19 @@ _ENDINGS: dict[str, Compression] = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", "
 _UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-class Mark:
-    """Something a read can return instead of bytes."""
+class Mark(Enum):
+    """Something a read can return instead of bytes.
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    After ``NEW_FILE`` the path names another file, or the file was cut: what follows starts at its
+    beginning.
+    """
 
-    def __repr__(self) -> str:
-        return self._what
+    END = "END"
+    NEW_FILE = "NEW_FILE"
 
 
-END: Final = Mark("END")
-"""The input is at its end."""
-
-NEW_FILE: Final = Mark("NEW_FILE")
-"""The path names another file now, or the file was cut: what follows starts at its beginning."""
+END: Final = Mark.END
+NEW_FILE: Final = Mark.NEW_FILE
 
 
 class ByteInput:

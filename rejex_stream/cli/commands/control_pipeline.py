@@ -213,7 +213,7 @@ def _answer(kind: CommandKind, config: Path, id_: str, saying: Saying) -> None:
 
 def _give(line: ControlLine, command: Command, saying: Saying) -> None:
     since = line.mark()
-    line.say(command)
+    line.publish(command)
     replies: list[CommandReply] = []
     until = time.monotonic() + saying.wait
     while not replies and time.monotonic() < until:

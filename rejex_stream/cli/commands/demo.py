@@ -15,8 +15,8 @@ import typer
 from rejex_stream.cli.show import console, print_table
 from rejex_stream.demo.datasets import CREDIT, FOLDER, Feed, Played, play, prepare
 from rejex_stream.report import Findings, find, write_report
-from rejex_stream.report.fault_findings import FaultFindings
-from rejex_stream.report.plain_words import after, percent
+from rejex_stream.report.judged_run import FaultFindings
+from rejex_stream.report.page import after, percent
 from rejex_stream.types import IncidentState, Label, Reason
 
 __all__ = ["demo"]

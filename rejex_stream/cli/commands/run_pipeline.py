@@ -182,12 +182,12 @@ class RunDisplay:
 
 
 class _Looks:
-    """Looks at the input as ``score`` does: at its order, and once at its first readings."""
+    """Looks at the first readings once, as ``score`` does at all: at their order too."""
 
     def __init__(self, config: Config) -> None:
         source, self._config = config.input, config
         self._first: list[Reading] | None = []  # until they are looked at, if they are
-        self._order = TimeOrder()
+        self._order, self._of = TimeOrder(), ""
         self._timed = source.time is not None
         local = source.time_zone is not None and "%z" not in (source.time_format or "")
         self._zone = zone_of(source.time_zone) if local and source.time_zone else None
@@ -195,17 +195,7 @@ class _Looks:
     def outcomes(
         self, partition: Partition, outcomes: Sequence[Outcome], *, replaying: bool
     ) -> None:
-        """Take note of the times."""
-        order = self._order
-        if replaying:
-            return
-        for outcome in outcomes:
-            verdict = outcome.verdict
-            if verdict is not None and order.watches(verdict.sensor):
-                order.see(verdict.sensor, verdict.event_time_ms)
-                if self._zone is not None:
-                    local = datetime.fromtimestamp(verdict.event_time_ms / 1000, self._zone)
-                    order.repeated += is_repeated(local.replace(tzinfo=None), self._zone)
+        """Nothing: what is looked at are readings."""
 
     def event(self, event: RunEvent) -> None:
         """See whether the run begins without state: what goes on was looked at by another."""
@@ -221,13 +211,22 @@ class _Looks:
 
     def suspect(self) -> None:
         """Say once what the first readings are suspected of; no verdict depends on it."""
-        first, self._first = self._first or [], None
-        for one in suspect_readings(self._config, first[:_FIRST]):
+        if self._first is None:
+            return
+        first, self._first = self._first[:_FIRST], None
+        for reading in first:
+            self._order.see(reading.sensor, reading.event_time_ms)
+            if self._zone is not None:
+                local = datetime.fromtimestamp(reading.event_time_ms / 1000, self._zone)
+                self._order.repeated += is_repeated(local.replace(tzinfo=None), self._zone)
+        self._of = f" (of the first {_FIRST:,} events)" if len(first) == _FIRST else ""
+        for one in suspect_readings(self._config, first):
             _log.warning("%s; %s", one.seen, one.setting)
 
     def said(self) -> Iterator[str]:
-        """Yield what was odd."""
-        yield from self._order.said("input.sensor", gaps=self._timed)
+        """Yield what was odd about their order."""
+        for line in self._order.said("input.sensor", gaps=self._timed):
+            yield line + self._of
 
 
 @contextmanager

@@ -20,15 +20,7 @@ import typer
 
 from rejex_stream.cli import table_options as options
 from rejex_stream.cli.bars import counting
-from rejex_stream.cli.show import (
-    As,
-    AsOption,
-    number,
-    print_facts,
-    print_json,
-    print_table,
-    share,
-)
+from rejex_stream.cli.show import As, AsOption, number, print_facts, print_json, print_table, share
 from rejex_stream.config import name_of
 from rejex_stream.decode import Decoder
 from rejex_stream.detectors import DEFAULT
@@ -145,7 +137,7 @@ def score(  # noqa: PLR0917 - one parameter an option
             "plan": promise,
             "measured": replayed.measured,
             "episodes": episodes.worst(top),
-            "n_episodes": episodes.total,
+            "n_episodes": len(episodes.all),
             "truth": by_truth if truth else None,
         }
         print_json(found)
@@ -214,7 +206,7 @@ def _save_config(
 
 
 def _print_episodes(episodes: Episodes, top: int, *, stderr: bool) -> None:
-    if not episodes.total:
+    if not len(episodes.all):
         print("No episode: nothing but normal rows.", file=sys.stderr if stderr else sys.stdout)
         return
     rows = [
@@ -231,8 +223,8 @@ def _print_episodes(episodes: Episodes, top: int, *, stderr: bool) -> None:
         )
         for found in episodes.worst(top)
     ]
-    title = f"Episodes: {episodes.total:,}" + (
-        f", the {len(rows)} most severe" if episodes.total > len(rows) else ""
+    title = f"Episodes: {len(episodes.all):,}" + (
+        f", the {len(rows)} most severe" if len(episodes.all) > len(rows) else ""
     )
     columns = ("sensor", "from (UTC)", "to", "rows", "anomaly", "rejected", "severity", "channels")
     print_table(columns, rows, title=title, left=(0, 1, 2, 3, 7), stderr=stderr)

@@ -54,7 +54,7 @@ class ControlLine:
         self._control = Path() if places is None else cast("Path", places.control)
         self._incidents = Path() if places is None else Path(places.incidents)
 
-    def say(self, *commands: Command) -> None:
+    def publish(self, *commands: Command) -> None:
         """Make commands durable in the control log, in this order."""
         if self._kafka is None:
             from rejex_connectors.files.source import append_line

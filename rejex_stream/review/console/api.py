@@ -4,67 +4,31 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from functools import wraps
+from collections.abc import Sequence
 from sqlite3 import Connection, Row
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 from msgspec import Meta
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from rejex_stream.errors import RejexError
-from rejex_stream.review.console import metrics
+from rejex_stream.review.console import queue_metrics
 from rejex_stream.review.console.console import (
-    Console,
-    console_of,
+    Call,
+    answers,
+    as_json,
     filter_of,
-    off_loop,
-    viewer_of,
-    whole_number,
+    takes,
 )
-from rejex_stream.review.queue import claims, decisions, export, series
-from rejex_stream.review.queue.claims import Done, Refusal, RefusalCode, require_reviewer
+from rejex_stream.review.queue import decisions, label_store, series
+from rejex_stream.review.queue.audit import Name, Refusal, require_reviewer
 from rejex_stream.review.queue.database import position_in
-from rejex_stream.review.queue.decisions import Decision, Name
-from rejex_stream.review.queue.detail import raw_record
-from rejex_stream.review.queue.listing import (
-    TABS,
-    QueueFilter,
-    Tab,
-    Viewer,
-    is_blind,
-    summary,
-)
-from rejex_stream.review.queue.store import ReviewStore
-
-__all__ = [
-    "RAW_SHOWN_BYTES",
-    "Call",
-    "ViewIn",
-    "answers",
-    "routes",
-    "series_json",
-    "stretch_of",
-    "takes",
-]
-
-_MOST_BODY_BYTES = 512 * 1024
-_STATUS: dict[RefusalCode, int] = {
-    "leased": 409,
-    "changed": 409,
-    "lapsed": 409,
-    "forbidden": 403,
-    "not_yours": 403,
-    "unknown": 404,
-    "nothing": 404,
-    "bad_request": 422,
-}
-S = TypeVar("S", bound=msgspec.Struct)
+from rejex_stream.review.queue.decisions import Decision, Done
+from rejex_stream.review.queue.listing import TABS, QueueFilter, Tab, is_blind, summary
 
 
 class ViewIn(msgspec.Struct, frozen=True):
@@ -105,92 +69,6 @@ class CommentIn(msgspec.Struct):
 
     request_id: Name
     text: Annotated[str, Meta(max_length=10_000)]
-
-
-# --------------------------------------------------------------------------- making handlers
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One request to the API, and whose it is."""
-
-    request: Request
-    console: Console
-    viewer: Viewer
-
-    @property
-    def store(self) -> ReviewStore:
-        """The store it is about."""
-        return self.console.store
-
-    def place(self, name: str) -> str:
-        """Return a part of the address."""
-        return str(self.request.path_params[name])
-
-
-Handler = Callable[[Request], Awaitable[Response]]
-
-
-def answers(work: Callable[[Call], object]) -> Handler:
-    """Make a handler of what needs no body: JSON of what `work` returns, or its refusal."""
-
-    @wraps(work)
-    async def handle(request: Request) -> Response:
-        return await _answer(request, work)
-
-    return handle
-
-
-def takes(kind: type[S]) -> Callable[[Callable[[Call, S], object]], Handler]:
-    """Make a handler that also reads a body."""
-
-    def decorate(work: Callable[[Call, S], object]) -> Handler:
-        @wraps(work)
-        async def handle(request: Request) -> Response:
-            return await _answer(request, work, kind)
-
-        return handle
-
-    return decorate
-
-
-async def _answer(request: Request, work: Callable[..., object], *kinds: type[S]) -> Response:
-    """Run blocking work in a thread; numbers that are not finite become null."""
-    try:
-        given = [await read_body(request, kind) for kind in kinds]
-        call = Call(request, console_of(request), viewer_of(request))
-        found = await off_loop(work, call, *given)
-    except Refusal as refusal:
-        content = {
-            "code": refusal.code,
-            "message": str(refusal),
-            "episode": refusal.episode_id,
-        }
-        return _json(content, _STATUS[refusal.code])
-    except ClientDisconnect:
-        return Response(status_code=499)
-    return found if isinstance(found, Response) else _json(found)
-
-
-def _json(content: object, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(content), status_code=status, media_type="application/json")
-
-
-async def read_body(request: Request, kind: type[S]) -> S:
-    """Return what a request holds.
-
-    Raises
-    ------
-    Refusal
-        If it is too large, or something else.
-    """
-    data = b""
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > _MOST_BODY_BYTES:
-            raise Refusal("bad_request", "The request is larger than 512 kB.")
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
-        raise Refusal("bad_request", f"The request cannot be read: {str(error)[:200]}.") from error
 
 
 # ------------------------------------------------------------------------------ what people do
@@ -242,25 +120,19 @@ def post_undo(call: Call, wanted: UndoIn) -> object:
 @takes(ViewIn)
 def post_claim_next(call: Call, wanted: ViewIn) -> object:
     """Claim the first free episode of a view."""
-    return claims.claim_next(call.store, _view(wanted), call.viewer)
+    return decisions.claim_next(call.store, _view(wanted), call.viewer)
 
 
 @answers
 def post_claim(call: Call) -> object:
     """Claim an episode."""
-    return claims.claim(call.store, call.place("episode"), call.viewer)
-
-
-@answers
-def post_renew(call: Call) -> object:
-    """Extend one's claim."""
-    return claims.renew(call.store, call.place("episode"), call.viewer)
+    return decisions.claim(call.store, call.place("episode"), call.viewer)
 
 
 @answers
 def post_release(call: Call) -> object:
     """Give up one's claim."""
-    return {"released": claims.release(call.store, call.place("episode"), call.viewer)}
+    return {"released": decisions.release(call.store, call.place("episode"), call.viewer)}
 
 
 @takes(WiderIn)
@@ -301,13 +173,13 @@ def post_wider(call: Call, wanted: WiderIn) -> object:
 @takes(AssignIn)
 def post_assign(call: Call, wanted: AssignIn) -> object:
     """Say whose episodes are."""
-    return {"message": claims.assign(call.store, wanted.episodes, call.viewer, to=wanted.to)}
+    return {"message": decisions.assign(call.store, wanted.episodes, call.viewer, to=wanted.to)}
 
 
 @takes(CommentIn)
 def post_comment(call: Call, wanted: CommentIn) -> object:
     """Say something about an episode."""
-    claims.comment(
+    decisions.comment(
         call.store, wanted.request_id, call.place("episode"), call.viewer, text=wanted.text
     )
     return {"by": call.viewer.reviewer, "text": wanted.text.strip()}
@@ -324,7 +196,7 @@ def get_summary(call: Call) -> object:
     if call.request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers={"etag": tag})
     background = call.console.background
-    response = _json(
+    response = as_json(
         {
             "counts": found.counts | {"incidents": found.incidents},
             "oldest_ms": found.oldest_ms,
@@ -355,8 +227,10 @@ def get_export(call: Call) -> object:
     form = call.place("form")
     if form not in ("csv", "jsonl"):
         raise Refusal("unknown", "Export csv or jsonl here.")
-    found = export.rows(call.store.database, final_only=call.store.settings.blind != "off")
-    pieces = export.as_csv(found) if form == "csv" else export.as_jsonl(found)
+    found = label_store.export_rows(
+        call.store.database, final_only=call.store.settings.blind != "off"
+    )
+    pieces = label_store.as_csv(found) if form == "csv" else label_store.as_jsonl(found)
     return StreamingResponse(
         pieces,
         media_type="text/csv; charset=utf-8" if form == "csv" else "application/x-ndjson",
@@ -368,19 +242,15 @@ def get_export(call: Call) -> object:
 def get_metrics(call: Call) -> object:
     """Return the queue's metrics for Prometheus."""
     background = call.console.background
-    text = metrics.exposition(call.store, background.failing() if background else {})
+    text = queue_metrics.exposition(call.store, background.failing() if background else {})
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-RAW_SHOWN_BYTES = 16 * 1024
 _WIDEST_MS = 400 * 86_400_000
 
 
 def _line(t: Any, v: Any) -> dict[str, list[Any]]:  # noqa: ANN401 - arrays
-    return {
-        "t": t.tolist(),
-        "v": [None if np.isnan(x) else x for x in v.tolist()],
-    }
+    return {"t": t.tolist(), "v": [None if np.isnan(x) else x for x in v.tolist()]}
 
 
 def series_json(
@@ -408,13 +278,7 @@ def _whole(text: str) -> int:
 
 
 def stretch_of(request: Request) -> tuple[int, int, int]:
-    """Return (from, to) in UTC milliseconds and the most points of a line, as asked for.
-
-    Raises
-    ------
-    Refusal
-        If they are not given, or too much.
-    """
+    """Return (from, to) in UTC milliseconds and the most points of a line, as asked for."""
     try:
         low, high = (_whole(request.query_params[name]) for name in ("from", "to"))
         pixels = _whole(request.query_params.get("px", "1000"))
@@ -443,44 +307,6 @@ def get_series(call: Call) -> object:
     return {"around": around, **found}
 
 
-@answers
-def get_sensor_series(call: Call) -> object:
-    """Return the readings of any sensor, for a plot beside another one."""
-    stretch = stretch_of(call.request)
-    with call.store.database.read() as connection:
-        row = connection.execute(
-            "SELECT * FROM sensor WHERE sensor_id = ?", (whole_number(call.place("sensor_id")),)
-        ).fetchone()
-        if row is None:
-            raise Refusal("unknown", "There is no such sensor.")
-        found = series_json(connection, row, stretch, with_score=False)
-    return {"sensor": row["sensor"], **found}
-
-
-@answers
-def get_raw(call: Call) -> object:
-    """Return an episode's first record: its first 16 kB as text, or all of it as a download."""
-    episode = call.place("episode")
-    with call.store.database.read() as connection:
-        row = connection.execute(
-            "SELECT * FROM episode WHERE episode_id = ?", (episode,)
-        ).fetchone()
-        if row is not None and is_blind(call.store.settings, row, call.viewer):
-            raise Refusal("forbidden", "Hidden until you have decided (blind review).")
-        data = raw_record(connection, episode)
-    if "download" in call.request.query_params:
-        return Response(
-            data,
-            media_type="application/octet-stream",
-            headers={"content-disposition": 'attachment; filename="review-item.json"'},
-        )
-    return {
-        "text": data[:RAW_SHOWN_BYTES].decode("utf-8", "replace"),
-        "shown": min(len(data), RAW_SHOWN_BYTES),
-        "bytes": len(data),
-    }
-
-
 routes = [
     Route("/metrics", get_metrics),
     Route("/api/export/{form}", get_export),
@@ -488,7 +314,6 @@ routes = [
     Route("/api/undo", post_undo, methods=["POST"]),
     Route("/api/claim-next", post_claim_next, methods=["POST"]),
     Route("/api/episodes/{episode}/claim", post_claim, methods=["POST"]),
-    Route("/api/episodes/{episode}/renew", post_renew, methods=["POST"]),
     Route("/api/episodes/{episode}/release", post_release, methods=["POST"]),
     Route("/api/episodes/{episode}/comment", post_comment, methods=["POST"]),
     Route("/api/assign", post_assign, methods=["POST"]),
@@ -496,6 +321,4 @@ routes = [
     Route("/api/summary", get_summary),
     Route("/api/queue/ids", get_ids),
     Route("/api/episodes/{episode}/series", get_series),
-    Route("/api/sensors/{sensor_id}/series", get_sensor_series),
-    Route("/api/episodes/{episode}/raw", get_raw),
 ]

@@ -12,33 +12,32 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rejex_stream.config.assembly import file_places
 from rejex_stream.config.assembly.control_line import ControlLine
 from rejex_stream.config.reviewing import Shown
 from rejex_stream.encode.label_records import LabelRecord
 from rejex_stream.errors import ConfigError, RejexError
 from rejex_stream.review import teaching
-from rejex_stream.review.context_loader import Wider
-from rejex_stream.review.incidents.answers import UNDO_MS, CommandLog, send_commands
+from rejex_stream.review.context_loader import ContextLoader
+from rejex_stream.review.incidents.incident_store import UNDO_MS, CommandLog, send_commands
 from rejex_stream.review.incidents.readings import load_next
 from rejex_stream.review.queue import series
 from rejex_stream.review.queue.decisions import expire_due
-from rejex_stream.review.queue.feeds import Feed, FileFeed
-from rejex_stream.review.queue.labels import LabelFile, LabelSink, read_labels
-from rejex_stream.review.queue.store import ReviewStore
+from rejex_stream.review.queue.label_store import LabelFile, LabelSink, read_labels
+from rejex_stream.review.queue.pipeline_logs import (
+    FEED_KINDS,
+    Feed,
+    FeedKind,
+    FileFeed,
+    KafkaLabels,
+    TopicFeed,
+    open_feed,
+    read_label_topic,
+)
+from rejex_stream.review.queue.review_store import ReviewStore
 
 if TYPE_CHECKING:
     from rejex_stream.config import Config
-    from rejex_stream.config.assembly import FilePlaces
-    from rejex_stream.review.queue.feeds import TopicFeed
-
-__all__ = [
-    "Background",
-    "Feeding",
-    "feeding",
-    "labels_file",
-    "published_labels",
-    "review_feeds",
-]
 
 _log = logging.getLogger(__name__)
 _EXPIRE_EVERY_S = 30.0
@@ -49,25 +48,7 @@ _PUMP_S = 1.0
 
 
 class Background:
-    """A thread that keeps a store up to date until it is stopped.
-
-    Parameters
-    ----------
-    feeds
-        Pumped in turn.
-    sink
-        Where labels go; ``None`` keeps them in the store's outbox.
-    tells
-        Where answers to incidents go, by name of pipeline; others keep them in the store.
-    learns
-        Those of them that learn from what people say of events.
-    inputs
-        Where readings of incidents are found, by name of pipeline.
-    undo_ms
-        So long an answer to an incident can be taken back.
-    pause_s
-        Between two rounds that found nothing.
-    """
+    """A thread that keeps a store up to date until it is stopped."""
 
     def __init__(
         self,
@@ -75,17 +56,17 @@ class Background:
         feeds: Sequence[Feed] = (),
         sink: LabelSink | None = None,
         *,
-        tells: Mapping[str, CommandLog] | None = None,
+        control_lines: Mapping[str, CommandLog] | None = None,
         learns: Collection[str] = (),
-        inputs: Mapping[str, Wider] | None = None,
+        inputs: Mapping[str, ContextLoader] | None = None,
         undo_ms: int = UNDO_MS,
         pause_s: float = 0.5,
     ) -> None:
         self._store = store
         self._feeds = tuple(feeds)
         self._sink = sink
-        self.tells = dict(tells or {})
-        self.learns = sorted(self.tells.keys() & set(learns))
+        self.control_lines = dict(control_lines or {})
+        self.learns = sorted(self.control_lines.keys() & set(learns))
         self._pause_s = pause_s
         self._undo_ms = undo_ms
         self._inputs = dict(inputs or {})
@@ -102,12 +83,10 @@ class Background:
         self._thread.start()
 
     def stop(self, patience_s: float = 1.0) -> bool:
-        """Finish the round, and let go of feeds and sink.
-
-        Says whether that was possible in time: supervisors have little patience. A thread that
-        waits for a broker that is away is left behind; every change is one transaction, and labels
-        wait in the store.
-        """
+        """Finish the round, and let go of feeds and sink."""
+        # Says whether that was possible in time: supervisors have little patience. A thread that
+        # waits for a broker that is away is left behind; every change is one transaction, and
+        # labels wait in the store.
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(patience_s)
@@ -154,7 +133,7 @@ class Background:
         busy = sink is not None and self._try("labels", lambda: bool(store.relay(sink)))
         for pipeline in self.learns:
             busy |= self._try(f"teaching {pipeline}", partial(self._collect, pipeline))
-        for pipeline, log in self.tells.items():
+        for pipeline, log in self.control_lines.items():
             busy |= self._try(f"answers {pipeline}", partial(self._send_commands, pipeline, log))
         return busy
 
@@ -211,7 +190,7 @@ class Background:
     def failing(self) -> dict[str, bool]:
         """Return every part of the work, and whether it fails now."""
         parts = [f"feed {number}" for number in range(len(self._feeds))]
-        parts += [f"answers {pipeline}" for pipeline in self.tells]
+        parts += [f"answers {pipeline}" for pipeline in self.control_lines]
         parts += [f"teaching {pipeline}" for pipeline in self.learns]
         parts += ["labels", "expiry", "upkeep"] + ["readings"] * bool(self._inputs)
         return {name: name in self.problems for name in parts}
@@ -222,60 +201,36 @@ class Feeding:
     """Where a store is fed from, where labels and answers go, and what is shown."""
 
     feeds: list[Feed] = field(default_factory=list)
-    pipelines: list[str] = field(default_factory=list)
     sink: LabelSink | None = None
-    tells: dict[str, CommandLog] = field(default_factory=dict)
+    control_lines: dict[str, CommandLog] = field(default_factory=dict)
     learns: list[str] = field(default_factory=list)
     shown: dict[str, Shown] = field(default_factory=dict)
-    inputs: dict[str, Wider] = field(default_factory=dict)
+    inputs: dict[str, ContextLoader] = field(default_factory=dict)
     lacks: list[str] = field(default_factory=list)
     title: str = "review"
 
 
 def feeding(
-    store: ReviewStore,
+    store: Path | None,
     *,
     configs: Sequence[Config] = (),
     reviews: Sequence[Path] = (),
     verdicts: Sequence[Path] = (),
     labels: Path | None = None,
-    follow: bool = True,
 ) -> Feeding:
-    """Return the feeds of pipelines named by their configs, and of plain files.
-
-    Parameters
-    ----------
-    configs
-        Pipelines: their review and verdict files, or topics.
-    reviews, verdicts
-        JSON Lines files besides those.
-    labels
-        The labels file; by default ``labels.jsonl`` beside the store, for a pipeline on Kafka its
-        labels topic.
-    follow
-        Whether feeds go on and labels are sent, as the console does; else what is there is taken
-        once.
-
-    Raises
-    ------
-    ConfigError, ConnectorError
-        If an edge cannot be opened.
-    """
+    """Return the feeds of pipelines named by their configs, and of plain files."""
+    # They go on, and labels leave, for a console with a `store`; else what is there is taken once.
     found = Feeding()
     for config in configs:
-        _add_pipeline(found, config, follow=follow)
-    if reviews or verdicts:
-        found.feeds += [FileFeed(path, "verdicts") for path in verdicts]
-        found.feeds += [FileFeed(path, "review") for path in reviews]
-    found.title = next(iter(found.pipelines), "review")
-    if follow:
+        _add_pipeline(found, config, follow=store is not None)
+    found.feeds += [FileFeed(path, "verdicts") for path in verdicts]
+    found.feeds += [FileFeed(path, "review") for path in reviews]
+    found.title = next(iter(found.shown), "review")
+    if store is not None:
         topics = _labels_topic(configs, labels)
-        if topics is not None:
-            from rejex_stream.review.queue.feeds import KafkaLabels
-
-            found.sink = KafkaLabels(topics)
-        else:
-            found.sink = LabelFile(labels_file(store.database.path, labels))
+        found.sink = (
+            LabelFile(labels_file(store, labels)) if topics is None else KafkaLabels(topics)
+        )
     return found
 
 
@@ -294,17 +249,9 @@ def labels_file(store: Path, labels: Path | None) -> Path:
 def published_labels(
     configs: Sequence[Config], store: Path, labels: Path | None
 ) -> Iterator[LabelRecord]:
-    """Yield the labels that a console with these configs has published.
-
-    Raises
-    ------
-    ConfigError, ConnectorError
-        If the file or topic does not exist, or holds something else.
-    """
+    """Yield the labels that a console with these configs has published."""
     topics = _labels_topic(configs, labels)
     if topics is not None:
-        from rejex_stream.review.queue.feeds import read_label_topic
-
         yield from read_label_topic(topics)
         return
     path = labels_file(store, labels)
@@ -313,72 +260,41 @@ def published_labels(
     yield from read_labels(path)
 
 
-def review_feeds(configs: Sequence[Config], reviews: Sequence[Path]) -> list[FileFeed | TopicFeed]:
-    """Return feeds of all review items that there are, each to be pumped once.
-
-    Raises
-    ------
-    ConfigError
-        If a file does not exist.
-    """
-    feeds: list[FileFeed | TopicFeed] = []
-    for config in configs:
-        if config.input.kind == "kafka":
-            from rejex_stream.review.queue.feeds import TopicFeed
-
-            feeds.append(TopicFeed(config, "review"))
-        else:
-            path = Path(_places(config).review)
-            feeds.append(FileFeed(path, "review", config.pipeline.name))
-    feeds += [FileFeed(path, "review") for path in reviews]
+def review_feeds(configs: Sequence[Config], reviews: Sequence[Path]) -> list[Feed]:
+    """Return feeds of all review items that there are, each to be pumped once."""
+    fed = feeding(None, configs=configs, reviews=reviews)
+    feeds = [feed for feed in fed.feeds if feed.kind == "review"]
     for feed in feeds:
         if isinstance(feed, FileFeed) and not feed.path.exists():
             raise ConfigError(f"The review file {str(feed.path)!r} does not exist: check the path.")
     return feeds
 
 
-def _places(config: Config) -> FilePlaces:
-    from rejex_stream.config.assembly import file_places
-
-    places = file_places(config)
-    if "-" in (places.review, places.verdicts):
-        raise ConfigError(
-            f"Pipeline {config.pipeline.name!r} writes to standard output, which the review queue "
-            "cannot read: give output.review and output.verdicts as files."
-        )
-    return places
-
-
 def _add_pipeline(found: Feeding, config: Config, *, follow: bool) -> None:
-    name = config.pipeline.name
-    found.pipelines.append(name)
+    name, lean = config.pipeline.name, config.output.form == "lean"
     found.shown[name] = Shown(config.channels, config.sensors)
     with suppress(ConfigError):  # what passes by cannot be read again
-        found.inputs[name] = Wider(config)
-    review: Feed
-    verdicts: Feed | None = None
-    incidents: Feed | None = None
-    lean = config.output.form == "lean"
+        found.inputs[name] = ContextLoader(config)
     if lean:
         found.lacks.append(
             f"{name} writes lean verdicts: nothing is known here of its rates, scores and accepted "
             'events, only items and incidents; output.form = "full" brings the rest.'
         )
-    if config.input.kind == "kafka":
-        from rejex_stream.review.queue.feeds import TopicFeed, open_feed
-
-        opened = open_feed if follow else TopicFeed
-        review, verdicts = opened(config, "review"), None if lean else opened(config, "verdicts")
-        incidents = opened(config, "incidents")
-    else:
-        places = _places(config)
-        review = FileFeed(Path(places.review), "review", name)
-        verdicts = None if lean else FileFeed(Path(places.verdicts), "verdicts", name)
-        if places.incidents != "-":
-            incidents = FileFeed(Path(places.incidents), "incidents", name)
     # Review items first: a drawn event then has its readings.
-    found.feeds += [feed for feed in (review, verdicts, incidents) if feed is not None]
-    with suppress(ConfigError):  # it hears no commands
-        found.tells[name] = ControlLine(config)
+    kinds: tuple[FeedKind, ...] = ("review", "incidents") if lean else FEED_KINDS
+    if config.input.kind == "kafka":
+        opened = open_feed if follow else TopicFeed
+        found.feeds += [opened(config, kind) for kind in kinds]
+    else:
+        places = file_places(config)
+        if "-" in (places.review, places.verdicts):
+            raise ConfigError(
+                f"Pipeline {name!r} writes to standard output, which the review queue cannot read: "
+                "give output.review and output.verdicts as files."
+            )
+        paths = {kind: str(getattr(places, kind)) for kind in kinds}
+        found.feeds += [FileFeed(Path(at), kind, name) for kind, at in paths.items() if at != "-"]
+    with suppress(ConfigError):  # it follows no commands
+        found.control_lines[name] = ControlLine(config)
     if config.learning.enabled:
         found.learns.append(name)

@@ -20,10 +20,9 @@ from rejex_stream.review.console.console import Console, whole_number
 from rejex_stream.review.console.formatting import CELL_STATES, SENSOR_STATES
 from rejex_stream.review.console.pages import Context, page
 from rejex_stream.review.incidents.incident_store import held_streams
-from rejex_stream.review.queue.listing import QueueFilter, Viewer
+from rejex_stream.review.queue.audit import Viewer
+from rejex_stream.review.queue.listing import QueueFilter
 from rejex_stream.review.queue.series import HOUR_MS, PipelineClock, pipeline_clock
-
-__all__ = ["Cell", "FleetRow", "Stretch", "routes", "rows_of", "states"]
 
 _BUCKETS = {"24": (HOUR_MS, 24), "168": (7 * HOUR_MS, 24), "720": (30 * HOUR_MS, 24)}
 _PAGE_SENSORS = 60

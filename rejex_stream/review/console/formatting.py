@@ -10,22 +10,7 @@ from functools import lru_cache
 
 from markupsafe import Markup, escape
 
-__all__ = [
-    "CELL_STATES",
-    "FILTERS",
-    "SENSOR_STATES",
-    "age",
-    "clock",
-    "day",
-    "exact",
-    "level",
-    "level_word",
-    "number",
-    "percent",
-    "seen",
-    "span",
-    "spark_svg",
-]
+from rejex_stream.rejection.window import grade
 
 _WIDTH, _HEIGHT, _PAD = 132, 30, 3
 _YEAR_S = 31_557_600
@@ -37,15 +22,8 @@ _UNSEEN = re.compile(
 
 
 def seen(value: object) -> object:
-    r"""Return text with a sign for every character that hides or turns its neighbours.
-
-    Such a name could pass for another one. Markup is left as it is: whoever made it knows.
-
-    Examples
-    --------
-    >>> seen("pump\u200b"), seen("live\u202e-rtl"), seen("a\x1b\x00\nb"), seen(7)
-    ('pump⟨U+200B⟩', 'live⟨U+202E⟩-rtl', 'a⟨U+001B⟩⟨U+0000⟩↵b', 7)
-    """
+    r"""Return text with a sign for every character that hides or turns its neighbours."""
+    # Such a name could pass for another one. Markup is left as it is: whoever made it knows.
     if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
         return value
     return _UNSEEN.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", value).replace("\n", "↵")
@@ -57,13 +35,7 @@ def exact(text: str) -> Markup:
 
 
 def span(ms: float | None) -> str:
-    """Return a duration in at most two units; from two years on in years alone.
-
-    Examples
-    --------
-    >>> span(40_000), span(380_000), span(7_200_000), span(200_000_000), span(2_366_841_600_000)
-    ('40 s', '6 min 20 s', '2 h', '2 d 7 h', '75 years')
-    """
+    """Return a duration in at most two units; from two years on in years alone."""
     if ms is None:
         return "–"
     seconds = round(abs(ms) / 1000)
@@ -80,13 +52,7 @@ def span(ms: float | None) -> str:
 
 
 def age(ms: float | None) -> str:
-    """Return a duration in one unit, for narrow cells.
-
-    Examples
-    --------
-    >>> age(40_000), age(380_000), age(7_200_000)
-    ('<1 min', '6 min', '2 h')
-    """
+    """Return a duration in one unit, for narrow cells."""
     if ms is None:
         return "–"
     minutes = ms / 60_000
@@ -123,13 +89,7 @@ def _at(ms: int) -> datetime:
 
 
 def number(value: float | None) -> str:
-    """Return a number with thousands separated and four digits that count.
-
-    Examples
-    --------
-    >>> number(11400), number(0.03456789), number(None)
-    ('11,400', '0.03457', '–')
-    """
+    """Return a number with thousands separated and four digits that count."""
     if value is None or not math.isfinite(value):
         return "–"
     if float(value).is_integer() and abs(value) < 1e15:
@@ -138,13 +98,7 @@ def number(value: float | None) -> str:
 
 
 def percent(value: float | None, digits: int | None = None) -> str:
-    r"""Return a share as percent; the sign never moves to the next line.
-
-    Examples
-    --------
-    >>> [percent(share).replace("\u00a0", "_") for share in (0.0653, 0.00123, 0, None)]
-    ['6.5_%', '0.12_%', '0_%', '–']
-    """
+    r"""Return a share as percent; the sign never moves to the next line."""
     if value is None or not math.isfinite(value):
         return "–"
     if value == 0:
@@ -154,12 +108,7 @@ def percent(value: float | None, digits: int | None = None) -> str:
 
 
 def spark_svg(  # noqa: PLR0917
-    t: Sequence[float],
-    v: Sequence[float],
-    low_ms: int,
-    high_ms: int,
-    start_ms: int,
-    end_ms: int,
+    t: Sequence[float], v: Sequence[float], low_ms: int, high_ms: int, start_ms: int, end_ms: int
 ) -> Markup:
     """Return a small line as SVG, with the episode's stretch shaded; nothing but numbers goes in.
 
@@ -226,40 +175,12 @@ SENSOR_STATES = {
 """Of a sensor over all that is shown, the most urgent first."""
 
 
-_WORDS = ((80, "extreme"), (60, "strong"), (40, "clear"), (0, "slight"))
-
-
-def level(severity: float | None) -> int:
-    """Return a severity, -log10 of how rare a score is, on the scale of people: 0 to 100.
-
-    ``100 s / (s + 3)``: 50 is one ordinary event in 1,000, 75 one in a billion.
-
-    Examples
-    --------
-    >>> level(0.0), level(2.2), level(3.0), level(9.0), level(191.7)
-    (0, 42, 50, 75, 98)
-    """
-    return 0 if severity is None else round(100 * severity / (severity + 3.0))
-
-
-def level_word(severity: float | None) -> str:
-    """Return the word for a severity.
-
-    Examples
-    --------
-    >>> level_word(1.0), level_word(2.2), level_word(8.0), level_word(191.7)
-    ('slight', 'clear', 'strong', 'extreme')
-    """
-    return next(word for least, word in _WORDS if level(severity) >= least)
-
-
 FILTERS = {
     "age": age,
     "clock": clock,
     "day": day,
     "exact": exact,
-    "level": level,
-    "level_word": level_word,
+    "grade": grade,
     "number": number,
     "percent": percent,
     "span": span,

@@ -8,43 +8,44 @@ from functools import wraps
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Any
+from urllib.parse import parse_qs
 
 import jinja2
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from rejex_stream import __version__
 from rejex_stream.config.reviewing import Shown
 from rejex_stream.encode.label_records import HumanVerdict
 from rejex_stream.review import teaching
-from rejex_stream.review.certificate import certificates, said
+from rejex_stream.review.certificate import certificates, sentence
+from rejex_stream.review.console.access import COOKIE
 from rejex_stream.review.console.console import (
     Console,
     console_of,
     filter_of,
-    off_loop,
     viewer_of,
     whole_number,
 )
 from rejex_stream.review.console.formatting import FILTERS, seen, spark_svg
 from rejex_stream.review.incidents.incident_store import held_streams
-from rejex_stream.review.queue import audit, report
-from rejex_stream.review.queue.claims import LEASE_MS, Refusal, people
+from rejex_stream.review.queue import audit, label_report
+from rejex_stream.review.queue.audit import Refusal, Viewer
+from rejex_stream.review.queue.database import scalar
+from rejex_stream.review.queue.decisions import LEASE_MS, people
 from rejex_stream.review.queue.detail import episode_detail
 from rejex_stream.review.queue.listing import (
     SORTS,
     EpisodeRow,
     QueueFilter,
     Tab,
-    Viewer,
     queue_rows,
     row_spark,
     summary,
     unblinded,
 )
-
-__all__ = ["KEYS", "TAGS", "environment", "page", "render", "routes"]
 
 TAGS = ("process", "sensor fault", "planned", "regime change", "other")
 # Nobody looks further down; what leaves at the top is made up for at the end.
@@ -159,7 +160,7 @@ def page(template: str, build: Build) -> Callable[[Request], Any]:
                     )
             return render(request, template, context)
 
-        return await off_loop(work)
+        return await run_in_threadpool(work)
 
     return handle
 
@@ -184,15 +185,7 @@ def _tabs(view: QueueFilter, since_ms: int) -> list[tuple[Tab, str, QueueFilter]
         ("all", "All"),
     )
     return [
-        (
-            tab,
-            label,
-            QueueFilter(
-                tab,
-                view.words,
-                since_ms=since_ms if tab == "done" else None,
-            ),
-        )
+        (tab, label, QueueFilter(tab, view.words, since_ms=since_ms if tab == "done" else None))
         for tab, label in named
     ]
 
@@ -266,18 +259,14 @@ def _episode(console: Console, connection: Connection, viewer: Viewer, request: 
                 if name in row.channels
             },
             "sensor": row.sensor,
-            "event_times": [line.item.verdict.event_time_ms for line in detail.events],
+            "event_times": [line.verdict.event_time_ms for line in detail.events],
             "threshold": None if row.blind else main.threshold,
             "score_lower": None if row.blind else main.score_lower,
             "score_upper": None if row.blind else main.score_upper,
             "held_by": row.held_by,
             "held_until_ms": row.held_until_ms,
             "lease_ms": LEASE_MS,
-            "view": {
-                "tab": view.tab,
-                "q": view.words,
-                "sort": view.sort,
-            },
+            "view": {"tab": view.tab, "q": view.words, "sort": view.sort},
             "previous": ids[at - 1] if at > 0 else "",
             "following": ids[at + 1] if -1 < at < len(ids) - 1 else "",
         },
@@ -299,7 +288,7 @@ def _audit(console: Console, connection: Connection, viewer: Viewer, request: Re
         )
     )
     now = console.store.now_ms()
-    found = report.report(connection, now_ms=now, since_ms=now - 30 * 86_400_000)
+    found = label_report.report(connection, now_ms=now, since_ms=now - 30 * 86_400_000)
     proven = certificates(console.store, connection)
     return {
         "lines": unblinded(connection, console.store.settings, rows[:200], viewer),
@@ -315,22 +304,120 @@ def _audit(console: Console, connection: Connection, viewer: Viewer, request: Re
         },
         "quality": found.quality,
         "agreement": found.agreement,
+        "judged_twice": found.judged_twice,
         "load": found.workload,
-        "advice": found.advice,
         "pipelines": found.pipelines,
-        "proven": {name: said(one) for name, one in sorted(proven.items())},
+        "proven": {name: sentence(one) for name, one in sorted(proven.items())},
         "lessons": [
             (name, teaching.lessons(connection, name))
             for name in (console.background.learns if console.background else ())
         ],
-        "pending": connection.execute(
-            "SELECT count(*) FROM outbox WHERE sent_ms IS NULL"
-        ).fetchone()[0],
+        "pending": scalar(connection, "SELECT count(*) FROM outbox WHERE sent_ms IS NULL"),
     }
 
 
 def _distinct(connection: Connection, column: str) -> list[str]:
     return [row[0] for row in connection.execute(f"SELECT DISTINCT {column} FROM audit ORDER BY 1")]
+
+
+# ---------------------------------------------------------------------------------------- login
+_SPENT = "This link has been used, or is older than a day. Ask for a new one."
+
+
+def _safe_next(wanted: str) -> str:
+    """Return a path of our own; anything else leads to the queue."""
+    own = wanted.startswith("/") and not wanted.startswith(("//", "/\\"))
+    return wanted if own and wanted.isprintable() else "/queue"
+
+
+async def get_login(request: Request) -> Response:
+    """Show how to get in. Opening a link only shows a button, so that previews do not use it up."""
+    console = console_of(request)
+    if request.state.viewer is not None:
+        return RedirectResponse(_safe_next(request.query_params.get("next", "")), 303)
+    link = request.query_params.get("token", "")
+    owner = await run_in_threadpool(console.sessions.whose, link, "link") if link else None
+    return _login_page(request, console, owner=owner.reviewer if owner else "", link=link)
+
+
+def _login_page(  # noqa: PLR0917
+    request: Request,
+    console: Console,
+    owner: str = "",
+    link: str = "",
+    problem: str = "",
+    status: int = 200,
+) -> Response:
+    if link and not owner and not problem:
+        problem = _SPENT
+    return render(
+        request,
+        "login.html",
+        {
+            "mode": console.access.mode,
+            "owner": owner,
+            "link": link if owner else "",
+            "problem": problem,
+            "next": _safe_next(request.query_params.get("next", "")),
+            "title": console.title,
+        },
+        status,
+    )
+
+
+async def post_login(request: Request) -> Response:
+    """Open a session for a link: with its 256 bits no guess becomes a right one."""
+    console = console_of(request)
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > 8192:
+            return Response(status_code=413)
+    form = {key: values[0] for key, values in parse_qs(body.decode("utf-8", "replace")).items()}
+    opened = await run_in_threadpool(console.sessions.redeem, form.get("token", ""))
+    if opened is None:
+        return _login_page(request, console, problem=_SPENT, status=403)
+    response = RedirectResponse(_safe_next(form.get("next", "")), status_code=303)
+    response.set_cookie(
+        COOKIE,
+        opened[1],
+        max_age=30 * 86_400,
+        httponly=True,
+        samesite="lax",
+        secure=console.access.secure_cookie or request.url.scheme == "https",
+        path="/",
+    )
+    return response
+
+
+async def post_logout(request: Request) -> Response:
+    """End the session."""
+    console = console_of(request)
+    token = request.cookies.get(COOKIE)
+    if token:
+        await run_in_threadpool(console.sessions.close, token)
+    response = RedirectResponse("/login", status_code=303)
+    response.delete_cookie(COOKIE, path="/")
+    return response
+
+
+async def livez(_: Request) -> Response:
+    """Say that the loop runs."""
+    return JSONResponse({"status": "ok"})
+
+
+async def readyz(request: Request) -> Response:
+    """Say whether the store can be written, by asking for its lock, and no upkeep fails."""
+    console = console_of(request)
+
+    def work() -> list[str]:
+        with console.store.database.write():
+            pass
+        return sorted(console.background.problems) if console.background else []
+
+    failing = await run_in_threadpool(work)
+    status = 503 if failing else 200
+    return JSONResponse({"status": "failing" if failing else "ok", "failing": failing}, status)
 
 
 # ----------------------------------------------------------------------------------------- help
@@ -351,4 +438,9 @@ routes = [
     Route("/episode/{episode}", page("episode.html", _episode)),
     Route("/audit", page("audit.html", _audit)),
     Route("/help", page("help.html", _help)),
+    Route("/login", get_login),
+    Route("/login", post_login, methods=["POST"]),
+    Route("/logout", post_logout, methods=["POST"]),
+    Route("/livez", livez),
+    Route("/readyz", readyz),
 ]

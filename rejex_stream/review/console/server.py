@@ -1,4 +1,4 @@
-"""Serving the console until it is told to end, and then ending at once."""
+"""The console as an ASGI application, served until it is told to end, and then ending at once."""
 
 from __future__ import annotations
 
@@ -7,35 +7,102 @@ import logging
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from types import FrameType
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rejex_stream.config.reviewing import check_bind, is_loopback
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.review.console.app import make_app
-from rejex_stream.review.console.auth import Access
+from rejex_stream.review.console import api, fleet, pages
+from rejex_stream.review.console.access import (
+    Access,
+    FetchGuard,
+    HostGuard,
+    LoginGuard,
+    SafeHeaders,
+)
 from rejex_stream.review.console.background import Background, Feeding
 from rejex_stream.review.console.console import Console
-from rejex_stream.review.queue.listing import Viewer
-from rejex_stream.review.queue.store import ReviewStore
+from rejex_stream.review.incidents import screen
+from rejex_stream.review.queue.audit import Viewer
+from rejex_stream.review.queue.database import StoreError
+from rejex_stream.review.queue.review_store import ReviewStore
 
-__all__ = ["ConsoleServer", "listen", "serve", "warn_of_plain_http"]
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_STATIC = Path(__file__).parent / "static"
+
+
+def make_app(console: Console, allowed_hosts: Iterable[str] = ()) -> Starlette:
+    """Return the application."""
+    app = Starlette(
+        routes=[
+            *pages.routes,
+            *api.routes,
+            *fleet.routes,
+            *screen.routes,
+            Mount("/static", StaticFiles(directory=_STATIC)),
+        ],
+        middleware=[
+            Middleware(SafeHeaders),
+            Middleware(GZipMiddleware, minimum_size=1_000, compresslevel=5),
+            Middleware(HostGuard, allowed=(*_LOOPBACK, *allowed_hosts)),
+            Middleware(FetchGuard),
+            Middleware(LoginGuard, access=console.access, sessions=console.sessions),
+        ],
+        exception_handlers={
+            404: _not_found,
+            405: _not_found,
+            500: _failed,
+            StoreError: _store_failed,
+        },
+    )
+    app.state.console = console
+    app.state.templates = pages.environment()
+    return app
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    return _error_page(request, "Not here", "There is no such page.", status)
+
+
+async def _failed(request: Request, _: Exception) -> Response:
+    return _error_page(
+        request,
+        "That did not work",
+        "The console met an error; it is in its log. Nothing was half written: try again.",
+        500,
+    )
+
+
+async def _store_failed(request: Request, error: Exception) -> Response:
+    return _error_page(request, "The review store cannot be used", str(error), 503)
+
+
+def _error_page(request: Request, heading: str, message: str, status: int) -> Response:
+    if request.url.path.startswith("/api/"):
+        return JSONResponse({"code": "error", "message": message}, status)
+    return pages.render(
+        request, "error_bare.html", {"heading": heading, "message": message}, status
+    )
+
 
 _log = logging.getLogger(__name__)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 takes any free one.
-
-    Raises
-    ------
-    ConnectorError
-        If the port is taken or not allowed.
-    """
+    """Return a listening socket; port 0 takes any free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -52,12 +119,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def warn_of_plain_http(host: str, access: Access, *, encrypted: bool) -> None:
-    """Log a warning where links, cookies or tokens would cross a network as plain text.
-
-    Examples
-    --------
-    >>> warn_of_plain_http("127.0.0.1", Access(mode="token"), encrypted=False)
-    """
+    """Log a warning where links, cookies or tokens would cross a network as plain text."""
     if encrypted or is_loopback(host) or not (access.mode == "token" or access.api_token):
         return
     _log.warning(
@@ -69,13 +131,7 @@ def warn_of_plain_http(host: str, access: Access, *, encrypted: bool) -> None:
 
 
 def require_certificate(path: str) -> None:
-    """Refuse a file that holds no certificate with its key.
-
-    Raises
-    ------
-    ConfigError
-        With what is wrong with it.
-    """
+    """Refuse a file that holds no certificate with its key."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path)
     except OSError as error:
@@ -86,34 +142,33 @@ def require_certificate(path: str) -> None:
 
 
 class _Impatient(H11Protocol):
-    """Closes a connection whose request does not come to its end in time.
+    """Closes a connection whose request does not come to its end in time."""
 
-    uvicorn has a limit between requests and none within one: a few hundred callers that send a
-    letter a minute would hold their sockets for ever.
-    """
+    # uvicorn has a limit between requests and none within one: a few hundred callers that send a
+    # letter a minute would hold their sockets for ever.
 
     patience_s = 20.0
     _owed: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._mind()
+        self._start_clock()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._mind()
+        self._start_clock()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._forgive()
+        self._stop_clock()
         super().connection_lost(exc)
 
-    def _mind(self) -> None:
+    def _start_clock(self) -> None:
         if repr(self.conn.their_state) not in ("IDLE", "SEND_BODY"):  # h11 is uvicorn's, not ours
-            self._forgive()
+            self._stop_clock()
         elif self._owed is None:
             self._owed = self.loop.call_later(self.patience_s, self.transport.close)
 
-    def _forgive(self) -> None:
+    def _stop_clock(self) -> None:
         if self._owed is not None:
             self._owed.cancel()
             self._owed = None
@@ -154,11 +209,9 @@ class ConsoleServer(uvicorn.Server):
             self._on_ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End; a second Ctrl-C waits for no connection.
-
-        uvicorn's own would raise the signal again once it is done. A SIGTERM then ends the process
-        before the labels decided last have left, and before the store is closed.
-        """
+        """End; a second Ctrl-C waits for no connection."""
+        # uvicorn's own would raise the signal again once it is done. A SIGTERM then ends the
+        # process before the labels decided last have left, and before the store is closed.
         self.force_exit |= self.should_exit and sig == signal.SIGINT
         self.should_exit = True
 
@@ -179,25 +232,15 @@ def serve(
     certificate: str | None = None,
     on_ready: Callable[[str, Sequence[tuple[str, str]]], None],
 ) -> None:
-    """Serve the console until a signal comes; closes feeds, labels and store.
-
-    Parameters
-    ----------
-    people
-        In mode ``token``: who gets a link.
-    on_ready
-        Told the address, and (name, link) of everybody who got one.
-
-    Raises
-    ------
-    ConfigError
-        If the bind would let anybody in.
-    ConnectorError
-        If the port is taken.
-    """
+    """Serve the console until a signal comes; closes feeds, labels and store."""
     warn_of_plain_http(host, access, encrypted=certificate is not None)
     background = Background(
-        store, fed.feeds, fed.sink, tells=fed.tells, learns=fed.learns, inputs=fed.inputs
+        store,
+        fed.feeds,
+        fed.sink,
+        control_lines=fed.control_lines,
+        learns=fed.learns,
+        inputs=fed.inputs,
     )
     try:
         check_bind(host, access.mode)
@@ -212,15 +255,7 @@ def serve(
     else:
         shown = f"[{host}]" if ":" in host else host
     address = f"{scheme}://{shown}:{listener.getsockname()[1]}/"
-    console = Console(
-        store,
-        access,
-        background,
-        fed.shown,
-        fed.inputs,
-        fed.lacks,
-        title=fed.title,
-    )
+    console = Console(store, access, background, fed.shown, fed.inputs, fed.lacks, title=fed.title)
 
     def ready() -> None:
         links = [

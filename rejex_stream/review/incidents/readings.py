@@ -13,12 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rejex_stream.review.context_loader import Wider
-from rejex_stream.review.incidents.incident_store import (
-    StoredIncident,
-    open_incidents,
-    sensors_of,
-)
+from rejex_stream.review.context_loader import ContextLoader
+from rejex_stream.review.incidents.incident_store import StoredIncident, open_incidents, sensors_of
+from rejex_stream.review.queue.database import note_down, noted
+from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.review.queue.series import (
     BEFORE_ALL_MS,
     DAY_MS,
@@ -26,10 +24,7 @@ from rejex_stream.review.queue.series import (
     pipeline_clock,
     readings,
 )
-from rejex_stream.review.queue.store import ReviewStore
 from rejex_stream.types import Incident, IncidentState, Label, Position
-
-__all__ = ["Card", "Deviation", "card", "load", "load_next", "stretch", "usual_range"]
 
 _PAST = 500
 """Readings before the onset that say what is usual."""
@@ -38,56 +33,33 @@ _MOST_STEPS = 40
 
 
 class Deviation(NamedTuple):
-    """A channel now, beside what it usually is.
-
-    Attributes
-    ----------
-    actual
-        Median of its newest readings, at most five.
-    low, high
-        The middle 95 % of its readings before the onset.
-    distance
-        How many usual deviations `actual` lies outside the middle; what they are sorted by.
-    trend
-        ``rising``, ``falling`` or ``steady`` since the onset.
-    """
+    """A channel now, beside what it usually is."""
 
     sensor: str
     channel: str
-    actual: float
-    low: float
+    actual: float  # median of its newest readings, at most five
+    low: float  # the middle 95 % of its readings before the onset
     high: float
+    # how many usual deviations `actual` lies outside the middle; what they are sorted by
     distance: float
-    trend: str
+    trend: str  # `rising`, `falling` or `steady` since the onset
 
 
 class Card(NamedTuple):
-    """What a person must know of an incident before anything else; counts as of now.
-
-    Attributes
-    ----------
-    end_ms
-        Event time of the newest event, or of the end.
-    events, anomalies, rejected
-        Since the onset, counted from the verdicts, or as published where there are none.
-    known
-        How many of these events have their reading here.
-    """
+    """What a person must know of an incident before anything else; counts as of now."""
 
     stored: StoredIncident
-    end_ms: int
-    events: int
+    end_ms: int  # event time of the newest event, or of the end
+    events: int  # since the onset, counted from the verdicts, or as published where there are none
     anomalies: int
     rejected: int
-    known: int
+    known: int  # how many of these events have their reading here
     deviations: tuple[Deviation, ...]
 
 
 def stretch(connection: Connection, incident: Incident) -> tuple[int, int]:
-    """Return where an incident begins and ends, in event time: so far, while it is open.
-
-    A sensor whose clock runs ahead of its pipeline says nothing of that.
-    """
+    """Return where an incident begins and ends, in event time: so far, while it is open."""
+    # A sensor whose clock runs ahead of its pipeline says nothing of that.
     if incident.state is IncidentState.CLOSED:
         return incident.onset_ms, incident.changed_ms
     rows = sensors_of(connection, incident)
@@ -184,24 +156,16 @@ def card(connection: Connection, stored: StoredIncident) -> Card:
     return Card(stored, *events, tuple(_deviations(connection, stored.incident, events.end_ms)))
 
 
-def load(store: ReviewStore, source: Wider, stored: StoredIncident) -> str:
-    """Read one step of the input around an incident into the store; says why it was cut, or "".
-
-    Steps go outward from the event that opened it, until the stretch is known, with half of its
-    length before the onset; a step that met the end of the input is read again the next time.
-
-    Raises
-    ------
-    RejexError
-        If the input cannot be read.
-    """
+def load(store: ReviewStore, source: ContextLoader, stored: StoredIncident) -> str:
+    """Read one step of the input around an incident into the store; says why it was cut, or ""."""
+    # Steps go outward from the event that opened it, until the stretch is known, with half of its
+    # length before the onset; a step that met the end of the input is read again the next time.
     incident = stored.incident
     key = f"readings:{incident.id}"
     with store.database.read() as connection:
         onset_ms, end_ms = stretch(connection, incident)
         sensors = sensors_of(connection, incident)
-        row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        step = 1 if row is None else int(row["value"])
+        step = int(noted(connection, key) or 1)
         missing = any(
             connection.execute(
                 "SELECT 1 FROM point WHERE sensor_id = ? AND t_ms BETWEEN ? AND ? "
@@ -224,19 +188,13 @@ def load(store: ReviewStore, source: Wider, stored: StoredIncident) -> str:
         )
     if not cut and newest < end_ms and newest:
         with store.database.write() as connection:
-            connection.execute(
-                "INSERT INTO meta VALUES (?,?) ON CONFLICT (key) DO UPDATE SET "
-                "value = excluded.value",
-                (key, str(step + 1)),
-            )
+            note_down(connection, key, step + 1)
     return cut
 
 
-def load_next(store: ReviewStore, sources: Mapping[str, Wider], tried: set[str]) -> bool:
-    """Read one step for an open incident that lacks readings; says whether one was found.
-
-    Those in `tried` come again once all others had their turn.
-    """
+def load_next(store: ReviewStore, sources: Mapping[str, ContextLoader], tried: set[str]) -> bool:
+    """Read one step for an open incident that lacks readings; says whether one was found."""
+    # Those in `tried` come again once all others had their turn.
     with store.database.read() as connection:
         waiting = [one for one in open_incidents(connection) if one.pipeline in sources][:50]
     fresh = [one for one in waiting if one.incident.id not in tried]

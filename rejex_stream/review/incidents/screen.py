@@ -13,20 +13,22 @@ from starlette.routing import Route
 
 from rejex_stream.config.reviewing import Shown
 from rejex_stream.errors import RejexError
-from rejex_stream.review.console.api import Call, answers, series_json, stretch_of, takes
-from rejex_stream.review.console.console import Console, whole_number
+from rejex_stream.review.console.api import series_json, stretch_of
+from rejex_stream.review.console.console import Call, Console, answers, takes, whole_number
 from rejex_stream.review.console.pages import Context, page
 from rejex_stream.review.incidents import incident_store, readings
-from rejex_stream.review.incidents.answers import AnswerRequest, give, withdraw
-from rejex_stream.review.incidents.incident_store import StoredIncident
-from rejex_stream.review.queue import audit, claims, series
-from rejex_stream.review.queue.claims import Refusal
-from rejex_stream.review.queue.decisions import Name
+from rejex_stream.review.incidents.incident_store import (
+    AnswerRequest,
+    StoredIncident,
+    give,
+    withdraw,
+)
+from rejex_stream.review.queue import audit, decisions, series
+from rejex_stream.review.queue.audit import Name, Refusal, Viewer
+from rejex_stream.review.queue.database import noted, scalar
 from rejex_stream.review.queue.ingest import group_of
-from rejex_stream.review.queue.listing import QueueFilter, Viewer, queue_rows
+from rejex_stream.review.queue.listing import QueueFilter, queue_rows
 from rejex_stream.types import Incident, IncidentState
-
-__all__ = ["routes"]
 
 _PAGE = 50
 _CARDS = 12
@@ -99,10 +101,8 @@ def _seen_by(connection: Connection, incident: str) -> list[str]:
 
 def _quiet(connection: Connection, pipeline: str, now_ms: int) -> int | None:
     """Return for how long nothing came of a pipeline, where that is long."""
-    row = connection.execute(
-        "SELECT value FROM meta WHERE key = ?", (f"arrived:{pipeline}",)
-    ).fetchone()
-    ago = None if row is None else now_ms - int(row["value"])
+    arrived = noted(connection, f"arrived:{pipeline}")
+    ago = None if arrived is None else now_ms - int(arrived)
     return ago if ago is not None and ago > _QUIET_MS else None
 
 
@@ -138,9 +138,7 @@ def _now(console: Console, connection: Connection, viewer: Viewer, request: Requ
             }
             for row in pipelines
         ],
-        "labels_waiting": connection.execute(
-            "SELECT count(*) FROM outbox WHERE sent_ms IS NULL"
-        ).fetchone()[0],
+        "labels_waiting": scalar(connection, "SELECT count(*) FROM outbox WHERE sent_ms IS NULL"),
     }
 
 
@@ -206,7 +204,8 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
             (incident.id,),
         ).fetchone(),
         "choices": _choices(found),
-        "can_answer": console.background is None or found.pipeline in console.background.tells,
+        "can_answer": console.background is None
+        or found.pipeline in console.background.control_lines,
         "quiet_ms": _quiet(connection, found.pipeline, console.store.now_ms()),
         "learning": _learning,
         "shown": console.shown.get(found.pipeline, Shown()),
@@ -244,11 +243,7 @@ def _table(
         kept = rows[:: max(1, -(-len(rows) // 100))]
         names = json.loads(row["channels"])
         tables.append(
-            (
-                row["sensor"],
-                names,
-                [(one[0], series.values_of(one[1]), one[2]) for one in kept],
-            )
+            (row["sensor"], names, [(one[0], series.values_of(one[1]), one[2]) for one in kept])
         )
     return tables
 
@@ -281,7 +276,7 @@ def post_seen(call: Call, wanted: SeenIn) -> object:
     store = call.store
     with store.database.write() as connection:
         _known(connection, wanted.incident)
-        claims.note(
+        decisions.note(
             connection,
             wanted.request_id,
             wanted.incident,

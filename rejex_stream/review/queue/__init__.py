@@ -1,6 +1,6 @@
-"""The queue of rejected events: `feeds` bring them, `labels` leave, all of it kept in one file.
+"""The queue of rejected events: `pipeline_logs` bring them, labels leave, all kept in one file.
 
-Open `store` first: everything that changes the queue is a method there, one transaction each.
-`ingest` makes events `episodes`; `claims` and `decisions` are people's work, `audit` remembers it.
-`listing`, `detail`, `series` are what a screen shows; `quality`, `report`, `export` what it gave.
+Open `review_store` first: what comes in and what goes out, one transaction each. `ingest` makes
+events `cases`; `decisions` are people's work, `audit` remembers it. `listing`, `detail`, `series`
+are what a screen shows; `label_report` and `label_store` what it gave.
 """

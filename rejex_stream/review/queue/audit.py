@@ -1,4 +1,4 @@
-"""Who did what, in a chain that shows tampering.
+"""Who may do what, and who did what, in a chain that shows tampering.
 
 Each row's hash covers the row and the hash before it, so a row that is changed, dropped or slipped
 in breaks every later hash. Triggers refuse updates and deletes; the chain shows what got past them.
@@ -10,9 +10,42 @@ import hashlib
 import json
 from collections.abc import Iterator
 from sqlite3 import Connection
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
-__all__ = ["AuditRow", "append", "broken_link", "rows"]
+from msgspec import Meta
+
+from rejex_stream.config.reviewing import Role
+from rejex_stream.errors import RejexError
+
+Name = Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class Viewer(NamedTuple):
+    """Who looks: what is ready depends on what one has already decided."""
+
+    reviewer: str
+    role: Role = "reviewer"
+
+
+RefusalCode: TypeAlias = Literal[
+    "leased", "changed", "unknown", "forbidden", "bad_request", "nothing"
+]
+
+
+class Refusal(RejexError):  # noqa: N818 - a refused action is an answer, not a failure
+    """An action on the queue that is not possible now; nothing was written."""
+
+    def __init__(self, code: RefusalCode, message: str, episode_id: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.episode_id = episode_id
+
+
+def require_reviewer(viewer: Viewer) -> None:
+    """Refuse whoever may only look."""
+    if viewer.role == "viewer":
+        raise Refusal("forbidden", "You may look but not decide: ask for the role reviewer.")
+
 
 _GENESIS = "0" * 64
 

@@ -1,4 +1,7 @@
-"""Verdicts by people, their undo, and what becomes of episodes that nobody looked at in time.
+"""What people do to cases: claim, assign and comment, decide, and take it back.
+
+A claim is a lease: it is renewed while the reviewer's screen is visible and runs out by itself. An
+assignment says whose a case is and lasts. Comments are rows of the audit: nobody can change one.
 
 A decision is checked first, then written to every target or to none. A request that is repeated
 (a retried POST) returns what it returned the first time. It is the store that remembers, so undo
@@ -8,13 +11,15 @@ survives a reload, another tab and another day.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from sqlite3 import Connection, Row
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, field
 
-from rejex_stream.config.reviewing import SYSTEM, Fallback, Review
+from rejex_stream.config.reviewing import SYSTEM, Fallback, Review, named_reviewer
 from rejex_stream.encode import decode_review
 from rejex_stream.encode.label_records import (
     HumanVerdict,
@@ -23,30 +28,214 @@ from rejex_stream.encode.label_records import (
     decode_label,
     label_id,
 )
-from rejex_stream.review.queue import audit, episodes
-from rejex_stream.review.queue.claims import (
-    Done,
-    Refusal,
-    case_row,
-    counted,
-    held_by_other,
-    remember,
-    repeated,
-    require_reviewer,
-)
-from rejex_stream.review.queue.labels import (
-    publish,
-    records_of,
-    refresh_status,
-    resolution_of,
-)
-from rejex_stream.review.queue.listing import Viewer, model_leaning
-from rejex_stream.review.queue.store import ReviewStore
+from rejex_stream.review.queue import audit, cases
+from rejex_stream.review.queue.audit import Name, Refusal, Viewer, require_reviewer
+from rejex_stream.review.queue.database import insert
+from rejex_stream.review.queue.label_store import publish, records_of, refresh_status, resolution_of
+from rejex_stream.review.queue.listing import QueueFilter, model_leaning
+from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.types import Position
 
-__all__ = ["Decision", "Name", "Target", "decide", "expire_due", "undo"]
+LEASE_MS = 600_000
+"""How long a claim lasts without a sign of life."""
+MOST_COMMENT = 2_000
 
-Name = Annotated[str, Meta(min_length=1, max_length=64)]
+
+def case_row(connection: Connection, episode: str) -> Row:
+    """Return the row of an episode; one whose events have all moved elsewhere is none."""
+    row: Row | None = connection.execute(
+        "SELECT * FROM episode WHERE episode_id = ? AND status <> 'empty'", (episode,)
+    ).fetchone()
+    if row is None:
+        raise Refusal("unknown", f"There is no case {episode}.", episode)
+    return row
+
+
+# ------------------------------------------------------------------------- retries and undo
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What an action did, in the words the screen shows."""
+
+    kind: Literal["label", "undo"]  # `label` or `undo`
+    message: str
+    episodes: tuple[str, ...]  # ids the action changed, as they are called now
+    events: int  # how many events that is
+
+
+def counted(number: int, word: str) -> str:
+    """Return a number with its word."""
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+
+
+def repeated(connection: Connection, request_id: str, viewer: Viewer) -> Done | None:
+    """Return what a request did when it came the first time; ``None`` if this is the first."""
+    row = connection.execute(
+        "SELECT reviewer, result FROM action WHERE request_id = ?", (request_id,)
+    ).fetchone()
+    if row is None:
+        return None
+    if row["reviewer"] != viewer.reviewer:
+        raise Refusal("bad_request", "This request id was used by somebody else.")
+    found = json.loads(row["result"])
+    return Done(found["kind"], found["message"], tuple(found["episodes"]), found["events"])
+
+
+def remember(
+    connection: Connection,
+    request_id: str,
+    viewer: Viewer,
+    done: Done,
+    *,
+    now_ms: int,
+    payload: dict[str, Any],
+) -> None:
+    """Note an action with what undo needs to know; an undo itself is never undone."""
+    insert(
+        connection,
+        "action",
+        request_id=request_id,
+        reviewer=viewer.reviewer,
+        kind=done.kind,
+        at_ms=now_ms,
+        undone=int(done.kind == "undo"),
+        payload=json.dumps(payload),
+        result=json.dumps(asdict(done)),
+    )
+
+
+# ---------------------------------------------------------------------------------- claims
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A claim on one episode."""
+
+    episode_id: str
+    owner: str
+    until_ms: int
+
+
+def held_by_other(row: Row, reviewer: str, now_ms: int) -> bool:
+    """Say whether somebody else holds a claim on an episode row that has not run out."""
+    owner, until = row["lease_owner"], row["lease_until_ms"]
+    return owner is not None and owner != reviewer and until > now_ms
+
+
+def claim(store: ReviewStore, episode: str, viewer: Viewer) -> Lease:
+    """Claim an episode; claiming one's own again renews it."""
+    with store.database.write() as connection:
+        return _claim(connection, episode, viewer, store.now_ms())
+
+
+def _claim(connection: Connection, episode: str, viewer: Viewer, now_ms: int) -> Lease:
+    require_reviewer(viewer)
+    row = case_row(connection, episode)
+    if held_by_other(row, viewer.reviewer, now_ms):
+        minutes = max(1, round((row["lease_until_ms"] - now_ms) / 60_000))
+        raise Refusal(
+            "leased",
+            f"{row['lease_owner']} is working on {episode} (claimed for another {minutes} min).",
+            episode,
+        )
+    mine = row["lease_owner"] == viewer.reviewer and row["lease_until_ms"] > now_ms
+    connection.execute(
+        "UPDATE episode SET lease_owner = ?, lease_until_ms = ? WHERE episode_id = ?",
+        (viewer.reviewer, now_ms + LEASE_MS, episode),
+    )
+    if not mine:
+        audit.append(connection, now_ms, viewer.reviewer, "claim", episode)
+    return Lease(episode, viewer.reviewer, now_ms + LEASE_MS)
+
+
+def claim_next(store: ReviewStore, chosen: QueueFilter, viewer: Viewer) -> Lease:
+    """Claim the first ready episode of a filter that nobody holds."""
+    now_ms = store.now_ms()
+    query = chosen.sql(viewer, now_ms)
+    with store.database.write() as connection:
+        first = connection.execute(
+            f"SELECT e.episode_id {query.source} "
+            f"AND (e.lease_owner IS NULL OR e.lease_until_ms <= :now) {query.order} LIMIT 1",
+            query.values,
+        ).fetchone()
+        if first is None:
+            raise Refusal("nothing", "Nothing is left to claim in this view.")
+        return _claim(connection, first[0], viewer, now_ms)
+
+
+def release(store: ReviewStore, episode: str, viewer: Viewer) -> bool:
+    """Give up one's own claim; says whether there was one."""
+    with store.database.write() as connection:
+        if case_row(connection, episode)["lease_owner"] != viewer.reviewer:
+            return False
+        connection.execute(
+            "UPDATE episode SET lease_owner = NULL, lease_until_ms = NULL WHERE episode_id = ?",
+            (episode,),
+        )
+        audit.append(connection, store.now_ms(), viewer.reviewer, "release", episode)
+    return True
+
+
+# ----------------------------------------------------------------- whose it is, what is said
+def people(
+    connection: Connection, settings: Review, viewer: Viewer, *, blind: bool = False
+) -> list[str]:
+    """Return everybody who can be given work: who is named in the settings, or has acted here."""
+    # In a `blind` review those who have acted are left out: one of them gave the first answer.
+    roles = dict(named_reviewer(text) for text in settings.reviewers)
+    named = {name for name, role in roles.items() if role != "viewer"}
+    acted = {
+        row[0]
+        for row in connection.execute(
+            "SELECT DISTINCT actor FROM audit WHERE action IN ('claim', 'label', 'assign')"
+        )
+    }
+    may_not = {SYSTEM} | {name for name, role in roles.items() if role == "viewer"}
+    return sorted((named | (set() if blind else acted) | {viewer.reviewer}) - may_not)
+
+
+def assign(store: ReviewStore, targets: Sequence[str], viewer: Viewer, *, to: str) -> str:
+    """Give episodes to a person, or with an empty `to` back to everybody; says what was done."""
+    require_reviewer(viewer)
+    with store.database.write() as connection:
+        if to and to not in people(connection, store.settings, viewer):
+            raise Refusal("bad_request", f"Nobody here is called {to}: name a reviewer.")
+        for episode in targets:
+            row = case_row(connection, episode)
+            if row["status"] not in ("open", "needs_second", "disputed"):
+                raise Refusal("changed", f"{episode} has been decided meanwhile.", episode)
+            if (row["assigned"] or "") == to:
+                continue
+            connection.execute(
+                "UPDATE episode SET assigned = ? WHERE episode_id = ?", (to or None, episode)
+            )
+            audit.append(connection, store.now_ms(), viewer.reviewer, "assign", episode, to=to)
+    return f"{counted(len(targets), 'case')} given {f'to {to}' if to else 'back to everybody'}"
+
+
+def comment(
+    store: ReviewStore, request_id: str, episode: str, viewer: Viewer, *, text: str
+) -> None:
+    """Add what somebody has to say of an episode; a request that is repeated adds nothing."""
+    if not 0 < len(text.strip()) <= MOST_COMMENT:
+        raise Refusal("bad_request", f"A comment has 1 to {MOST_COMMENT:,} characters.", episode)
+    with store.database.write() as connection:
+        case_row(connection, episode)
+        note(connection, request_id, episode, viewer, text=text, now_ms=store.now_ms())
+
+
+def note(
+    connection: Connection, request_id: str, subject: str, viewer: Viewer, *, text: str, now_ms: int
+) -> None:
+    """Write down that somebody has seen a subject, or what they say of it; once a request."""
+    require_reviewer(viewer)
+    text = text.strip()
+    known = connection.execute(
+        "SELECT 1 FROM audit WHERE subject = ? AND actor = ? "
+        "AND json_extract(detail, '$.request_id') = ?",
+        (subject, viewer.reviewer, request_id),
+    ).fetchone()
+    if known is None:
+        detail = {"request_id": request_id} | ({"note": text} if text else {})
+        action = "comment" if text else "seen"
+        audit.append(connection, now_ms, viewer.reviewer, action, subject, **detail)
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -58,21 +247,13 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """A verdict for one or several episodes, with what the reviewer said about it.
+    """A verdict for one or several episodes, with what the reviewer said about it."""
 
-    Attributes
-    ----------
-    request_id
-        Made by the reviewer's screen once per keypress; also names the batch.
-    targets
-        Exactly these episodes, by id.
-    span_ms
-        First and last event time of the part meant, both included; one target only.
-    """
-
-    request_id: Name
+    request_id: Name  # made by the reviewer's screen once per keypress; also names the batch
     verdict: HumanVerdict
+    # exactly these episodes, by id
     targets: Annotated[tuple[Target, ...], Meta(min_length=1, max_length=10_000)]
+    # first and last event time of the part meant, both included; one target only
     span_ms: tuple[int, int] | None = None
     tags: Annotated[tuple[Annotated[str, Meta(max_length=40)], ...], Meta(max_length=10)] = ()
     fault_code: Annotated[str, Meta(max_length=80)] = ""
@@ -130,8 +311,8 @@ def _record(  # noqa: PLR0917
     )
 
 
-def _checked(connection: Connection, target: Target, viewer: Viewer, now_ms: int) -> Row:
-    """Return the episode row if this reviewer may decide it as they saw it."""
+def _require_as_seen(connection: Connection, target: Target, viewer: Viewer, now_ms: int) -> None:
+    """Refuse what this reviewer may not decide, or not as they saw it."""
     row = case_row(connection, target.episode_id)
     if held_by_other(row, viewer.reviewer, now_ms):
         raise Refusal(
@@ -163,7 +344,6 @@ def _checked(connection: Connection, target: Target, viewer: Viewer, now_ms: int
             f"{target.episode_id} was split meanwhile; nothing was written.",
             target.episode_id,
         )
-    return row
 
 
 def _events_meant(
@@ -190,16 +370,9 @@ def _events_meant(
 
 
 def decide(store: ReviewStore, decision: Decision, viewer: Viewer) -> Done:
-    """Give a verdict to every target, or refuse and write nothing.
-
-    Where the marked range, or what the reviewer saw of a growing episode, is only a part, that part
-    becomes an episode of its own and the rest stays open.
-
-    Raises
-    ------
-    Refusal
-        ``leased``, ``changed``, ``unknown``, ``forbidden`` or ``bad_request``.
-    """
+    """Give a verdict to every target, or refuse and write nothing."""
+    # Where the marked range, or what the reviewer saw of a growing episode, is only a part, that
+    # part becomes an episode of its own and the rest stays open.
     settings, now_ms = store.settings, store.now_ms()
     with store.database.write() as connection:
         before_now = repeated(connection, decision.request_id, viewer)
@@ -210,24 +383,19 @@ def decide(store: ReviewStore, decision: Decision, viewer: Viewer) -> Done:
             raise Refusal(
                 "bad_request", "Name at least one case; a marked range goes with exactly one."
             )
-        rows = [_checked(connection, target, viewer, now_ms) for target in decision.targets]
+        for target in decision.targets:
+            _require_as_seen(connection, target, viewer, now_ms)
         meant = [_events_meant(connection, t, decision.span_ms) for t in decision.targets]
         changed, parts, label_ids, n_events = [], [], [], 0
-        for ordinal, (target, row, (events, total)) in enumerate(
-            zip(decision.targets, rows, meant, strict=True)
+        for ordinal, (target, (events, total)) in enumerate(
+            zip(decision.targets, meant, strict=True)
         ):
             episode = target.episode_id
             if len(events) < total:
-                episode = episodes.split(connection, target.episode_id, events)
+                episode = cases.split(connection, target.episode_id, events)
                 parts.append((episode, target.episode_id))
             record = _record(connection, episode, decision, viewer, now_ms, ordinal)
-            held = row["lease_owner"] == viewer.reviewer and row["lease_until_ms"] > now_ms
-            publish(
-                connection,
-                record,
-                handle_ms=now_ms - row["lease_since_ms"] if held else None,
-                sent=False,
-            )
+            publish(connection, record)
             refresh_status(connection, episode, settings, now_ms)
             if episode != target.episode_id:
                 refresh_status(connection, target.episode_id, settings, now_ms)
@@ -278,13 +446,7 @@ def _label_detail(record: LabelRecord, asked: str) -> dict[str, Any]:
 
 
 def undo(store: ReviewStore, request_id: str, viewer: Viewer) -> Done:
-    """Take back all of the reviewer's latest verdict that still stands; again, the one before.
-
-    Raises
-    ------
-    Refusal
-        ``nothing`` when there is nothing left.
-    """
+    """Take back all of the reviewer's latest verdict that still stands; again, the one before."""
     now_ms = store.now_ms()
     with store.database.write() as connection:
         before_now = repeated(connection, request_id, viewer)
@@ -340,7 +502,7 @@ def _take_back(  # noqa: PLR0917
             retracts=target,
             batch_id=request_id,
         )
-        publish(connection, retraction, handle_ms=None, sent=False)
+        publish(connection, retraction)
         events = [
             row[0]
             for row in connection.execute(
@@ -350,10 +512,10 @@ def _take_back(  # noqa: PLR0917
         ]
         parent = parts.get(episode)
         if parent is not None and _can_rejoin(connection, episode, parent):
-            episodes.merge_back(connection, episode, parent)
+            cases.merge_back(connection, episode, parent)
             episode = parent
         # Somebody may have split it further in between.
-        for holder in episodes.holding(connection, events):
+        for holder in cases.holding(connection, events):
             refresh_status(connection, holder, settings, now_ms)
         audit.append(
             connection,
@@ -381,11 +543,9 @@ def _can_rejoin(connection: Connection, child: str, parent: str) -> bool:
 
 
 def expire_due(store: ReviewStore, *, limit: int = 500) -> list[str]:
-    """Expire open episodes older than ``max_age_ms``, oldest first; returns their ids.
-
-    An expiry is a label with ``source = "expired"`` by ``system``; a person's label given later
-    takes its place.
-    """
+    """Expire open episodes older than ``max_age_ms``, oldest first; returns their ids."""
+    # An expiry is a label with `source = "expired"` by `system`; a person's label given later takes
+    # its place.
     settings, now_ms = store.settings, store.now_ms()
     with store.database.write() as connection:
         due = connection.execute(
@@ -406,7 +566,7 @@ def expire_due(store: ReviewStore, *, limit: int = 500) -> list[str]:
                 created_ms=now_ms,
                 batch_id=label_id("expired", episode),
             )
-            if not publish(connection, record, handle_ms=None, sent=False):
+            if not publish(connection, record):
                 continue
             refresh_status(connection, episode, settings, now_ms)
             audit.append(

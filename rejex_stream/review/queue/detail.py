@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from sqlite3 import Connection
@@ -15,137 +14,90 @@ from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import decode_review
 from rejex_stream.encode.label_records import LabelRecord, active_labels
 from rejex_stream.rejection.exceed import Stability, stability
+from rejex_stream.rejection.window import grade
 from rejex_stream.review.queue import audit, series
-from rejex_stream.review.queue.claims import Refusal
-from rejex_stream.review.queue.database import position_in
-from rejex_stream.review.queue.labels import records_of
-from rejex_stream.review.queue.listing import (
-    EpisodeRow,
-    Viewer,
-    model_leaning,
-    row_of,
-    share,
-)
+from rejex_stream.review.queue.audit import Refusal, Viewer
+from rejex_stream.review.queue.label_store import records_of
+from rejex_stream.review.queue.listing import EpisodeRow, model_leaning, row_of, share
 from rejex_stream.types import Label, Reason, ReviewItem, Status, Verdict
-
-__all__ = [
-    "Bar",
-    "ChannelDeviation",
-    "Detail",
-    "Earlier",
-    "EventLine",
-    "Explanation",
-    "Neighbour",
-    "count_as_contamination",
-    "deviations",
-    "episode_detail",
-    "explain",
-    "raw_record",
-]
 
 
 class Explanation(NamedTuple):
-    """What the reviewer reads.
+    """What the reviewer reads."""
 
-    Attributes
-    ----------
-    headline
-        One sentence; never says which way the model leans.
-    sentences
-        What it means. The last one names the leaning, unless it is hidden.
-    facts
-        (name, value) pairs for the table beside it.
-    """
-
-    headline: str
-    sentences: tuple[str, ...]
-    facts: tuple[tuple[str, str], ...]
+    headline: str  # one sentence; never says which way the model leans
+    sentences: tuple[str, ...]  # what it means. The last one names the leaning, unless it is hidden
+    facts: tuple[tuple[str, str], ...]  # (name, value) pairs for the table beside it
 
 
 def count_as_contamination(n: int, n_anomalies: int) -> float:
-    """Return a γ with floor(n γ) = r, for functions that take γ.
-
-    Examples
-    --------
-    >>> math.floor(3 * count_as_contamination(3, 1))
-    1
-    """
+    """Return a γ with floor(n γ) = r, for functions that take γ."""
     return min((n_anomalies + 0.5) / n, math.nextafter(0.5, 0))
+
+
+_Words = tuple[str, tuple[str, ...]]
+_NOT_RANKED: dict[Reason | None, _Words] = {
+    Reason.UNSCORABLE: (
+        "No score could be computed for this event.",
+        (
+            "A channel has been missing for longer than the last value may be carried forward, or "
+            "the detector returned no finite number.",
+            "Look at the gaps in the channels: the question is whether the sensor failed.",
+        ),
+    ),
+    Reason.CONSTANT_WINDOW: (
+        "All reference scores are the same number.",
+        (
+            "Ranks hold no information then: nothing can be called unusual or usual.",
+            "Most often the sensor is stuck, or switched off.",
+            "This is said once, where it begins; once more where it ends.",
+        ),
+    ),
+    Reason.WARM_UP: (
+        "The model was still warming up.",
+        ("There were too few reference scores to accept any label.",),
+    ),
+}
 
 
 def explain(verdict: Verdict, why: str, *, blind: bool = False) -> Explanation:
     """Return why this event is here; with `blind`, nothing that tells which way the model leans."""
     if why in ("audit", "extreme"):
-        return _accepted(verdict, why, blind=blind)
-    if verdict.status is Status.CONSTANT_ENDS and why == "status":
-        return Explanation(
+        words = _accepted(verdict, why, blind=blind)
+    elif verdict.status is Status.CONSTANT_ENDS and why == "status":
+        words = (
             "The reference scores differ again: the sensor moves.",
             ("They had all been the same number. Was it stuck, or switched off?",),
-            _facts(verdict, blind=blind),
         )
-    if verdict.reason is Reason.UNSCORABLE:
-        return Explanation(
-            "No score could be computed for this event.",
-            (
-                "A channel has been missing for longer than the last value may be carried "
-                "forward, or the detector returned no finite number.",
-                "Look at the gaps in the channels: the question is whether the sensor failed.",
-            ),
-            _facts(verdict, blind=blind),
-        )
-    if verdict.reason is Reason.CONSTANT_WINDOW:
-        return Explanation(
-            f"All {verdict.window_len:,} reference scores are the same number.",
-            (
-                "Ranks hold no information then: nothing can be called unusual or usual.",
-                "Most often the sensor is stuck, or switched off.",
-                "This is said once, where it begins; once more where it ends.",
-            ),
-            _facts(verdict, blind=blind),
-        )
-    if verdict.reason is Reason.WARM_UP:
-        return Explanation(
-            "The model was still warming up.",
-            ("There were too few reference scores to accept any label.",),
-            _facts(verdict, blind=blind),
-        )
-    return _ambiguous(verdict, blind=blind)
+    else:
+        words = _NOT_RANKED.get(verdict.reason) or _ambiguous(verdict, blind=blind)
+    return Explanation(*words, _facts(verdict, blind=blind))
 
 
-def _ambiguous(verdict: Verdict, *, blind: bool) -> Explanation:
+def _ambiguous(verdict: Verdict, *, blind: bool) -> _Words:
     rank, lower, upper = verdict.rank, verdict.band_lower, verdict.band_upper
     n, r = verdict.window_len, verdict.n_anomalies
     if rank is None or lower is None or upper is None or not 1 <= r < n / 2:
-        return Explanation(
-            "The label could flip under slightly different training data.",
-            (),
-            _facts(verdict, blind=blind),
-        )
+        return "The label could flip under slightly different training data.", ()
     if blind:
-        return Explanation(
+        return (
             f"The rank lies inside the rejection band {lower:,}–{upper:,} of {n:,}.",
             (
                 "Slightly different reference data could flip the label, so the model abstained.",
                 "Which way it leans is hidden until you have decided.",
             ),
-            _facts(verdict, blind=True),
         )
     at = stability(rank, n, count_as_contamination(n, r))
     leaning = model_leaning(verdict)
-    side = (
-        f"among the top {r:,} of {n:,} scores"
-        if leaning == "anomaly"
-        else (f"below the top {r:,} of {n:,} scores")
-    )
-    return Explanation(
+    side = "among" if leaning == "anomaly" else "below"
+    return (
         f"Rank {rank:,} of {n:,}: inside the rejection band {lower:,}–{upper:,}.",
         (
             f"Below rank {lower:,} it would be normal, above {upper:,} an anomaly. In between, "
             "slightly different reference data could flip the label, so the model abstained.",
-            f"It leans to {leaning}: the score is {side}, and with the reference scores drawn "
-            f"anew it would be called an anomaly {_how_often(at)}.",
+            f"It leans to {leaning}: the score is {side} the top {r:,} of {n:,} scores, and with "
+            f"the reference scores drawn anew it would be called an anomaly {_how_often(at)}.",
         ),
-        _facts(verdict, blind=False),
     )
 
 
@@ -158,67 +110,52 @@ def _how_often(at: Stability) -> str:
     return f"in {share(log_p1)} of cases"
 
 
-def _accepted(verdict: Verdict, why: str, *, blind: bool) -> Explanation:
+def _accepted(verdict: Verdict, why: str, *, blind: bool) -> _Words:
+    label = "anomaly" if verdict.label is Label.ANOMALY else "normal"
+    hidden = "The model's word is hidden until you have decided."
     if why == "extreme":
-        return Explanation(
+        return (
             "Nothing like it was measured in a quarter of a window. Is it a fault?",
             (
                 "Asked once: later ones like it are not, and an incident asks by itself.",
-                "The model's word is hidden until you have decided."
-                if blind
-                else "The model is sure: it says anomaly.",
+                hidden if blind else "The model is sure: it says anomaly.",
             ),
-            _facts(verdict, blind=blind),
         )
-    said = "anomaly" if verdict.label is Label.ANOMALY else "normal"
     if verdict.muted:
-        return Explanation(
+        return (
             "It lies in a pattern that was muted. Is it one of it, or a fault?",
             (
                 "Drawn at random from muted events, about which nobody is asked otherwise: the "
                 "mute must not hide a fault.",
             ),
-            _facts(verdict, blind=blind),
         )
-    return Explanation(
+    return (
         "The model was sure about this one. Is it right?",
         (
             "Drawn at random from accepted events: labels from the rejection band alone say "
             "nothing about the rest.",
-            "What the model said is hidden until you have decided."
-            if blind
-            else f"The model said {said}.",
+            hidden if blind else f"The model said {label}.",
         ),
-        _facts(verdict, blind=blind),
     )
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}"
 
 
 def _facts(verdict: Verdict, *, blind: bool) -> tuple[tuple[str, str], ...]:
     facts: list[tuple[str, str]] = []
     if not blind:
-        if verdict.score is not None:
-            facts.append(("score", _number(verdict.score)))
-        if verdict.threshold is not None:
-            facts.append(("threshold λ", _number(verdict.threshold)))
-        if verdict.score_lower is not None and verdict.score_upper is not None:
-            facts.append(
-                (
-                    "rejected between",
-                    f"{_number(verdict.score_lower)} and {_number(verdict.score_upper)}",
-                )
-            )
-        if verdict.psi is not None:
-            facts.append(("ψ, share of scores at or below", f"{verdict.psi:.3f}"))
+        for name, value in (
+            ("score", verdict.score),
+            ("threshold λ", verdict.threshold),
+            ("rejected above", verdict.score_lower),
+            ("rejected up to", verdict.score_upper),
+            ("ψ, share of scores at or below", verdict.psi),
+            ("stability, P(anomaly)", verdict.stability),
+            ("confidence", verdict.confidence),
+        ):
+            if value is not None:
+                facts.append((name, f"{value:.4g}"))
         if verdict.severity is not None:
-            facts.append(("severity, -log10 of how rare", f"{verdict.severity:.3g}"))
-        if verdict.stability is not None:
-            facts.append(("stability, P(anomaly)", f"{verdict.stability:.4g}"))
-        if verdict.confidence is not None:
-            facts.append(("confidence", f"{verdict.confidence:.4g}"))
+            points, word = grade(verdict.severity)
+            facts.append(("severity", f"{points} of 100 ({word})"))
     if verdict.tolerance is not None:
         flip = share(-verdict.tolerance)
         facts.append(("tolerance T", f"{verdict.tolerance:.3g}: flips below {flip} are accepted"))
@@ -231,19 +168,10 @@ def _facts(verdict: Verdict, *, blind: bool) -> tuple[tuple[str, str], ...]:
     return tuple(facts)
 
 
-class EventLine(NamedTuple):
-    """One event of the episode."""
-
-    position: str
-    item: ReviewItem
-    raw_bytes: int
-
-
 class Bar(NamedTuple):
-    """How much one channel has to do with it.
+    """How much one channel has to do with it."""
 
-    `share` in 0..1 is the length of the bar; `text` the number behind it.
-    """
+    # `share` in 0..1 is the length of the bar; `text` the number behind it.
 
     channel: str
     share: float
@@ -268,69 +196,33 @@ class Earlier(NamedTuple):
     verdict: str | None
 
 
-class Neighbour(NamedTuple):
-    """Another sensor of the same group."""
-
-    sensor_id: int
-    sensor: str
-
-
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """What the episode screen shows.
-
-    Attributes
-    ----------
-    bars
-        What the model reacts to, channel by channel (from the evidence in the verdict).
-    deviations
-        How far each channel is from its own recent past.
-    labels
-        Labels that stand; empty while `row.blind`.
-    history
-        What happened to it, newest first; labels by others left out while `row.blind`.
-    from_ms, to_ms
-        The stretch of time the plots begin with.
-    main_channel
-        Index of the channel shown first.
-    holes
-        Stretches of that time without readings.
-    earlier, n_earlier
-        The newest other episodes of this sensor, and how many there are.
-    """
+    """What the episode screen shows."""
 
     row: EpisodeRow
     explanation: Explanation
-    events: tuple[EventLine, ...]
+    events: tuple[ReviewItem, ...]
+    # what the model reacts to, channel by channel (from the evidence in the verdict)
     bars: tuple[Bar, ...]
     flip: str
-    deviations: tuple[ChannelDeviation, ...]
-    labels: tuple[LabelRecord, ...]
+    deviations: tuple[ChannelDeviation, ...]  # how far each channel is from its own recent past
+    labels: tuple[LabelRecord, ...]  # labels that stand; empty while `row.blind`
+    # what happened to it, newest first; labels by others left out while `row.blind`
     history: tuple[audit.AuditRow, ...]
     parts: tuple[tuple[str, int, str], ...]
-    neighbours: tuple[Neighbour, ...]
-    from_ms: int
+    from_ms: int  # the stretch of time the plots begin with
     to_ms: int
-    main_channel: int
-    holes: tuple[series.Hole, ...]
-    earlier: tuple[Earlier, ...]
+    main_channel: int  # index of the channel shown first
+    holes: tuple[series.Hole, ...]  # stretches of that time without readings
+    earlier: tuple[Earlier, ...]  # the newest other episodes of this sensor, and how many there are
     n_earlier: int
 
 
 def episode_detail(
-    connection: Connection,
-    episode: str,
-    settings: Review,
-    viewer: Viewer,
-    now_ms: int,
+    connection: Connection, episode: str, settings: Review, viewer: Viewer, now_ms: int
 ) -> Detail:
-    """Return an episode.
-
-    Raises
-    ------
-    Refusal
-        ``unknown``.
-    """
+    """Return an episode."""
     found = connection.execute(
         "SELECT e.*, s.stream_key, s.sensor, s.grp, s.pipeline, s.channels "
         "FROM episode e JOIN sensor s USING (sensor_id) WHERE e.episode_id = ?",
@@ -351,7 +243,13 @@ def episode_detail(
     return Detail(
         row=row,
         explanation=explain(row.main, row.why, blind=row.blind),
-        events=tuple(_events(connection, episode)),
+        events=tuple(
+            decode_review(event["item"])
+            for event in connection.execute(
+                "SELECT item FROM event WHERE episode_id = ? ORDER BY event_time_ms, event_id",
+                (episode,),
+            )
+        ),
         bars=bars,
         flip=flip,
         deviations=apart,
@@ -363,14 +261,6 @@ def episode_detail(
                 "SELECT episode_id, n_events, status FROM episode "
                 "WHERE root_id = ? AND episode_id <> ? AND status <> 'empty' ORDER BY start_ms",
                 (row.root_id, episode),
-            )
-        ),
-        neighbours=tuple(
-            Neighbour(*tuple(other))
-            for other in connection.execute(
-                "SELECT sensor_id, sensor FROM sensor WHERE grp = ? AND sensor_id <> ? "
-                "ORDER BY sensor LIMIT 8",
-                (row.group, row.sensor_id),
             )
         ),
         from_ms=low,
@@ -404,11 +294,9 @@ def deviations(
     *,
     past: int = 240,
 ) -> tuple[ChannelDeviation, ...]:
-    """Return how far each channel is from the readings before the episode, farthest first.
-
-    The median of the episode against median and median absolute deviation of the last `past`
-    readings; a channel without at least eight of them is left out.
-    """
+    """Return how far each channel is from the readings before the episode, farthest first."""
+    # The median of the episode against median and median absolute deviation of the last `past`
+    # readings; a channel without at least eight of them is left out.
     width = len(channels)
     if not width:
         return ()
@@ -428,19 +316,6 @@ def deviations(
         z = (new - middle) / scale
         found.append(ChannelDeviation(channel, float(z[np.abs(z).argmax()]), index))
     return tuple(sorted(found, key=lambda item: -abs(item.z)))
-
-
-def _events(connection: Connection, episode: str) -> list[EventLine]:
-    return [
-        EventLine(
-            str(position_in(row)),
-            decode_review(row["item"]),
-            row["raw_bytes"],
-        )
-        for row in connection.execute(
-            "SELECT * FROM event WHERE episode_id = ? ORDER BY event_time_ms, event_id", (episode,)
-        )
-    ]
 
 
 def _evidence(row: EpisodeRow) -> tuple[tuple[Bar, ...], str]:
@@ -469,20 +344,3 @@ def _history(connection: Connection, row: EpisodeRow, viewer: Viewer) -> list[au
         told = {"label", "undo", "adjudicate", "expire", "comment"}
         lines = [line for line in lines if line.action not in told or line.actor == viewer.reviewer]
     return sorted(lines, key=lambda line: -line.seq)
-
-
-def raw_record(connection: Connection, episode: str) -> bytes:
-    """Return the whole record as it came of the first event of an episode.
-
-    Raises
-    ------
-    Refusal
-        ``unknown``.
-    """
-    row = connection.execute(
-        "SELECT raw FROM event WHERE episode_id = ? ORDER BY event_time_ms, event_id LIMIT 1",
-        (episode,),
-    ).fetchone()
-    if row is None:
-        raise Refusal("unknown", f"There is no case {episode}.", episode)
-    return zlib.decompress(row["raw"])

@@ -7,7 +7,6 @@ reader therefore changes nothing: events are known by (topic, partition, offset)
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from sqlite3 import Connection
@@ -19,7 +18,8 @@ from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review
 from rejex_stream.errors import ConnectorError
 from rejex_stream.review.incidents import incident_store
-from rejex_stream.review.queue import episodes
+from rejex_stream.review.queue import cases
+from rejex_stream.review.queue.database import insert, note_down, scalar
 from rejex_stream.review.queue.series import COUNTS, DAY_MS, HOUR_MS, Point, SeriesBatch
 from rejex_stream.types import (
     CommandReply,
@@ -37,16 +37,13 @@ from rejex_stream.types import (
     policy_band,
 )
 
-__all__ = ["Intake", "IntakeCounts", "Span", "advance", "begin", "group_of", "next_offset"]
-
 
 class Span(NamedTuple):
-    """What was read of one input without a break: from `first` up to, without, `next_offset`.
+    """What was read of one input without a break: from `first` up to, without, `next_offset`."""
 
-    Positions need not be dense. Whoever reads says from where on it has read, and so which of them
-    do not exist (aborted transactions, control records, what compaction removed); the store only
-    knows that nothing between two spans was skipped.
-    """
+    # Positions need not be dense. Whoever reads says from where on it has read, and so which of
+    # them do not exist (aborted transactions, control records, what compaction removed); the store
+    # only knows that nothing between two spans was skipped.
 
     first: int
     next_offset: int
@@ -79,13 +76,7 @@ class IntakeCounts:
 
 
 def group_of(stream_key: str, sensor: str) -> str:
-    """Return the group a sensor is shown under: what stands before its first slash.
-
-    Examples
-    --------
-    >>> group_of("T07/vib", "T07/vib"), group_of("hub-a", "T07"), group_of("flow", "flow")
-    ('T07', 'hub-a', 'flow')
-    """
+    """Return the group a sensor is shown under: what stands before its first slash."""
     if stream_key != sensor:
         return stream_key
     return sensor.split("/", 1)[0]
@@ -93,10 +84,12 @@ def group_of(stream_key: str, sensor: str) -> str:
 
 def next_offset(connection: Connection, partition: Partition) -> int | None:
     """Return where to go on reading `partition`; ``None`` if it was never read."""
-    row = connection.execute(
-        "SELECT next_offset FROM consumed WHERE topic = ? AND partition = ?", partition
-    ).fetchone()
-    return None if row is None else int(row[0])
+    found: int | None = scalar(
+        connection,
+        "SELECT next_offset FROM consumed WHERE topic = ? AND partition = ?",
+        partition,
+    )
+    return found
 
 
 def begin(connection: Connection, partition: Partition, earliest: int) -> int:
@@ -113,13 +106,7 @@ def begin(connection: Connection, partition: Partition, earliest: int) -> int:
 
 
 def advance(connection: Connection, partition: Partition, span: Span) -> None:
-    """Move on to the end of what was read; its records are stored in the same transaction.
-
-    Raises
-    ------
-    ConnectorError
-        If what was read begins beyond what is stored: something in between would be lost for good.
-    """
+    """Move on to the end of what was read; its records are stored in the same transaction."""
     known = next_offset(connection, partition)
     if known is None or span.first > known:
         raise ConnectorError(
@@ -134,32 +121,8 @@ def advance(connection: Connection, partition: Partition, span: Span) -> None:
     )
 
 
-@dataclass(slots=True)
-class _Hour:
-    normal: int = 0
-    anomaly: int = 0
-    rejected: int = 0
-    banded: int = 0
-    ambiguous: int = 0
-    expected: float = 0.0
-
-
 class Intake:
-    """One batch on its way into the store; use within a write transaction, then :meth:`finish`.
-
-    Parameters
-    ----------
-    connection
-        In a write transaction.
-    settings
-        How events become episodes.
-    now_ms
-        Wall clock: what ages count from.
-    pipeline
-        Whose records these are, where several share a store.
-    costs
-        What mistakes cost, by pipeline; 1 each where nothing is said.
-    """
+    """One batch on its way into the store; use within a write transaction, then :meth:`finish`."""
 
     def __init__(
         self,
@@ -167,7 +130,7 @@ class Intake:
         settings: Review,
         now_ms: int,
         pipeline: str = "",
-        costs: Mapping[str, episodes.Costs] | None = None,
+        costs: Mapping[str, cases.Costs] | None = None,
     ) -> None:
         self._costs = costs or {}
         self._pipeline = pipeline
@@ -176,7 +139,7 @@ class Intake:
         self._now_ms = now_ms
         self._sensors: dict[tuple[str, str], tuple[int, str]] = {}
         self._series = SeriesBatch()
-        self._hours: dict[tuple[int, int], _Hour] = {}
+        self._hours: dict[tuple[int, int], dict[str, float]] = {}
         self._first_ms: dict[int, int] = {}
         self._last_ms: dict[int, int | None] = {}
         self._accepted: dict[tuple[int, float, str], list[int]] = {}
@@ -210,7 +173,7 @@ class Intake:
         return int(row["sensor_id"])
 
     # ------------------------------------------------------------------------- review items
-    def item(self, item: ReviewItem, raw: bytes) -> None:
+    def item(self, item: ReviewItem) -> None:
         """Queue one review item; an event that is already known changes nothing."""
         verdict, connection = item.verdict, self._connection
         sensor_id = self.sensor_id(verdict.stream_key, verdict.sensor, item.channels)
@@ -224,10 +187,10 @@ class Intake:
         priority = any(
             verdict.sensor.startswith(prefix) for prefix in self._settings.priority_sensors
         )
-        worth = episodes.worth_of(item, self._costs.get(self._pipeline, episodes.Costs()))
-        episode = episodes.assign(
+        worth = cases.worth_of(item, self._costs.get(self._pipeline, cases.Costs()))
+        episode = cases.assign(
             connection,
-            episodes.Arrival(
+            cases.Arrival(
                 sensor_id,
                 verdict.position,
                 verdict.event_time_ms,
@@ -243,26 +206,20 @@ class Intake:
             ),
             self._settings,
         )
-        connection.execute(
-            "INSERT INTO event (topic, partition, offset, reading, sensor_id, episode_id, "
-            "event_time_ms, seq, confidence, reason, received_ms, item, raw, raw_bytes, severity, "
-            "worth) "
-            "VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-            (
-                *verdict.position,
-                sensor_id,
-                episode,
-                verdict.event_time_ms,
-                verdict.seq,
-                verdict.confidence,
-                verdict.reason,
-                self._now_ms,
-                encode_review(msgspec.structs.replace(item, context=())),
-                zlib.compress(raw, 1),
-                len(raw),
-                verdict.severity,
-                worth,
-            ),
+        insert(
+            connection,
+            "event",
+            **verdict.position._asdict(),
+            sensor_id=sensor_id,
+            episode_id=episode,
+            event_time_ms=verdict.event_time_ms,
+            seq=verdict.seq,
+            confidence=verdict.confidence,
+            reason=verdict.reason,
+            received_ms=self._now_ms,
+            item=encode_review(msgspec.structs.replace(item, context=())),
+            severity=verdict.severity,
+            worth=worth,
         )
         width = len(item.channels)
         self._remember(sensor_id, width, item.context)
@@ -293,19 +250,14 @@ class Intake:
         self._counted[topic, partition] = verdict.position[2:]
         sensor_id = self.sensor_id(verdict.stream_key, verdict.sensor)
         hour_ms = verdict.event_time_ms - verdict.event_time_ms % HOUR_MS
-        hour = self._hours.setdefault((sensor_id, hour_ms), _Hour())
-        if verdict.label is Label.NORMAL:
-            hour.normal += 1
-        elif verdict.label is Label.ANOMALY:
-            hour.anomaly += 1
-        else:
-            hour.rejected += 1
+        hour = self._hours.setdefault((sensor_id, hour_ms), dict.fromkeys(COUNTS, 0))
+        hour[str(verdict.label)] += 1
         lower, upper = policy_band(verdict)
         judged = verdict.reason in (None, Reason.AMBIGUOUS)
         if judged and lower is not None and upper is not None and verdict.window_len:
-            hour.banded += 1
-            hour.ambiguous += verdict.label is Label.REJECTED
-            hour.expected += max(0, upper - lower + 1) / (verdict.window_len + 1)
+            hour["banded"] += 1
+            hour["ambiguous"] += verdict.label is Label.REJECTED
+            hour["expected"] += max(0, upper - lower + 1) / (verdict.window_len + 1)
         if could_be_missed(verdict):
             p, why = drawable(verdict)
             counted = self._accepted.setdefault((hour_ms, p, why), [0, 0])
@@ -355,51 +307,29 @@ class Intake:
 
     # ------------------------------------------------------------------------------- finish
     def finish(self, spans: Mapping[Partition, Span] | None = None) -> IntakeCounts:
-        """Write what was gathered and what it was read from; returns the counts.
-
-        Raises
-        ------
-        ConnectorError
-            If a span begins beyond what is stored of its input.
-        """
+        """Write what was gathered and what it was read from; returns the counts."""
         connection = self._connection
         self._series.write(connection)
         connection.executemany(
-            "INSERT INTO hour (sensor_id, t_ms, normal, anomaly, rejected, banded, ambiguous, "
-            "expected) VALUES (?,?,?,?,?,?,?,?) ON CONFLICT (sensor_id, t_ms) DO UPDATE SET "
+            f"INSERT INTO hour (sensor_id, t_ms, {', '.join(COUNTS)}) VALUES (?,?,?,?,?,?,?,?) "
+            "ON CONFLICT (sensor_id, t_ms) DO UPDATE SET "
             + ", ".join(f"{name} = {name} + excluded.{name}" for name in COUNTS),
-            [
-                (*key, *(getattr(hour, name) for name in COUNTS))
-                for key, hour in self._hours.items()
-            ],
+            [(*key, *(hour[name] for name in COUNTS)) for key, hour in self._hours.items()],
         )
         connection.executemany(
             "INSERT INTO accepted VALUES (?,?,?,?,?,?) ON CONFLICT DO UPDATE SET "
             "n = n + excluded.n, drawn = drawn + excluded.drawn",
             [(self._pipeline, *key, n, drawn) for key, (n, drawn) in self._accepted.items()],
         )
-        for sensor_id, verdict in self._latest.items():
-            lower, upper = policy_band(verdict)
-            connection.execute(
-                "UPDATE sensor SET first_ms = coalesce(first_ms, :first), "
-                "last_ms = :last, epoch = coalesce(:epoch, epoch), "
-                "window_len = coalesce(nullif(:n, 0), window_len), "
-                "n_anomalies = coalesce(nullif(:r, 0), n_anomalies), "
-                "band_lower = coalesce(:lower, band_lower), "
-                "band_upper = coalesce(:upper, band_upper), "
-                "tolerance = coalesce(:tolerance, tolerance) WHERE sensor_id = :sensor",
-                {
-                    "first": self._first_ms[sensor_id],
-                    "last": self._last_ms[sensor_id],
-                    "epoch": verdict.model_epoch,
-                    "n": verdict.window_len,
-                    "r": verdict.n_anomalies,
-                    "lower": lower,
-                    "upper": upper,
-                    "tolerance": verdict.tolerance,
-                    "sensor": sensor_id,
-                },
-            )
+        connection.executemany(
+            "UPDATE sensor SET first_ms = coalesce(first_ms, ?), last_ms = ?, "
+            "window_len = coalesce(nullif(?, 0), window_len), "
+            "n_anomalies = coalesce(nullif(?, 0), n_anomalies) WHERE sensor_id = ?",
+            [
+                (self._first_ms[one], self._last_ms[one], v.window_len, v.n_anomalies, one)
+                for one, v in self._latest.items()
+            ],
+        )
         connection.executemany(
             "INSERT INTO counted VALUES (?,?,?,?) ON CONFLICT (topic, partition) DO UPDATE "
             "SET last_offset = excluded.last_offset, last_reading = excluded.last_reading",
@@ -408,9 +338,5 @@ class Intake:
         for partition, span in (spans or {}).items():
             advance(connection, partition, span)
         if self.counts.items or self.counts.verdicts or self.counts.incidents:
-            connection.execute(
-                "INSERT INTO meta VALUES (?,?) ON CONFLICT (key) DO UPDATE SET value = "
-                "excluded.value",
-                (f"arrived:{self._pipeline}", str(self._now_ms)),
-            )
+            note_down(connection, f"arrived:{self._pipeline}", self._now_ms)
         return self.counts

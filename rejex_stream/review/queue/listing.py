@@ -16,35 +16,16 @@ from sqlite3 import Connection, Row
 from typing import Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlencode
 
-from rejex_stream.config.reviewing import Review, Role
+from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import decode_review
 from rejex_stream.encode.label_records import HumanVerdict
 from rejex_stream.rejection import label_of, rank_edges
 from rejex_stream.rejection.window import grade
 from rejex_stream.review.incidents.incident_store import open_count
 from rejex_stream.review.queue import audit, series
+from rejex_stream.review.queue.audit import Viewer
+from rejex_stream.review.queue.database import scalar
 from rejex_stream.types import Label, Reason, Status, Verdict
-
-__all__ = [
-    "SORTS",
-    "TABS",
-    "EpisodeRow",
-    "QueueFilter",
-    "QueueQuery",
-    "Summary",
-    "Tab",
-    "Viewer",
-    "in_short",
-    "is_blind",
-    "model_leaning",
-    "parse_words",
-    "queue_rows",
-    "row_of",
-    "row_spark",
-    "share",
-    "summary",
-    "unblinded",
-]
 
 Tab: TypeAlias = Literal["ready", "mine", "claimed", "waiting", "disputed", "done", "all"]
 TABS: tuple[Tab, ...] = ("ready", "mine", "claimed", "waiting", "disputed", "done", "all")
@@ -68,13 +49,6 @@ SORTS = {
 _DAY_MS = 86_400_000
 
 
-class Viewer(NamedTuple):
-    """Who looks: what is ready depends on what one has already decided."""
-
-    reviewer: str
-    role: Role = "reviewer"
-
-
 class QueueQuery(NamedTuple):
     """``FROM … WHERE …`` with its values, and the order."""
 
@@ -85,36 +59,20 @@ class QueueQuery(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueueFilter:
-    """A view of the queue, as it stands in the address bar.
+    """A view of the queue, as it stands in the address bar."""
 
-    Attributes
-    ----------
-    tab
-        ``ready`` (asked today: open, settled, of no incident that asks itself, within
-        the day's capacity, not held by others or given to them), ``mine``, ``claimed`` (by others,
-        or theirs), ``waiting`` (all else that is open), ``disputed``, ``done``, ``all``.
-    words
-        A filter as typed: bare words look in the sensor's name; ``group:``, ``sensor:``,
-        ``why:audit``, ``verdict:``, ``by:``, ``for:``; ``-`` before a word: without.
-    sort
-        A key of ``SORTS``.
-    since_ms
-        ``done`` only: decided at or after this time.
-    """
-
+    # `ready` (asked today: open, settled, of no incident that asks itself, within the day's
+    # capacity, not held by others or given to them), `mine`, `claimed` (by others, or theirs),
+    # `waiting` (all else that is open), `disputed`, `done`, `all`
     tab: Tab = "ready"
+    # A filter as typed: bare words look in the sensor's name; `group:`, `sensor:`, `why:audit`,
+    # `verdict:`, `by:`, `for:`; `-` before a word: without
     words: str = ""
-    sort: str = ""
-    since_ms: int | None = None
+    sort: str = ""  # A key of `SORTS`
+    since_ms: int | None = None  # `done` only: decided at or after this time
 
     def address(self) -> str:
-        """Return the address of this view.
-
-        Examples
-        --------
-        >>> QueueFilter("done", "group:T07").address()
-        '/queue?tab=done&q=group%3AT07'
-        """
+        """Return the address of this view."""
         parts: dict[str, str | int] = {"tab": self.tab}
         if self.words:
             parts["q"] = self.words
@@ -135,7 +93,7 @@ class QueueFilter:
         where = _TAB_CLAUSES[self.tab]
         if self.tab == "done" and self.since_ms is not None:
             where += " AND e.decided_ms >= :since"
-        for number, (sign, field, word) in enumerate(parse_words(self.words)):
+        for number, (sign, field, word) in enumerate(parse_filter(self.words)):
             clause = _WORD_CLAUSES[field].replace("?", f":word{number}")
             # What is not there, such as a verdict, is not what was asked for either.
             where += f" {'AND NOT' if sign else 'AND'} coalesce({clause}, 0)"
@@ -148,7 +106,7 @@ class QueueFilter:
     def count(self, connection: Connection, viewer: Viewer, now_ms: int) -> int:
         """Return how many episodes this view holds."""
         query = self.sql(viewer, now_ms)
-        found = connection.execute(f"SELECT count(*) {query.source}", query.values).fetchone()[0]
+        found = scalar(connection, f"SELECT count(*) {query.source}", query.values)
         return int(found)
 
     def waiting(
@@ -208,14 +166,8 @@ _WORD_CLAUSES = {
 }
 
 
-def parse_words(text: str) -> tuple[tuple[str, str, str], ...]:
-    """Split a filter as typed into (``-`` or nothing, field, value); bare words have no field.
-
-    Examples
-    --------
-    >>> parse_words('gear -group:T07 sensor:"T 7/vib"')
-    (('', '', 'gear'), ('-', 'group', 'T07'), ('', 'sensor', 'T 7/vib'))
-    """
+def parse_filter(text: str) -> tuple[tuple[str, str, str], ...]:
+    """Split a filter as typed into (``-`` or nothing, field, value); bare words have no field."""
     try:
         words = shlex.split(text)
     except ValueError:  # an open quote while typing
@@ -275,23 +227,7 @@ _TAB_CLAUSES: dict[Tab, str] = {
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRow:
-    """One episode in a list; times in UTC milliseconds.
-
-    Attributes
-    ----------
-    short_why
-        Why it is here, in a few words; does not tell the leaning where `blind`.
-    held_by
-        Who works on it now, or empty.
-    assigned
-        Whose it is, or ``None``.
-    incident
-        The one that its events, but for those before the evidence was in, are of.
-    severity
-        The largest of its events, where they have one.
-    blind
-        Whether the viewer must not see yet what model and others think of it.
-    """
+    """One episode in a list; times in UTC milliseconds."""
 
     episode_id: str
     root_id: str
@@ -311,25 +247,18 @@ class EpisodeRow:
     received_ms: int
     ready_ms: int
     decided_ms: int | None
-    held_by: str
+    held_by: str  # who works on it now, or empty
     held_until_ms: int
-    assigned: str | None
+    assigned: str | None  # whose it is, or `None`
+    # the one that its events, but for those before the evidence was in, are of
     incident: str | None
-    severity: float | None
+    severity: float | None  # the largest of its events, where they have one
     main: Verdict
-    short_why: str
-    blind: bool
+    short_why: str  # why it is here, in a few words; does not tell the leaning where `blind`
+    blind: bool  # whether the viewer must not see yet what model and others think of it
 
 
-_MADE = {
-    "group",
-    "channels",
-    "held_by",
-    "held_until_ms",
-    "main",
-    "short_why",
-    "blind",
-}
+_MADE = {"group", "channels", "held_by", "held_until_ms", "main", "short_why", "blind"}
 _AS_STORED = [one.name for one in fields(EpisodeRow) if one.name not in _MADE]
 
 
@@ -343,10 +272,7 @@ def is_blind(settings: Review, row: Row, viewer: Viewer) -> bool:
 
 
 def unblinded(
-    connection: Connection,
-    settings: Review,
-    lines: Sequence[audit.AuditRow],
-    viewer: Viewer,
+    connection: Connection, settings: Review, lines: Sequence[audit.AuditRow], viewer: Viewer
 ) -> list[audit.AuditRow]:
     """Return audit rows without what others said about episodes that wait for a second opinion."""
     if settings.blind == "off":
@@ -366,10 +292,8 @@ def unblinded(
 
 
 def model_leaning(verdict: Verdict) -> HumanVerdict | None:
-    """Return what the model would say had it to choose; ``None`` where it has no rank to go by.
-
-    The label of an empty band: an anomaly iff the rank lies among the top r of n.
-    """
+    """Return what the model would say had it to choose; ``None`` where it has no rank to go by."""
+    # The label of an empty band: an anomaly iff the rank lies among the top r of n.
     n, r = verdict.window_len, verdict.n_anomalies
     if verdict.rank is None or not n or not r:
         return None
@@ -378,13 +302,7 @@ def model_leaning(verdict: Verdict) -> HumanVerdict | None:
 
 
 def share(log_p: float) -> str:
-    """Return a probability, given as its logarithm, as people say it.
-
-    Examples
-    --------
-    >>> share(math.log(0.44)), share(math.log(0.002)), share(-32.0)
-    ('44 %', '1 in 500', '1 in 8e+13')
-    """
+    """Return a probability, given as its logarithm, as people say it."""
     p = math.exp(log_p)
     if p >= 0.01:
         return f"{100 * p:.0f} %" if p < 0.995 else f"{100 * p:.1f} %"
@@ -411,16 +329,7 @@ _RARELY = 1e-12
 
 
 def in_short(verdict: Verdict, why: str, *, blind: bool = False) -> str:
-    """Return the reason in a few words, for a row of the queue.
-
-    Examples
-    --------
-    >>> from rejex_stream.types import Label, Position
-    >>> in_short(Verdict(position=Position("t", 0, 0), stream_key="a", sensor="a", seq=0,
-    ...     event_time_ms=0, label=Label.REJECTED, reason=Reason.AMBIGUOUS, rank=962,
-    ...     window_len=1000, n_anomalies=50, stability=0.94), "rejected")
-    'leans to anomaly, would flip in 6 % of redraws'
-    """
+    """Return the reason in a few words, for a row of the queue."""
     if why in ("audit", "extreme"):
         return _accepted_in_short(verdict, why, blind=blind)
     if why == "status":
@@ -458,11 +367,7 @@ def _main_event(connection: Connection, episode: str) -> Verdict:
 
 
 def row_of(
-    connection: Connection,
-    row: Row,
-    settings: Review,
-    viewer: Viewer,
-    now_ms: int,
+    connection: Connection, row: Row, settings: Review, viewer: Viewer, now_ms: int
 ) -> EpisodeRow:
     """Return a row of the queue's query as the screens want it."""
     held = row["lease_owner"] is not None and row["lease_until_ms"] > now_ms
@@ -518,27 +423,15 @@ def _speaking_channel(row: EpisodeRow) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The numbers every screen shows at the top.
+    """The numbers every screen shows at the top."""
 
-    Attributes
-    ----------
-    counts
-        Episodes per tab; ``done`` counts those decided since midnight UTC.
-    version
-        Changes whenever anything a list shows may have changed.
-    incidents
-        How many are not over.
-    left
-        How many more cases people are asked today; ``None`` without a capacity.
-    """
-
-    counts: dict[Tab, int]
+    counts: dict[Tab, int]  # episodes per tab; `done` counts those decided since midnight UTC
     oldest_ms: int | None
     undoable: str
-    version: str
+    version: str  # changes whenever anything a list shows may have changed
     since_ms: int
-    incidents: int
-    left: int | None
+    incidents: int  # how many are not over
+    left: int | None  # how many more cases people are asked today; `None` without a capacity
 
 
 def summary(connection: Connection, viewer: Viewer, now_ms: int, words: str = "") -> Summary:
@@ -549,9 +442,7 @@ def summary(connection: Connection, viewer: Viewer, now_ms: int, words: str = ""
         view = QueueFilter(tab, words, since_ms=since if tab == "done" else None)
         counts[tab] = view.count(connection, viewer, now_ms)
     query = QueueFilter().sql(viewer, now_ms)
-    oldest = connection.execute(
-        f"SELECT min(e.received_ms) {query.source}", query.values
-    ).fetchone()[0]
+    oldest = scalar(connection, f"SELECT min(e.received_ms) {query.source}", query.values)
     action = connection.execute(
         "SELECT result FROM action WHERE reviewer = ? AND undone = 0 "
         "ORDER BY action_seq DESC LIMIT 1",
@@ -563,9 +454,9 @@ def summary(connection: Connection, viewer: Viewer, now_ms: int, words: str = ""
         "(SELECT coalesce(max(change_seq), 0) FROM incident_change), "
         "(SELECT coalesce(max(reply_seq), 0) FROM reply)"
     ).fetchone()
-    left = connection.execute(
-        f"SELECT {_LEFT}", {"day": since, "now": now_ms, "me": viewer.reviewer}
-    ).fetchone()[0]
+    left = scalar(
+        connection, f"SELECT {_LEFT}", {"day": since, "now": now_ms, "me": viewer.reviewer}
+    )
     # Claims lapse and cases settle without anybody writing: the counts tell.
     version = ".".join(str(one) for one in (*moved, *counts.values()))
     return Summary(

@@ -19,29 +19,8 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from rejex_stream.review.queue.database import scalar
 from rejex_stream.types import FloatArray, Label
-
-__all__ = [
-    "COUNTS",
-    "DAY_MS",
-    "FORGOTTEN_MS",
-    "HOUR_MS",
-    "LABEL_CODES",
-    "ClockAhead",
-    "Hole",
-    "PipelineClock",
-    "Point",
-    "Series",
-    "SeriesBatch",
-    "around",
-    "decimate",
-    "forget",
-    "pipeline_clock",
-    "read",
-    "readings",
-    "spark",
-    "values_of",
-]
 
 LABEL_CODES = {Label.NORMAL: 0, Label.ANOMALY: 1, Label.REJECTED: 2}
 HOUR_MS = 3_600_000
@@ -110,11 +89,9 @@ COUNTS = ("normal", "anomaly", "rejected", "banded", "ambiguous", "expected")
 
 
 def forget(connection: Connection, keep: int = 100_000, keep_hours: int = 400 * 24) -> None:
-    """Drop each sensor's oldest points beyond `keep`, and hours with events beyond `keep_hours`.
-
-    Each is counted in rows of its own: no clock, right or wrong, makes anything old. Of the hours
-    their sum stays: totals over all time remain what they are. O(sensors log rows).
-    """
+    """Drop each sensor's oldest points beyond `keep`, and hours with events beyond `keep_hours`."""
+    # Each is counted in rows of its own: no clock, right or wrong, makes anything old. Of the hours
+    # their sum stays: totals over all time remain what they are. O(sensors log rows).
     for (sensor_id,) in connection.execute("SELECT sensor_id FROM sensor").fetchall():
         oldest = connection.execute(
             "SELECT t_ms FROM hour WHERE sensor_id = ? AND t_ms > ? "
@@ -162,48 +139,18 @@ class Hole(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One sensor over one stretch of time, ready to draw.
+    """One sensor over one stretch of time, ready to draw."""
 
-    Attributes
-    ----------
-    channels
-        Names, one per entry of `values`.
-    values, score
-        (t_ms, value) arrays; ``nan`` marks a gap in the data, to be drawn as a gap.
-    marked
-        (t_ms, score, label code) of events that are not normal.
-    holes
-        Stretches without readings, in order: ``unknown`` to the store, though there may be some,
-        or ``silent``: every verdict of that time is here, and the sensor has none.
-    missing
-        For each channel, times of readings that lack it.
-    """
-
-    channels: tuple[str, ...]
+    channels: tuple[str, ...]  # names, one per entry of `values`
+    # (t_ms, value) arrays; `nan` marks a gap in the data, to be drawn as a gap
     values: tuple[tuple[FloatArray, FloatArray], ...]
     score: tuple[FloatArray, FloatArray]
+    # (t_ms, score, label code) of events that are not normal
     marked: tuple[tuple[int, float, int], ...]
+    # stretches without readings, in order: `unknown` to the store, though there may be some, or
+    # `silent`: every verdict of that time is here, and the sensor has none
     holes: tuple[Hole, ...] = ()
-    missing: tuple[tuple[int, ...], ...] = ()
-
-
-def decimate(t: FloatArray, v: FloatArray, most: int) -> tuple[FloatArray, FloatArray]:
-    """Return at most about `most` points of a line that looks the same at that many pixels.
-
-    Each of ``most // 2`` equal stretches of time keeps its smallest and its largest value, in
-    order. Shape (n,) in, shape (m,) out with m <= most + 2; O(n).
-
-    Examples
-    --------
-    >>> t = np.arange(100_000.0); v = np.zeros(100_000); v[54_321] = 9.0
-    >>> kept_t, kept_v = decimate(t, v, 400)
-    >>> len(kept_t) <= 402, float(kept_v.max()), float(kept_t[kept_v.argmax()])
-    (True, 9.0, 54321.0)
-    """
-    finite = np.isfinite(v)
-    t, v = t[finite], v[finite]
-    index = _extreme(t, v, most)
-    return t[index], v[index]
+    missing: tuple[tuple[int, ...], ...] = ()  # for each channel, times of readings that lack it
 
 
 def _extreme(t: FloatArray, v: FloatArray, most: int) -> npt.NDArray[np.intp]:
@@ -290,10 +237,9 @@ def _counted(connection: Connection, sensor_id: int) -> tuple[int, int]:
 
 
 class ClockAhead(NamedTuple):
-    """A sensor whose clock leapt more than a day beyond what the others of its pipeline reached.
+    """A sensor whose clock leapt more than a day beyond what the others of its pipeline reached."""
 
-    `since_ms` is the time of its last event before that, ``None`` where the store has none.
-    """
+    # `since_ms` is the time of its last event before that, `None` where the store has none.
 
     sensor_id: int
     sensor: str
@@ -309,11 +255,9 @@ class PipelineClock(NamedTuple):
 
 
 def pipeline_clock(connection: Connection, pipeline: str) -> PipelineClock | None:
-    """Return what two sensors of a pipeline have reached; ``None`` before its first verdict.
-
-    Of only two, the first is believed as far as it went there without a leap: the other may have
-    ended. One alone is believed once nine of its events are not far from each other.
-    """
+    """Return what two sensors of a pipeline have reached; ``None`` before its first verdict."""
+    # Of only two, the first is believed as far as it went there without a leap: the other may have
+    # ended. One alone is believed once nine of its events are not far from each other.
     rows = connection.execute(
         "SELECT sensor_id, sensor, last_ms FROM sensor WHERE pipeline = ? AND last_ms IS NOT NULL "
         "ORDER BY last_ms DESC LIMIT 3",
@@ -332,20 +276,23 @@ def pipeline_clock(connection: Connection, pipeline: str) -> PipelineClock | Non
             now = last
     if not leapt:
         return PipelineClock(now, None)
-    since = connection.execute(
-        "SELECT max(t_ms) FROM point WHERE sensor_id = ? AND t_ms <= ?", (sensor_id, now + DAY_MS)
-    ).fetchone()[0]
+    since = scalar(
+        connection,
+        "SELECT max(t_ms) FROM point WHERE sensor_id = ? AND t_ms <= ?",
+        (sensor_id, now + DAY_MS),
+    )
     return PipelineClock(now, ClockAhead(sensor_id, sensor, last - now, since))
 
 
 def _leaps_after(connection: Connection, sensor_id: int, now_ms: int) -> bool:
     """Say whether a sensor came to where it is now by a step of more than a day; O(its hours)."""
-    widest = connection.execute(
+    widest = scalar(
+        connection,
         "SELECT max(step) FROM (SELECT t_ms - lag(t_ms, 1, :now) OVER (ORDER BY t_ms) AS step "
         "FROM hour WHERE sensor_id = :sensor AND t_ms > :now AND t_ms <= "
         "(SELECT last_ms FROM sensor WHERE sensor_id = :sensor))",
         {"sensor": sensor_id, "now": now_ms},
-    ).fetchone()[0]
+    )
     return widest is not None and widest > DAY_MS + HOUR_MS
 
 
@@ -372,20 +319,20 @@ def around(
     before: int = 120,
     after: int = 80,
 ) -> tuple[int, int]:
-    """Return a stretch of time around an episode: so many readings before it and after it.
-
-    Counted in readings, so that a meter read once an hour and a sensor at 100 Hz both look right.
-    """
-    first = connection.execute(
+    """Return a stretch of time around an episode: so many readings before it and after it."""
+    # Counted in readings, so that a meter read once an hour and a sensor at 100 Hz both look right.
+    first = scalar(
+        connection,
         "SELECT min(t_ms) FROM (SELECT t_ms FROM point WHERE sensor_id = ? AND t_ms < ? "
         "ORDER BY t_ms DESC LIMIT ?) AS near",
         (sensor_id, start_ms, before),
-    ).fetchone()[0]
-    last = connection.execute(
+    )
+    last = scalar(
+        connection,
         "SELECT max(t_ms) FROM (SELECT t_ms FROM point WHERE sensor_id = ? AND t_ms > ? "
         "ORDER BY t_ms LIMIT ?) AS near",
         (sensor_id, end_ms, after),
-    ).fetchone()[0]
+    )
     low = start_ms if first is None else first
     high = end_ms if last is None else last
     pad = 30_000 if low == high else 0
@@ -424,13 +371,7 @@ def read(
     *,
     most: int = 2_000,
 ) -> Series:
-    """Return what is known of a sensor between two times, both included.
-
-    Parameters
-    ----------
-    most
-        About how many points a line may have: twice the plot's width in pixels.
-    """
+    """Return what is known of a sensor between two times, both included."""
     rows = connection.execute(
         "SELECT t_ms, channel_values, score, label FROM point WHERE sensor_id = ? "
         "AND t_ms BETWEEN ? AND ? ORDER BY t_ms",

@@ -59,7 +59,6 @@ const full = { from: data.from_ms, to: data.to_ms };
 let view = { ...full };
 let moved = false;
 let latest = null;
-let siblings = new Map();
 let brush = null;
 let asked = 0;
 
@@ -86,15 +85,10 @@ async function load() {
   if (ended) return;
   const parts = `from=${Math.round(view.from)}&to=${Math.round(view.to)}&px=${stack.width}`;
   const turn = (asked += 1);
-  const wanted = [...siblings.keys()];
   try {
-    const [own, ...others] = await Promise.all([
-      call(`${base}/series?${parts}`),
-      ...wanted.map((id) => call(`/api/sensors/${id}/series?${parts}`)),
-    ]);
+    const own = await call(`${base}/series?${parts}`);
     if (turn !== asked || ended) return; // a later question is on its way
     latest = own;
-    wanted.forEach((id, i) => { if (siblings.has(id)) siblings.set(id, others[i]); });
     paint();
   } catch (error) {
     if (!latest) {
@@ -128,9 +122,6 @@ function paint() {
     lines.push({ ...line, title: told.label || line.name, unit: told.unit || "", limits: [told.low, told.high], height: i === 0 ? (narrow ? 120 : 150) : channels.length > 3 ? 58 : 78,
       pinned: many ? pinned.has(line.name) : undefined });
   });
-  for (const other of siblings.values()) {
-    if (other) for (const line of other.channels.slice(0, 1)) lines.push({ ...line, name: `${other.sensor} ${line.name}`, title: `${other.sensor}, ${line.name}`, height: 64, color: "--plot-2", other: true });
-  }
   if (latest.score && latest.score.t.length) {
     const band = [data.score_lower, data.score_upper];
     lines.push({ ...latest.score, name: "score", title: "score", height: narrow ? 96 : 120, color: "--plot-2", marked: latest.marked,
@@ -229,17 +220,7 @@ async function claim() {
   claiming = false;
   showLease();
 }
-async function renew() {
-  const renewed = lease;
-  if (!renewed || document.hidden || decided) return;
-  try {
-    const longer = await call(`${base}/renew`, {});
-    if (lease === renewed) lease = longer; // else it ran out or was claimed anew while the answer was on its way
-  } catch (error) {
-    if (error.code === "lapsed" && lease === renewed) await claim();
-  }
-  showLease();
-}
+const renew = async () => { if (lease && !document.hidden) await claim(); };
 function release() {
   if (!(lease || claiming) || decided) return;
   lease = null;
@@ -287,7 +268,7 @@ async function send(path, body) {
     enable(true);
     drawn();
     toast(error.message, { bad: true });
-    if (error.code === "leased" || error.code === "lapsed") await claim();
+    if (error.code === "leased") await claim();
   }
 }
 const decide = (verdict) => (pageData.role === "viewer" ? toast("You may look but not decide: ask for the role reviewer.", { bad: true }) : send("/api/labels", {
@@ -317,14 +298,6 @@ onKeys({
   tags: () => $("input[name=tag]")?.focus(),
   note: () => $("#note")?.focus(),
 });
-for (const button of $$("[data-sensor]")) {
-  button.addEventListener("click", async () => {
-    const id = button.dataset.sensor;
-    if (siblings.has(id)) siblings.delete(id); else siblings.set(id, null);
-    button.setAttribute("aria-pressed", String(siblings.has(id)));
-    await load();
-  });
-}
 $("#rest").addEventListener("click", () => { everyChannel = !everyChannel; paint(); });
 $("#assigned")?.addEventListener("change", async (event) => {
   const done = await asking("/api/assign", { episodes: [data.id], to: event.target.value });
@@ -350,15 +323,6 @@ $("#comment")?.addEventListener("submit", async (event) => {
 $("#copy-link")?.addEventListener("click", async () => {
   const link = `${location.origin}/episode/${data.id}`;
   try { await navigator.clipboard.writeText(link); toast("Link copied."); } catch { toast(link); }
-});
-$(".raw")?.addEventListener("toggle", async (event) => {
-  const box = event.target;
-  if (!box.open || box.dataset.loaded) return;
-  box.dataset.loaded = "true";
-  const found = await asking(`/api/episodes/${data.id}/raw`);
-  if (!found) { delete box.dataset.loaded; return; }
-  $("#raw").textContent = found.text;
-  $("#raw-note").textContent = found.shown < found.bytes ? `The first ${found.shown.toLocaleString("en")} of ${found.bytes.toLocaleString("en")} bytes.` : "";
 });
 // The plots: a wheel with Ctrl zooms, two fingers pan by drag marking instead.
 $("#plots").addEventListener("wheel", (event) => {

@@ -128,7 +128,7 @@ export class PlotStack {
       ctx.fillRect(a - 1, bbox.top, Math.max(3, b - a + 2), bbox.height);
       ctx.globalAlpha = 1;
     }
-    if (!chart.line.other) for (const [from, to, kind] of chart.line.holes || this.holes) this.hole(u, at(from), at(to), kind);
+    for (const [from, to, kind] of chart.line.holes || this.holes) this.hole(u, at(from), at(to), kind);
     const { band } = chart.line;
     if (band) {
       const [a, b] = band.map((v) => u.valToPos(v, "y", true));

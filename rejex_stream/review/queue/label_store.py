@@ -1,23 +1,30 @@
-"""Labels in the store, and on their way out: written with the decision, sent later, never lost.
+"""Labels in the store, and on their way out: sent later and never lost, or exported.
 
-A crash between sending and noting that it was sent publishes a label twice, with the same id both
-times; readers keep the first.
+They are written with the decision. A crash between sending and noting that it was sent publishes a
+label twice, with the same id both times; readers keep the first. One row of an export is one event.
+Sensor names and notes come from outside: a spreadsheet must not take them for formulas, so such
+cells begin with an apostrophe.
 """
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
+import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
-from sqlite3 import Connection
-from typing import NamedTuple, Protocol
+from sqlite3 import Connection, Row
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
 from rejex_stream.config.reviewing import Review
+from rejex_stream.encode import decode_review
 from rejex_stream.encode.label_records import (
     LabelRecord,
     Resolution,
@@ -27,23 +34,7 @@ from rejex_stream.encode.label_records import (
     resolve,
 )
 from rejex_stream.errors import ConnectorError
-from rejex_stream.review.queue.database import Database, owner_only
-
-__all__ = [
-    "OF_KNOWN",
-    "LabelCache",
-    "LabelFile",
-    "LabelSink",
-    "OutboxRow",
-    "drawn_for_second_review",
-    "pending",
-    "publish",
-    "read_labels",
-    "records_of",
-    "refresh_status",
-    "resolution_of",
-]
-
+from rejex_stream.review.queue.database import Database, owner_only, scalar
 
 OF_KNOWN = (
     "EXISTS (SELECT 1 FROM known WHERE event_id = "
@@ -56,24 +47,15 @@ All of its events are of the case or none is, so one stands for all.
 
 
 def drawn_for_second_review(root_id: str, ratio: float) -> bool:
-    """Say whether an episode gets a second, independent reviewer; a share `ratio` of them do.
-
-    A larger ratio keeps every smaller draw, and nobody can choose who is drawn.
-
-    Examples
-    --------
-    >>> sum(drawn_for_second_review(f"E-{number}", 0.1) for number in range(10_000))
-    989
-    """
+    """Say whether an episode gets a second, independent reviewer; a share `ratio` of them do."""
+    # A larger ratio keeps every smaller draw, and nobody can choose who is drawn.
     digest = hashlib.sha256(f"second/{root_id}".encode()).digest()
     return int.from_bytes(digest[:8], "big") < ratio * 2.0**64
 
 
 def records_of(connection: Connection, episode: str) -> list[LabelRecord]:
-    """Return every record that speaks about the events of an episode, in order.
-
-    All events of an episode share them, so one event stands for all.
-    """
+    """Return every record that speaks about the events of an episode, in order."""
+    # All events of an episode share them, so one event stands for all.
     rows = connection.execute(
         "SELECT l.record FROM label_event le JOIN label l USING (label_seq) WHERE le.event_id = "
         "(SELECT event_id FROM event WHERE episode_id = ? LIMIT 1) ORDER BY l.label_seq",
@@ -83,10 +65,9 @@ def records_of(connection: Connection, episode: str) -> list[LabelRecord]:
 
 
 class LabelCache:
-    """Decoded labels by number, without their lists of events: for walks over many events.
+    """Decoded labels by number, without their lists of events: for walks over many events."""
 
-    A label of an episode of 500 events is met 500 times, and names 500 events each time.
-    """
+    # A label of an episode of 500 events is met 500 times, and names 500 events each time.
 
     def __init__(self, most: int = 4_096) -> None:
         self._most = most
@@ -132,7 +113,7 @@ def refresh_status(connection: Connection, episode: str, settings: Review, now_m
         status = "needs_second"
     connection.execute(
         "UPDATE episode SET status = ?, verdict = ?, decided_ms = ?, lease_owner = NULL, "
-        "lease_until_ms = NULL, lease_since_ms = NULL WHERE episode_id = ?",
+        "lease_until_ms = NULL WHERE episode_id = ?",
         (
             status,
             found.verdict if status in ("done", "expired") else None,
@@ -155,17 +136,13 @@ def _follows_an_answer(connection: Connection, episode: str) -> bool:
     )
 
 
-def publish(
-    connection: Connection, record: LabelRecord, *, handle_ms: int | None, sent: bool
-) -> bool:
-    """Store a record with its events and put it into the outbox; says whether it was new.
-
-    What is said of a known case stays in the store: it measures who says it, and teaches nobody.
-    """
+def publish(connection: Connection, record: LabelRecord, *, sent: bool = False) -> bool:
+    """Store a record with its events and put it into the outbox; says whether it was new."""
+    # What is said of a known case stays in the store: it measures who says it, and teaches nobody.
     value = encode_label(record)
     made = connection.execute(
         "INSERT INTO label (label_id, episode_id, reviewer, kind, target, source, verdict, "
-        "created_ms, handle_ms, record) VALUES (?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING "
+        "created_ms, record) VALUES (?,?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING "
         "RETURNING label_seq",
         (
             record.label_id,
@@ -176,7 +153,6 @@ def publish(
             record.source,
             record.verdict,
             record.created_ms,
-            handle_ms,
             value,
         ),
     ).fetchone()
@@ -221,18 +197,7 @@ class LabelSink(Protocol):
 
 
 class LabelFile:
-    """Appends label records to a JSON Lines file, synced to disk before they count as sent.
-
-    Parameters
-    ----------
-    path
-        Made if missing. A line that a crash cut short is dropped: its label is still in the outbox.
-
-    Raises
-    ------
-    ConnectorError
-        If the file cannot be written.
-    """
+    """Appends label records to a JSON Lines file, synced to disk before they count as sent."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -265,13 +230,7 @@ class LabelFile:
         return file
 
     def publish(self, rows: Sequence[OutboxRow]) -> Sequence[str]:
-        """Append the rows and sync them to disk.
-
-        Raises
-        ------
-        ConnectorError
-            If that fails; none of the rows is in the file then, as far as that can still be done.
-        """
+        """Append the rows and sync them to disk."""
         data = b"".join(row.value + b"\n" for row in rows)
         try:
             if self._file is None or not self._named():
@@ -318,18 +277,11 @@ class LabelFile:
 def pending(database: Database) -> int:
     """Return how many labels wait to be sent."""
     with database.read() as connection:
-        query = "SELECT count(*) FROM outbox WHERE sent_ms IS NULL"
-        return int(connection.execute(query).fetchone()[0])
+        return int(scalar(connection, "SELECT count(*) FROM outbox WHERE sent_ms IS NULL"))
 
 
 def read_labels(path: Path) -> Iterator[LabelRecord]:
-    """Yield the records of a labels file in order, each once; an unfinished last line is left out.
-
-    Raises
-    ------
-    ConnectorError
-        If the file cannot be read, or a whole line is no label record.
-    """
+    """Yield the records of a labels file in order, each once, but an unfinished last line."""
     seen: set[str] = set()
     try:
         with path.open("rb") as lines:
@@ -344,3 +296,166 @@ def read_labels(path: Path) -> Iterator[LabelRecord]:
         raise ConnectorError(
             f"The labels file {str(path)!r} cannot be read ({error.strerror}): check the path."
         ) from error
+
+
+ExportFormat: TypeAlias = Literal["csv", "jsonl"]
+FORMATS: tuple[ExportFormat, ...] = ("csv", "jsonl")
+_BATCH = 500
+
+
+class ExportRow(NamedTuple):
+    """One event with what people decided about it."""
+
+    topic: str
+    partition: int
+    offset: int
+    stream_key: str
+    sensor: str
+    event_time_ms: int
+    episode_id: str
+    why: str
+    state: str  # what all labels add up to; `verdict` is empty where there is none
+    verdict: str
+    model_label: str  # what the model said: `rejected`, or the accepted label of an audit
+    reason: str
+    score: float | None
+    severity: float | None
+    rank: int | None
+    window_len: int
+    model_epoch: int | None
+    reviewers: str  # of the labels that stand, in their order, separated by `; `
+    tags: str
+    fault_codes: str
+    notes: str
+    decided_ms: int | None
+    readings: str  # the reading itself, a JSON object by channel: nothing has to be joined
+
+
+def export_rows(
+    database: Database, *, labelled_only: bool = True, final_only: bool = False
+) -> Iterator[ExportRow]:
+    """Yield events in order of arrival; constant memory, a short read per batch."""
+    # A known case stands among those that nobody has labelled, and is left out once somebody has.
+    last, cache = 0, LabelCache(512)
+    while True:
+        with database.read() as connection:
+            batch = connection.execute(
+                "SELECT v.*, s.stream_key, s.sensor, e.why, e.status, "
+                "EXISTS (SELECT 1 FROM known WHERE event_id = v.event_id) AS known FROM event v "
+                "JOIN sensor s USING (sensor_id) JOIN episode e USING (episode_id) "
+                "WHERE v.event_id > ? ORDER BY v.event_id LIMIT ?",
+                (last, _BATCH),
+            ).fetchall()
+            found = [
+                one
+                for row in batch
+                if not (final_only and row["status"] == "needs_second")
+                for one in [_row(connection, row, cache)]
+                if not (row["known"] and one.reviewers)
+            ]
+        if not batch:
+            return
+        last = batch[-1]["event_id"]
+        for one in found:
+            if one.state != "open" or not labelled_only:
+                yield one
+
+
+def _row(connection: Connection, row: Row, cache: LabelCache) -> ExportRow:
+    standing = active_labels(
+        cache.get(*tuple(found))
+        for found in connection.execute(
+            "SELECT l.label_seq, l.record FROM label_event JOIN label l USING (label_seq) "
+            "WHERE event_id = ? ORDER BY label_seq",
+            (row["event_id"],),
+        )
+    )
+    found = resolve(standing)
+    item = decode_review(row["item"])
+    verdict = item.verdict
+
+    def joined(parts: list[str]) -> str:
+        return "; ".join(dict.fromkeys(part for part in parts if part))
+
+    return ExportRow(
+        row["topic"],
+        row["partition"],
+        row["offset"],
+        row["stream_key"],
+        row["sensor"],
+        row["event_time_ms"],
+        row["episode_id"],
+        row["why"],
+        found.state,
+        found.verdict or "",
+        str(verdict.label),
+        str(verdict.reason or ""),
+        verdict.score,
+        verdict.severity,
+        verdict.rank,
+        verdict.window_len,
+        verdict.model_epoch,
+        joined([label.reviewer for label in standing]),
+        joined([tag for label in standing for tag in label.tags]),
+        joined([label.fault_code for label in standing]),
+        joined([label.note for label in standing]),
+        standing[-1].created_ms if standing else None,
+        json.dumps(dict(zip(item.channels, item.values, strict=False)), ensure_ascii=False),
+    )
+
+
+def cell(value: Any) -> str:  # noqa: ANN401 - whatever a row holds
+    r"""Return a value for a spreadsheet; text that would start a formula gets an apostrophe first.
+
+    Also after a semicolon, tab or line's end: a spreadsheet that splits there would begin a cell.
+    """
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        return str(value)
+    harmless = _STARTS.sub(r"\1'\2", value)
+    return f"'{harmless}" if harmless[:1] in {"\t", "\r", "\n"} else harmless
+
+
+# Spreadsheets skip what cannot be seen before they look for a sign; some know the wide signs too.
+_UNSEEN = " \\t\\r\\n\\x0b\\x0c\\x00\\ufeff\\u00a0\\u200b"
+_STARTS = re.compile(f"((?:^|[;\\t\\r\\n])[{_UNSEEN}]*)([=+\\-@|＝＋－＠])")
+
+
+def as_csv(found: Iterator[ExportRow]) -> Iterator[str]:
+    """Yield CSV (RFC 4180) in pieces, the header first."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer)
+    writer.writerow(ExportRow._fields)
+    for count, row in enumerate(found, 1):
+        writer.writerow([cell(value) for value in row])
+        if count % 200 == 0:
+            yield buffer.getvalue()
+            buffer.seek(0)
+            buffer.truncate()
+    yield buffer.getvalue()
+
+
+def as_jsonl(found: Iterator[ExportRow]) -> Iterator[str]:
+    """Yield JSON Lines, values as they are."""
+    for row in found:
+        yield msgspec.json.encode(row._asdict()).decode() + "\n"
+
+
+def write_export(
+    database: Database, path: Path, form: ExportFormat, *, labelled_only: bool = True
+) -> int:
+    """Write an export to `path`; returns the number of rows."""
+    count = 0
+
+    def counted() -> Iterator[ExportRow]:
+        nonlocal count
+        for row in export_rows(database, labelled_only=labelled_only):
+            count += 1
+            yield row
+
+    pieces = as_csv(counted()) if form == "csv" else as_jsonl(counted())
+    with path.open("w", encoding="utf-8", newline="") as file:
+        for piece in pieces:
+            file.write(piece)
+    return count

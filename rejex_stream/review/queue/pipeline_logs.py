@@ -23,28 +23,16 @@ from rejex_stream.errors import ConnectorError
 from rejex_stream.protocols import Assigned, Revoked, Source
 from rejex_stream.review.queue.database import StoreError
 from rejex_stream.review.queue.ingest import IntakeCounts, Span
-from rejex_stream.review.queue.labels import OutboxRow
-from rejex_stream.review.queue.store import ReviewStore
+from rejex_stream.review.queue.label_store import OutboxRow
+from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.types import Partition, Position, Record
 
 if TYPE_CHECKING:
     from rejex_connectors.kafka.clients import Consumer, Producer
     from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
-__all__ = [
-    "Feed",
-    "FeedKind",
-    "FileFeed",
-    "KafkaLabels",
-    "SourceFeed",
-    "Stop",
-    "TopicFeed",
-    "open_feed",
-    "own_partition",
-    "read_label_topic",
-]
-
 FeedKind: TypeAlias = Literal["review", "verdicts", "incidents"]
+FEED_KINDS: tuple[FeedKind, ...] = ("review", "verdicts", "incidents")
 Stop: TypeAlias = Callable[[], bool] | None
 _log = logging.getLogger(__name__)
 _CHUNK_BYTES = 1 << 20
@@ -73,17 +61,7 @@ class _Chunk(NamedTuple):
 
 
 class FileFeed:
-    """A JSON Lines file that may still grow; every call of :meth:`pump` takes what is new.
-
-    Parameters
-    ----------
-    path
-        Need not exist yet.
-    kind
-        What a line holds: review items, verdicts, or changes of incidents and replies.
-    pipeline
-        Whose they are.
-    """
+    """A JSON Lines file that may still grow; every call of :meth:`pump` takes what is new."""
 
     def __init__(self, path: Path, kind: FeedKind, pipeline: str = "") -> None:
         self.path = path
@@ -93,13 +71,7 @@ class FileFeed:
         self._partition = Partition(f"file:{kind}:{path.resolve()}", 0)
 
     def pump(self, store: ReviewStore, *, stop: Stop = None) -> IntakeCounts:
-        """Take every whole line that is there; returns what became of them.
-
-        Parameters
-        ----------
-        stop
-            Asked between chunks.
-        """
+        """Take every whole line that is there; returns what became of them."""
         total = IntakeCounts()
         while stop is None or not stop():
             known = store.begin(self._partition)
@@ -153,18 +125,7 @@ class _Batch(NamedTuple):
 
 
 class SourceFeed:
-    """Any :class:`~rejex_stream.protocols.Source`, such as the review topic.
-
-    Parameters
-    ----------
-    open_source
-        Opens a source of encoded review items or verdicts; this feed seeks to where the store
-        stopped. Called at the first pump, and anew after a failure: a console outlives its broker.
-    kind
-        What a record holds.
-    pipeline
-        Whose they are.
-    """
+    """Any :class:`~rejex_stream.protocols.Source`, such as the review topic."""
 
     def __init__(
         self, open_source: Callable[[], Source], kind: FeedKind, pipeline: str = ""
@@ -283,15 +244,7 @@ def _topic(settings: KafkaSettings, kind: FeedKind) -> str:
 
 
 class TopicFeed:
-    """What a topic holds now, taken once: for imports and rebuilds.
-
-    Parameters
-    ----------
-    config
-        Names broker and topic.
-    kind
-        Which topic.
-    """
+    """What a topic holds now, taken once: for imports and rebuilds."""
 
     def __init__(self, config: Config, kind: FeedKind) -> None:
         self._settings = kafka_settings(config)
@@ -299,15 +252,7 @@ class TopicFeed:
         self.pipeline = config.pipeline.name
 
     def pump(self, store: ReviewStore, *, stop: Stop = None) -> IntakeCounts:
-        """Take everything up to the ends of the topic's partitions; returns what became of it.
-
-        Raises
-        ------
-        ConfigError
-            If the topic does not exist.
-        ConnectorError
-            If the broker does not answer, or refuses.
-        """
+        """Take everything up to the ends of the topic's partitions; returns what became of it."""
         from rejex_connectors.kafka.partition_reader import bounds_of, read_partition
 
         total = IntakeCounts()
@@ -330,15 +275,7 @@ class TopicFeed:
 
 
 def read_label_topic(config: Config) -> Iterator[LabelRecord]:
-    """Yield the records of a pipeline's labels topic, each once; those of one episode in order.
-
-    Raises
-    ------
-    ConfigError
-        If the topic does not exist.
-    ConnectorError
-        If the broker does not answer, or a record is no label.
-    """
+    """Yield the records of a pipeline's labels topic, each once; those of one episode in order."""
     settings = kafka_settings(config)
     partitions = _partitions(settings, settings.topics.labels)
     seen: set[str] = set()
@@ -375,12 +312,7 @@ def _partitions(settings: KafkaSettings, topic: str) -> list[Partition]:
 
 
 class KafkaLabels:
-    """Publishes labels to the labels topic; a :class:`~rejex_stream.review.queue.labels.LabelSink`.
-
-    Parameters
-    ----------
-    config
-        Names broker and topic.
+    """Publishes labels to the labels topic.
 
     Notes
     -----

@@ -22,23 +22,8 @@ import numpy as np
 
 from rejex_stream.config.reviewing import Review
 from rejex_stream.rejection.judge import EXTREME
+from rejex_stream.review.queue.database import insert, scalar
 from rejex_stream.types import ContextPoint, Label, Position, ReviewItem
-
-__all__ = [
-    "LONGEST_MS",
-    "MOST_EVENTS",
-    "Arrival",
-    "Costs",
-    "EpisodeSpan",
-    "adopt",
-    "assign",
-    "belongs",
-    "episode_id",
-    "merge_back",
-    "split",
-    "stream_gap",
-    "worth_of",
-]
 
 # Digits and letters that nobody mistakes for one another when read aloud.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -72,13 +57,7 @@ class Arrival(NamedTuple):
 
 
 def episode_id(*parts: str) -> str:
-    """Return a short id that depends on nothing but `parts`.
-
-    Examples
-    --------
-    >>> episode_id("feed-0-7")
-    'E-vrax9yb26m'
-    """
+    """Return a short id that depends on nothing but `parts`."""
     digest = int.from_bytes(hashlib.sha256("\x1f".join(parts).encode()).digest()[:8], "big")
     return "E-" + "".join(_ALPHABET[(digest >> (5 * i)) & 31] for i in range(10))
 
@@ -91,19 +70,10 @@ LONGEST_MS = 86_400_000
 
 
 def stream_gap(context: Sequence[ContextPoint]) -> int:
-    """Return how many events apart two rejected events are still the same doubt.
-
-    Three times the lag at which the autocorrelation of the scores before an event falls below
-    1/e, and 5 to 60: what remembers itself for long comes back for long. It depends on nothing but
-    the review item, so that a store made anew has the same cases. O(context**2).
-
-    Examples
-    --------
-    >>> noise = [ContextPoint(t, (), (-1.0) ** t, Label.NORMAL) for t in range(32)]
-    >>> slow = [ContextPoint(t, (), math.sin(t / 10), Label.NORMAL) for t in range(32)]
-    >>> stream_gap(noise), stream_gap(slow), stream_gap([])
-    (5, 15, 5)
-    """
+    """Return how many events apart two rejected events are still the same doubt."""
+    # Three times the lag at which the autocorrelation of the scores before an event falls below
+    # 1/e, and 5 to 60: what remembers itself for long comes back for long. It depends on nothing
+    # but the review item, so that a store made anew has the same cases. O(context**2).
     scores = np.array([one.score for one in context if one.score is not None], dtype=np.float64)
     if len(scores) < 8 or not np.isfinite(scores).all():
         return _LEAST_GAP
@@ -119,17 +89,6 @@ def belongs(span: EpisodeSpan, event: Arrival, gap: int) -> bool:
     """Say whether an event continues a case: no run of more than `gap` steps that are all ordinary.
 
     Anomalies between them, which the event's context tells of, are no gap.
-
-    Examples
-    --------
-    >>> span = EpisodeSpan(0, 5_000, 10, 15, 6)
-    >>> far = Arrival(1, Position("feed", 0, 30), 20_000, 30, "rejected", None, 0, 0)
-    >>> belongs(span, far, 14), belongs(span, far, 15)
-    (False, True)
-    >>> between = (ContextPoint(12_000, (), 9.0, Label.ANOMALY),) + tuple(
-    ...     ContextPoint(t, (), 0.1, Label.NORMAL) for t in range(13_000, 20_000, 1000))
-    >>> belongs(span, far._replace(context=between), 8)
-    True
     """
     if span.n_events >= MOST_EVENTS:
         return False
@@ -158,22 +117,11 @@ _MOST = 10.0
 
 
 def worth_of(item: ReviewItem, costs: Costs) -> float:
-    """Return what an answer about one event saves: the expected cost of the label it leans to.
-
-    Of a rejected event with probability p of being called an anomaly under redrawn reference data
-    that is ``min(c_fn p, c_fp (1 - p))``; where nothing can be ranked, p is 1/2. Of an extreme
-    anomaly nobody knows as yet: telling somebody saves a miss, which weighs one to two and a half,
-    the more severe the more. An audited event has none: it is asked because it was drawn.
-
-    Examples
-    --------
-    >>> from rejex_stream.types import Verdict
-    >>> verdict = Verdict(position=Position("t", 0, 0), stream_key="a", sensor="a", seq=0,
-    ...     event_time_ms=0, label=Label.REJECTED, stability=0.25)
-    >>> item = ReviewItem(verdict=verdict, channels=(), values=())
-    >>> worth_of(item, Costs()), worth_of(item, Costs(c_fn=10.0))
-    (0.25, 0.75)
-    """
+    """Return what an answer about one event saves: the expected cost of the label it leans to."""
+    # Of a rejected event with probability p of being called an anomaly under redrawn reference data
+    # that is `min(c_fn p, c_fp (1 - p))`; where nothing can be ranked, p is 1/2. Of an extreme
+    # anomaly nobody knows as yet: telling somebody saves a miss, which weighs one to two and a
+    # half, the more severe the more. An audited event has none: it is asked because it was drawn.
     if item.why == "audit":
         return 0.0
     if item.why == "extreme":
@@ -183,11 +131,9 @@ def worth_of(item: ReviewItem, costs: Costs) -> float:
 
 
 def assign(connection: Connection, event: Arrival, settings: Review) -> str:
-    """Return the episode `event` goes to, made or extended; O(log episodes).
-
-    Only an episode that nobody has labelled takes more events; audits stand alone, since each is a
-    draw of its own, and of a known case's next events nobody knows the truth.
-    """
+    """Return the episode `event` goes to, made or extended; O(log episodes)."""
+    # Only an episode that nobody has labelled takes more events; audits stand alone, since each is
+    # a draw of its own, and of a known case's next events nobody knows the truth.
     # Data older than the settling time cannot be waiting for what comes after it.
     ready_ms = min(event.event_time_ms, event.received_ms) + settings.settle_ms
     status = "open"
@@ -201,28 +147,26 @@ def assign(connection: Connection, event: Arrival, settings: Review) -> str:
     new = episode_id(str(event.position))
     while connection.execute("SELECT 1 FROM episode WHERE episode_id = ?", (new,)).fetchone():
         new = episode_id(new, str(event.position))  # 50 bits: once in a blue moon
-    connection.execute(
-        "INSERT INTO episode (episode_id, root_id, sensor_id, why, status, start_ms, end_ms, "
-        "first_seq, last_seq, n_events, confidence, priority, received_ms, ready_ms, incident, "
-        "severity, worth) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            new,
-            new,
-            event.sensor_id,
-            event.why,
-            status,
-            event.event_time_ms,
-            event.event_time_ms,
-            event.seq,
-            event.seq,
-            event.confidence,
-            event.priority,
-            event.received_ms,
-            event.received_ms if event.priority else ready_ms,
-            event.incident if event.why == "rejected" else None,
-            event.severity,
-            event.worth,
-        ),
+    insert(
+        connection,
+        "episode",
+        episode_id=new,
+        root_id=new,
+        sensor_id=event.sensor_id,
+        why=event.why,
+        status=status,
+        start_ms=event.event_time_ms,
+        end_ms=event.event_time_ms,
+        first_seq=event.seq,
+        last_seq=event.seq,
+        n_events=1,
+        confidence=event.confidence,
+        priority=event.priority,
+        received_ms=event.received_ms,
+        ready_ms=event.received_ms if event.priority else ready_ms,
+        incident=event.incident if event.why == "rejected" else None,
+        severity=event.severity,
+        worth=event.worth,
     )
     return new
 
@@ -261,41 +205,24 @@ def _near(connection: Connection, event: Arrival, settings: Review) -> str | Non
 def _extend(connection: Connection, episode: str, event: Arrival, ready_ms: int) -> None:
     connection.execute(
         """UPDATE episode SET
-             start_ms = CASE WHEN start_ms < :t THEN start_ms ELSE :t END,
-             end_ms = CASE WHEN end_ms > :t THEN end_ms ELSE :t END,
-             first_seq = CASE WHEN first_seq < :seq THEN first_seq ELSE :seq END,
-             last_seq = CASE WHEN last_seq > :seq THEN last_seq ELSE :seq END,
-             n_events = n_events + 1,
-             worth = worth + :worth,
+             start_ms = min(start_ms, :t), end_ms = max(end_ms, :t),
+             first_seq = min(first_seq, :seq), last_seq = max(last_seq, :seq),
+             n_events = n_events + 1, worth = worth + :worth,
              incident = coalesce(:incident, incident),
-             confidence = CASE WHEN confidence < :confidence THEN confidence
-                               ELSE coalesce(:confidence, confidence) END,
-             severity = CASE WHEN severity > :severity THEN severity
-                             ELSE coalesce(:severity, severity) END,
-             ready_ms = CASE WHEN priority > 0 OR ready_ms > :ready THEN ready_ms
-                             ELSE :ready END
+             confidence = coalesce(min(confidence, :confidence), confidence, :confidence),
+             severity = coalesce(max(severity, :severity), severity, :severity),
+             ready_ms = CASE WHEN priority > 0 THEN ready_ms ELSE max(ready_ms, :ready) END
            WHERE episode_id = :episode""",
-        {
-            "t": event.event_time_ms,
-            "seq": event.seq,
-            "confidence": event.confidence,
-            "severity": event.severity,
-            "incident": event.incident,
-            "worth": event.worth,
-            "ready": ready_ms,
-            "episode": episode,
-        },
+        event._asdict() | {"t": event.event_time_ms, "ready": ready_ms, "episode": episode},
     )
 
 
 def split(
     connection: Connection, parent: str, event_ids: list[int], *, own_root: bool = False
 ) -> str:
-    """Move some events of `parent` into an episode of their own and return its id.
-
-    The rest stays where it is, under the parent's id. `event_ids` is a strict, non-empty subset.
-    With `own_root` the new episode is one that merely began later, not a part of the old one.
-    """
+    """Move some events of `parent` into an episode of their own and return its id."""
+    # The rest stays where it is, under the parent's id. `event_ids` is a strict, non-empty subset.
+    # With `own_root` the new episode is one that merely began later, not a part of the old one.
     marks = ",".join("?" * len(event_ids))
     first = connection.execute(
         f"SELECT topic, partition, offset, reading FROM event WHERE event_id IN ({marks}) "
@@ -336,9 +263,7 @@ def merge_back(connection: Connection, child: str, parent: str) -> None:
 
 def _measure(connection: Connection, episode: str) -> None:
     """Bring an episode's span and count in line with its events after some of them moved."""
-    left = connection.execute(
-        "SELECT count(*) FROM event WHERE episode_id = ?", (episode,)
-    ).fetchone()[0]
+    left = scalar(connection, "SELECT count(*) FROM event WHERE episode_id = ?", (episode,))
     if not left:
         # The empty shell stays, since labels refer to it.
         connection.execute(
@@ -370,11 +295,9 @@ def holding(connection: Connection, event_ids: list[int]) -> set[str]:
 
 
 def adopt(connection: Connection, episode: str, root_id: str, event_ids: list[int]) -> set[str]:
-    """Make `episode` hold exactly these events; returns the episodes that changed.
-
-    For a rebuild: the log says which events an episode had when it was labelled. What it holds
-    besides goes to an episode of its own, as it did then.
-    """
+    """Make `episode` hold exactly these events; returns the episodes that changed."""
+    # For a rebuild: the log says which events an episode had when it was labelled. What it holds
+    # besides goes to an episode of its own, as it did then.
     marks = ",".join("?" * len(event_ids))
     before = holding(connection, event_ids)
     connection.execute(

@@ -11,8 +11,8 @@ import hashlib
 import json
 import logging
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Any, Literal, NamedTuple
@@ -21,14 +21,16 @@ from rejex_stream.config.reviewing import SYSTEM, Review
 from rejex_stream.encode import decode_incidents, decode_reviewed, decode_verdict
 from rejex_stream.encode.label_records import LabelRecord, active_labels, resolve
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.review.queue import audit, episodes, ingest
+from rejex_stream.review.queue import audit, cases, ingest
 from rejex_stream.review.queue.database import (
     Database,
     position_in,
     require_replaceable,
+    scalar,
+    wall_clock_ms,
 )
 from rejex_stream.review.queue.ingest import Intake, IntakeCounts, Span
-from rejex_stream.review.queue.labels import (
+from rejex_stream.review.queue.label_store import (
     LabelCache,
     LabelSink,
     OutboxRow,
@@ -36,18 +38,6 @@ from rejex_stream.review.queue.labels import (
     refresh_status,
 )
 from rejex_stream.types import FollowUp, Partition, ReviewItem, Verdict
-
-__all__ = [
-    "EventState",
-    "Rebuilt",
-    "ReviewStore",
-    "apply_labels",
-    "rebuild",
-    "state_hash",
-    "verdict_state",
-    "wall_clock_ms",
-]
-
 
 _log = logging.getLogger(__name__)
 _DECODERS: dict[str, Callable[[bytes], Any]] = {
@@ -57,49 +47,19 @@ _DECODERS: dict[str, Callable[[bytes], Any]] = {
 }
 
 
-def wall_clock_ms() -> int:
-    """Return UTC milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
-
-
 class ReviewStore:
-    """A review queue in one database.
+    """A review queue in one database."""
 
-    Safe for several threads and processes. What comes in and the labels that go out pass here; what
-    people do is in `claims` and `decisions`, pages read through :attr:`database`. Whatever changes
-    something is one transaction.
-
-    Parameters
-    ----------
-    path
-        The SQLite file, made if missing, on a local disk.
-    settings
-        How the queue works.
-    costs
-        What mistakes cost, by name of pipeline: what an answer is worth.
-    clock_ms
-        Wall clock, for leases and ages; replaced in tests.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from rejex_stream.types import Label, Position, Reason
-    >>> verdict = Verdict(position=Position("feed", 0, 0), stream_key="T07", sensor="T07/vib",
-    ...     event_time_ms=0, seq=0, label=Label.REJECTED, reason=Reason.AMBIGUOUS)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     store = ReviewStore(Path(folder) / "review.db")
-    ...     counts = store.add([ReviewItem(verdict=verdict, channels=("vib",), values=(0.4,))])
-    ...     store.close()
-    >>> counts.items, counts.duplicates
-    (1, 0)
-    """
+    # Safe for several threads and processes. What comes in and the labels that go out pass here;
+    # what people do is in `claims` and `decisions`, pages read through :attr:`database`. Whatever
+    # changes something is one transaction.
 
     def __init__(
         self,
         path: Path,
         settings: Review | None = None,
         *,
-        costs: Mapping[str, episodes.Costs] | None = None,
+        costs: Mapping[str, cases.Costs] | None = None,
         clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self.settings = settings or Review()
@@ -118,29 +78,20 @@ class ReviewStore:
         *,
         pipeline: str = "",
     ) -> IntakeCounts:
-        """Take encoded records with what they were read from; unreadable ones are only counted.
-
-        Raises
-        ------
-        ConnectorError
-            If a span begins beyond what is stored of its input, or the store cannot be written;
-            nothing was taken, and the input is to be read again from :meth:`begin`.
-        """
+        """Take encoded records with what they were read from; unreadable ones are only counted."""
         decode = _DECODERS[kind]
-        read: list[tuple[Any, bytes]] = []
+        read: list[Any] = []
         refused = IntakeCounts()
         for line in lines:
             try:
-                one = decode(line)
+                read.append(decode(line))
             except ConnectorError as error:
                 refused.refuse(str(error))
-            else:
-                read.append((one, line))
         with self.database.write() as connection:
             intake = Intake(connection, self.settings, self.now_ms(), pipeline, self.costs)
-            for one, line in read:
+            for one in read:
                 if isinstance(one, ReviewItem):
-                    intake.item(one, line)
+                    intake.item(one)
                 elif isinstance(one, FollowUp):
                     intake.follow_up(one)
                 elif isinstance(one, Verdict):
@@ -155,14 +106,12 @@ class ReviewStore:
         self, items: Iterable[ReviewItem] = (), verdicts: Iterable[Verdict] = ()
     ) -> IntakeCounts:
         """Take review items and verdicts that are already decoded."""
-        from rejex_stream.encode import encode_review
-
         with self.database.write() as connection:
             intake = Intake(connection, self.settings, self.now_ms())
             for verdict in verdicts:
                 intake.verdict(verdict)
             for item in items:
-                intake.item(item, encode_review(item))
+                intake.item(item)
             return intake.finish()
 
     def add_readings(
@@ -181,10 +130,8 @@ class ReviewStore:
             intake.finish()
 
     def begin(self, partition: Partition, earliest: int = 0) -> int:
-        """Return where to go on reading an input that still holds positions from `earliest` on.
-
-        What was deleted before it was read is given up here, with a warning and an audit row.
-        """
+        """Return where to go on reading an input that still holds positions from `earliest` on."""
+        # What was deleted before it was read is given up here, with a warning and an audit row.
         with self.database.read() as connection:
             known = ingest.next_offset(connection, partition)
         if known is not None and known >= earliest:
@@ -268,10 +215,8 @@ class Rebuilt(NamedTuple):
 
 
 def verdict_state(database: Database) -> Iterator[EventState]:
-    """Yield the state of every event, in order of position; constant memory.
-
-    As the logs have it: they know neither known cases nor what was said of them.
-    """
+    """Yield the state of every event, in order of position; constant memory."""
+    # As the logs have it: they know neither known cases nor what was said of them.
     with database.read() as connection:
         rows = connection.execute(
             "SELECT v.topic, v.partition, v.offset, v.reading, l.label_seq, l.record FROM event v "
@@ -280,25 +225,16 @@ def verdict_state(database: Database) -> Iterator[EventState]:
             "LEFT JOIN label l USING (label_seq) WHERE coalesce(k.made, 0) = 0 "
             "ORDER BY v.topic, v.partition, v.offset, v.reading, l.label_seq"
         )
-        position, records, cache = None, list[LabelRecord](), LabelCache()
-        for row in rows:
-            here = str(position_in(row))
-            if here != position:
-                if position is not None:
-                    yield _state(position, records)
-                position, records = here, []
-            if row["record"] is not None:
-                records.append(cache.get(row["label_seq"], row["record"]))
-        if position is not None:
-            yield _state(position, records)
-
-
-def _state(position: str, records: list[LabelRecord]) -> EventState:
-    standing = active_labels(records)
-    found = resolve(standing)
-    return EventState(
-        position, found.state, found.verdict, tuple(label.label_id for label in standing)
-    )
+        cache = LabelCache()
+        for position, those in groupby(rows, key=lambda row: str(position_in(row))):
+            standing = active_labels(
+                cache.get(row["label_seq"], row["record"])
+                for row in those
+                if row["record"] is not None
+            )
+            found = resolve(standing)
+            labels = tuple(label.label_id for label in standing)
+            yield EventState(position, found.state, found.verdict, labels)
 
 
 def state_hash(database: Database) -> str:
@@ -332,8 +268,8 @@ def apply_labels(store: ReviewStore, records: Iterable[LabelRecord]) -> tuple[in
             if record.kind == "label":
                 touched = _gather(connection, record, events)
             else:  # by now these events may be spread over several episodes: that is fine
-                touched = episodes.holding(connection, events)
-            if not publish(connection, record, handle_ms=None, sent=True):
+                touched = cases.holding(connection, events)
+            if not publish(connection, record, sent=True):
                 continue
             new += 1
             for episode in touched:
@@ -342,17 +278,18 @@ def apply_labels(store: ReviewStore, records: Iterable[LabelRecord]) -> tuple[in
 
 
 def _gather(connection: Connection, record: LabelRecord, events: list[int]) -> set[str]:
-    held = connection.execute(
-        "SELECT count(*) FROM event WHERE episode_id = ?", (record.episode_id,)
-    ).fetchone()[0]
+    held = scalar(
+        connection, "SELECT count(*) FROM event WHERE episode_id = ?", (record.episode_id,)
+    )
     marks = ",".join("?" * len(events))
-    here = connection.execute(
+    here = scalar(
+        connection,
         f"SELECT count(*) FROM event WHERE episode_id = ? AND event_id IN ({marks})",
         (record.episode_id, *events),
-    ).fetchone()[0]
+    )
     if held == here == len(events):
         return {record.episode_id}
-    return episodes.adopt(connection, record.episode_id, record.root_id, events)
+    return cases.adopt(connection, record.episode_id, record.root_id, events)
 
 
 def rebuild(
@@ -362,25 +299,9 @@ def rebuild(
     feed: Callable[[ReviewStore], None],
     labels: Iterable[LabelRecord],
     replace: bool = False,
-    costs: Mapping[str, episodes.Costs] | None = None,
+    costs: Mapping[str, cases.Costs] | None = None,
 ) -> Rebuilt:
-    """Make the store at `path` anew from review items and labels; it appears whole or not at all.
-
-    Parameters
-    ----------
-    feed
-        Fills an empty store with everything the review log holds.
-    labels
-        Everything the labels log holds, in its order.
-    replace
-        Take the place of a store that exists; without it, that is refused.
-
-    Raises
-    ------
-    ConfigError
-        If `path` exists and `replace` is not set, or what is there is in use, is no review store,
-        or holds labels that nobody else has yet.
-    """
+    """Make the store at `path` anew from review items and labels: whole or not at all."""
     if path.exists():
         if not replace:
             raise ConfigError(
@@ -394,7 +315,7 @@ def rebuild(
         feed(store)
         new, unknown = apply_labels(store, labels)
         with store.database.write() as connection:
-            events = int(connection.execute("SELECT count(*) FROM event").fetchone()[0])
+            events = int(scalar(connection, "SELECT count(*) FROM event"))
             audit.append(
                 connection,
                 store.now_ms(),

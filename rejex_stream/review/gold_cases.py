@@ -1,8 +1,16 @@
-"""Known cases become ordinary items of the queue; only the store knows which they are.
+"""Cases whose truth is known, put into the queue to measure the people who answer them.
 
-A rejected event that waits in the queue stays what it is. One that was accepted and not drawn gets
-the item that a draw would have made, with the readings of the input and the arrival of its time.
-One that was drawn is refused: taken out for what it is, it would bend what the audit proves.
+They become ordinary items; only the store knows which they are. A rejected event that waits in the
+queue stays what it is. One that was accepted and not drawn gets the item that a draw would have
+made, with the readings of the input and the arrival of its time. One that was drawn is refused:
+taken out for what it is, it would bend what the audit proves.
+
+With the truth known an error is seen, not inferred: their count among n answers is binomial.
+
+References
+----------
+.. [1] L. D. Brown, T. T. Cai, A. DasGupta: Interval Estimation for a Binomial Proportion.
+   Statistical Science 16, 2001, section 3 (Jeffreys' prior, its ends mended).
 """
 
 from __future__ import annotations
@@ -18,18 +26,103 @@ from sqlite3 import Connection, Row
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import msgspec
+from scipy.stats import beta
 
 from rejex_stream.config import Config
-from rejex_stream.encode import decode_verdict, encode_review
+from rejex_stream.encode import decode_verdict
+from rejex_stream.encode.label_records import active_labels
 from rejex_stream.errors import ConfigError
-from rejex_stream.review.context_loader import Wider
+from rejex_stream.review.context_loader import ContextLoader
 from rejex_stream.review.queue import audit
 from rejex_stream.review.queue.ingest import Intake
-from rejex_stream.review.queue.store import ReviewStore
+from rejex_stream.review.queue.label_store import records_of
+from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.run.review_items import AuditDraw, committed
 from rejex_stream.types import Audit, ContextPoint, FollowUp, Label, Position, ReviewItem, Verdict
 
-__all__ = ["Case", "Made", "Seeded", "Truth", "make_items", "read_cases", "seed", "unknown"]
+
+class Interval(NamedTuple):
+    """An estimate with a 95 % interval; ``None`` where there is nothing to estimate from."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+class Errors(msgspec.Struct, frozen=True, kw_only=True):
+    """What reviewers said of cases whose truth was known beforehand; "unsure" is in neither."""
+
+    anomalies: int = 0  # answers to anomalies, and those of them that say normal
+    overlooked: int = 0
+    normals: int = 0  # answers to normals, and those of them that say anomaly
+    false_alarms: int = 0
+
+    def __add__(self, other: Errors) -> Errors:
+        return Errors(
+            **{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__}
+        )
+
+    @property
+    def rates(self) -> Mapping[str, Interval]:
+        """`overlooked` and `false_alarms` as shares, with Jeffreys' intervals [1]_."""
+        return {
+            "overlooked": jeffreys(self.overlooked, self.anomalies),
+            "false_alarms": jeffreys(self.false_alarms, self.normals),
+        }
+
+
+def jeffreys(k: int, n: int) -> Interval:
+    """Return a share `k` of `n` with its 95 % interval of Jeffreys' prior [1]_."""
+    if not n:
+        return Interval(None, None, None)
+    low, high = (float(beta.ppf(end, k + 0.5, n - k + 0.5)) for end in (0.025, 0.975))
+    return Interval(k / n, low if k else 0.0, high if k < n else 1.0)
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """Cases whose truth was known before anybody was asked."""
+
+    cases: int = 0  # how many there are; those of them that nobody has answered
+    waiting: int = 0
+    reviewers: Mapping[str, Errors] = {}  # what each reviewer said of them, by name
+
+    @property
+    def all(self) -> Errors:
+        """What all reviewers said, together."""
+        return sum(self.reviewers.values(), Errors())
+
+
+def known_cases(connection: Connection, since_ms: int = 0, pipeline: str | None = None) -> Known:
+    """Return how people answered known cases from an event time on, of one pipeline or of all."""
+    # An answer to a part of a case counts for nothing, as the truth is that of the whole; neither
+    # does one that settles a dispute, whose parties were heard before.
+    rows = connection.execute(
+        "SELECT e.episode_id, k.truth, count(*) = e.n_events AND count(*) = (SELECT count(*) "
+        "FROM known o WHERE o.case_id = k.case_id) AS whole FROM known k "
+        "JOIN event v USING (event_id) JOIN episode e USING (episode_id) "
+        "JOIN sensor s ON s.sensor_id = e.sensor_id WHERE e.start_ms >= :since "
+        "AND s.pipeline = coalesce(:pipeline, s.pipeline) GROUP BY e.episode_id",
+        {"pipeline": pipeline, "since": since_ms},
+    ).fetchall()
+    waiting, found = 0, dict[str, Errors]()
+    for row in rows:
+        labels = [
+            label
+            for label in active_labels(records_of(connection, row["episode_id"]))
+            if label.source == "human"
+        ]
+        waiting += not labels
+        for label in labels:
+            if row["whole"] and label.role != "adjudication" and label.verdict != "unsure":
+                wrong = int(label.verdict != row["truth"])
+                one = (
+                    Errors(anomalies=1, overlooked=wrong)
+                    if row["truth"] == "anomaly"
+                    else Errors(normals=1, false_alarms=wrong)
+                )
+                found[label.reviewer] = found.get(label.reviewer, Errors()) + one
+    return Known(cases=len(rows), waiting=waiting, reviewers=dict(sorted(found.items())))
+
 
 _PATIENCE_S = 60.0
 
@@ -50,38 +143,8 @@ class Case(NamedTuple):
 
 
 def read_cases(path: Path) -> tuple[list[Case], list[str]]:
-    r"""Return the cases of a file, each event once, and a sentence for each row that is none.
-
-    An event that is given with two truths is no case at all. O(rows).
-
-    Parameters
-    ----------
-    path
-        CSV with the columns `stream`, `event` and `truth`, or JSON Lines with these fields; an
-        `event` is written as in verdicts, ``topic-partition-offset``.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be read, its name ends otherwise, or a column is missing.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder) / "cases.csv"
-    ...     _ = path.write_text("stream,event,truth\nT07,feed-0-9,anomaly\nT07,feed-0-12,odd\n")
-    ...     cases, refused = read_cases(path)
-    >>> cases[0].position, cases[0].truth
-    (Position(topic='feed', partition=0, offset=9, reading=0), 'anomaly')
-    >>> print(*refused)
-    line 3: the truth of 'feed-0-12' is 'odd': expected anomaly or normal.
-    """
-    form = path.suffix.lower()
-    if form not in (".csv", ".jsonl", ".ndjson", ".json"):
-        raise ConfigError(
-            f"{str(path)!r} does not tell its form: name it .csv, or .jsonl for JSON Lines."
-        )
+    r"""Return the cases of a file, each event once, and a sentence for each row that is none."""
+    # An event that is given with two truths is no case at all. O(rows).
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -90,11 +153,10 @@ def read_cases(path: Path) -> tuple[list[Case], list[str]]:
         ) from None
     except UnicodeDecodeError:
         raise ConfigError(f"{str(path)!r} is no text in UTF-8: write it as such.") from None
-    rows = _of_csv(text, path) if form == ".csv" else _of_lines(text)
-    return _each_once(rows)
+    return _each_once(_rows(text, path))
 
 
-def _of_csv(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
+def _rows(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
     missing = [name for name in _FIELDS if name not in (reader.fieldnames or ())]
     if missing:
@@ -106,20 +168,7 @@ def _of_csv(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, Any] | No
         yield reader.line_num, row
 
 
-def _of_lines(text: str) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            found = msgspec.json.decode(line.encode())
-        except msgspec.DecodeError:
-            found = None
-        yield number, found if isinstance(found, dict) else None
-
-
-def _each_once(
-    rows: Iterable[tuple[int, Mapping[str, Any] | None]],
-) -> tuple[list[Case], list[str]]:
+def _each_once(rows: Iterable[tuple[int, Mapping[str, Any]]]) -> tuple[list[Case], list[str]]:
     found: dict[Position, Case] = {}
     twofold: set[Position] = set()
     refused = []
@@ -139,9 +188,7 @@ def _each_once(
     return [case for case in found.values() if case.position not in twofold], refused
 
 
-def _case(number: int, row: Mapping[str, Any] | None) -> Case | str:
-    if row is None:
-        return "it is no JSON object: expected one with stream, event and truth."
+def _case(number: int, row: Mapping[str, Any]) -> Case | str:
     stream, event, truth = (row.get(name) for name in _FIELDS)
     match = _EVENT.fullmatch(event.strip()) if isinstance(event, str) else None
     if match is None:
@@ -199,23 +246,9 @@ def _event(connection: Connection, case: Case) -> Row | None:
 def seed(
     store: ReviewStore, cases: Sequence[Case], *, by: str, made: Found | None = None
 ) -> Seeded:
-    """Make items of cases, in one transaction: each that can be one, whatever the others are.
-
-    What is said of an event is said of the whole episode that it waits in: the question is one.
-    Cases that were put in before change nothing. O(cases).
-
-    Parameters
-    ----------
-    by
-        Who did it, for the audit; that does not say which these are.
-    made
-        What :func:`make_items` has made of those that the store does not hold.
-
-    Raises
-    ------
-    StoreError
-        If the store cannot be written; nothing was.
-    """
+    """Make items of cases, in one transaction: each that can be one, whatever the others are."""
+    # What is said of an event is said of the whole episode that it waits in: the question is one.
+    # Cases that were put in before change nothing. O(cases).
     refused: list[tuple[Case, str]] = []
     new = known = 0
     with store.database.write() as connection:
@@ -254,10 +287,7 @@ def seed(
     return Seeded(new, known, tuple(told))
 
 
-_OVER = {
-    "held": "nobody is asked about it, as it follows an answer",
-    "expired": "it has expired",
-}
+_OVER = {"held": "nobody is asked about it, as it follows an answer", "expired": "it has expired"}
 
 
 def _why_not(case: Case, row: Row, truths: set[str]) -> str:
@@ -322,7 +352,7 @@ def _put(store: ReviewStore, connection: Connection, case: Case, made: Made) -> 
     intake = Intake(
         connection, store.settings, received_ms, "" if pipeline is None else pipeline["pipeline"]
     )
-    intake.item(made.item, encode_review(made.item))
+    intake.item(made.item)
     intake.follow_up(made.after)
     intake.finish()
     connection.execute(
@@ -346,26 +376,9 @@ class _Seen:
 def make_items(
     config: Config, cases: Sequence[Case], verdicts: Iterable[bytes], draw: AuditDraw
 ) -> Found:
-    """Return the items that a draw would have made of events that were not drawn. O(verdicts).
-
-    Parameters
-    ----------
-    config
-        Of the pipeline: names the input, from which readings come.
-    verdicts
-        All its verdicts as they were written, a line each.
-    draw
-        Which accepted events it has drawn, and how probably.
-
-    Raises
-    ------
-    ConfigError
-        If the input cannot be read twice.
-    ConnectorError
-        If a verdict or the input cannot be read.
-    """
+    """Return the items that a draw would have made of events that were not drawn. O(verdicts)."""
     seen = _find(cases, verdicts, config.output.context_events)
-    wider = Wider(config, most_bytes=1 << 30, patience_s=_PATIENCE_S)
+    wider = ContextLoader(config, most_bytes=1 << 30, patience_s=_PATIENCE_S)
     found: dict[Position, Made | str] = {}
     for case in cases:
         one = seen.get(case.position)
@@ -418,7 +431,7 @@ def _undrawable(case: Case, verdict: Verdict, draw: AuditDraw) -> str:
     return _DRAWN if not why and draw.is_drawn(verdict.position, share) else why
 
 
-def _made(case: Case, one: _Seen, draw: AuditDraw, wider: Wider) -> Made | str:
+def _made(case: Case, one: _Seen, draw: AuditDraw, wider: ContextLoader) -> Made | str:
     verdict = one.verdict
     why = _undrawable(case, verdict, draw)
     if why:

@@ -1,33 +1,27 @@
-"""What labels say about the pipeline, and how much reviewers agree beyond what chance would bring.
+"""What labels say about the pipelines, how far reviewers agree, and how the queue is doing.
 
-Three groups of events are labelled in different shares: rejected ones (nearly all of them, episode
-by episode), and accepted anomalies and accepted normals (the audit sample alone). Each gets its own
-share of true anomalies; the groups' sizes, counted from all verdicts, put them together.
-Intervals come from draws with Jeffreys' prior per group, so that "none wrong in 30" is not mistaken
-for "never wrong". Events of one episode are one judgement: they count as such. Nobody knows why
-some rejected events were judged before others, so those still to be judged are taken at their best
-and at their worst.
+Three groups of events are labelled in different shares: rejected ones (nearly all of them, case by
+case), and accepted anomalies and accepted normals (the audit sample alone). Each gets its own share
+of true anomalies; the groups' sizes, counted from all verdicts, put them together. Intervals come
+from draws with Jeffreys' prior per group, so that "none wrong in 30" is not mistaken for "never
+wrong". Events of one case are one judgement: they count as such. Nobody knows why some rejected
+events were judged before others, so those still to be judged are taken at their best and worst.
 
-Reviewers err: where episodes were judged twice, one rate of overlooking and one of false alarms,
-the same for all and independent given the truth, are drawn together with the groups' shares [2]_.
+Reviewers err: where cases were judged twice, one rate of overlooking and one of false alarms, the
+same for all and independent given the truth, are drawn together with the groups' shares [1]_.
 Groups of different shares make both identifiable. Where the truth was known beforehand an error is
-seen: the counts of known cases multiply the likelihood as two binomials, beside Jeffreys'
-prior, from the first answer on where episodes were judged twice, else from the first to an anomaly
-and to a normal. Without either people are believed.
+seen: the counts of known cases multiply the likelihood as two binomials, beside Jeffreys' prior,
+from the first answer on where cases were judged twice, else from the first to an anomaly and to a
+normal. Without either people are believed. Labels never change a verdict by themselves, nor a
+setting.
 
 References
 ----------
-.. [1] K. Krippendorff: Content Analysis, chapter 11 (nominal data). Sage, 2004.
-.. [2] S. L. Hui, S. D. Walter: Estimating the Error Rates of Diagnostic Tests. Biometrics 36, 1980.
-.. [3] W. Rogan, B. Gladen: Estimating Prevalence from the Results of a Screening Test. American
-   Journal of Epidemiology 107, 1978.
+.. [1] S. L. Hui, S. D. Walter: Estimating the Error Rates of Diagnostic Tests. Biometrics 36, 1980.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from sqlite3 import Connection
@@ -35,108 +29,14 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from scipy.stats import beta
 
 from rejex_stream.encode import decode_review
 from rejex_stream.encode.label_records import LabelRecord, active_labels, resolve
 from rejex_stream.plan.promises import Costs
-from rejex_stream.review.gold_cases.reviewer_errors import Errors, Interval, Known, known_cases
-from rejex_stream.review.queue.labels import OF_KNOWN, records_of
-from rejex_stream.review.queue.series import FORGOTTEN_MS, HOUR_MS
+from rejex_stream.review.gold_cases import Errors, Interval, Known, jeffreys, known_cases
+from rejex_stream.review.queue.label_store import OF_KNOWN, records_of
+from rejex_stream.review.queue.series import DAY_MS, FORGOTTEN_MS, HOUR_MS, pipeline_clock
 from rejex_stream.types import FloatArray, Label
-
-__all__ = [
-    "Group",
-    "Judged",
-    "Quality",
-    "bootstrap",
-    "estimate",
-    "judged_episodes",
-    "krippendorff_alpha",
-    "percent_agreement",
-    "quality",
-]
-
-Unit = Sequence[str]
-"""What the reviewers of one episode said, one entry a reviewer."""
-
-
-def percent_agreement(units: Sequence[Unit]) -> float | None:
-    """Return the share of agreeing pairs of reviewers; ``None`` without a pair.
-
-    Examples
-    --------
-    >>> percent_agreement([("normal", "normal"), ("normal", "anomaly")])
-    0.5
-    """
-    pairs = [pair for unit in units for pair in itertools.combinations(unit, 2)]
-    if not pairs:
-        return None
-    return sum(a == b for a, b in pairs) / len(pairs)
-
-
-def krippendorff_alpha(units: Sequence[Unit]) -> float | None:
-    """Return Krippendorff's alpha for nominal data; any number of reviewers, some missing.
-
-    Units with fewer than two reviewers say nothing and are left out.
-
-    Examples
-    --------
-    >>> krippendorff_alpha([("a", "a"), ("b", "b"), ("a", "a", "a")])
-    1.0
-    """
-    useful = [unit for unit in units if len(unit) > 1]
-    total = sum(len(unit) for unit in useful)
-    if not total:
-        return None
-    disagreement, margin = 0.0, Counter[str]()
-    for unit in useful:
-        words = Counter(unit)
-        margin.update(words)
-        m = len(unit)
-        disagreement += sum(count * (m - count) for count in words.values()) / (m - 1)
-    chance = sum(count * (total - count) for count in margin.values()) / (total - 1)
-    return None if chance == 0 else 1 - disagreement / chance
-
-
-def bootstrap(
-    units: Sequence[Unit],
-    statistic: Callable[[Sequence[Unit]], float | None],
-    *,
-    rounds: int = 1000,
-    seed: int = 0,
-) -> Interval:
-    """Return a statistic with its 95 % percentile interval over resampled units.
-
-    Examples
-    --------
-    >>> found = bootstrap([("a", "a")] * 45 + [("a", "b")] * 5, percent_agreement)
-    >>> found.value, found.low < 0.9 < found.high
-    (0.9, True)
-    """
-    value = statistic(units)
-    if value is None or len(units) < 2:
-        return Interval(value, None, None)
-    rng = np.random.default_rng(seed)
-    picks = rng.integers(0, len(units), size=(rounds, len(units)))
-    drawn = [statistic([units[i] for i in pick]) for pick in picks]
-    known = [one for one in drawn if one is not None]
-    if not known:
-        return Interval(value, None, None)
-    low, high = np.quantile(known, [0.025, 0.975])
-    if low == high:  # no unit stands out, so no resampling shows how many could have
-        low = min(low, statistic(_with_splits(units)) or low)
-    return Interval(value, float(low), float(high))
-
-
-def _with_splits(units: Sequence[Unit]) -> Sequence[Unit]:
-    """Return units of which as many disagree as Jeffreys' interval allows when none was seen to."""
-    n = len(units)
-    split = math.ceil(n * (1.0 - float(beta.ppf(0.025, n + 0.5, 0.5))))
-    words = {word for unit in units for word in unit}
-    other = {one: next(iter(sorted(words - {one})), "another") for one in words}
-    return [(*unit[:-1], other[unit[-1]]) for unit in units[:split]] + list(units[split:])
-
 
 _DRAWS = 20_000
 
@@ -152,76 +52,44 @@ class Judged:
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """One group of events and what was found in its labelled part.
+    """One group of events and what was found in its labelled part."""
 
-    Attributes
-    ----------
-    events
-        All verdicts of this group, from the counts.
-    judged, anomalous
-        Labelled events, and those of them that are anomalies; unsure ones are left out.
-    effective
-        How many independent judgements that is: (sum of sizes) squared over sum of squares.
-    twice
-        Episodes that two people judged without knowing of each other: both said anomaly, they
-        disagreed, both said normal.
-    """
-
-    events: int = 0
+    events: int = 0  # all verdicts of this group, from the counts
+    # labelled events, and those of them that are anomalies; unsure ones are left out
     judged: int = 0
     anomalous: int = 0
+    # how many independent judgements that is: (sum of sizes) squared over sum of squares
     effective: float = 0.0
+    # episodes that two people judged without knowing of each other: both said anomaly, they
+    # disagreed, both said normal
     twice: tuple[int, int, int] = (0, 0, 0)
 
 
 class Quality(msgspec.Struct, frozen=True, kw_only=True):
-    """Estimates with 95 % intervals; ``None`` inside where nothing is known.
+    """Estimates with 95 % intervals; ``None`` inside where nothing is known."""
 
-    Attributes
-    ----------
-    accepted_anomaly, accepted_normal, rejected
-        The three groups.
-    precision
-        Share of accepted anomalies that are some.
-    false_omission
-        Share of accepted normals that are anomalies.
-    miss_rate
-        Share of all anomalies that were accepted as normal.
-    contamination
-        γ: share of anomalies among all events.
-    cost_per_event
-        With the given costs.
-    overlooked, false_alarms
-        Shares of anomalies, and of normal events, that a reviewer calls the other.
-    sent
-        Rejected events that were sent to review, by reason.
-    known
-        Known cases, which are in no group.
-    """
-
-    accepted_anomaly: Group
+    accepted_anomaly: Group  # the three groups
     accepted_normal: Group
     rejected: Group
-    precision: Interval
-    false_omission: Interval
+    precision: Interval  # share of accepted anomalies that are some
+    false_omission: Interval  # share of accepted normals that are anomalies
     anomalous_rejected: Interval
-    miss_rate: Interval
-    contamination: Interval
-    cost_per_event: Interval
+    miss_rate: Interval  # share of all anomalies that were accepted as normal
+    contamination: Interval  # γ: share of anomalies among all events
+    cost_per_event: Interval  # with the given costs
     costs: tuple[float, float, float]
+    # shares of anomalies, and of normal events, that a reviewer calls the other
     overlooked: Interval = Interval(None, None, None)
     false_alarms: Interval = Interval(None, None, None)
-    sent: Mapping[str, int] = {}
-    known: Known = Known()
+    sent: Mapping[str, int] = {}  # rejected events that were sent to review, by reason
+    known: Known = Known()  # known cases, which are in no group
 
 
 def judged_episodes(
     connection: Connection, since_ms: int = 0, pipeline: str | None = None
 ) -> Iterator[Judged]:
-    """Yield every episode from an event time on that people have decided, of one or of all.
-
-    Known cases are none of them, nor extreme anomalies: they were chosen by what they are.
-    """
+    """Yield every episode from an event time on that people have decided, of one or of all."""
+    # Known cases are none of them, nor extreme anomalies: they were chosen by what they are.
     rows = connection.execute(
         "SELECT e.episode_id, e.why, e.n_events, "
         "(SELECT item FROM event v WHERE v.episode_id = e.episode_id LIMIT 1) AS item "
@@ -256,10 +124,8 @@ def quality(
     since_ms: int = 0,
     pipeline: str | None = None,
 ) -> Quality:
-    """Return the estimates from all verdicts from an event time on, and labels of the same.
-
-    Of hours that were forgotten only the sum is known: what begins among them begins after them.
-    """
+    """Return the estimates from all verdicts from an event time on, and labels of the same."""
+    # Of hours that were forgotten only the sum is known: what begins among them begins after them.
     since_ms -= since_ms % HOUR_MS
     if (
         since_ms
@@ -331,21 +197,8 @@ def estimate(
     costs: Costs,
     known: Known | None = None,
 ) -> Quality:
-    """Return the estimates for three groups; equal groups give equal intervals.
-
-    Known cases say how people err; what they are says nothing of the groups.
-
-    Examples
-    --------
-    >>> found = estimate(
-    ...     Group(events=200, judged=20, anomalous=18, effective=20),
-    ...     Group(events=9000, judged=90, anomalous=0, effective=90),
-    ...     Group(events=800, judged=800, anomalous=300, effective=60), Costs(1, 1, 0.05))
-    >>> round(found.precision.value, 2), round(found.contamination.value, 3)
-    (0.9, 0.048)
-    >>> found.contamination.low < 0.048 < found.contamination.high
-    True
-    """
+    """Return the estimates for three groups; equal groups give equal intervals."""
+    # Known cases say how people err; what they are says nothing of the groups.
     rng = np.random.default_rng(0)
     groups = (accepted_anomaly, accepted_normal, rejected)
     total = sum(group.events for group in groups)
@@ -447,10 +300,8 @@ _ANGLES, _ERRORS = 400, 48
 
 
 def _erring(rng: np.random.Generator, groups: Sequence[Group], seen: Errors) -> _Drawn:
-    """Draw shares and error rates together, from a grid even in the angle of Jeffreys' prior.
-
-    People do better than a coin: error rates end at 1/2, or words could change their meaning.
-    """
+    """Draw shares and error rates together, from a grid even in the angle of Jeffreys' prior."""
+    # People do better than a coin: error rates end at 1/2, or words could change their meaning.
     error = np.sin((np.arange(_ERRORS) + 0.5) / _ERRORS * np.pi / 4) ** 2
     share = np.sin((np.arange(_ANGLES) + 0.5) / _ANGLES * np.pi / 2) ** 2
     over, false = error[:, None, None], error[None, :, None]
@@ -496,3 +347,101 @@ def _binomial(k: int, n: int, share: FloatArray) -> FloatArray:
     """Return the logarithm of the likelihood of `k` of `n`, but for a constant."""
     found: FloatArray = k * np.log(share) + (n - k) * np.log1p(-share)
     return found
+
+
+# ------------------------------------------------------------------------------------ the queue
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """The queue now and over the last seven days, in cases."""
+
+    open_episodes: int
+    open_events: int
+    oldest_ms: int | None  # age of the oldest open one
+    arrived_per_day: float
+    decided_per_day: float
+    decided: int
+    expired: int
+    disputed: int
+
+
+def workload(connection: Connection, now_ms: int) -> Workload:
+    """Return how the queue is doing."""
+    week = now_ms - 7 * DAY_MS
+    waiting = connection.execute(
+        "SELECT count(*), coalesce(sum(n_events), 0), min(received_ms), "
+        "count(*) FILTER (WHERE status = 'disputed') FROM episode "
+        "WHERE status IN ('open', 'needs_second', 'disputed')"
+    ).fetchone()
+    first, arrived = connection.execute(
+        "SELECT min(received_ms), count(*) FILTER (WHERE received_ms >= ? AND root_id = "
+        "episode_id) FROM episode",
+        (week,),
+    ).fetchone()
+    decided, expired = connection.execute(
+        "SELECT count(DISTINCT episode_id) FILTER (WHERE source = 'human'), "
+        "count(*) FILTER (WHERE source = 'expired') FROM label "
+        "WHERE kind = 'label' AND created_ms >= ?",
+        (week,),
+    ).fetchone()
+    days = min(7.0, max((now_ms - first) / DAY_MS, 1.0)) if first is not None else 1.0
+    return Workload(
+        open_episodes=waiting[0],
+        open_events=waiting[1],
+        oldest_ms=None if waiting[2] is None else now_ms - waiting[2],
+        arrived_per_day=arrived / days,
+        decided_per_day=decided / days,
+        decided=decided,
+        expired=expired,
+        disputed=waiting[3],
+    )
+
+
+# --------------------------------------------------------------------------------------- report
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the labels say."""
+
+    since_ms: int
+    quality: Quality
+    agreement: Interval  # of two reviewers who did not know of each other; "unsure" is left out
+    judged_twice: int
+    workload: Workload
+    pipelines: tuple[str, ...]
+
+
+def report(
+    connection: Connection, *, now_ms: int, since_ms: int = 0, costs: Costs | None = None
+) -> Report:
+    """Return the report over all labels given since a time; mistakes cost (1, 1, 0) by default."""
+    costs = costs or Costs()
+    pipelines = pipelines_of(connection)
+    begins = [event_time_of(connection, one, since_ms, now_ms) for one in pipelines]
+    found = quality(connection, costs, max(begins, default=0))
+    both, differ, neither = (
+        sum(one)
+        for one in zip(
+            *(g.twice for g in (found.accepted_anomaly, found.accepted_normal, found.rejected)),
+            strict=True,
+        )
+    )
+    return Report(
+        since_ms=since_ms,
+        quality=found,
+        agreement=jeffreys(both + neither, both + neither + differ),
+        judged_twice=both + neither + differ,
+        workload=workload(connection, now_ms),
+        pipelines=tuple(pipelines),
+    )
+
+
+def pipelines_of(connection: Connection) -> list[str]:
+    """Return the names of the pipelines that have given a verdict."""
+    rows = connection.execute(
+        "SELECT DISTINCT pipeline FROM sensor WHERE last_ms IS NOT NULL ORDER BY 1"
+    )
+    return [row[0] for row in rows]
+
+
+def event_time_of(connection: Connection, pipeline: str, since_ms: int, now_ms: int) -> int:
+    """Return the event time that lies as far before a pipeline's as a time lies before now."""
+    # Verdicts know event time alone; so totals and labels are both counted from there.
+    clock = pipeline_clock(connection, pipeline)
+    return 0 if clock is None or not since_ms else max(0, clock.now_ms - (now_ms - since_ms))

@@ -1,0 +1,722 @@
+"""The commands ``rejex-stream review …``: the queue, its console, and what its answers are worth.
+
+In come a store and the configs of pipelines, out go a running console, files and tables. What a
+command is told goes before ``[review]`` of the configs.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from rejex_connectors.signed_snapshots import read_key
+
+from rejex_stream.cli.show import As, AsOption, number, print_facts, print_json, print_table, share
+from rejex_stream.config import Config, load_config
+from rejex_stream.config.assembly.control_line import ControlLine
+from rejex_stream.config.assembly.running import audit_draw
+from rejex_stream.config.operating import Logging
+from rejex_stream.config.reviewing import SYSTEM, Review, named_reviewer, networks
+from rejex_stream.encode import decode_reviewed
+from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.operate.logs import logging_to_stderr
+from rejex_stream.plan.promises import Costs
+from rejex_stream.review import certificate, gold_cases, teaching
+from rejex_stream.review.certificate import Evidence
+from rejex_stream.review.certificate import verify as verify_log
+from rejex_stream.review.console.background import feeding, published_labels, review_feeds
+from rejex_stream.review.incidents.incident_store import send_commands
+from rejex_stream.review.queue import audit, cases, database, label_store, review_store
+from rejex_stream.review.queue.audit import Viewer
+from rejex_stream.review.queue.database import scalar
+from rejex_stream.review.queue.ingest import IntakeCounts
+from rejex_stream.review.queue.label_report import pipelines_of
+from rejex_stream.review.queue.label_report import report as make_report
+from rejex_stream.review.queue.review_store import ReviewStore
+from rejex_stream.run.review_items import AuditDraw
+from rejex_stream.types import Position, ReviewItem
+
+if TYPE_CHECKING:
+    from rejex_stream.review.console.access import Access
+
+__all__ = ["app", "load_pipelines", "overridden"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="The review queue and its console.",
+    rich_markup_mode=None,
+)
+Configs = list[Config]
+
+
+def _of_config(setting: str, default: str) -> str:
+    return f"{default}, or review.{setting} of the config"
+
+
+ConfigOption = Annotated[
+    list[Path] | None,
+    typer.Option("--config", help="Config of a pipeline; may be given several times."),
+]
+StoreOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--store",
+        help="The review store, one file on a local disk.",
+        show_default=_of_config("store", "review.db"),
+    ),
+]
+LabelsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--labels",
+        help="Labels file.",
+        show_default="the topic output.labels (Kafka), or labels.jsonl beside the store",
+    ),
+]
+ReviewOption = Annotated[
+    list[Path] | None, typer.Option("--review", help="File of review items, JSON Lines.")
+]
+VerdictsOption = Annotated[
+    list[Path] | None, typer.Option("--verdicts", help="File of all verdicts, JSON Lines.")
+]
+KeyOption = Annotated[
+    Path | None,
+    typer.Option("--key-file", help="Key of the draw.  [default: output.audit_key_file]"),
+]
+
+
+class AuthChoice(StrEnum):
+    """How people prove who they are."""
+
+    NONE = "none"
+    TOKEN = "token"
+    PROXY = "proxy"
+
+
+class FormChoice(StrEnum):
+    """Form of an export."""
+
+    CSV = "csv"
+    JSONL = "jsonl"
+
+
+# ----------------------------------------------------------------------- configs and the store
+def load_pipelines(paths: Sequence[Path]) -> Configs:
+    """Read the configs of all pipelines; two of the same name are refused."""
+    configs: Configs = []
+    for path in paths:
+        config = load_config(path)
+        name = config.pipeline.name
+        if any(name == other.pipeline.name for other in configs):
+            raise ConfigError(f"Two configs name their pipeline {name!r}: give each its own name.")
+        configs.append(config)
+    return configs
+
+
+def overridden(configs: Configs, **given: Any) -> Review:  # noqa: ANN401 - as typed
+    """Return ``[review]`` of the configs, with what was given in its place; refuses two of them."""
+    set_ = [config.review for config in configs if config.review != Review()]
+    if any(one != set_[0] for one in set_):
+        raise ConfigError(
+            "The configs set [review] differently, but there is one queue: keep the section in "
+            "one of them."
+        )
+    told = {name: _plain(value) for name, value in given.items() if value not in (None, [])}
+    section = (set_[0] if set_ else Review()).model_copy(update=told)
+    section.check()
+    topics = {
+        (config.kafka.bootstrap_servers, config.output.labels)
+        for config in configs
+        if config.input.kind == "kafka"
+    }
+    if section.labels is None and len(topics) > 1:
+        named = ", ".join(sorted(f"{topic!r} on {servers}" for servers, topic in topics))
+        raise ConfigError(
+            f"The configs send labels to different topics ({named}), but one queue has one: give "
+            "them the same output.labels, a console each, or review.labels, a file."
+        )
+    return section
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever typer makes of an option
+    if isinstance(value, list):
+        return tuple(value)
+    return str(value) if isinstance(value, Path | StrEnum) else value
+
+
+def _loaded(config: list[Path] | None, **given: Any) -> tuple[Configs, Review]:  # noqa: ANN401
+    configs = load_pipelines(config or ())
+    return configs, overridden(configs, **given)
+
+
+def _existing(section: Review | Path) -> closing[ReviewStore]:
+    """Open the store that is there; it is closed in the end."""
+    path = section if isinstance(section, Path) else Path(section.store)
+    if not path.exists():
+        raise ConfigError(
+            f"There is no review store at {str(path)!r}: give --store, or make one with "
+            "`rejex-stream review ingest` or `review serve`."
+        )
+    return closing(ReviewStore(path, None if isinstance(section, Path) else section))
+
+
+def _new_store(configs: Configs, section: Review) -> ReviewStore:
+    return ReviewStore(Path(section.store), section, costs=_costs_of(configs))
+
+
+def _costs_of(configs: Configs) -> dict[str, cases.Costs]:
+    """Return what mistakes cost, by name of pipeline."""
+    return {
+        one.pipeline.name: cases.Costs(one.rejection.costs.c_fp, one.rejection.costs.c_fn)
+        for one in configs
+    }
+
+
+def _labels_file(section: Review) -> Path | None:
+    return None if section.labels is None else Path(section.labels)
+
+
+def _user(otherwise: str) -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return otherwise
+
+
+# ---------------------------------------------------------------------------------- the console
+@app.command()
+def serve(
+    *,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    review: ReviewOption = None,
+    verdicts: VerdictsOption = None,
+    labels: LabelsOption = None,
+    host: Annotated[
+        str | None,
+        typer.Option(help="Address to listen on.", show_default=_of_config("host", "127.0.0.1")),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port; 0 takes any free one.",
+            show_default=_of_config("port", "8321"),
+            min=0,
+            max=65535,
+        ),
+    ] = None,
+    auth: Annotated[
+        AuthChoice | None,
+        typer.Option(
+            help="How people prove who they are; none: loopback only.",
+            show_default=_of_config("auth", "none"),
+        ),
+    ] = None,
+    reviewer: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME or NAME:ROLE; with --auth token each gets a link."),
+    ] = None,
+    proxy: Annotated[
+        list[str] | None, typer.Option(help="Address or network that --auth proxy trusts.")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="Host name that the console goes by.")
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="PEM file with certificate and key, to serve HTTPS.")
+    ] = None,
+) -> None:
+    """Serve the console until Ctrl-C or SIGTERM; options go before [review] of the config."""
+    configs, section = _loaded(
+        config, store=store, labels=labels, host=host, port=port, auth=auth, reviewers=reviewer,
+        proxies=proxy, allowed_hosts=allow_host, tls_cert=tls_cert,
+    )  # fmt: skip
+    try:
+        from rejex_stream.review.console.server import require_certificate
+        from rejex_stream.review.console.server import serve as serve_console
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"The review console needs {error.name}: install the extra with "
+            "pip install 'rejex-stream[review]'."
+        ) from error
+    if section.tls_cert is not None:
+        require_certificate(section.tls_cert)
+    people = [Viewer(*named_reviewer(text)) for text in section.reviewers]
+    people = people or [Viewer(_user("reviewer"), "admin")]
+    opened = _new_store(configs, section)
+    try:
+        fed = feeding(
+            Path(section.store),
+            configs=configs,
+            reviews=review or (),
+            verdicts=verdicts or (),
+            labels=_labels_file(section),
+        )
+    except BaseException:
+        opened.close()
+        raise
+    for sentence in fed.lacks:
+        print(sentence, file=sys.stderr)
+
+    def ready(address: str, links: Sequence[tuple[str, str]]) -> None:
+        for name, link in links:
+            print(f"link for {name}: {link}", flush=True)
+        print(f"review console: {address}", flush=True)
+
+    logs = configs[0].logging if configs else Logging()
+    with logging_to_stderr(logs.level, logs.format):
+        serve_console(
+            opened,
+            fed,
+            _access(section, people[0]),
+            host=section.host,
+            port=section.port,
+            people=people if section.auth == "token" else (),
+            allowed_hosts=section.allowed_hosts,
+            certificate=section.tls_cert,
+            on_ready=ready,
+        )
+
+
+def _access(section: Review, local: Viewer) -> Access:
+    from rejex_stream.review.console.access import Access
+
+    return Access(
+        mode=section.auth,
+        local=local,
+        proxies=networks(section.proxies),
+        roles=dict(map(named_reviewer, section.reviewers)),
+        api_token=os.environ.get("REJEX_REVIEW_API_TOKEN", ""),
+        secure_cookie=section.tls_cert is not None,
+    )
+
+
+# ------------------------------------------------------------------------------------ the store
+@app.command()
+def ingest(
+    *,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    review: ReviewOption = None,
+    verdicts: VerdictsOption = None,
+    output: AsOption = As.TABLE,
+) -> None:
+    """Take in what the files or topics hold, once; what is known already changes nothing."""
+    configs, section = _loaded(config, store=store)
+    if not (configs or review or verdicts):
+        raise ConfigError("Nothing to take in: give --config, --review or --verdicts.")
+    total = IntakeCounts()
+    with closing(_new_store(configs, section)) as opened:
+        fed = feeding(None, configs=configs, reviews=review or (), verdicts=verdicts or ())
+        for sentence in fed.lacks:
+            print(sentence, file=sys.stderr)
+        for one in fed.feeds:
+            total += one.pump(opened)
+            one.close()
+    if output is As.JSON:
+        print_json(total)
+        return
+    print_facts(
+        [
+            ("new review items", number(total.items)),
+            ("new verdicts", number(total.verdicts)),
+            *([("new changes of incidents", number(total.incidents))] if total.incidents else []),
+            ("known already", number(total.duplicates)),
+            ("unreadable", number(total.invalid)),
+            *([("the first of them", total.first_invalid)] if total.invalid else []),
+        ]
+    )
+
+
+@app.command()
+def rebuild(
+    *,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    review: ReviewOption = None,
+    labels: LabelsOption = None,
+    replace: Annotated[bool, typer.Option(help="Take the place of a store that exists.")] = False,
+    check: Annotated[
+        Path | None, typer.Option(help="Compare with this store; exit 1 if verdicts differ.")
+    ] = None,
+    output: AsOption = As.TABLE,
+) -> None:
+    """Make a store anew from review items and labels, with the same verdict for every event."""
+    configs, section = _loaded(config, store=store, labels=labels)
+    if not (configs or review):
+        raise ConfigError("Nothing to build from: give --config, or --review and --labels.")
+    feeds = review_feeds(configs, review or ())
+
+    def feed(fresh: ReviewStore) -> None:
+        for one in feeds:
+            one.pump(fresh)
+
+    same: bool | None = None
+    wanted = ""
+    if check is not None:
+        with _existing(check) as other:
+            wanted = review_store.state_hash(other.database)
+    path = Path(section.store)
+    found = review_store.rebuild(
+        path,
+        section,
+        feed=feed,
+        labels=published_labels(configs, path, _labels_file(section)),
+        replace=replace,
+        costs=_costs_of(configs),
+    )
+    if check is not None:
+        same = wanted == found.state_hash
+    if output is As.JSON:
+        print_json({**found._asdict(), "same_as_checked": same})
+    else:
+        print_facts(
+            [
+                ("events", number(found.events)),
+                ("labels", number(found.labels)),
+                ("labels without events", number(found.labels_without_events)),
+                ("verdict state", found.state_hash),
+                *([("same as checked", "yes" if same else "no")] if same is not None else []),
+            ]
+        )
+    if same is False:
+        raise typer.Exit(1)
+
+
+@app.command()
+def export(
+    to: Annotated[Path, typer.Argument(help="File to write.")],
+    *,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    form: Annotated[
+        FormChoice | None, typer.Option("--format", help="By default as the file's name says.")
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also events that nobody has labelled.")
+    ] = False,
+) -> None:
+    """Write labelled events to a file; cells that a spreadsheet would run are made harmless."""
+    _, section = _loaded(config, store=store)
+    named = form.value if form is not None else to.suffix.lstrip(".").lower()
+    wanted = next((one for one in label_store.FORMATS if one == named), None)
+    if wanted is None:
+        raise ConfigError(f"{str(to)!r} does not tell its format: give --format csv or jsonl.")
+    with _existing(section) as opened:
+        count = label_store.write_export(opened.database, to, wanted, labelled_only=not everything)
+    print(f"{count:,} events written to {to}", file=sys.stderr)
+
+
+@app.command()
+def teach(
+    *, store: StoreOption = None, config: ConfigOption = None, output: AsOption = As.TABLE
+) -> None:
+    """Tell pipelines that learn what people said of the events they asked about; each once."""
+    configs, section = _loaded(config, store=store)
+    learning = [one for one in configs if one.learning.enabled]
+    if not learning:
+        raise ConfigError("No pipeline here learns from answers: give --config with [learning].")
+    sent = {}
+    with _existing(section) as opened:
+        for one in learning:
+            name = one.pipeline.name
+            while teaching.collect(opened.database, name, opened.now_ms()):
+                pass
+            commands = send_commands(opened, name, ControlLine(one))
+            sent[name] = [command for command in commands if command.answers]
+    if output is As.JSON:
+        print_json({"commands": sent})
+        return
+    for name, commands in sent.items():
+        count = sum(len(one.answers) for one in commands)
+        print(f"{name}: {count:,} answers in {len(commands):,} commands")
+
+
+@app.command()
+def backup(
+    to: Annotated[Path, typer.Argument(help="File to write; must not exist.")],
+    *,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Copy the store as it is now, beside a running console."""
+    _, section = _loaded(config, store=store)
+    if to.exists():
+        raise ConfigError(f"{str(to)!r} exists: give a new path.")
+    with _existing(section) as opened:
+        opened.database.back_up(to)
+    print(f"copied to {to}", file=sys.stderr)
+
+
+@app.command()
+def verify(
+    *, store: StoreOption = None, config: ConfigOption = None, output: AsOption = As.TABLE
+) -> None:
+    """Check the store and the chain of its audit rows; exit 1 if either is broken."""
+    _, section = _loaded(config, store=store)
+    with _existing(section) as opened:
+        with opened.database.read() as connection:
+            rows = int(scalar(connection, "SELECT count(*) FROM audit"))
+            broken = audit.broken_link(connection)
+        damage = opened.database.integrity()
+        waiting = label_store.pending(opened.database)
+    if output is As.JSON:
+        found = {"audit_rows": rows, "broken_at": broken, "database": damage}
+        print_json({**found, "labels_waiting": waiting})
+    else:
+        print_facts(
+            [
+                ("audit rows", number(rows)),
+                ("their chain", "whole" if broken is None else f"broken at row {broken}"),
+                ("database", damage),
+                ("labels not yet published", number(waiting)),
+            ]
+        )
+    if broken is not None or damage != "ok":
+        raise typer.Exit(1)
+
+
+# ------------------------------------------------------------------------- what answers are worth
+@app.command()
+def report(
+    *,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    days: Annotated[
+        float | None, typer.Option(help="Labels of the last so many days.  [default: all]", min=0)
+    ] = None,
+    output: AsOption = As.TABLE,
+) -> None:
+    """Say what the labels say: precision, misses, cost, γ, agreement, and the queue itself."""
+    configs, section = _loaded(config, store=store)
+    costs = Costs()
+    if len(configs) == 1:
+        one = configs[0].rejection.costs
+        costs = Costs(one.c_fp, one.c_fn, 0.0 if one.c_r is None else one.c_r)
+    now = database.wall_clock_ms()
+    since_ms = 0 if days is None else round(now - days * 86_400_000)
+    with _existing(section) as opened, opened.database.read() as connection:
+        found = make_report(connection, now_ms=now, since_ms=since_ms, costs=costs)
+        proven = certificate.certificates(opened, connection)
+    if output is As.JSON:
+        print_json(msgspec.to_builtins(found) | {"certificates": list(proven.values())})
+        return
+    quality, known = found.quality, found.quality.known
+    load = msgspec.structs.asdict(found.workload)
+    print_table(
+        ("events", "all", "judged", "anomalies among them"),
+        [
+            (name, number(group.events), number(group.judged), number(group.anomalous))
+            for name, group in (
+                ("accepted as anomaly", quality.accepted_anomaly),
+                ("accepted as normal", quality.accepted_normal),
+                ("rejected", quality.rejected),
+            )
+        ],
+    )
+    intervals = {
+        "precision of accepted anomalies": quality.precision,
+        "anomalies among accepted normals": quality.false_omission,
+        "anomalies that were missed": quality.miss_rate,
+        "anomalies among rejected": quality.anomalous_rejected,
+        "share of anomalies, γ": quality.contamination,
+        "cost per event": quality.cost_per_event,
+        "anomalies that a reviewer overlooks": quality.overlooked,
+        "normals that a reviewer calls anomalies": quality.false_alarms,
+        f"agreement, of {found.judged_twice:,} cases judged twice": found.agreement,
+    }
+    for name, errors in known.reviewers.items():
+        intervals[f"known anomalies that {name} overlooked"] = errors.rates["overlooked"]
+        intervals[f"known normals that {name} called anomalies"] = errors.rates["false_alarms"]
+    print_table(
+        ("what labels say", "estimate", "95 % interval"),
+        [(name, *_interval(name, interval)) for name, interval in intervals.items()],
+    )
+    print_facts(
+        [
+            *((name.replace("_", " "), number(value)) for name, value in load.items()),
+            ("known cases that wait", f"{number(known.waiting)} of {number(known.cases)}"),
+        ],
+        title="The queue",
+    )
+    for name, one_proven in sorted(proven.items()):
+        print(f"\n{name}: {certificate.sentence(one_proven)}.")
+
+
+def _interval(name: str, interval: gold_cases.Interval) -> tuple[str, str]:
+    form = number if name.startswith("cost") else share
+    if interval.low is None or interval.high is None:
+        return form(interval.value), "not enough labels"
+    return form(interval.value), f"{form(interval.low)} to {form(interval.high)}"
+
+
+@app.command()
+def seed(
+    file: Annotated[Path, typer.Argument(help="CSV: stream, event, truth (anomaly or normal).")],
+    *,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    verdicts: Annotated[
+        Path | None,
+        typer.Option(help="All verdicts of the pipeline, JSON lines: for accepted events."),
+    ] = None,
+    output: AsOption = As.TABLE,
+) -> None:
+    """Put known cases into the queue, to measure reviewers alone; exit 1 if a row was refused.
+
+    They look like all others: rejected events that wait, and, with --verdicts and one --config,
+    accepted ones that no audit has drawn. Every row that can go in does.
+    """
+    configs, section = _loaded(config, store=store)
+    found, refused = gold_cases.read_cases(file)
+    with _existing(section) as opened:
+        made: gold_cases.Found = {}
+        if verdicts is not None:
+            if len(configs) != 1:
+                raise ConfigError(
+                    "give one --config with --verdicts: of the pipeline that wrote them."
+                )
+            with opened.database.read() as connection:
+                lacking = gold_cases.unknown(connection, found)
+            try:
+                with verdicts.open("rb") as lines:
+                    draw = audit_draw(configs[0])
+                    made = gold_cases.make_items(configs[0], lacking, lines, draw)
+            except OSError as error:
+                raise ConfigError(f"{str(verdicts)!r} cannot be read ({error.strerror}).") from None
+        done = gold_cases.seed(opened, found, by=_user(SYSTEM), made=made)
+    refused += done.refused
+    if output is As.JSON:
+        print_json({"new": done.new, "known": done.known, "refused": refused})
+    else:
+        for sentence in refused:
+            print(sentence, file=sys.stderr)
+        print_facts(
+            [
+                ("new known cases", number(done.new)),
+                ("known already", number(done.known)),
+                ("refused", number(len(refused))),
+            ]
+        )
+    if refused:
+        raise typer.Exit(1)
+
+
+@app.command()
+def certify(
+    *,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    since: Annotated[
+        datetime | None,
+        typer.Option(help="From this hour of the events on (UTC); fix it beforehand."),
+    ] = None,
+    alpha: Annotated[
+        float, typer.Option(help="How often either bound may ever be wrong, together.")
+    ] = 0.05,
+    sensitivity: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of anomalies that reviewers recognise, at least.  [default: the limit that "
+            "known cases give; without any, all]"
+        ),
+    ] = None,
+    key_file: KeyOption = None,
+) -> None:
+    """Print, as signed JSON, how many anomalies were missed at most; valid at every look."""
+    configs, section = _loaded(config, store=store)
+    since_ms = 0 if since is None else round(since.replace(tzinfo=UTC).timestamp() * 1000)
+    with _existing(section) as opened, opened.database.read() as connection:
+        names = [one.pipeline.name for one in configs]
+        names = names if len(names) == 1 else pipelines_of(connection)
+        if len(names) != 1:
+            raise ConfigError(
+                f"the store holds {len(names)} pipelines ({', '.join(names) or 'none'}): give the "
+                "--config of the one to certify."
+            )
+        found = certificate.certify(
+            certificate.tally_of_store(connection, names[0], since_ms),
+            pipeline=names[0],
+            since_ms=since_ms,
+            alpha=alpha,
+            sensitivity=sensitivity,
+            known=gold_cases.known_cases(connection, pipeline=names[0]).all,
+        )
+    print_json(certificate.signed(found, _draw(configs, key_file).key))
+    print(f"{names[0]}: {certificate.sentence(found)}", file=sys.stderr)
+
+
+@app.command()
+def verify_certificate(
+    file: Annotated[Path, typer.Argument(help="The certificate.")],
+    *,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    verdicts: Annotated[Path, typer.Option(help="All verdicts of the pipeline, JSON lines.")],
+    review: Annotated[
+        Path | None,
+        typer.Option(help="Its review items, JSON lines: each drawn event has to be among them."),
+    ] = None,
+    key_file: KeyOption = None,
+) -> None:
+    """Draw again over a log of verdicts and labels; exit 1 if anything differs."""
+    configs, section = _loaded(config, store=store)
+    if len(configs) != 1:
+        raise ConfigError("give the --config of the pipeline: it says which shares were drawn.")
+    draw, name = _draw(configs, key_file), configs[0].pipeline.name
+    try:
+        claimed = msgspec.json.decode(file.read_bytes(), type=certificate.Certificate)
+        evidence = _evidence(configs[0], section, review)
+        with verdicts.open("rb") as lines:
+            found = verify_log(claimed, lines, draw, evidence, pipeline=name)
+    except OSError as error:
+        raise ConfigError(f"{error.filename} cannot be read ({error.strerror}).") from None
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{file} is no certificate ({error}).") from None
+    for sentence in (*found.premises, *found.wrong):
+        print(sentence)
+    if found.wrong:
+        raise typer.Exit(1)
+    print(f"the log says the same: {certificate.sentence(found.again)}")
+
+
+def _evidence(config: Config, section: Review, review: Path | None) -> Evidence:
+    """Gather what stands beside the verdicts, as far as it is there."""
+    found = Evidence(reviewers=tuple(section.reviewers))
+    found.labels = published_labels([config], Path(section.store), _labels_file(section))
+    with suppress(ConfigError, ConnectorError):
+        line = ControlLine(config)
+        replies = line.replies()
+        found.incidents = line.incidents()
+        found.commands = [
+            one for one in line.given() if any(r.accepted for r in replies.get(one.id, ()))
+        ]
+    if review is not None:
+        found.items = _drawn_items(review)
+    return found
+
+
+def _drawn_items(path: Path) -> Mapping[Position, ReviewItem]:
+    with path.open("rb") as lines:
+        items = [decode_reviewed(line) for line in lines]
+    return {
+        one.verdict.position: one
+        for one in items
+        if isinstance(one, ReviewItem) and one.why == "audit"
+    }
+
+
+def _draw(configs: Configs, key_file: Path | None) -> AuditDraw:
+    draw = audit_draw(configs[0]) if len(configs) == 1 else AuditDraw()
+    return draw if key_file is None else replace(draw, key=read_key(str(key_file), "--key-file"))

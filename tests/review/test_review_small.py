@@ -1,0 +1,142 @@
+"""What small functions of the queue and its console say, value by value."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("markupsafe", reason="the extra `review` is not installed")
+
+from rejex_stream.plan.promises import Costs
+from rejex_stream.review.certificate import Tally, certify, sentence
+from rejex_stream.review.console.formatting import age, number, percent, seen, span
+from rejex_stream.review.gold_cases import Errors, read_cases
+from rejex_stream.review.queue import cases
+from rejex_stream.review.queue.database import filesystem_of
+from rejex_stream.review.queue.decisions import counted
+from rejex_stream.review.queue.detail import count_as_contamination
+from rejex_stream.review.queue.ingest import group_of
+from rejex_stream.review.queue.label_report import Group, estimate
+from rejex_stream.review.queue.label_store import cell, drawn_for_second_review
+from rejex_stream.review.queue.listing import QueueFilter, in_short, parse_filter, share
+from rejex_stream.types import ContextPoint, Label, Position, Reason, ReviewItem, Verdict
+
+NORMAL, ANOMALY = Label.NORMAL, Label.ANOMALY
+VERDICT = Verdict(
+    position=Position("t", 0, 0), stream_key="a", sensor="a", seq=0, event_time_ms=0,
+    label=Label.REJECTED, reason=Reason.AMBIGUOUS, rank=962, window_len=1000, n_anomalies=50,
+    stability=0.94,
+)  # fmt: skip
+
+
+def audited(n: int) -> Tally:
+    tally = Tally()
+    tally.count(0, 0.01, "", 40_000, 400)
+    for _ in range(n):
+        tally.answer(0.01, "normal")
+    return tally
+
+
+def test_a_certificate_is_a_sentence():
+    assert certify(audited(400), pipeline="pumps").missed_at_most == 500
+    tally = audited(399)
+    tally.count(0, 0.0, "held", 1_500, 0)
+    assert sentence(certify(tally, pipeline="pumps")) == (
+        "of 41,500 accepted normals since 1970-01-01 00:00Z, 40,000 could be drawn: at most 748 "
+        "and at least 0 of them were anomalies (95 % for both together, at every look, assumed "
+        "that reviewers recognise all anomalies and call no normal one: known cases would measure "
+        "it); 1 audited event has no clear answer: at best 500. 1,500 could not be drawn (1,500 "
+        "held), so of all it is at most 2,248"
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "text"),
+    [
+        (seen, "pump\u200b", "pump⟨U+200B⟩"),
+        (seen, "live\u202e-rtl", "live⟨U+202E⟩-rtl"),
+        (seen, "a\x1b\x00\nb", "a⟨U+001B⟩⟨U+0000⟩↵b"),
+        (seen, 7, 7),
+        (span, 40_000, "40 s"),
+        (span, 380_000, "6 min 20 s"),
+        (span, 7_200_000, "2 h"),
+        (span, 200_000_000, "2 d 7 h"),
+        (span, 2_366_841_600_000, "75 years"),
+        (age, 40_000, "<1 min"),
+        (age, 380_000, "6 min"),
+        (age, 7_200_000, "2 h"),
+        (number, 11400, "11,400"),
+        (number, 0.03456789, "0.03457"),
+        (number, None, "–"),
+        (percent, 0.0653, "6.5\u00a0%"),
+        (percent, 0.00123, "0.12\u00a0%"),
+        (percent, 0, "0\u00a0%"),
+        (percent, None, "–"),
+        (share, math.log(0.44), "44 %"),
+        (share, math.log(0.002), "1 in 500"),
+        (share, -32.0, "1 in 8e+13"),
+        (cell, "=1+1", "'=1+1"),
+        (cell, "@SUM(A1)", "'@SUM(A1)"),
+        (cell, -3.5, "-3.5"),
+        (cell, "-3.5 V", "'-3.5 V"),
+        (cell, None, ""),
+        (cell, "\t=1+1", "'\t'=1+1"),
+        (cell, "warm; =1+1", "warm; '=1+1"),
+        (cell, "rose by 2 - 3 V, -1 V later", "rose by 2 - 3 V, -1 V later"),
+    ],
+)
+def test_values_are_said_as_people_read_them(function, given, text):
+    assert function(given) == text
+
+
+def test_names_and_numbers():
+    assert (counted(1, "event"), counted(1200, "event")) == ("1 event", "1,200 events")
+    assert cases.episode_id("feed-0-7") == "E-vrax9yb26m"
+    assert [group_of(*one) for one in (("T07/vib", "T07/vib"), ("hub", "T07"), ("flow", "flow"))] \
+        == ["T07", "hub", "flow"]  # fmt: skip
+    assert QueueFilter("done", "group:T07").address() == "/queue?tab=done&q=group%3AT07"
+    words = (("", "", "gear"), ("-", "group", "T07"), ("", "sensor", "T 7/vib"))
+    assert parse_filter('gear -group:T07 sensor:"T 7/vib"') == words
+    assert in_short(VERDICT, "rejected") == "leans to anomaly, would flip in 6 % of redraws"
+    table = "22 1 8:1 / / rw - ext4 /dev/a rw\n30 22 0:5 / /mnt/share rw - nfs4 host:/x rw"
+    assert filesystem_of(Path("/mnt/share/review.db"), table) == "nfs4"
+    assert math.floor(3 * count_as_contamination(3, 1)) == 1
+    assert sum(drawn_for_second_review(f"E-{i}", 0.1) for i in range(10_000)) == 989
+
+
+def test_a_case_goes_on_while_no_run_of_steps_is_all_ordinary():
+    noise = [ContextPoint(t, (), (-1.0) ** t, NORMAL) for t in range(32)]
+    slow = [ContextPoint(t, (), math.sin(t / 10), NORMAL) for t in range(32)]
+    assert [cases.stream_gap(one) for one in (noise, slow, [])] == [5, 15, 5]
+    before = cases.EpisodeSpan(0, 5_000, 10, 15, 6)
+    far = cases.Arrival(1, Position("feed", 0, 30), 20_000, 30, "rejected", None, 0, 0)
+    assert [cases.belongs(before, far, gap) for gap in (14, 15)] == [False, True]
+    between = [ContextPoint(t, (), 0.1, NORMAL) for t in range(13_000, 20_000, 1000)]
+    anomaly = ContextPoint(12_000, (), 9.0, ANOMALY)
+    assert cases.belongs(before, far._replace(context=(anomaly, *between)), 8)
+
+
+@pytest.mark.parametrize(("c_fn", "worth"), [(1.0, 0.06), (10.0, 0.06), (0.01, 0.0094)])
+def test_an_answer_is_worth_the_cost_of_the_cheaper_mistake(c_fn, worth):
+    item = ReviewItem(verdict=VERDICT, channels=(), values=())
+    assert cases.worth_of(item, cases.Costs(c_fn=c_fn)) == pytest.approx(worth)
+
+
+def test_estimates_put_groups_together_and_errors_add_up(tmp_path):
+    found = estimate(
+        Group(events=200, judged=20, anomalous=18, effective=20),
+        Group(events=9000, judged=90, anomalous=0, effective=90),
+        Group(events=800, judged=800, anomalous=300, effective=60), Costs(1, 1, 0.05),
+    )  # fmt: skip
+    assert round(found.precision.value, 2) == 0.9
+    assert round(found.contamination.value, 3) == 0.048
+    assert found.contamination.low < 0.048 < found.contamination.high
+    some = (Errors(anomalies=20, overlooked=1) + Errors(normals=30)).rates["overlooked"]
+    assert (some.value, round(some.high, 2)) == (0.05, 0.21)
+    path = tmp_path / "cases.csv"
+    path.write_text("stream,event,truth\nT07,feed-0-9,anomaly\nT07,feed-0-12,odd\n")
+    (case,), (refused,) = read_cases(path)
+    assert (case.position, case.truth) == (Position("feed", 0, 9), "anomaly")
+    assert refused == ("line 3: the truth of 'feed-0-12' is 'odd': expected anomaly or normal.")

@@ -311,7 +311,7 @@ class RunMetrics:
             self._counter("records_invalid", invalid.stage).inc()
             self._counter("dlq_records").inc()
         judged = [outcome for outcome in outcomes if outcome.verdict is not None]
-        for group, those in self._groups.told_apart(judged).items():
+        for group, those in self._groups.by_group(judged).items():
             counts = OutcomeCounts()
             counts.add(those)
             for label, count in counts.labels.items():
@@ -537,7 +537,7 @@ class GroupNames:
             name = self._known[stream_key] = escaped(stream_key)
         return name
 
-    def told_apart(self, judged: Sequence[Outcome]) -> Mapping[str, Sequence[Outcome]]:
+    def by_group(self, judged: Sequence[Outcome]) -> Mapping[str, Sequence[Outcome]]:
         """Return outcomes with verdicts by the label's value; O(1) where nothing is grouped."""
         if not self._grouped:
             return {"": judged} if judged else {}

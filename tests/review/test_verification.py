@@ -145,7 +145,7 @@ def honest(tmp_path_factory):
             for one in items
             if isinstance(one, ReviewItem) and one.why == "audit"
         }
-        log = Log(verdicts, [], audit_draw(config), drawn, line.incidents(), line.given())
+        log = Log(verdicts, [], audit_draw(config), drawn, line.incidents(), line.commands())
     with_incident(log)
     normals = [p for p, one in log.items.items() if one.verdict.label is Label.NORMAL]
     for number, position in enumerate(normals[:-15]):  # the last wait

@@ -31,8 +31,8 @@ _LOOK_EVERY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saying:
-    """Who says it and why, and how the answer is waited for and shown."""
+class Sender:
+    """Who sends a command and why, and how the reply is waited for and shown."""
 
     note: Annotated[str, typer.Option(help="Why, for people.")] = ""
     by: Annotated[
@@ -43,38 +43,38 @@ class Saying:
 
 
 @app.command()
-@gathering(saying=Saying)
-def fault(config: ConfigFile, incident: IncidentId, *, saying: Saying) -> None:
+@gathering(sender=Sender)
+def fault(config: ConfigFile, incident: IncidentId, *, sender: Sender) -> None:
     """Say that an incident is a fault: what it held back stays out of every reference for good."""
-    _answer(CommandKind.FAULT, config, incident, saying)
+    _answer(CommandKind.FAULT, config, incident, sender)
 
 
 @app.command("new-normal")
-@gathering(saying=Saying)
-def new_normal(config: ConfigFile, incident: IncidentId, *, saying: Saying) -> None:
+@gathering(sender=Sender)
+def new_normal(config: ConfigFile, incident: IncidentId, *, sender: Sender) -> None:
     """Say that this is how it is from now on: the reference is made anew of what was held back."""
-    _answer(CommandKind.NEW_NORMAL, config, incident, saying)
+    _answer(CommandKind.NEW_NORMAL, config, incident, sender)
 
 
 @app.command()
-@gathering(saying=Saying)
+@gathering(sender=Sender)
 def plan(
     config: ConfigFile,
     begin: Annotated[str, typer.Option("--from", help="A time of the events, with its zone.")],
     until: Moment,
     *,
     stream: Annotated[str | None, typer.Option(help="Whose; by default of all streams.")] = None,
-    saying: Saying,
+    sender: Sender,
 ) -> None:
     """Say that work is planned: verdicts go on, nothing is learnt and nobody is told."""
     line = ControlLine(load_config(config))
     times = {"from_ms": _ms("--from", begin), "until_ms": _ms("--until", until)}
-    command = _say(CommandKind.PLANNED, saying, stream_key=stream, **times)
-    _give(line, command, saying)
+    command = _command(CommandKind.PLANNED, sender, stream_key=stream, **times)
+    _give(line, command, sender)
 
 
 @app.command()
-@gathering(saying=Saying)
+@gathering(sender=Sender)
 def mute(
     config: ConfigFile,
     stream: Annotated[str, typer.Argument(help="Key of the stream.")],
@@ -87,7 +87,7 @@ def mute(
         str | None,
         typer.Option("--from", help="A time of the events, with its zone; by default now."),
     ] = None,
-    saying: Saying,
+    sender: Sender,
 ) -> None:
     """Say that a pattern is normal: for 90 days at most nobody is asked about it, give a --note."""
     line = ControlLine(load_config(config))
@@ -101,30 +101,30 @@ def mute(
             f"--until is {until!r}, which is over: where events are old, give --from."
         )
     box = _box(channel)
-    _give(line, _say(CommandKind.MUTE, saying, stream_key=stream, box=box, **times), saying)
+    _give(line, _command(CommandKind.MUTE, sender, stream_key=stream, box=box, **times), sender)
 
 
 @app.command()
-@gathering(saying=Saying)
+@gathering(sender=Sender)
 def cancel(
     config: ConfigFile,
     planned: Annotated[
         str, typer.Argument(help="Id of the plan or the mute, as `control list` shows it.")
     ],
     *,
-    saying: Saying,
+    sender: Sender,
 ) -> None:
     """Take a plan or a mute back."""
     line = ControlLine(load_config(config))
-    plans = {command.id: command for command in line.given() if command.until_ms is not None}
+    plans = {command.id: command for command in line.commands() if command.until_ms is not None}
     if planned not in plans:
         known = ", ".join(sorted(plans)) or "none"
         raise ConfigError(
             f"there is no plan or mute {planned!r} to take back; given were: {known}."
         )
     of = plans[planned].stream_key
-    command = _say(CommandKind.CANCEL, saying, cancels=planned, stream_key=of)
-    _give(line, command, saying)
+    command = _command(CommandKind.CANCEL, sender, cancels=planned, stream_key=of)
+    _give(line, command, sender)
 
 
 class Judge(StrEnum):
@@ -135,17 +135,17 @@ class Judge(StrEnum):
 
 
 @app.command()
-@gathering(saying=Saying)
+@gathering(sender=Sender)
 def judge(
     config: ConfigFile,
     stream: Annotated[str, typer.Argument(help="Key of the stream.")],
     who: Annotated[Judge, typer.Argument(help="The detector itself, or what answers taught.")],
     *,
-    saying: Saying,
+    sender: Sender,
 ) -> None:
     """Say who gives a stream's verdicts from now on; evidence against that is gathered anew."""
     line = ControlLine(load_config(config))
-    _give(line, _say(CommandKind.JUDGE, saying, stream_key=stream, judge=who.value), saying)
+    _give(line, _command(CommandKind.JUDGE, sender, stream_key=stream, judge=who.value), sender)
 
 
 @app.command("list")
@@ -161,9 +161,9 @@ def list_all(
         for incident in line.incidents().values()
         if closed or incident.state is not IncidentState.CLOSED
     ]
-    given, replies = line.given(), line.replies()
+    commands, replies = line.commands(), line.replies()
     if output is As.JSON:
-        found = [{"command": one, "replies": replies.get(one.id, [])} for one in given]
+        found = [{"command": one, "replies": replies.get(one.id, [])} for one in commands]
         print_json({"incidents": incidents, "commands": found})
         return
     print_table(
@@ -185,21 +185,21 @@ def list_all(
     print_table(
         ("command", "kind", "of", "by", "what became of it"),
         [
-            (one.id, one.kind, _whom(one), one.by, _said(replies.get(one.id, []), one.note))
-            for one in given
+            (one.id, one.kind, _whom(one), one.by, _what_became(replies.get(one.id, []), one.note))
+            for one in commands
         ],
         left=(0, 1, 2, 3, 4),
     )
 
 
 # ------------------------------------------------------------------------------ what is said
-def _say(kind: CommandKind, saying: Saying, **fields: Any) -> Command:  # noqa: ANN401
-    by = getpass.getuser() if saying.by is None else saying.by
+def _command(kind: CommandKind, sender: Sender, **fields: Any) -> Command:  # noqa: ANN401
+    by = getpass.getuser() if sender.by is None else sender.by
     now = time.time_ns() // 1_000_000
-    return make_command(kind, by=by, note=saying.note, given_ms=now, **fields)
+    return make_command(kind, by=by, note=sender.note, given_ms=now, **fields)
 
 
-def _answer(kind: CommandKind, config: Path, id_: str, saying: Saying) -> None:
+def _answer(kind: CommandKind, config: Path, id_: str, sender: Sender) -> None:
     line = ControlLine(load_config(config))
     known = line.incidents()
     incident = known.get(id_)
@@ -208,26 +208,26 @@ def _answer(kind: CommandKind, config: Path, id_: str, saying: Saying) -> None:
         what = "is closed" if incident is not None else "is not known"
         raise ConfigError(f"incident {id_!r} {what}; open are: {', '.join(still) or 'none'}.")
     about = {"stream_key": incident.stream_key, "version": incident.version}
-    _give(line, _say(kind, saying, incident=id_, **about), saying)
+    _give(line, _command(kind, sender, incident=id_, **about), sender)
 
 
-def _give(line: ControlLine, command: Command, saying: Saying) -> None:
+def _give(line: ControlLine, command: Command, sender: Sender) -> None:
     since = line.mark()
     line.publish(command)
     replies: list[CommandReply] = []
-    until = time.monotonic() + saying.wait
+    until = time.monotonic() + sender.wait
     while not replies and time.monotonic() < until:
         time.sleep(min(_LOOK_EVERY_S, max(0.0, until - time.monotonic())))
         replies = line.replies(since).get(command.id, [])
-    if saying.output is As.JSON:
+    if sender.output is As.JSON:
         print_json({"command": command, "replies": replies})
     else:
-        print(f"{command.id}: {_said(replies, '')}")
+        print(f"{command.id}: {_what_became(replies, '')}")
     if replies and not any(reply.accepted for reply in replies):
         raise typer.Exit(1)
 
 
-def _said(replies: list[CommandReply], note: str) -> str:
+def _what_became(replies: list[CommandReply], note: str) -> str:
     """Return what became of a command: where one partition obeys, the others need not."""
     accepted = [reply for reply in replies if reply.accepted]
     told = dict.fromkeys(reply.said for reply in accepted or replies)

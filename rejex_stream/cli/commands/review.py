@@ -700,7 +700,7 @@ def _evidence(config: Config, section: Review, review: Path | None) -> Evidence:
         replies = line.replies()
         found.incidents = line.incidents()
         found.commands = [
-            one for one in line.given() if any(r.accepted for r in replies.get(one.id, ()))
+            one for one in line.commands() if any(r.accepted for r in replies.get(one.id, ()))
         ]
     if review is not None:
         found.items = _drawn_items(review)

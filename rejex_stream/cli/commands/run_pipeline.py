@@ -94,7 +94,7 @@ def run(
             dry_run=dry_run,
         )
         looks.suspect()
-    for line in looks.said():
+    for line in looks.remarks():
         print(f"{settings.pipeline.name}: {line}", file=sys.stderr)
     # Where verdicts go to standard output, nothing else may.
     aside = settings.output.verdicts == "-" and not dry_run and settings.input.kind == "file"
@@ -223,7 +223,7 @@ class _Looks:
         for one in suspect_readings(self._config, first):
             _log.warning("%s; %s", one.seen, one.setting)
 
-    def said(self) -> Iterator[str]:
+    def remarks(self) -> Iterator[str]:
         """Yield what was odd about their order."""
         for line in self._order.said("input.sensor", gaps=self._timed):
             yield line + self._of

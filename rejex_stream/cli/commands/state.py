@@ -37,7 +37,7 @@ DryRun = Annotated[bool, typer.Option(help="Only say what would be done.")]
 StateFile = Annotated[Path, typer.Argument(help="The file.")]
 
 
-class _Moved(msgspec.Struct, forbid_unknown_fields=True):
+class _Exported(msgspec.Struct, forbid_unknown_fields=True):
     """One partition in a file: where it stands, and the names of the parts that follow."""
 
     topic: str
@@ -139,7 +139,7 @@ def export_state(
     """Write the newest snapshots to a sealed file, with offsets and decisions on schemas."""
     if file.exists():
         raise ConfigError(f"{file} is there already: name a new file.")
-    moved: list[_Moved] = []
+    moved: list[_Exported] = []
     bodies: list[bytes] = []
     settings = load_config(config)
     # Nothing may move between the offset that is read and the snapshot.
@@ -157,7 +157,7 @@ def export_state(
             schemas = state.store.load_decisions(one)
             names = [name.encode("utf-8", "surrogatepass") for name in parts]
             input_is = state.places.input_is(one)
-            moved.append(_Moved(*one, next_offset, at, names, schemas is not None, input_is))
+            moved.append(_Exported(*one, next_offset, at, names, schemas is not None, input_is))
             bodies += [*parts.values(), *([] if schemas is None else [schemas])]
             print(f"{_name(one)}: exported at offset {next_offset}, committed up to {at}.")
         if not moved:
@@ -222,7 +222,7 @@ def import_state(
 def _put(
     state: Stored,
     partition: Partition,
-    moved: _Moved,
+    moved: _Exported,
     parts: Mapping[str, bytes],
     schemas: bytes | None,
     *,
@@ -236,16 +236,18 @@ def _put(
         state.places.begin_at(partition, moved.committed, moved.input_is)
 
 
-def _unpacked(content: bytes) -> list[tuple[Partition, _Moved, Mapping[str, bytes], bytes | None]]:
+def _unpacked(
+    content: bytes,
+) -> list[tuple[Partition, _Exported, Mapping[str, bytes], bytes | None]]:
     try:
         every, bodies = msgspec.convert(
-            unseal(_KIND, _FORMAT, content), tuple[list[_Moved], list[bytes]]
+            unseal(_KIND, _FORMAT, content), tuple[list[_Exported], list[bytes]]
         )
         if len(bodies) != sum(len(moved.names) + moved.schemas for moved in every):
             raise ValueError(f"{len(bodies)} parts")
     except ValueError as error:
         raise CheckpointError(f"The exported state is broken ({error}): export it again.") from None
-    found: list[tuple[Partition, _Moved, Mapping[str, bytes], bytes | None]] = []
+    found: list[tuple[Partition, _Exported, Mapping[str, bytes], bytes | None]] = []
     at = iter(bodies)
     for moved in every:
         parts = {name.decode("utf-8", "surrogatepass"): next(at) for name in moved.names}

@@ -89,7 +89,7 @@ class ControlLine:
         finally:
             producer.close()
 
-    def given(self) -> list[Command]:
+    def commands(self) -> list[Command]:
         """Return the commands that stand in the log; what is none is passed over."""
         found = []
         for line in self._lines("control", None):
@@ -102,7 +102,7 @@ class ControlLine:
     def incidents(self) -> dict[str, Incident]:
         """Return the incidents as they stand, in the order in which they opened."""
         found: dict[str, Incident] = {}
-        for item in self._told(None):
+        for item in self._incident_records(None):
             if isinstance(item, Incident):
                 found[item.id] = item
         return found
@@ -110,7 +110,7 @@ class ControlLine:
     def replies(self, since: Any = None) -> dict[str, list[CommandReply]]:  # noqa: ANN401
         """Return the replies by command, those since a mark."""
         found: dict[str, list[CommandReply]] = {}
-        for item in self._told(since):
+        for item in self._incident_records(since):
             if not isinstance(item, Incident):
                 found.setdefault(item[1].command, []).append(item[1])
         return found
@@ -124,7 +124,7 @@ class ControlLine:
         there = partitions_of(self._kafka, self._kafka.topics.incidents)
         return {partition: end for partition, (_, end) in bounds_of(self._kafka, there).items()}
 
-    def _told(self, since: Any) -> Iterator[Incident | tuple[Position, CommandReply]]:  # noqa: ANN401
+    def _incident_records(self, since: Any) -> Iterator[Incident | tuple[Position, CommandReply]]:  # noqa: ANN401
         for line in self._lines("incidents", since):
             try:
                 yield decode_incidents(line)

@@ -55,7 +55,7 @@ def engine_spec(config: Config) -> EngineSpec:
     """Return everything that decides a verdict."""
     from rejex_stream.detectors import make_detector
 
-    rejection, coin = config.rejection, _coin(config)
+    rejection, coin = config.rejection, _audit_sampler(config)
     return EngineSpec(
         detector=make_detector(config.detector.name, **config.detector.params),
         features=config.features.spec(config.input.mapping().channel_names, config.input.flags),
@@ -73,7 +73,7 @@ def engine_spec(config: Config) -> EngineSpec:
     )
 
 
-def _coin(config: Config) -> KeyedSampler:
+def _audit_sampler(config: Config) -> KeyedSampler:
     """Return the coin of the draw; whoever never tosses it need not have its key."""
     try:
         return audit_draw(config).coin

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import socket
 import subprocess
@@ -338,6 +339,34 @@ def test_score_shows_the_worst_first_and_theory_where_it_is_asked_for(capsys, ta
         assert status == 0
         assert out.index("Episodes: ") < out.index("rejected  ") < out.index("labelled anomalies")
         assert ("predicted" in out) == bool(words)
+
+
+def test_score_says_which_rows_an_incident_holds(capsys, tmp_path):
+    rows = ["id,t,v"]
+    for i in range(2800):
+        v = 100 + 5 * math.sin(i / 7) + (i * 7919 % 101) / 50
+        # a ends in an incident, that of b is over, c has none
+        fault = (2500 <= i < 2800, 2500 <= i < 2600, False)
+        rows += [f"{k},{i},{v + 400 * wrong}" for k, wrong in zip("abc", fault, strict=True)]
+    path = tmp_path / "held.csv"
+    path.write_text("\n".join(rows))
+    verdicts = tmp_path / "verdicts"
+    status, out, _ = in_process(capsys, "score", path, "--verdicts", verdicts, "--window", 1000)
+    assert status == 0
+    found = [decode_verdict(line) for line in verdicts.read_bytes().splitlines()]
+    held = {k: [v.position.offset + 1 for v in found if v.sensor == k and v.held] for k in "abc"}
+    assert held["a"]
+    assert not held["c"]
+    n = sum(map(len, held.values()))
+    assert f"a: held since row {held['a'][0]:,}, {len(held['a']):,} rows not ranked" in out
+    assert f"Held in all: {n:,} of 8,400 rows" in out
+    assert "c: held" not in out
+    if held["b"]:
+        assert f"b: held from row {held['b'][0]:,} to row {held['b'][-1]:,}, " in out
+    status, out, _ = in_process(capsys, "score", path, "--output", "json", "--window", 1000)
+    assert json.loads(out)["held"]["a"] == {
+        "first_row": held["a"][0], "last_row": 8398, "rows": len(held["a"]), "still": True
+    }  # fmt: skip
 
 
 def test_score_pools_sensors_that_are_too_short_alone(capsys, tmp_path):

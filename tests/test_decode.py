@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rejex_stream.decode import CsvDecoder, JsonDecoder, parse_csv_header
-from rejex_stream.decode.mapping import FieldMapping, Unreadable, printable, to_epoch_ms
+from rejex_stream.decode.mapping import FieldMapping, Quality, Unreadable, printable, to_epoch_ms
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import Invalid, Position, Reading, Record
 
@@ -487,3 +487,33 @@ def test_quoted_values_are_short_and_printable(value):
     quoted = printable(value)
     assert len(quoted) <= 80
     assert quoted.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("good", "cells", "expected"),
+    [
+        (("good", 192, True), ("Good", "bad"), (1.5, math.nan)),
+        (("good", 192, True), ("192", "24"), (1.5, math.nan)),
+        (("good", 192, True), ("TRUE", "false"), (1.5, math.nan)),
+        (("good", 192, True), ("", "1"), (1.5, math.nan)),
+        ((0,), ("0", "0.0"), (1.5, 2.5)),
+        (("A",), ("a", "0"), (1.5, math.nan)),
+    ],
+)
+def test_a_value_of_a_table_is_good_as_the_column_beside_it_says(good, cells, expected):
+    mapping = FieldMapping(["temp", "flow"], fixed_sensor="s", quality=Quality("{channel}_q", good))
+    decoder = CsvDecoder(mapping, ["temp", "flow", "flow_q", "temp_q"])
+    row = f"1.5,2.5,{cells[1]},{cells[0]}".encode()
+    found = decoder.decode(Record(Position("t", 0, 0), None, row, timestamp_ms=5))
+    assert repr(found.values) == repr(expected)
+
+
+def test_a_bad_value_may_be_no_number_and_a_channel_may_have_no_quality():
+    mapping = FieldMapping(["temp", "flow"], fixed_sensor="s", quality=Quality({"temp": "q"}))
+    decoder = CsvDecoder(mapping, ["temp", "q", "flow"])
+    found = decoder.decode(Record(Position("t", 0, 0), None, b"??,Bad,2.5", timestamp_ms=5))
+    assert repr(found.values) == repr((math.nan, 2.5))
+    with pytest.raises(ConfigError, match="'flow_q' is not in the header"):
+        CsvDecoder(
+            FieldMapping(["flow"], fixed_sensor="s", quality=Quality("{channel}_q")), ["flow"]
+        )

@@ -20,11 +20,12 @@ from hypothesis import strategies as st
 
 from rejex_stream.config import load_config, parse_config
 from rejex_stream.config.assembly import kafka_decoder
-from rejex_stream.decode import JsonDecoder
-from rejex_stream.decode.avro import avro_reader
+from rejex_stream.decode import DecidingDecoder, JsonDecoder, decode_records
+from rejex_stream.decode.avro import avro_json, avro_reader
 from rejex_stream.decode.mapping import FieldMapping
-from rejex_stream.decode.protobuf import descriptors, protobuf_reader
-from rejex_stream.decode.registry_decoder import UNKNOWN_S, RegistryDecoder
+from rejex_stream.decode.protobuf import descriptors, protobuf_json, protobuf_reader
+from rejex_stream.decode.registry_decoder import UNKNOWN_S, MisfitError, RegistryDecoder
+from rejex_stream.decode.select import RegistrySelectingDecoder, Selector
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.protocols import RegisteredSchema
 from rejex_stream.types import Invalid, Position, Reading, Record
@@ -685,3 +686,133 @@ def test_a_missing_extra_is_named(monkeypatch, kind, missing):
     monkeypatch.setattr("rejex_stream.config.assembly.edges.import_module", without)
     with pytest.raises(ConfigError, match=rf"needs {missing}.*rejex-stream\[registry\]"):
         kafka_decoder(config)
+
+
+# ------------------------------------------------------------------- as JSON, for input.select
+READINGS = ".machine as $m | .readings[] | . + {machine: $m}"
+SELECTED = FieldMapping(["temp", "vib"], sensor="machine", time="t")
+
+
+def selecting(schema, kind, compile_schema, program=READINGS, mapping=SELECTED):
+    pytest.importorskip("jq")
+    registry = RegistryDecoder(mapping, Registry(_1=schema), kind, compile_schema)
+    return RegistrySelectingDecoder(Selector(program), JsonDecoder(mapping), registry)
+
+
+BURST = avro_schema(
+    ("machine", "string"),
+    ("readings", {"type": "array", "items": {"type": "record", "name": "One", "fields": [
+        {"name": "t", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "temp", "type": ["null", DECIMAL]},
+        {"name": "vib", "type": "double"},
+    ]}}),
+    ("raw", {"type": "fixed", "name": "Raw", "size": 2}),
+    ("state", {"type": "enum", "name": "State", "symbols": ["ON", "OFF"]}),
+)  # fmt: skip
+BURST_VALUE = {
+    "machine": "m",
+    "readings": [
+        {"t": 5, "temp": Decimal("12.25"), "vib": 1.5},
+        {"t": 6, "temp": None, "vib": math.nan},
+    ],
+    "raw": b"\0\xff",
+    "state": "ON",
+}
+
+
+def test_a_program_makes_readings_of_an_avro_record():
+    decoder = selecting(BURST, "AVRO", avro_json)
+    value = avro(BURST, BURST_VALUE)
+    records, found = decode_records(decoder, [record(value), record(None)])
+    assert repr([(one.sensor, one.event_time_ms, one.values) for one in found[:2]]) == repr(
+        [("m", 5, (12.25, 1.5)), ("m", 6, (math.nan, math.nan))]
+    )
+    assert [str(one.position) for one in records] == ["input-3-14", "input-3-14.1", "input-3-14"]
+    assert found[2].silent
+    assert records[1].value != value
+    said = 'if .raw == "AP8=" and .state == "ON" then {t: 1, temp: 1, vib: 1, machine: "x"} else 1'
+    (one,) = decode_records(selecting(BURST, "AVRO", avro_json, f"{said} end"), [record(value)])[1]
+    assert one.sensor == "x"
+
+
+@pytest.mark.parametrize("cut", [0, 3, 5, 9, 30])
+def test_an_avro_record_that_cannot_be_read_is_no_json(cut):
+    (found,) = decode_records(
+        selecting(BURST, "AVRO", avro_json), [record(avro(BURST, BURST_VALUE)[:cut])]
+    )[1]
+    assert_invalid(found, stage="decode")
+
+
+def test_a_decimal_beyond_the_bounds_is_no_json_and_costs_nothing():
+    decoder = selecting(BURST, "AVRO", avro_json)
+    tail = b"\2m\2\12\2" + zigzag(900_000) + b"\x7f" * 900_000 + bytes(8) + b"\0\0\0\0"
+    with_long = record(b"\0\0\0\0\1" + tail)
+    (found,) = within_cpu(2, lambda: decode_records(decoder, [with_long]))[1]
+    assert_invalid(found, "a decimal has at most 1024 bytes", stage="decode")
+    wide = json.loads(BURST.text.replace('"scale": 2', '"scale": 100000'))
+    schema = RegisteredSchema("AVRO", json.dumps(wide), {})
+    small = b"\0\0\0\0\1\2m\2\12\2\2\1" + bytes(8) + b"\0\0\0\0"
+    (found,) = decode_records(selecting(schema, "AVRO", avro_json), [record(small)])[1]
+    assert_invalid(found, "a decimal has a scale from 0 to 1000", stage="decode")
+
+
+def test_a_program_makes_readings_of_a_protobuf_record(plant):
+    program = "{machine: .sensor, t: .at, temp: .motor.temp, vib: .list[]}"
+    mapping = FieldMapping(["temp", "vib"], sensor="machine", time="t", time_unit="iso8601")
+    decoder = selecting(PLANT, "PROTOBUF", protobuf_json, program, mapping)
+    message = plant["Reading"](sensor="s", list=[1.5, math.nan])
+    message.motor.temp = 7.0
+    message.at.FromMilliseconds(NOW)
+    value = HEADER + SECOND + message.SerializeToString()
+    found = decode_records(decoder, [record(value)])[1]
+    assert repr([(one.event_time_ms, one.values) for one in found]) == repr(
+        [(NOW, (7.0, 1.5)), (NOW, (7.0, math.nan))]
+    )
+    assert_invalid(decode_records(decoder, [record(value[:-1])])[1][0], "is broken", stage="decode")
+
+
+def test_protobuf_as_json_has_numbers_names_and_nothing_for_what_is_missing(plant):
+    message = plant["Reading"](sensor="s", ts=2**53 + 1, vib=0.0)
+    message.more["a"] = 1.5
+    message.load.value = 0.0
+    make = protobuf_json(PLANT, PLAIN)
+    found = make(record(HEADER + SECOND + message.SerializeToString()))
+    assert json.loads(found) == {
+        "sensor": "s", "ts": 2**53 + 1, "vib": 0.0, "load": 0.0, "more": {"a": 1.5}, "list": []
+    }  # fmt: skip
+
+
+def test_what_a_program_reads_by_is_decided_once_a_partition():
+    decoder = selecting(BURST, "AVRO", avro_json)
+    value = avro(BURST, BURST_VALUE)
+    assert isinstance(decoder, DecidingDecoder)
+    alone = decoder.of_partition(None, decided_until=0)
+    assert len(decode_records(alone, [record(value)])[1]) == 2
+    again = decoder.of_partition(alone.decisions(), decided_until=14)
+    decoder._registry._schemas._registry.down = True
+    assert len(decode_records(again, [record(value)])[1]) == 2
+    fresh = selecting(BURST, "AVRO", avro_json)
+    fresh._registry._schemas._registry.down = True
+    with pytest.raises(ConnectorError, match="away"):
+        decode_records(fresh, [record(value)])
+
+
+def test_a_registrys_records_have_a_program_and_what_only_json_has_is_led_to_it():
+    pytest.importorskip("jq")
+    with_program = CONFIG.replace('format = "avro"', 'format = "avro"\nselect = "."\ntag = "name"')
+    config, problems = parse_config(with_program)
+    assert problems == ()
+    assert isinstance(kafka_decoder(config), RegistrySelectingDecoder)
+    for line in ('tag = "name"', 'partial = "hold_last"', 'quality = {field = "{channel}_q"}'):
+        said = parse_config(CONFIG.replace('format = "avro"', f'format = "avro"\n{line}'))[1]
+        assert "give select = '.'" in " ".join(map(str, said)), line
+
+
+def test_a_short_protobuf_record_makes_no_endless_json():
+    fields = " ".join(f"double f{i} = {i};" for i in range(1, 1001))
+    text = f'syntax = "proto3"; message One {{ {fields} }} message All {{ repeated One ones = 1; }}'
+    make = protobuf_json(RegisteredSchema("PROTOBUF", text, {}), PLAIN)
+    value = HEADER + b"\2\2" + b"\x0a\0"
+    assert len(json.loads(make(record(value)))["ones"][0]) == 1000
+    with pytest.raises(MisfitError, match="more than 1048576 fields"):
+        within_cpu(20, lambda: make(record(value + b"\x0a\0" * 400_000)))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import warnings
+from datetime import datetime
 
 import numpy as np
 import pytest
@@ -261,7 +263,7 @@ def events(n=1000, seed=0):
 
 # River's check, and why it need not hold here.
 RIVERS_EXCEPTIONS = {
-    "check_emerging_features": "a feature that comes later is ignored, one that goes is an error",
+    "check_emerging_features": "a feature that comes later is refused, never ignored for ever",
     "check_disappearing_features": "an event without a feature is refused, never judged as if 0",
     "check_radically_disappearing_features": "the same, for all features but one",
 }
@@ -287,6 +289,39 @@ def test_rivers_checks_hold(model, check):
 
 def test_rivers_exceptions_are_checks_of_river():
     assert RIVERS_EXCEPTIONS.keys() <= {param.id for param in rivers_checks()}
+
+
+def test_a_feature_that_comes_later_is_refused_and_one_without_a_value_is_not():
+    model = RejectingStream("GaussianScorer", 0.1, 4, window=200)
+    model.learn_one({"a": 1.0})
+    for face in (model.learn_one, model.score_one, model.predict_one):
+        with pytest.raises(ConfigError, match=r"a feature 'b' that the first one had not.*Select"):
+            face({"a": 1.0, "b": 2.0})
+    with pytest.raises(ConfigError, match=r"no feature 'a'.*as nan"):
+        model.learn_one({"b": 2.0})
+    both = RejectingStream("GaussianScorer", 0.1, 4, window=200)
+    both.learn_one({"a": 1.0, "b": None})
+    both.learn_one({"a": 1.0, "b": 2.0})
+    assert both._names == ("a", "b")
+
+
+def test_a_first_event_that_is_no_event_settles_nothing():
+    model = RejectingStream("GaussianScorer", 0.1, 4, window=200)
+    with pytest.raises(ConfigError, match=r"a is 'on': expected a number or nan\. Leave a out"):
+        model.learn_one({"a": "on"})
+    model.learn_one({"b": 1.0})
+
+
+@pytest.mark.parametrize("value", ["on", datetime(2024, 3, 1)], ids=["text", "datetime"])
+def test_what_is_no_number_is_named_with_its_column(value):
+    model = RejectingStream("GaussianScorer", 0.1, 4, window=200)
+    model.learn_one({"a": 1.0, "b": 2.0})
+    with pytest.raises(ConfigError, match=rf"^b is {re.escape(repr(value))}: expected a number"):
+        model.learn_one({"a": 1.0, "b": value})
+    pyarrow = pytest.importorskip("pyarrow", reason="the extra `parquet` is not installed")
+    rows = pyarrow.table({"a": [1.0, 2.0] * 50, "b": [str(value)] * 100})
+    with pytest.raises(ConfigError, match=r"^b is .*: expected a number"):
+        RejectingDetector("HBOS", 0.1, 8).fit(rows)
 
 
 def test_many_are_learnt_as_one_by_one():

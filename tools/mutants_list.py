@@ -45,7 +45,7 @@ MUTANTS = (
     Mutant(
         "m51",
         "a snapshot contains a command that its replay obeys again",
-        "if state.between or state.n_events",
+        "if state.replies or state.n_events",
         "if state.n_events",
         "tests/test_control.py::"
         "test_no_snapshot_begins_between_a_command_and_the_event_from_which_it_holds",

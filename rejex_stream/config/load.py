@@ -212,8 +212,7 @@ def _outputs(config: Any) -> None:  # noqa: ANN401
 
 def _format(config: Any) -> None:  # noqa: ANN401
     source = config.input
-    if source.tag is not None and source.format in REGISTRY_FORMATS:
-        raise _Misfit(f"tag is for JSON and CSV, but format is {source.format!r}: drop one.")
+    _require_json(source)
     if source.encoding is not None:
         _require_encoding(source.encoding)
     if source.kind == "kafka":
@@ -245,8 +244,6 @@ def _select(config: Any) -> None:  # noqa: ANN401
     source = config.input
     if source.select is None:
         return
-    if source.format in REGISTRY_FORMATS:
-        raise _Misfit(f"select is for JSON, and format is {source.format!r}: drop one.")
     if source.kind == "file" and source.path is not None:
         from rejex_stream.config.assembly import file_format
 
@@ -268,6 +265,18 @@ def _columns(config: Any) -> None:  # noqa: ANN401
     if kind in ("jsonl", "parquet"):
         raise _Misfit("columns is for tables without a header: this format names its fields.")
     CsvDecoder(source.mapping(), source.columns, delimiter)
+
+
+def _require_json(source: Any) -> None:  # noqa: ANN401
+    """Refuse what readers by a schema do not know, where records are not made JSON of first."""
+    if source.format in REGISTRY_FORMATS and source.select is None:
+        asked = {"tag": source.tag, "quality": source.quality, "partial": source.partial}
+        for name, value in asked.items():
+            if value not in (None, "missing"):
+                raise _Misfit(
+                    f"{name} is for JSON, but format is {source.format!r}: drop it, or give "
+                    "select = '.', by which records are read as JSON."
+                )
 
 
 def _require_encoding(name: str) -> None:

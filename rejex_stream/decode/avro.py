@@ -10,6 +10,8 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
+import msgspec
+
 from rejex_stream.decode.json import nesting
 from rejex_stream.decode.mapping import FieldMapping, TimeUnit, Unreadable, printable
 from rejex_stream.decode.paths import field_path, refuse_nested
@@ -23,7 +25,7 @@ from rejex_stream.decode.registry_decoder import (
 from rejex_stream.protocols import RegisteredSchema
 from rejex_stream.types import Reading, Record
 
-__all__ = ["avro_reader"]
+__all__ = ["avro_json", "avro_reader"]
 
 _Fetcher: TypeAlias = Callable[[Any], tuple[object, ...]]
 _UNITS: Mapping[str, TimeUnit] = {"millis": "ms", "micros": "us", "nanos": "ns"}
@@ -45,8 +47,6 @@ def avro_reader(schema: RegisteredSchema, mapping: FieldMapping) -> PayloadReade
     No payload makes the reader take more than 16 steps a byte and 65,536 besides, or go more than
     64 levels deep: a schema that allows it is refused.
     """
-    from fastavro import schemaless_reader as parse
-
     parsed, named = _parsed(schema)
     paths = {field: field_path(field) for field in mapping.fields}
     refuse_nested(paths)
@@ -64,12 +64,60 @@ def avro_reader(schema: RegisteredSchema, mapping: FieldMapping) -> PayloadReade
     if any(scale is not None for scale in scales):
         fetch = _with_decimals(fetch, mapping.channel_names, scales)
 
+    tree_of = _parser(parsed)
+
     def read(record: Record) -> Reading:
+        tree = tree_of(record)
+        named = (find_time(tree), find_sensor(tree), find_group(tree), find_mode(tree))
+        return reading_of(mapping, record, named, fetch(tree))
+
+    return read
+
+
+def avro_json(schema: RegisteredSchema, _: FieldMapping) -> Callable[[Record], bytes]:
+    """Compile an Avro schema to what makes a text of JSON of a record, within the same bounds.
+
+    A decimal is a number, other logical types are what they are stored as; bytes are base64, what
+    is not finite is ``null``.
+    """
+    from fastavro.read import LOGICAL_READERS
+
+    for kind in ("bytes", "fixed"):
+        LOGICAL_READERS[f"{kind}-{_DECIMAL}"] = _decimal
+    parsed, _named = _parsed(schema, decimals=True)
+    tree_of = _parser(parsed)
+    return lambda record: msgspec.json.encode(tree_of(record))
+
+
+def _decimal(value: bytes, schema: dict[Any, Any] | None, _: object = None) -> float:
+    scale = (schema or {}).get("scale", 0)
+    if not isinstance(scale, int) or not 0 <= scale <= _MOST_SCALE:
+        raise MisfitError(f"a decimal has a scale from 0 to {_MOST_SCALE}, not {printable(scale)}")
+    if len(value) > _MOST_DECIMAL_BYTES:
+        raise MisfitError(
+            f"a decimal has at most {_MOST_DECIMAL_BYTES} bytes, but one has {len(value)}"
+        )
+    return _scaled(value, scale)
+
+
+def _scaled(value: bytes, scale: int) -> float:
+    try:
+        return float(int.from_bytes(value, signed=True) / 10**scale)
+    except OverflowError:  # beyond 1.8e308, as an integer would be
+        return math.nan
+
+
+def _parser(parsed: dict[str, Any]) -> Callable[[Record], Any]:
+    from fastavro import schemaless_reader as parse
+
+    def tree_of(record: Record) -> Any:  # noqa: ANN401 - whatever Avro holds
         assert record.value is not None
         payload = io.BytesIO(record.value)
         payload.seek(HEADER_BYTES)
         try:
-            tree: Any = parse(payload, parsed, None)
+            tree = parse(payload, parsed, None)
+        except MisfitError:
+            raise
         except (EOFError, IndexError):
             raise MisfitError("it ends too early, or names a branch that is not there") from None
         except Exception as error:  # whatever a parser says of bytes that mean nothing
@@ -77,21 +125,23 @@ def avro_reader(schema: RegisteredSchema, mapping: FieldMapping) -> PayloadReade
         left = len(record.value) - payload.tell()
         if left:
             raise MisfitError(f"{left} byte(s) are left over")
-        named = (find_time(tree), find_sensor(tree), find_group(tree), find_mode(tree))
-        return reading_of(mapping, record, named, fetch(tree))
+        return tree
 
-    return read
+    return tree_of
 
 
-def _parsed(schema: RegisteredSchema) -> tuple[dict[str, Any], dict[str, Any]]:
+def _parsed(
+    schema: RegisteredSchema, *, decimals: bool = False
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the schema and all that has a name in it, its work and depth found bounded."""
     import fastavro
 
     named: dict[str, Any] = {}
     try:
         for text in schema.references.values():
-            fastavro.parse_schema(_loaded(text), named_schemas=named)
-        parsed = _resolved(fastavro.parse_schema(_loaded(schema.text), named_schemas=named), named)
+            fastavro.parse_schema(_loaded(text, decimals=decimals), named_schemas=named)
+        main = _loaded(schema.text, decimals=decimals)
+        parsed = _resolved(fastavro.parse_schema(main, named_schemas=named), named)
         if not isinstance(parsed, dict) or parsed["type"] != "record" or not parsed["fields"]:
             raise UnusableSchemaError("expected a record with fields")
         most = _Costs(named).of(parsed, 0).peak
@@ -125,10 +175,7 @@ def _with_decimals(fetch: _Fetcher, names: Sequence[str], scales: Sequence[int |
                 f"channel {printable(name)}: expected a decimal of at most "
                 f"{_MOST_DECIMAL_BYTES} bytes, got {len(value)}"
             )
-        try:
-            return int.from_bytes(value, signed=True) / 10**scale
-        except OverflowError:  # beyond 1.8e308, as an integer would be
-            return math.nan
+        return _scaled(value, scale)
 
     return lambda tree: tuple(map(number, fetch(tree), names, scales))
 
@@ -154,28 +201,36 @@ def _find(tree: Any, path: tuple[str, ...]) -> object:  # noqa: ANN401 - whateve
     return node
 
 
-def _loaded(text: str) -> Any:  # noqa: ANN401 - JSON
+def _loaded(text: str, *, decimals: bool) -> Any:  # noqa: ANN401 - JSON
     if nesting(text.encode()) > _DEEPEST_TEXT:
         raise UnusableSchemaError(f"it is nested more than {_DEEPEST_TEXT} levels deep")
-    return _plain(json.loads(text))
+    return _plain(json.loads(text), decimals=decimals)
 
 
-def _plain(schema: Any) -> Any:  # noqa: ANN401 - JSON
+def _plain(schema: Any, *, decimals: bool) -> Any:  # noqa: ANN401 - JSON
     """Drop what a logical type adds: a value is then the number or the bytes it is stored as.
 
     :func:`_unit` knows the unit of a timestamp, :func:`_scale` that of a decimal. The library's
-    own way with decimals takes minutes for a long one.
+    own way with decimals takes minutes for a long one; `decimals`: they are read our way.
     """
     if isinstance(schema, list):
-        return [_plain(branch) for branch in schema]
+        return [_plain(branch, decimals=decimals) for branch in schema]
     if not isinstance(schema, dict):
         return schema
-    plain = {key: _plain(value) if key in _INNER else value for key, value in schema.items()}
-    return {_DECLARED if key == "logicalType" else key: v for key, v in plain.items()}
+    plain = {
+        _DECLARED if key == "logicalType" else key: (
+            _plain(value, decimals=decimals) if key in _INNER else value
+        )
+        for key, value in schema.items()
+    }
+    if decimals and plain.get(_DECLARED) == "decimal" and schema["type"] in {"bytes", "fixed"}:
+        plain["logicalType"] = _DECIMAL
+    return plain
 
 
 _INNER = ("type", "fields", "items", "values")
 _DECLARED = "declaredLogicalType"
+_DECIMAL = "rejex-decimal"
 
 
 def _resolved(schema: Any, named: dict[str, Any]) -> Any:  # noqa: ANN401

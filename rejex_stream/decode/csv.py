@@ -62,7 +62,7 @@ class CsvDecoder:
     def __init__(self, mapping: FieldMapping, header: Sequence[str], delimiter: str = ",") -> None:
         if len(delimiter) != 1 or delimiter in '"\r\n':
             raise ConfigError(f"delimiter is {delimiter!r}: expected one character such as , or ;")
-        columns = {field: _column(field, header) for field in mapping.fields}
+        columns = {field: _column(field, header) for field in mapping.fields if field}
         self._mapping, self._header = mapping, header
         self._width = len(header)
         self._delimiter = delimiter
@@ -72,6 +72,7 @@ class CsvDecoder:
         self._group = columns[mapping.group] if mapping.group is not None else None
         self._mode = columns[mapping.mode] if mapping.mode is not None else None
         self._tag = columns[mapping.tag] if mapping.tag is not None else None
+        self._qualities = [columns.get(field) for field in mapping.quality_fields]
         self._number = number_reader(
             mapping.decimal, mapping.thousands, mapping.missing, mapping.units
         )
@@ -134,6 +135,9 @@ class CsvDecoder:
 
     def _values(self, cells: list[str]) -> tuple[float, ...]:
         texts = self._fetch(cells)
+        if (quality := self._mapping.quality) is not None:
+            said = [_at(cells, index) or None for index in self._qualities]
+            texts = tuple(str(text or "") for text in quality.only_good(texts, said, texts=True))
         if self._plain:
             try:
                 values = tuple(map(float, texts))

@@ -126,10 +126,16 @@ class Quality:
             return tuple(self.field.replace("{channel}", name) for name in channels)
         return tuple(self.field.get(name, "") for name in channels)
 
-    def only_good(self, values: Sequence[object], qualities: Sequence[object]) -> list[object]:
-        """Return values, ``None`` where one is not good."""
+    def only_good(
+        self, values: Sequence[object], qualities: Sequence[object], *, texts: bool = False
+    ) -> list[object]:
+        """Return values, ``None`` where one is not good; `texts` of a table may be numbers."""
         return [
-            value if quality is None or self._is_good(quality) else None
+            value
+            if quality is None
+            or self._is_good(quality)
+            or (texts and self._is_good(_as_json(str(quality))))
+            else None
             for value, quality in zip(values, qualities, strict=True)
         ]
 
@@ -142,6 +148,14 @@ class Quality:
             not isinstance(found, bool)
             and any(type(one) is not bool and one == found for one in self.good)
         )
+
+
+def _as_json(text: str) -> object:
+    """Return what JSON would hold in the place of a cell."""
+    try:
+        return {"true": True, "false": False}.get(text.lower()) or float(text)
+    except ValueError:
+        return text
 
 
 @dataclass(frozen=True, slots=True)

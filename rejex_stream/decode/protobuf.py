@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
 
 from rejex_stream.decode.mapping import FieldMapping, Unreadable, printable
 from rejex_stream.decode.paths import field_path, refuse_nested
@@ -27,22 +29,24 @@ from rejex_stream.errors import ConnectorError
 from rejex_stream.protocols import RegisteredSchema
 from rejex_stream.types import Reading, Record
 
-__all__ = ["descriptors", "protobuf_reader"]
+__all__ = ["descriptors", "protobuf_json", "protobuf_reader"]
 
 _MAIN = "rejex_registered_schema.proto"
 _GIVEN = "given.descriptors"
 _LOG_LINE = re.compile(r"WARNING: All log messages|[IWEF]\d{4} ")  # they bear the time
 _PROTOC_S = 60.0
 _MOST_INDEXES = 64
+_MOST_FIELDS = 1 << 20
 _TIMESTAMP = "google.protobuf.Timestamp"
+_WRAPPERS = "google/protobuf/wrappers.proto"
 
 Getter: TypeAlias = Callable[[Any], object]
+_Learnt = TypeVar("_Learnt")
 
 
 class _Message(NamedTuple):
     """How to read one message type of a schema."""
 
-    parse: Callable[[bytes], Any]
     mapping: FieldMapping
     time: Getter
     sensor: Getter
@@ -57,34 +61,96 @@ def protobuf_reader(schema: RegisteredSchema, mapping: FieldMapping) -> PayloadR
     A field without presence (a plain number of proto3) that was not sent is 0; declared
     ``optional`` or as a wrapper (``google.protobuf.DoubleValue``) it is missing.
     """
-    from google.protobuf import descriptor_pb2, descriptor_pool
+    paths = {field: field_path(field) for field in mapping.fields}
+    refuse_nested(paths)
+    message_of = _messages(schema, lambda descriptor: _message(descriptor, mapping, paths))
+
+    def read(record: Record) -> Reading:
+        message, tree = message_of(record)
+        named = (message.time(tree), message.sensor(tree), message.group(tree), message.mode(tree))
+        values = tuple([get(tree) for get in message.values])
+        return reading_of(message.mapping, record, named, values)
+
+    return read
+
+
+def protobuf_json(schema: RegisteredSchema, _: FieldMapping) -> Callable[[Record], bytes]:
+    """Compile a Protobuf schema to what makes a text of JSON of a record.
+
+    Fields are called as in the schema, a number is a number however long, an enum its name, a
+    ``Timestamp`` a text of ISO 8601, bytes base64; what is missing, see :func:`protobuf_reader`, is
+    left out.
+    """
+    message_of = _messages(schema, lambda _: None)
+    return lambda record: msgspec.json.encode(_Plain().of(message_of(record)[1]))
+
+
+class _Plain:
+    """Makes plain values of a message; a field that was not sent takes no byte, but has a place."""
+
+    def __init__(self) -> None:
+        self._left = _MOST_FIELDS
+
+    def of(self, message: Any) -> object:  # noqa: ANN401 - the library has no types
+        kind = message.DESCRIPTOR
+        if kind.full_name == _TIMESTAMP:
+            return message.ToJsonString()
+        if kind.file.name == _WRAPPERS:
+            return message.value
+        self._left -= 1 + len(kind.fields)
+        if self._left < 0:
+            raise MisfitError(f"it has more than {_MOST_FIELDS} fields, those not sent included")
+        return {
+            field.name: self._field(field, getattr(message, field.name))
+            for field in kind.fields
+            if not field.has_presence or message.HasField(field.name)
+        }
+
+    def _field(self, field: Any, value: Any) -> object:  # noqa: ANN401
+        if not field.is_repeated:
+            return self._value(field, value)
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            of = field.message_type.fields_by_name["value"]
+            return {str(key): self._value(of, value[key]) for key in value}
+        return [self._value(field, one) for one in value]
+
+    def _value(self, field: Any, value: Any) -> object:  # noqa: ANN401
+        if field.message_type is not None:
+            return self.of(value)
+        if field.enum_type is not None:
+            known = field.enum_type.values_by_number.get(value)
+            return value if known is None else known.name
+        return value
+
+
+def _messages(
+    schema: RegisteredSchema, learn: Callable[[Any], _Learnt]
+) -> Callable[[Record], tuple[_Learnt, Any]]:
+    """Make what parses records, each as the message that its indexes name.
+
+    With it comes what `learn` made, once, of the message's descriptor.
+    """
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     files = descriptor_pb2.FileDescriptorSet.FromString(descriptors(schema))
     pool = descriptor_pool.DescriptorPool()
     for file in files.file:
         pool.Add(file)
     main = files.file[-1]
-    paths = {field: field_path(field) for field in mapping.fields}
-    refuse_nested(paths)
-    known: dict[tuple[int, ...], _Message] = {}
+    known: dict[tuple[int, ...], tuple[_Learnt, Callable[[bytes], Any]]] = {}
 
-    def learn(indexes: tuple[int, ...]) -> _Message:
-        name = _message_name(main, indexes)
-        known[indexes] = _message(pool.FindMessageTypeByName(name), mapping, paths)
-        return known[indexes]
-
-    def read(record: Record) -> Reading:
+    def read(record: Record) -> tuple[_Learnt, Any]:
         value = record.value
         assert value is not None
         indexes, begin = _indexes(value)
-        message = known.get(indexes) or learn(indexes)
+        if indexes not in known:
+            found = pool.FindMessageTypeByName(_message_name(main, indexes))
+            known[indexes] = learn(found), message_factory.GetMessageClass(found).FromString
+        learnt, parse = known[indexes]
         try:
-            tree = message.parse(value[begin:])
+            return learnt, parse(value[begin:])
         except Exception:  # whatever a parser says of bytes that mean nothing
             raise MisfitError("it is broken, or of another message") from None
-        named = (message.time(tree), message.sensor(tree), message.group(tree), message.mode(tree))
-        values = tuple([get(tree) for get in message.values])
-        return reading_of(message.mapping, record, named, values)
 
     return read
 
@@ -202,8 +268,6 @@ def _message(
     mapping: FieldMapping,
     paths: dict[str, tuple[str, ...]],
 ) -> _Message:
-    from google.protobuf import message_factory
-
     time = mapping.time_getter(lambda field: _getter(descriptor, paths[field]))
     sensor, group, mode = (
         _absent if field is None else _getter(descriptor, paths[field])
@@ -212,8 +276,7 @@ def _message(
     values = [_getter(descriptor, paths[field]) for field in mapping.channel_fields]
     if isinstance(mapping.time, str) and _is_timestamp(descriptor, paths[mapping.time]):
         mapping = replace(mapping, time_unit="ns", time_format=None)
-    parse = message_factory.GetMessageClass(descriptor).FromString
-    return _Message(parse, mapping, time, sensor, group, mode, values)
+    return _Message(mapping, time, sensor, group, mode, values)
 
 
 def _getter(descriptor: Any, path: tuple[str, ...]) -> Getter:  # noqa: ANN401
@@ -257,7 +320,7 @@ def _value_getter(field: Any, path: tuple[str, ...]) -> Getter:  # noqa: ANN401
         return _getter(message, path)
     if message.full_name == _TIMESTAMP:
         return lambda tree: tree.seconds * 1_000_000_000 + tree.nanos
-    if message.file.name == "google/protobuf/wrappers.proto":
+    if message.file.name == _WRAPPERS:
         return attrgetter("value")
     return lambda tree: {found.name: None for found, _ in tree.ListFields()}
 

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable
 from time import monotonic
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 import msgspec
 
@@ -44,8 +44,9 @@ _LARGEST_ID = 2**31 - 1
 # A field's name in a schema of Avro, or of Protobuf; only shown to people.
 _FIELD = re.compile(r'"name"\s*:\s*"(\w+)"\s*,\s*"type"|\b(\w+)\s*=\s*\d+\s*[;\[]')
 
-PayloadReader: TypeAlias = Callable[[Record], Reading]
-"""Reads the records of one schema; raises :class:`MisfitError` or ``Unreadable``."""
+PayloadReader: TypeAlias = Callable[[Record], Reading] | Callable[[Record], bytes]
+"""Reads the records of one schema, to readings or to JSON; raises :class:`MisfitError` or
+``Unreadable``."""
 
 
 class MisfitError(Exception):
@@ -110,7 +111,7 @@ class RegistryDecoder:
                 return Invalid(record.position, "decode", found)
             read = found
         try:
-            return read(record)
+            return cast("Reading", read(record))
         except Unreadable as error:
             return Invalid(record.position, "validate", str(error))
         except MisfitError as error:
@@ -119,6 +120,10 @@ class RegistryDecoder:
             return Invalid(record.position, "decode", reason)
         except Exception as error:
             return self._mapping.given_up(record, error)
+
+    def text_of(self, record: Record) -> bytes | Invalid:
+        """Return a record as JSON, where that is what schemas are compiled to."""
+        return cast("bytes | Invalid", self.decode(record))
 
     def lacking(self, record: Record) -> str:
         """Say which channels a record lacks, and the names of fields in its schema."""

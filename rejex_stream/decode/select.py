@@ -11,15 +11,16 @@ from __future__ import annotations
 import faulthandler
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rejex_stream.decode.json import JsonDecoder
 from rejex_stream.decode.mapping import printable
+from rejex_stream.decode.registry_decoder import RegistryDecoder
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import Invalid, Reading, Record, SelectedRecord
 
-__all__ = ["MOST_READINGS", "SelectingDecoder", "Selector"]
+__all__ = ["MOST_READINGS", "RegistrySelectingDecoder", "SelectingDecoder", "Selector"]
 
 MOST_READINGS = 10_000
 """Of one record; one that gives more is a dead letter."""
@@ -110,18 +111,20 @@ class SelectingDecoder:
     def __init__(self, selector: Selector, decoder: JsonDecoder) -> None:
         self._selector = selector
         self._decoder = decoder
+        self._text_of: Callable[[Record], bytes | Invalid] = decoder.text_of
         self.channels = decoder.channels
 
     def expand(self, records: Sequence[Record]) -> list[Record]:
         """Return the readings of records, in order, at least one a record. O(bytes)."""
         found: list[Record] = []
+        # What is no plain record was not read, or is a reading already. A registry may be slow,
+        # and is no program.
+        texts = [self._text_of(one) if type(one) is Record else None for one in records]
         with _bounded():
-            for record in records:
-                if type(record) is not Record:  # was not read, or is a reading already
+            for record, text in zip(records, texts, strict=True):
+                if text is None:
                     found.append(record)
-                    continue
-                text = self._decoder.text_of(record)
-                if isinstance(text, Invalid):
+                elif isinstance(text, Invalid):
                     found.append(SelectedRecord.of(record, 0, None, text))
                 else:
                     found += self._selector.readings(record, text)
@@ -142,3 +145,23 @@ class SelectingDecoder:
     def lacking(self, record: Record) -> str:
         """Say which channels a reading lacks, and which fields it has instead."""
         return self._decoder.lacking(record)
+
+
+class RegistrySelectingDecoder(SelectingDecoder):
+    """The same of records of a schema registry, which are made JSON of first."""
+
+    def __init__(self, selector: Selector, decoder: JsonDecoder, registry: RegistryDecoder) -> None:
+        super().__init__(selector, decoder)
+        self._registry = registry
+        self._text_of = registry.text_of
+
+    def of_partition(
+        self, decisions: bytes | None, *, decided_until: int
+    ) -> RegistrySelectingDecoder:
+        """Return a decoder of one partition alone, see :meth:`RegistryDecoder.of_partition`."""
+        registry = self._registry.of_partition(decisions, decided_until=decided_until)
+        return RegistrySelectingDecoder(self._selector, self._decoder, registry)
+
+    def decisions(self) -> bytes:
+        """Return which schemas are known, each from which offset on."""
+        return self._registry.decisions()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -258,7 +258,15 @@ class RejectingDetector(BaseEstimator):  # type: ignore[misc]
         return tags
 
     def _rows(self, X: npt.ArrayLike, **how: Any) -> FloatArray:  # noqa: ANN401
-        rows: FloatArray = validate_data(self, X, dtype=np.float64, ensure_all_finite=False, **how)
+        try:
+            rows: FloatArray = validate_data(
+                self, X, dtype=np.float64, ensure_all_finite=False, **how
+            )
+        except (TypeError, ValueError):
+            table: Any = X  # pyarrow's `columns` are the values
+            for name in getattr(X, "column_names", getattr(X, "columns", ())):
+                require_numbers(name, np.asarray(table[name]).tolist())
+            raise
         return rows
 
     def _rank(self, scores: FloatArray) -> npt.NDArray[np.int64]:
@@ -276,6 +284,18 @@ class RejectingDetector(BaseEstimator):  # type: ignore[misc]
         labels: npt.NDArray[np.int64] = _CODES[self.band_.cells(self._rank(scores))]
         labels[self._says_nothing(scores)] = REJECTED
         return labels
+
+
+def require_numbers(name: object, values: Iterable[object]) -> None:
+    """Say which value of a column is no number."""
+    for value in values:
+        try:
+            np.float64(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"{name} is {value!r}: expected a number or nan. Leave {name} out, or make a "
+                "number of it first: 1.0 of 'on', the seconds of a time."
+            ) from None
 
 
 # ---------------------------------------------------------------------------- pictures

@@ -10,7 +10,7 @@ from river.base.anomaly_detector import AnomalyDetector
 
 from rejex_stream.detectors import as_detector
 from rejex_stream.errors import ConfigError
-from rejex_stream.facade.batch import draw
+from rejex_stream.facade.batch import draw, require_numbers
 from rejex_stream.protocols import IncrementalDetector, IncrementalScorer
 from rejex_stream.rejection.exceed import stability_table
 from rejex_stream.rejection.policy import CONTAMINATION, TOLERANCE, WINDOW, RejectionPolicy
@@ -162,16 +162,30 @@ class RejectingStream(AnomalyDetector):
         return draw(scores, verdicts, np.sort(scores), band, along="event of the window", ax=ax)
 
     def _row(self, x: dict[Hashable, Any]) -> FloatArray:
-        if self._scorer is None:
-            self._names = tuple(x)
-            self._scorer = self._recipe.start([str(name) for name in self._names], seed=self.seed)
+        if self._scorer is not None and len(x) > len(self._names):
+            new = next(name for name in x if name not in self._names)
+            raise ConfigError(
+                f"The event has a feature {new!r} that the first one had not, which had "
+                f"{', '.join(map(str, self._names))}: give the same features every time, one "
+                "without a value as nan, or let river.compose.Select choose them."
+            )
+        names = self._names if self._scorer is not None else tuple(x)
         try:
-            return np.array([x[name] for name in self._names], dtype=np.float64)
+            row = np.array([x[name] for name in names], dtype=np.float64)
         except KeyError as error:
             raise ConfigError(
                 f"The event has no feature {error.args[0]!r}; the first one had "
-                f"{', '.join(map(str, self._names))}: give the same features every time."
+                f"{', '.join(map(str, names))}: give the same features every time, one without a "
+                "value as nan."
             ) from None
+        except (TypeError, ValueError):
+            for name in names:
+                require_numbers(name, [x[name]])
+            raise
+        if self._scorer is None:
+            self._names = names
+            self._scorer = self._recipe.start([str(name) for name in names], seed=self.seed)
+        return row
 
 
 def _events(X: Any) -> Iterable[dict[Hashable, Any]]:  # noqa: ANN401

@@ -14,7 +14,7 @@ from rejex_stream.plan.promises import EpisodeRule
 from rejex_stream.tables.inspection import Table
 from rejex_stream.types import Invalid, Label, Reason, Record, Verdict
 
-__all__ = ["Episode", "Episodes", "ScoredCsv"]
+__all__ = ["Episode", "Episodes", "Held", "ScoredCsv"]
 
 _EPISODE = EpisodeRule()
 _COLUMNS = ("label", "severity", "rank", "reason")
@@ -35,6 +35,16 @@ class Episode:
     channels: Counter[str] = field(default_factory=Counter)
 
 
+@dataclass(slots=True)
+class Held:
+    """Rows of one sensor for which an incident held the reference: they have no rank."""
+
+    first_row: int  # of the last stretch
+    last_row: int
+    rows: int = 0
+    still: bool = False  # up to the sensor's last row
+
+
 class Episodes:
     """Groups verdicts in order, much as the review queue does. O(1) a verdict."""
 
@@ -42,6 +52,7 @@ class Episodes:
         self.all: list[Episode] = []
         self._seen: Counter[str] = Counter()
         self._open: dict[str, tuple[int, Episode]] = {}
+        self.held: dict[str, Held] = {}
 
     def worst(self, n: int) -> list[Episode]:
         """Return the `n` most severe, the worst first. O(episodes log episodes)."""
@@ -51,8 +62,19 @@ class Episodes:
         """Take verdicts in order; warm-up is no episode."""
         for verdict in verdicts:
             self._seen[verdict.sensor] += 1
+            if verdict.held or verdict.sensor in self.held:
+                self._hold(verdict)
             if verdict.label is not Label.NORMAL and verdict.reason is not Reason.WARM_UP:
                 self._take(verdict)
+
+    def _hold(self, verdict: Verdict) -> None:
+        row = verdict.position.offset + 1
+        held = self.held.setdefault(verdict.sensor, Held(row, row))
+        if verdict.held:
+            held.first_row = held.first_row if held.still else row
+            held.last_row = row
+            held.rows += 1
+        held.still = verdict.held
 
     def _take(self, verdict: Verdict) -> None:
         sensor, now, row = verdict.sensor, verdict.event_time_ms, verdict.position.offset + 1

@@ -89,14 +89,14 @@ def test_a_record_that_kills_is_given_up_and_the_rest_is_judged(
     with Workers(tmp_path) as workers:
         begun = lives(workers, kafka, settings, n, engine=dict(deadly))
         # As they came, few at a time, one at a time (the first such end proves nothing), got by.
-        # What a poll brings before the deadly record is committed where 0.1 s pass before the next
-        # turn; the note then speaks of another offset, and ends are counted from there.
+        # More where something was committed between: a poll brought what is before the deadly
+        # record, or a busy machine lost its seat in the group (3 s here) while it read with care;
+        # the note then speaks of another offset. Seen at a load of 20: 9 runs, from 0, 0, 0, 100,
+        # 100, 100, 120, 120 and 120.
         story = [(live_from(worker), "are read with care" in worker.output) for worker in begun]
         assert len(begun) >= ENDS + 1 + ALONE + 1, story
-        careful = [care for _, care in story]
-        assert careful == sorted(careful), f"once with care, always with care: {story}"
-        assert sum(careful) >= 1 + ALONE + 1, story
-        assert careful.count(False) >= ENDS, story
+        assert sum(care for _, care in story) >= 1 + ALONE + 1, story
+        assert sum(not care for _, care in story) >= ENDS, story
         assert f"{topic}-0-{at} is given up" in begun[-1].output
         (letter,) = list_dead_letters(settings)
         assert (letter.stage, letter.original.position.offset) == ("last resort", at)

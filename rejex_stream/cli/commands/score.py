@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 __all__ = ["score"]
 
+_SENSORS_HELD = 5
+"""Of so many sensors it is said how many rows an incident held."""
+
 
 @options.gathering(asked=options.of_a_table)
 def score(  # noqa: PLR0917 - one parameter an option
@@ -138,6 +141,7 @@ def score(  # noqa: PLR0917 - one parameter an option
             "measured": replayed.measured,
             "episodes": episodes.worst(top),
             "n_episodes": len(episodes.all),
+            "held": episodes.held,
             "truth": by_truth if truth else None,
         }
         print_json(found)
@@ -145,6 +149,7 @@ def score(  # noqa: PLR0917 - one parameter an option
         return
     stderr = "-" in (str(verdicts), str(out))
     _print_episodes(episodes, top, stderr=stderr)
+    _print_held(episodes, replayed.measured.events, stderr=stderr)
     _print_verdicts(table, choice, replayed, by_truth if truth else {}, stderr=stderr)
     if explain:
         print_theory(replayed.measured, promise, stderr=stderr)
@@ -228,6 +233,23 @@ def _print_episodes(episodes: Episodes, top: int, *, stderr: bool) -> None:
     )
     columns = ("sensor", "from (UTC)", "to", "rows", "anomaly", "rejected", "severity", "channels")
     print_table(columns, rows, title=title, left=(0, 1, 2, 3, 7), stderr=stderr)
+
+
+def _print_held(episodes: Episodes, n_rows: int, *, stderr: bool) -> None:
+    """Say which rows an incident left without a rank, the most of one sensor first."""
+    where = sys.stderr if stderr else sys.stdout
+    most = sorted(episodes.held.items(), key=lambda named: -named[1].rows)
+    for sensor, held in most[:_SENSORS_HELD]:
+        until = "" if held.still else f" to row {held.last_row:,}"
+        print(
+            f"{escaped(sensor)}: held {'since' if held.still else 'from'} row "
+            f"{held.first_row:,}{until}, {held.rows:,} rows not ranked in all: an incident keeps "
+            "rows out of what is normal until it ends or somebody answers it.",
+            file=where,
+        )
+    total = sum(held.rows for held in episodes.held.values())
+    if total:
+        print(f"Held in all: {total:,} of {n_rows:,} rows ({share(total / n_rows)}).", file=where)
 
 
 def _utc(epoch_ms: int) -> str:

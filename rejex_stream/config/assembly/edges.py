@@ -285,14 +285,24 @@ def kafka_decoder(config: Config) -> Decoder:
     _require_extra(kind)
     from rejex_connectors.kafka.schema_registry import HttpSchemaRegistry
 
-    from rejex_stream.decode.avro import avro_reader
-    from rejex_stream.decode.protobuf import protobuf_reader
+    from rejex_stream.decode.avro import avro_json, avro_reader
+    from rejex_stream.decode.protobuf import protobuf_json, protobuf_reader
     from rejex_stream.decode.registry_decoder import RegistryDecoder
 
-    compile_schema = avro_reader if kind == "avro" else protobuf_reader
-    return RegistryDecoder(
-        mapping, HttpSchemaRegistry(config.schema_registry), kind.upper(), compile_schema
+    select = config.input.select
+    as_reading = avro_reader if kind == "avro" else protobuf_reader
+    as_json = avro_json if kind == "avro" else protobuf_json
+    decoder = RegistryDecoder(
+        mapping,
+        HttpSchemaRegistry(config.schema_registry),
+        kind.upper(),
+        as_reading if select is None else as_json,
     )
+    if select is None:
+        return decoder
+    from rejex_stream.decode.select import RegistrySelectingDecoder, Selector
+
+    return RegistrySelectingDecoder(Selector(select), JsonDecoder(mapping), decoder)
 
 
 def require_extras(config: Config) -> None:

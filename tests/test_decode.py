@@ -517,3 +517,33 @@ def test_a_bad_value_may_be_no_number_and_a_channel_may_have_no_quality():
         CsvDecoder(
             FieldMapping(["flow"], fixed_sensor="s", quality=Quality("{channel}_q")), ["flow"]
         )
+
+
+def test_several_fields_make_the_name_of_a_sensor_and_no_two_sensors_share_one():
+    mapping = FieldMapping(["v"], sensor=["site", "pump.id"], time="t")
+    as_json = JsonDecoder(mapping)
+    as_csv = CsvDecoder(
+        FieldMapping(["v"], sensor=["site", "pump"], time="t"), ["t", "site", "v", "pump"]
+    )
+    names = []
+    for site, pump in (("a", "b/c"), ("a/b", "c"), ("a", 7), ("ä", "100%")):
+        tree = {"t": 5, "site": site, "pump": {"id": pump}, "v": 1.5}
+        one = Record(Position("t", 0, 0), None, json.dumps(tree).encode())
+        found = as_json.decode(one)
+        assert found.values == (1.5,)
+        assert [*as_json.decode_all([one] * 9)] == [found] * 9
+        row = Record(Position("t", 0, 0), None, f"5,{site},1.5,{pump}".encode())
+        assert as_csv.decode(row) == found
+        names.append(found.sensor)
+    assert names == ["a/b%2Fc", "a%2Fb/c", "a/7", "ä/100%25"]
+    for tree, said in (
+        ({"t": 5, "site": "a", "v": 1}, "sensor: expected a name, got nothing"),
+        ({"t": 5, "site": "a", "pump": {"id": ""}, "v": 1}, "expected 1 to"),
+        ({"t": 5, "site": "a" * 200, "pump": {"id": "b" * 200}, "v": 1}, "expected 1 to"),
+    ):
+        found = as_json.decode(Record(Position("t", 0, 0), None, json.dumps(tree).encode()))
+        assert said in found.reason
+    alone = FieldMapping(["v"], sensor=["site"], time="t")
+    assert JsonDecoder(alone).decode(one).sensor == "ä"
+    with pytest.raises(ConfigError, match="sensor is an empty list"):
+        FieldMapping(["v"], sensor=[])

@@ -816,3 +816,10 @@ def test_a_short_protobuf_record_makes_no_endless_json():
     assert len(json.loads(make(record(value)))["ones"][0]) == 1000
     with pytest.raises(MisfitError, match="more than 1048576 fields"):
         within_cpu(20, lambda: make(record(value + b"\x0a\0" * 400_000)))
+
+
+def test_several_fields_of_a_schema_make_the_name_of_a_sensor(plant):
+    mapping = FieldMapping(["vib"], sensor=["sensor", "ts"], time="ts")
+    assert decode_avro(good(ts=7), mapping=mapping).sensor == "turbine-1/7"
+    value = HEADER + SECOND + plant["Reading"](sensor="s", ts=7, vib=1.5).SerializeToString()
+    assert proto_decoder(mapping).decode(record(value)).sensor == "s/7"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import itertools
 import json
 import math
 import os
@@ -647,3 +648,95 @@ def test_the_report_of_a_foreign_table_is_one_file(tmp_path, capsys):
     assert main(["score", str(path), "--detector", "HBOS", "--report", str(page)]) == 0
     assert "Becken A" in page.read_text("utf-8")
     assert Path(page).stat().st_size > 10_000
+
+
+def test_several_columns_make_the_key_aloud_and_the_saved_config_runs_to_the_same(
+    tmp_path, capsys, monkeypatch
+):
+    rows = ["time,plant,unit,flow"]
+    rows += [
+        f"{when(i).isoformat()},{plant},{unit},{level(i + 7 * k)}"
+        for i in range(400)
+        for k, (plant, unit) in enumerate(itertools.product("NS", "12"))
+    ]
+    path = tmp_path / "plants.csv"
+    path.write_text("\n".join([*rows, ""]))
+    monkeypatch.chdir(tmp_path)
+    words = ["--sensor", "plant", "--sensor", "unit", "--detector", "GaussianScorer"]
+    out = ["--save-config", "saved.toml", "--verdicts", "scored.jsonl"]
+    assert main(["score", str(path), *words, *out]) == 0
+    assert "sensor: plant and unit together, 4 named 'N/1', 'N/2', 'S/1', …" in (
+        capsys.readouterr().err
+    )
+    assert load_config("saved.toml").input.sensor == ("plant", "unit")
+    assert main(["run", "saved.toml"]) == 0
+    scored, ran = (
+        [decode_verdict(line) for line in Path(name).read_bytes().splitlines()]
+        for name in ("scored.jsonl", "saved.verdicts.jsonl")
+    )
+    assert {verdict.sensor for verdict in scored} == {"N/1", "N/2", "S/1", "S/2"}
+    assert [(v.sensor, v.label, v.rank) for v in scored] == [
+        (v.sensor, v.label, v.rank) for v in ran
+    ]
+    assert main(["score", str(path), "--sensor", "plant", "--sensor", "-"]) == 2
+    assert "there is no column '-'" in capsys.readouterr().err
+    feed = tmp_path / "feed.jsonl"
+    feed.write_text('{"t": 1700000000000, "plant": "N", "unit": "1", "flow": 1.5}\n' * 30)
+    assert main(["init", str(feed), "--sensor", "plant", "--sensor", "unit"]) == 2
+    assert 'input.sensor = ["plant", "unit"]' in capsys.readouterr().err
+
+
+def flagged(path, columns, *, blank=False):
+    """Write a table of two channels, 0 where the column beside one says that it is not good."""
+    bad_temp, good_temp, bad_flow, good_flow = ("Bad", "Good", "0", "192")
+    rows = [",".join(columns)]
+    for i in range(900):
+        wrong, off = i % 97 == 5, i % 61 == 7
+        temp = "" if wrong and blank else 0.0 if wrong else level(i)
+        flow = "" if off and blank else 0.0 if off else level(i + 9)
+        cells = {
+            "time": when(i).isoformat(), "temp": temp, "flow": flow,
+            "temp_q": bad_temp if wrong else good_temp, "flow_q": bad_flow if off else good_flow,
+            "Quality": bad_temp if wrong else good_temp, "temp_status": "FAULT" if wrong else "OK",
+        }  # fmt: skip
+        rows.append(",".join(str(cells[name]) for name in columns))
+    path.write_text("\n".join([*rows, ""]))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("columns", "measured"),
+    [
+        (["time", "temp", "temp_q", "flow", "flow_q"], ["time", "temp", "flow"]),
+        (["time", "temp", "Quality"], ["time", "temp"]),
+    ],
+)
+def test_a_value_that_is_said_to_be_bad_is_missing_and_the_saved_config_agrees(
+    tmp_path, capsys, monkeypatch, columns, measured
+):
+    monkeypatch.chdir(tmp_path)
+    words = ["--detector", "GaussianScorer", "--verdicts"]
+    flagged(Path("readings.csv"), columns)
+    assert main(["score", "readings.csv", *words, "a.jsonl", "--save-config", "saved.toml"]) == 0
+    assert "says whether a value is good (" in capsys.readouterr().err
+    assert main(["run", "saved.toml"]) == 0
+    flagged(Path("readings.csv"), measured, blank=True)
+    assert main(["score", "readings.csv", *words, "b.jsonl"]) == 0
+    found, ran, blank = (
+        [
+            (v.label, v.score, v.reason)
+            for v in map(decode_verdict, Path(p).read_bytes().splitlines())
+        ]
+        for p in ("a.jsonl", "saved.verdicts.jsonl", "b.jsonl")
+    )
+    assert repr(found) == repr(blank) == repr(ran)
+
+
+def test_a_status_is_no_quality_and_what_is_asked_for_is_a_channel(tmp_path):
+    status = open_table(flagged(tmp_path / "a.csv", ["time", "temp", "temp_status", "flow"]))
+    assert status.guess.quality is None
+    path = flagged(tmp_path / "b.csv", ["time", "temp", "flow", "flow_q"])
+    assert open_table(path).guess.channels == ("temp", "flow")
+    asked = open_table(path, Asked(flags=["flow_q"]))
+    assert asked.guess.quality is None
+    assert asked.guess.channels == ("temp", "flow", "flow_q")

@@ -36,7 +36,11 @@ def of_a_table(
         typer.Option(help="Column of the time; twice for day and hour.  [default: guessed]"),
     ] = None,
     sensor: Annotated[
-        str | None, typer.Option(help="Column of the sensor; - for none.  [default: guessed]")
+        list[str] | None,
+        typer.Option(
+            help="Column of the sensor; - for none, several times for a joined name.  [default: "
+            "guessed]"
+        ),
     ] = None,
     tag: Annotated[
         str | None,
@@ -102,7 +106,8 @@ def of_a_table(
     """Return what somebody knows about a table or a feed, as the options say it."""
     return Asked(
         time=time or (),
-        sensor=sensor,
+        sensor=sensor[0] if sensor and len(sensor) == 1 else None,
+        sensors=sensor if sensor and len(sensor) > 1 else (),
         label=label,
         tag=tag,
         mode=mode,

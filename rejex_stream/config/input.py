@@ -194,10 +194,11 @@ class Input(Section):
         ge=1,
         example=1000,
     )
-    sensor: str | None = setting(
+    sensor: str | tuple[str, ...] | None = setting(
         None,
-        says="The field with the sensor's name; on Kafka also key, key.FIELD (of a key of JSON), "
-        "header:NAME, or topic:PATTERN, a regular expression whose groups are the name.",
+        says="The field with the sensor's name, or several fields that make it, a/b; on Kafka also "
+        "key, key.FIELD (of a key of JSON), header:NAME, or topic:PATTERN, a regular expression "
+        "whose groups are the name.",
         otherwise="fixed_sensor or the key",
         example="sensor",
     )
@@ -279,7 +280,7 @@ class Input(Section):
         sensor, fixed, beside = self.sensor, self.fixed_sensor, None
         if self.kind == "kafka":
             named = sensor if sensor or fixed else "key"
-            if named and origin_of(named):
+            if isinstance(named, str) and named and origin_of(named):
                 sensor, beside = None, named
         elif sensor is None and fixed is None:
             fixed = stem(self.path)

@@ -54,9 +54,9 @@ def avro_reader(schema: RegisteredSchema, mapping: FieldMapping) -> PayloadReade
         unit = _unit(parsed, named, paths[mapping.time])
         mapping = mapping if unit is None else replace(mapping, time_unit=unit, time_format=None)
     find_time = mapping.time_getter(lambda field: _finder(paths[field]))
-    find_sensor, find_group, find_mode = (
-        _finder(None if field is None else paths[field])
-        for field in (mapping.sensor, mapping.group, mapping.mode)
+    find_sensor = mapping.sensor_getter(lambda field: _finder(paths[field]))
+    find_group, find_mode = (
+        _finder(None if field is None else paths[field]) for field in (mapping.group, mapping.mode)
     )
     channels = [paths[field] for field in mapping.channel_fields]
     fetch = _fetcher(channels, parsed)

@@ -6,6 +6,7 @@ import csv
 import difflib
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import itemgetter
 
 from rejex_stream.decode.mapping import FieldMapping, Unreadable, printable
@@ -68,7 +69,7 @@ class CsvDecoder:
         self._delimiter = delimiter
         self._fetch = _cells([columns[field] for field in mapping.channel_fields])
         self._time = mapping.time_getter(lambda field: itemgetter(columns[field]))
-        self._sensor = columns[mapping.sensor] if mapping.sensor is not None else None
+        self._sensor = mapping.sensor_getter(lambda field: partial(_at, index=columns[field]))
         self._group = columns[mapping.group] if mapping.group is not None else None
         self._mode = columns[mapping.mode] if mapping.mode is not None else None
         self._tag = columns[mapping.tag] if mapping.tag is not None else None
@@ -122,7 +123,7 @@ class CsvDecoder:
         mapping = self._mapping
         if mapping.time is not None and not any(cells):
             return Invalid(record.position, "decode", EMPTY_ROW)
-        named, tag = _at(cells, self._sensor), _at(cells, self._tag)
+        named, tag = self._sensor(cells), _at(cells, self._tag)
         group, mode = _at(cells, self._group), _at(cells, self._mode)
         sensor = mapping.sensor_of(record, named, tag)
         return Reading(

@@ -54,8 +54,9 @@ class JsonDecoder:
         self._paths = {field: field_path(field) for field in mapping.fields if field}
         refuse_nested(self._paths)
         self._time = mapping.time_getter(lambda field: partial(self._find, field=field))
+        self._sensor = mapping.sensor_getter(lambda field: partial(self._find, field=field))
         plain = mapping.tag is None and mapping.mode is None and len(mapping.time_fields) < 2
-        plain = plain and mapping.quality is None
+        plain = plain and mapping.quality is None and len(mapping.sensor_fields) < 2
         self._quick = _quick_json(mapping, self._paths) if plain else None
         self._max_bytes = mapping.max_value_bytes
         self._if_absent = ABSENT if mapping.partial else None
@@ -160,7 +161,7 @@ class JsonDecoder:
             return mapping.reading(
                 record,
                 time=self._time(tree),
-                sensor=self._find(tree, mapping.sensor),
+                sensor=self._sensor(tree),
                 group=self._find(tree, mapping.group),
                 tag=self._find(tree, mapping.tag),
                 mode=self._find(tree, mapping.mode),
@@ -230,7 +231,7 @@ def _quick_json(mapping: FieldMapping, paths: dict[str, tuple[str, ...]]) -> _Qu
     if mapping.partial:
         kind |= msgspec.UnsetType
     roles: dict[str, Any] = dict.fromkeys(mapping.channel_fields, kind)
-    named = [field for field in (mapping.sensor, mapping.group) if field is not None]
+    named = [field for field in (*mapping.sensor_fields, mapping.group) if field is not None]
     n_fields = len(named) + len(roles) + (mapping.time is not None)
     names = "".join(name for path in paths.values() for name in path)
     if len({*named, *mapping.time_fields, *roles}) < n_fields or _ESCAPED.search(names):
@@ -247,7 +248,9 @@ def _quick_json(mapping: FieldMapping, paths: dict[str, tuple[str, ...]]) -> _Qu
     fetch_time: Callable[[Any], Any] | None = None
     if mapping.time is not None:
         fetch_time = mapping.time_getter(lambda field: attrgetter(attributes[paths[field]]))
-    fetch_sensor = attrgetter(attributes[paths[mapping.sensor]]) if mapping.sensor else None
+    fetch_sensor: Callable[[Any], Any] | None = None
+    if mapping.sensor is not None:
+        fetch_sensor = mapping.sensor_getter(lambda field: attrgetter(attributes[paths[field]]))
     fetch_group = attrgetter(attributes[paths[mapping.group]]) if mapping.group else None
     in_ms = fetch_time is None or (mapping.time_unit == "ms" and not mapping.time_is_text)
     keys = _Keys(str if fetch_group else lambda sensor: mapping.key_of(sensor, None))

@@ -172,7 +172,8 @@ class FieldMapping:
     time: str | Sequence[str] | None = None
     time_unit: TimeUnit = "ms"
     # Exactly one of three: a field; one name for all; or what `origin_of` reads beside the value.
-    sensor: str | None = None
+    # Several fields make one name, a/b.
+    sensor: str | Sequence[str] | None = None
     fixed_sensor: str | None = None
     sensor_from: str | None = None
     # At most one of three: a field; a table from sensor to group; one global key. Events of a
@@ -221,6 +222,8 @@ class FieldMapping:
                 f"fixed_sensor is {printable(self.fixed_sensor)}: "
                 f"expected 1 to {MAX_SENSOR_CHARS} characters"
             )
+        if self.sensor is not None and not self.sensor_fields:
+            raise ConfigError("sensor is an empty list: expected a field, or leave it out")
         if MODE_MARK in (self.fixed_sensor or ""):
             raise ConfigError(f"fixed_sensor is {printable(self.fixed_sensor)}: it has {_MARKED}")
         for group in (self.groups or {}).values():
@@ -264,7 +267,7 @@ class FieldMapping:
     @property
     def fields(self) -> tuple[str, ...]:
         """Every field that is looked up in a record, once."""
-        alone = (self.sensor, self.tag, self.group, self.mode)
+        alone = (*self.sensor_fields, self.tag, self.group, self.mode)
         wanted = (*self.time_fields, *alone, *self.channel_fields, *self.quality_fields)
         return tuple(dict.fromkeys(field for field in wanted if field is not None))
 
@@ -284,6 +287,22 @@ class FieldMapping:
         if self.time is None:
             return ()
         return (self.time,) if isinstance(self.time, str) else tuple(self.time)
+
+    @property
+    def sensor_fields(self) -> tuple[str, ...]:
+        """The fields that make the sensor's name, if any."""
+        if self.sensor is None:
+            return ()
+        return (self.sensor,) if isinstance(self.sensor, str) else tuple(self.sensor)
+
+    def sensor_getter(
+        self, getter: Callable[[str], Callable[[Any], object]]
+    ) -> Callable[[Any], object]:
+        """Make what fetches the sensor of a record, as :meth:`sensor_of` wants it."""
+        getters = [getter(field) for field in self.sensor_fields]
+        if len(getters) < 2:
+            return getters[0] if getters else lambda record: None
+        return lambda record: [get(record) for get in getters]
 
     def time_getter(
         self, getter: Callable[[str], Callable[[Any], object]]
@@ -412,6 +431,8 @@ class FieldMapping:
                 found = origin(record)
             except ValueError as error:
                 raise Unreadable(f"sensor: {error}") from None
+        if isinstance(found, list) and len(self.sensor_fields) > 1:
+            found = _joined_name(found)
         name = _name("sensor", found)
         return (
             name
@@ -609,6 +630,12 @@ def printable(value: object, limit: int = 80) -> str:
         return f"an object with {len(value)} field(s)"
     text = repr(value[:limit] if isinstance(value, str | bytes) else value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _joined_name(parts: Sequence[object]) -> str:
+    """Make one name of several; no two sensors have the same, whatever they are called."""
+    names = [_name("sensor", part) for part in parts]
+    return "/".join(name.replace("%", "%25").replace("/", "%2F") for name in names)
 
 
 def _name(what: str, found: object) -> str:

@@ -269,9 +269,10 @@ def _message(
     paths: dict[str, tuple[str, ...]],
 ) -> _Message:
     time = mapping.time_getter(lambda field: _getter(descriptor, paths[field]))
-    sensor, group, mode = (
+    sensor = mapping.sensor_getter(lambda field: _getter(descriptor, paths[field]))
+    group, mode = (
         _absent if field is None else _getter(descriptor, paths[field])
-        for field in (mapping.sensor, mapping.group, mapping.mode)
+        for field in (mapping.group, mapping.mode)
     )
     values = [_getter(descriptor, paths[field]) for field in mapping.channel_fields]
     if isinstance(mapping.time, str) and _is_timestamp(descriptor, paths[mapping.time]):

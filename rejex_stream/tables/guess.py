@@ -11,10 +11,10 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from rejex_stream.decode.mapping import TimeUnit, printable
+from rejex_stream.decode.mapping import Quality, TimeUnit, printable
 from rejex_stream.decode.written import MISSING_TEXTS, number_reader
 from rejex_stream.errors import ConfigError
 from rejex_stream.tables.dialect import Marks, find_missing, find_units
@@ -54,6 +54,9 @@ _TAG = re.compile(
     r"^((tag|parameter|variable|metric|signal|quantity|channel|kanal|measurement|property|field"
     r"|messgröße|messgroesse|größe|groesse|merkmal)(_?(id|name|nr|no|code))?)$"
 )
+_QUALITY = re.compile(r"^(q|(opc_?)?quality(_?code)?|(is_?)?(valid|good)|validity)$", re.I)
+_GOOD = re.compile(r"^(good.*|ok|valid|true|192)$", re.I)
+_MOST_QUALITIES = 12
 _LOCKSTEP = 1.5
 """So many rows a time, or more, are several series side by side."""
 _MERGED = 0.1
@@ -72,6 +75,7 @@ class Asked:
     time_unit: TimeUnit | None = None
     time_format: str | None = None
     sensor: str | None = None
+    sensors: Sequence[str] = ()  # where several columns make the name
     label: str | None = None
     tag: str | None = None
     mode: str | None = None
@@ -116,6 +120,8 @@ class TableGuess:
     carry: int = 0  # rows for which the last value stands in for a missing one
     totals: tuple[str, ...] = ()  # channels that only add up: their differences are measured
     said: tuple[str, ...] = ()
+    quality: Quality | None = None
+    sensors: tuple[str, ...] = ()  # the columns, where several make the sensor's name
 
     @property
     def time_said(self) -> str:
@@ -155,13 +161,16 @@ class TableGuess:
             "time_unit": None if self.time is None or self.time_format else self.time_unit,
             "time_format": self.time_format,
             "time_zone": time_zone,
-            "sensor": self.sensor,
+            "sensor": list(self.sensors) or self.sensor,
             "tag": self.tag,
             "mode": self.mode,
             "decimal": None if self.marks.decimal == "." else self.marks.decimal,
             "thousands": self.marks.thousands,
             "missing": list(self.missing) or None,
             "units": list(self.units) or None,
+            "quality": None
+            if self.quality is None
+            else {"field": self.quality.field, "good": list(self.quality.good)},
         }
 
     def facts(self) -> list[tuple[str, str]]:
@@ -226,14 +235,24 @@ def guess_table(
     cells = {
         name: [row[i].strip() for row in whole] for i, name in enumerate(header) if name not in skip
     }
-    return _Guesser(cells, known, marks, named=named, timed=timed).result()
+    if not known.sensors:
+        return _Guesser(cells, known, marks, named=named, timed=timed).result()
+    columns = [cells.pop(name) for name in dict.fromkeys(known.sensors)]
+    one = "/".join(known.sensors)
+    cells[one] = ["/".join(parts) for parts in zip(*columns, strict=True)]
+    found = _Guesser(cells, replace(known, sensor=one), marks, named=named, timed=timed).result()
+    names = sorted(set(cells[one]))
+    shown = ", ".join(map(printable, names[:3])) + (", …" if len(names) > 3 else "")
+    said = f"sensor: {' and '.join(known.sensors)} together, {len(names):,} named {shown}"
+    return replace(found, sensors=tuple(known.sensors), said=(said, *found.said))
 
 
 def _require_columns(header: Sequence[str], known: Asked) -> None:
     flags = () if known.flags is None else known.flags
     single = (known.sensor, known.label, known.tag, known.mode)
-    for name in (*known.time, *single, *known.channels, *flags):
-        if name not in (None, NONE) and name not in header:
+    for name in (*known.time, *known.sensors, *single, *known.channels, *flags):
+        none = name in (None, NONE) and name not in known.sensors
+        if not none and name not in header:
             raise ConfigError(
                 f"there is no column {printable(name)}: the columns are {', '.join(header)}."
             )
@@ -269,12 +288,16 @@ class _Guesser:
             )
         self._numbers: dict[str, list[float | None]] = {}
         self.read = number_reader(*marks, self._missing, self._units)
+        self._beside: dict[str, str] = {}  # from a column to the one that says what of it is good
+        self._quality: Quality | None = None
+        if not timed:  # records of a topic are looked at elsewhere
+            self._look_for_quality(list(others))
 
     def result(self) -> TableGuess:
         """Return what the columns were taken for."""
         known, times = self._known, self._time.names
         label = known.label or self._label()
-        taken = {*times, label, known.mode}
+        taken = {*times, label, known.mode, *self._beside.values()}
         measured = [n for n in self._cells if n not in (*taken, known.sensor, known.tag)]
         numeric = [n for n in measured if self._why_not(n) is None]
         free = {n: c for n, c in self._cells.items() if n not in {*taken, *self._wanted}
@@ -325,9 +348,16 @@ class _Guesser:
             channels=tuple(found),
             aside=aside,
             marks=self._marks,
-            said=(*keys.said, *self._time_said(), *said, *_asides_said(aside)),
+            said=(
+                *keys.said,
+                *self._time_said(),
+                *self._quality_said(),
+                *said,
+                *_asides_said(aside),
+            ),
             doubts=tuple(doubts),
             flags=tuple(flags),
+            quality=self._quality,
             mode=known.mode,
             n_modes=None if known.mode is None else max(1, len(set(self._cells[known.mode]))),
             missing=self._missing,
@@ -339,8 +369,44 @@ class _Guesser:
     # ------------------------------------------------------------------------------ the columns
     def _values(self, name: str) -> list[float | None]:
         if name not in self._numbers:
-            self._numbers[name] = [self.read(cell) for cell in self._cells[name]]
+            cells: Sequence[object] = self._cells[name]
+            if self._quality is not None and name in self._beside:
+                said = [cell or None for cell in self._cells[self._beside[name]]]
+                cells = self._quality.only_good(cells, said, texts=True)
+            self._numbers[name] = [self.read(str(cell or "")) for cell in cells]
         return self._numbers[name]
+
+    def _look_for_quality(self, names: Sequence[str]) -> None:
+        """Find the columns that say of others whether their values are good."""
+        known = (self._known.sensor, self._known.label, self._known.tag, self._known.mode)
+        free = [n for n in names if n not in (*self._wanted, *known)]
+        numeric = [n for n in names if n not in known and self._why_not(n) is None]
+        beside = {
+            name: flag
+            for name in numeric
+            for flag in free
+            if flag != name and name in flag
+            and _QUALITY.match(flag.replace(name, "", 1).strip(" _.-/()[]"))
+        }  # fmt: skip
+        measured = [name for name in numeric if name not in free or not _QUALITY.match(name)]
+        alone = [name for name in free if re.match(r"(?i)(opc_?)?quality(_?code)?$", name)]
+        if not beside and len(measured) == len(alone) == 1:
+            beside = {measured[0]: alone[0]}
+        found = {cell for name in beside.values() for cell in self._cells[name] if cell}
+        good = sorted(filter(_GOOD.match, found))
+        if good and len(found) <= _MOST_QUALITIES:
+            self._beside, self._quality = beside, Quality(beside, good)
+            self._numbers.clear()
+
+    def _quality_said(self) -> list[str]:
+        if self._quality is None:
+            return []
+        flags = list(dict.fromkeys(self._beside.values()))
+        good = ", ".join(map(str, self._quality.good))
+        return [
+            f"quality: {', '.join(flags[:_SHOWN])} says whether a value is good ({good}); what is "
+            f"not is missing; --channel or --flag {printable(flags[0])} takes it for a channel"
+        ]
 
     def _sample(self, names: Sequence[str], series: Sequence[object]) -> Sample:
         return Sample(

@@ -77,7 +77,8 @@ class Table:
         guess = self.guess
         names = {f.name for f in fields(FieldMapping)} & {f.name for f in fields(guess)}
         return FieldMapping(
-            **{name: getattr(guess, name) for name in names},
+            **{name: getattr(guess, name) for name in names}
+            | {"sensor": guess.sensors or guess.sensor},
             time_zone=self.time_zone,
             fixed_sensor=None if guess.sensor else stem(str(self.path)),
             pooled=pooled,

@@ -241,6 +241,11 @@ class _Roles:
         self.columns = dict(columns)
         wanted = {_named(name, names) for name in (*asked.channels, *(asked.flags or ()))}
         self.times = [str(_named(time, names)) for time in asked.time] or self._time()
+        if asked.sensors:
+            raise ConfigError(
+                "several --sensor are for tables: of JSON give one, and write input.sensor = "
+                f"{json.dumps(list(asked.sensors))} into the config."
+            )
         self.sensor = _named(asked.sensor, names)
         self.tag = _named(asked.tag, names)
         if self.sensor is None:

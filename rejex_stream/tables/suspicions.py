@@ -154,7 +154,7 @@ def suspect_readings(
         for path in (*mapping.channel_fields, *fields[0])
     }
     sensors = [row.sensor for row in rows]
-    named = mapping.sensor or mapping.sensor_from
+    named = " and ".join(mapping.sensor_fields) or mapping.sensor_from
     sample = Sample(
         numbers=numbers,
         cells={path: found for path, found in texts.items() if path not in mapping.fields},

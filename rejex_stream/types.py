@@ -20,10 +20,11 @@ import numpy.typing as npt
 __all__ = [
     "MODE_MARK", "Audit", "ChannelEvidence", "Command", "CommandKind", "CommandReply",
     "ContextPoint", "DelayedRecord", "EventAnswer", "Evidence", "FloatArray", "FollowUp",
-    "Incident", "IncidentState", "Invalid", "JudgeName", "Label", "Learned", "Outcome",
-    "OutcomeCounts", "Partition", "Position", "Reading", "Reason", "Record", "ReviewItem",
-    "SelectedRecord", "Status", "UnreadRecord", "Verdict", "could_be_missed", "drawable",
-    "in_mode", "is_for_review", "is_ranked", "of_mode", "policy_band", "reached", "spoken",
+    "Incident", "IncidentState", "Invalid", "JudgeName", "Label", "Learned", "LimitExcess",
+    "Limited", "Outcome", "OutcomeCounts", "Partition", "Position", "Reading", "Reason", "Record",
+    "ReviewItem", "SelectedRecord", "Status", "UnreadRecord", "Verdict", "beyond",
+    "could_be_missed", "drawable", "in_mode", "is_for_review", "is_ranked", "of_mode",
+    "policy_band", "reached", "spoken", "without_limits",
 ]  # fmt: skip
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
@@ -40,7 +41,7 @@ class Label(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why an event was rejected."""
+    """Why an event was rejected, or is an anomaly whatever its score says."""
 
     AMBIGUOUS = "ambiguous"
     """The rank lies in the rejection band: slightly different training data may flip the label."""
@@ -54,6 +55,8 @@ class Reason(StrEnum):
     TOO_MANY_SENSORS = "too_many_sensors"
     """Its partition knows ``state.max_keys`` sensors already, and this is none of them; one with
     modes counts once for each."""
+    LIMIT = "limit"
+    """A channel is beyond a limit that people set: an anomaly, of which the theory says nothing."""
 
 
 class Status(StrEnum):
@@ -283,6 +286,56 @@ class Evidence(msgspec.Struct, frozen=True):
     model_age_events: int
 
 
+class LimitExcess(NamedTuple):
+    """A value beyond a limit that people set.
+
+    Attributes
+    ----------
+    channel
+        Its name.
+    value
+        What it read; ``None`` on the wire where that is infinite.
+    limit
+        The lower limit where the value is below it, else the upper one.
+    """
+
+    channel: str
+    value: float | None
+    limit: float
+
+
+def beyond(excess: LimitExcess, unit: str = "") -> str:
+    """Return in words what is beyond which limit.
+
+    Examples
+    --------
+    >>> beyond(LimitExcess("pressure", 7.2, 6.0), "bar")
+    'pressure 7.2 bar is above its limit of 6 bar'
+    """
+    channel, value, limit = excess
+    unit = f" {unit}" if unit else ""
+    if value is None:  # infinite, and came over the wire
+        return f"{channel} is infinite, beyond its limit of {limit:.4g}{unit}"
+    side = "above" if value > limit else "below"
+    return f"{channel} {value:.4g}{unit} is {side} its limit of {limit:.4g}{unit}"
+
+
+class Limited(msgspec.Struct, frozen=True):
+    """Which channels are beyond their limits, and what the verdict is without these.
+
+    Attributes
+    ----------
+    channels
+        Those beyond a limit.
+    label, reason
+        By the score alone: what rates and theory go by.
+    """
+
+    channels: tuple[LimitExcess, ...]
+    label: Label
+    reason: Reason | None = None
+
+
 class IncidentState(StrEnum):
     """Where an incident stands; a stream without one is quiet."""
 
@@ -331,6 +384,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         The operating mode whose reference is held; the stream's other modes go on.
     held
         Whether the reference stands still; while not, somebody is told and no verdict changes.
+    limits
+        What was beyond a limit that people set, when it was so last; empty where nothing was.
     """
 
     position: Position
@@ -355,6 +410,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     ended: str | None = None
     mode: str | None = None
     held: bool = True
+    limits: tuple[LimitExcess, ...] = ()
 
 
 class CommandKind(StrEnum):
@@ -492,7 +548,8 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
         Ordinal of this event within its stream key, from 0; 0 too for one of too many sensors.
         Each mode counts for itself.
     label, reason
-        `reason` is set if and only if `label` is ``rejected``.
+        `reason` is set if and only if `label` is ``rejected``, or an anomaly is one by a ``limit``
+        that people set.
     score
         Detector-relative, high = anomalous; ``None`` before there is a model and where unscorable.
     rank
@@ -548,6 +605,9 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     audit
         Of an accepted or muted event that could be drawn for an audit, with which probability.
         Elsewhere it is unset and not written.
+    limited
+        Which channels are beyond a limit that people set, where one is; rank, band, severity and
+        budget are as without it. Elsewhere it is unset and not written.
     """
 
     position: Position
@@ -585,6 +645,7 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     learning: Learned | msgspec.UnsetType = msgspec.UNSET
     muted: str | msgspec.UnsetType = msgspec.UNSET
     audit: Audit | msgspec.UnsetType = msgspec.UNSET
+    limited: Limited | msgspec.UnsetType = msgspec.UNSET
 
 
 class Invalid(NamedTuple):
@@ -718,11 +779,23 @@ def is_ranked(verdict: Verdict) -> bool:
     """Return whether the theory speaks of a verdict: accepted, or rejected as ambiguous.
 
     It does not of a warm-up, of a score that says nothing, of a window of one repeated value, or
-    where the reference stood still: in an incident, or in planned work.
+    where the reference stood still: in an incident, or in planned work. A limit of people's is
+    none of its business: it goes by the score, as if there were none.
     """
     if verdict.held or verdict.planned:
         return False
-    return verdict.reason is None or verdict.reason is Reason.AMBIGUOUS
+    reason = without_limits(verdict).reason
+    return reason is None or reason is Reason.AMBIGUOUS
+
+
+def without_limits(verdict: Verdict) -> Verdict:
+    """Return what a verdict is by its score alone, whatever limits people set. O(1)."""
+    known = verdict.limited
+    if not known:
+        return verdict
+    return msgspec.structs.replace(
+        verdict, label=known.label, reason=known.reason, limited=msgspec.UNSET
+    )
 
 
 def is_for_review(verdict: Verdict) -> bool:
@@ -811,7 +884,8 @@ class OutcomeCounts:
         self.n_held += sum(verdict.held or verdict.planned for verdict in odd)
         ranked = [verdict for verdict in odd if is_ranked(verdict)]
         self.n_ranked += len(verdicts) - len(odd) + len(ranked)
-        self.n_ambiguous += sum(verdict.reason is Reason.AMBIGUOUS for verdict in ranked)
+        ambiguous = Reason.AMBIGUOUS
+        self.n_ambiguous += sum(without_limits(one).reason is ambiguous for one in ranked)
 
     @property
     def n_events(self) -> int:

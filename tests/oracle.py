@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from rejex_stream.types import Label, Reason, Verdict
+from rejex_stream.types import Label, Limited, LimitExcess, Reason, Verdict
 from tests.oracle_bands import allowed, band, log_tails
 from tests.oracle_features import NaiveSensor
 from tests.oracle_hold import Hold
@@ -38,10 +38,25 @@ def reference(spec, readings, answers):
         for key, kind, name in answers.get(i, ()):
             streams[key].answer(kind, name)
         stream = streams[reading.stream_key]
-        verdicts.append(stream.verdict(reading))
+        verdicts.append(within_limits(spec, reading, stream.verdict(reading)))
         changes += stream.hold.changes
         stream.hold.changes = []
     return verdicts, changes
+
+
+def within_limits(spec, reading, verdict):
+    """Return the verdict, an anomaly where a value is beyond a limit that people set."""
+    values = dict(zip(spec.features.channels, reading.values, strict=True))
+    found = [
+        (channel, values[channel], limit)
+        for channel, low, high in spec.limits
+        for limit, is_beyond in ((low, float.__lt__), (high, float.__gt__))
+        if limit is not None and is_beyond(values[channel], float(limit))
+    ]
+    if not found:
+        return verdict
+    known = Limited(tuple(LimitExcess(*one) for one in found), verdict.label, verdict.reason)
+    return replace(verdict, label=Label.ANOMALY, reason=Reason.LIMIT, limited=known)
 
 
 def cluster(scores):

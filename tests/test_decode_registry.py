@@ -787,6 +787,9 @@ def test_what_a_program_reads_by_is_decided_once_a_partition():
     value = avro(BURST, BURST_VALUE)
     assert isinstance(decoder, DecidingDecoder)
     alone = decoder.of_partition(None, decided_until=0)
+    before = decoder.of_partition(alone.decisions(), decided_until=15)
+    (unknown,) = decode_records(before, [record(value)])[1]
+    assert_invalid(unknown, "was not in the registry when this was first read", stage="decode")
     assert len(decode_records(alone, [record(value)])[1]) == 2
     again = decoder.of_partition(alone.decisions(), decided_until=14)
     decoder._registry._schemas._registry.down = True

@@ -24,7 +24,8 @@ from rejex_stream.types import (
 )
 
 PLACE = Position("t", 0, 0)
-KINDS = [(Label.NORMAL, None), (Label.ANOMALY, None), *((Label.REJECTED, r) for r in Reason)]
+REJECTIONS = [(Label.REJECTED, reason) for reason in Reason if reason is not Reason.LIMIT]
+KINDS = [(Label.NORMAL, None), (Label.ANOMALY, None), *REJECTIONS]
 
 
 def outcome(label, reason, is_reviewed):

@@ -372,6 +372,11 @@ def _channels(config: Any) -> None:  # noqa: ANN401
             raise ConfigError(
                 f"channels.{name}: low = {told.low} is not below high = {told.high}: swap them."
             )
+        if told.limit == "alarm" and told.low is None and told.high is None:
+            raise ConfigError(
+                f'channels.{name}: limit = "alarm" without a limit: give low, high or both, beyond '
+                'which an event is an anomaly; or take limit = "draw".'
+            )
 
 
 def _kafka(config: Any) -> None:  # noqa: ANN401

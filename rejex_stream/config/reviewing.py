@@ -75,7 +75,7 @@ def check_bind(host: str, mode: AuthMode) -> None:
 
 
 class Channel(Section):
-    """How people are shown a channel, `[channels.NAME]`; of no consequence for any verdict."""
+    """How people are shown a channel, `[channels.NAME]`; no verdict changes but by `limit`."""
 
     unit: str = setting("", says="Of its values.", example="°C", max_length=40)
     label: str | None = setting(
@@ -86,6 +86,11 @@ class Channel(Section):
     )
     high: float | None = setting(
         None, says="Its upper limit, drawn as a line.", otherwise="none", example=80.0
+    )
+    limit: Literal["draw", "alarm"] = setting(
+        "draw",
+        says="What its limits do: they are drawn, or a value beyond one is an anomaly as well, "
+        "whatever its score, and somebody is told at once.",
     )
 
 

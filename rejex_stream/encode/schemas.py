@@ -32,6 +32,8 @@ from rejex_stream.types import (
     FollowUp,
     Incident,
     Learned,
+    Limited,
+    LimitExcess,
     ReviewItem,
     Verdict,
 )
@@ -109,6 +111,8 @@ _EXPLAINED_BY: dict[str, tuple[type, ...]] = {
     "ChannelEvidence": (ChannelEvidence,),
     "Evidence": (Evidence,),
     "Learned": (Learned,),
+    "Limited": (Limited,),
+    "LimitExcess": (LimitExcess,),
 }
 _PLAIN_NAMES = {
     "VerdictRecord": "Verdict",

@@ -515,7 +515,7 @@ class Engine:
         return StreamState(
             key, spec.features, model, judge,
             watch=watch, explainer=self._explainer(), calendar=self._calendar,
-            learner=decision.learner(spec.window),
+            learner=decision.learner(spec.window), limits=decision.limits,
         )  # fmt: skip
 
     def _wake(self) -> None:

@@ -32,7 +32,7 @@ _MAGIC = b"REJEX"
 _DIGEST_BYTES = 16
 FORMAT = 2
 _LATER_PARTS = {"burst", "per_day", "owner", "hold", "calendar", "plans", "incidents", "credits",
-                "learning"}  # fmt: skip
+                "learning", "limits"}  # fmt: skip
 # State, decision with what was said, environment.
 HeadParts: TypeAlias = tuple[dict[str, str], dict[str, Any], dict[str, str]]
 

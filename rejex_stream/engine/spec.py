@@ -12,7 +12,7 @@ from rejex_stream.detectors.smoothing import reach_of
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import FeatureSpec
-from rejex_stream.incidents import Alarms, Hold, Plan
+from rejex_stream.incidents import Alarms, ChannelLimits, Hold, Limits, Plan
 from rejex_stream.learning import Learner, LearningSpec
 from rejex_stream.protocols import BatchDetector, IncrementalDetector, require_identity
 from rejex_stream.rejection import RejectionBand
@@ -36,6 +36,7 @@ class Decision(NamedTuple):
     learning: LearningSpec | None = None  # how answers teach a challenger; ``None``: they do not
     # when somebody is told of a fault that is not held; ``None``: never
     alarms: Alarms | None = None
+    limits: tuple[ChannelLimits, ...] = ()  # of values, beyond which an event is an anomaly
 
     def learner(self, window: int) -> Learner | None:
         """Return what a new stream learns answers with, if it does."""
@@ -55,6 +56,8 @@ class Decision(NamedTuple):
             parts["learning"] = self.learning.parts()
         if self.alarms is not None:
             parts["alarms"] = self.alarms.model_dump()
+        if self.limits:
+            parts["limits"] = [list(one) for one in self.limits]
         return parts
 
     @classmethod
@@ -66,6 +69,7 @@ class Decision(NamedTuple):
         calendar = msgspec.convert(policy.pop("calendar", ()), tuple[Plan, ...])
         learning = policy.pop("learning", None)
         alarms = policy.pop("alarms", None)
+        limits = msgspec.convert(policy.pop("limits", ()), tuple[ChannelLimits, ...])
         return cls(
             msgspec.convert(policy, RejectionPolicy),
             evidence,
@@ -73,6 +77,7 @@ class Decision(NamedTuple):
             calendar,
             None if learning is None else LearningSpec.of(learning, coin or KeyedSampler()),
             None if alarms is None else Alarms(**alarms),
+            limits,
         )
 
     def since(self, was: Decision) -> str:
@@ -114,12 +119,15 @@ class EngineSpec:
         Of the audit's draw, which says whose answers measure.
     alarms
         When somebody is told of a fault that is not held; ``None``: never.
+    limits
+        Of channels, beyond which an event is an anomaly whatever its score.
 
     Raises
     ------
     ConfigError
-        If the full window can never say one of the labels, the schedule does not fit it, or the
-        detector has no identity (:func:`~rejex_stream.protocols.require_identity`).
+        If the full window can never say one of the labels, the schedule does not fit it, the
+        detector has no identity (:func:`~rejex_stream.protocols.require_identity`), or limits are
+        none.
     """
 
     detector: BatchDetector | IncrementalDetector
@@ -135,6 +143,7 @@ class EngineSpec:
     learning: LearningSpec | None = None
     coin: KeyedSampler = field(default_factory=KeyedSampler)
     alarms: Alarms | None = None
+    limits: tuple[ChannelLimits, ...] = ()
 
     def __post_init__(self) -> None:
         check_window(self.window)
@@ -148,6 +157,7 @@ class EngineSpec:
             )
         self._fit_together()
         require_identity(self.detector)
+        Limits(self.limits, self.features.channels)
         self.policy.require(self.window)
         if self.learning is not None:
             self.learning.require(self.policy, self.window)
@@ -184,8 +194,9 @@ class EngineSpec:
     def decision(self) -> Decision:
         """What is said of a score."""
         return Decision(
-            self.policy, self.evidence, self.hold, self.calendar, self.learning, self.alarms
-        )
+            self.policy, self.evidence, self.hold, self.calendar, self.learning, self.alarms,
+            self.limits,
+        )  # fmt: skip
 
     @property
     def state_parts(self) -> dict[str, str]:

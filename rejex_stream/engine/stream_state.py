@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import mul
 from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -22,7 +22,17 @@ from rejex_stream.errors import WAY_OUT, CheckpointError
 from rejex_stream.features import FeatureSpec, MissingChannelError, SensorFeatures
 from rejex_stream.features.columns import LARGEST
 from rejex_stream.features.preset import MISSING, RecentRows
-from rejex_stream.incidents import Mute, Mutes, Plan, Plans, Turn, Watch
+from rejex_stream.incidents import (
+    ChannelLimits,
+    Limits,
+    Mute,
+    Mutes,
+    Plan,
+    Plans,
+    Turn,
+    Watch,
+    limited,
+)
 from rejex_stream.incidents.calendar import runs
 from rejex_stream.learning import Learner, apply_command
 from rejex_stream.protocols import FitExecutor
@@ -36,6 +46,7 @@ from rejex_stream.types import (
     FloatArray,
     Incident,
     Label,
+    LimitExcess,
     Reading,
     Reason,
     Verdict,
@@ -98,7 +109,7 @@ class StreamState:
     """The state of one stream key: features per sensor, model, window."""
 
     __slots__ = (
-        "_at_once", "_calendar", "_explainer", "_features", "_judge", "_learner",
+        "_at_once", "_calendar", "_explainer", "_features", "_judge", "_learner", "_limits",
         "_mutes", "_recent", "_sensors", "model", "plans", "seq", "stream_key", "watch",
     )  # fmt: skip
 
@@ -113,11 +124,12 @@ class StreamState:
         explainer: Explainer | None = None,
         calendar: Sequence[Plan] = (),
         learner: Learner | None = None,
+        limits: Sequence[ChannelLimits] = (),
     ) -> None:
         self.stream_key = stream_key
         self.seq = 0
         self.watch, self._calendar, self.plans = watch, calendar, Plans()
-        self._mutes = Mutes(features.channels)
+        self._mutes, self._limits = Mutes(features.channels), Limits(limits, features.channels)
         self._features, self.model, self._judge = features, model, judge
         self._at_once = features.is_at_once
         self._explainer, self._learner = explainer, learner
@@ -190,6 +202,7 @@ class StreamState:
         """Judge readings that are all planned, or all not."""
         judge, seq, watch, model = self._judge, self.seq, self.watch, self.model
         muted = self._mutes.found(readings) if self._mutes.all else _NOTHING
+        beyond = self._limits.exceeded(readings, muted) if self._limits and not planned else {}
         make = self._rows_at_once if self._at_once else self._rows_one_by_one
         rows, which = make(readings, totals, verdicts)
         explained = self._explainer is not None
@@ -197,30 +210,51 @@ class StreamState:
         if not quiet and (model.is_adopting or not watch.is_adopting):  # else its end is told
             watch.publish(readings[0], seq)
         stood = [(0, watch.incident)]  # what was open, from which event on
-        at = 0
+        at = followed = 0
         while at < len(rows):
             segment = model.next_segment(rows, at, judge, explained=explained, planned=planned)
             owners = which[segment.start : segment.stop]
             if not quiet and watch.is_adopting and not model.is_adopting:
                 watch.adopted(readings[owners[0]], seq + owners[0])
                 stood.append((owners[0], None))
+                followed = owners[0]  # what came before was held
             judged = Judged(segment.stop)
             if segment.scores is None:
                 for i in owners:
                     verdicts[i] = rejected(readings[i], seq + i, Reason.WARM_UP)
+                unscored = range(followed, owners[-1] + 1)
+                self._follow(readings, unscored, verdicts, beyond, planned=planned)
             else:
                 judged = yield from self._judge_segment(
                     segment, segment.scores, owners, readings, verdicts,
-                    muted=muted, planned=planned,
+                    muted=muted, planned=planned, beyond=beyond, followed=followed,
                 )  # fmt: skip
             if judged.turn is not None:
                 quiet = False
                 stood.append((which[judged.stop - 1] + 1, watch.incident))
             model.learn(segment, judged, judge)
-            at = judged.stop
+            at, followed = judged.stop, which[judged.stop - 1] + 1
+        unscored = range(followed, len(readings))
+        self._follow(readings, unscored, verdicts, beyond, planned=planned)
         self.seq = seq + len(readings)
         if planned or len(stood) > 1 or stood[0][1] is not None:
             _mark(verdicts, stood, planned=planned)
+        for i, excess in beyond.items():
+            verdicts[i] = limited(cast("Verdict", verdicts[i]), excess)
+
+    def _follow(
+        self,
+        readings: Sequence[Reading],
+        which: Sequence[int],
+        verdicts: Sequence[Verdict | None],
+        beyond: Mapping[int, tuple[LimitExcess, ...]],
+        *,
+        planned: bool,
+    ) -> None:
+        """Look for the alarm at events without a score: of those, limits alone say something."""
+        watch = self.watch
+        if (beyond or watch.open is not None) and not (watch.frozen or planned):
+            watch.follow(readings, which, verdicts, beyond)
 
     def _judge_segment(
         self,
@@ -232,6 +266,8 @@ class StreamState:
         *,
         muted: Mapping[int, str],
         planned: bool,
+        beyond: Mapping[int, tuple[LimitExcess, ...]],
+        followed: int,
     ) -> Generator[int, None, Judged]:
         """Judge a segment up to where an incident turns; say before it which reading comes next."""
         judge, watch = self._judge, self.watch
@@ -273,7 +309,7 @@ class StreamState:
                 assert champion is not None  # judged
                 verdicts[owner] = self._learner.judge(champion, row)
         if not (watch.frozen or planned):
-            watch.follow(readings, owners[:-1] if turns else owners, verdicts)
+            watch.follow(readings, range(followed, owners[-1] + (not turns)), verdicts, beyond)
         turn = self._turn(readings, owners[-1], verdicts) if turns else None
         return Judged(segment.start + n_judged, outliers, extreme, turn)
 
@@ -401,6 +437,7 @@ class StreamState:
         self._judge.decide(decision.policy, governor)
         self.watch.decide(decision.hold, decision.alarms)
         self._calendar, self._explainer = calendar, explainer
+        self._limits = Limits(decision.limits, self._features.channels)
         learner, was = decision.learner(self._judge.window.capacity), self._learner
         if learner is None or was is None or learner.by != was.by:
             self._learner = learner

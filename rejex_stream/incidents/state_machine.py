@@ -36,7 +36,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
@@ -53,6 +54,7 @@ from rejex_stream.types import (
     Incident,
     IncidentState,
     Label,
+    LimitExcess,
     Reading,
     Verdict,
 )
@@ -64,6 +66,7 @@ _MOST_RELAPSES = 10  # after so many, it is not said again that scores look ordi
 _LOOK_BACK = 4  # an onset lies at most a window / 4 back
 _OLD = 16  # quarters of a window after which a measurement is made anew
 _REMEMBERED = 16  # measurements: a single one is a guess
+_NOTHING: Mapping[int, Sequence[LimitExcess]] = MappingProxyType({})
 _Finite = Annotated[float, msgspec.Meta(ge=0.0, le=1e300)]
 
 
@@ -129,6 +132,7 @@ class _Open(msgspec.Struct, forbid_unknown_fields=True):
     held: bool = True
     calm: int = 0
     published_ms: int = 0
+    limits: list[LimitExcess] = []
 
     def count(self, sensor: str, label: Label, severity: float | None, time_ms: int) -> None:
         """Count an event since the onset."""
@@ -139,6 +143,17 @@ class _Open(msgspec.Struct, forbid_unknown_fields=True):
             return
         if severity > self.peak_severity:
             self.peak_severity, self.peak_ms = severity, time_ms
+        if sensor not in self.sensors and len(self.sensors) < _MOST_SENSORS:
+            self.sensors.append(sensor)
+
+    def exceed(self, sensor: str, limits: Sequence[LimitExcess]) -> None:
+        """Note what is beyond its limits, before whatever speaks besides."""
+        self.limits = list(limits)
+        known = {found.channel: found for found in self.channels}
+        first = [
+            known.pop(one.channel, ChannelEvidence(one.channel, None, None, None)) for one in limits
+        ]
+        self.channels = [*first, *known.values()]
         if sensor not in self.sensors and len(self.sensors) < _MOST_SENSORS:
             self.sensors.append(sensor)
 
@@ -416,8 +431,12 @@ class Watch:
         readings: Sequence[Reading],
         which: Sequence[int],
         verdicts: Sequence[Verdict | None],
+        beyond: Mapping[int, Sequence[LimitExcess]] = _NOTHING,
     ) -> None:
-        """Look at verdicts of a stream that is not held, for the alarm; O(1) an event."""
+        """Look at verdicts of a stream that is not held, for the alarm; O(1) an event.
+
+        What is `beyond` a limit that people set waits for no evidence.
+        """
         alarm = self._alarm
         if alarm is None:
             if which and self.open is not None and not self.open.held:
@@ -425,39 +444,64 @@ class Watch:
             return
         for i in which:
             verdict = cast("Verdict", verdicts[i])
-            severity, kept = verdict.severity, self.open
-            if severity is None or verdict.muted or verdict.window_len < self._window:
+            severity, kept, limits = verdict.severity, self.open, beyond.get(i, ())
+            if severity is not None and not verdict.muted and verdict.window_len >= self._window:
+                alarm.see(severity, verdict.event_time_ms, told=kept is not None)
+            elif not limits and (kept is None or not kept.limits):
                 continue
-            alarm.see(severity, verdict.event_time_ms, told=kept is not None)
             if kept is not None:
-                self._follow_open(kept, alarm, readings[i], verdict)
-            elif alarm.level < CALM:
+                self._follow_open(kept, alarm, readings[i], verdict, limits)
+            elif alarm.level < CALM and not limits:
                 self._rising = None
             else:
-                self._rise(alarm, readings[i], verdict)
+                self._rise(alarm, readings[i], verdict, limits)
 
-    def _rise(self, alarm: Alarm, reading: Reading, verdict: Verdict) -> None:
-        """Count an event since the statistic is not ordinary; at its limit an incident opens."""
+    def _rise(
+        self, alarm: Alarm, reading: Reading, verdict: Verdict, limits: Sequence[LimitExcess]
+    ) -> None:
+        """Count an event since the statistic is not ordinary; at its limit an incident opens.
+
+        Or at one that people set.
+        """
         at, seq = verdict.event_time_ms, verdict.seq
         if self._rising is None:
             self._rising = _Open("", IncidentState.OPEN, 0, at, seq, at, seq, [], [], held=False)
         kept = self._rising
-        kept.count(verdict.sensor, verdict.label, verdict.severity, at)
-        if alarm.level < alarm.limit:
+        label = Label.ANOMALY if limits else verdict.label
+        kept.count(verdict.sensor, label, verdict.severity, at)
+        if alarm.level < alarm.limit and not limits:
             return
         kept.id, kept.opened_ms, kept.opened_seq = str(reading.position), at, seq
         kept.channels = [] if verdict.evidence is None else list(verdict.evidence.channels)
+        if limits:
+            kept.exceed(verdict.sensor, limits)
         self.open, self._rising = kept, None
         self._publish(reading, seq)
 
-    def _follow_open(self, kept: _Open, alarm: Alarm, reading: Reading, verdict: Verdict) -> None:
-        """Count an event of an incident that is not held; it ends where scores are ordinary."""
-        kept.count(verdict.sensor, verdict.label, verdict.severity, verdict.event_time_ms)
+    def _follow_open(
+        self,
+        kept: _Open,
+        alarm: Alarm,
+        reading: Reading,
+        verdict: Verdict,
+        limits: Sequence[LimitExcess],
+    ) -> None:
+        """Count an event of an incident that is not held.
+
+        It ends where scores are ordinary, and values within what limits people set.
+        """
+        label = Label.ANOMALY if limits else verdict.label
+        kept.count(verdict.sensor, label, _shown(verdict), verdict.event_time_ms)
         if not kept.channels and verdict.evidence is not None:
             kept.channels = list(verdict.evidence.channels)
-        kept.calm = kept.calm + 1 if alarm.level < CALM else 0
+        is_news = bool(limits) and not kept.limits
+        if limits:
+            kept.exceed(verdict.sensor, limits)
+        kept.calm = kept.calm + 1 if alarm.level < CALM and not limits else 0
         if kept.calm >= self._hold.recover_events:
             self._end(reading, verdict.seq, "recovered")
+        elif is_news:
+            self._publish(reading, verdict.seq)
         else:
             self._update(kept, verdict)
 
@@ -633,6 +677,7 @@ class Watch:
                 position=reading.position, stream_key=self.stream_key, mode=self.mode,
                 sensors=tuple(kept.sensors), channels=tuple(kept.channels),
                 changed_ms=reading.event_time_ms, changed_seq=seq, ended=ended,
+                limits=tuple(kept.limits),
                 **{name: getattr(kept, name) for name in _AS_IT_IS},
             )
         )  # fmt: skip

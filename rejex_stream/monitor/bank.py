@@ -32,7 +32,15 @@ from rejex_stream.monitor.theory import (
 )
 from rejex_stream.rejection.band import cell_of
 from rejex_stream.settings import Section
-from rejex_stream.types import Reason, Status, Verdict, in_mode, is_ranked, policy_band
+from rejex_stream.types import (
+    Reason,
+    Status,
+    Verdict,
+    in_mode,
+    is_ranked,
+    policy_band,
+    without_limits,
+)
 
 __all__ = ["MonitorBank", "RankMonitors", "StreamMonitor", "StuckRun"]
 
@@ -305,7 +313,7 @@ class StreamMonitor:
     def _observe_unranked(self, verdict: Verdict) -> tuple[Alarm, ...]:
         self.ranked = False
         self._unranked.count(verdict)
-        if verdict.reason is Reason.CONSTANT_WINDOW and self._config.stuck_events:
+        if without_limits(verdict).reason is Reason.CONSTANT_WINDOW and self._config.stuck_events:
             return self._raise_stuck(verdict, "All reference scores are one number")
         return NO_ALARMS
 

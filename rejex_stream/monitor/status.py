@@ -12,7 +12,7 @@ from rejex_stream.monitor.config import CONFIDENCE, MonitorConfig
 from rejex_stream.monitor.health import HealthDetector
 from rejex_stream.monitor.rate import RejectionRate, batch_means, rate_limits
 from rejex_stream.monitor.theory import RankLaw, Theory
-from rejex_stream.types import Reason, Verdict
+from rejex_stream.types import Reason, Verdict, without_limits
 
 __all__ = ["HealthWord", "MonitorStatus", "Unranked", "summarise"]
 
@@ -33,9 +33,10 @@ class Unranked(msgspec.Struct):
 
     def count(self, verdict: Verdict) -> None:
         """Count one; what has no rank for any other reason counts as unscorable."""
-        if verdict.reason is Reason.WARM_UP:
+        reason = without_limits(verdict).reason
+        if reason is Reason.WARM_UP:
             self.warm_up += 1
-        elif verdict.reason is Reason.CONSTANT_WINDOW:
+        elif reason is Reason.CONSTANT_WINDOW:
             self.constant_window += 1
         else:
             self.unscorable += 1

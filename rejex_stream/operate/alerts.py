@@ -31,7 +31,7 @@ from rejex_stream.encode.records import encode_incident
 from rejex_stream.monitor import Alarm
 from rejex_stream.monitor.alarm import AlarmKind
 from rejex_stream.rejection.window import grade
-from rejex_stream.types import Incident, IncidentState, Partition, spoken
+from rejex_stream.types import Incident, IncidentState, LimitExcess, Partition, beyond, spoken
 
 __all__ = [
     "Alert", "Alertmanager", "Event", "Flood", "Subject", "Value", "Webhook",
@@ -146,7 +146,8 @@ def alert_of(what: Subject, wording: Wording, values: Sequence[Value] = ()) -> A
 def summary_of(incident: Incident, wording: Wording, values: Sequence[Value] = ()) -> str:
     """Return one line that says where, what, since when and how bad."""
     whose = spoken(incident.stream_key, incident.mode)
-    what = ", ".join(_reads(value, wording) for value in values[:1])
+    what = ", ".join(_exceeds(one, wording) for one in incident.limits)
+    what = what or ", ".join(_reads(value, wording) for value in values[:1])
     if not what:
         named = ", ".join(found.channel for found in incident.channels[:1])
         what = f"{named} is not as usual" if named else "not as usual"
@@ -165,6 +166,11 @@ def _reads(value: Value, wording: Wording) -> str:
     return f"{name} {reads}, usually {value.low:.4g} to {value.high:.4g}{unit}"
 
 
+def _exceeds(excess: LimitExcess, wording: Wording) -> str:
+    name, unit = excess.channel, wording.units.get(excess.channel, "")
+    return beyond(excess._replace(channel=wording.names.get(name, name)), unit)
+
+
 def _link(incident: Incident, wording: Wording) -> str:
     return "" if wording.console_url is None else f"{wording.console_url}/incidents/{incident.id}"
 
@@ -179,8 +185,9 @@ def sentence_of(incident: Incident) -> str:
     whose = spoken(incident.stream_key, incident.mode)
     counts = f"of {incident.n_events} events {incident.n_anomalies} are anomalies"
     points, word = grade(incident.peak_severity)
+    limits = "".join(f"{beyond(excess)}; " for excess in incident.limits)
     return (
-        f"{whose} is not as usual since {_text(incident.onset_ms)}: {counts}, "
+        f"{whose} is not as usual since {_text(incident.onset_ms)}: {limits}{counts}, "
         f"{incident.n_rejected} rejected, severity up to {points} of 100 ({word}). "
         f"It {_STATE[incident.state]}."
     )

@@ -50,6 +50,7 @@ from rejex_stream.types import (
     Reason,
     Verdict,
     in_mode,
+    without_limits,
 )
 
 __all__ = ["GAUGES", "GroupNames", "RunMetrics", "SensorRates"]
@@ -113,6 +114,7 @@ _OPEN = [state for state in IncidentState if state is not IncidentState.CLOSED]
 COUNTERS: Mapping[str, tuple[str, str]] = {
     "events": ("Events judged, by verdict.", "sensor_group verdict"),
     "rejected_events": ("Rejected events, by reason.", "sensor_group reason"),
+    "limit_events": ("Anomalies by a limit that people set.", "sensor_group"),
     "withheld_events": (
         "Events whose label stands because the review budget had no credit left.",
         "sensor_group",
@@ -239,7 +241,9 @@ class RunMetrics:
         for label in Label:  # a series that is zero is not a series that is missing
             self._counter("events", "", label.value)
         for reason in Reason:
-            self._counter("rejected_events", "", reason.value)
+            if reason is not Reason.LIMIT:
+                self._counter("rejected_events", "", reason.value)
+        self._counter("limit_events", "")
         self._counter("withheld_events", "")
         self._counter("muted_events", "")
         self.incidents(())
@@ -316,6 +320,7 @@ class RunMetrics:
             counts.add(those)
             for label, count in counts.labels.items():
                 self._counter("events", group, label.value).inc(count)
+            self._counter("limit_events", group).inc(counts.reasons.pop(Reason.LIMIT, 0))
             for reason, count in counts.reasons.items():
                 self._counter("rejected_events", group, reason.value).inc(count)
             # The series are there before the first review.
@@ -325,7 +330,7 @@ class RunMetrics:
 
     def _count_challenged(self, verdicts: Iterable[Verdict]) -> None:
         found = Tally(
-            (learning.judge, "yes" if learning.other is not verdict.label else "no")
+            (learning.judge, "yes" if learning.other is not without_limits(verdict).label else "no")
             for verdict in verdicts
             if (learning := verdict.learning) and learning.other is not None
         )
@@ -575,7 +580,8 @@ class SensorRates(Collector):
         self._told: list[tuple[list[str], float]] = []
 
     def count(self, verdict: Verdict, group: str) -> None:
-        """Count one verdict."""
+        """Count one verdict, by its score alone."""
+        verdict = without_limits(verdict)
         if verdict.reason in (Reason.WARM_UP, Reason.CONSTANT_WINDOW, Reason.TOO_MANY_SENSORS):
             return
         counts = self._sensors.get(verdict.sensor)

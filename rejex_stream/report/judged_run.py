@@ -37,6 +37,7 @@ from rejex_stream.types import (
     Record,
     Verdict,
     policy_band,
+    without_limits,
 )
 
 __all__ = ["Channel", "Fault", "FaultFindings", "Findings", "Run", "find", "read_run"]
@@ -270,7 +271,7 @@ def find(run: Run) -> Findings:
         rolling = recent.setdefault(key, deque(maxlen=window))
         theory = theory_at(verdict, run.monitors)
         if theory is not None:
-            rolling.append(verdict.reason is Reason.AMBIGUOUS)
+            rolling.append(without_limits(verdict).reason is Reason.AMBIGUOUS)
         enough = len(rolling) >= min(_FIRST_RATE_EVENTS, window)
         rate = sum(rolling) / len(rolling) if enough else None
         event = Event(reading, verdict, rate, theory)
@@ -315,7 +316,8 @@ def find(run: Run) -> Findings:
 def theory_at(verdict: Verdict, monitors: MonitorConfig) -> Theory | None:
     """Return the theory of the band that decided; ``None`` where none did: no rate counts those."""
     lower, upper = policy_band(verdict)
-    if lower is None or upper is None or verdict.reason is Reason.CONSTANT_WINDOW:
+    reason = without_limits(verdict).reason
+    if lower is None or upper is None or reason is Reason.CONSTANT_WINDOW:
         return None
     law = rank_law(verdict.window_len, verdict.n_anomalies, lower, upper)
     return theory_of(law, monitors)
@@ -346,7 +348,7 @@ def _judge(fault: Fault, timed: Sequence[Event]) -> FaultFindings | None:
     by_chance = sum(theory.expected_anomaly_rate for theory in theories)
     flagged = by_chance + sum(theory.expected_rate for theory in theories)
     outcome: Outcome = "missed"
-    if _beyond_chance(n_anomaly, len(theories), by_chance):
+    if reasons[Reason.LIMIT] or _beyond_chance(n_anomaly, len(theories), by_chance):
         outcome = "caught"
     elif n_unscorable or _beyond_chance(n_anomaly + n_rejected, len(theories), flagged):
         outcome = "review"

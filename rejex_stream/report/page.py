@@ -26,6 +26,7 @@ from rejex_stream.types import (
     Label,
     Reason,
     Verdict,
+    beyond,
     is_for_review,
     spoken,
 )
@@ -65,6 +66,7 @@ _CODES = {
     Reason.WARM_UP: "w",
     Reason.UNSCORABLE: "u",
     Reason.CONSTANT_WINDOW: "c",
+    Reason.LIMIT: "a",
     Reason.TOO_MANY_SENSORS: "w",  # as one that has no model yet
 }
 
@@ -445,6 +447,8 @@ def _short(value: float | None, digits: int = 4) -> float | None:
 # --------------------------------------------------------------------------------------- words
 def in_words(verdict: Verdict) -> str:
     """Say why this verdict, for somebody who knows the machine and not the method."""
+    if verdict.limited:
+        return ", ".join(beyond(one) for one in verdict.limited.channels)
     if verdict.reason in _NO_RANK:
         return _NO_RANK[verdict.reason]
     if verdict.rank is None or verdict.score is None or verdict.stability is None:

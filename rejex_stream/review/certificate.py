@@ -58,6 +58,7 @@ from rejex_stream.types import (
     could_be_missed,
     drawable,
     in_mode,
+    without_limits,
 )
 
 Answer = str | None
@@ -552,6 +553,10 @@ class _Reader:
 
     def _check_label(self, verdict: Verdict) -> None:
         rank, lower, upper = verdict.rank, verdict.band_lower, verdict.band_upper
+        if verdict.limited:
+            if verdict.label is not Label.ANOMALY or verdict.reason is not Reason.LIMIT:
+                self._found.wrong["verdicts beyond a limit are no anomalies by it"] += 1
+            verdict = without_limits(verdict)
         if (verdict.label is Label.REJECTED) != (verdict.reason is not None):
             self._found.wrong["verdicts give a reason and are not rejected, or the reverse"] += 1
         if verdict.reason not in (None, Reason.AMBIGUOUS) or verdict.learning:

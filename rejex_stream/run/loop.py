@@ -48,7 +48,15 @@ from rejex_stream.run.run_events import (
 )
 from rejex_stream.run.run_settings import RunSettings
 from rejex_stream.threads import one_thread, quick_switching, seldom_collecting
-from rejex_stream.types import Invalid, Outcome, Partition, Reason, Record, Verdict
+from rejex_stream.types import (
+    Invalid,
+    Outcome,
+    Partition,
+    Reason,
+    Record,
+    Verdict,
+    without_limits,
+)
 
 __all__ = ["Retries", "RunSettings", "UnreadableShare", "UnscorableStreak", "run"]
 
@@ -495,7 +503,7 @@ class UnscorableStreak:
         for record, verdict, *_ in reversed(outcomes):
             if verdict is None:
                 continue
-            if verdict.reason is not Reason.UNSCORABLE:
+            if without_limits(verdict).reason is not Reason.UNSCORABLE:
                 self._length, self.alarm, self._any_scorable = 0, None, True
                 break
             newest, length = newest or (record, verdict), length + 1

@@ -116,8 +116,9 @@ class AuditDraw:
         None that is held or planned is: an incident asks one question, not one an event, and such
         events are in no rate that an audit is about. A muted one is all the same, whatever its
         label: but for the draw nobody is asked about it, and the certificate has to speak of it.
+        Nor is an anomaly by a limit that people set: they have answered.
         """
-        if (verdict.held or verdict.planned) and not verdict.muted:
+        if verdict.limited or ((verdict.held or verdict.planned) and not verdict.muted):
             return 0.0
         share = self.rate
         if verdict.muted:
@@ -212,7 +213,7 @@ class ReviewItems:
             verdict.severity is not None
             and verdict.severity >= EXTREME
             and verdict.label is Label.ANOMALY
-            and not (verdict.held or verdict.planned or verdict.muted)
+            and not (verdict.held or verdict.planned or verdict.muted or verdict.limited)
             and sensor.asks(verdict, verdict.severity)
             and item is None
             and self._reasons

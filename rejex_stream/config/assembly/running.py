@@ -22,6 +22,7 @@ from rejex_stream.decode import Decoder
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.stream_state import StreamSnapshot
 from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.incidents import ChannelLimits
 from rejex_stream.monitor import Alarm, MonitorConfig
 from rejex_stream.operate.alerts import Alertmanager, Webhook, Wording, log_incident
 from rejex_stream.operate.probes import HealthServer
@@ -70,6 +71,11 @@ def engine_spec(config: Config) -> EngineSpec:
         learning=config.learning.spec(rejection.costs, rejection.contamination, coin),
         coin=coin,
         alarms=config.incidents,
+        limits=tuple(
+            ChannelLimits(name, channel.low, channel.high)
+            for name, channel in sorted(config.channels.items())
+            if channel.limit == "alarm"
+        ),
     )
 
 

@@ -19,7 +19,7 @@ from rejex_stream.review.queue import audit, series
 from rejex_stream.review.queue.audit import Refusal, Viewer
 from rejex_stream.review.queue.label_store import records_of
 from rejex_stream.review.queue.listing import EpisodeRow, model_leaning, row_of, share
-from rejex_stream.types import Label, Reason, ReviewItem, Status, Verdict
+from rejex_stream.types import Label, Reason, ReviewItem, Status, Verdict, without_limits
 
 
 class Explanation(NamedTuple):
@@ -62,6 +62,7 @@ _NOT_RANKED: dict[Reason | None, _Words] = {
 
 def explain(verdict: Verdict, why: str, *, blind: bool = False) -> Explanation:
     """Return why this event is here; with `blind`, nothing that tells which way the model leans."""
+    verdict = without_limits(verdict)
     if why in ("audit", "extreme"):
         words = _accepted(verdict, why, blind=blind)
     elif verdict.status is Status.CONSTANT_ENDS and why == "status":

@@ -35,6 +35,7 @@ from rejex_stream.types import (
     could_be_missed,
     drawable,
     policy_band,
+    without_limits,
 )
 
 
@@ -253,10 +254,11 @@ class Intake:
         hour = self._hours.setdefault((sensor_id, hour_ms), dict.fromkeys(COUNTS, 0))
         hour[str(verdict.label)] += 1
         lower, upper = policy_band(verdict)
-        judged = verdict.reason in (None, Reason.AMBIGUOUS)
+        by_score = without_limits(verdict)
+        judged = by_score.reason in (None, Reason.AMBIGUOUS)
         if judged and lower is not None and upper is not None and verdict.window_len:
             hour["banded"] += 1
-            hour["ambiguous"] += verdict.label is Label.REJECTED
+            hour["ambiguous"] += by_score.label is Label.REJECTED
             hour["expected"] += max(0, upper - lower + 1) / (verdict.window_len + 1)
         if could_be_missed(verdict):
             p, why = drawable(verdict)

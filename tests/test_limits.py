@@ -1,0 +1,361 @@
+"""Limits that people set: an anomaly whatever the score, told at once, and none of the theory."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from rejex_stream.cli import main
+from rejex_stream.config import load_config
+from rejex_stream.detectors import make_detector
+from rejex_stream.encode import decode_verdict, encode_incident, encode_verdict
+from rejex_stream.encode.records import decode_incidents
+from rejex_stream.engine import Engine
+from rejex_stream.errors import ConfigError
+from rejex_stream.incidents import Alarms, ChannelLimits, Hold
+from rejex_stream.monitor import MonitorBank, MonitorConfig
+from rejex_stream.operate.alerts import Wording, alert_of
+from rejex_stream.rejection import RejectionPolicy
+from rejex_stream.review.certificate import Evidence, read_log
+from rejex_stream.run.executors import InlineExecutor
+from rejex_stream.run.review_items import AuditDraw, ReviewItems
+from rejex_stream.types import (
+    Command,
+    CommandKind,
+    IncidentState,
+    Label,
+    OutcomeCounts,
+    Reason,
+    is_ranked,
+    without_limits,
+)
+from tests.oracle import reference_verdicts
+from tests.streams import spec
+from tests.test_alarm import N, feed, play, small
+
+HIGH = (ChannelLimits("x", None, 6.0),)
+BUDGET = RejectionPolicy(0.2, rate=0.15, burst=4)
+HST = make_detector("HalfSpaceTrees", n_trees=5, height=4, window_size=60)
+
+
+def lone(*at, n=3000, value=7.25, seed=0):
+    """Usual readings; at some places the first channel is beyond its limit."""
+    readings = feed(n=n, seed=seed)
+    for i in at:
+        readings[i] = readings[i]._replace(values=(value, readings[i].values[1]))
+    return readings
+
+
+def engine(limits=HIGH, **given):
+    policy = given.pop("policy", None)
+    made = small(**given)
+    return Engine(replace(made, limits=limits, policy=policy or made.policy), InlineExecutor())
+
+
+def test_a_value_beyond_its_limit_is_an_anomaly_from_the_first_event_on():
+    verdicts = play(engine(), lone(0, 30, 1500))[0]
+    assert [v.seq for v in verdicts if v.reason is Reason.LIMIT] == [0, 30, 1500]
+    first, late = verdicts[0], verdicts[1500]
+    assert first.label is late.label is Label.ANOMALY
+    assert first.score is None
+    assert first.limited.reason is Reason.WARM_UP
+    assert first.limited.channels == (("x", 7.25, 6.0),)
+    assert late.score is not None
+    assert late.limited.label is Label.ANOMALY
+
+
+def test_without_limits_every_verdict_is_what_it_was():
+    readings = lone(0, 30, 31, 1500, *range(2000, 2400, 3))
+    for given in ({}, {"policy": BUDGET}, {"detector": HST}, {"hold": Hold(enabled=False)}):
+        plain, more = engine((), **given), engine(**given)
+        bare = [without_limits(v) for v in play(more, readings)[0]]
+        assert bare == play(plain, readings)[0]
+
+
+def test_the_limit_itself_is_within_and_so_is_what_is_missing():
+    verdicts = play(engine(), lone(5, value=6.0))[0]
+    assert not any(v.limited for v in verdicts)
+    verdicts = play(engine(), lone(5, 900, value=math.nan))[0]
+    assert not any(v.limited for v in verdicts)
+    both = engine((ChannelLimits("x", -6.0, 6.0),))
+    verdicts = play(both, lone(5, value=-6.5))[0]
+    assert verdicts[5].limited.channels == (("x", -6.5, -6.0),)
+
+
+def test_an_infinite_value_is_beyond_and_travels():
+    verdict = play(engine(), lone(700, 701, 702, value=math.inf))[0][702]
+    assert verdict.reason is Reason.LIMIT
+    assert verdict.limited.reason is Reason.UNSCORABLE
+    assert decode_verdict(encode_verdict(verdict)).limited.channels == (("x", None, 6.0),)
+
+
+def test_held_and_constant_events_are_subject_to_limits_and_planned_and_muted_ones_are_not():
+    readings = feed((1500, 2400), by=9.0)
+    verdicts = play(engine((ChannelLimits("x", None, 7.0),)), readings)[0]
+    held = [v for v, r in zip(verdicts, readings, strict=True) if v.held and r.values[0] > 7.0]
+    assert len(held) > 50
+    assert {v.reason for v in held} == {Reason.LIMIT}
+    assert all(v.incident for v in held)
+    stuck = [r._replace(values=(8.0, 1.0)) for r in feed(n=1200)]
+    verdicts = play(engine(hold=Hold(enabled=False)), stuck)[0]
+    assert verdicts[-1].limited.reason is Reason.CONSTANT_WINDOW
+    told, usual = engine(), lone(105, 700, n=1200)
+    play(told, usual[:50])
+    times = [r.event_time_ms for r in readings]
+    for command in (
+        Command(id="p", kind=CommandKind.PLANNED, from_ms=times[100], until_ms=times[110]),
+        Command(
+            id="m", kind=CommandKind.MUTE, stream_key="s", box={"x": (6.5, 8.0)}, by="ada",
+            note="washing", from_ms=times[600], until_ms=times[2999]),
+    ):  # fmt: skip
+        assert told.command(command).accepted
+    verdicts, incidents = play(told, usual[50:])
+    assert not any(v.limited for v in verdicts)
+    assert verdicts[55].planned
+    assert verdicts[650].muted == "m"
+    assert not incidents
+
+
+def test_somebody_is_told_at_the_first_event_and_until_values_are_within_again():
+    readings = lone(20, *range(700, 760))
+    told = play(engine(hold=Hold(enabled=False, recover_events=15)), readings)[1]
+    ends = (None, *[i.id for i in told])
+    shown = [
+        (i.state, i.changed_seq)
+        for i, before in zip(told, ends, strict=False)
+        if i.state is IncidentState.CLOSED or i.id != before
+    ]
+    assert shown[0] == (IncidentState.OPEN, 20)
+    assert shown[1] == (IncidentState.CLOSED, 35)
+    assert shown[2] == (IncidentState.OPEN, 700)
+    assert shown[3][1] >= 774
+    assert len(shown) == 4
+    assert told[0].limits == (("x", 7.25, 6.0),)
+    assert told[0].channels[0].channel == "x"
+    assert (told[0].n_events, told[0].n_anomalies, told[0].sensors) == (1, 1, ("s",))
+    assert told[0].onset_seq == 20
+    assert decode_incidents(encode_incident(told[0])) == told[0]
+
+
+def test_an_incident_lasts_while_values_are_beyond_however_ordinary_scores_are():
+    told = play(engine(hold=Hold(recover_events=15)), lone(*range(5, 45), n=200))[1]
+    assert len({i.id for i in told}) == 1
+    assert [i.changed_seq for i in told if i.state is IncidentState.CLOSED] == [44 + 15]
+
+
+def test_an_open_incident_publishes_that_a_limit_is_exceeded():
+    readings = feed((2000, 2300), by=1.6)
+    told = play(engine((), hold=Hold(enabled=False)), readings)[1]
+    at = told[0].opened_seq + 3
+    readings[at] = readings[at]._replace(values=(7.25, 0.0))
+    told = play(engine(hold=Hold(enabled=False)), readings)[1]
+    assert not told[0].limits
+    assert (told[1].id, told[1].version, told[1].changed_seq) == (told[0].id, 2, at)
+    assert told[1].limits == (("x", 7.25, 6.0),)
+
+
+def test_the_alert_says_what_is_beyond_which_limit():
+    incident = play(engine(), lone(20, value=7.2))[1][0]
+    wording = Wording("p", units={"x": "bar"}, names={"x": "pressure"})
+    alert = alert_of(incident, wording)
+    assert "s: pressure 7.2 bar is above its limit of 6 bar; since" in alert.annotations["summary"]
+    assert "x 7.2 is above its limit of 6" in alert.annotations["description"]
+    low = play(engine((ChannelLimits("x", -5.0),)), lone(20, value=-7.2))[1][0]
+    assert "pressure -7.2 bar is below its limit of -5 bar" in alert_of(low, wording).annotations[
+        "summary"
+    ]  # fmt: skip
+
+
+# ------------------------------------------------------------------------------ the laws
+@pytest.mark.parametrize(
+    "given", [{}, {"detector": HST}, {"policy": BUDGET}, {"hold": Hold(enabled=False)}]
+)
+def test_no_cut_of_the_input_and_no_restart_changes_anything(given):
+    readings = feed((1500, 1900), by=9.0)
+    rng = random.Random(5)
+    for i in rng.sample(range(3000), 150):
+        value = rng.choice((7.25, 7.25, math.nan, math.inf))
+        for at in range(i, min(3000, i + 3)) if value == math.inf else [i]:  # one is carried
+            readings[at] = readings[at]._replace(values=(value, readings[at].values[1]))
+    wanted = play(engine(**given), readings, cut=3000)
+    assert sum(v.limited.reason is Reason.UNSCORABLE for v in wanted[0] if v.limited) > 20
+    assert sum(1 for v in wanted[0] if v.limited) > 100
+    assert len(wanted[1]) > 4
+    for seed in range(4):
+        rng, found, verdicts, told = random.Random(seed), engine(**given), [], []
+        at = 0
+        while at < len(readings):
+            size = rng.choice((1, 1, 2, 7, 60, 400))
+            verdicts += found.process(readings[at : at + size])
+            told += found.take_incidents()
+            at += size
+            if rng.random() < 0.1:
+                kept, found = found.snapshot(), engine(**given)
+                found.restore(kept)
+        assert verdicts == wanted[0]
+        assert told == wanted[1]
+
+
+def test_what_cannot_be_scored_before_an_adoption_ends_is_held_in_any_cut():
+    readings, limits = feed((1000, 2000), by=9.0, n=2000), (ChannelLimits("x", None, 40.0),)
+    at = next(i.changed_seq for i in play(engine(limits), readings)[1] if i.ended)
+    for i in range(at - 1, at + 6):  # the first carries the value before it on
+        readings[i] = readings[i]._replace(values=(math.inf, readings[i].values[1]))
+    wanted = play(engine(limits), readings, cut=1)
+    assert next(i.changed_seq for i in wanted[1] if i.ended) > at
+    assert sum(v.held and bool(v.limited) for v in wanted[0]) >= 5
+    assert play(engine(limits), readings, cut=2000) == wanted
+
+
+def test_an_event_without_a_score_opens_an_incident_where_a_batch_begins_with_it():
+    readings = lone(701, n=1200)
+    for i in (699, 700, 701):
+        readings[i] = readings[i]._replace(values=(readings[i].values[0], math.nan))
+    found = engine()
+    verdicts = found.process(readings[:701]) + found.process(readings[701:])
+    assert verdicts[701].limited.reason is Reason.UNSCORABLE
+    told = found.take_incidents()
+    assert (told[0].opened_seq, told[0].limits) == (701, (("x", 7.25, 6.0),))
+    assert play(engine(), readings, cut=1) == (verdicts, told)
+
+
+def test_the_oracle_says_the_same():
+    limits = (ChannelLimits("x", -1.0, 1.5), ChannelLimits("y", None, 2.0))
+    pipeline = replace(spec(), limits=limits)
+    readings = lone(3, n=700)
+    found = Engine(pipeline, InlineExecutor()).process(readings)
+    assert sum(v.reason is Reason.LIMIT for v in found) > 50
+    for verdict, wanted in zip(found, reference_verdicts(pipeline, readings), strict=True):
+        assert (verdict.label, verdict.reason, verdict.limited) == (
+            wanted.label, wanted.reason, wanted.limited
+        )  # fmt: skip
+        assert (verdict.rank, verdict.band_lower) == (wanted.rank, wanted.band_lower)
+
+
+def test_changed_limits_are_a_changed_decision():
+    readings, old = lone(*range(0, 3000, 50)), engine(())
+    play(old, readings[:1500])
+    new = engine()
+    restored = new.restore(old.snapshot())
+    assert restored.was.limits == ()
+    assert restored.now.limits == HIGH
+    assert "limits" in restored.now.since(restored.was)
+    new.decide(restored.was)
+    before = play(new, readings[1500:1700])[0]
+    new.decide(restored.now)
+    after = play(new, readings[1700:])[0]
+    assert not any(v.limited for v in before)
+    assert [v.seq for v in after if v.limited] == list(range(1700, 3000, 50))
+    assert type(restored.now).of(restored.now.parts()) == restored.now
+
+
+# ------------------------------------------------------------------------------ said apart
+def test_rates_and_monitors_see_what_the_score_says():
+    readings = lone(n=2600)
+    limits = (ChannelLimits("x", -0.5, 0.5),)
+    off = Hold(enabled=False)
+    plain, more = (play(engine(one, hold=off), readings)[0] for one in ((), limits))
+    assert sum(v.reason is Reason.LIMIT for v in more) > 1000
+    counted = []
+    for verdicts in (plain, more):
+        config = MonitorConfig(contamination=0.2, window=N, tolerance=3.0)
+        monitor, counts = MonitorBank(config), OutcomeCounts()
+        alarms = monitor.observe(verdicts)
+        counts.add_verdicts(verdicts)
+        counted.append((alarms, monitor.snapshot(), counts.n_ranked, counts.n_ambiguous))
+    assert counted[0] == counted[1]
+    assert [is_ranked(v) for v in plain] == [is_ranked(v) for v in more]
+
+
+def test_nobody_is_asked_about_an_anomaly_by_a_limit():
+    readings = lone(*range(1000, 1100), n=1200)
+    verdicts = play(engine(hold=Hold(enabled=False)), readings)[0]
+    items = ReviewItems(("x", "y"), points=4, audit=AuditDraw(1.0, anomaly_rate=1.0))
+    found = [items.observe(*one) for one in zip(readings, verdicts, strict=True)]
+    beyond = [v for v in verdicts if v.limited]
+    assert len(beyond) == 100
+    assert not any(v.audit for v in beyond)
+    asked = [one.verdict for one in found if one is not None and hasattr(one, "verdict")]
+    assert asked
+    assert not any(v.limited for v in asked)
+
+
+def test_the_certificate_takes_them_for_anomalies():
+    verdicts = play(engine(hold=Hold(enabled=False)), lone(3, 1000, 1001, n=1200))[0]
+    lines = [encode_verdict(v) for v in verdicts]
+    log = read_log(lines, AuditDraw(), Evidence())
+    assert not log.wrong
+    forged = msgspec.structs.replace(verdicts[1000], label=Label.NORMAL)
+    forged_log = [*lines[:1000], encode_verdict(forged), *lines[1001:]]
+    assert read_log(forged_log, AuditDraw(), Evidence()).wrong
+
+
+@pytest.mark.parametrize(
+    "limits", [ChannelLimits("z", None, 6.0), ChannelLimits("x"), ChannelLimits("x", 6.0, 6.0)]
+)
+def test_limits_that_are_none_are_refused(limits):
+    with pytest.raises(ConfigError, match=f"channel '{limits.channel}'"):
+        replace(small(), alarms=Alarms(), limits=(limits,))
+
+
+# ------------------------------------------------------------------------------ from file to file
+CONFIG = """
+[input]
+path = "feed.csv"
+time = "time"
+sensor = "sensor"
+channels = ["pressure", "flow"]
+
+[rejection]
+contamination = 0.05
+tolerance = 4
+window = 200
+
+[refit]
+executor = "inline"
+
+[channels.pressure]
+high = 6
+limit = "alarm"
+"""
+
+
+def test_a_run_from_file_to_file_says_what_was_beyond(tmp_path, monkeypatch, capsys):
+    readings = lone(10, 900, n=1200, value=7.2)
+    rows = [f"{1_700_000_000 + 60 * i},p0,{x!r},{y!r}" for i, (x, y) in
+            enumerate(reading.values for reading in readings)]  # fmt: skip
+    (tmp_path / "feed.csv").write_text("\n".join(["time,sensor,pressure,flow", *rows]) + "\n")
+    (tmp_path / "pipeline.toml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "pipeline.toml", "--output", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["labels"]["anomaly"] > 2
+    lines = (tmp_path / "verdicts.jsonl").read_bytes().splitlines()
+    verdicts = [decode_verdict(line) for line in lines]
+    assert [v.seq for v in verdicts if v.reason is Reason.LIMIT] == [10, 900]
+    assert verdicts[10].limited.channels == (("pressure", 7.2, 6.0),)
+    lines = (tmp_path / "incidents.jsonl").read_bytes().splitlines()
+    told = [decode_incidents(line) for line in lines]
+    assert told[0].changed_seq == 10
+    assert told[0].limits == (("pressure", 7.2, 6.0),)
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "says"),
+    [
+        ("high = 6\n", "", 'channels.pressure: limit = "alarm" without a limit'),
+        ("high = 6", "high = 6\nlow = 6", "low = 6.0 is not below high = 6.0"),
+        ('"alarm"', '"shout"', "channels.pressure.limit"),
+        ("[channels.pressure]", "[channels.presure]", "did you mean 'pressure'"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused_in_a_sentence(was, becomes, says, tmp_path):
+    (tmp_path / "pipeline.toml").write_text(CONFIG.replace(was, becomes))
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        load_config(tmp_path / "pipeline.toml")

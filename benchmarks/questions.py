@@ -40,15 +40,8 @@ from rejex_stream.review.queue.decisions import Decision, Target
 from rejex_stream.review.queue.listing import QueueFilter, model_leaning
 from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.types import (
-    ContextPoint,
-    Incident,
-    Position,
-    Reading,
-    ReviewItem,
-    Verdict,
-    is_for_review,
-)
+from rejex_stream.run.review_items import ReviewItems
+from rejex_stream.types import Incident, Position, Reading, ReviewItem, Verdict
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 HOUR_MS = 3_600_000
@@ -110,23 +103,12 @@ def judge(
         for i, (t, row) in enumerate(zip(times, X.tolist(), strict=True))
     ]
     verdicts = engine.process(feed)
-    points = [
-        ContextPoint(reading.event_time_ms, tuple(reading.values), verdict.score, verdict.label)
-        for reading, verdict in zip(feed, verdicts, strict=True)
-    ]
+    worker = ReviewItems(channels, points=CONTEXT)
+    made = [worker.observe(*event) for event in zip(feed, verdicts, strict=True)]
     items = [
-        (
-            i,
-            ReviewItem(
-                verdict=verdict,
-                channels=channels,
-                values=tuple(feed[i].values),
-                context=tuple(points[max(0, i - CONTEXT) : i]),
-            ),
-            bool(truth[i] == 1),
-        )
-        for i, verdict in enumerate(verdicts)
-        if is_for_review(verdict) and i >= WARM
+        (i, item, bool(truth[i] == 1))
+        for i, item in enumerate(made)
+        if isinstance(item, ReviewItem) and i >= WARM
     ]
     found = [(one.position.offset, one) for one in engine.take_incidents()]
     return Judged(items, verdicts[WARM:], [one for one in found if one[0] >= WARM])
@@ -283,7 +265,7 @@ def simulated(args: argparse.Namespace) -> None:
         "What people are asked",
         [(f"{args.sensors:,} simulated sensors, a reading an hour, {args.days} days, "
         f"{len(faults)} faults of ten kinds, at most {args.capacity} questions a day: "
-        f"{rejected:,} rejected events.",
+        f"{rejected:,} review items.",
         ["order", "cases answered", "most asked a day", "events saved",
          "by the first half of each day",
          "faults asked or alerted", "or listed", "incidents", "missed, by kind"],

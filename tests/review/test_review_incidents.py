@@ -460,3 +460,8 @@ def test_an_answer_passes_few_files_from_its_page_to_the_model():
         "rejex_stream/review/queue/database.py",
     ]
     assert int(re.match(r"one answer: (\d+) files", out)[1]) <= 16
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    told = page.split("## The way of one answer")[1].split("\n## ")[0]
+    named = re.findall(r"`(rejex_stream/[\w/]+\.py)`", told)
+    assert len(named) >= 12
+    assert set(named) - way.keys() == set(), "docs/architecture.md goes another way"

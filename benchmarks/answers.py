@@ -26,7 +26,7 @@ from scipy.stats import beta, norm
 
 from benchmarks.harness import write
 from rejex_stream.plan.promises import Costs
-from rejex_stream.rejection.audit import Stratum, fewest_missed, most_missed
+from rejex_stream.rejection.audit_sampling import Stratum, fewest_missed, most_missed
 from rejex_stream.review.gold_cases import Errors, Known, jeffreys
 from rejex_stream.review.queue.label_report import (
     Group,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rejex_stream.rejection.audit import share_at_most
+from rejex_stream.rejection.audit_sampling import share_at_most
 from rejex_stream.review.certificate import Tally, certify
 from rejex_stream.review.gold_cases import Errors
 

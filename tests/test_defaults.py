@@ -24,7 +24,7 @@ from rejex_stream.engine import EngineSpec
 from rejex_stream.engine.refit import FitJob, RefitSchedule
 from rejex_stream.facade import RejectingDetector, RejectingStream
 from rejex_stream.features import Feature, FeatureSpec
-from rejex_stream.incidents.settings import Alarms
+from rejex_stream.incidents.incident_settings import Alarms
 from rejex_stream.monitor.config import Monitor, MonitorConfig
 from rejex_stream.plan.promises import EpisodeRule, plan, plan_table
 from rejex_stream.rejection import rejection_band

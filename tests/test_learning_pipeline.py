@@ -14,7 +14,7 @@ from rejex_stream.engine import Engine
 from rejex_stream.errors import ConnectorError
 from rejex_stream.learning import LearningSpec
 from rejex_stream.operate.run_metrics import RunMetrics
-from rejex_stream.rejection.audit import KeyedSampler
+from rejex_stream.rejection.audit_sampling import KeyedSampler
 from rejex_stream.run.loop import RunSettings, run
 from rejex_stream.run.review_items import AuditDraw
 from rejex_stream.types import Command, CommandKind, EventAnswer, Partition, Position, Record

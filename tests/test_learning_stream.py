@@ -17,7 +17,7 @@ from rejex_stream.encode import decode_verdict, encode_verdict
 from rejex_stream.engine import Engine
 from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.learning import LearningSpec
-from rejex_stream.rejection.audit import KeyedSampler
+from rejex_stream.rejection.audit_sampling import KeyedSampler
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.review_items import AuditDraw
 from rejex_stream.types import Command, CommandKind, EventAnswer, Label, Reason, in_mode

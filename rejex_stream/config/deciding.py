@@ -13,7 +13,7 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.features import Feature, FeatureKind, FeatureSpec, PresetName
 from rejex_stream.incidents import Plan
 from rejex_stream.learning import LearningSpec
-from rejex_stream.rejection.audit import KeyedSampler
+from rejex_stream.rejection.audit_sampling import KeyedSampler
 from rejex_stream.rejection.policy import LEAST_BURST, WINDOW, BudgetOwner, RejectionPolicy
 from rejex_stream.settings import Section, setting
 

@@ -315,7 +315,7 @@ def _costs(config: Any) -> None:  # noqa: ANN401
 
 
 def _learning(config: Any) -> None:  # noqa: ANN401
-    from rejex_stream.rejection.audit import KeyedSampler
+    from rejex_stream.rejection.audit_sampling import KeyedSampler
 
     rejection = config.rejection
     learning = config.learning.spec(rejection.costs, rejection.contamination, KeyedSampler())

@@ -17,7 +17,7 @@ from rejex_stream.learning import Learner, LearningSpec
 from rejex_stream.protocols import BatchDetector, IncrementalDetector, require_identity
 from rejex_stream.rejection import RejectionBand
 from rejex_stream.rejection.arguments import check_window
-from rejex_stream.rejection.audit import KeyedSampler
+from rejex_stream.rejection.audit_sampling import KeyedSampler
 from rejex_stream.rejection.policy import WINDOW, RejectionPolicy
 
 __all__ = ["Decision", "EngineSpec", "changes"]

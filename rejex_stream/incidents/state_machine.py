@@ -43,7 +43,7 @@ from typing import Annotated, Any, NamedTuple, cast
 import msgspec
 import numpy as np
 
-from rejex_stream.incidents.settings import Alarms, Hold
+from rejex_stream.incidents.incident_settings import Alarms, Hold
 from rejex_stream.incidents.thresholds import ORDINARY, inflation, limit_of, recovery_of
 from rejex_stream.rejection.window import ScoreWindow
 from rejex_stream.types import (

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.learning.label_kernel import LabelKernel
 from rejex_stream.learning.sequential_test import SequentialTest, most_with_errors, surely_gained
-from rejex_stream.rejection.audit import KeyedSampler, commitment
+from rejex_stream.rejection.audit_sampling import KeyedSampler, commitment
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.types import (
     Command,

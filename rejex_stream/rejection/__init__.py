@@ -3,9 +3,9 @@
 In: the score of an event, and n reference scores of the same model. Out: its rank, and by two
 integer comparisons `normal`, `anomaly` or `rejected`.
 :mod:`~rejex_stream.rejection.exceed` is how sure a label is, :mod:`~rejex_stream.rejection.band`
-which ranks are rejected, :mod:`~rejex_stream.rejection.bounds` how often that happens,
-:mod:`~rejex_stream.rejection.bounds` what it costs, :mod:`~rejex_stream.rejection.window` the
-reference scores. Open `band` first, then `verdict`.
+which ranks are rejected, :mod:`~rejex_stream.rejection.bounds` how often that happens and what it
+costs, :mod:`~rejex_stream.rejection.window` the reference scores and how rare one is. Open `band`
+first, then `judge`.
 """
 
 from rejex_stream.rejection.band import (

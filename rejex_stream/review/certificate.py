@@ -3,8 +3,8 @@
 Every event that the pipeline called normal, or that a mute hid, is counted with the probability
 with which it was drawn, 0 and 1 included. Drawn events that nobody has called normal count as
 missed, whatever the reason: an answer that is "unsure", disputed, expired or not there yet can only
-make the bound worse, never wrong (:mod:`rejex_stream.rejection.audit`). An event that could not be
-drawn counts as one that may be missed.
+make the bound worse, never wrong (:mod:`rejex_stream.rejection.audit_sampling`). An event that
+could not be drawn counts as one that may be missed.
 
 Who verifies trusts nobody. A verdict that could be drawn says with which probability, whether it
 was, and to which key the draw is committed: whoever has the key draws again. What cannot be checked
@@ -29,7 +29,7 @@ import msgspec
 from rejex_stream.encode import decode_review, decode_verdict
 from rejex_stream.encode.label_records import LabelRecord, active_labels, resolve
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.rejection.audit import (
+from rejex_stream.rejection.audit_sampling import (
     Stratum,
     commitment,
     count_at_most,

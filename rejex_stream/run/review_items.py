@@ -12,7 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from rejex_stream.errors import CheckpointError, ConfigError
-from rejex_stream.rejection.audit import KeyedSampler, commitment
+from rejex_stream.rejection.audit_sampling import KeyedSampler, commitment
 from rejex_stream.rejection.band import label_of, rank_edges
 from rejex_stream.rejection.judge import EXTREME
 from rejex_stream.types import (
@@ -87,7 +87,7 @@ def committed(key: bytes) -> str | None:
 class AuditDraw:
     """Which share of each kind of accepted events is audited, and by which draw.
 
-    The draws are those of :mod:`rejex_stream.rejection.audit`: nobody can foresee them.
+    The draws are those of :mod:`rejex_stream.rejection.audit_sampling`: nobody can foresee them.
     """
 
     rate: float = 0.0  # of accepted normals

@@ -14,7 +14,7 @@ from rejex_stream.cli.main import main
 from rejex_stream.config import load_config
 from rejex_stream.encode import encode_verdict
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.rejection.audit import (
+from rejex_stream.rejection.audit_sampling import (
     Stratum,
     commitment,
     count_at_most,

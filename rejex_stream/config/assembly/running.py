@@ -29,7 +29,7 @@ from rejex_stream.operate.probes import HealthServer
 from rejex_stream.operate.run_metrics import RunMetrics
 from rejex_stream.operate.watch import Watch
 from rejex_stream.protocols import FitExecutor
-from rejex_stream.rejection.audit import KeyedSampler
+from rejex_stream.rejection.audit_sampling import KeyedSampler
 from rejex_stream.run.executors import InlineExecutor, ProcessFitExecutor, ThreadFitExecutor
 from rejex_stream.run.loop import Retries
 from rejex_stream.run.partition import PartitionState, log_alarm

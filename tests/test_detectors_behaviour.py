@@ -138,11 +138,11 @@ def test_it_brings_the_columns_it_wants_and_takes_those_that_are_named():
         ({"operating": "wind"}, "operating = 'wind' names no channel: .* needs a list"),
         ({"operating": ["gust"]}, "operating names 'gust', which is no channel: use .* wind, heat"),
         ({"operating": ["heat", "wind"]}, "operating names every channel .wind, heat.: leave"),
-        ({"model": "forest"}, "model = 'forest' is unknown to rejex:NormalBehaviour: use one of"),
+        ({"model": "forest"}, "rejex:NormalBehaviour has no parameter 'model'; it accepts: flags"),
         ({"degree": 4}, "degree = 4 of rejex:NormalBehaviour: give a whole number from 1 to 3"),
         ({"degree": True}, "degree = True of rejex:NormalBehaviour"),
         ({"smooth_events": 1}, "smooth_events = 1 .*: give a whole number of at least 2"),
-        ({"explaining": [0]}, "has no parameter 'explaining'; it accepts: flags, operating, model"),
+        ({"explaining": [0]}, "has no parameter 'explaining'; it accepts: flags, operating, degree"),
     ],
     ids=["none", "text", "unknown", "all", "model", "degree", "bool", "smooth", "inner"],
 )

@@ -142,7 +142,7 @@ def test_it_brings_the_columns_it_wants_and_takes_those_that_are_named():
         ({"degree": 4}, "degree = 4 of rejex:NormalBehaviour: give a whole number from 1 to 3"),
         ({"degree": True}, "degree = True of rejex:NormalBehaviour"),
         ({"smooth_events": 1}, "smooth_events = 1 .*: give a whole number of at least 2"),
-        ({"explaining": [0]}, "has no parameter 'explaining'; it accepts: flags, operating, degree"),
+        ({"explaining": [0]}, "has no parameter .explaining.; it accepts: flags, operating, deg"),
     ],
     ids=["none", "text", "unknown", "all", "model", "degree", "bool", "smooth", "inner"],
 )

@@ -109,7 +109,7 @@ class _FilePlaces:
     """Where a pipeline over a file stands in its input, and how that is changed."""
 
     def __init__(self, config: Config, folder: Path) -> None:
-        self._outputs, self._folder = file_places(config), folder
+        self._places, self._folder = file_places(config), folder
 
     def committed(self) -> dict[Partition, int]:
         """Return the next offset of each partition that has one."""
@@ -140,10 +140,9 @@ class _FilePlaces:
 
         if input_is is not None:
             InputState(**input_is).write(self._folder, partition.topic)
-        outputs = self._outputs
         lengths = {
             role: (os.path.abspath(path), os.path.getsize(path) if os.path.exists(path) else 0)
-            for role, path in zip(("verdicts", "review", "deadletter"), outputs[:3], strict=True)
+            for role, path in self._places.outputs.items()
         }
         CommitState({partition: offset}, lengths).write(self._folder)
 

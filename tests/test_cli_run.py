@@ -363,6 +363,7 @@ def test_metrics_and_health_are_served_while_it_runs(pipeline):
     assert process.returncode == 0
 
 
+@pytest.mark.thorough
 def test_alarms_are_logged_and_posted_with_a_signature(pipeline, run):
     """A sensor that sticks raises an alarm; the webhook gets it once, signed."""
     feed(pipeline, 0, 1500)

@@ -267,6 +267,7 @@ def test_settings_that_do_not_fit_each_other_are_refused(change, expected):
     assert any(expected in line for line in found), found
 
 
+@pytest.mark.thorough
 def test_a_detector_without_an_identity_is_refused(tmp_path, monkeypatch):
     (tmp_path / "of_mine.py").write_text(
         "from river.anomaly import HalfSpaceTrees\n"

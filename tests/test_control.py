@@ -287,6 +287,7 @@ class Away(ListControl):
         return super().read(start)
 
 
+@pytest.mark.thorough
 def test_a_log_that_cannot_be_read_stops_nothing_and_is_said_once():
     control, sink, watching = Away(2), ListSink(), Watching()
     control.lines.append(plan("p"))

@@ -107,6 +107,7 @@ def written(sink):
     return [(o.record.position.offset, o.verdict) for o in sink.outcomes]
 
 
+@pytest.mark.thorough
 @every_kind
 @every_change
 @pytest.mark.parametrize("known_first", [True, False])

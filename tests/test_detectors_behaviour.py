@@ -45,6 +45,7 @@ def test_a_recipe_from_a_config_is_the_one_from_python():
 
 
 # --------------------------------------------------------------------------------- what it sees
+@pytest.mark.thorough
 def test_a_temperature_counts_against_its_load():
     table = farm(800)
     detector = behaviour(smooth_events=FEW).for_features(FeatureSpec(("wind", "power", "heat")))

@@ -61,6 +61,7 @@ def test_a_verdict_explains_itself():
         scores.append(v.score)
 
 
+@pytest.mark.thorough
 def test_the_share_of_rejected_events_is_what_theory_says():
     rng = np.random.default_rng(1)
     pipeline = EngineSpec(

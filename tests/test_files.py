@@ -291,12 +291,14 @@ def test_gzip_is_read_member_after_member(tmp_path):
     )
 
 
+@pytest.mark.thorough
 def test_gzip_of_very_compressible_data_comes_in_pieces(tmp_path):
     content = b"\n".join([b"0" * 1000] * 20_000)
     rows = read_all(FileSource(written(tmp_path, gzip.compress(content), "f.jsonl.gz")), batch=999)
     assert len(rows) == 20_000
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
@@ -792,6 +794,7 @@ def test_killed_a_hundred_times_the_outputs_are_those_of_an_undisturbed_run(feed
     assert outputs(troubled) == outputs(quiet)
 
 
+@pytest.mark.thorough
 def test_a_file_that_grows_is_judged_until_somebody_stops_it(tmp_path):
     path, stop = written(tmp_path, b""), threading.Event()
     out = tmp_path / "v.jsonl"

@@ -195,6 +195,7 @@ def test_of_a_feed_too():
     assert asked.settings()["flags"] == ["mode"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", ["init", "score"])
 def test_the_config_names_what_was_guessed_and_the_reviewer_sees_it(
     tmp_path, monkeypatch, capsys, command

@@ -85,6 +85,7 @@ def test_a_table_gets_a_config_that_validate_doctor_and_run_pass(place, capsys):
     assert {decode_verdict(line).sensor for line in verdicts} == {"P-A", "P-B"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("packed", [False, True])
 def test_lines_of_nested_json_with_numbers_as_texts(place, capsys, packed):
     body = lines(number=str).encode()
@@ -106,6 +107,7 @@ def test_lines_of_nested_json_with_numbers_as_texts(place, capsys, packed):
     assert sum(verdict.rank is not None for verdict in verdicts) > 1200
 
 
+@pytest.mark.thorough
 def test_two_configs_in_one_folder_share_no_output(place, capsys):
     for name in "ab":
         (place / f"{name}.csv").write_text(table())

@@ -87,6 +87,7 @@ def verdicts(outcomes: list[Outcome]) -> list[tuple[Any, ...]]:
 JOIN = IntakeRules(step_ms=1000)
 
 
+@pytest.mark.thorough
 def test_long_records_that_all_come_are_judged_as_wide_ones_are() -> None:
     wide = rows()
     long = [part for row in wide for part in parts(row)]

@@ -63,6 +63,7 @@ def ran(tmp_path, capsys, monkeypatch):
     return run
 
 
+@pytest.mark.thorough
 @given(verdicts)
 def test_a_lean_verdict_says_what_the_full_one_says_in_one_line_of_its_schema(verdict):
     line = encode_lean_verdict(verdict)

@@ -178,6 +178,7 @@ def test_nor_against_somebody_who_sees_every_coin_and_stops_when_he_likes():
     assert wrong / 400 <= 0.05
 
 
+@pytest.mark.thorough
 def test_unequal_probabilities_keep_the_promise_too():
     wrong = 0
     for seed in range(400):
@@ -365,6 +366,7 @@ def test_it_goes_on_from_its_state_with_the_same_bits(cut):
     assert first.mass.n_answers > 0
 
 
+@pytest.mark.thorough
 def test_labels_that_are_true_take_over_and_shuffled_ones_do_not():
     rng = np.random.default_rng(3)
     faulty = rng.random(4_000) < GAMMA

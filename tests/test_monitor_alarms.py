@@ -28,6 +28,7 @@ from tests.monitor_streams import (
 
 
 # ------------------------------------------------------------------- nothing wrong, no alarm
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["iid", "autocorrelated", "seasonal", "rounded"])
 def test_nothing_is_raised_where_nothing_is_wrong(kind):
     monitor = StreamMonitor(CONFIG, "s")

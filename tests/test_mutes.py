@@ -156,6 +156,7 @@ def test_no_cut_of_the_input_and_no_snapshot_changes_who_is_muted(governed):
 
 
 # ------------------------------------------------------------------------------ who is told
+@pytest.mark.thorough
 def test_nobody_is_asked_and_the_audit_draws_muted_events_of_every_label():
     feed = washing(12_000, every=3)
     draw = AuditDraw(0.2, key=b"k")

@@ -110,6 +110,7 @@ def rules_in(source):
                 yield node.lineno
 
 
+@pytest.mark.thorough
 def test_the_verdict_rule_has_one_home():
     for copy in (
         "band.lower <= rank <= band.upper",

@@ -200,6 +200,7 @@ def test_numbers_and_spans_are_written_as_people_write_them():
 
 
 # ------------------------------------------------------------------------------- of a table
+@pytest.mark.thorough
 def test_a_scored_table_gets_a_report_with_the_verdicts_it_printed(tmp_path, capsys):
     out = tmp_path / "report.html"
     words = ["score", str(EXAMPLES / "readings.csv"), "--detector", "HBOS", "--output", "json"]

@@ -179,6 +179,7 @@ def test_a_schema_that_refers_to_ever_more_is_not_followed_for_ever(server, monk
     assert caught.value.retriable
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("whole", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 30\r\n\r\n"])
 def test_a_registry_that_drips_is_given_up_before_its_answer_is_whole(monkeypatch, whole):
     """Headers and body alike; every byte comes well before a time-out that begins anew."""
@@ -242,6 +243,7 @@ def test_an_answer_that_breaks_off_is_waited_for(server, status):
     assert caught.value.retriable
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make certificates")
 def test_a_registry_that_nobody_vouches_for_is_refused(tmp_path):
     subprocess.run(

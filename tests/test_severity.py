@@ -77,6 +77,7 @@ def frequency(draw, n, level, events=120_000):
     return hits / events * 10**level
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("draw", "n", "low", "high"),
     [

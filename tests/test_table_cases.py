@@ -162,6 +162,7 @@ def write(path, header, *columns, delimiter=",", n=N, text=None):
 TIMES = [stamp(i) for i in range(N)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("value", ["-999", "-9999.0", "9999", "-7999", "65535", "-999,9", "99999"])
 @pytest.mark.parametrize("delimiter", [",", ";"])
 def test_any_sentinel_is_taken_for_none(tmp_path, value, delimiter):
@@ -232,6 +233,7 @@ def test_clocks_of_other_systems_are_read_and_said(tmp_path, unit, name):
     assert ("--time-unit" in said(table)) is (unit not in ("s", "ms", "us", "ns"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "written",
     [

@@ -642,6 +642,7 @@ def test_a_row_that_cannot_be_read_stays_in_the_scored_table(tmp_path, capsys):
     assert rows[500] == ["nonsense", "", "", "", "", "expected 2 cells as in the header, got 1"]
 
 
+@pytest.mark.thorough
 def test_the_report_of_a_foreign_table_is_one_file(tmp_path, capsys):
     path, page = tmp_path / "t.csv", tmp_path / "r.html"
     path.write_bytes(german())

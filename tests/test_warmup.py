@@ -130,6 +130,7 @@ def test_planned_rows_are_none_of_the_first_of_a_model_that_learns_row_by_row():
     assert said == 250 + 380
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "detector", ["HBOS", pytest.param("HalfSpaceTrees", marks=pytest.mark.long)]
 )

@@ -387,6 +387,7 @@ def test_a_fault_that_a_mute_hides_is_looked_for_and_counted(judged, capsys):
     assert main([*verify, "--verdicts", "verdicts.jsonl"]) == 0
 
 
+@pytest.mark.thorough
 def test_the_commitment_is_told_before_the_first_event(judged, capsys):
     (judged / "verdicts.jsonl").unlink()
     config = CONFIG.replace('name = "pump"', 'name = "again"')

@@ -284,6 +284,7 @@ def test_incidents_are_found_by_name_and_come_by_the_page(wall_store):
 
 
 # ------------------------------------------------------------------------------- hostile callers
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "body",
     [
@@ -306,6 +307,7 @@ def test_no_request_is_an_error_of_the_console(sick, path, body):
     assert found.status == 422
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "path",
     ["/fleet?from=" + "9" * 30,

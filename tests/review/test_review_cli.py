@@ -262,6 +262,7 @@ def test_a_rebuild_never_takes_the_place_of_what_would_be_lost(files, tmp_path, 
     assert run(*again) == 0, "a damaged store is what it is for"
 
 
+@pytest.mark.thorough
 def test_the_chain_of_audit_rows_is_verified_and_a_backup_is_whole(files, tmp_path, capsys):
     _, review = files
     assert run("ingest", "--review", review) == 0

@@ -136,6 +136,7 @@ def _die_writing(path):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.thorough
 def test_a_killed_writer_leaves_whole_blocks_and_gives_up_its_turn(opened):
     database = opened()
     worker = multiprocessing.get_context("spawn").Process(

@@ -218,6 +218,7 @@ def test_faults_at_any_write_lose_nothing_and_double_nothing(tmp_path, monkeypat
         assert store.database.integrity() == "ok"
 
 
+@pytest.mark.thorough
 def test_kills_at_any_statement_lose_nothing_and_double_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr("rejex_stream.review.queue.pipeline_logs._MAX_RECORDS", 7)
     monkeypatch.setattr("rejex_stream.review.queue.pipeline_logs._CHUNK_BYTES", 8_000)

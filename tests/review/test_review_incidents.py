@@ -286,6 +286,7 @@ def test_a_viewer_looks_and_does_not_answer(wall_store):
         assert (refused.status, refused.json["code"]) == (403, "forbidden")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "body",
     [{"version": 0}, {"kind": "cancel"}, {"request_id": ""}, {"note": "x" * 4001}],
@@ -387,6 +388,7 @@ def test_the_screens_of_incidents_are_clean_for_axe_and_fit_a_phone(ward, desk, 
 
 
 # ----------------------------------------------------------------------------- a whole pipeline
+@pytest.mark.thorough
 def test_a_fault_is_held_answered_on_the_page_and_over_in_a_real_pipeline(
     tmp_path, monkeypatch, wall_store
 ):

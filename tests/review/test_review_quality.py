@@ -47,6 +47,7 @@ def test_agreement_of_the_store_leaves_adjudications_out(new_store):
     assert found.agreement.low < 0.75 < found.agreement.high
 
 
+@pytest.mark.thorough
 def test_agreement_of_all_is_no_certainty():
     few, many = jeffreys(10, 10), jeffreys(200, 200)
     assert (few.value, few.high) == (1.0, 1.0)
@@ -173,6 +174,7 @@ def label_honestly(store, farm) -> None:
         label(store, ADA, [target], truth, request=str(number))
 
 
+@pytest.mark.thorough
 def test_the_report_estimates_the_contamination_and_changes_nothing(new_store, farm):
     store = new_store(settle_s=0)
     store.add(farm.items, farm.verdicts)

@@ -110,6 +110,7 @@ def test_a_foreign_host_name_is_refused(small):
     assert small.ask("/queue", headers={"host": f"localhost:{small.port}"}).status == 200
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
@@ -371,6 +372,7 @@ def test_the_summary_costs_nothing_while_nothing_changes(small):
     assert again.status in (304, 200)
 
 
+@pytest.mark.thorough
 def test_blind_review_hides_leaning_labels_and_cases_until_the_verdict(wall_store):
     store = wall_store(settle_s=0, double_review_ratio=1.0, blind="second")
     store.add([item(0), item(5000)])
@@ -422,6 +424,7 @@ def _live_state(console: Running) -> str:
     return re.search(r'id="state">([^<]+)<', page).group(1)
 
 
+@pytest.mark.thorough
 def test_missing_data_in_the_fleet_is_a_sign_and_never_zero_percent(farm_console):
     text = farm_console.ask("/fleet").text
     empty = re.findall(r'<span class="cell cell-none" title="([^"]*)">(.)</span>', text)

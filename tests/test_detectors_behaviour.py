@@ -102,6 +102,7 @@ def test_beyond_what_was_seen_the_air_goes_on_and_the_parabola_does_not():
     assert beyond == pytest.approx(beyond[0] * np.array([1, 1, 7]))  # straight
 
 
+@pytest.mark.thorough
 def test_noise_it_learnt_by_heart_does_not_make_other_noise_an_anomaly():
     rng = np.random.default_rng(2)
     names = tuple(f"c{i}" for i in range(8))

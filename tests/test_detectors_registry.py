@@ -32,6 +32,7 @@ def test_a_name_is_found_in_any_case_and_with_its_package(name):
     assert make_detector(name).name == "pyod:KNN"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["HalfSpaceTrees", "halfspacetrees", "river:HALFSPACETREES"])
 def test_rivers_names_too(name):
     detector = make_detector(name)

@@ -152,6 +152,7 @@ def test_a_forecaster_predicts_each_column_from_its_past():
     assert scorer.score_one(X[-1] + [0.0, 1.0]) > 10 * usual
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", ["OneClassSVM", "PredictiveAnomalyDetection", "LocalOutlierFactor"]
 )

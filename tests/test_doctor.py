@@ -194,6 +194,7 @@ def test_a_webhook_whose_certificate_nobody_trusts_is_an_error(place, tmp_path_f
     assert hook.seen == []
 
 
+@pytest.mark.thorough
 def test_something_else_at_the_address_of_alertmanager_is_an_error(place):
     with Hook(200) as other:
         url = other.url.removesuffix("/hook")
@@ -214,6 +215,7 @@ def test_what_does_not_speak_http_is_named(place):
     assert "SSH-2.0" in checks["webhook"].message
 
 
+@pytest.mark.thorough
 def test_a_key_of_the_webhook_that_cannot_be_read_is_an_error(place):
     with Hook() as hook:
         alerts = f'[alerts]\nwebhook_url = "{hook.url}"\nwebhook_secret = "file:key"\n[detector]'

@@ -90,6 +90,7 @@ def test_a_reading_alone_goes_without_numpy_to_the_same_bits(preset, channels):
     assert alone.past() == [list(x) for x in readings[len(whole) :]]
 
 
+@pytest.mark.thorough
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(any_value, any_value), max_size=20), st.sampled_from([None, "b"]))
 def test_the_next_row_is_that_of_a_batch_or_none(values, flag):

@@ -152,6 +152,7 @@ def play(policy, events, greed, seed, clock=lambda i: i):
     return said
 
 
+@pytest.mark.thorough
 @MANY
 @given(policy=budgets, greed=st.floats(0, 1), seed=st.integers(0, 10**6))
 def test_no_stretch_of_any_stream_has_more_than_rate_times_length_plus_burst(policy, greed, seed):

@@ -71,6 +71,7 @@ def test_the_detectors_for_sensors_are_guarded_and_others_are_not():
     assert not pipeline(calibration="holdout").schedule.is_guarded
 
 
+@pytest.mark.thorough
 def test_a_new_regime_is_learnt():
     # Every value is a record, so that each of them is beyond every quantile of its window.
     climbing = np.concatenate([noise(2 * N), 10 + np.arange(4 * N) / 10.0])

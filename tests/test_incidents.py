@@ -131,6 +131,7 @@ def test_until_an_incident_opens_verdicts_are_those_without_a_hold():
     assert verdicts[-100:] != free[-100:]
 
 
+@pytest.mark.thorough
 def test_what_entered_since_the_onset_is_taken_out_again():
     held = engine()
     feed = sensors(12_400, 12_000, 20.0)

@@ -213,6 +213,7 @@ def test_a_short_feed_is_planned_as_if_it_went_on():
     assert long.suggested().spec.window == 500
 
 
+@pytest.mark.thorough
 def test_a_day_and_a_time_of_day_in_two_fields_are_joined(place, capsys):
     rows = [
         {"at": {"date": f"2024-01-{1 + i // 96:02}", "time": f"{i // 4 % 24}:{i % 4 * 15:02}"},

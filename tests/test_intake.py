@@ -154,6 +154,7 @@ def rows_of(
     return found
 
 
+@pytest.mark.thorough
 def test_late_events_are_judged_in_order_where_they_are_waited_for() -> None:
     ordered = rows(300)
     late = list(ordered)

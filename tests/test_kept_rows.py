@@ -121,6 +121,7 @@ def days(draw):
     return capacity, width, steps
 
 
+@pytest.mark.thorough
 @given(days(), st.integers(0, 250))
 def test_a_buffer_gives_back_the_newest_rows_bit_for_bit_whatever_came_before(day, asked):
     capacity, width, steps = day

@@ -262,6 +262,7 @@ def test_a_small_change_common_to_all_streams_shows_first_in_the_pipeline():
     assert bank.status().events == len(verdicts)
 
 
+@pytest.mark.thorough
 def test_what_streams_have_in_common_raises_the_pooled_inflation_not_an_alarm():
     common = scores("autocorrelated", 4_000 + N, 21)
     rng = np.random.default_rng(22)
@@ -284,6 +285,7 @@ def test_a_single_stream_is_not_announced_twice():
     assert bank.status().health == "alarm"
 
 
+@pytest.mark.thorough
 def test_the_pipeline_shows_the_mean_of_its_streams():
     bank = MonitorBank(CONFIG)
     small = rejection_band(100, CONTAMINATION, TOLERANCE)

@@ -152,6 +152,7 @@ def test_apart_and_together_again_it_is_the_same_snapshot():
     assert "incidents" in described(streams["s0"]).origin.decision
 
 
+@pytest.mark.thorough
 def test_the_clock_is_of_the_two_sensors_that_are_ahead():
     records = list(feed())
     state = fresh(config_of())

@@ -75,6 +75,7 @@ def test_the_citation_names_this_version_and_the_paper(settings, citation):
     assert f"*{paper['title']}*" in text("README.md").replace("\n", " ")
 
 
+@pytest.mark.thorough
 def test_the_oldest_python_is_the_same_everywhere(settings, bounds):
     oldest = bounds.PYTHONS[0]
     assert settings["project"]["requires-python"] == f">={oldest}"

@@ -66,6 +66,7 @@ def test_an_array_of_ranks_gives_what_single_ranks_give():
     assert stability_table(500, 0.07)[0] == tuple(table.p_anomaly.ravel())
 
 
+@pytest.mark.thorough
 @settings(max_examples=300, deadline=None)
 @given(
     n=st.integers(2, 600),

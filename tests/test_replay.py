@@ -88,6 +88,7 @@ def test_what_differs_is_what_two_runs_would_write(workers, history, replayed, c
     assert found["other_figures"] == len(same)
 
 
+@pytest.mark.thorough
 def test_since_begins_to_compare_and_not_to_judge(history, replayed, capsys):
     for name in ("old", "new"):
         assert main(["run", f"{name}.toml"]) == 0

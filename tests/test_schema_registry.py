@@ -80,6 +80,7 @@ def client(url, **fields):
     return HttpSchemaRegistry(RegistrySettings(url=url, **fields))
 
 
+@pytest.mark.thorough
 def test_a_schema_comes_with_all_it_refers_to_those_first_that_are_needed(server):
     def refer(*names):
         return [{"name": f"{n}.proto", "subject": f"s/{n}", "version": 2} for n in names]
@@ -102,6 +103,7 @@ def test_a_schema_comes_with_all_it_refers_to_those_first_that_are_needed(server
     assert registry.schema(9) is None
 
 
+@pytest.mark.thorough
 def test_a_login_is_sent_and_never_shown_and_never_follows_a_redirect(server):
     registry = client(server.url, username="ada", password=PASSWORD)
     assert registry.schema(7) is None
@@ -139,6 +141,7 @@ def test_what_is_no_registry_is_named(server, answer):
         client(server.url).schema(7)
 
 
+@pytest.mark.thorough
 def test_a_reference_that_is_gone_is_left_out_and_only_records_that_need_it_are_dead(server):
     gone = {"name": "water.Gone", "subject": "gone", "version": 1}
     tank = {"name": "water.Tank", "subject": "tank", "version": 1}

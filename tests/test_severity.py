@@ -148,6 +148,7 @@ def test_a_tail_orders_what_shares_a_p_value_and_is_never_above_it(scores, probe
         assert exact - 1e-6 < tail(score) <= exact, "the statement of the p-value holds as it is"
 
 
+@pytest.mark.thorough
 @settings(max_examples=300, deadline=None)
 @given(st.lists(any_score, min_size=2, max_size=40), st.lists(any_score, min_size=2, max_size=8))
 def test_many_severities_at_once_are_those_of_one_by_one(scores, probes):

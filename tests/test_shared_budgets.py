@@ -109,6 +109,7 @@ def test_the_cuts_do_not_matter_to_a_detector_that_learns_event_by_event():
     assert any(verdict.withheld for verdict in said[0])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("owner", ["group", "partition"])
 @FEW
 @given(seed=st.integers(0, 99), at=st.integers(300, 799), live=st.sampled_from([None, 1, 2]))

@@ -137,6 +137,7 @@ def test_a_new_model_speaks_once_its_window_is_full_of_whole_means():
     assert all(verdicts[at].window_len == window for at in swaps)
 
 
+@pytest.mark.thorough
 def test_reference_and_live_scores_are_alike():
     # Independent rows: a reference of scores that are less smooth than those they judge would
     # flag too few, one of scores that are smoother too many.

@@ -88,6 +88,7 @@ def test_what_has_not_moved_is_not_written():
     assert kinds(kept(state).parts) == {"s": [], "m": [], "c": [], "w": []}
 
 
+@pytest.mark.thorough
 def test_what_is_written_grows_with_what_moved_and_not_with_what_there_is():
     sizes = {}
     for n in (20, 400):

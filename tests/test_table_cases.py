@@ -323,6 +323,7 @@ def test_returns_end_lines_and_bytes_of_a_power_loss_are_no_rows(tmp_path):
     assert "NUL bytes" in said(table)
 
 
+@pytest.mark.thorough
 def test_loggers_write_tables(tmp_path):
     rdb = "\n".join(["# a remark"] * 40 + ["agency\tsite\tdatetime\tflow", "5s\t15s\t20d\t14n"])
     rdb += "\n" + "\n".join(f"USGS\t0123\t{t[:16]}\t{x}" for t, x in zip(TIMES, NOISE, strict=True))

@@ -565,6 +565,7 @@ def test_what_is_no_table_is_said_with_the_mend(tmp_path, content, said):
 
 
 # ----------------------------------------------------------------------------- the answer
+@pytest.mark.thorough
 def test_score_says_which_rows_when_and_which_channels(tmp_path, capsys):
     path = tmp_path / "t.csv"
     path.write_bytes(utf16())

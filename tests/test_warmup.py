@@ -117,6 +117,7 @@ def test_a_stream_of_one_kind_hears_nothing_and_the_hour_of_the_day_is_no_change
     assert {v.status for v in verdicts} == {None}
 
 
+@pytest.mark.thorough
 def test_planned_rows_are_none_of_the_first_of_a_model_that_learns_row_by_row():
     plan = Plan(from_ms=60_000 * 120, until_ms=60_000 * 500)
     feed = readings()

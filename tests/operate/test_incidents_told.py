@@ -241,6 +241,7 @@ def test_an_incident_that_is_over_before_anybody_looked_is_told_all_the_same(tmp
 
 
 # --------------------------------------------------------------------------------- webhook
+@pytest.mark.thorough
 def test_the_webhook_gets_every_state_once_and_as_soon_as_it_is_durable(receiver):
     hook = Webhook(receiver.url)
     watch = watching(webhook=hook)
@@ -263,6 +264,7 @@ def test_the_webhook_gets_every_state_once_and_as_soon_as_it_is_durable(receiver
     assert first["data"]["runbook"] == "https://wiki.example/WT-9"
 
 
+@pytest.mark.thorough
 def test_what_is_left_is_what_nobody_took_and_is_told_again_with_its_id():
     receiver = Receiver([503] * 1_000)
     hook = Webhook(receiver.url, first_delay_s=0.01, attempts=10_000)
@@ -298,6 +300,7 @@ def test_what_nobody_takes_is_left_no_longer_once_it_is_given_up():
     hook.close()
 
 
+@pytest.mark.thorough
 def test_one_more_of_a_flood_is_not_left_and_told_again_it_is_the_flood(receiver):
     hook = Webhook(receiver.url)
     watch = watching(webhook=hook)

@@ -368,6 +368,7 @@ def get(port, path):
         return error.code, error.read().decode()
 
 
+@pytest.mark.thorough
 def test_live_does_not_ask_the_broker_and_ready_does():
     now = [0.0]
     health = Health(stalled_after_s=30, clock=lambda: now[0])
@@ -425,6 +426,7 @@ def test_that_nothing_can_be_scored_is_an_active_alarm_until_it_is_over():
     assert (shown("rejex_active_alarms"), shown("rejex_monitor_alarms_total")) == (0, 1)
 
 
+@pytest.mark.thorough
 def test_a_webhook_is_signed_retried_and_says_the_same_twice(tmp_path):
     receiver = Receiver([503, 500])
     hook = Webhook(receiver.url, secret=b"key", wait=lambda s: None)
@@ -442,6 +444,7 @@ def test_a_webhook_is_signed_retried_and_says_the_same_twice(tmp_path):
     assert len(receiver.got) == 4
 
 
+@pytest.mark.thorough
 def test_an_alarm_that_nobody_takes_is_said_in_the_log_and_the_address_is_not(caplog):
     receiver = Receiver([410])
     hook = Webhook(receiver.url + "/T0/hunter2", wait=lambda s: None)

@@ -243,6 +243,7 @@ def test_a_limit_of_a_share_holds_at_every_look():
     assert count_at_most(100, 0.02, alpha=0.05) < 100 * share_at_most(2, 100, alpha=0.05) + 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fallback", ["model", "anomaly", "none"])
 def test_what_nobody_looked_at_is_no_answer_whatever_it_expires_into(
     new_store, clock, tmp_path, fallback

@@ -634,6 +634,7 @@ def test_accepted_events_that_no_draw_could_hide_are_refused(judged):
 
 
 # ------------------------------------------------------------------------------------- as a user
+@pytest.mark.thorough
 def test_from_a_file_to_the_report(judged, tmp_path, monkeypatch, capsys):
     folder, verdicts = judged
     monkeypatch.chdir(folder)

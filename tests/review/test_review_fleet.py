@@ -363,6 +363,7 @@ def test_what_is_counted_since_a_forgotten_hour_is_counted_since_the_first_that_
     assert (after.accepted_normal.events, after.rejected.events) == (24, 1)
 
 
+@pytest.mark.thorough
 def test_a_long_queue_comes_by_the_page(new_store):
     store = new_store(settle_s=0, gap_events=0)
     store.add([item(k, t_s=100 * k) for k in range(430)])

@@ -70,6 +70,7 @@ def test_what_was_missed_is_told_as_it_is_certified(new_store):
     assert found["accepted_normal_events", ("pipeline", "")] == 60
 
 
+@pytest.mark.thorough
 def test_what_was_missed_stands_on_the_audit_page_and_in_the_report(
     wall_store, capsys: pytest.CaptureFixture[str]
 ):

@@ -512,6 +512,7 @@ def test_a_backup_is_a_working_store(new_store, tmp_path):
     assert episodes(copy) == episodes(store)
 
 
+@pytest.mark.thorough
 def test_counts_of_verdicts_are_exact_and_by_event_time(new_store, farm):
     store = new_store()
     store.take("verdicts", [encode_verdict(v) for v in farm.verdicts])

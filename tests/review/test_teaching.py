@@ -104,6 +104,7 @@ def asked(folder):
     return found
 
 
+@pytest.mark.thorough
 def test_answers_reach_the_pipeline_once_and_teach_or_measure(judged, capsys):
     before = asked(judged)
     assert len(before["teach"]) > 20
@@ -132,6 +133,7 @@ def test_answers_reach_the_pipeline_once_and_teach_or_measure(judged, capsys):
     assert sum(counts[2::3]) == 0
 
 
+@pytest.mark.thorough
 def test_a_replay_without_snapshots_writes_the_same_bytes(judged, tmp_path):
     answer(judged, "normal", but=3)
     assert main(["review", "teach", "--config", "pump.toml"]) == 0
@@ -340,6 +342,7 @@ def asked_episodes(folder):
         return episodes(store)
 
 
+@pytest.mark.thorough
 def test_a_store_made_anew_tells_all_again_and_no_verdict_changes(judged, tmp_path):
     """The law that lets a console repeat itself: a learner ignores what it knows."""
     answer(judged, "normal", but=3)

@@ -354,16 +354,6 @@ class Differences:
         if one[1:] != other[1:]:
             self.other += 1
 
-    def plain(self) -> bytes:
-        """Return it for another process, which may be on another machine."""
-        return msgspec.msgpack.encode(self)
-
-    @classmethod
-    def of_plain(cls, plain: bytes) -> Differences:
-        """Read what :meth:`plain` wrote."""
-        # Counters are dicts on the way.
-        return msgspec.msgpack.decode(plain, type=cls, dec_hook=lambda to, found: to(found))
-
     def join(self, more: Differences) -> None:
         """Take over what another process has found in other streams."""
         self.records += more.records

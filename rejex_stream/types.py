@@ -830,6 +830,9 @@ class OutcomeCounts:
 
     labels: Counter[Label] = field(default_factory=Counter)
     reasons: Counter[Reason] = field(default_factory=Counter)
+    """Of the rejected."""
+    n_limited: int = 0
+    """Anomalies by a limit that people set."""
     n_to_review: int = 0
     """Verdicts worth a person's time, see :func:`is_for_review`."""
     n_withheld: int = 0
@@ -877,7 +880,10 @@ class OutcomeCounts:
             or one.status is not None
             or one.muted
         ]
-        self.reasons.update([verdict.reason for verdict in odd if verdict.reason is not None])
+        n_limited = sum(bool(verdict.limited) for verdict in odd)
+        rejected = [one for one in odd if not one.limited] if n_limited else odd
+        self.reasons.update([one.reason for one in rejected if one.reason is not None])
+        self.n_limited += n_limited
         self.n_to_review += sum(map(is_for_review, odd))
         self.n_withheld += sum(verdict.withheld for verdict in odd)
         self.n_muted += sum(bool(verdict.muted) for verdict in odd)

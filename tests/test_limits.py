@@ -337,6 +337,9 @@ def test_a_run_from_file_to_file_says_what_was_beyond(tmp_path, monkeypatch, cap
     assert main(["run", "pipeline.toml", "--output", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["labels"]["anomaly"] > 2
+    assert found["limited"] == 2
+    assert "limit" not in found["reasons"]  # those are why events were rejected
+    assert sum(found["reasons"].values()) == found["labels"]["rejected"]
     lines = (tmp_path / "verdicts.jsonl").read_bytes().splitlines()
     verdicts = [decode_verdict(line) for line in lines]
     assert [v.seq for v in verdicts if v.reason is Reason.LIMIT] == [10, 900]
@@ -345,6 +348,12 @@ def test_a_run_from_file_to_file_says_what_was_beyond(tmp_path, monkeypatch, cap
     told = [decode_incidents(line) for line in lines]
     assert told[0].changed_seq == 10
     assert told[0].limits == (("pressure", 7.2, 6.0),)
+    with (tmp_path / "feed.csv").open("a") as file:
+        file.write(f"{1_700_000_000 + 60 * 1200},p0,7.2,0.0\n")
+    assert main(["run", "pipeline.toml"]) == 0
+    said = [line.split()[0:3] for line in capsys.readouterr().out.splitlines()]
+    below = said[[words[0:1] for words in said].index(["anomaly"]) + 1]
+    assert below == ["beyond", "a", "limit"]
 
 
 @pytest.mark.parametrize(

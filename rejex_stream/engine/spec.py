@@ -12,7 +12,7 @@ from rejex_stream.detectors.smoothing import reach_of
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import FeatureSpec
-from rejex_stream.incidents import Alarms, ChannelLimits, Hold, Limits, Plan
+from rejex_stream.incidents import Alarms, ChannelLimits, Hold, LimitCheck, Plan
 from rejex_stream.learning import Learner, LearningSpec
 from rejex_stream.protocols import BatchDetector, IncrementalDetector, require_identity
 from rejex_stream.rejection import RejectionBand
@@ -157,7 +157,7 @@ class EngineSpec:
             )
         self._fit_together()
         require_identity(self.detector)
-        Limits(self.limits, self.features.channels)
+        LimitCheck(self.limits, self.features.channels)
         self.policy.require(self.window)
         if self.learning is not None:
             self.learning.require(self.policy, self.window)

@@ -24,7 +24,7 @@ from rejex_stream.features.columns import LARGEST
 from rejex_stream.features.preset import MISSING, RecentRows
 from rejex_stream.incidents import (
     ChannelLimits,
-    Limits,
+    LimitCheck,
     Mute,
     Mutes,
     Plan,
@@ -129,7 +129,7 @@ class StreamState:
         self.stream_key = stream_key
         self.seq = 0
         self.watch, self._calendar, self.plans = watch, calendar, Plans()
-        self._mutes, self._limits = Mutes(features.channels), Limits(limits, features.channels)
+        self._mutes, self._limits = Mutes(features.channels), LimitCheck(limits, features.channels)
         self._features, self.model, self._judge = features, model, judge
         self._at_once = features.is_at_once
         self._explainer, self._learner = explainer, learner
@@ -437,7 +437,7 @@ class StreamState:
         self._judge.decide(decision.policy, governor)
         self.watch.decide(decision.hold, decision.alarms)
         self._calendar, self._explainer = calendar, explainer
-        self._limits = Limits(decision.limits, self._features.channels)
+        self._limits = LimitCheck(decision.limits, self._features.channels)
         learner, was = decision.learner(self._judge.window.capacity), self._learner
         if learner is None or was is None or learner.by != was.by:
             self._learner = learner

@@ -11,7 +11,7 @@ import msgspec
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import Label, Limited, LimitExcess, Reading, Reason, Verdict
 
-__all__ = ["ChannelLimits", "Limits", "limited"]
+__all__ = ["ChannelLimits", "LimitCheck", "limited"]
 
 
 class ChannelLimits(NamedTuple):
@@ -22,7 +22,7 @@ class ChannelLimits(NamedTuple):
     high: float | None = None
 
 
-class Limits:
+class LimitCheck:
     """Which readings lie beyond limits. It knows no past, so no cut of the input matters."""
 
     __slots__ = ("_sides",)

@@ -320,7 +320,7 @@ class RunMetrics:
             counts.add(those)
             for label, count in counts.labels.items():
                 self._counter("events", group, label.value).inc(count)
-            self._counter("limit_events", group).inc(counts.reasons.pop(Reason.LIMIT, 0))
+            self._counter("limit_events", group).inc(counts.n_limited)
             for reason, count in counts.reasons.items():
                 self._counter("rejected_events", group, reason.value).inc(count)
             # The series are there before the first review.

@@ -286,6 +286,9 @@ def _print_summary(config: Config, summary: RunSummary, *, stderr: bool) -> None
         (str(label), f"{summary.labels[label]:,}  {share(summary.labels[label] / max(1, total))}")
         for label in Label
     ]
+    if summary.n_limited:
+        at = [str(label) for label in Label].index(Label.ANOMALY) + 1
+        rows.insert(at, ("  beyond a limit", f"{summary.n_limited:,}"))
     rows += [
         (f"  {reason}", f"{count:,}") for reason, count in sorted(summary.reasons.items()) if count
     ]
@@ -334,6 +337,7 @@ def _as_plain(summary: RunSummary) -> dict[str, object]:
         "events": summary.n_events,
         "labels": {str(label): summary.labels[label] for label in Label},
         "reasons": {str(reason): count for reason, count in sorted(summary.reasons.items())},
+        "limited": summary.n_limited,
         "rejection_rate": summary.rejection_rate,
         "invalid": summary.n_invalid,
         "ignored": summary.n_ignored,

@@ -85,14 +85,14 @@ def severity(ordered, score):
 
 
 def shape(ordered, c):
-    """Return the shape of a generalised Pareto tail of the largest tenth, less its error."""
+    """Return the shape of a generalised Pareto tail of the largest tenth, less two of its errors."""
     k = max(len(ordered) // 10, 40)
     if len(ordered) <= k + 1 or ordered[-1] == ordered[-1 - k]:
         return 0
     over = [Fraction(s) - Fraction(ordered[-1 - k]) for s in ordered[-k:]]
     mean = sum(over) / k
     twice = sum(2 * Fraction(k - i, k - 1) * s for i, s in enumerate(over, 1)) / k
-    found = float(2 - mean / (mean - twice)) - math.sqrt(c / k) if twice < mean else 0
+    found = float(2 - mean / (mean - twice)) - 2 * math.sqrt(c / k) if twice < mean else 0
     return min(max(0, found), 0.9)
 
 

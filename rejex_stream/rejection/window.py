@@ -481,10 +481,10 @@ def cluster_size(scores: Sequence[float]) -> float:
     return round(_CLUSTER_STEP * size) / _CLUSTER_STEP
 
 
-def _shape(ordered: Sequence[float], cluster: float) -> float:
+def _shape(ordered: array[float], cluster: float) -> float:
     """Return the shape of the upper tail by probability-weighted moments, 0 where it may be 0.
 
-    Less one standard error of as many clusters as there are: few tails are heavy, and a shape that
+    Less two standard errors of as many clusters as there are: few tails are heavy, and a shape that
     is there by chance orders scores of two models by chance.
     """
     n = len(ordered)
@@ -500,7 +500,7 @@ def _shape(ordered: Sequence[float], cluster: float) -> float:
     upper = 2 * math.fsum(excess * np.arange(k - 1, -1, -1)) / (k * (k - 1))
     if not upper < mean:
         return 0.0
-    found = 2.0 - mean / (mean - upper) - math.sqrt(cluster / k)
+    found = 2.0 - mean / (mean - upper) - 2.0 * math.sqrt(cluster / k)
     return min(max(0.0, found), _MOST_SHAPE)
 
 

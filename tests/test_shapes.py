@@ -305,6 +305,47 @@ def test_other_shapes_of_the_same_kinds(name: str) -> None:
                and one.values[press] == one.values[press])  # fmt: skip
 
 
+def test_headers_may_say_whose_a_reading_is() -> None:
+    records = []
+    for i in range(200):
+        value = {"temp": 60 + i % 7 / 10, "press": 5 + i % 3 / 10}
+        whose = ("ce_source", b"/plant/m%d" % (i % 4))
+        headers = (("ce_id", b"%d" % i), ("ce_type", b"reading"), whose)
+        records.append(of_line(i, {"value": value, "time_ms": T0 + i})._replace(headers=headers))
+    feed, readings, invalid = read(records)
+    assert feed.settings()["sensor"] == "header:ce_source"
+    assert {one.sensor for one in readings} == {f"/plant/m{i}" for i in range(4)}
+    assert invalid == []
+    records[7] = records[7]._replace(headers=())
+    assert open_feed(records).settings()["sensor"] is None, "one lacks the header"
+
+
+def test_a_field_whose_name_begins_as_the_key_does_is_a_channel_as_any() -> None:
+    lines = [
+        {
+            "key": f"m{i % 4}",
+            "value": {"key_temp": 60 + i % 7 / 10, "keyence": 5 + i % 3 / 10},
+            "time_ms": T0,
+        }
+        for i in range(200)
+    ]
+    feed, readings, _ = read([of_line(i, line) for i, line in enumerate(lines)])
+    assert set(feed.channels) == {"key_temp", "keyence"}
+    assert {one.sensor for one in readings} == MACHINES
+
+
+def test_a_field_called_key_is_none_of_the_record_s_key() -> None:
+    lines = [
+        {"key": f"m{i % 4}", "value": {"key": _tag(i), "value": 60 + i % 7 / 10, "ts": T0 + i * 9}}
+        for i in range(200)
+    ]
+    feed, readings, _ = read([of_line(i, line) for i, line in enumerate(lines)])
+    assert feed.settings()["tag"] == "key"
+    assert feed.settings()["sensor"] == "key"
+    assert set(feed.channels) == {"temp", "press"}
+    assert {one.sensor for one in readings} == MACHINES
+
+
 def test_places_in_arrays_without_names_have_names_that_say_so() -> None:
     rows = [[f"m{i % 4}", T0 + i * 1000, 60 + i % 7 / 10, 5.0 + i % 3] for i in range(200)]
     alone = [of_line(i, {"value": row, "time_ms": row[1]}) for i, row in enumerate(rows)]

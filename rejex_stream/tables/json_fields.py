@@ -100,12 +100,12 @@ def open_feed(
     read, rows = [r for r, _ in held], [dict(flat(tree)) for _, tree in held]
     if not rows:
         raise ConfigError(_no_json(records))
-    beside = _keys_of(read)
+    beside = _keys_of(read) | _headers_of(read)
     paths = list(dict.fromkeys(path for row in rows for path in row))
-    short = _short(paths)
+    short = {f".{name}" if name in beside else name: p for name, p in _short(paths).items()}
     names = {path: name for name, path in short.items()}
     columns = {name: [row.get(path) for row in rows] for name, path in short.items()} | beside
-    roles = _Roles(columns, asked, names)
+    roles = _Roles(columns, asked, names, frozenset(beside))
     cells = {name: [_text(value) for value in roles.columns[name]] for name in roles.columns}
     marks = _marks(rows, asked)
     known = replace(
@@ -139,7 +139,7 @@ def open_feed(
         quality=_quality_of(channels, rows),
         partial=_is_partial(rows, channels) and joined is None,
         step_s=joined,
-        from_key=guess.sensor in beside and guess.sensor == _KEY,
+        from_key=guess.sensor == _KEY,
         texts=_has_texts(rows, channels, roles.flags, short, guess.tag if joined else None),
         n_records=len(records) if total is None else total,
         n_sensors=max(1, len(places)),
@@ -233,12 +233,26 @@ def _keys_of(read: Sequence[Record]) -> dict[str, list[Any]]:
     return {f"{_KEY}.{path}": [tree.get(path) for tree in trees] for path in fields}
 
 
+def _headers_of(read: Sequence[Record]) -> dict[str, list[Any]]:
+    """Return the records' headers as columns, those that all records have."""
+    found: dict[str, list[str]] = {}
+    for record in read:
+        for name, value in dict(record.headers).items():
+            found.setdefault(f"header:{name}", []).append((value or b"").decode("utf-8", "replace"))
+    return {name: list(values) for name, values in found.items() if len(values) == len(read)}
+
+
 class _Roles:
     """Which columns are no measurements: times, names, tags, counts, flags; said where left out."""
 
     def __init__(
-        self, columns: Mapping[str, list[Any]], asked: Asked, names: Mapping[str, str]
+        self,
+        columns: Mapping[str, list[Any]],
+        asked: Asked,
+        names: Mapping[str, str],
+        beside: frozenset[str],
     ) -> None:
+        self.beside = beside  # columns of the record's key and headers
         self.said: list[str] = []
         self.flags: list[str] = []
         self.columns = dict(columns)
@@ -261,10 +275,10 @@ class _Roles:
             given = [value for value in values if value is not None]
             if name in kept:
                 continue
-            if given and is_moment(given):
-                self._leave(name, "a clock")
-            elif name.startswith(_KEY):
+            if name in beside:
                 del self.columns[name]
+            elif given and is_moment(given):
+                self._leave(name, "a clock")
             elif given and all(isinstance(value, list) for value in given):
                 self._leave(name, "an array")
             elif given and self._is_of_the_sensor(values):
@@ -304,7 +318,7 @@ class _Roles:
         found = []
         for name, values in self.columns.items():
             given = [value for value in values if value is not None]
-            if name.startswith(_KEY) or len(given) < 0.95 * len(values) or not is_moment(given):
+            if name in self.beside or len(given) < 0.95 * len(values) or not is_moment(given):
                 continue
             last = name.rsplit(".", 1)[-1].lower()
             penalty = 2 * bool(_ON_ITS_WAY.search(name.lower())) - bool(_MEASURED_AT.search(last))
@@ -329,7 +343,7 @@ class _Roles:
             if len(distinct) == 1:
                 constant.append((-strength, name))
                 continue
-            of_key = name.startswith(_KEY)
+            of_key = name in self.beside and not name.startswith("header:")
             if len(distinct) > len(given) / 3:
                 continue
             if _TAGS.search(name) and strength < 2 and not of_key and self._has_others(name):
@@ -348,7 +362,7 @@ class _Roles:
     def _has_others(self, name: str) -> bool:
         """Whether another column may be the sensor: then one that may be a tag is that."""
         return any(
-            other != name and (_strength(other) > 1 or other.startswith(_KEY))
+            other != name and (_strength(other) > 1 or other in self.beside)
             for other, values in self.columns.items()
             if len({str(value) for value in values}) > 1
         )
@@ -400,7 +414,7 @@ _TAGS = re.compile(
 
 
 def _strength(name: str) -> int:
-    last = name.rsplit(".", 1)[-1]
+    last = re.split(r"[.:]|^header:ce_", name)[-1]
     return 2 if _STRONG.match(last) else int(bool(_WEAK.search(last)))
 
 
@@ -540,9 +554,9 @@ def _said(
         said.append("sensor: none found, all records are taken as of one; --sensor names its field")
     if feed.step_s is not None:
         said.append(
-            f"joined: records of one value each, named by {guess.tag}, become rows with "
-            f"{', '.join(feed.channels)}, one each {feed.step_s:g} s at most; other tags are "
-            "ignored"
+            f"joined: records of one value each, named by {feed.fields[str(guess.tag)]}, become "
+            f"rows with {', '.join(feed.channels)}, one each {feed.step_s:g} s at most; other tags "
+            "are ignored"
         )
     if feed.partial:
         said.append(

@@ -23,7 +23,6 @@ from typing import Any, TypeAlias
 
 from rejex_stream.engine.explanation import Explainer
 from rejex_stream.engine.refit import FitFailed
-from rejex_stream.engine.sensor_registry import OperatingModes
 from rejex_stream.engine.snapshot import (
     FORMAT,
     Origin,
@@ -758,3 +757,44 @@ class SingleOwner:
 def _name(ident: int) -> str:
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return repr(names.get(ident, f"number {ident}"))
+
+
+class OperatingModes:
+    """The keys of each stream, where keys name a mode; else every stream is its own key."""
+
+    __slots__ = ("_by_mode", "_keys")
+
+    def __init__(self, *, by_mode: bool) -> None:
+        self._by_mode = by_mode
+        self._keys: dict[str, dict[str, None]] = {}
+
+    def named(self, key: str) -> tuple[str, str | None]:
+        """Return the stream and the mode of a key."""
+        return of_mode(key) if self._by_mode else (key, None)
+
+    def know(self, keys: Iterable[str]) -> None:
+        """Take note of keys."""
+        if self._by_mode:
+            for key in keys:
+                self._keys.setdefault(of_mode(key)[0], {})[key] = None
+
+    def of(self, stream_key: str) -> Sequence[str]:
+        """Return the keys that are known of a stream."""
+        return list(self._keys.get(stream_key, ())) if self._by_mode else [stream_key]
+
+    def others(self, key: str) -> Sequence[str]:
+        """Return the keys of the same stream in its other modes."""
+        stream_key, mode = self.named(key)
+        return [] if mode is None else [other for other in self.of(stream_key) if other != key]
+
+    def forget(self, key: str) -> None:
+        """Forget a key."""
+        stream_key, _ = self.named(key)
+        keys = self._keys.get(stream_key, {})
+        keys.pop(key, None)
+        if not keys:
+            self._keys.pop(stream_key, None)
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._keys.clear()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -139,7 +140,7 @@ def open_feed(
         partial=_is_partial(rows, channels) and joined is None,
         step_s=joined,
         from_key=guess.sensor in beside and guess.sensor == _KEY,
-        texts=joined is None and _has_texts(rows, channels, roles.flags, short),
+        texts=_has_texts(rows, channels, roles.flags, short, guess.tag if joined else None),
         n_records=len(records) if total is None else total,
         n_sensors=max(1, len(places)),
         keyless=any(record.key is None for record in read),
@@ -156,10 +157,12 @@ def _has_texts(
     channels: Mapping[str, str],
     flags: Sequence[str],
     short: Mapping[str, str],
+    tag: str | None,
 ) -> bool:
-    """Whether numbers are written as texts; a switch may be a word."""
+    """Whether numbers are written as texts; a switch may be a word, as may another tag's value."""
     measured = set(channels.values()) - {short[name] for name in flags}
-    return any(isinstance(row.get(path), str) for row in rows for path in measured)
+    ours = rows if tag is None else [row for row in rows if row.get(short[tag]) in channels]
+    return any(isinstance(row.get(path), str) for row in ours for path in measured)
 
 
 def _parsed(records: Sequence[Record]) -> tuple[list[Any], list[Record], int, int]:
@@ -264,6 +267,8 @@ class _Roles:
                 del self.columns[name]
             elif given and all(isinstance(value, list) for value in given):
                 self._leave(name, "an array")
+            elif given and self._is_of_the_sensor(values):
+                self._leave(name, "the same at all times of a sensor")
             elif _COUNTS.search(name) and all(_is_whole(value) for value in given):
                 self._leave(name, "a number that counts or names, by its own name")
         for name, values in self.columns.items():
@@ -271,6 +276,17 @@ class _Roles:
             if given and name not in kept - wanted and _is_switch(given):
                 self.flags.append(name)
                 self.columns[name] = [_as_switch(value) for value in values]
+
+    def _is_of_the_sensor(self, values: Sequence[object]) -> bool:
+        """Whether a column differs between sensors and never within one, as a serial number."""
+        if self.sensor is None:
+            return False
+        found: dict[str, Counter[str]] = {}
+        for sensor, value in zip(map(str, self.columns[self.sensor]), values, strict=True):
+            if value is not None:
+                found.setdefault(sensor, Counter())[str(value)] += 1
+        constant = all(len(seen) == 1 and seen.total() >= 5 for seen in found.values())
+        return constant and len({value for seen in found.values() for value in seen}) > 1
 
     def completed(self, guess: TableGuess) -> TableGuess:
         """Return a guess with what is known here."""
@@ -343,7 +359,7 @@ class _Roles:
             name
             for name, values in self.columns.items()
             if name not in (*self.times, self.sensor)
-            and any(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+            and any(map(_is_measurement, values))
             and not is_moment([v for v in values if v is not None])
             and not _COUNTS.search(name)
         ]
@@ -359,7 +375,8 @@ class _Roles:
 
 _COUNTS = re.compile(
     r"(^|[_.])(seq|seq_?(no|nr|num|number)|sequence(_?number)?|f_?cnt|version|qos|offset|lsn|tx_?id"
-    r"|xid|msg_?id|message_?id|id|retain|partition|row_?id|\w+writer_?id|uptime\w*)$", re.I,
+    r"|xid|msg_?id|message_?id|id|retain|partition|row_?id|\w+writer_?id|uptime\w*|\w*in_?nanos"
+    r"|nanos|nano_?seconds?)$", re.I,
 )  # fmt: skip
 _ON_ITS_WAY = re.compile(
     r"receiv|ingest|server|publish|creat|metadata|meta\.|enqueue|process|sent|kafka|source\.ts|update"
@@ -367,12 +384,13 @@ _ON_ITS_WAY = re.compile(
 _MEASURED_AT = re.compile(r"measur|observ|sampl|^(t|ts|time|timestamp|time_?stamp|datetime)$")
 _STRONG = re.compile(
     r"^(sensor|device|machine|asset|thing|unit|equipment|station|pump|motor|turbine|engine|meter"
-    r"|well|robot|line|cell|plant|node|client|end_?device|data_?set_?writer|writer|connection_?device"
+    r"|well|robot|line|cell|plant|node|instance|client|end_?device|data_?set_?writer|writer"
+    r"|connection_?device"
     r"|maschine|anlage|gerät|geraet|pumpe|zähler|equipo|capteur)s?_?(id|name|no|nr|code|key|tag)?$",
     re.I,
 )  # fmt: skip
 _WEAK = re.compile(
-    r"(id|name|key|source|subject|host|topic|location|site|area|group|entity|urn|label|serial"
+    r"(id|name|key|source|src|subject|host|topic|location|site|area|group|entity|urn|label|serial"
     r"|address|mac|eui|imei|payload)$", re.I,
 )  # fmt: skip
 _TAGS = re.compile(
@@ -388,6 +406,13 @@ def _strength(name: str) -> int:
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_measurement(value: object) -> bool:
+    """Whether a value is a number, or a text that is one."""
+    if isinstance(value, str):
+        return _is_numeric(value)
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_numeric(text: str) -> bool:
@@ -424,8 +449,7 @@ def _named_channels(
         value = columns[guess.channels[0]]
         numeric: dict[str, list[bool]] = {}
         for tag, one in zip(map(str, tags), value, strict=True):
-            good = isinstance(one, int | float) and not isinstance(one, bool)
-            numeric.setdefault(tag, []).append(good or (isinstance(one, str) and _is_numeric(one)))
+            numeric.setdefault(tag, []).append(_is_measurement(one))
         kept = [tag for tag, found in numeric.items() if sum(found) > 0.5 * len(found)]
         per_sensor: dict[str, set[str]] = {}
         for sensor, tag in zip(map(str, columns[guess.sensor]), map(str, tags), strict=True):

@@ -198,6 +198,8 @@ class _Stream:
         self.learns, self.left_out = hasattr(spec.detector, "start"), []
         self.hold, self.waiting, self.held, self.origin = Hold(spec.hold, spec.window), [], [], 0
         self.warm_until = getattr(spec.detector, "warm_up_events", 0)
+        guarded = not self.learns and (spec.schedule.guard_quantile or 1.0) < 1
+        self.partial = guarded and getattr(spec.detector, "allow_nan", False)
         self.adopting, self.began, self.tail, self.extreme = False, 0, None, []
         self.span, self.past = getattr(spec.detector, "ewma_events", 1), []
         if self.learns:
@@ -215,7 +217,8 @@ class _Stream:
         at_once = hold.open and hold.open["state"] == "adopting" and not self.adopting
         if hold.open and not at_once and hold.open.pop("untold", False):
             hold.tell(said(Label.NORMAL), counted=True)
-        row = self.sensors.setdefault(name, NaiveSensor(self.spec.features)).row(time_ms, values)
+        sensor = NaiveSensor(self.spec.features, partial=self.partial)
+        row = self.sensors.setdefault(name, sensor).row(time_ms, values)
         if isinstance(row, Reason):
             incident = hold.open["id"] if hold.open else None
             return said(Label.REJECTED, row, held=hold.open is not None, incident=incident)
@@ -322,6 +325,7 @@ class _Stream:
             self.window = self.finite(scores[warm_up:])
             self.hold.renew(self.window)
             return
+        rows = [row for row in rows if not np.isnan(row).any()]
         self.fits, self.adopting, self.began = [], True, len(self.rows)
         self.rows, self.left_out = self.rows + rows, [*self.left_out, *[False] * len(rows)]
         self.origin = len(self.rows) - min(len(rows), self.spec.schedule.first_fit_events - 1)
@@ -374,6 +378,7 @@ class _Stream:
         quantile = self.spec.schedule.guard_quantile or 1.0
         if (
             score is None
+            or np.isnan(self.rows[-1]).any()  # it trains nothing, and is no outlier
             or not math.isfinite(score)
             or quantile >= 1
             or len(window) < 1 / (1 - quantile)
@@ -394,7 +399,8 @@ class _Stream:
             first_shadow = needed and schedule.calibration == "shadow"
             kind = "holdout" if first_shadow else schedule.calibration
             known = zip(self.rows[self.began :], self.left_out[self.began :], strict=True)
-            rows = np.array([row for row, out in known if not out][-schedule.buffer_events :])
+            taught = [row for row, out in known if not (out or np.isnan(row).any())]
+            rows = np.array(taught[-schedule.buffer_events :])
             self.fits.append((self.epochs, len(self.rows), rows, kind))
             self.epochs += 1
 

@@ -83,6 +83,7 @@ def pipelines():
         "HalfSpaceTrees-features": (spec(HST, features=EVERY_KIND, evidence=True), FEED),
         "Sensor": (spec(make_detector("Sensor"), evidence=True), FEED),
         "Sensor-gaps": (spec(make_detector("Sensor")), readings(missing=0.25)),
+        "SensorEnsemble-gaps": (spec(make_detector("SensorEnsemble")), readings(missing=0.1)),
         "Sensor-spiked": (spec(make_detector("Sensor"), calibration="holdout"), SPIKED),
         "SensorEnsemble": (spec(make_detector("SensorEnsemble")), FEED),
         "smoothed": (spec(Smoothed()), FEED),
@@ -171,6 +172,7 @@ HELD = {
     "smoothed-guarded": spec(Smoothed(), guard=0.9, **HOLD),
     "failing": spec(FailsOn(tuple(derive_seed(3, "a", epoch) for epoch in (1, 3, 4))), **HOLD),
     "aged": spec(**HOLD | {"hold": Hold(recover_events=15, adopt_after_events=80)}),
+    "Sensor": spec(make_detector("Sensor"), **HOLD),  # with gaps
     "HalfSpaceTrees": spec(HST, **HOLD),
     "GaussianScorer": spec(make_detector("GaussianScorer", grace_period=20), **HOLD),
 }  # fmt: skip

@@ -109,8 +109,8 @@ class StreamState:
     """The state of one stream key: features per sensor, model, window."""
 
     __slots__ = (
-        "_at_once", "_calendar", "_explainer", "_features", "_judge", "_learner", "_limits",
-        "_mutes", "_recent", "_sensors", "model", "plans", "seq", "stream_key", "watch",
+        "_allow_nan", "_at_once", "_calendar", "_explainer", "_features", "_judge", "_learner",
+        "_limits", "_mutes", "_recent", "_sensors", "model", "plans", "seq", "stream_key", "watch",
     )  # fmt: skip
 
     def __init__(
@@ -131,7 +131,7 @@ class StreamState:
         self.watch, self._calendar, self.plans = watch, calendar, Plans()
         self._mutes, self._limits = Mutes(features.channels), LimitCheck(limits, features.channels)
         self._features, self.model, self._judge = features, model, judge
-        self._at_once = features.is_at_once
+        self._at_once, self._allow_nan = features.is_at_once, model.allow_nan
         self._explainer, self._learner = explainer, learner
         self._sensors: dict[str, SensorFeatures] = {}
         self._recent: dict[str, RecentRows] = {}  # of sensors whose rows are made at once
@@ -358,6 +358,11 @@ class StreamState:
             which.append(i)
         return rows, which
 
+    def _start_recent(self, sensor: str) -> RecentRows:
+        """Begin with a sensor whose rows are made for a batch at once."""
+        found = self._recent[sensor] = self._features.start_recent(partial=self._allow_nan)
+        return found
+
     def _rows_at_once(
         self,
         readings: Sequence[Reading],
@@ -381,7 +386,7 @@ class StreamState:
         for name, at in of_sensor.items():
             sensor = self._recent.get(name)
             if sensor is None:
-                sensor = self._recent[name] = self._features.start_recent()
+                sensor = self._start_recent(name)
             rows, found = sensor.extract([readings[i].values for i in at])
             # nan compares false; sums over a row's squares stay finite below.
             size = np.abs(rows)
@@ -389,7 +394,7 @@ class StreamState:
                 which += at
                 made.append(rows)
                 continue
-            scorable = np.all(size <= LARGEST, axis=1)
+            scorable = np.all((size <= LARGEST) | (self._allow_nan & np.isnan(rows)), axis=1)
             for i, row in zip(at, found, strict=True):
                 if row >= 0 and scorable[row]:
                     which.append(i)
@@ -555,8 +560,7 @@ class StreamState:
                 self._learner.restore(state.learning)
             for name, kept in state.sensors.items():
                 if self._features.is_at_once:
-                    self._recent[name] = self._features.start_recent()
-                    self._recent[name].restore(kept)
+                    self._start_recent(name).restore(kept)
                 else:
                     self._sensors[name] = self._features.start()
                     self._sensors[name].restore(kept)

@@ -35,7 +35,7 @@ from rejex_stream.features import FeatureSpec
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.review.incidents.incident_store import flagged
 from rejex_stream.review.queue import decisions
-from rejex_stream.review.queue.audit import Viewer
+from rejex_stream.review.queue.database import Viewer
 from rejex_stream.review.queue.decisions import Decision, Target
 from rejex_stream.review.queue.listing import QueueFilter, model_leaning
 from rejex_stream.review.queue.review_store import ReviewStore

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -109,12 +110,12 @@ def open_feed(
     read, rows = [r for r, _ in held], [dict(flat(tree)) for _, tree in held]
     if not rows:
         raise ConfigError(_no_json(records))
-    beside = _keys_of(read)
+    beside = _keys_of(read) | _headers_of(read)
     paths = list(dict.fromkeys(path for row in rows for path in row))
-    short = _short(paths)
+    short = {f".{name}" if name in beside else name: p for name, p in _short(paths).items()}
     names = {path: name for name, path in short.items()}
     columns = {name: [row.get(path) for row in rows] for name, path in short.items()} | beside
-    roles = _Roles(columns, asked, names)
+    roles = _Roles(columns, asked, names, frozenset(beside))
     cells = {name: [_text(value) for value in roles.columns[name]] for name in roles.columns}
     marks = _marks(rows, asked)
     known = replace(
@@ -148,7 +149,7 @@ def open_feed(
         quality=_quality_of(channels, rows),
         partial=_is_partial(rows, channels) and joined is None,
         step_s=joined,
-        from_key=guess.sensor in beside and guess.sensor == _KEY,
+        from_key=guess.sensor == _KEY,
         texts=_has_texts(rows, channels, roles.flags, short, guess.tag if joined else None),
         n_records=len(records) if total is None else total,
         n_sensors=max(1, len(places)),
@@ -168,10 +169,10 @@ def _has_texts(
     short: Mapping[str, str],
     tag: str | None,
 ) -> bool:
-    """Whether numbers are written as texts; a switch may be a word, and other tags a text."""
+    """Whether numbers are written as texts; a switch may be a word, as may another tag's value."""
     measured = set(channels.values()) - {short[name] for name in flags}
-    rows = [row for row in rows if tag is None or str(row.get(short[tag])) in channels]
-    return any(isinstance(row.get(path), str) for row in rows for path in measured)
+    ours = rows if tag is None else [row for row in rows if row.get(short[tag]) in channels]
+    return any(isinstance(row.get(path), str) for row in ours for path in measured)
 
 
 def _parsed(records: Sequence[Record]) -> tuple[list[Any], list[Record], int, int]:
@@ -242,12 +243,26 @@ def _keys_of(read: Sequence[Record]) -> dict[str, list[Any]]:
     return {f"{_KEY}.{path}": [tree.get(path) for tree in trees] for path in fields}
 
 
+def _headers_of(read: Sequence[Record]) -> dict[str, list[Any]]:
+    """Return the records' headers as columns, those that all records have."""
+    found: dict[str, list[str]] = {}
+    for record in read:
+        for name, value in dict(record.headers).items():
+            found.setdefault(f"header:{name}", []).append((value or b"").decode("utf-8", "replace"))
+    return {name: list(values) for name, values in found.items() if len(values) == len(read)}
+
+
 class _Roles:
     """Which columns are no measurements: times, names, tags, counts, flags; said where left out."""
 
     def __init__(
-        self, columns: Mapping[str, list[Any]], asked: Asked, names: Mapping[str, str]
+        self,
+        columns: Mapping[str, list[Any]],
+        asked: Asked,
+        names: Mapping[str, str],
+        beside: frozenset[str],
     ) -> None:
+        self.beside = beside  # columns of the record's key and headers
         self.said: list[str] = []
         self.flags: list[str] = []
         self.columns = dict(columns)
@@ -266,18 +281,19 @@ class _Roles:
             self.tag = self._tag()
         kept = {*self.times, self.sensor, self.tag, _named(asked.label, names), *wanted}
         kept |= {_named(asked.mode, names)}
-        for name in _says_quality(columns) - kept:
-            del self.columns[name]
+        says_quality = _says_quality(columns)
         for name, values in columns.items():
             given = [value for value in values if value is not None]
-            if name in kept or name not in self.columns:
+            if name in kept:
                 continue
-            if given and is_moment(given):
-                self._leave(name, "a clock")
-            elif name.startswith(_KEY):
+            if name in beside or name in says_quality:
                 del self.columns[name]
+            elif given and is_moment(given):
+                self._leave(name, "a clock")
             elif given and all(isinstance(value, list) for value in given):
                 self._leave(name, "an array")
+            elif given and self._is_of_the_sensor(values):
+                self._leave(name, "the same at all times of a sensor")
             elif COUNTER.search(name) and all(_is_whole(value) for value in given):
                 self._leave(name, "a number that counts or names, by its own name")
         for name, values in self.columns.items():
@@ -285,6 +301,17 @@ class _Roles:
             if given and name not in kept - wanted and _is_switch(given):
                 self.flags.append(name)
                 self.columns[name] = [_as_switch(value) for value in values]
+
+    def _is_of_the_sensor(self, values: Sequence[object]) -> bool:
+        """Whether a column differs between sensors and never within one, as a serial number."""
+        if self.sensor is None:
+            return False
+        found: dict[str, Counter[str]] = {}
+        for sensor, value in zip(map(str, self.columns[self.sensor]), values, strict=True):
+            if value is not None:
+                found.setdefault(sensor, Counter())[str(value)] += 1
+        constant = all(len(seen) == 1 and seen.total() >= 5 for seen in found.values())
+        return constant and len({value for seen in found.values() for value in seen}) > 1
 
     def completed(self, guess: TableGuess) -> TableGuess:
         """Return a guess with what is known here."""
@@ -302,7 +329,7 @@ class _Roles:
         found = []
         for name, values in self.columns.items():
             given = [value for value in values if value is not None]
-            if name.startswith(_KEY) or len(given) < 0.95 * len(values) or not is_moment(given):
+            if name in self.beside or len(given) < 0.95 * len(values) or not is_moment(given):
                 continue
             last = name.rsplit(".", 1)[-1].lower()
             penalty = 2 * bool(_ON_ITS_WAY.search(name.lower())) - bool(_MEASURED_AT.search(last))
@@ -327,7 +354,7 @@ class _Roles:
             if len(distinct) == 1:
                 constant.append((-strength, name))
                 continue
-            of_key = name.startswith(_KEY)
+            of_key = name in self.beside and not name.startswith("header:")
             if len(distinct) > len(given) / 3:
                 continue
             if _is_tag(name) and strength < 2 and not of_key and self._has_others(name):
@@ -346,7 +373,7 @@ class _Roles:
     def _has_others(self, name: str) -> bool:
         """Whether another column may be the sensor: then one that may be a tag is that."""
         return any(
-            other != name and (_strength(other) > 1 or other.startswith(_KEY))
+            other != name and (_strength(other) > 1 or other in self.beside)
             for other, values in self.columns.items()
             if len({str(value) for value in values}) > 1
         )
@@ -357,7 +384,7 @@ class _Roles:
             name
             for name, values in self.columns.items()
             if name not in (*self.times, self.sensor)
-            and any(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+            and any(map(_is_measurement, values))
             and not is_moment([v for v in values if v is not None])
             and not COUNTER.search(name)
         ]
@@ -382,12 +409,19 @@ def _is_tag(name: str) -> bool:
 
 
 def _strength(name: str) -> int:
-    last = last_of(name)
+    last = last_of(re.split(r":|^header:ce_", name)[-1])
     return 2 if STRONG_SENSOR.match(last) else int(bool(TEXT_SENSOR.search(last)))
 
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_measurement(value: object) -> bool:
+    """Whether a value is a number, or a text that is one."""
+    if isinstance(value, str):
+        return _is_numeric(value)
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_numeric(text: str) -> bool:
@@ -421,8 +455,7 @@ def _named_channels(
         value = columns[guess.channels[0]]
         numeric: dict[str, list[bool]] = {}
         for tag, one in zip(map(str, tags), value, strict=True):
-            good = isinstance(one, int | float) and not isinstance(one, bool)
-            numeric.setdefault(tag, []).append(good or (isinstance(one, str) and _is_numeric(one)))
+            numeric.setdefault(tag, []).append(_is_measurement(one))
         kept = [tag for tag, found in numeric.items() if sum(found) > 0.5 * len(found)]
         per_sensor: dict[str, set[str]] = {}
         for sensor, tag in zip(map(str, columns[guess.sensor]), map(str, tags), strict=True):
@@ -526,9 +559,9 @@ def _said(
         said.append("sensor: none found, all records are taken as of one; --sensor names its field")
     if feed.step_s is not None:
         said.append(
-            f"joined: records of one value each, named by {guess.tag}, become rows with "
-            f"{', '.join(feed.channels)}, one each {feed.step_s:g} s at most; other tags are "
-            "ignored"
+            f"joined: records of one value each, named by {feed.fields[str(guess.tag)]}, become "
+            f"rows with {', '.join(feed.channels)}, one each {feed.step_s:g} s at most; other tags "
+            "are ignored"
         )
     if feed.partial:
         said.append(

@@ -60,13 +60,13 @@ _STRONG = (
     r"|messstelle|messpunkt|pumpe|anlage|gerät|geraet|maschine|zähler|zaehler|standort|fühler"
     r"|fuehler|capteur|pompe|equipo|equipment|appareil|máquina|maquina|macchina|instrument|logger"
     r"|gateway|inverter|well|thing|robot|client|compressor|kompressor|aggregat|aggregate"
-    r"|end_?device|data_?set_?writer|writer|connection_?device|dev|dev_?eui|tool)s?"
+    r"|end_?device|data_?set_?writer|writer|connection_?device|dev|dev_?eui|tool|instance)s?"
 )
 _WEAK = r"valve|source|tank|line|cell|road|location|id|name|key|ort|tag|host|serial|area|zone"
 STRONG_SENSOR = _exactly(_STRONG + _ENDING)
 SENSOR = _exactly(f"({_STRONG}|{_WEAK}){_ENDING}", ".*_(id|name|nr)")
 TEXT_SENSOR = re.compile(
-    r"(id|name|key|source|subject|host|topic|location|site|area|group|entity|urn|label|serial"
+    r"(id|name|key|source|src|subject|host|topic|location|site|area|group|entity|urn|label|serial"
     r"|address|mac|eui|imei|payload)$"
 )
 """A text called so may say whose a record is."""
@@ -90,6 +90,7 @@ VALUE = _exactly(
 COUNTER = re.compile(
     r"(^|[_.])(seq|seq_?(no|nr|num|number)|sequence(_?number)?|counter|count|cnt|f_?cnt|version|qos"
     r"|offset|lsn|tx_?id|xid|msg_?id|message_?(id|no|nr|number)|id|retain|partition|row_?id|uptime\w*"
+    r"|\w*in_?nanos|nanos|nano_?seconds?"
     r"|\w+writer_?id)$", re.I,
 )  # fmt: skip
 ASIDE = _exactly(r"index|row|split|fold|changepoint|change_?point|rul|unnamed.*|")

@@ -35,6 +35,7 @@ __all__ = ["Shape", "find_shape", "is_moment", "jq_of"]
 _MOST_STEPS = 8
 _MOSTLY = 0.8
 _NEARLY = 0.95
+_MOST_PLACES = 16
 _SAMPLE = 500
 """Records that rules look at."""
 
@@ -113,7 +114,11 @@ def _is_moment(value: object) -> bool:
         return False
     if isinstance(value, int | float):
         return any(0.9 <= value / (1.7e9 * unit) <= 1.35 for unit in (1, 1e3, 1e6, 1e9))
-    return isinstance(value, str) and bool(re.match(r"\d{4}-\d\d-\d\d[T ]\d", value))
+    if not isinstance(value, str):
+        return False
+    if value.isdecimal():  # a number of seconds may be anything; one with more digits is a clock
+        return len(value) in (13, 16, 19) and _is_moment(int(value))
+    return bool(re.match(r"\d{4}-\d\d-\d\d[T ]\d", value))
 
 
 def _is_measured(name: str, values: Sequence[object]) -> bool:
@@ -225,6 +230,60 @@ def _bare(trees: Sequence[Any]) -> _Step | None:
             "bare numbers: the record is a value alone, called value",
         )
     return None
+
+
+_UNIONS = ("string", "double", "float", "int", "long", "boolean", "bytes")
+"""How Avro's own JSON marks which branch of a union a value is of."""
+
+
+def _union(trees: Sequence[Any]) -> _Step | None:
+    """Take values out of Avro's unions: ``{"double": 60.1}`` is 60.1."""
+    marked = [path for path in _columns(_objects(trees)) if path.rpartition(".")[2] in _UNIONS]
+    objects = {path.rpartition(".")[0] for path in marked} - {""}
+    if len(objects) < 2 or len(objects) < len(marked):
+        return None
+    branches = ", ".join(map(json.dumps, _UNIONS))
+    return (
+        'walk(if type == "object" and length == 1 and (keys[0] | '
+        f"IN({branches})) then .[] else . end)",
+        f"unions of Avro: {marked[0]} and others are read without the name of their type",
+    )
+
+
+def _places(trees: Sequence[Any]) -> _Step | None:
+    """Name what stands in arrays without names by its place: in the record itself, or in rows."""
+    for path, lists in _lists(trees).items():
+        within = [row for rows in lists for row in rows]
+        nested = bool(within) and all(isinstance(row, list) for row in within)
+        if not (nested or path == ""):
+            continue
+        rows = within if nested else lists
+        width = len(rows[0])
+        flat_rows = all(not isinstance(value, list | dict) for row in rows for value in row)
+        if not 1 < width <= _MOST_PLACES or not flat_rows or any(len(r) != width for r in rows):
+            continue
+        names = _names_of_places([[row[i] for row in rows] for i in range(width)])
+        if not any(name.startswith("v") for name in names):
+            continue
+        made = f"{{{', '.join(f'{name}: .[{i}]' for i, name in enumerate(names))}}}"
+        where = jq_of(path)
+        each = f"del({where}) as $record | {where}[] | $record + {made}" if path else made
+        return (
+            f".[] | {made}" if nested and not path else each,
+            f"arrays without names: their places are called {', '.join(names)}; select may rename "
+            "them",
+        )
+    return None
+
+
+def _names_of_places(columns: Sequence[Sequence[object]]) -> list[str]:
+    """Return t for a clock, name for a text, v1 for a number in the second place."""
+    names: list[str] = []
+    for i, values in enumerate(columns):
+        given = [value for value in values if value is not None]
+        kind = "t" if is_moment(given) else f"v{i}" if all(map(_is_number, given)) else "name"
+        names.append(f"{kind}{i}" if kind in names else kind)
+    return names
 
 
 def _envelope(trees: Sequence[Any]) -> _Step | None:
@@ -361,6 +420,23 @@ def _table(trees: Sequence[Any]) -> _Step | None:
                     "| map({(.[0]): .[1]}) | add)",
                     f"a table: rows in {path}, the names of its columns in {names}",
                 )
+    return None
+
+
+def _attributes(trees: Sequence[Any]) -> _Step | None:
+    """Texts with names in an array, as OpenTelemetry says whose a value is: fields of an object."""
+    for path, elements in _object_lists(trees):
+        names = [name for name in ("key", "name") if all(name in one for one in elements)]
+        if not path or not names or any(len(one) != 2 or "value" not in one for one in elements):
+            continue
+        values = [one["value"] for one in elements]
+        held = [next(iter(v.values()), None) if isinstance(v, dict) else v for v in values]
+        if all(isinstance(v, str) and not _is_number(v) for v in held):
+            where, taken = jq_of(path), 'if type == "object" then .[] else . end'
+            return (
+                f"{where} |= (map({{(.{names[0]}): (.value | {taken})}}) | add)",
+                f"attributes: names and texts in the array {path} are read as fields",
+            )
     return None
 
 
@@ -706,10 +782,9 @@ def _named_values(trees: Sequence[Any]) -> _Step | None:
         split = _split_of(values)
         if split is None:
             continue
-        where = jq_of(path)
+        whose, what = split.sensor("$name"), split.part("$name", split.what)
         return (
-            f". + {{sensor: ({split.sensor(where)}), tag: {split.part(where, split.what)}}} "
-            f"| del({where})",
+            f"{jq_of(path)} as $name | del({jq_of(path)}) + {{sensor: ({whose}), tag: {what}}}",
             f"names: {path} says both whose a value is and what, such as {values[0]}",
         )
     return None
@@ -738,12 +813,15 @@ def _keyed_beside(trees: Sequence[Any]) -> _Step | None:
 _RULES: tuple[Callable[[Sequence[Any]], _Step | None], ...] = (
     _text,
     _bare,
+    _union,
     _envelope,
     _types,
     _senml,
     _table,
+    _places,
     _keyed,
     _keyed_beside,
+    _attributes,
     _within,
     _pairs,
     _column_arrays,

@@ -286,7 +286,7 @@ def test_an_incident_comes_from_its_topic_and_the_answer_goes_to_the_control_top
     from rejex_stream.encode import decode_command
     from rejex_stream.review.console.background import Background, feeding
     from rejex_stream.review.incidents.incident_store import AnswerRequest
-    from rejex_stream.review.queue.audit import Viewer
+    from rejex_stream.review.queue.database import Viewer
     from rejex_stream.review.queue.review_store import ReviewStore
     from tests.review.incidents import incident, published
 

@@ -22,8 +22,8 @@ from rejex_stream.plan.promises import Costs
 from rejex_stream.review import gold_cases, teaching
 from rejex_stream.review.certificate import tally_of_store
 from rejex_stream.review.gold_cases import Case, Errors, Known, known_cases, read_cases
-from rejex_stream.review.queue import audit, decisions, label_store
-from rejex_stream.review.queue.audit import Viewer
+from rejex_stream.review.queue import database, decisions, label_store
+from rejex_stream.review.queue.database import Viewer
 from rejex_stream.review.queue.label_report import Group, estimate, judged_episodes, quality, report
 from rejex_stream.review.queue.label_store import LabelFile, pending, read_labels
 from rejex_stream.review.queue.review_store import ReviewStore, rebuild, state_hash
@@ -195,7 +195,7 @@ def test_a_crash_leaves_all_or_nothing_and_the_same_file_mends_it(store, monkeyp
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(audit, "append", dies)
+        patch.setattr(database, "append_audit", dies)
         with pytest.raises(KeyboardInterrupt):
             put(store, case(0), case(1000))
     assert rows(store) == []

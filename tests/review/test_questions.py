@@ -10,13 +10,13 @@ pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
 from rejex_stream.config.reviewing import Capacity
 from rejex_stream.encode import encode_review, encode_verdict
-from rejex_stream.review.console.access import Access
 from rejex_stream.review.console.background import Background
+from rejex_stream.review.console.console import Access
 from rejex_stream.review.incidents import incident_store
 from rejex_stream.review.incidents.incident_store import AnswerRequest
 from rejex_stream.review.queue import decisions
-from rejex_stream.review.queue.audit import Refusal, Viewer
 from rejex_stream.review.queue.cases import Costs
+from rejex_stream.review.queue.database import Refusal, Viewer
 from rejex_stream.review.queue.decisions import Decision
 from rejex_stream.review.queue.label_report import judged_episodes
 from rejex_stream.review.queue.listing import QueueFilter, queue_rows, summary

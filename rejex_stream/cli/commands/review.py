@@ -36,9 +36,8 @@ from rejex_stream.review.certificate import Evidence
 from rejex_stream.review.certificate import verify as verify_log
 from rejex_stream.review.console.background import feeding, published_labels, review_feeds
 from rejex_stream.review.incidents.incident_store import send_commands
-from rejex_stream.review.queue import audit, cases, database, label_store, review_store
-from rejex_stream.review.queue.audit import Viewer
-from rejex_stream.review.queue.database import scalar
+from rejex_stream.review.queue import cases, database, label_store, review_store
+from rejex_stream.review.queue.database import Viewer, scalar
 from rejex_stream.review.queue.ingest import IntakeCounts
 from rejex_stream.review.queue.label_report import pipelines_of
 from rejex_stream.review.queue.label_report import report as make_report
@@ -47,7 +46,7 @@ from rejex_stream.run.review_items import AuditDraw
 from rejex_stream.types import Position, ReviewItem
 
 if TYPE_CHECKING:
-    from rejex_stream.review.console.access import Access
+    from rejex_stream.review.console.console import Access
 
 __all__ = ["app", "load_pipelines", "overridden"]
 
@@ -290,7 +289,7 @@ def serve(
 
 
 def _access(section: Review, local: Viewer) -> Access:
-    from rejex_stream.review.console.access import Access
+    from rejex_stream.review.console.console import Access
 
     return Access(
         mode=section.auth,
@@ -468,7 +467,7 @@ def verify(
     with _existing(section) as opened:
         with opened.database.read() as connection:
             rows = int(scalar(connection, "SELECT count(*) FROM audit"))
-            broken = audit.broken_link(connection)
+            broken = database.broken_link(connection)
         damage = opened.database.integrity()
         waiting = label_store.pending(opened.database)
     if output is As.JSON:

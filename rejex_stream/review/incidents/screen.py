@@ -23,9 +23,8 @@ from rejex_stream.review.incidents.incident_store import (
     give,
     withdraw,
 )
-from rejex_stream.review.queue import audit, decisions, series
-from rejex_stream.review.queue.audit import Name, Refusal, Viewer
-from rejex_stream.review.queue.database import noted, scalar
+from rejex_stream.review.queue import database, decisions, series
+from rejex_stream.review.queue.database import Name, Refusal, Viewer, noted, scalar
 from rejex_stream.review.queue.ingest import group_of
 from rejex_stream.review.queue.listing import QueueFilter, queue_rows
 from rejex_stream.types import Incident, IncidentState
@@ -196,7 +195,10 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
         "pending": _pending(connection, found),
         "seen_by": _seen_by(connection, incident.id),
         "comments": [
-            line for line in audit.rows(connection, subject=incident.id, action="comment", limit=50)
+            line
+            for line in database.audit_rows(
+                connection, subject=incident.id, action="comment", limit=50
+            )
         ],
         "item": connection.execute(
             "SELECT episode_id, n_events, status FROM episode WHERE incident = ? "

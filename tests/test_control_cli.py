@@ -95,7 +95,7 @@ def test_a_mute_holds_is_listed_with_its_box_and_end_and_is_taken_back(folder, c
 @pytest.mark.thorough
 def test_a_command_says_how_many_wait_before_it(folder, capsys):
     plan = ["control", "plan", "pump.toml", "--from", "2024-01-01T00:00Z",
-            "--until", "2024-01-02T00:00Z", "--note", "n", "--by", "ada", "--wait", "0"]  # fmt: skip
+            "--until", "2024-01-02T00:00Z", "--by", "ada", "--wait", "0"]  # fmt: skip
     for before in range(3):
         assert main(plan) == 0
         said = capsys.readouterr().out

@@ -169,8 +169,8 @@ class Decisions:
         if over:
             place, id_ = over[0]
             why = "they had ended, were taken back or were given before"
-            said = f"{len(over):,} commands up to this one were passed over: {why}"
-            left.append((place, CommandReply(command=id_, accepted=False, said=said)))
+            sentence = f"{len(over):,} commands up to this one were passed over: {why}"
+            left.append((place, CommandReply(command=id_, accepted=False, said=sentence)))
             self.undecided = sorted(left, key=itemgetter(0))
 
     def decide(self, offset: int) -> None:

@@ -460,6 +460,16 @@ class StreamState:
         self.plans = Plans(other.plans.all)
         self._mutes = Mutes(self._features.channels, other._mutes.all)
 
+    @property
+    def credit(self) -> list[Any] | None:
+        """What its budget of rejections has left, where it has one that holds."""
+        credit: list[Any] | None = self._judge.state()["credit"]
+        return credit
+
+    @credit.setter
+    def credit(self, left: list[Any]) -> None:
+        self._judge.restore({"credit": left, "constant": False})
+
     def take_incidents(self) -> list[Incident]:
         """Return what has changed since the last call, in the order of the events."""
         changes, self.watch.changes = self.watch.changes, []

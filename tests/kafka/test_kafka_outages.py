@@ -25,7 +25,7 @@ from kafka_harness import (
 from rejex_connectors.kafka import KafkaSettings, connect
 from rejex_connectors.kafka.partition_reader import admin
 from rejex_connectors.kafka.sink import open_clients
-from test_kafka_delivery import CLIENTS, DEFAULT_CLIENT_FIRST, ONE_CLIENT, finish
+from test_kafka_delivery import CLIENTS, DEFAULT_CLIENT_FIRST, finish
 
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.types import Position, Record
@@ -272,10 +272,9 @@ def test_an_outage_of_a_minute_is_waited_for(
     assert_exactly(kafka, settings, records)
 
 
-@pytest.mark.parametrize(
-    "delivery", ["exactly_once", pytest.param("at_least_once", marks=pytest.mark.long)]
-)
-@pytest.mark.parametrize("client", ONE_CLIENT)
+@pytest.mark.long
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("client", CLIENTS)
 def test_a_start_with_two_of_three_nodes_down_waits_until_they_are_back(
     three_nodes: tuple[broker.Cluster, Kafka], tmp_path: Path, client: str, delivery: str
 ) -> None:

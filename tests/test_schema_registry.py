@@ -282,7 +282,8 @@ def test_a_registry_that_nobody_vouches_for_is_refused(tmp_path):
 def test_what_outputs_hold_is_registered_as_json_schema_under_their_topics(server, tmp_path):
     path = tmp_path / "p.toml"
     path.write_text(
-        '[input]\nkind = "kafka"\nformat = "jsonl"\ntopics = ["in"]\nchannels = ["x"]\nsensor = "key"\n'
+        '[input]\nkind = "kafka"\nformat = "jsonl"\ntopics = ["in"]\nchannels = ["x"]\n'
+        'sensor = "key"\n'
         "[rejection]\ncontamination = 0.05\ntolerance = 4\n[kafka]\n"
         'bootstrap_servers = "localhost:9"\n[output]\nverdicts = "out.verdicts"\n'
         f'[schema_registry]\nurl = "{server.url}"\n'

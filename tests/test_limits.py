@@ -178,7 +178,7 @@ def test_a_held_incident_publishes_at_once_that_a_limit_is_exceeded(after):
     said = next(i for i in told if i.limits)
     assert (said.id, said.held, said.changed_seq) == (held.id, True, at)
     assert said.version == held.version + 1
-    assert said.limits == (("x", 47.25, 40.0),)
+    assert said.limits == (LimitExcess("x", 47.25, 40.0),)
     assert said.channels[0].channel == "x"
     assert play(engine(limits), readings, cut=1) == play(engine(limits), readings, cut=3000)
 
@@ -190,7 +190,7 @@ def test_the_event_that_makes_an_incident_a_hold_says_its_limit():
     readings[at] = readings[at]._replace(values=(47.25, readings[at].values[1]))
     told = play(alone, readings)[1]
     assert next(i for i in told if i.held).changed_seq == at
-    assert next(i for i in told if i.held).limits == (("x", 47.25, 40.0),)
+    assert next(i for i in told if i.held).limits == (LimitExcess("x", 47.25, 40.0),)
 
 
 def test_the_alert_says_what_is_beyond_which_limit():

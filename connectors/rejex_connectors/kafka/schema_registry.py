@@ -14,7 +14,6 @@ import msgspec
 
 from rejex_connectors.kafka.clients import within
 from rejex_connectors.kafka.kafka_settings import RegistrySettings
-from rejex_stream.decode.mapping import printable
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.protocols import RegisteredSchema
 
@@ -162,7 +161,8 @@ class HttpSchemaRegistry:
         if status in (409, 422):
             raise ConnectorError(
                 f"the schema registry at {self._url} refuses the schema of {path}: "
-                f"{printable(body, 300)}; set the subject's compatibility to NONE, or delete it"
+                f"{body[:300].decode('utf-8', 'replace')!r}; set the subject's compatibility to "
+                "NONE, or delete it"
             )
         raise ConnectorError(
             f"the schema registry at {self._url} answers {status} for {path}",

@@ -257,6 +257,18 @@ OTHERS: dict[str, Any] = {
         "device": m, "time": iso(t), "measurements": [
             {"key": "temp", "val": str(a), "unit": "C"},
             {"key": "press", "val": str(b), "unit": "bar"}]},
+    "pairs of k and v": lambda i, m, t, a, b: {
+        "deviceId": m, "ts": t, "measurements": [{"k": "temp", "v": a}, {"k": "press", "v": b}]},
+    "pairs of paramName": lambda i, m, t, a, b: {
+        "station": m, "when": iso(t), "params": [
+            {"paramName": k, "paramValue": v} for k, v in (("temp", a), ("press", b))]},
+    "machines as keys beside a time": lambda i, m, t, a, b: {
+        "ts": t, m: {"temp": a, "press": b}, f"m{(i + 1) % 4}": {"temp": a, "press": b}},
+    "Home Assistant": lambda i, m, t, a, b: {
+        "entity_id": f"sensor.{m}_{_tag(i)}", "state": str(a if _tag(i) == "temp" else b),
+        "last_changed": iso(t)},
+    "German names": lambda i, m, t, a, b: {
+        "Anlage": m, "Messgröße": _tag(i), "Zeit": iso(t), "Wert": a if _tag(i) == "temp" else b},
     "samples in devices": lambda i, m, t, a, b: {"gateway": "g1", "devices": [
         {"id": m, "samples": [{"ts": t, "temp": a, "press": b},
                               {"ts": t + 100, "temp": a, "press": b}]}]},
@@ -370,6 +382,32 @@ def test_arrays_of_several_widths_or_depths_have_no_places(odd: object) -> None:
     rows = [["m0", T0 + i * 1000, 60 + i % 7 / 10, 5.0] for i in range(50)]
     with pytest.raises(ConfigError):
         open_feed([of_line(i, {"value": row}) for i, row in enumerate([*rows, odd])])
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        lambda v, ok: {"v": v, "v_q": 192 if ok else 0},
+        lambda v, ok: {"v": v, "v_q": 216 if ok else 24},
+        lambda v, ok: {"v": {"value": v, "valid": ok}},
+        lambda v, ok: {"v": {"value": v, "statusCode": 0 if ok else 0x80340000}},
+        lambda v, ok: {"v": v, "quality": "good" if ok else "bad"},
+        lambda v, ok: {"values": [{"n": "v", "x": v, "q": "G" if ok else "B"}]},
+    ],
+)
+def test_a_value_that_is_said_to_be_bad_is_missing(beside: Any) -> None:
+    chance = random.Random(2)
+    records, wrong = [], [i % 20 == 7 for i in range(200)]
+    for i, bad in enumerate(wrong):
+        v = 0.0 if bad else round(60 + chance.gauss(0, 0.3), 2)
+        tree = {"machine": "m0", "ts": T0 + i * 1000, **beside(v, not bad)}
+        tree |= {} if "values" in tree else {"w": chance.random()}
+        records.append(of_line(i, {"key": None, "value": tree, "time_ms": T0}))
+    feed, readings, invalid = read(records)
+    assert not invalid
+    at = next(i for i, name in enumerate(feed.channels) if name != "w")
+    assert len(set(feed.channels) - {"w"}) == 1
+    assert [one.values[at] != one.values[at] for one in readings] == wrong
 
 
 @pytest.mark.parametrize(

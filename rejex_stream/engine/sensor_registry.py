@@ -149,6 +149,13 @@ class SensorRegistry:
     def __len__(self) -> int:
         return self._n_lives
 
+    @property
+    def now_ms(self) -> int | None:
+        """The partition's time: that of its only sensor, or what two of them have reached."""
+        clock = self._clock
+        now_ms = clock.ahead_ms if len(self._last_seen) == 1 else clock.now_ms
+        return None if now_ms == _NEVER else now_ms
+
     def view(self, sensor: str) -> dict[str, int]:
         """Return when a sensor was heard of last, by stream."""
         return dict(self._last_seen.get(sensor, {}))

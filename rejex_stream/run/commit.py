@@ -588,7 +588,12 @@ class Commits:
                 self.ours.summary.add(outcomes)
             self.ours.summary.n_commits += 1
             n_events = sum(map(len, work.outcomes.values()))
-            self.ours.tell(Committed(n_events, work.committed - work.begun, work.offsets))
+            waiting = {
+                partition: len(owned.state.decisions.undecided)
+                for partition, owned in self.ours.owned.items()
+            }
+            took_s = work.committed - work.begun
+            self.ours.tell(Committed(n_events, took_s, work.offsets, waiting))
             for partition, outcomes in work.outcomes.items():
                 self.ours.tell_incidents(partition, outcomes)
         for partition, piece in work.pieces.items():

@@ -20,7 +20,17 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.plan.suggest import Suggestion, suggest
 from rejex_stream.tables.dialect import Marks, find_marks
 from rejex_stream.tables.guess import Asked, TableGuess, guess_table
-from rejex_stream.tables.shapes import find_shape, good_among, is_moment, is_quality
+from rejex_stream.tables.names import (
+    COUNTER,
+    STRONG_SENSOR,
+    TAG,
+    TEXT_SENSOR,
+    VALUE,
+    good_among,
+    is_quality,
+    last_of,
+)
+from rejex_stream.tables.shapes import find_shape, is_moment
 from rejex_stream.types import Record
 
 __all__ = ["Feed", "open_feed"]
@@ -271,11 +281,12 @@ class _Roles:
             self.tag = self._tag()
         kept = {*self.times, self.sensor, self.tag, _named(asked.label, names), *wanted}
         kept |= {_named(asked.mode, names)}
+        says_quality = _says_quality(columns)
         for name, values in columns.items():
             given = [value for value in values if value is not None]
             if name in kept:
                 continue
-            if name in beside:
+            if name in beside or name in says_quality:
                 del self.columns[name]
             elif given and is_moment(given):
                 self._leave(name, "a clock")
@@ -283,7 +294,7 @@ class _Roles:
                 self._leave(name, "an array")
             elif given and self._is_of_the_sensor(values):
                 self._leave(name, "the same at all times of a sensor")
-            elif _COUNTS.search(name) and all(_is_whole(value) for value in given):
+            elif COUNTER.search(name) and all(_is_whole(value) for value in given):
                 self._leave(name, "a number that counts or names, by its own name")
         for name, values in self.columns.items():
             given = [value for value in values if value is not None]
@@ -346,7 +357,7 @@ class _Roles:
             of_key = name in self.beside and not name.startswith("header:")
             if len(distinct) > len(given) / 3:
                 continue
-            if _TAGS.search(name) and strength < 2 and not of_key and self._has_others(name):
+            if _is_tag(name) and strength < 2 and not of_key and self._has_others(name):
                 continue
             twice = 0.0
             if times is not None:
@@ -375,47 +386,31 @@ class _Roles:
             if name not in (*self.times, self.sensor)
             and any(map(_is_measurement, values))
             and not is_moment([v for v in values if v is not None])
-            and not _COUNTS.search(name)
+            and not COUNTER.search(name)
         ]
         if len(numbers) != 1 or not numbers:
             return None
         for name, values in self.columns.items():
             if name == self.sensor or not all(isinstance(value, str) for value in values):
                 continue
-            if 2 <= len(set(values)) <= 200 and _TAGS.search(name) and not is_moment(values):
+            if 2 <= len(set(values)) <= 200 and _is_tag(name) and not is_moment(values):
                 return name
         return None
 
 
-_COUNTS = re.compile(
-    r"(^|[_.])(seq|seq_?(no|nr|num|number)|sequence(_?number)?|f_?cnt|version|qos|offset|lsn|tx_?id"
-    r"|xid|msg_?id|message_?id|id|retain|partition|row_?id|\w+writer_?id|uptime\w*|\w*in_?nanos"
-    r"|nanos|nano_?seconds?)$", re.I,
-)  # fmt: skip
 _ON_ITS_WAY = re.compile(
     r"receiv|ingest|server|publish|creat|metadata|meta\.|enqueue|process|sent|kafka|source\.ts|update"
 )
 _MEASURED_AT = re.compile(r"measur|observ|sampl|^(t|ts|time|timestamp|time_?stamp|datetime)$")
-_STRONG = re.compile(
-    r"^(sensor|device|machine|asset|thing|unit|equipment|station|pump|motor|turbine|engine|meter"
-    r"|well|robot|line|cell|plant|node|instance|client|end_?device|data_?set_?writer|writer"
-    r"|connection_?device"
-    r"|maschine|anlage|gerät|geraet|pumpe|zähler|equipo|capteur)s?_?(id|name|no|nr|code|key|tag)?$",
-    re.I,
-)  # fmt: skip
-_WEAK = re.compile(
-    r"(id|name|key|source|src|subject|host|topic|location|site|area|group|entity|urn|label|serial"
-    r"|address|mac|eui|imei|payload)$", re.I,
-)  # fmt: skip
-_TAGS = re.compile(
-    r"(^|[._])(tag|tag_?(id|name)|parameter|variable|metric|signal|quantity|channel|kanal|measurement"
-    r"|property(_?id|_?name)?|field|item|data_?point|point|attribute|alias|n|name|key)$", re.I,
-)  # fmt: skip
+
+
+def _is_tag(name: str) -> bool:
+    return bool(TAG.match(last_of(name)) or last_of(name) in ("n", "name", "key"))
 
 
 def _strength(name: str) -> int:
-    last = re.split(r"[.:]|^header:ce_", name)[-1]
-    return 2 if _STRONG.match(last) else int(bool(_WEAK.search(last)))
+    last = last_of(re.split(r":|^header:ce_", name)[-1])
+    return 2 if STRONG_SENSOR.match(last) else int(bool(TEXT_SENSOR.search(last)))
 
 
 def _is_whole(value: object) -> bool:
@@ -447,9 +442,6 @@ def _as_switch(value: object) -> object:
     return int(value if isinstance(value, bool) else SWITCHES[str(value).strip().lower()])
 
 
-_VALUES = re.compile(r"^(v|val|value)$", re.I)
-
-
 def _named_channels(
     guess: TableGuess, columns: Mapping[str, list[Any]], short: Mapping[str, str]
 ) -> tuple[dict[str, str], float | None]:
@@ -473,7 +465,7 @@ def _named_channels(
             return dict.fromkeys(kept, field), _cycle_s(guess, columns)
     paths = {name: short[name] for name in guess.channels}
     parted = {name: path.rpartition(".") for name, path in paths.items()}
-    if all(_VALUES.match(last) and above for above, _, last in parted.values()):
+    if all(VALUE.match(last_of(paths[name])) and parted[name][0] for name in paths):
         named = {above.rpartition(".")[2]: paths[name] for name, (above, _, _) in parted.items()}
         if len(named) == len(paths):
             return named, None
@@ -520,13 +512,26 @@ def _quality_of(
             if "{channel}" not in pattern or not any(f in every for f in fields):
                 continue
             values = [row[f] for row in rows for f in fields if row.get(f) is not None]
-            good = good_among(values)
-            sure = any(value is True or value == 192 or isinstance(value, str) for value in good)
-            bad_only = all(re.match("bad|uncertain", str(value), re.I) for value in values)
-            if bad_only:
-                good = ["Good"]
-            return {"field": pattern, "good": good} if sure or bad_only else None
+            if good := good_among(values, other):
+                return {"field": pattern, "good": good}
+    for other in (one for one in every if one not in channels.values()):
+        values = [row.get(other) for row in rows]
+        if is_quality(other, values, alone=True) and (good := good_among(values, other)):
+            return {"field": dict.fromkeys(channels, other), "good": good}
     return None
+
+
+def _says_quality(columns: Mapping[str, Sequence[object]]) -> set[str]:
+    """Return the columns that say of others how good their values are."""
+    found = {n for n, values in columns.items() if is_quality(n, values) and good_among(values, n)}
+    others = [n for n in columns if n not in found]
+    return {
+        name
+        for name in found
+        if is_quality(name, columns[name], alone=True)
+        or any(o in name or (p and o.startswith(f"{p}.")) for o in others
+               for p in [name.rpartition(".")[0]])
+    }  # fmt: skip
 
 
 def _is_partial(rows: Sequence[Mapping[str, object]], channels: Mapping[str, str]) -> bool:
@@ -565,9 +570,10 @@ def _said(
         )
     if feed.quality is not None:
         good = ", ".join(map(json.dumps, feed.quality["good"]))  # type: ignore[call-overload]
+        field = feed.quality["field"]
+        which = field if isinstance(field, str) else next(iter(field.values()))  # type: ignore[attr-defined]
         said.append(
-            f"quality: {feed.quality['field']} says whether a value is good ({good}); what is not "
-            "is missing"
+            f"quality: {which} says whether a value is good ({good}); what is not is missing"
         )
     if feed.texts:
         said.append('numbers: some are written as texts, and are read by numbers = "text"')
@@ -579,15 +585,12 @@ def _said(
             said.append(
                 f"time zone: none in {printable(text)}, read as UTC; --time-zone changes it"
             )
-    pattern = "" if feed.quality is None else str(feed.quality["field"])
-    flags = [pattern.replace("{channel}", name) for name in feed.channels] if pattern else []
     said += [
         f"left out: {feed.fields.get(name, name)}: {why}"
         for name, why in guess.aside.items()
-        if name in feed.fields and feed.fields[name] not in flags
+        if name in feed.fields
     ]
-    doubts = [doubt for doubt in guess.doubts if not doubt.startswith(tuple(flags))]
-    return [*guess.said, *said, *guess.flags_said, *doubts]
+    return [*guess.said, *said, *guess.flags_said, *guess.doubts]
 
 
 def _brief(tree: object) -> str:

@@ -16,6 +16,7 @@ pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
 from rejex_stream.cli import main
 from rejex_stream.config import load_config
+from rejex_stream.config.reviewing import Channel, Shown
 from rejex_stream.encode import decode_command, encode_incident, encode_review, encode_verdict
 from rejex_stream.errors import ConnectorError
 from rejex_stream.operate.alerts import sentence_of
@@ -28,7 +29,7 @@ from rejex_stream.review.queue import decisions
 from rejex_stream.review.queue.database import Refusal
 from rejex_stream.review.queue.listing import QueueFilter
 from rejex_stream.review.queue.review_store import ReviewStore, apply_labels
-from rejex_stream.types import CommandReply
+from rejex_stream.types import CommandReply, LimitExcess
 from tests.pump import pump_toml
 from tests.review.console_server import running
 from tests.review.desk import sees, shot, verdict, violations
@@ -273,6 +274,36 @@ def test_a_list_counts_the_events_of_now_and_not_those_of_the_opening(ward):
     (events,) = re.findall(r'<td class="num">([\d,]+)</td>', page)
     assert int(events) >= 40
     assert f"{events} events: " in now
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_an_incident_by_a_limit_says_which_limit_and_stands_first(wall_store, held):
+    """Its page said "0 of 100" and nothing of the limit; the list had it last."""
+    store = wall_store()
+    tell(store, incident(opened=30, severity=9.0, stream="b"), pipeline="farm")
+    passed = (LimitExcess("vib", 7.25, 6.0), LimitExcess("<t>", -4.0, -2.5))
+    by_limit = incident(severity=0.0, held=held, limits=passed)
+    tell(store, by_limit, pipeline="farm")
+    shown = Shown(channels={"vib": Channel(unit="mm/s", label="Vibration <1>")})
+    said = "Vibration &lt;1&gt; 7.25 mm/s is above its limit of 6 mm/s"
+    background = Background(store, control_lines={"farm": Line()})
+    with running(store, background=background) as console:
+        console.console.shown["farm"] = shown
+        now, all_of_them = console.ask("/now").text, console.ask("/incidents").text
+        page = console.ask(f"/incidents/{WHICH}").text
+        for text in (now, all_of_them, page):
+            assert said in text
+            assert "&lt;t&gt; -4 is below its limit of -2.5" in text
+        assert now.index(WHICH) < now.index("feed-0-30")
+        assert all_of_them.index(WHICH) < all_of_them.index("feed-0-30")
+        assert page.count("The limit stays: ") == 2, "whatever is answered"
+        assert "The limit stays" not in console.ask("/incidents/feed-0-30").text
+        tell(
+            store,
+            incident(2, "closed", severity=0.0, limits=passed, ended="recovered"),
+            pipeline="farm",
+        )
+        assert said in console.ask(f"/incidents/{WHICH}").text
 
 
 def test_a_viewer_looks_and_does_not_answer(wall_store):

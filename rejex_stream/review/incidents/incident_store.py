@@ -12,6 +12,7 @@ cannot be taken back, since a pipeline that starts anew reads it again.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator
 from sqlite3 import Connection, Row
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Protocol
@@ -95,7 +96,8 @@ def take(
             published.stream_key,
             published.state,
             published.version,
-            published.peak_severity,
+            # What must never be so is looked at first, however ordinary its scores are.
+            math.inf if published.limits else published.peak_severity,
             published.changed_ms,
         ),
     )

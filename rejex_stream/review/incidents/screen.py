@@ -53,6 +53,10 @@ _CHOICES = (
         "where learning went on, the incident is over.",
     ),
 )
+_LIMIT_STAYS = (
+    " The limit stays: a value beyond it goes on raising incidents, whatever is answered, until "
+    "the config has another one."
+)
 _LEARNING = {
     IncidentState.OPEN: "learning is paused",
     IncidentState.FAULT: "learning is paused",
@@ -87,7 +91,12 @@ def _choices(found: StoredIncident) -> list[tuple[str, str, str]]:
     if not found.can_be_answered:
         return []
     fault = found.incident.state is IncidentState.FAULT
-    return [one for one in _CHOICES if not (fault and one[0] == "fault")]
+    more = _LIMIT_STAYS if found.incident.limits else ""
+    return [
+        (kind, label, does + more)
+        for kind, label, does in _CHOICES
+        if not (fault and kind == "fault")
+    ]
 
 
 def _seen_by(connection: Connection, incident: str) -> list[str]:
@@ -169,6 +178,7 @@ def _list(console: Console, connection: Connection, viewer: Viewer, request: Req
                         readings.published(one.incident)
                         if one.incident.state is IncidentState.CLOSED
                         else readings.counted(connection, one.incident),
+                        console.shown.get(one.pipeline, Shown()),
                     )
                     for one in shown
                     if one.incident.state in states
@@ -222,6 +232,7 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
             "events": card.events,
             "anomalies": card.anomalies,
             "known": card.known,
+            "limits": len(incident.limits),
             "can_load": found.pipeline in console.inputs,
             "shown": {
                 name: told.model_dump()

@@ -38,14 +38,18 @@ def reference(spec, readings, answers):
         for key, kind, name in answers.get(i, ()):
             streams[key].answer(kind, name)
         stream = streams[reading.stream_key]
-        verdicts.append(within_limits(spec, reading, stream.verdict(reading)))
+        verdicts.append(within_limits(spec, reading, stream.verdict(reading), stream.came))
         changes += stream.hold.changes
         stream.hold.changes = []
     return verdicts, changes
 
 
-def within_limits(spec, reading, verdict):
-    """Return the verdict, an anomaly where a value is beyond a limit that people set."""
+def within_limits(spec, reading, verdict, came):
+    """Return the verdict, an anomaly where a value is beyond a limit, or missing for too long.
+
+    `came` has the readings of each sensor of the stream so far; this one is added.
+    """
+    came.setdefault(reading.sensor, []).append(reading.values)
     values = dict(zip(spec.features.channels, reading.values, strict=True))
     found = [
         (channel, values[channel], limit)
@@ -53,6 +57,12 @@ def within_limits(spec, reading, verdict):
         for limit, is_beyond in ((low, float.__lt__), (high, float.__gt__))
         if limit is not None and is_beyond(values[channel], float(limit))
     ]
+    for i, channel in enumerate(spec.features.channels):
+        there = "".join("-" if v[i] != v[i] else "+" for v in came[reading.sensor])
+        *ended, now = there.lstrip("-").split("+") if "+" in there else [""]
+        usual = max(10, spec.features.carry_forward_events, 3 * max(map(len, ended), default=0))
+        if len(now) > usual and verdict.seq >= 10 * usual:
+            found.append((channel, None, float(usual), len(now)))
     if not found:
         return verdict
     known = Limited(tuple(LimitExcess(*one) for one in found), verdict.label, verdict.reason)
@@ -200,6 +210,7 @@ class _Stream:
         self.warm_until = getattr(spec.detector, "warm_up_events", 0)
         guarded = not self.learns and (spec.schedule.guard_quantile or 1.0) < 1
         self.partial = guarded and getattr(spec.detector, "allow_nan", False)
+        self.came = {}
         self.adopting, self.began, self.tail, self.extreme = False, 0, None, []
         self.span, self.past = getattr(spec.detector, "ewma_events", 1), []
         if self.learns:

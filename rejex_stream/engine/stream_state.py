@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import mul
 from types import MappingProxyType
@@ -24,6 +24,7 @@ from rejex_stream.features.columns import LARGEST
 from rejex_stream.features.preset import MISSING, RecentRows
 from rejex_stream.incidents import (
     ChannelLimits,
+    Gap,
     LimitCheck,
     Mute,
     Mutes,
@@ -32,6 +33,7 @@ from rejex_stream.incidents import (
     Turn,
     Watch,
     limited,
+    long_gaps,
 )
 from rejex_stream.incidents.calendar import runs
 from rejex_stream.learning import Learner, apply_command
@@ -46,6 +48,7 @@ from rejex_stream.types import (
     FloatArray,
     Incident,
     Label,
+    LimitExcess,
     Reading,
     Reason,
     Verdict,
@@ -83,6 +86,7 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     watch: Any = None
     plans: list[Plan] = []
     mutes: list[Mute] = []
+    gaps: dict[str, list[Gap]] = {}
     learning: dict[str, Any] | None = None
 
 
@@ -108,8 +112,9 @@ class StreamState:
     """The state of one stream key: features per sensor, model, window."""
 
     __slots__ = (
-        "_allow_nan", "_at_once", "_calendar", "_explainer", "_features", "_judge", "_learner",
-        "_limits", "_mutes", "_recent", "_sensors", "model", "plans", "seq", "stream_key", "watch",
+        "_allow_nan", "_at_once", "_calendar", "_explainer", "_features", "_gaps", "_judge",
+        "_learner", "_limits", "_mutes", "_recent", "_sensors", "model", "plans", "seq",
+        "stream_key", "watch",
     )  # fmt: skip
 
     def __init__(
@@ -134,6 +139,7 @@ class StreamState:
         self._explainer, self._learner = explainer, learner
         self._sensors: dict[str, SensorFeatures] = {}
         self._recent: dict[str, RecentRows] = {}  # of sensors whose rows are made at once
+        self._gaps: dict[str, list[Gap]] = {}  # of sensors that ever lacked a channel
 
     def advance(self, readings: Sequence[Reading], totals: Sequence[float]) -> list[Verdict]:
         """Return the verdicts for the next readings of this key, in order.
@@ -202,6 +208,8 @@ class StreamState:
         judge, seq, watch, model = self._judge, self.seq, self.watch, self.model
         muted = self._mutes.found(readings) if self._mutes.all else _NOTHING
         beyond = self._limits.exceeded(readings, muted) if self._limits and not planned else {}
+        if self._gaps or any(total - total != 0.0 for total in totals):
+            self._look_at_gaps(readings, beyond, {*range(len(readings))} if planned else muted)
         watch.beyond = {seq + i: excess for i, excess in beyond.items()}
         make = self._rows_at_once if self._at_once else self._rows_one_by_one
         rows, which = make(readings, totals, verdicts)
@@ -241,6 +249,22 @@ class StreamState:
             _mark(verdicts, stood, planned=planned)
         for i, excess in beyond.items():
             verdicts[i] = limited(cast("Verdict", verdicts[i]), excess)
+
+    def _look_at_gaps(
+        self,
+        readings: Sequence[Reading],
+        beyond: dict[int, tuple[LimitExcess, ...]],
+        passed_over: Collection[int],
+    ) -> None:
+        """Add what lacks a channel for longer than is usual to what is beyond limits."""
+        known = {*self._sensors, *self._recent}
+        found = long_gaps(
+            self._gaps, readings, self._features.channels,
+            seq=self.seq, known=known, carried=self._features.carry_forward_events,
+        )  # fmt: skip
+        for i, excess in found.items():
+            if i not in passed_over:
+                beyond[i] = (*beyond.get(i, ()), *excess)
 
     def _follow(
         self,
@@ -484,6 +508,7 @@ class StreamState:
         """Forget the past values of a sensor; the model it shared with others stays."""
         self._sensors.pop(sensor, None)
         self._recent.pop(sensor, None)
+        self._gaps.pop(sensor, None)
 
     def close(self) -> None:
         """Give up background work."""
@@ -502,6 +527,8 @@ class StreamState:
             held["plans"] = self.plans.state()
         if self._mutes:
             held["mutes"] = self._mutes.state()
+        if self._gaps:
+            held["gaps"] = msgspec.to_builtins(self._gaps)
         learnt = None if self._learner is None else self._learner.view()
 
         def state() -> bytes:
@@ -552,6 +579,9 @@ class StreamState:
             self.watch.restore(state.watch)
             if recipes.tail is not None:
                 self._judge.tail = Tail.of(unpack_array(recipes.tail).tolist(), recipes.cluster)
+            if any(len(own) != len(self._features.channels) for own in state.gaps.values()):
+                raise ValueError(f"gaps of other channels than {self._features.channels}")
+            self._gaps = state.gaps
             self.plans = Plans(state.plans)
             self._mutes = Mutes(self._features.channels, state.mutes)
             if self._learner is not None and state.learning is not None:

@@ -19,6 +19,7 @@ from rejex_stream.encode import decode_verdict, encode_incident, encode_verdict
 from rejex_stream.encode.records import decode_incidents
 from rejex_stream.engine import Engine
 from rejex_stream.errors import ConfigError
+from rejex_stream.features import FeatureSpec
 from rejex_stream.incidents import Alarms, ChannelLimits, Hold
 from rejex_stream.monitor import MonitorBank, MonitorConfig
 from rejex_stream.operate.alerts import Wording, alert_of
@@ -455,6 +456,12 @@ def test_gaps_as_long_as_they_have_always_been_are_usual():
     assert found == [*range(1036, 1040)]
     assert not missing(play(engine(()), lacking((50, 99)))[0]), "nothing is usual so early"
     assert not missing(play(engine(()), lacking((0, 1500)))[0]), "it was never there"
+
+
+def test_what_is_carried_forward_for_longer_is_usual_for_as_long():
+    made = replace(small(), features=FeatureSpec(("x", "y"), carry_forward_events=25))
+    verdicts = play(Engine(made, InlineExecutor()), lacking((1000, 1100)))[0]
+    assert missing(verdicts) == [*range(1025, 1100)]
 
 
 def test_a_sensor_without_any_value_is_one_incident_and_no_flood():

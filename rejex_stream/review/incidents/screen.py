@@ -67,7 +67,7 @@ _CHOICES = (
     ),
 )
 _LIMIT_STAYS = (
-    " The limit stays: a value beyond it goes on raising incidents, until the config says otherwise."
+    " The limit stays: a value beyond it goes on raising incidents, until the config has another."
 )
 _LEARNING = {
     IncidentState.OPEN: "learning is paused",

@@ -161,6 +161,35 @@ def test_an_open_incident_publishes_that_a_limit_is_exceeded():
     assert told[1].limits == (("x", 7.25, 6.0),)
 
 
+@pytest.mark.parametrize("after", [3, 60])
+def test_a_held_incident_publishes_at_once_that_a_limit_is_exceeded(after):
+    """It said so with its next change, which may be days later."""
+    readings = feed((1500, 2400), by=9.0)
+    told = play(engine(()), readings)[1]
+    held = next(i for i in told if i.held)
+    at = held.changed_seq + after
+    limits = (ChannelLimits("x", None, 40.0),)
+    readings[at] = readings[at]._replace(values=(47.25, 0.0))
+    told = play(engine(limits), readings)[1]
+    assert not told[0].limits
+    said = next(i for i in told if i.limits)
+    assert (said.id, said.held, said.changed_seq) == (held.id, True, at)
+    assert said.version == held.version + 1
+    assert said.limits == (("x", 47.25, 40.0),)
+    assert said.channels[0].channel == "x"
+    assert play(engine(limits), readings, cut=1) == play(engine(limits), readings, cut=3000)
+
+
+def test_the_event_that_makes_an_incident_a_hold_says_its_limit():
+    readings = feed((1500, 2400), by=9.0)
+    turned = next(i for i in play(engine(()), readings)[1] if i.held)
+    at, alone = turned.changed_seq, engine((ChannelLimits("x", None, 40.0),))
+    readings[at] = readings[at]._replace(values=(47.25, readings[at].values[1]))
+    told = play(alone, readings)[1]
+    assert next(i for i in told if i.held).changed_seq == at
+    assert next(i for i in told if i.held).limits == (("x", 47.25, 40.0),)
+
+
 def test_the_alert_says_what_is_beyond_which_limit():
     incident = play(engine(), lone(20, value=7.2))[1][0]
     wording = Wording("p", units={"x": "bar"}, names={"x": "pressure"})

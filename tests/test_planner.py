@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.plan.measured import Measurement
 from rejex_stream.plan.promises import (
+    BESIDE_BUDGET,
     Costs,
+    budget_sentence,
     plan,
     plan_table,
 )
 from rejex_stream.rejection import rejection_band
 from rejex_stream.rejection.bounds import cost_bound, cost_quantile
 from rejex_stream.types import Label, Position, Reason, Verdict
+
+ROOT = Path(__file__).parents[1]
 
 
 # ------------------------------------------------------------------------------------ a plan
@@ -92,3 +98,23 @@ def test_the_measured_rate_of_independent_rejections_is_theirs(rate):
     assert measured.rejection_rate == pytest.approx(rate, rel=0.1)
     assert measured.lower < rate < measured.upper
     assert measured.inflation < 2
+
+
+# ------------------------------------------------------------------------- one sentence of a budget
+@pytest.mark.parametrize("page", ["README.md", "docs/theory.md"])
+def test_what_a_budget_promises_is_one_sentence_wherever_it_stands(page):
+    text = " ".join((ROOT / page).read_text().split())
+    assert budget_sentence() in text
+    assert BESIDE_BUDGET.rstrip(".") in text
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"rate": 0.02, "burst": 50, "owner": "group"}, "streams of a group in one partition"),
+        ({"rate": 0.02, "burst": 50, "owner": "partition"}, "events of a partition"),
+        ({"rate": 0.02, "burst": 9, "per_day": 30}, "at most 30 · τ + 9 are rejected while"),
+    ],
+)
+def test_a_plan_says_whose_budget_it_is_and_by_what_it_is_earned(given, said):
+    assert said in plan(0.05, 2000, **given).promise.held.promise

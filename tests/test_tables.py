@@ -534,7 +534,7 @@ def test_a_day_alone_is_taken_where_somebody_says_so(tmp_path):
 
 def test_a_time_in_words_of_another_language_stops_with_what_to_write(tmp_path):
     path = tmp_path / "t.csv"
-    rows = [f"{('06. Okt 2024', '07. Dez 2024')[i % 2]},{level(i)}\n" for i in range(99)]
+    rows = [f"{('06. loka 2024', '07. joulu 2024')[i % 2]},{level(i)}\n" for i in range(99)]
     path.write_text("t,v\n" + "".join(rows))
     with pytest.raises(ConfigError, match="is called a time, and holds none that can be read"):
         open_table(path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -125,17 +125,6 @@ class RankMonitors:
         self.rate.restore(state.rate)
         self.health.restore(state.health, self.law)
         self.active.restore(state.active)
-
-
-def _count(everywhere: Sequence[RankMonitors], law: RankLaw, shown: int, drawn: int) -> None:
-    """Count one ranked event: the cell of its verdict's rank, and of one drawn among its ties."""
-    for ranks in everywhere:  # the rate is about what people get to see
-        if law is not ranks.law:
-            ranks.switch(law)
-        ranks.outside = ranks.due = ranks.rate.update(law, shown)
-    for ranks in everywhere:  # health is a test
-        ranks.fired = fired = ranks.health.update(law, drawn)
-        ranks.due |= fired is not None or ranks.rate.events >= ranks.rate.recheck
 
 
 class StuckRun(msgspec.Struct):
@@ -279,11 +268,21 @@ class StreamMonitor:
         else:
             shown, drawn = self._cells(verdict, law, rank, below, ties)
         self.ranked, ranks = True, self.ranks
-        _count((ranks,) if pooled is None else (ranks, pooled), law, shown, drawn)
+        everywhere = (ranks,) if pooled is None else (ranks, pooled)
+        for counts in everywhere:  # the rate is about what people get to see: the verdict's rank
+            if law is not counts.law:
+                counts.switch(law)
+            counts.outside = counts.due = counts.rate.update(law, shown)
+        for counts in everywhere:  # health is a test: the rank drawn among its ties
+            counts.fired = fired = counts.health.update(law, drawn)
+            counts.due |= fired is not None or counts.rate.events >= counts.rate.recheck
         if ranks.due:
             alarms += ranks.alarms(verdict, law)
+        return alarms + self._followed(verdict, below, ties)
 
-        drift = self._drift
+    def _followed(self, verdict: Verdict, below: int, ties: int) -> tuple[Alarm, ...]:
+        """Go on with what is the stream's alone: whether its scores drift, or stand still."""
+        alarms, n, drift = NO_ALARMS, verdict.window_len, self._drift
         share = (below + below + ties) / (n + n)
         if 0.0 <= share <= 1.0:
             drift.excess += share - 0.5

@@ -27,16 +27,47 @@ from rejex_stream.rejection.bounds import (
     expected_rejection_rate,
     paper_rate_bound,
 )
-from rejex_stream.rejection.policy import RejectionPolicy
+from rejex_stream.rejection.policy import BudgetOwner, RejectionPolicy
 from rejex_stream.rejection.token_bucket import base_width
 
 __all__ = [
-    "TRUSTED_TOLERANCE", "Costs", "EpisodeRule", "Held", "Plan", "Promise", "plan", "plan_doubts",
-    "plan_table",
+    "BESIDE_BUDGET", "TRUSTED_TOLERANCE", "Costs", "EpisodeRule", "Held", "Plan", "Promise",
+    "budget_sentence", "plan", "plan_doubts", "plan_table",
 ]  # fmt: skip
 
 TRUSTED_TOLERANCE = 4.0
 """Below it the paper's theorem 3.1 does not hold, and a label may flip with more than 1.8 %."""
+
+BESIDE_BUDGET = (
+    "Events that cannot be ranked, the audit's draws and what says where a state begins or ends "
+    "spend nothing of it; all that people are asked comes out of `review.capacity`."
+)
+"""What a budget that holds does not bound; said wherever :func:`budget_sentence` is."""
+_OWNERS = {
+    "stream": "a stream",
+    "group": "the streams of a group in one partition",
+    "partition": "a partition",
+}
+
+
+def budget_sentence(
+    rate: str = "rate", burst: str = "burst", *, per_day: str | None = None, owner: str = "stream"
+) -> str:
+    """Return what a budget that holds promises, in the one sentence for it.
+
+    Examples
+    --------
+    >>> budget_sentence("0.02", "50")
+    'of any L ranked events of a stream, in all its modes and lives together, at most 0.02 · L \
++ 50 are rejected, whatever the scores do'
+    """
+    whose = f"ranked events of {_OWNERS[owner]}, in all its modes and lives together,"
+    if per_day is None:
+        return f"of any L {whose} at most {rate} · L + {burst} are rejected, whatever the scores do"
+    return (
+        f"of the {whose} at most {per_day} · τ + {burst} are rejected while the trusted clock "
+        "advances by τ days, whatever the scores do"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +98,9 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     burst, per_day
-        How many events beyond the rate, and the budget by event time, of each stream.
+        How many events beyond the rate, and the budget by event time, of each owner.
+    promise
+        The sentence for it, of :func:`budget_sentence`.
     most_width, most_tolerance
         The band at full credit. Without credit nothing is rejected; at half of it, the band and T
         are those of the plan.
@@ -77,6 +110,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     per_day: float | None
     most_width: int
     most_tolerance: float
+    promise: str
 
 
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,13 +187,14 @@ def plan(
     rate: float | None = None,
     burst: int | None = None,
     per_day: float | None = None,
+    owner: BudgetOwner = "stream",
     delta: float = DELTA,
     costs: Costs | None = None,
     events_per_day: float | None = None,
 ) -> Plan:
     """Say what a choice promises; one that cannot work is a result, not an error.
 
-    Either `tolerance` is given or `rate`, which `burst` and `per_day` hold, as in
+    Either `tolerance` is given or `rate`, which `burst` and `per_day` hold for each `owner`, as in
     :class:`RejectionPolicy`. The bounds may fail with probability `delta`; without `costs`, or
     `events_per_day` over all sensors, nothing is said of them.
 
@@ -174,7 +209,7 @@ at tolerance T = 32: use a window of at least 1,700, or a tolerance of at most 1
     """
     delta, window = check_number("delta", delta), check_window(window)
     policy = RejectionPolicy(
-        contamination, tolerance=tolerance, rate=rate, burst=burst, per_day=per_day
+        contamination, tolerance=tolerance, rate=rate, burst=burst, per_day=per_day, owner=owner
     )
     choice = Plan(
         contamination=contamination,
@@ -201,6 +236,12 @@ at tolerance T = 32: use a window of at least 1,700, or a tolerance of at most 1
             per_day=policy.per_day,
             most_width=width,
             most_tolerance=nested_band(window, contamination, width).tolerance,
+            promise=budget_sentence(
+                f"{rate:g}",
+                f"{policy.burst:,}",
+                per_day=None if policy.per_day is None else f"{policy.per_day:g}",
+                owner=owner,
+            ),
         )
         choice = replace(choice, promise=replace(promise, held=held))
     return choice

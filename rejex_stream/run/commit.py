@@ -571,6 +571,10 @@ class Commits:
         ours = self.ours.owned
         if work.committed is not None:
             self._committed_at = work.committed
+            waiting = {
+                partition: len(owned.state.decisions.undecided)
+                for partition, owned in self.ours.owned.items()
+            }
             for partition, outcomes in work.outcomes.items():
                 owned = ours[partition]
                 owned.committed = work.offsets[partition]
@@ -579,7 +583,8 @@ class Commits:
                 self.ours.summary.add(outcomes)
             self.ours.summary.n_commits += 1
             n_events = sum(map(len, work.outcomes.values()))
-            self.ours.tell(Committed(n_events, work.committed - work.begun, work.offsets))
+            took_s = work.committed - work.begun
+            self.ours.tell(Committed(n_events, took_s, work.offsets, waiting))
             for partition, changes in work.incidents.items():
                 self.ours.tell(IncidentsDurable(partition, changes))
         for partition, piece in work.pieces.items():

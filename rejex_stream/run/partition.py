@@ -452,6 +452,7 @@ class PartitionState:
         self._inputs = inputs
         # what was decided for it, with the offset from which it holds
         self.decisions = Decisions(partition, None, inputs or ())
+        self.decisions.is_over = self._is_over
         # To commands that were applied, until the event comes from which they hold: a snapshot that
         # is begun meanwhile would contain what a replay from it does again.
         self.replies: tuple[CommandReply, ...] = ()
@@ -528,6 +529,15 @@ class PartitionState:
         if since is None:
             return end
         return bisect_left(self.ahead, since, hi=end, key=reached)
+
+    def _is_over(self, command: Command) -> bool | None:
+        """Whether a command could change nothing any more; ``None`` before the first event."""
+        if not self.n_events:
+            return None
+        if command.incident is not None:
+            return all(command.incident != one.id for one in self._engine.open_incidents())
+        now_ms = self._registry.now_ms
+        return now_ms is not None and command.until_ms is not None and command.until_ms <= now_ms
 
     def _command(self, command: Command) -> CommandReply | None:
         for moved in self._engine.streams_of(command):
@@ -693,6 +703,7 @@ class PartitionState:
     def keep_to(self, decided: bytes | None, *, decided_until: int) -> None:
         """Decide as before, up to the committed offset, and alone from there on."""
         self.decisions = Decisions(self.partition, decided, self._inputs or ())
+        self.decisions.is_over = self._is_over
         if isinstance(self._decoder, DecidingDecoder):
             schemas = self.decisions.schemas
             self._decoder = self._decoder.of_partition(schemas, decided_until=decided_until)

@@ -59,11 +59,12 @@ class PartitionClosed(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """Outcomes and offsets are durable."""
+    """Outcomes and offsets are durable; so many commands wait to be decided then."""
 
     n_events: int
     seconds: float
     next_offsets: Mapping[Partition, int]
+    waiting: Mapping[Partition, int] = {}
 
 
 class IncidentsDurable(NamedTuple):

@@ -175,6 +175,7 @@ def promised(config: Config) -> Plan:
         rate=policy.rate,
         burst=policy.burst,
         per_day=policy.per_day,
+        owner=policy.owner,
         costs=None if given.c_r is None else Costs(given.c_fp, given.c_fn, given.c_r),
         events_per_day=None if budget is None else budget.events_per_day,
     )

@@ -36,18 +36,17 @@ from rejex_stream.review.certificate import Evidence
 from rejex_stream.review.certificate import verify as verify_log
 from rejex_stream.review.console.background import feeding, published_labels, review_feeds
 from rejex_stream.review.incidents.incident_store import send_commands
-from rejex_stream.review.queue import audit, cases, database, label_store, review_store
-from rejex_stream.review.queue.audit import Viewer
-from rejex_stream.review.queue.database import scalar
+from rejex_stream.review.queue import cases, database, label_store, review_store
+from rejex_stream.review.queue.database import Viewer, scalar
 from rejex_stream.review.queue.ingest import IntakeCounts
-from rejex_stream.review.queue.label_report import pipelines_of
+from rejex_stream.review.queue.label_report import PipelineReport, pipelines_of
 from rejex_stream.review.queue.label_report import report as make_report
 from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.run.review_items import AuditDraw
 from rejex_stream.types import Position, ReviewItem
 
 if TYPE_CHECKING:
-    from rejex_stream.review.console.access import Access
+    from rejex_stream.review.console.console import Access
 
 __all__ = ["app", "load_pipelines", "overridden"]
 
@@ -290,7 +289,7 @@ def serve(
 
 
 def _access(section: Review, local: Viewer) -> Access:
-    from rejex_stream.review.console.access import Access
+    from rejex_stream.review.console.console import Access
 
     return Access(
         mode=section.auth,
@@ -468,7 +467,7 @@ def verify(
     with _existing(section) as opened:
         with opened.database.read() as connection:
             rows = int(scalar(connection, "SELECT count(*) FROM audit"))
-            broken = audit.broken_link(connection)
+            broken = database.broken_link(connection)
         damage = opened.database.integrity()
         waiting = label_store.pending(opened.database)
     if output is As.JSON:
@@ -500,10 +499,12 @@ def report(
 ) -> None:
     """Say what the labels say: precision, misses, cost, γ, agreement, and the queue itself."""
     configs, section = _loaded(config, store=store)
-    costs = Costs()
-    if len(configs) == 1:
-        one = configs[0].rejection.costs
-        costs = Costs(one.c_fp, one.c_fn, 0.0 if one.c_r is None else one.c_r)
+    costs = {
+        one.pipeline.name: Costs(
+            one.rejection.costs.c_fp, one.rejection.costs.c_fn, one.rejection.costs.c_r or 0.0
+        )
+        for one in configs
+    }
     now = database.wall_clock_ms()
     since_ms = 0 if days is None else round(now - days * 86_400_000)
     with _existing(section) as opened, opened.database.read() as connection:
@@ -512,8 +513,21 @@ def report(
     if output is As.JSON:
         print_json(msgspec.to_builtins(found) | {"certificates": list(proven.values())})
         return
-    quality, known = found.quality, found.quality.known
+    for name, one in found.pipelines.items():
+        if len(found.pipelines) > 1:
+            print(f"\n{name or 'The pipeline'}\n")
+        _print_pipeline(one)
     load = msgspec.structs.asdict(found.workload)
+    print_facts(
+        [(name.replace("_", " "), number(value)) for name, value in load.items()],
+        title="The queue",
+    )
+    for name, one_proven in sorted(proven.items()):
+        print(f"\n{name}: {certificate.sentence(one_proven)}.")
+
+
+def _print_pipeline(found: PipelineReport) -> None:
+    quality, known = found.quality, found.quality.known
     print_table(
         ("events", "all", "judged", "anomalies among them"),
         [
@@ -545,13 +559,10 @@ def report(
     )
     print_facts(
         [
-            *((name.replace("_", " "), number(value)) for name, value in load.items()),
+            ("cases a day of its own time", number(found.cases_per_day)),
             ("known cases that wait", f"{number(known.waiting)} of {number(known.cases)}"),
-        ],
-        title="The queue",
+        ]
     )
-    for name, one_proven in sorted(proven.items()):
-        print(f"\n{name}: {certificate.sentence(one_proven)}.")
 
 
 def _interval(name: str, interval: gold_cases.Interval) -> tuple[str, str]:

@@ -10,7 +10,9 @@ from functools import lru_cache
 
 from markupsafe import Markup, escape
 
+from rejex_stream.config.reviewing import Shown
 from rejex_stream.rejection.window import grade
+from rejex_stream.types import LimitExcess, beyond
 
 _WIDTH, _HEIGHT, _PAD = 132, 30, 3
 _YEAR_S = 31_557_600
@@ -153,6 +155,13 @@ def spark_svg(  # noqa: PLR0917
     return Markup("".join(parts))
 
 
+def passed(excess: LimitExcess, shown: Shown) -> str:
+    """Return in words what is beyond which limit, as people call it."""
+    told = shown.channels.get(excess.channel)
+    name = (told.label if told else None) or excess.channel
+    return beyond(excess._replace(channel=name), told.unit if told else "")
+
+
 CELL_STATES = {
     "ok": ("o", "as planned"),
     "doubt": ("?", "more doubtful events than planned"),
@@ -182,6 +191,7 @@ FILTERS = {
     "exact": exact,
     "grade": grade,
     "number": number,
+    "passed": passed,
     "percent": percent,
     "span": span,
 }

@@ -23,9 +23,8 @@ from rejex_stream.review.incidents.incident_store import (
     give,
     withdraw,
 )
-from rejex_stream.review.queue import audit, decisions, series
-from rejex_stream.review.queue.audit import Name, Refusal, Viewer
-from rejex_stream.review.queue.database import noted, scalar
+from rejex_stream.review.queue import database, decisions, series
+from rejex_stream.review.queue.database import Name, Refusal, Viewer, noted, scalar
 from rejex_stream.review.queue.ingest import group_of
 from rejex_stream.review.queue.listing import QueueFilter, queue_rows
 from rejex_stream.types import Incident, IncidentState
@@ -53,6 +52,10 @@ _CHOICES = (
         "The model is made anew of what was measured meanwhile: this is ordinary from then on; "
         "where learning went on, the incident is over.",
     ),
+)
+_LIMIT_STAYS = (
+    " The limit stays: a value beyond it goes on raising incidents, whatever is answered, until "
+    "the config has another one."
 )
 _LEARNING = {
     IncidentState.OPEN: "learning is paused",
@@ -88,7 +91,12 @@ def _choices(found: StoredIncident) -> list[tuple[str, str, str]]:
     if not found.can_be_answered:
         return []
     fault = found.incident.state is IncidentState.FAULT
-    return [one for one in _CHOICES if not (fault and one[0] == "fault")]
+    more = _LIMIT_STAYS if found.incident.limits else ""
+    return [
+        (kind, label, does + more)
+        for kind, label, does in _CHOICES
+        if not (fault and kind == "fault")
+    ]
 
 
 def _seen_by(connection: Connection, incident: str) -> list[str]:
@@ -170,6 +178,7 @@ def _list(console: Console, connection: Connection, viewer: Viewer, request: Req
                         readings.published(one.incident)
                         if one.incident.state is IncidentState.CLOSED
                         else readings.counted(connection, one.incident),
+                        console.shown.get(one.pipeline, Shown()),
                     )
                     for one in shown
                     if one.incident.state in states
@@ -196,7 +205,10 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
         "pending": _pending(connection, found),
         "seen_by": _seen_by(connection, incident.id),
         "comments": [
-            line for line in audit.rows(connection, subject=incident.id, action="comment", limit=50)
+            line
+            for line in database.audit_rows(
+                connection, subject=incident.id, action="comment", limit=50
+            )
         ],
         "item": connection.execute(
             "SELECT episode_id, n_events, status FROM episode WHERE incident = ? "
@@ -220,6 +232,7 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
             "events": card.events,
             "anomalies": card.anomalies,
             "known": card.known,
+            "limits": len(incident.limits),
             "can_load": found.pipeline in console.inputs,
             "shown": {
                 name: told.model_dump()

@@ -112,22 +112,30 @@ class Costs(NamedTuple):
     c_fn: float = 1.0
 
 
+_DECLARED = 0.5
+"""How far it is believed that a reference holds the share of anomalies that was declared."""
 _MOST = 10.0
 """A severity beyond which nothing is more severe to people: 100 of 100."""
 
 
 def worth_of(item: ReviewItem, costs: Costs) -> float:
     """Return what an answer about one event saves: the expected cost of the label it leans to."""
-    # Of a rejected event with probability p of being called an anomaly under redrawn reference data
-    # that is `min(c_fn p, c_fp (1 - p))`; where nothing can be ranked, p is 1/2. Of an extreme
-    # anomaly nobody knows as yet: telling somebody saves a miss, which weighs one to two and a
-    # half, the more severe the more. An audited event has none: it is asked because it was drawn.
+    # A rejected event is called an anomaly with probability p under redrawn reference data. So
+    # probably is it one if the reference holds as many as were declared; if it holds none, as that
+    # of a sensor that is well, some events are the highest all the same. Nobody knows which, and
+    # each is believed by half: who looks at an event that leans to "anomaly" mostly saves a false
+    # alarm, and at one that leans to "normal" seldom a miss. Of an extreme anomaly nobody knows as
+    # yet: telling somebody saves a miss, which weighs one to two and a half, the more severe the
+    # more. An audited event has none: it is asked because it was drawn.
     if item.why == "audit":
         return 0.0
     if item.why == "extreme":
         return costs.c_fn * min(max(item.verdict.severity or 0.0, EXTREME), _MOST) / EXTREME
-    p = 0.5 if item.verdict.stability is None else item.verdict.stability
-    return min(costs.c_fn * p, costs.c_fp * (1.0 - p))
+    p = item.verdict.stability
+    if p is None:  # it cannot be ranked
+        return min(costs.c_fn, costs.c_fp) / 2
+    anomalous = _DECLARED * p
+    return costs.c_fp * (1.0 - anomalous) if p >= 0.5 else costs.c_fn * anomalous
 
 
 def assign(connection: Connection, event: Arrival, settings: Review) -> str:

@@ -21,7 +21,7 @@ from rejex_stream.config.reviewing import SYSTEM, Review
 from rejex_stream.encode import decode_incidents, decode_reviewed, decode_verdict
 from rejex_stream.encode.label_records import LabelRecord, active_labels, resolve
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.review.queue import audit, cases, ingest
+from rejex_stream.review.queue import cases, database, ingest
 from rejex_stream.review.queue.database import (
     Database,
     position_in,
@@ -142,7 +142,7 @@ class ReviewStore:
             lost = known is not None and known < earliest
             name = f"{partition.topic}-{partition.partition}"
             if lost:
-                audit.append(
+                database.append_audit(
                     connection, self.now_ms(), SYSTEM, "lost", name, first=known, last=earliest - 1
                 )
         if lost:
@@ -316,7 +316,7 @@ def rebuild(
         new, unknown = apply_labels(store, labels)
         with store.database.write() as connection:
             events = int(scalar(connection, "SELECT count(*) FROM event"))
-            audit.append(
+            database.append_audit(
                 connection,
                 store.now_ms(),
                 SYSTEM,

@@ -435,6 +435,7 @@ class PartitionState:
         self.next_offset = next_offset  # records before it are part of the state
         self.n_events = 0  # how many records were processed since the very first
         self._decoder = decoder
+        self._deciding = decoder if isinstance(decoder, DecidingDecoder) else None
         self._engine = engine
         self._context = context
         self._monitor = monitor
@@ -694,8 +695,7 @@ class PartitionState:
     @property
     def decided(self) -> bytes | None:
         """What was decided; ``None`` where records carry no schemas and nobody is listened to."""
-        decoder = self._decoder
-        schemas = decoder.decisions() if isinstance(decoder, DecidingDecoder) else None
+        schemas = None if self._deciding is None else self._deciding.decisions()
         if schemas is None and self._inputs is None:
             return None
         return self.decisions.encoded(schemas)
@@ -704,9 +704,10 @@ class PartitionState:
         """Decide as before, up to the committed offset, and alone from there on."""
         self.decisions = Decisions(self.partition, decided, self._inputs or ())
         self.decisions.is_over = self._is_over
-        if isinstance(self._decoder, DecidingDecoder):
+        if self._deciding is not None:
             schemas = self.decisions.schemas
-            self._decoder = self._decoder.of_partition(schemas, decided_until=decided_until)
+            self._deciding = self._deciding.of_partition(schemas, decided_until=decided_until)
+            self._decoder = self._deciding
 
     def begin_snapshot(self) -> None:
         """Begin a snapshot of the state at :attr:`next_offset`; :attr:`parts` has its pieces."""

@@ -23,7 +23,7 @@ from rejex_connectors.signed_snapshots import read_key
 
 from rejex_stream.cli.show import As, AsOption, number, print_facts, print_json, print_table, share
 from rejex_stream.config import Config, load_config
-from rejex_stream.config.assembly.control_line import ControlLine
+from rejex_stream.config.assembly.control_line import ControlLine, published_lines
 from rejex_stream.config.assembly.running import audit_draw
 from rejex_stream.config.operating import Logging
 from rejex_stream.config.reviewing import SYSTEM, Review, named_reviewer, networks
@@ -666,6 +666,39 @@ def certify(
         )
     print_json(certificate.signed(found, _draw(configs, key_file).key))
     print(f"{names[0]}: {certificate.sentence(found)}", file=sys.stderr)
+
+
+class Published(StrEnum):
+    """What can be written to a file."""
+
+    VERDICTS = "verdicts"
+    REVIEW = "review"
+    INCIDENTS = "incidents"
+
+
+@app.command()
+def dump(
+    what: Annotated[Published, typer.Argument(help="What of it.")],
+    to: Annotated[Path, typer.Argument(help="File to write, JSON lines.")],
+    *,
+    config: ConfigOption = None,
+) -> None:
+    """Write what a pipeline has published to a file, e.g. for verify-certificate."""
+    configs, _ = _loaded(config)
+    if len(configs) != 1:
+        raise ConfigError("give the --config of one pipeline.")
+    count, part = 0, to.with_name(to.name + ".part")
+    try:
+        with part.open("wb") as file:
+            for line in published_lines(configs[0], what.value):
+                file.write(line + b"\n")
+                count += 1
+        part.replace(to)  # a dump that broke off is none
+    except OSError as error:
+        raise ConfigError(f"{str(to)!r} cannot be written ({error.strerror}).") from None
+    finally:
+        part.unlink(missing_ok=True)
+    print(f"{count:,} records written to {to}", file=sys.stderr)
 
 
 @app.command()

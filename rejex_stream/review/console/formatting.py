@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 
+import msgspec
 from markupsafe import Markup, escape
 
 from rejex_stream.config.reviewing import Shown
@@ -159,7 +160,7 @@ def passed(excess: LimitExcess, shown: Shown) -> str:
     """Return in words what is beyond which limit, as people call it."""
     told = shown.channels.get(excess.channel)
     name = (told.label if told else None) or excess.channel
-    return beyond(excess._replace(channel=name), told.unit if told else "")
+    return beyond(msgspec.structs.replace(excess, channel=name), told.unit if told else "")
 
 
 CELL_STATES = {

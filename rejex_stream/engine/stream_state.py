@@ -201,7 +201,7 @@ class StreamState:
         """Judge readings that are all planned, or all not."""
         judge, seq, watch, model = self._judge, self.seq, self.watch, self.model
         muted = self._mutes.found(readings) if self._mutes.all else _NOTHING
-        beyond = self._limits.exceeded(readings, muted) if self._limits and not planned else {}
+        beyond = self._limits.exceeded(readings, muted) if self._limits.any and not planned else {}
         watch.beyond = {seq + i: excess for i, excess in beyond.items()}
         make = self._rows_at_once if self._at_once else self._rows_one_by_one
         rows, which = make(readings, totals, verdicts)
@@ -234,8 +234,9 @@ class StreamState:
                 stood.append((which[judged.stop - 1] + 1, watch.incident))
             model.learn(segment, judged, judge)
             at, followed = judged.stop, which[judged.stop - 1] + 1
-        unscored = range(followed, len(readings))
-        self._follow(readings, unscored, verdicts, planned=planned)
+        if followed < len(readings):
+            unscored = range(followed, len(readings))
+            self._follow(readings, unscored, verdicts, planned=planned)
         self.seq = seq + len(readings)
         if planned or len(stood) > 1 or stood[0][1] is not None:
             _mark(verdicts, stood, planned=planned)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -24,7 +24,7 @@ __all__ = [
     "Limited", "Outcome", "OutcomeCounts", "Partition", "Position", "Reading", "Reason", "Record",
     "ReviewItem", "SelectedRecord", "Status", "UnreadRecord", "Verdict", "beyond",
     "could_be_missed", "drawable", "in_mode", "is_for_review", "is_ranked", "of_mode",
-    "policy_band", "reached", "spoken", "without_limits",
+    "policy_band", "reached", "spoken", "with_names", "without_limits",
 ]  # fmt: skip
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
@@ -242,7 +242,7 @@ def spoken(stream_key: str | None, mode: str | None) -> str:
     return stream_key if mode is None else f"{stream_key} ({mode})"
 
 
-class ChannelEvidence(NamedTuple):
+class ChannelEvidence(msgspec.Struct, frozen=True):
     """What a verdict would have been without one channel.
 
     Attributes
@@ -286,7 +286,7 @@ class Evidence(msgspec.Struct, frozen=True):
     model_age_events: int
 
 
-class LimitExcess(NamedTuple):
+class LimitExcess(msgspec.Struct, frozen=True):
     """A value beyond a limit that people set.
 
     Attributes
@@ -304,6 +304,27 @@ class LimitExcess(NamedTuple):
     limit: float
 
 
+def with_names(plain: Any) -> Any:  # noqa: ANN401 - plain values
+    """Name what earlier versions wrote as arrays: evidence of channels, and excesses. O(values)."""
+    if not isinstance(plain, dict):
+        return plain
+    found = dict(plain)
+    for name in ("channels", "limits"):
+        if isinstance(found.get(name), list):
+            found[name] = [_named(one) for one in found[name]]
+    for name in ("evidence", "limited", "verdict", "open"):
+        if name in found:
+            found[name] = with_names(found[name])
+    return found
+
+
+def _named(one: object) -> object:
+    if not isinstance(one, list):
+        return one
+    kind = LimitExcess if len(one) == len(LimitExcess.__struct_fields__) else ChannelEvidence
+    return dict(zip(kind.__struct_fields__, one, strict=False))
+
+
 def beyond(excess: LimitExcess, unit: str = "") -> str:
     """Return in words what is beyond which limit.
 
@@ -312,7 +333,7 @@ def beyond(excess: LimitExcess, unit: str = "") -> str:
     >>> beyond(LimitExcess("pressure", 7.2, 6.0), "bar")
     'pressure 7.2 bar is above its limit of 6 bar'
     """
-    channel, value, limit = excess
+    channel, value, limit = excess.channel, excess.value, excess.limit
     unit = f" {unit}" if unit else ""
     if value is None:  # infinite, and came over the wire
         return f"{channel} is infinite, beyond its limit of {limit:.4g}{unit}"

@@ -31,6 +31,7 @@ from rejex_stream.types import (
     CommandKind,
     IncidentState,
     Label,
+    LimitExcess,
     OutcomeCounts,
     Reason,
     is_ranked,
@@ -66,7 +67,7 @@ def test_a_value_beyond_its_limit_is_an_anomaly_from_the_first_event_on():
     assert first.label is late.label is Label.ANOMALY
     assert first.score is None
     assert first.limited.reason is Reason.WARM_UP
-    assert first.limited.channels == (("x", 7.25, 6.0),)
+    assert first.limited.channels == (LimitExcess("x", 7.25, 6.0),)
     assert late.score is not None
     assert late.limited.label is Label.ANOMALY
 
@@ -86,14 +87,16 @@ def test_the_limit_itself_is_within_and_so_is_what_is_missing():
     assert not any(v.limited for v in verdicts)
     both = engine((ChannelLimits("x", -6.0, 6.0),))
     verdicts = play(both, lone(5, value=-6.5))[0]
-    assert verdicts[5].limited.channels == (("x", -6.5, -6.0),)
+    assert verdicts[5].limited.channels == (LimitExcess("x", -6.5, -6.0),)
 
 
 def test_an_infinite_value_is_beyond_and_travels():
     verdict = play(engine(), lone(700, 701, 702, value=math.inf))[0][702]
     assert verdict.reason is Reason.LIMIT
     assert verdict.limited.reason is Reason.UNSCORABLE
-    assert decode_verdict(encode_verdict(verdict)).limited.channels == (("x", None, 6.0),)
+    assert decode_verdict(encode_verdict(verdict)).limited.channels == (
+        LimitExcess("x", None, 6.0),
+    )
 
 
 def test_held_and_constant_events_are_subject_to_limits_and_planned_and_muted_ones_are_not():
@@ -137,7 +140,7 @@ def test_somebody_is_told_at_the_first_event_and_until_values_are_within_again()
     assert shown[2] == (IncidentState.OPEN, 700)
     assert shown[3][1] >= 774
     assert len(shown) == 4
-    assert told[0].limits == (("x", 7.25, 6.0),)
+    assert told[0].limits == (LimitExcess("x", 7.25, 6.0),)
     assert told[0].channels[0].channel == "x"
     assert (told[0].n_events, told[0].n_anomalies, told[0].sensors) == (1, 1, ("s",))
     assert told[0].onset_seq == 20
@@ -158,7 +161,36 @@ def test_an_open_incident_publishes_that_a_limit_is_exceeded():
     told = play(engine(hold=Hold(enabled=False)), readings)[1]
     assert not told[0].limits
     assert (told[1].id, told[1].version, told[1].changed_seq) == (told[0].id, 2, at)
-    assert told[1].limits == (("x", 7.25, 6.0),)
+    assert told[1].limits == (LimitExcess("x", 7.25, 6.0),)
+
+
+@pytest.mark.parametrize("after", [3, 60])
+def test_a_held_incident_publishes_at_once_that_a_limit_is_exceeded(after):
+    """It said so with its next change, which may be days later."""
+    readings = feed((1500, 2400), by=9.0)
+    told = play(engine(()), readings)[1]
+    held = next(i for i in told if i.held)
+    at = held.changed_seq + after
+    limits = (ChannelLimits("x", None, 40.0),)
+    readings[at] = readings[at]._replace(values=(47.25, 0.0))
+    told = play(engine(limits), readings)[1]
+    assert not told[0].limits
+    said = next(i for i in told if i.limits)
+    assert (said.id, said.held, said.changed_seq) == (held.id, True, at)
+    assert said.version == held.version + 1
+    assert said.limits == (LimitExcess("x", 47.25, 40.0),)
+    assert said.channels[0].channel == "x"
+    assert play(engine(limits), readings, cut=1) == play(engine(limits), readings, cut=3000)
+
+
+def test_the_event_that_makes_an_incident_a_hold_says_its_limit():
+    readings = feed((1500, 2400), by=9.0)
+    turned = next(i for i in play(engine(()), readings)[1] if i.held)
+    at, alone = turned.changed_seq, engine((ChannelLimits("x", None, 40.0),))
+    readings[at] = readings[at]._replace(values=(47.25, readings[at].values[1]))
+    told = play(alone, readings)[1]
+    assert next(i for i in told if i.held).changed_seq == at
+    assert next(i for i in told if i.held).limits == (LimitExcess("x", 47.25, 40.0),)
 
 
 def test_the_alert_says_what_is_beyond_which_limit():
@@ -222,7 +254,7 @@ def test_an_event_without_a_score_opens_an_incident_where_a_batch_begins_with_it
     verdicts = found.process(readings[:701]) + found.process(readings[701:])
     assert verdicts[701].limited.reason is Reason.UNSCORABLE
     told = found.take_incidents()
-    assert (told[0].opened_seq, told[0].limits) == (701, (("x", 7.25, 6.0),))
+    assert (told[0].opened_seq, told[0].limits) == (701, (LimitExcess("x", 7.25, 6.0),))
     assert play(engine(), readings, cut=1) == (verdicts, told)
 
 
@@ -343,11 +375,11 @@ def test_a_run_from_file_to_file_says_what_was_beyond(tmp_path, monkeypatch, cap
     lines = (tmp_path / "verdicts.jsonl").read_bytes().splitlines()
     verdicts = [decode_verdict(line) for line in lines]
     assert [v.seq for v in verdicts if v.reason is Reason.LIMIT] == [10, 900]
-    assert verdicts[10].limited.channels == (("pressure", 7.2, 6.0),)
+    assert verdicts[10].limited.channels == (LimitExcess("pressure", 7.2, 6.0),)
     lines = (tmp_path / "incidents.jsonl").read_bytes().splitlines()
     told = [decode_incidents(line) for line in lines]
     assert told[0].changed_seq == 10
-    assert told[0].limits == (("pressure", 7.2, 6.0),)
+    assert told[0].limits == (LimitExcess("pressure", 7.2, 6.0),)
     with (tmp_path / "feed.csv").open("a") as file:
         file.write(f"{1_700_000_000 + 60 * 1200},p0,7.2,0.0\n")
     assert main(["run", "pipeline.toml"]) == 0

@@ -34,6 +34,7 @@ from rejex_stream.types import (
     ReviewItem,
     SelectedRecord,
     Verdict,
+    with_names,
 )
 
 __all__ = [
@@ -486,7 +487,10 @@ def _verdict(record: Any) -> Verdict:  # noqa: ANN401 - VerdictRecord is made at
 
 def _parse(line: bytes, kind: type[_T], what: str) -> _T:
     try:
-        return msgspec.json.decode(line, type=kind)
+        try:
+            return msgspec.json.decode(line, type=kind)
+        except msgspec.ValidationError:
+            return msgspec.convert(with_names(msgspec.json.decode(line, type=dict)), kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConnectorError(
             f"expected {what} as one JSON object, got {printable(line)}: {error}"

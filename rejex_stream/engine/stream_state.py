@@ -46,7 +46,6 @@ from rejex_stream.types import (
     FloatArray,
     Incident,
     Label,
-    LimitExcess,
     Reading,
     Reason,
     Verdict,
@@ -202,7 +201,8 @@ class StreamState:
         """Judge readings that are all planned, or all not."""
         judge, seq, watch, model = self._judge, self.seq, self.watch, self.model
         muted = self._mutes.found(readings) if self._mutes.all else _NOTHING
-        beyond = self._limits.exceeded(readings, muted) if self._limits and not planned else {}
+        beyond = self._limits.exceeded(readings, muted) if self._limits.any and not planned else {}
+        watch.beyond = {seq + i: excess for i, excess in beyond.items()}
         make = self._rows_at_once if self._at_once else self._rows_one_by_one
         rows, which = make(readings, totals, verdicts)
         explained = self._explainer is not None
@@ -223,19 +223,20 @@ class StreamState:
                 for i in owners:
                     verdicts[i] = rejected(readings[i], seq + i, Reason.WARM_UP)
                 unscored = range(followed, owners[-1] + 1)
-                self._follow(readings, unscored, verdicts, beyond, planned=planned)
+                self._follow(readings, unscored, verdicts, planned=planned)
             else:
                 judged = yield from self._judge_segment(
                     segment, segment.scores, owners, readings, verdicts,
-                    muted=muted, planned=planned, beyond=beyond, followed=followed,
+                    muted=muted, planned=planned, followed=followed,
                 )  # fmt: skip
             if judged.turn is not None:
                 quiet = False
                 stood.append((which[judged.stop - 1] + 1, watch.incident))
             model.learn(segment, judged, judge)
             at, followed = judged.stop, which[judged.stop - 1] + 1
-        unscored = range(followed, len(readings))
-        self._follow(readings, unscored, verdicts, beyond, planned=planned)
+        if followed < len(readings):
+            unscored = range(followed, len(readings))
+            self._follow(readings, unscored, verdicts, planned=planned)
         self.seq = seq + len(readings)
         if planned or len(stood) > 1 or stood[0][1] is not None:
             _mark(verdicts, stood, planned=planned)
@@ -247,14 +248,13 @@ class StreamState:
         readings: Sequence[Reading],
         which: Sequence[int],
         verdicts: Sequence[Verdict | None],
-        beyond: Mapping[int, tuple[LimitExcess, ...]],
         *,
         planned: bool,
     ) -> None:
         """Look for the alarm at events without a score: of those, limits alone say something."""
         watch = self.watch
-        if (beyond or watch.open is not None) and not (watch.frozen or planned):
-            watch.follow(readings, which, verdicts, beyond)
+        if (watch.beyond or watch.open is not None) and not (watch.frozen or planned):
+            watch.follow(readings, which, verdicts)
 
     def _judge_segment(
         self,
@@ -266,7 +266,6 @@ class StreamState:
         *,
         muted: Mapping[int, str],
         planned: bool,
-        beyond: Mapping[int, tuple[LimitExcess, ...]],
         followed: int,
     ) -> Generator[int, None, Judged]:
         """Judge a segment up to where an incident turns; say before it which reading comes next."""
@@ -310,7 +309,7 @@ class StreamState:
         if learner is not None and not at_once:
             self._learn(segment.rows, owners, verdicts)
         if not (watch.frozen or planned):
-            watch.follow(readings, range(followed, owners[-1] + (not turns)), verdicts, beyond)
+            watch.follow(readings, range(followed, owners[-1] + (not turns)), verdicts)
         turn = self._turn(readings, owners[-1], verdicts) if turns else None
         return Judged(segment.start + n_judged, outliers, extreme, turn)
 

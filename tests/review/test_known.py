@@ -339,8 +339,8 @@ def test_answers_to_known_cases_enter_no_figure_but_those_of_the_people(new_stor
     with store.database.read() as connection:
         after = quality(connection)
         assert list(judged_episodes(connection)) == []
-        assert report(connection, now_ms=store.now_ms()).judged_twice == 0
-        assert report(connection, now_ms=store.now_ms()).quality.known == after.known
+        assert report(connection, now_ms=store.now_ms()).pipelines[""].judged_twice == 0
+        assert report(connection, now_ms=store.now_ms()).pipelines[""].quality.known == after.known
     assert after.known.all == Errors(anomalies=2, normals=2, false_alarms=2)
     assert after.rejected == before.rejected, "as many as were sent, and none judged"
     assert after.sent == before.sent == {"ambiguous": 3}
@@ -693,6 +693,7 @@ def test_from_a_file_to_the_report(judged, tmp_path, monkeypatch, capsys):
     assert re.search(r"known cases that wait +0 of 3", said)
     assert re.search(r"known anomalies that ada overlooked\s+100 %\s", said)
     assert main(["review", "report", *many, "--output", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)["quality"]
+    (found,) = json.loads(capsys.readouterr().out)["pipelines"].values()
+    found = found["quality"]
     assert found["known"]["reviewers"]["ada"]["overlooked"] == 2
     assert found["overlooked"][0] is not None

@@ -301,9 +301,6 @@ def _audit(console: Console, connection: Connection, viewer: Viewer, request: Re
                 "SELECT label_id, place, sent_ms FROM outbox ORDER BY seq DESC LIMIT 2000"
             )
         },
-        "quality": found.quality,
-        "agreement": found.agreement,
-        "judged_twice": found.judged_twice,
         "load": found.workload,
         "pipelines": found.pipelines,
         "proven": {name: sentence(one) for name, one in sorted(proven.items())},

@@ -561,3 +561,26 @@ def test_a_table_in_which_nothing_is_ranked_is_an_error(tmp_path, capsys):
     assert main(["score", str(path)]) == 0
     assert main(["score", str(path), "--carry", "0"]) == 2
     assert "--carry ROWS" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("width", "preset"), [(61, "raw"), (60, "sensor")])
+def test_a_wide_table_is_judged_by_its_levels_aloud_and_the_saved_config_agrees(
+    tmp_path, monkeypatch, capsys, width, preset
+):
+    from rejex_stream.cli import main
+    from rejex_stream.encode import decode_verdict
+
+    monkeypatch.chdir(tmp_path)
+    names = [f"c{i}" for i in range(width)]
+    columns = [[round(RNG.gauss(20, 1), 2) for _ in range(400)] for _ in names]
+    path = write(Path("w.csv"), ["time", *names], TIMES, *columns, n=400)
+    assert open_table(path).suggested().spec.features.preset == preset
+    words = ["--save-config", "s.toml", "--verdicts", "a.jsonl"]
+    assert main(["score", "w.csv", *words]) == 0
+    assert ("the levels alone are judged" in capsys.readouterr().out) is (preset == "raw")
+    assert main(["run", "s.toml"]) == 0
+    found = [
+        [(v.label, v.score) for v in map(decode_verdict, Path(p).read_bytes().splitlines())]
+        for p in ("a.jsonl", "s.verdicts.jsonl")
+    ]
+    assert repr(found[0]) == repr(found[1])

@@ -123,9 +123,10 @@ class CsvDecoder:
         mapping = self._mapping
         if mapping.time is not None and not any(cells):
             return Invalid(record.position, "decode", EMPTY_ROW)
-        named, tag = self._sensor(cells), _at(cells, self._tag)
-        group, mode = _at(cells, self._group), _at(cells, self._mode)
-        sensor = mapping.sensor_of(record, named, tag)
+        tag, group, mode = (
+            _at(cells, self._tag), _at(cells, self._group), _at(cells, self._mode)
+        )  # fmt: skip
+        sensor = mapping.sensor_of(record, self._sensor(cells), tag)
         return Reading(
             mapping.key_of(sensor, group, mode),
             sensor,

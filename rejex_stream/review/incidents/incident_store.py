@@ -47,6 +47,14 @@ class StoredIncident(NamedTuple):
         return self.incident.state not in (IncidentState.ADOPTING, IncidentState.CLOSED)
 
 
+class Care(NamedTuple):
+    """Who looks after an incident, and whether it is muted; neither changes anything about it."""
+
+    assigned: str  # whose it is, or empty
+    muted_by: str
+    muted_until_ms: int  # 0: it is not muted
+
+
 class Answer(NamedTuple):
     """A command that was given here, and what became of it; no replies: it is awaited."""
 
@@ -200,6 +208,25 @@ def held_streams(connection: Connection) -> dict[tuple[str, str], str]:
             "ORDER BY changed_ms"
         )
     }
+
+
+def care_of(connection: Connection, incident: Incident, now_ms: int) -> Care:
+    """Return who looks after an incident, as the trail has it; O(log rows of the trail)."""
+    # A mute is of what was seen: it ends early where the incident turns, or passes a limit.
+    given, muted = (
+        next(database.audit_rows(connection, subject=incident.id, action=one, limit=1), None)
+        for one in ("assign", "mute")
+    )
+    holds = muted is not None and (
+        muted.detail["until_ms"] > now_ms
+        and muted.detail["state"] == incident.state
+        and muted.detail["limits"] >= len(incident.limits)
+    )
+    return Care(
+        "" if given is None else given.detail["to"],
+        muted.actor if muted is not None and holds else "",
+        muted.detail["until_ms"] if muted is not None and holds else 0,
+    )
 
 
 def timeline(connection: Connection, incident: str) -> list[Incident]:

@@ -112,6 +112,13 @@ async function load() {
 $("#seen")?.addEventListener("click", async (event) => {
   if (await asking("/api/incidents/seen", { request_id: newId(), incident: data.id })) { event.target.disabled = true; await refresh(); }
 });
+for (const field of $$("[data-care]")) field.addEventListener("change", async () => {
+  const name = field.dataset.care, given = name === "to" ? field.value : Number(field.value);
+  if (name !== "to" && field.value === "") return;
+  const done = await asking("/api/incidents/care", { incident: data.id, [name]: given });
+  if (done) { toast(done.message); await refresh(); }
+});
+$("#by")?.addEventListener("change", (event) => event.target.form.requestSubmit());
 let commentId = newId();
 $("#comment")?.addEventListener("submit", async (event) => {
   event.preventDefault();

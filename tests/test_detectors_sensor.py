@@ -66,7 +66,7 @@ def test_a_row_alone_scores_to_the_same_bits(name, d):
     scorer, rows = fitted(name, ar(500, 0.7, d))
     X = rows(np.concatenate((ar(60, 0.7, d, seed=1), 1e4 * noise(5, d), np.zeros((40, d)))))
     whole = scorer.score(X).tolist()
-    assert [scorer.score_row(row) for row in X.tolist()] == whole
+    assert [*map(scorer.by_row(), X.tolist())] == whole
     assert [scorer.score_few(X[i : i + 3].tolist()) for i in range(0, len(X), 3)] == [
         whole[i : i + 3] for i in range(0, len(X), 3)
     ]

@@ -7,7 +7,7 @@ calls; its `few` says of how many rows that is cheaper than `score` of all of th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
@@ -56,13 +56,12 @@ class TableScorer:
                 scores[readable] = self.inner.score(np.ascontiguousarray(X[readable]))
             return scores
 
-    def score_row(self, row: Sequence[float]) -> float:
-        """Score one finite row as :meth:`score` does, bit for bit."""
-        score_row = getattr(self.inner, "score_row", None)
-        if score_row is None or self.scale is not None or len(row) != self.n_columns:
-            return float(self.score(np.array([row]))[0])
-        scored: float = score_row(row)
-        return scored
+    def by_row(self) -> Callable[[Sequence[float]], float]:
+        """Return what scores one finite row as :meth:`score` does, bit for bit."""
+        own: Callable[[Sequence[float]], float] | None = getattr(self.inner, "score_row", None)
+        if own is None or self.scale is not None:
+            return lambda row: float(self.score(np.array([row]))[0])
+        return own
 
     def score_few(self, rows: Sequence[Sequence[float]]) -> list[float]:
         """Score a few finite rows as :meth:`score` does, bit for bit."""

@@ -129,8 +129,8 @@ class Engine:
         self._live: dict[str, StreamState] = {}  # in order of last use
         self._idle: MutableMapping[str, StreamSnapshot] = {} if idle is None else idle
         self._max_live = max_live_streams
-        self._failures: list[FitFailed] = []
-        self._changes: list[Incident] = []
+        self.failures: list[FitFailed] = []  # of fits, until they are taken; always this list
+        self.changes: list[Incident] = []  # of incidents, until they are taken
         self._plans = Plans()  # of all streams, as people said
         self._open: dict[str, Incident] = {}  # as they stand, by key
         self._modes = OperatingModes(by_mode=spec.modes)
@@ -210,7 +210,7 @@ class Engine:
         """Keep what has changed until it is taken, and how incidents stand."""
         for change in changes:
             key = in_mode(change.stream_key, change.mode)
-            self._changes.append(change)
+            self.changes.append(change)
             self._open[key] = change
             if change.state is IncidentState.CLOSED:
                 del self._open[key]
@@ -277,8 +277,8 @@ class Engine:
     def take_failures(self) -> list[FitFailed]:
         """Return the fits that failed since the last call, for the shell to log and count."""
         with self._alone:
-            failures = self._failures[:]
-            self._failures.clear()  # models hold on to the list itself
+            failures = self.failures[:]
+            self.failures.clear()  # models hold on to the list itself
         return failures
 
     def take_incidents(self) -> list[Incident]:
@@ -287,7 +287,7 @@ class Engine:
         At most one change an event; its `position` is that of the event.
         """
         with self._alone:
-            changes, self._changes = self._changes, []
+            changes, self.changes = self.changes, []
         return changes
 
     def open_incidents(self) -> list[Incident]:
@@ -515,7 +515,7 @@ class Engine:
         spec, decision = self.spec, self._decision
         stream_key, mode = self._modes.named(key)
         watch = Watch(decision.hold, stream_key, spec.window, mode, decision.alarms)
-        model = new_model(spec, key, watch, self._executor, self._failures.append)
+        model = new_model(spec, key, watch, self._executor, self.failures.append)
         judge = Judge(decision.policy, spec.window, self._credits.of(key), watch)
         return StreamState(
             key, spec.features, model, judge,

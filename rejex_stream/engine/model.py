@@ -317,8 +317,8 @@ class BatchModel:
     def _scores(self, model: ModelFit, X: Rows) -> list[float]:
         """Score rows; one on plain floats where the model can, which costs no call of numpy."""
         scorer = self._scorer(model) if model.fitted is None else model.fitted.scorer
-        if len(X) == 1 and type(X) is list and isinstance(scorer, TableScorer):
-            return [scorer.score_row(X[0])]
+        if len(X) == 1 and type(X) is list and model.score_row is not None:
+            return [model.score_row(X[0])]
         scores: list[float] = scorer.score(np.asarray(X)).tolist()
         return scores
 

@@ -201,7 +201,7 @@ class StreamState:
         """Judge readings that are all planned, or all not."""
         judge, seq, watch, model = self._judge, self.seq, self.watch, self.model
         muted = self._mutes.found(readings) if self._mutes.all else _NOTHING
-        beyond = self._limits.exceeded(readings, muted) if self._limits and not planned else {}
+        beyond = self._limits.exceeded(readings, muted) if self._limits.any and not planned else {}
         watch.beyond = {seq + i: excess for i, excess in beyond.items()}
         make = self._rows_at_once if self._at_once else self._rows_one_by_one
         rows, which = make(readings, totals, verdicts)
@@ -234,8 +234,9 @@ class StreamState:
                 stood.append((which[judged.stop - 1] + 1, watch.incident))
             model.learn(segment, judged, judge)
             at, followed = judged.stop, which[judged.stop - 1] + 1
-        unscored = range(followed, len(readings))
-        self._follow(readings, unscored, verdicts, planned=planned)
+        if followed < len(readings):
+            unscored = range(followed, len(readings))
+            self._follow(readings, unscored, verdicts, planned=planned)
         self.seq = seq + len(readings)
         if planned or len(stood) > 1 or stood[0][1] is not None:
             _mark(verdicts, stood, planned=planned)
@@ -268,8 +269,10 @@ class StreamState:
         followed: int,
     ) -> Generator[int, None, Judged]:
         """Judge a segment up to where an incident turns; say before it which reading comes next."""
-        judge, watch = self._judge, self.watch
-        n_judged, size, turns = 0, 1 if judge.shares else len(owners), False
+        judge, watch, learner = self._judge, self.watch, self._learner
+        # The credit of the next event goes by what is published of this one.
+        at_once = learner is not None and judge.is_governed
+        n_judged, size, turns = 0, 1 if judge.shares or at_once else len(owners), False
         extreme: list[int] = []
         while n_judged < len(owners) and not turns:
             part = owners[n_judged : n_judged + size]
@@ -280,6 +283,8 @@ class StreamState:
             )  # fmt: skip
             if found:
                 extreme += [n_judged + i for i in found]
+            if at_once:
+                self._learn(segment.rows[n_judged:], part[:count], verdicts)
             n_judged += count
             turns = watch.turning is not None
         owners = owners[:n_judged]
@@ -301,15 +306,21 @@ class StreamState:
             first = verdicts[owners[0]]
             assert first is not None  # judged
             verdicts[owners[0]] = replace(first, status=segment.status)
-        if self._learner is not None:
-            for row, owner in zip(segment.rows, owners, strict=False):
-                champion = verdicts[owner]
-                assert champion is not None  # judged
-                verdicts[owner] = self._learner.judge(champion, row)
+        if learner is not None and not at_once:
+            self._learn(segment.rows, owners, verdicts)
         if not (watch.frozen or planned):
             watch.follow(readings, range(followed, owners[-1] + (not turns)), verdicts)
         turn = self._turn(readings, owners[-1], verdicts) if turns else None
         return Judged(segment.start + n_judged, outliers, extreme, turn)
+
+    def _learn(self, rows: Rows, owners: Sequence[int], verdicts: list[Verdict | None]) -> None:
+        """Have whoever speaks say the verdicts, and only these cost credit."""
+        assert self._learner is not None
+        for row, owner in zip(rows, owners, strict=False):
+            champion = verdicts[owner]
+            assert champion is not None  # judged
+            published = verdicts[owner] = self._learner.judge(champion, row)
+            self._judge.settle(champion, published)
 
     def _turn(self, readings: Sequence[Reading], last: int, verdicts: list[Verdict | None]) -> Turn:
         """Make the turn of an incident that an event asks for."""

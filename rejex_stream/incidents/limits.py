@@ -25,7 +25,7 @@ class ChannelLimits(NamedTuple):
 class LimitCheck:
     """Which readings lie beyond limits. It knows no past, so no cut of the input matters."""
 
-    __slots__ = ("_sides",)
+    __slots__ = ("_sides", "any")
 
     def __init__(self, limits: Sequence[ChannelLimits], channels: Sequence[str]) -> None:
         self._sides = list[tuple[int, str, float, float]]()
@@ -38,9 +38,7 @@ class LimitCheck:
                     "one first."
                 )
             self._sides.append((channels.index(channel), channel, least, most))
-
-    def __bool__(self) -> bool:
-        return bool(self._sides)
+        self.any = bool(self._sides)  # whether there are limits at all
 
     def exceeded(
         self, readings: Sequence[Reading], muted: Collection[int]

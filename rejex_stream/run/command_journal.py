@@ -323,19 +323,21 @@ class CommandReader:
             return
         if self._why is not None and self._clock() < self._again_at:
             return
+        start = min(one.next_command for one in wanting)
         try:
-            heard = self._log.read(min(one.next_command for one in wanting))
+            heard = self._log.read(start)
         except ConnectorError as error:
+            self._again_at = self._clock() + _LISTEN_AGAIN_S
             self._report(str(error))
             return
-        self._report(None)
-        for one in listeners if heard.begins_anew else wanting:
-            one.ingest(heard)
-            one.pass_over()
+        if self._why is not None:
+            self._report(None)
+        if heard.begins_anew or heard.next_offset > start:
+            for one in listeners if heard.begins_anew else wanting:
+                one.ingest(heard)
+                one.pass_over()
 
     def _report(self, why: str | None) -> None:
-        if why is not None:
-            self._again_at = self._clock() + _LISTEN_AGAIN_S
         if why != self._why:
             self._why = why
             self._tell(ControlUnread(why))

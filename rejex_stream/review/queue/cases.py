@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rejex_stream.config.reviewing import Review
+from rejex_stream.plan.promises import Costs, cost_of_leaning
 from rejex_stream.rejection.judge import EXTREME
 from rejex_stream.review.queue.database import insert, scalar
 from rejex_stream.types import ContextPoint, Label, Position, ReviewItem
@@ -105,28 +106,15 @@ def belongs(span: EpisodeSpan, event: Arrival, gap: int) -> bool:
     return steps <= gap and steps + left - 1 <= gap
 
 
-class Costs(NamedTuple):
-    """What a false alarm and a missed anomaly cost."""
-
-    c_fp: float = 1.0
-    c_fn: float = 1.0
-
-
-_DECLARED = 0.5
-"""How far it is believed that a reference holds the share of anomalies that was declared."""
 _MOST = 10.0
 """A severity beyond which nothing is more severe to people: 100 of 100."""
 
 
 def worth_of(item: ReviewItem, costs: Costs) -> float:
     """Return what an answer about one event saves: the expected cost of the label it leans to."""
-    # A rejected event is called an anomaly with probability p under redrawn reference data. So
-    # probably is it one if the reference holds as many as were declared; if it holds none, as that
-    # of a sensor that is well, some events are the highest all the same. Nobody knows which, and
-    # each is believed by half: who looks at an event that leans to "anomaly" mostly saves a false
-    # alarm, and at one that leans to "normal" seldom a miss. Of an extreme anomaly nobody knows as
-    # yet: telling somebody saves a miss, which weighs one to two and a half, the more severe the
-    # more. An audited event has none: it is asked because it was drawn.
+    # Of an extreme anomaly nobody knows as yet: telling somebody saves a miss, which weighs one to
+    # two and a half, the more severe the more. An audited event has none: it is asked because it
+    # was drawn.
     if item.why == "audit":
         return 0.0
     if item.why == "extreme":
@@ -134,8 +122,7 @@ def worth_of(item: ReviewItem, costs: Costs) -> float:
     p = item.verdict.stability
     if p is None:  # it cannot be ranked
         return min(costs.c_fn, costs.c_fp) / 2
-    anomalous = _DECLARED * p
-    return costs.c_fp * (1.0 - anomalous) if p >= 0.5 else costs.c_fn * anomalous
+    return cost_of_leaning(p, costs)
 
 
 def assign(connection: Connection, event: Arrival, settings: Review) -> str:

@@ -105,7 +105,7 @@ class Selector:
             made = self._arrays.input_text(lines.decode()).text().encode().split(b"\n")
         except ValueError:
             return None
-        if len(made) != len(values):
+        if len(made) != len(values) or not all(made):
             return None
         found: list[Record] = []
         for record, line in zip(records, made, strict=True):

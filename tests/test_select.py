@@ -166,7 +166,8 @@ def test_the_identity_goes_over_the_wire_and_back() -> None:
 ODD = [
     burst(0, 3), burst(3, 0), burst(9, 2, "b"), {"type": "reading", "machine": "a", "t": 1},
     {"machine": "ä", "readings": [None, {"t": 1, "flow": 2.5}, 7]}, {"readings": "none"}, [1, 2],
-    b"", b"{", b'{"type": "reading", "t": 1}{"type": "reading", "t": 2}', b" ", b'{"machine": "a",\n"readings": [{"t": 5}]}',
+    b"", b"{", b'{"type": "reading", "t": 1}{"type": "reading", "t": 2}', b" ",
+    b'{"machine": "a",\n"readings": [{"t": 5}]}',
     b'{"readings": [{"t": 1, "flow": NaN}]}', b"null", b'{"a": "}\\n{"}', b"\xff{}", b" {} ",
     {"machine": "a", "readings": [{"t": 1, "flow": 1, "pad": "x" * 9000}]},
 ]  # fmt: skip

@@ -7,7 +7,8 @@ A fleet of simulated sensors goes through the engine and the review store as in 
 between readings, two channels that remember (AR, 0.6 to 0.95) and share a day, and faults of ten
 kinds at places drawn beforehand. Every day people answer what *Today* shows, truthfully, and never
 more than the capacity; incidents take theirs first. The same items are answered again by age and at
-random, as many. An answer saves the events whose label, forced, would have been wrong; a fault is
+random, as many. An answer saves the events whose label, forced, would have been wrong; which half
+of a day's answers is the best is known in hindsight alone, and bounds any order of them. A fault is
 *asked or alerted* if a case that overlaps it is answered or an incident of its sensor opens within
 it (or two days after).
 
@@ -35,7 +36,7 @@ from rejex_stream.features import FeatureSpec
 from rejex_stream.rejection import RejectionPolicy
 from rejex_stream.review.incidents.incident_store import flagged
 from rejex_stream.review.queue import decisions
-from rejex_stream.review.queue.audit import Viewer
+from rejex_stream.review.queue.database import Viewer
 from rejex_stream.review.queue.decisions import Decision, Target
 from rejex_stream.review.queue.listing import QueueFilter, model_leaning
 from rejex_stream.review.queue.review_store import ReviewStore
@@ -253,9 +254,10 @@ def simulated(args: argparse.Namespace) -> None:
             found, _ = caught(outcome, faults)
             seen, missed = caught(outcome, faults, with_list=True)
             half = sum(sum(day[: len(day) // 2]) for day in outcome.saved)
+            best = sum(sum(sorted(day)[-(len(day) // 2) :]) for day in outcome.saved)
             saved = [one for day in outcome.saved for one in day]
             rows.append(
-                [how, len(saved), max(outcome.asked), sum(saved), half,
+                [how, len(saved), max(outcome.asked), sum(saved), half, best,
                  f"{found} of {len(faults)}", f"{seen}" if how == "worth" else "–",
                  len(outcome.incidents),
                  ", ".join(f"{k} {n}" for k, n in sorted(missed.items())) or "–"]
@@ -267,7 +269,7 @@ def simulated(args: argparse.Namespace) -> None:
         f"{len(faults)} faults of ten kinds, at most {args.capacity} questions a day: "
         f"{rejected:,} review items.",
         ["order", "cases answered", "most asked a day", "events saved",
-         "by the first half of each day",
+         "by the first half of each day", "the best half, in hindsight",
          "faults asked or alerted", "or listed", "incidents", "missed, by kind"],
         rows)],
         note="Counts.",

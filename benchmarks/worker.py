@@ -208,9 +208,10 @@ def row(
     settings = run_settings(config).replace(commit_interval_s=0.0, commit_every_events=1)
     run(
         source, sink, None,
-        lambda partition, fits: metrics.timed(make(partition, fits)),
+        make,
         JsonDecoder(config.input.mapping()),
         settings=settings, make_monitor=monitor, observers=[metrics], executor=fits,
+        on_judged=lambda _, readings, __, s: metrics.scoring_duration.observe(s / len(readings)),
     )  # fmt: skip
     events = sensors * each * polls
     ours, beside = 1e6 * source.spent / events, statistics.mean(source.beside)

@@ -56,7 +56,8 @@ class Reason(StrEnum):
     """Its partition knows ``state.max_keys`` sensors already, and this is none of them; one with
     modes counts once for each."""
     LIMIT = "limit"
-    """A channel is beyond a limit that people set: an anomaly, of which the theory says nothing."""
+    """A channel is beyond a limit that people set, or has had no value for longer than is usual: an
+    anomaly, of which the theory says nothing."""
 
 
 class Status(StrEnum):
@@ -242,7 +243,7 @@ def spoken(stream_key: str | None, mode: str | None) -> str:
     return stream_key if mode is None else f"{stream_key} ({mode})"
 
 
-class ChannelEvidence(NamedTuple):
+class ChannelEvidence(msgspec.Struct, frozen=True):
     """What a verdict would have been without one channel.
 
     Attributes
@@ -286,22 +287,26 @@ class Evidence(msgspec.Struct, frozen=True):
     model_age_events: int
 
 
-class LimitExcess(NamedTuple):
-    """A value beyond a limit that people set.
+class LimitExcess(msgspec.Struct, frozen=True):
+    """A value beyond a limit that people set, or none for longer than is usual.
 
     Attributes
     ----------
     channel
         Its name.
     value
-        What it read; ``None`` on the wire where that is infinite.
+        What it read; ``None`` where it is missing, and on the wire where it is infinite.
     limit
-        The lower limit where the value is below it, else the upper one.
+        The lower limit where the value is below it, else the upper one; where the value is missing,
+        for how many events in a row that is usual.
+    missing_events
+        For how many events it has been missing, where that is what is beyond the limit.
     """
 
     channel: str
     value: float | None
     limit: float
+    missing_events: int | msgspec.UnsetType = msgspec.UNSET
 
 
 def beyond(excess: LimitExcess, unit: str = "") -> str:
@@ -311,8 +316,13 @@ def beyond(excess: LimitExcess, unit: str = "") -> str:
     --------
     >>> beyond(LimitExcess("pressure", 7.2, 6.0), "bar")
     'pressure 7.2 bar is above its limit of 6 bar'
+    >>> beyond(LimitExcess("flow", None, 10.0, 11))
+    'flow has had no value for 11 events, more than 10 are not usual'
     """
-    channel, value, limit = excess
+    channel, value, limit = excess.channel, excess.value, excess.limit
+    if excess.missing_events:
+        missing = f"{channel} has had no value for {excess.missing_events:,} events"
+        return f"{missing}, more than {limit:,.0f} are not usual"
     unit = f" {unit}" if unit else ""
     if value is None:  # infinite, and came over the wire
         return f"{channel} is infinite, beyond its limit of {limit:.4g}{unit}"

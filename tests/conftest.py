@@ -6,10 +6,11 @@ import gzip
 import json
 import os
 import subprocess
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -38,9 +39,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.thorough)
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(3600))
+    for item in repeated(items):
+        item.add_marker(pytest.mark.long)
     if "PYTEST_XDIST_WORKER" in os.environ:
         places = mixed(list(dict.fromkeys(item.location[0] for item in items)))
         items.sort(key=lambda item: places[item.location[0]])
+
+
+def repeated(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """Yield proofs with a broker that differ from another in the client only.
+
+    `make test` takes one client for each of them, half of the proofs this one and half the other.
+    """
+    proofs: dict[tuple[str, str], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        call = getattr(item, "callspec", None)
+        late = item.get_closest_marker("slow") or item.get_closest_marker("long")
+        if call and "client" in call.params and not late:
+            others = {name: given for name, given in call.params.items() if name != "client"}
+            proofs[item.nodeid.split("[")[0], repr(others)].append(item)
+    for (name, _), clients in proofs.items():
+        chosen = crc32(name.encode()) % len(clients)
+        yield from clients[:chosen] + clients[chosen + 1 :]
 
 
 def mixed(files: list[str]) -> dict[str, int]:

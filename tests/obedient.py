@@ -63,6 +63,7 @@ class Obedient:
     known: dict[str, Stream] = field(default_factory=dict)
     plans: dict[str, list] = field(default_factory=dict)
     changes: list[Incident] = field(default_factory=list)
+    failures: tuple[()] = ()
     asked: int = 0
 
     def ready(self, readings):

@@ -37,14 +37,18 @@ def reference(spec, readings, answers):
         for key, kind, name in answers.get(i, ()):
             streams[key].answer(kind, name)
         stream = streams[reading.stream_key]
-        verdicts.append(within_limits(spec, reading, stream.verdict(reading)))
+        verdicts.append(within_limits(spec, reading, stream.verdict(reading), stream.came))
         changes += stream.hold.changes
         stream.hold.changes = []
     return verdicts, changes
 
 
-def within_limits(spec, reading, verdict):
-    """Return the verdict, an anomaly where a value is beyond a limit that people set."""
+def within_limits(spec, reading, verdict, came):
+    """Return the verdict, an anomaly where a value is beyond a limit, or missing for too long.
+
+    `came` has the readings of each sensor of the stream so far; this one is added.
+    """
+    came.setdefault(reading.sensor, []).append(reading.values)
     values = dict(zip(spec.features.channels, reading.values, strict=True))
     found = [
         (channel, values[channel], limit)
@@ -52,6 +56,12 @@ def within_limits(spec, reading, verdict):
         for limit, is_beyond in ((low, float.__lt__), (high, float.__gt__))
         if limit is not None and is_beyond(values[channel], float(limit))
     ]
+    for i, channel in enumerate(spec.features.channels):
+        there = "".join("-" if v[i] != v[i] else "+" for v in came[reading.sensor])
+        *ended, now = there.lstrip("-").split("+") if "+" in there else [""]
+        usual = max(10, spec.features.carry_forward_events, 3 * max(map(len, ended), default=0))
+        if len(now) > usual and verdict.seq >= 10 * usual:
+            found.append((channel, None, float(usual), len(now)))
     if not found:
         return verdict
     known = Limited(tuple(LimitExcess(*one) for one in found), verdict.label, verdict.reason)
@@ -221,6 +231,9 @@ class _Stream:
         self.learns, self.left_out = hasattr(spec.detector, "start"), []
         self.hold, self.waiting, self.held, self.origin = Hold(spec.hold, spec.window), [], [], 0
         self.warm_until = getattr(spec.detector, "warm_up_events", 0)
+        guarded = not self.learns and (spec.schedule.guard_quantile or 1.0) < 1
+        self.partial = guarded and getattr(spec.detector, "allow_nan", False)
+        self.came = {}
         self.adopting, self.began, self.tail, self.extreme = False, 0, None, []
         self.span, self.past = getattr(spec.detector, "ewma_events", 1), []
         if self.learns:
@@ -238,7 +251,8 @@ class _Stream:
         at_once = hold.open and hold.open["state"] == "adopting" and not self.adopting
         if hold.open and not at_once and hold.open.pop("untold", False):
             hold.tell(said(Label.NORMAL), counted=True)
-        row = self.sensors.setdefault(name, NaiveSensor(self.spec.features)).row(time_ms, values)
+        sensor = NaiveSensor(self.spec.features, partial=self.partial)
+        row = self.sensors.setdefault(name, sensor).row(time_ms, values)
         if isinstance(row, Reason):
             incident = hold.open["id"] if hold.open else None
             return said(Label.REJECTED, row, held=hold.open is not None, incident=incident)
@@ -345,6 +359,7 @@ class _Stream:
             self.window = self.finite(scores[warm_up:])
             self.hold.renew(self.window)
             return
+        rows = [row for row in rows if not np.isnan(row).any()]
         self.fits, self.adopting, self.began = [], True, len(self.rows)
         self.rows, self.left_out = self.rows + rows, [*self.left_out, *[False] * len(rows)]
         self.origin = len(self.rows) - min(len(rows), self.spec.schedule.first_fit_events - 1)
@@ -397,6 +412,7 @@ class _Stream:
         quantile = self.spec.schedule.guard_quantile or 1.0
         if (
             score is None
+            or np.isnan(self.rows[-1]).any()  # it trains nothing, and is no outlier
             or not math.isfinite(score)
             or quantile >= 1
             or len(window) < 1 / (1 - quantile)
@@ -417,7 +433,8 @@ class _Stream:
             first_shadow = needed and schedule.calibration == "shadow"
             kind = "holdout" if first_shadow else schedule.calibration
             known = zip(self.rows[self.began :], self.left_out[self.began :], strict=True)
-            rows = np.array([row for row, out in known if not out][-schedule.buffer_events :])
+            taught = [row for row, out in known if not (out or np.isnan(row).any())]
+            rows = np.array(taught[-schedule.buffer_events :])
             self.fits.append((self.epochs, len(self.rows), rows, kind))
             self.epochs += 1
 

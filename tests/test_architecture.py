@@ -73,6 +73,13 @@ def test_the_way_of_a_record_is_the_way_it_takes():
     assert here - called == set()
 
 
+def test_the_way_of_a_record_is_short():
+    """What one more record passes: limits to be lowered where the way gets shorter."""
+    way = trace_record.of_one_record()
+    assert len(way.files) <= 30, way.files
+    assert way.moves <= 70
+
+
 def test_a_package_names_the_module_to_open_first():
     for name, init in packages():
         inside = {path.stem for path in init.parent.iterdir()} - {"__init__", "__pycache__"}

@@ -7,9 +7,13 @@ import os
 from pathlib import Path
 
 import jsonschema
+import msgspec
 import pytest
 
 from rejex_stream.encode import (
+    decode_incidents,
+    decode_review,
+    decode_verdict,
     encode_command,
     encode_dead_letter,
     encode_follow_up,
@@ -147,3 +151,23 @@ def test_every_field_is_explained(name):
     properties = json_schema(name)["properties"]
     unexplained = {name for name, field in properties.items() if "description" not in field}
     assert unexplained <= {"id", "topic", "partition", "offset"}
+
+
+def test_evidence_is_objects_and_what_earlier_versions_wrote_is_read():
+    old = ["flow", 0.5, 0.1, "normal"]
+    now = {"channel": "flow", "contribution": 0.5, "score_without": 0.1, "label_without": "normal"}
+    for name, decode in (
+        ("verdict", decode_verdict),
+        ("review", decode_review),
+        ("incident", decode_incidents),
+    ):
+        written = json.loads(WRITTEN[name])
+        holder = written.get("verdict", written).get("evidence") or written.get("verdict", written)
+        assert holder["channels"] == [now]
+        holder["channels"] = [old]
+        assert repr(decode(json.dumps(written).encode())) == repr(decode(WRITTEN[name]))
+
+
+def test_a_channel_list_of_a_review_item_is_no_evidence():
+    item = msgspec.structs.replace(REVIEW, channels=("a", "b", "c"), values=(1.0, 2.0, 3.0))
+    assert decode_review(encode_review(item)).channels == ("a", "b", "c")

@@ -16,7 +16,7 @@ from rejex_stream.errors import CheckpointError, ConnectorError
 from rejex_stream.protocols import ControlRecords
 from rejex_stream.run import command_journal
 from rejex_stream.run.command_journal import Decisions
-from rejex_stream.run.run_events import ControlUnread
+from rejex_stream.run.run_events import Committed, ControlUnread
 from rejex_stream.types import Command, CommandKind, Partition, Position, Record
 from tests.doubles import (
     ABORT,
@@ -52,6 +52,11 @@ def plan(id_, stream_key=None):
 
 def mute(id_, stream_key):
     more = {"from_ms": 0, "until_ms": 9, "box": {"x": (1.5, 2.5)}, "by": "ada", "note": "n"}
+    return given_as("mute", id_, stream_key=stream_key, **more)
+
+
+def mute_until(id_, stream_key, until_ms):
+    more = {"from_ms": 0, "until_ms": until_ms, "box": {"x": (1.5, 2.5)}, "by": "ada", "note": "n"}
     return given_as("mute", id_, stream_key=stream_key, **more)
 
 
@@ -331,6 +336,84 @@ def test_a_flood_waits_in_the_log_and_nothing_of_it_is_lost(monkeypatch):
     sink, found = answered(control, script=script, snapshot_every_events=50)
     assert len(found) == 35
     assert len({offset for offset, _ in replies(sink.outcomes)}) >= 4
+
+
+@pytest.mark.parametrize("n_old", [1_500, 5_000])
+def test_a_new_answer_does_not_wait_behind_old_commands(n_old):
+    control, script = ListControl(), [line(i) for i in range(100, 3_100)]
+    control.lines = [plan(f"p{n}") for n in range(n_old)]  # they have ended with t = 9
+    control.lines.insert(n_old - 7, given_as("fault", "of_nobody", incident="gone-0-3", version=1))
+    words = {40: [mute_until("new", "a", 10**6)]}
+    sink, found = answered(control, words, script)
+    (at,) = [offset for offset, reply in replies(sink.outcomes) if reply.command == "new"]
+    assert at <= 40 * 5 + 15
+    assert found["new"].accepted
+    assert len(replies(sink.outcomes)) < 100
+    passed = [reply.said for reply in found.values() if "passed over" in reply.said]
+    assert sum(int(said.split(" ")[0].replace(",", "")) for said in passed) > n_old - 100
+
+
+def test_a_long_queue_of_what_still_holds_is_decided_in_its_order_after_the_first_event():
+    control = ListControl()
+    control.lines = [mute_until(f"m{n}", "a", 10**6) for n in range(150)]
+    sink, found = answered(control, script=[line(i) for i in range(300)])
+    assert [reply.command for _, reply in replies(sink.outcomes)] == [f"m{n}" for n in range(150)]
+    assert not any("passed over" in reply.said for reply in found.values())
+    assert replies(sink.outcomes)[0][0] > 0
+
+
+def queue_of(*lines_, is_over=lambda command: False):
+    decisions = Decisions(ONE, None, ["input"])
+    decisions.is_over = is_over
+    log = [Record(Position("control", 0, n), None, word) for n, word in enumerate(lines_)]
+    decisions.ingest(ControlRecords(log, len(log)))
+    return decisions
+
+
+def left(decisions):
+    return [getattr(said, "id", getattr(said, "command", None)) for _, said in decisions.undecided]
+
+
+def test_what_was_taken_back_or_given_before_is_passed_over_and_a_short_queue_never():
+    long = [plan(f"p{n}") for n in range(command_journal.LONG)]
+    taken = given_as("cancel", "c", cancels="p3")
+    queue = queue_of(*long, taken)
+    queue.pass_over()
+    assert left(queue) == [*(f"p{n}" for n in range(command_journal.LONG)), "c"]
+    (_, said) = queue.undecided[3]
+    assert said.said.startswith("1 commands up to this one were passed over")
+    assert queue.undecided[3][0] == 3
+    queue = queue_of(*long)
+    queue.is_over = lambda command: True
+    queue.pass_over()
+    assert len(queue.undecided) == command_journal.LONG
+    queue = queue_of(*long, taken, is_over=lambda command: command.id != "c")
+    queue.pass_over()
+    assert left(queue) == [f"p{command_journal.LONG - 1}", "c"]
+    queue.decide(7)
+    assert Decisions(ONE, queue.encoded(None), ["input"]).next_command == command_journal.LONG + 1
+
+
+def test_a_command_that_was_obeyed_takes_no_place_in_a_long_queue_again():
+    queue = queue_of(plan("p0"))
+    queue.decide(5)
+    again = [Record(Position("control", 0, n), None, plan("p0")) for n in range(1, 150)]
+    queue.ingest(ControlRecords(again, 150))
+    queue.pass_over()
+    assert len(queue.undecided) == 1
+
+
+def test_what_waits_is_counted_where_it_is_committed():
+    seen, control = Watching(), ListControl()
+    control.lines = [mute_until(f"m{n}", "a", 10**6) for n in range(1_400)]
+    sink = ListSink()
+    play(Speaking([line(i) for i in range(300)], control, {}), sink, MemorySnapshotStore(),
+         engine=obedient(), control=control, observers=[seen],
+         knobs={"max_poll_records": 5, "commit_interval_s": 0, "snapshot_every_events": 9_999},
+    )  # fmt: skip
+    waits = [e.waiting[ONE] for e in seen.of(Committed)]
+    assert waits[-1] == 400
+    assert len(replies(sink.outcomes)) == command_journal.MOST_KEPT
 
 
 def test_after_a_crash_the_log_is_read_from_the_first_command_that_waited(monkeypatch):

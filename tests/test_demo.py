@@ -21,8 +21,7 @@ from rejex_stream.demo.datasets import play, prepare, write_turbines, write_wate
 from rejex_stream.detectors import DEFAULT
 from rejex_stream.encode import decode_incidents, decode_reviewed, decode_verdict
 from rejex_stream.report import find, write_report
-from rejex_stream.review.queue.audit import Viewer
-from rejex_stream.review.queue.database import Database
+from rejex_stream.review.queue.database import Database, Viewer
 from rejex_stream.review.queue.listing import QueueFilter
 from rejex_stream.types import Label, Reason, ReviewItem
 from tests.pages import Page, data_of

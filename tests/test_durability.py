@@ -226,7 +226,7 @@ def test_an_offset_never_goes_back():
     ours = Ownership(source, None, make_state, InlineExecutor(), restart_if_lost=False, **shared)
     commits = Commits(ours, sink, None, RunSettings())
     try:
-        ours.take_changes()
+        ours.apply(source.changes())
         owned = ours.owned[ONE]
         owned.held += owned.state.process(source.poll(8, 0.0))
         owned.committed = 9

@@ -187,7 +187,7 @@ def test_a_model_scores_the_same_without_its_training_scores(name):
     scorer = make_detector(name).fit(rows, seed=1)
     slim = scorer.without_training()
     assert slim.score(rows).tolist() == scorer.score(rows).tolist()
-    assert slim.score_row(rows[0].tolist()) == scorer.score_row(rows[0].tolist())
+    assert slim.by_row()(rows[0].tolist()) == scorer.by_row()(rows[0].tolist())
     assert not np.size(getattr(slim.inner, "training_scores", ()))
     assert slim.training_scores is None
 

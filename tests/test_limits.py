@@ -19,6 +19,7 @@ from rejex_stream.encode import decode_verdict, encode_incident, encode_verdict
 from rejex_stream.encode.records import decode_incidents
 from rejex_stream.engine import Engine
 from rejex_stream.errors import ConfigError
+from rejex_stream.features import FeatureSpec
 from rejex_stream.incidents import Alarms, ChannelLimits, Hold
 from rejex_stream.monitor import MonitorBank, MonitorConfig
 from rejex_stream.operate.alerts import Wording, alert_of
@@ -31,6 +32,7 @@ from rejex_stream.types import (
     CommandKind,
     IncidentState,
     Label,
+    LimitExcess,
     OutcomeCounts,
     Reason,
     is_ranked,
@@ -66,7 +68,7 @@ def test_a_value_beyond_its_limit_is_an_anomaly_from_the_first_event_on():
     assert first.label is late.label is Label.ANOMALY
     assert first.score is None
     assert first.limited.reason is Reason.WARM_UP
-    assert first.limited.channels == (("x", 7.25, 6.0),)
+    assert first.limited.channels == (LimitExcess("x", 7.25, 6.0),)
     assert late.score is not None
     assert late.limited.label is Label.ANOMALY
 
@@ -86,14 +88,16 @@ def test_the_limit_itself_is_within_and_so_is_what_is_missing():
     assert not any(v.limited for v in verdicts)
     both = engine((ChannelLimits("x", -6.0, 6.0),))
     verdicts = play(both, lone(5, value=-6.5))[0]
-    assert verdicts[5].limited.channels == (("x", -6.5, -6.0),)
+    assert verdicts[5].limited.channels == (LimitExcess("x", -6.5, -6.0),)
 
 
 def test_an_infinite_value_is_beyond_and_travels():
     verdict = play(engine(), lone(700, 701, 702, value=math.inf))[0][702]
     assert verdict.reason is Reason.LIMIT
     assert verdict.limited.reason is Reason.UNSCORABLE
-    assert decode_verdict(encode_verdict(verdict)).limited.channels == (("x", None, 6.0),)
+    assert decode_verdict(encode_verdict(verdict)).limited.channels == (
+        LimitExcess("x", None, 6.0),
+    )
 
 
 def test_held_and_constant_events_are_subject_to_limits_and_planned_and_muted_ones_are_not():
@@ -137,7 +141,7 @@ def test_somebody_is_told_at_the_first_event_and_until_values_are_within_again()
     assert shown[2] == (IncidentState.OPEN, 700)
     assert shown[3][1] >= 774
     assert len(shown) == 4
-    assert told[0].limits == (("x", 7.25, 6.0),)
+    assert told[0].limits == (LimitExcess("x", 7.25, 6.0),)
     assert told[0].channels[0].channel == "x"
     assert (told[0].n_events, told[0].n_anomalies, told[0].sensors) == (1, 1, ("s",))
     assert told[0].onset_seq == 20
@@ -158,7 +162,36 @@ def test_an_open_incident_publishes_that_a_limit_is_exceeded():
     told = play(engine(hold=Hold(enabled=False)), readings)[1]
     assert not told[0].limits
     assert (told[1].id, told[1].version, told[1].changed_seq) == (told[0].id, 2, at)
-    assert told[1].limits == (("x", 7.25, 6.0),)
+    assert told[1].limits == (LimitExcess("x", 7.25, 6.0),)
+
+
+@pytest.mark.parametrize("after", [3, 60])
+def test_a_held_incident_publishes_at_once_that_a_limit_is_exceeded(after):
+    """It said so with its next change, which may be days later."""
+    readings = feed((1500, 2400), by=9.0)
+    told = play(engine(()), readings)[1]
+    held = next(i for i in told if i.held)
+    at = held.changed_seq + after
+    limits = (ChannelLimits("x", None, 40.0),)
+    readings[at] = readings[at]._replace(values=(47.25, 0.0))
+    told = play(engine(limits), readings)[1]
+    assert not told[0].limits
+    said = next(i for i in told if i.limits)
+    assert (said.id, said.held, said.changed_seq) == (held.id, True, at)
+    assert said.version == held.version + 1
+    assert said.limits == (LimitExcess("x", 47.25, 40.0),)
+    assert said.channels[0].channel == "x"
+    assert play(engine(limits), readings, cut=1) == play(engine(limits), readings, cut=3000)
+
+
+def test_the_event_that_makes_an_incident_a_hold_says_its_limit():
+    readings = feed((1500, 2400), by=9.0)
+    turned = next(i for i in play(engine(()), readings)[1] if i.held)
+    at, alone = turned.changed_seq, engine((ChannelLimits("x", None, 40.0),))
+    readings[at] = readings[at]._replace(values=(47.25, readings[at].values[1]))
+    told = play(alone, readings)[1]
+    assert next(i for i in told if i.held).changed_seq == at
+    assert next(i for i in told if i.held).limits == (LimitExcess("x", 47.25, 40.0),)
 
 
 def test_the_alert_says_what_is_beyond_which_limit():
@@ -222,7 +255,7 @@ def test_an_event_without_a_score_opens_an_incident_where_a_batch_begins_with_it
     verdicts = found.process(readings[:701]) + found.process(readings[701:])
     assert verdicts[701].limited.reason is Reason.UNSCORABLE
     told = found.take_incidents()
-    assert (told[0].opened_seq, told[0].limits) == (701, (("x", 7.25, 6.0),))
+    assert (told[0].opened_seq, told[0].limits) == (701, (LimitExcess("x", 7.25, 6.0),))
     assert play(engine(), readings, cut=1) == (verdicts, told)
 
 
@@ -343,11 +376,11 @@ def test_a_run_from_file_to_file_says_what_was_beyond(tmp_path, monkeypatch, cap
     lines = (tmp_path / "verdicts.jsonl").read_bytes().splitlines()
     verdicts = [decode_verdict(line) for line in lines]
     assert [v.seq for v in verdicts if v.reason is Reason.LIMIT] == [10, 900]
-    assert verdicts[10].limited.channels == (("pressure", 7.2, 6.0),)
+    assert verdicts[10].limited.channels == (LimitExcess("pressure", 7.2, 6.0),)
     lines = (tmp_path / "incidents.jsonl").read_bytes().splitlines()
     told = [decode_incidents(line) for line in lines]
     assert told[0].changed_seq == 10
-    assert told[0].limits == (("pressure", 7.2, 6.0),)
+    assert told[0].limits == (LimitExcess("pressure", 7.2, 6.0),)
     with (tmp_path / "feed.csv").open("a") as file:
         file.write(f"{1_700_000_000 + 60 * 1200},p0,7.2,0.0\n")
     assert main(["run", "pipeline.toml"]) == 0
@@ -377,3 +410,103 @@ def test_limits_that_are_only_drawn_decide_nothing(tmp_path):
     assert engine_spec(load_config(tmp_path / "drawn.toml")).limits == ()
     alarm = engine_spec(load_config(tmp_path / "alarm.toml")).limits
     assert alarm == (ChannelLimits("pressure", None, 6.0),)
+
+
+# ---------------------------------------------------------------- what is missing for too long
+def lacking(*spans, n=1500, channels=(0,), every=1):
+    """Usual readings, some channels of which are missing in stretches."""
+    readings = feed(n=n)
+    for begin, end in spans:
+        for i in range(begin, end, every):
+            values = [math.nan if c in channels else v for c, v in enumerate(readings[i].values)]
+            readings[i] = readings[i]._replace(values=tuple(values))
+    return readings
+
+
+def missing(verdicts):
+    return [v.seq for v in verdicts if v.limited]
+
+
+@pytest.mark.parametrize("detector", ["Sensor", "HBOS", "HalfSpaceTrees"])
+def test_a_channel_that_goes_missing_is_an_anomaly_and_one_incident_until_it_is_back(detector):
+    made = engine((), detector=make_detector(detector))
+    verdicts, changes = play(made, lacking((1000, 1100)))
+    assert missing(verdicts) == [*range(1010, 1100)]
+    last = verdicts[1099]
+    assert last.label is Label.ANOMALY
+    assert last.reason is Reason.LIMIT
+    assert last.limited.channels == (LimitExcess("x", None, 10.0, 100),)
+    assert last.limited.reason is (None if detector == "Sensor" else Reason.UNSCORABLE)
+    changes = [change for change in changes if change.opened_seq >= 1000]
+    opened, *_, closed = changes
+    assert (opened.opened_seq, closed.state, closed.ended) == (
+        1010, IncidentState.CLOSED, "recovered",
+    )  # fmt: skip
+    assert len({change.id for change in changes}) == 1
+    text = "x has had no value for 11 events, more than 10 are not usual"
+    assert opened.limits == (LimitExcess("x", None, 10.0, 11),)
+    assert text in alert_of(opened, Wording("p")).annotations["summary"]
+    assert decode_incidents(encode_incident(opened)).limits == opened.limits
+
+
+def test_gaps_as_long_as_they_have_always_been_are_usual():
+    spans = [(i, i + 12) for i in range(10, 900, 40)]
+    assert not missing(play(engine(()), lacking(*spans, (1000, 1036)))[0]), "three times as long is"
+    found = missing(play(engine(()), lacking(*spans, (1000, 1040)))[0])
+    assert found == [*range(1036, 1040)]
+    assert not missing(play(engine(()), lacking((50, 99)))[0]), "nothing is usual so early"
+    assert not missing(play(engine(()), lacking((0, 1500)))[0]), "it was never there"
+
+
+def test_what_is_carried_forward_for_longer_is_usual_for_as_long():
+    made = replace(small(), features=FeatureSpec(("x", "y"), carry_forward_events=25))
+    verdicts = play(Engine(made, InlineExecutor()), lacking((1000, 1100)))[0]
+    assert missing(verdicts) == [*range(1025, 1100)]
+
+
+def test_a_sensor_without_any_value_is_one_incident_and_no_flood():
+    verdicts, changes = play(engine(()), lacking((1000, 1200), channels=(0, 1)))
+    reasons = [v.reason for v in verdicts[1001:1200]]  # the first is carried forward
+    assert reasons == [Reason.UNSCORABLE] * 9 + [Reason.LIMIT] * 190
+    assert len({change.id for change in changes}) == 1
+
+
+def test_planned_and_muted_gaps_are_no_anomalies_and_are_counted_all_the_same():
+    readings, made = lacking((1000, 1100)), engine(())
+    times = [r.event_time_ms for r in readings]
+    play(made, readings[:100])
+    made.command(
+        Command(id="p", kind=CommandKind.PLANNED, from_ms=times[1000], until_ms=times[1050])
+    )
+    verdicts = play(made, readings[100:])[0]
+    assert missing(verdicts)[0] == next(v.seq for v in verdicts if v.seq > 1000 and not v.planned)
+    assert verdicts[-401].limited.channels[0].missing_events == 100
+
+
+@pytest.mark.parametrize("cut", [1, 7, 333])
+def test_no_cut_and_no_restart_changes_what_is_missing_for_too_long(cut):
+    readings = lacking((300, 330), (700, 790), (1000, 1100), every=1)
+    whole = play(engine(()), readings)[0]
+    made, found = engine(()), []
+    for start in range(0, len(readings), cut):
+        found += made.process(readings[start : start + cut])
+        if start % 5 == 0:
+            blob, made = made.snapshot(), engine(())
+            made.restore(blob)
+    assert found == whole
+    assert missing(whole)
+
+
+def test_the_reference_finds_the_same_gaps_too_long():
+    made = replace(spec(make_detector("Sensor")), limits=(ChannelLimits("x", None, 3.0),))
+    rng = random.Random(4)
+    readings = lacking((300, 330), (700, 790), (1000, 1012), n=1200)
+    readings = [
+        r._replace(values=(r.values[0], math.nan)) if rng.random() < 0.3 else r for r in readings
+    ]
+    wanted = reference_verdicts(made, readings)
+    found = Engine(made, InlineExecutor()).process(readings)
+    assert [(v.label, v.reason, v.limited) for v in found] == [
+        (v.label, v.reason, v.limited) for v in wanted
+    ]
+    assert missing(wanted)

@@ -26,7 +26,7 @@ from rejex_stream.incidents import Hold, Plan
 from rejex_stream.monitor import MonitorBank, MonitorConfig
 from rejex_stream.protocols import RegisteredSchema
 from rejex_stream.rejection import RejectionPolicy
-from rejex_stream.rejection.token_bucket import SharedCredits
+from rejex_stream.rejection.token_bucket import Credits
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.partition import PartitionState
 from rejex_stream.run.review_items import ReviewItems
@@ -95,18 +95,21 @@ def test_a_mode_that_was_never_seen_is_a_warm_up_and_no_alarm():
 
 
 @DETECTORS
-def test_the_laws_hold_with_modes(detector):
+@pytest.mark.parametrize("budget", [{}, {"rate": 0.1, "burst": 1}], ids=["rate", "budget"])
+def test_the_laws_hold_with_modes(detector, budget):
     feed, draw = moded(700, missing=0.05), random.Random(5)
-    wanted = make(detector).process(feed)
-    found, engine, at = [], Engine(of_modes(detector), DelayedExecutor(delays=[0, 3, 1])), 0
+    recipe = of_modes(detector, **budget)
+    wanted = Engine(recipe, InlineExecutor()).process(feed)
+    found, engine, at = [], Engine(recipe, DelayedExecutor(delays=[0, 3, 1])), 0
     while at < len(feed):
         step = draw.choice([1, 7, 40])
         found += engine.process(feed[at : at + step])
         at += step
         if draw.random() < 0.3:
-            kept, engine = engine.snapshot(), Engine(of_modes(detector), InlineExecutor())
+            kept, engine = engine.snapshot(), Engine(recipe, InlineExecutor())
             engine.restore(kept)
     assert found == wanted
+    assert not budget or detector is HST or any(verdict.withheld for verdict in wanted)
 
 
 # ------------------------------------------------------------------------ what people say
@@ -243,7 +246,7 @@ def test_an_event_of_a_mode_too_many_speaks_of_its_sensor():
 
 
 def test_budgets_of_a_group_are_those_of_the_sensor_whatever_the_mode_is_called():
-    credits = SharedCredits(RejectionPolicy(0.1, rate=0.1, burst=4, owner="group"))
+    credits = Credits(RejectionPolicy(0.1, rate=0.1, burst=4, owner="group"))
     assert credits.of(in_mode("g/a", "x/y")) is credits.of("g/b")
 
 

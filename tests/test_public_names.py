@@ -22,6 +22,12 @@ def test_importing_the_package_is_light():
     assert done.stdout.strip() == "[]"
 
 
+def test_a_config_without_a_broker_loads_no_client_of_one():
+    code = "import sys, rejex_stream.config; print('kafka' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
 def test_every_room_that_is_promised_says_what_it_exports():
     from importlib import import_module
 

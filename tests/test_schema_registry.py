@@ -12,10 +12,12 @@ from base64 import b64encode
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import jsonschema
 import pytest
 from rejex_connectors.kafka.kafka_settings import RegistrySettings
 from rejex_connectors.kafka.schema_registry import HttpSchemaRegistry
 
+from rejex_stream.cli.commands.kafka_topics import kafka_config, register_outputs
 from rejex_stream.decode.avro import avro_reader
 from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.decode.registry_decoder import RegistryDecoder
@@ -23,6 +25,7 @@ from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.protocols import RegisteredSchema
 from rejex_stream.types import Position, Reading, Record
 from tests.strangers import stranger
+from tests.test_contract import WRITTEN
 from tests.waiting import pass_time
 
 PASSWORD = "correct horse"
@@ -34,9 +37,15 @@ class Server:
 
     def __init__(self, context=None):
         outer = self
-        self.answers, self.seen, self.length = {}, [], 0
+        self.answers, self.seen, self.length, self.posted = {}, [], 0, {}
 
         class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                outer.posted[self.path] = json.loads(
+                    self.rfile.read(int(self.headers["Content-Length"]))
+                )
+                self.do_GET()
+
             def do_GET(self):
                 outer.seen.append((self.path, self.headers.get("Authorization")))
                 status, body = outer.answers.get(self.path, NO_SUCH)
@@ -268,3 +277,35 @@ def test_a_registry_that_nobody_vouches_for_is_refused(tmp_path):
     for missing in ("no-such.pem", "key.pem"):
         with pytest.raises(ConfigError, match=rf"ca_file .*{missing} cannot be used"):
             client(server.url, ca_file=str(tmp_path / missing))
+
+
+def test_what_outputs_hold_is_registered_as_json_schema_under_their_topics(server, tmp_path):
+    path = tmp_path / "p.toml"
+    path.write_text(
+        '[input]\nkind = "kafka"\nformat = "jsonl"\ntopics = ["in"]\nchannels = ["x"]\n'
+        'sensor = "key"\n'
+        "[rejection]\ncontamination = 0.05\ntolerance = 4\n[kafka]\n"
+        'bootstrap_servers = "localhost:9"\n[output]\nverdicts = "out.verdicts"\n'
+        f'[schema_registry]\nurl = "{server.url}"\n'
+    )
+    config, settings = kafka_config(path)
+    subjects = ["out.verdicts-value", "rejex.review-value", "rejex.incidents-value"]
+    for subject in subjects:
+        server.answers[f"/subjects/{subject}/versions"] = (200, {"id": 1})
+    assert register_outputs(config, settings) == subjects
+    assert {body["schemaType"] for body in server.posted.values()} == {"JSON"}
+    kinds = {"out.verdicts": ("verdict",), "rejex.review": ("review", "follow-up"),
+             "rejex.incidents": ("incident", "reply")}  # fmt: skip
+    for topic, names in kinds.items():
+        schema = json.loads(server.posted[f"/subjects/{topic}-value/versions"]["schema"])
+        for name in names:
+            jsonschema.validate(json.loads(WRITTEN[name]), schema)
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(json.loads(WRITTEN["label"]), schema)
+
+
+@pytest.mark.parametrize("status", [409, 422])
+def test_a_schema_that_is_refused_is_said_with_what_to_do(server, status):
+    server.answers["/subjects/a-value/versions"] = (status, {"message": "incompatible"})
+    with pytest.raises(ConnectorError, match=r"incompatible.*compatibility"):
+        client(server.url).register("a-value", "{}")

@@ -257,9 +257,42 @@ OTHERS: dict[str, Any] = {
         "device": m, "time": iso(t), "measurements": [
             {"key": "temp", "val": str(a), "unit": "C"},
             {"key": "press", "val": str(b), "unit": "bar"}]},
+    "pairs of k and v": lambda i, m, t, a, b: {
+        "deviceId": m, "ts": t, "measurements": [{"k": "temp", "v": a}, {"k": "press", "v": b}]},
+    "pairs of paramName": lambda i, m, t, a, b: {
+        "station": m, "when": iso(t), "params": [
+            {"paramName": k, "paramValue": v} for k, v in (("temp", a), ("press", b))]},
+    "machines as keys beside a time": lambda i, m, t, a, b: {
+        "ts": t, m: {"temp": a, "press": b}, f"m{(i + 1) % 4}": {"temp": a, "press": b}},
+    "Home Assistant": lambda i, m, t, a, b: {
+        "entity_id": f"sensor.{m}_{_tag(i)}", "state": str(a if _tag(i) == "temp" else b),
+        "last_changed": iso(t)},
+    "German names": lambda i, m, t, a, b: {
+        "Anlage": m, "Messgröße": _tag(i), "Zeit": iso(t), "Wert": a if _tag(i) == "temp" else b},
     "samples in devices": lambda i, m, t, a, b: {"gateway": "g1", "devices": [
         {"id": m, "samples": [{"ts": t, "temp": a, "press": b},
                               {"ts": t + 100, "temp": a, "press": b}]}]},
+    "a path in a field that is called tag": lambda i, m, t, a, b: {
+        "tag": f"[default]Line1/{m}/{_tag(i)}", "value": a if _tag(i) == "temp" else b,
+        "quality": 192, "timestamp": t},
+    "SiteWise, a property each": lambda i, m, t, a, b: {
+        "propertyAlias": f"/plant/{m}/{_tag(i)}", "propertyValues": [
+            {"value": {"doubleValue": a if _tag(i) == "temp" else b}, "quality": "GOOD",
+             "timestamp": {"timeInSeconds": t // 1000, "offsetInNanos": i * 1000}}]},
+    "Prometheus": lambda i, m, t, a, b: {
+        "labels": {"__name__": _tag(i), "instance": m, "job": "plc"}, "name": _tag(i),
+        "timestamp": iso(t), "value": str(a if _tag(i) == "temp" else b)},
+    "unions of Avro": lambda i, m, t, a, b: {
+        "machine": {"string": m}, "ts": {"long": t}, "temp": {"double": a},
+        "press": {"double": b}},
+    "OpenTelemetry": lambda i, m, t, a, b: {"resourceMetrics": [{
+        "resource": {"attributes": [{"key": "machine", "value": {"stringValue": m}}]},
+        "scopeMetrics": [{"metrics": [
+            {"name": k, "gauge": {"dataPoints": [{"timeUnixNano": str(t * 10**6), "asDouble": v}]}}
+            for k, v in (("temp", a), ("press", b))]}]}]},
+    "a number of the device beside its name": lambda i, m, t, a, b: {
+        "time": iso(t), "deviceName": m, "devEui": f"0101{m[1]}", "object": {
+            "temp": a, "press": b}},
 }  # fmt: skip
 
 
@@ -282,6 +315,99 @@ def test_other_shapes_of_the_same_kinds(name: str) -> None:
     assert all(58 < one.values[temp] < 62 and 4.5 < one.values[press] < 5.5
                for one in readings if one.values[temp] == one.values[temp]
                and one.values[press] == one.values[press])  # fmt: skip
+
+
+def test_headers_may_say_whose_a_reading_is() -> None:
+    records = []
+    for i in range(200):
+        value = {"temp": 60 + i % 7 / 10, "press": 5 + i % 3 / 10}
+        whose = ("ce_source", b"/plant/m%d" % (i % 4))
+        headers = (("ce_id", b"%d" % i), ("ce_type", b"reading"), whose)
+        records.append(of_line(i, {"value": value, "time_ms": T0 + i})._replace(headers=headers))
+    feed, readings, invalid = read(records)
+    assert feed.settings()["sensor"] == "header:ce_source"
+    assert {one.sensor for one in readings} == {f"/plant/m{i}" for i in range(4)}
+    assert invalid == []
+    records[7] = records[7]._replace(headers=())
+    assert open_feed(records).settings()["sensor"] is None, "one lacks the header"
+
+
+def test_a_field_whose_name_begins_as_the_key_does_is_a_channel_as_any() -> None:
+    lines = [
+        {
+            "key": f"m{i % 4}",
+            "value": {"key_temp": 60 + i % 7 / 10, "keyence": 5 + i % 3 / 10},
+            "time_ms": T0,
+        }
+        for i in range(200)
+    ]
+    feed, readings, _ = read([of_line(i, line) for i, line in enumerate(lines)])
+    assert set(feed.channels) == {"key_temp", "keyence"}
+    assert {one.sensor for one in readings} == MACHINES
+
+
+def test_a_field_called_key_is_none_of_the_record_s_key() -> None:
+    lines = [
+        {"key": f"m{i % 4}", "value": {"key": _tag(i), "value": 60 + i % 7 / 10, "ts": T0 + i * 9}}
+        for i in range(200)
+    ]
+    feed, readings, _ = read([of_line(i, line) for i, line in enumerate(lines)])
+    assert feed.settings()["tag"] == "key"
+    assert feed.settings()["sensor"] == "key"
+    assert set(feed.channels) == {"temp", "press"}
+    assert {one.sensor for one in readings} == MACHINES
+
+
+def test_places_in_arrays_without_names_have_names_that_say_so() -> None:
+    rows = [[f"m{i % 4}", T0 + i * 1000, 60 + i % 7 / 10, 5.0 + i % 3] for i in range(200)]
+    alone = [of_line(i, {"value": row, "time_ms": row[1]}) for i, row in enumerate(rows)]
+    grouped = [
+        of_line(i // 4, {"value": {"site": "A", "readings": rows[i : i + 4]}, "time_ms": T0})
+        for i in range(0, 200, 4)
+    ]
+    bare = [of_line(i // 4, {"value": rows[i : i + 4]}) for i in range(0, 200, 4)]
+    for records in (alone, grouped, bare):
+        feed, readings, invalid = read(records)
+        assert invalid == []
+        assert list(feed.channels) == ["v2", "v3"]
+        assert [(one.sensor, one.event_time_ms, *one.values) for one in readings] == [
+            tuple(row) for row in rows
+        ]
+
+
+@pytest.mark.parametrize("odd", [["m0", 1.0], ["m0", T0, {"v": 1}, 2.0]])
+def test_arrays_of_several_widths_or_depths_have_no_places(odd: object) -> None:
+    from rejex_stream.errors import ConfigError
+
+    rows = [["m0", T0 + i * 1000, 60 + i % 7 / 10, 5.0] for i in range(50)]
+    with pytest.raises(ConfigError):
+        open_feed([of_line(i, {"value": row}) for i, row in enumerate([*rows, odd])])
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        lambda v, ok: {"v": v, "v_q": 192 if ok else 0},
+        lambda v, ok: {"v": v, "v_q": 216 if ok else 24},
+        lambda v, ok: {"v": {"value": v, "valid": ok}},
+        lambda v, ok: {"v": {"value": v, "statusCode": 0 if ok else 0x80340000}},
+        lambda v, ok: {"v": v, "quality": "good" if ok else "bad"},
+        lambda v, ok: {"values": [{"n": "v", "x": v, "q": "G" if ok else "B"}]},
+    ],
+)
+def test_a_value_that_is_said_to_be_bad_is_missing(beside: Any) -> None:
+    chance = random.Random(2)
+    records, wrong = [], [i % 20 == 7 for i in range(200)]
+    for i, bad in enumerate(wrong):
+        v = 0.0 if bad else round(60 + chance.gauss(0, 0.3), 2)
+        tree = {"machine": "m0", "ts": T0 + i * 1000, **beside(v, not bad)}
+        tree |= {} if "values" in tree else {"w": chance.random()}
+        records.append(of_line(i, {"key": None, "value": tree, "time_ms": T0}))
+    feed, readings, invalid = read(records)
+    assert not invalid
+    at = next(i for i, name in enumerate(feed.channels) if name != "w")
+    assert len(set(feed.channels) - {"w"}) == 1
+    assert [one.values[at] != one.values[at] for one in readings] == wrong
 
 
 @pytest.mark.parametrize(

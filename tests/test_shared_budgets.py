@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
@@ -15,11 +16,12 @@ from rejex_stream.detectors import make_detector
 from rejex_stream.engine import Engine
 from rejex_stream.engine.engine import Decision
 from rejex_stream.errors import CheckpointError, ConfigError
+from rejex_stream.rejection import token_bucket
 from rejex_stream.rejection.judge import Judge
 from rejex_stream.rejection.policy import RejectionPolicy
-from rejex_stream.rejection.token_bucket import Governor, SharedCredits
+from rejex_stream.rejection.token_bucket import Credits, Governor
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.types import Position, Reading, is_ranked
+from rejex_stream.types import Position, Reading, in_mode, is_ranked
 from tests.doubles import DelayedExecutor
 from tests.streams import readings, spec, stream_of
 from tests.test_governor import Adversary, overspent
@@ -81,6 +83,102 @@ def test_no_stretch_of_an_owner_s_events_has_more_than_rate_times_length_plus_bu
         assert overspent(rejected, [Fraction(repr(rate))] * len(rejected)) <= burst
         assert sum(rejected) >= 0.5 * rate * len(rejected)
     assert len(said) == {"stream": 4, "group": 3, "partition": 1}[owner]
+
+
+@dataclass(frozen=True)
+class Itself:
+    """Scores by the first channel, so that an adversary can choose ranks through an engine."""
+
+    name: str = "test:Itself"
+
+    def fit(self, X, *, seed):
+        return self
+
+    def score(self, X):
+        return X[:, 0]
+
+
+def sent(made, key, greed, rng):
+    """Return what hurts a stream of an engine most, as the adversary of one judge does."""
+    state = made._live.get(key)
+    if state is None or state._judge._full is None or rng.random() > greed:
+        return rng.random()
+    return Adversary(state._judge, 0.0, rng).score()
+
+
+def restarted(made, recipe):
+    other = Engine(recipe, InlineExecutor())
+    was = other.restore(made.snapshot()).was
+    if was != recipe.decision:
+        other.decide(was)  # what the log has left is replayed as it was judged
+        other.decide(recipe.decision)
+    return other
+
+
+@pytest.mark.parametrize("owner", ["stream", "group"])
+@pytest.mark.parametrize("modes", [1, 3])
+@settings(max_examples=3, deadline=None)
+@given(seed=st.integers(0, 10**6), greed=st.floats(0.5, 1))
+def test_no_sensor_has_more_through_modes_forgetting_restarts_and_other_budgets(
+    owner, modes, seed, greed
+):
+    """The theorem for an adversary who also chooses modes, and when it is silent for long."""
+    budget = {"rate": 0.05, "burst": 6, "owner": owner}
+    rng, name = np.random.default_rng(seed), "north/a"
+    recipe = spec(Itself(), modes=True, **budget)
+    made, said = Engine(recipe, InlineExecutor()), []
+    for i in range(1500):
+        key = in_mode(name, f"m{rng.integers(modes)}")
+        value = sent(made, key, greed, rng)
+        at = Position("t", 0, i)
+        (verdict,) = made.process([Reading(key, name, i, (value, 0.0), at)])
+        if is_ranked(verdict):
+            said.append((verdict.label == "rejected", Fraction(repr(budget["rate"]))))
+        if rng.random() < 0.0015:
+            for each in made.streams():
+                made.forget(each)
+        if rng.random() < 0.001:
+            made.forget(key)
+        if rng.random() < 0.003:
+            made = restarted(made, recipe)
+        if rng.random() < 0.002:
+            budget |= {"rate": float(rng.choice([0.02, 0.05])), "burst": int(rng.choice([2, 6]))}
+            recipe = spec(Itself(), modes=True, **budget)
+            made = restarted(made, recipe)
+    assert overspent(*zip(*said, strict=True)) <= 6
+    assert any(rejected for rejected, _ in said), "nothing was at stake"
+
+
+@pytest.mark.parametrize("owner", ["stream", "group", "partition"])
+def test_a_sensor_that_comes_back_finds_the_credit_it_left(owner, monkeypatch):
+    """Also where so many have come and gone that they are known by drawers alone."""
+    monkeypatch.setattr(token_bucket, "MOST_GONE", 4)
+    monkeypatch.setattr(token_bucket, "N_DRAWERS", 2)
+    made, rng = engine(owner, detector=Itself(), burst=6, rate=0.05), np.random.default_rng(1)
+    said, sizes = {}, set()
+    for i in range(3 * 12 * 150):
+        name = f"g{i // 150 % 12}/a"  # each is there for 150 events, then for long not
+        value = sent(made, name, 1.0, rng)
+        verdict = made.process([Reading(name, name, i, (value, 0.0), Position("t", 0, i))])[0]
+        if is_ranked(verdict):
+            said.setdefault(OWNERS[owner](name), []).append(verdict.label == "rejected")
+        if i % 150 == 149:
+            made.forget(name)
+            sizes.add(len(made._credits.state()))
+            if i % 7 == 0:
+                made = restarted(made, made.spec)
+    for rejected in said.values():
+        assert overspent(rejected, [Fraction("0.05")] * len(rejected)) <= 6
+        assert sum(rejected) >= 6
+    assert max(sizes) <= 4 + 2 + (owner == "partition")
+
+
+def test_who_has_spent_nothing_leaves_nothing():
+    made = engine("stream", burst=6)
+    for i in range(40):
+        made.process([Reading(f"s{i}", "s", i, (0.0, 0.0), Position("t", 0, i))])
+        made.forget(f"s{i}")
+    assert made._credits.state() == {}
 
 
 # ----------------------------------------------------------------------------- the three laws
@@ -154,7 +252,7 @@ def test_whoever_wakes_first_knows_the_newest_credit(last):
         kept[key] = stream_of(whole, key)
     other = engine("partition", live=1)
     other.restore_streams(whole.head(), kept)
-    assert other._shared.of("alone").state() == whole._shared.of("alone").state()
+    assert other._credits.of("alone").state() == whole._credits.of("alone").state()
 
 
 # --------------------------------------------------------------------------- other decisions
@@ -182,16 +280,16 @@ def test_a_replay_by_the_decision_that_was_finds_the_credit_that_was(was, now):
 def test_another_rate_takes_the_shared_credit_along_and_another_owner_begins_anew(live):
     feed, made = readings(800, KEYS), engine("partition", live=live, burst=8)
     made.process(feed)
-    shared = made._shared.of("alone")
+    shared = made._credits.of("alone")
     credit = shared.credit / shared.price
     assert 0 <= credit < 8
     half = RejectionPolicy(0.2, rate=0.05, burst=8, owner="partition")
     made.decide(Decision(half, evidence=False))
-    shared = made._shared.of("alone")
+    shared = made._credits.of("alone")
     assert shared.credit / shared.price == pytest.approx(credit, abs=1 / 20)
     made.decide(Decision(RejectionPolicy(0.2, rate=0.05, burst=4, owner="group"), evidence=False))
     made.process(feed[-30:])
-    assert all(made._shared.of(key).asked > 0 for key in ("north/a", "south/a"))
+    assert all(made._credits.of(key).asked > 0 for key in ("north/a", "south/a"))
 
 
 def test_a_decision_gives_nothing_back_of_what_a_forgotten_stream_has_spent():
@@ -199,10 +297,10 @@ def test_a_decision_gives_nothing_back_of_what_a_forgotten_stream_has_spent():
     feed = readings(800, KEYS)
     for reading in feed:
         made.process([reading])
-    spent = made._shared.of("alone").state()
+    spent = made._credits.of("alone").state()
     made.forget(feed[-1].stream_key)  # the others were put away with an older credit
     made.decide(Decision(made.spec.policy, evidence=False))
-    assert made._shared.of("alone").state() == spent
+    assert made._credits.of("alone").state() == spent
 
 
 def test_a_fit_that_is_waited_for_comes_before_any_verdict_all_the_same():
@@ -220,9 +318,11 @@ def test_a_fit_that_is_waited_for_comes_before_any_verdict_all_the_same():
 @pytest.mark.parametrize("credit", [["-1", "20", None], ["1", "0", None], [1, 2, "x", 4, 5, 6]])
 def test_a_credit_that_is_none_is_no_snapshot(credit):
     policy = RejectionPolicy(0.1, rate=0.1, burst=3, owner="partition")
-    shared = SharedCredits(policy)
+    shared = Credits(policy)
     with pytest.raises(CheckpointError, match="The credit in a snapshot is none"):
-        shared.renew(policy, [("a", credit)], asleep=True)
+        shared.renew(policy, ["a"], [("a", credit)], asleep=True)
+    with pytest.raises(CheckpointError, match="The credit in a snapshot is none"):
+        shared.take_over({"": credit})
 
 
 @pytest.mark.parametrize(

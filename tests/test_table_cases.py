@@ -252,6 +252,163 @@ def test_times_are_read_as_they_are_written(tmp_path, written):
     ]
 
 
+OTHER_EPOCHS = {
+    "jd": [f"{ms / 86_400_000 + 2_440_587.5:.9f}" for ms in MS],
+    "mjd": [f"{ms / 86_400_000 + 40_587:.9f}" for ms in MS],
+    "gps": [ms // 1000 - 315_964_782 for ms in MS],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "unit"),
+    [
+        ("datenum", EPOCHS["matlab"], "matlab"), ("FileTime", EPOCHS["filetime"], "filetime"),
+        ("Ticks", EPOCHS["dotnet"], "dotnet"), ("JD", OTHER_EPOCHS["jd"], "jd"),
+        ("MJD", OTHER_EPOCHS["mjd"], "mjd"), ("gps_seconds", OTHER_EPOCHS["gps"], "gps"),
+        ("unixtime", EPOCHS["s"], "s"),
+    ],
+)  # fmt: skip
+def test_a_name_says_of_which_system_a_clock_is(tmp_path, name, values, unit):
+    table = open_table(write(tmp_path / "t.csv", [name, "x"], values, NOISE, n=400))
+    assert (table.guess.time, table.guess.time_unit) == (name, unit)
+    times = [row.event_time_ms for row in readings(table)]
+    assert max(abs(a - b) for a, b in zip(times, MS, strict=True)) <= 1
+
+
+def test_seconds_of_the_nineties_are_doubted_and_read_as_told(tmp_path):
+    values = [ms // 1000 - 946_684_800 for ms in MS]
+    path = write(tmp_path / "t.csv", ["time", "x"], values, NOISE, n=400)
+    assert "from 2000 on is unit s2000" in said(open_table(path))
+    times = [row.event_time_ms for row in readings(open_table(path, Asked(time_unit="s2000")))]
+    assert times == MS
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "apart_ms"),
+    [
+        ("time_min", 1, 60_000), ("Zeit [min]", 0.5, 30_000), ("Time (h)", 1, 3_600_000),
+        ("days", 1, 86_400_000), ("Zeit [s]", 0.1, 100), ("t_us", 1000, 1), ("Zeit (ms)", 250, 250),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("mark", [".", ","])
+def test_the_unit_behind_a_name_is_that_of_the_time(tmp_path, name, step, apart_ms, mark):
+    times = [str(round(i * step, 3)).replace(".", mark) for i in range(400)]
+    cells = [str(x).replace(".", mark) for x in NOISE]
+    table = open_table(write(tmp_path / "t.csv", [name, "x"], times, cells, delimiter=";", n=400))
+    found = [row.event_time_ms for row in readings(table)]
+    assert found == [i * apart_ms for i in range(400)]
+
+
+PARTS = ("year", "month", "day", "hour", "minute", "second")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "Year Month Day Hour Minute", "YY MM DD hh mm ss", "Jahr Monat Tag Stunde Minute",
+        "annee mois jour heure minute", "anno mese giorno ora minuti", "año mes día hora minuto",
+    ],
+)  # fmt: skip
+def test_parts_of_a_time_are_put_together(tmp_path, names):
+    moments = [BEGUN + timedelta(minutes=i) for i in range(400)]
+    columns = [[getattr(m, part) for m in moments] for part in PARTS][: len(names.split())]
+    header = [*names.split(), "x"]
+    table = open_table(write(tmp_path / "t.csv", header, *columns, NOISE, n=400))
+    assert table.guess.channels == ("x",)
+    assert [row.event_time_ms for row in readings(table)] == MS
+
+
+@pytest.mark.parametrize(
+    ("header", "columns"),
+    [
+        (["Year", "DOY", "x"], [["2025"] * 400, [f"{34 + i / 1440:.6f}" for i in range(400)]]),
+        (["Uhrzeit", "x"], [[f"{i // 60:02}:{i % 60:02}" for i in range(400)]]),
+        (["elapsed", "x"], [[f"{i // 60}:{i % 60:02}:00" for i in range(400)]]),
+    ],
+)
+def test_a_time_without_a_day_or_in_part_stops(tmp_path, header, columns):
+    with pytest.raises(ConfigError, match="is called a time, and holds none that can be read"):
+        open_table(write(tmp_path / "t.csv", header, *columns, NOISE, n=400))
+
+
+@pytest.mark.parametrize(
+    ("texts", "written"),
+    [
+        ("3. März 2025 {}", "%H:%M:%S"), ("03 Dez 2024 {}", "%H:%M"), ("3 août 2024 {}", "%H:%M"),
+        ("03-Mar-25 {}", "%I.%M.%S.000000 %p"), ("Monday, March 03, 2025 {}", "%H:%M"),
+        ("2025-062 {}", "%H:%M"), ("03.03.2025 {} Uhr", "%H:%M"), ("2025:03:03 {}", "%H:%M:%S"),
+        ("03/03/2025 {}", "%I:%M:%S"), ("03/03/2025 {}", "%H:%M:%S:000"), ("2025062{}", "%H%M"),
+    ],
+)  # fmt: skip
+def test_other_ways_to_write_a_time(tmp_path, texts, written):
+    half = " a. m." if written == "%I:%M:%S" else ""
+    moments = [BEGUN + timedelta(minutes=i) for i in range(400)]
+    cells = [f'"{texts.format(m.strftime(written))}{half}"' for m in moments]
+    table = open_table(write(tmp_path / "t.csv", ["time", "x"], cells, NOISE, n=400))
+    times = [row.event_time_ms for row in readings(table)]
+    assert {b - a for a, b in itertools.pairwise(times)} <= {60_000, -660 * 60_000}
+    assert 2024 <= datetime.fromtimestamp(times[0] / 1000, UTC).year <= 2025
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("x_quality", "GOOD", "BAD"), ("x.Quality", 192, 0), ("q", 216, 24),
+        ("valid", "true", "false"),
+        ("x Q", "G", "B"), ("StatusCode", 0, 2150891520), ("Qualität", "gut", "schlecht"),
+    ],
+)  # fmt: skip
+def test_words_and_codes_of_quality_are_believed(tmp_path, name, good, bad):
+    wrong = [i % 20 == 7 for i in range(400)]
+    values = [0.0 if w else x for w, x in zip(wrong, NOISE, strict=False)]
+    flags = [bad if w else good for w in wrong]
+    table = open_table(write(tmp_path / "t.csv", ["time", "x", name], TIMES, values, flags, n=400))
+    assert table.guess.channels == ("x",)
+    assert [math.isnan(row.values[0]) for row in readings(table)] == wrong
+
+
+def test_a_channel_that_comes_each_second_row_is_carried(tmp_path):
+    half = [x if i % 2 == 0 else "" for i, x in enumerate(FLOW)]
+    table = open_table(write(tmp_path / "t.csv", ["time", "x", "y"], TIMES, NOISE, half))
+    assert table.guess.carry == 1
+    lost = [x if RNG.random() < 0.7 else "" for x in FLOW]  # what fails is not made up
+    assert (
+        open_table(write(tmp_path / "t.csv", ["time", "x", "y"], TIMES, NOISE, lost)).guess.carry
+        == 0
+    )
+
+
+def test_two_columns_make_a_key_where_one_alone_does_not(tmp_path):
+    rows = [(TIMES[i], site, m, NOISE[i * 4 + k]) for i in range(400)
+            for k, (site, m) in enumerate((("A", 1), ("A", 2), ("B", 1), ("B", 2)))]  # fmt: skip
+    header = ["time", "site", "machine", "x"]
+    table = open_table(write(tmp_path / "t.csv", header, *zip(*rows, strict=True), n=len(rows)))
+    assert (table.guess.sensors, table.n_sensors) == (("site", "machine"), 4)
+    assert "site and machine together, 4 named" in said(table)
+
+
+def test_a_state_in_words_is_no_key(tmp_path):
+    words = [("off", "slow", "fast")[i // 37 % 3] for i in range(N)]
+    assert open_table(write(tmp_path / "t.csv", ["time", "pump", "x"], TIMES, words, NOISE)
+                      ).guess.sensor is None  # fmt: skip
+
+
+@pytest.mark.parametrize("title", ['"Plot Title: cellar"', "Name:,run1\nOwner:,x"])
+def test_titles_with_blanks_do_not_part_a_table(tmp_path, title):
+    rows = [f"{i},{t[:10]} {t[11:]} AM,{x},{y}" for i, (t, x, y) in
+            enumerate(zip(TIMES[:400], NOISE, FLOW, strict=False))]  # fmt: skip
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join([title, "#,Date Time,Temp,Flow", *rows, ""]).replace(" AM", ""))
+    assert open_table(path).guess.channels == ("Temp", "Flow")
+
+
+@pytest.mark.parametrize("value", ["-273.15", "3276.7", "7777", "1e+20"])
+def test_more_values_that_stand_for_none(tmp_path, value):
+    cells = [value if i % 13 == 4 else x for i, x in enumerate(NOISE)]
+    table = open_table(write(tmp_path / "s.csv", ["time", "x"], TIMES, cells))
+    assert sum(math.isnan(row.values[0]) for row in readings(table)) == cells.count(value)
+
+
 def test_a_time_that_cannot_be_read_stops(tmp_path):
     cells = [f"shift {i % 3} of {i}" for i in range(400)]
     path = write(tmp_path / "t.csv", ["time", "x"], cells, NOISE, n=400)
@@ -271,7 +428,7 @@ def test_numbers_name_columns(tmp_path, header, first):
     assert table.n_rows == 400
 
 
-@pytest.mark.parametrize("unit", ["°C", " °C", "%", " kW", " m³/h", " bar"])
+@pytest.mark.parametrize("unit", ["°C", " °C", "%", " kW", " m³/h", " bar", " % RH"])
 @pytest.mark.parametrize("mark", [".", ","])
 def test_units_behind_numbers_are_left_out(tmp_path, unit, mark):
     cells = [str(x).replace(".", mark) + unit for x in NOISE[:400]]
@@ -404,3 +561,26 @@ def test_a_table_in_which_nothing_is_ranked_is_an_error(tmp_path, capsys):
     assert main(["score", str(path)]) == 0
     assert main(["score", str(path), "--carry", "0"]) == 2
     assert "--carry ROWS" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("width", "preset"), [(61, "raw"), (60, "sensor")])
+def test_a_wide_table_is_judged_by_its_levels_aloud_and_the_saved_config_agrees(
+    tmp_path, monkeypatch, capsys, width, preset
+):
+    from rejex_stream.cli import main
+    from rejex_stream.encode import decode_verdict
+
+    monkeypatch.chdir(tmp_path)
+    names = [f"c{i}" for i in range(width)]
+    columns = [[round(RNG.gauss(20, 1), 2) for _ in range(400)] for _ in names]
+    path = write(Path("w.csv"), ["time", *names], TIMES, *columns, n=400)
+    assert open_table(path).suggested().spec.features.preset == preset
+    words = ["--save-config", "s.toml", "--verdicts", "a.jsonl"]
+    assert main(["score", "w.csv", *words]) == 0
+    assert ("the levels alone are judged" in capsys.readouterr().out) is (preset == "raw")
+    assert main(["run", "s.toml"]) == 0
+    found = [
+        [(v.label, v.score) for v in map(decode_verdict, Path(p).read_bytes().splitlines())]
+        for p in ("a.jsonl", "s.verdicts.jsonl")
+    ]
+    assert repr(found[0]) == repr(found[1])

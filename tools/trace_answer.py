@@ -61,9 +61,8 @@ def _traced(work: Callable[[], object]) -> list[Call]:
 def of_an_answer() -> dict[str, list[Call]]:
     """Return the functions of each part of the way, in the order of their first call."""
     from rejex_stream.config import load_config
-    from rejex_stream.review.console.access import Access
     from rejex_stream.review.console.background import Background, feeding
-    from rejex_stream.review.console.console import Console
+    from rejex_stream.review.console.console import Access, Console
     from rejex_stream.review.console.server import make_app
     from rejex_stream.review.incidents.incident_store import open_incidents
     from rejex_stream.review.queue.review_store import ReviewStore

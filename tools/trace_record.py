@@ -5,8 +5,8 @@
 
 A pipeline from a file to a file goes on over a feed, each record polled, judged and committed by
 itself. What fifty more of them add to a run is the way of each: what happens once a run, or now and
-then (a fit, a snapshot, a line of progress), is left out. A move is a call into another file than
-the call before it on the same thread.
+then (a fit, a snapshot, a line of progress), is left out, however slow the machine is. A move is a
+call into another file than the call before it on the same thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
@@ -54,7 +54,13 @@ ONE_BY_ONE = """\
 [run]
 max_poll_records = 1
 commit_interval_s = 0.0
+[refit]
+executor = "inline"
+[state]
+snapshot_interval_s = 3600.0
 """
+BY_THE_CLOCK = frozenset(("_Loop._report", "RunMetrics.refresh"))
+"""What does more than return now and then, by time."""
 
 
 class Call(NamedTuple):
@@ -65,11 +71,15 @@ class Call(NamedTuple):
 
 
 class Trace:
-    """Notes every call into the product while it is on, each thread by itself."""
+    """Notes every call into the product while it is on, each thread by itself.
 
-    def __init__(self) -> None:
+    Of what functions named in `aside` call, nothing is noted.
+    """
+
+    def __init__(self, aside: Collection[str] = ()) -> None:
         self.threads: dict[int, list[Call]] = defaultdict(list)
         self._known: dict[str, str | None] = {}
+        self._aside, self._within = aside, dict[int, FrameType]()
 
     @property
     def calls(self) -> list[Call]:
@@ -93,13 +103,17 @@ class Trace:
         return self._known[name]
 
     def _note(self, frame: FrameType, event: str, _: object) -> None:
-        code = frame.f_code
-        if (
-            event != "call" or not code.co_flags & inspect.CO_OPTIMIZED
-        ):  # a module or a class is made
+        code, thread = frame.f_code, threading.get_ident()
+        if event == "return" and self._within.get(thread) is frame:
+            del self._within[thread]
+        if event != "call" or thread in self._within:
+            return
+        if not code.co_flags & inspect.CO_OPTIMIZED:  # a module or a class is made
             return
         if (file := self._file(code.co_filename)) is not None:
-            self.threads[threading.get_ident()].append(Call(file, code.co_qualname))
+            self.threads[thread].append(Call(file, code.co_qualname))
+            if code.co_qualname in self._aside:
+                self._within[thread] = frame
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
@@ -194,7 +208,7 @@ def of_one_record(events: int = EVENTS) -> Way:
                 os.chdir(folder)
                 with feed.open("a", encoding="utf-8") as file:
                     file.write(lines(events, events + more))
-                found.append(Trace())
+                found.append(Trace(BY_THE_CLOCK))
                 with found[-1].on():
                     run()
     before, after = (Counter(trace.calls) for trace in found)

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rejex_stream.operate.logs import escaped
-from rejex_stream.plan.promises import Plan
+from rejex_stream.plan.promises import BESIDE_BUDGET, Plan
 
 __all__ = [
     "As", "AsOption", "ConfigFile", "console", "held_rows", "number", "print_facts", "print_json",
@@ -105,14 +105,9 @@ def held_rows(choice: Plan) -> list[tuple[str, str]]:
     held = None if choice.promise is None else choice.promise.held
     if held is None:
         return []
-    over = (
-        "of any L ranked events of a stream"
-        if held.per_day is None
-        else "while the latest event time advances τ"
-    )
-    earned = f"{choice.rate:g} L" if held.per_day is None else f"{held.per_day:g} a day · τ"
     return [
-        ("held on any stream", f"at most {earned} + {held.burst:,} are rejected {over}"),
+        ("held on any stream", held.promise),
+        ("beside it", BESIDE_BUDGET),
         (
             "T, as the credit goes",
             f"{number(held.most_tolerance)} where it is full, {number(choice.tolerance)} at half, "

@@ -296,10 +296,10 @@ def _registry(config: Any) -> None:  # noqa: ANN401
             f"url is missing: input.format = {config.input.format!r} needs the registry's address."
         )
     if config.schema_registry.url is not None:
-        if not needed:
+        if not needed and (config.input.kind, config.input.format) != ("kafka", "jsonl"):
             raise _Misfit(
                 f"url is given, but input.format is {config.input.format!r}: give input.format, "
-                "avro or protobuf, or leave it out."
+                "avro, protobuf or, to register the schemas of outputs alone, jsonl."
             )
         config.schema_registry.check()
 

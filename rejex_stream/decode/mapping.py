@@ -67,8 +67,9 @@ __all__ = [
 ]
 
 TimeUnit: TypeAlias = Literal[
-    "iso8601", "s", "ms", "us", "ns", "excel", "matlab", "labview", "filetime", "dotnet"
-]
+    "iso8601", "s", "ms", "us", "ns", "min", "h", "d", "excel", "matlab", "labview", "filetime",
+    "dotnet", "jd", "mjd", "gps", "s2000",
+]  # fmt: skip
 Numbers: TypeAlias = Literal["typed", "text"]
 
 GLOBAL_KEY = "global"
@@ -89,8 +90,16 @@ _MILLISECOND = timedelta(milliseconds=1)
 _UNITS_PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 # Other clocks: units a day, and what they show at the beginning of 1970. Days of spreadsheets
 # since 1899-12-30, of MATLAB since year 0, seconds of LabVIEW since 1904, 100 ns of Windows since
-# 1601 and of .NET since year 1.
-_CLOCKS = {
+# 1601 and of .NET since year 1; days of astronomers, seconds of GPS (with its leap seconds since
+# 2017) and since 2000; and longer units since 1970.
+_CLOCKS: dict[str, tuple[int, float]] = {
+    "min": (1_440, 0),
+    "h": (24, 0),
+    "d": (1, 0),
+    "jd": (1, 2_440_587.5),
+    "mjd": (1, 40_587),
+    "gps": (86_400, -315_964_782),
+    "s2000": (86_400, -946_684_800),
     "excel": (1, 25_569),
     "matlab": (1, 719_529),
     "labview": (86_400, 2_082_844_800),
@@ -473,6 +482,8 @@ class FieldMapping:
 
     def epoch_ms(self, found: object) -> int:
         """Read a time as the mapping says, in UTC milliseconds since 1970."""
+        if self.decimal == "," and isinstance(found, str) and not self.time_is_text:
+            found = found.replace(",", ".")
         return to_epoch_ms(found, self.time_unit, format=self.time_format, zone=self.time_zone)
 
 

@@ -87,6 +87,8 @@ def number_reader(
 
     def read(text: str) -> float | None:
         text = text.strip()
+        if text[:1] == "\u2212":  # a minus of typesetters
+            text = f"-{text[1:]}"
         if cut is not None:
             text = cut("", text)
         if fits(text):
@@ -113,7 +115,22 @@ def missing_numbers(missing: Iterable[str]) -> frozenset[float]:
 _MIDNIGHT = re.compile(r"[T ]00:00(:00(\.0+)?)?$")
 _OFFSET = re.compile(r"(?:UTC)?([+-])(\d{1,2}):?([0-5]\d)?")
 _HOUR_24 = re.compile(r"(?<=[T ,])24(?=([:.]?00([:.]?00([.,]0+)?)?)?( ?(?:Z|[+-]\d{2}:?\d{2}))?$)")
-_HALF_DAY = re.compile(r"(?<=\d)( ?)([aApP])$")
+_HALF_DAY = re.compile(r"(?<=\d)( ?)([aApP])(?:\.\s?[mM]\.)?$")
+_WORD = re.compile(r"[^\W\d_]{3,10}\.?")
+_MONTHS = {
+    name: month
+    for month, names in {
+        "Jan": "januar january janvier enero ene gennaio gen januari", "Feb": "februar february "
+        "février févr fév febrero febbraio februari", "Mar": "märz mär mrz march mars marzo maart "
+        "mrt", "Apr": "april avril avr abril abr aprile", "May": "mai mayo maggio mag mei",
+        "Jun": "juni june juin junio giugno giu", "Jul": "juli july juillet juil julio luglio lug",
+        "Aug": "august août aou agosto ago augustus", "Sep": "september septembre sept septiembre "
+        "settembre set", "Oct": "oktober october octobre octubre ottobre okt ott",
+        "Nov": "november novembre noviembre", "Dec": "dezember december décembre diciembre "
+        "dicembre dez déc dic",
+    }.items()
+    for name in names.split()
+}  # fmt: skip
 _NAMED_ZONE = re.compile(r" ?([A-Z]{3,4})$")
 _OFFSET_AT_END = re.compile(r"(?<=\d) ?[+-]\d{2}:?\d{2}$")
 _ZONES = {
@@ -151,9 +168,11 @@ def zone_of(name: str) -> tzinfo:
 def as_usual(text: str) -> tuple[str, int] | None:
     """Write a time as parsers know it, and how many days to add; ``None`` where it is already.
 
-    ``24:00`` is the midnight of the next day; ``UTC`` and the like are offsets; ``1:00p`` is pm.
+    ``24:00`` is the midnight of the next day; ``UTC`` and the like are offsets; ``1:00p`` is pm,
+    and ``März`` is Mar.
     """
     found, days = _HALF_DAY.sub(r"\1\2m", text), 0
+    found = _WORD.sub(lambda word: _MONTHS.get(word[0].lower().rstrip("."), word[0]), found)
     if (zone := _NAMED_ZONE.search(found)) and zone[1] in _ZONES:
         before = found[: zone.start()]
         found = before if _OFFSET_AT_END.search(before) else before + _ZONES[zone[1]]

@@ -10,7 +10,7 @@ their own, written by anybody: :func:`decode_command` takes none that cannot be 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import starmap
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -486,7 +486,10 @@ def _verdict(record: Any) -> Verdict:  # noqa: ANN401 - VerdictRecord is made at
 
 def _parse(line: bytes, kind: type[_T], what: str) -> _T:
     try:
-        return msgspec.json.decode(line, type=kind)
+        try:
+            return msgspec.json.decode(line, type=kind)
+        except msgspec.ValidationError:
+            return msgspec.json.decode(line, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConnectorError(
             f"expected {what} as one JSON object, got {printable(line)}: {error}"
@@ -577,59 +580,53 @@ def decode_command(line: bytes) -> Command:
 
 def require_sound(command: Command) -> None:
     """Refuse a command that could not be obeyed by anybody."""
-    what = f"the command {printable(command.id)} ({command.kind})"
+    for problem in _problems(command):
+        raise ConnectorError(f"the command {printable(command.id)} ({command.kind}) {problem}")
+
+
+def _problems(command: Command) -> Iterator[str]:
+    """Yield what is wrong with a command, each as the rest of a sentence about it."""
     for name, most in (*_MOST_TEXT.items(), ("note", _MOST_NOTE)):
         text = getattr(command, name)
         if text is not None and len(text) > most:
-            raise ConnectorError(f"{what} has {len(text)} characters of {name}, at most {most} fit")
+            yield f"has {len(text)} characters of {name}, at most {most} fit"
     for name in ("version", "from_ms", "until_ms", "given_ms"):
         number = getattr(command, name)
         if number is not None and abs(number) > _LARGEST:
-            raise ConnectorError(f"{what} has {name} = {number}, beyond ±{_LARGEST}")
+            yield f"has {name} = {number}, beyond ±{_LARGEST}"
     if not command.id:
-        raise ConnectorError(f"{what} has no id: give it one that no other command has")
+        yield "has no id: give it one that no other command has"
     for name, meant in _NEEDED.get(command.kind, {}).items():
         if not getattr(command, name):
-            raise ConnectorError(f"{what} does not say {name}: {meant}")
-    if command.kind is CommandKind.ANSWERS:
-        _require_answers(command, what)
-    if command.kind is CommandKind.MUTE:
-        _require_bounded(command, what)
-    if command.kind is CommandKind.PLANNED:
-        begin, end = command.from_ms, command.until_ms
-        if begin is None or end is None or begin >= end:
-            raise ConnectorError(
-                f"{what} is from_ms = {begin} until_ms = {end}: expected both, the first earlier"
-            )
-
-
-def _require_bounded(command: Command, what: str) -> None:
-    """Refuse a mute that has no end, or no bounds."""
+            yield f"does not say {name}: {meant}"
     begin, end = command.from_ms, command.until_ms
-    if begin is None or end is None or not 0 < end - begin <= _LONGEST_MS:
-        raise ConnectorError(
-            f"{what} is from_ms = {begin} until_ms = {end}: expected both, the second later by "
-            f"{_LONGEST_MS // 86_400_000} days at most"
-        )
+    if command.kind is CommandKind.ANSWERS:
+        places = {answer.position[:2] for answer in command.answers}
+        if len(places) != 1 or len(command.answers) > MOST_ANSWERS:
+            yield (
+                f"has {len(command.answers)} answers of {len(places)} partitions: expected 1 to "
+                f"{MOST_ANSWERS} of one"
+            )
+    if command.kind is CommandKind.MUTE:
+        if begin is None or end is None or not 0 < end - begin <= _LONGEST_MS:
+            yield (
+                f"is from_ms = {begin} until_ms = {end}: expected both, the second later by "
+                f"{_LONGEST_MS // 86_400_000} days at most"
+            )
+        yield from _unbounded(command)
+    if command.kind is CommandKind.PLANNED and (begin is None or end is None or begin >= end):
+        yield f"is from_ms = {begin} until_ms = {end}: expected both, the first earlier"
+
+
+def _unbounded(command: Command) -> Iterator[str]:
     if not 1 <= len(command.box) <= _MOST_SIDES:
-        raise ConnectorError(
-            f"{what} has a box of {len(command.box)} channels: expected 1 to {_MOST_SIDES}"
-        )
+        yield f"has a box of {len(command.box)} channels: expected 1 to {_MOST_SIDES}"
     for name, (low, high) in command.box.items():
         if not -math.inf < low <= high < math.inf:
-            raise ConnectorError(
-                f"{what} has {printable(name)} from {low:g} to {high:g}: expected two numbers, the "
+            yield (
+                f"has {printable(name)} from {low:g} to {high:g}: expected two numbers, the "
                 "larger one last"
             )
-
-
-def _require_answers(command: Command, what: str) -> None:
-    places = {answer.position[:2] for answer in command.answers}
-    if len(places) != 1 or len(command.answers) > MOST_ANSWERS:
-        raise ConnectorError(
-            f"{what} has {len(command.answers)} answers of {len(places)} partitions: expected 1 to "
-            f"{MOST_ANSWERS} of one"
-        )
 
 
 def position_of(incident: str) -> Position | None:

@@ -53,6 +53,7 @@ __all__ = [
     "TOPICS",
     "VERDICT_TYPE",
     "json_schema",
+    "topic_schemas",
 ]
 
 VERDICT_TYPE: Final = "io.rejex.verdict.v1"
@@ -125,6 +126,24 @@ _PLAIN_NAMES = {
     "IncidentRecord": "Incident",
     "ReplyRecord": "Reply to a command",
 }
+
+
+def topic_schemas(*, lean: bool = False) -> dict[str, dict[str, Any]]:
+    """Return the JSON Schema of what each output's topic holds, by its role.
+
+    A dead letter on Kafka is the record as it came, and has none.
+    """
+    kinds = {
+        "verdicts": ["lean-verdict" if lean else "verdict"],
+        "review": ["review", "follow-up"],
+        "incidents": ["incident", "reply"],
+    }
+    return {
+        role: json_schema(names[0])
+        if len(names) == 1
+        else {"$schema": _DIALECT, "title": role, "oneOf": [json_schema(name) for name in names]}
+        for role, names in kinds.items()
+    }
 
 
 def json_schema(name: str) -> dict[str, Any]:

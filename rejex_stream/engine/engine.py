@@ -23,7 +23,6 @@ from typing import Any, TypeAlias
 
 from rejex_stream.engine.explanation import Explainer
 from rejex_stream.engine.refit import FitFailed
-from rejex_stream.engine.sensor_registry import OperatingModes
 from rejex_stream.engine.snapshot import (
     FORMAT,
     Origin,
@@ -48,7 +47,7 @@ from rejex_stream.errors import ConfigError, EngineError
 from rejex_stream.incidents import Plan, Plans, Watch
 from rejex_stream.protocols import FitExecutor
 from rejex_stream.rejection.judge import Judge
-from rejex_stream.rejection.token_bucket import SharedCredits
+from rejex_stream.rejection.token_bucket import Credits
 from rejex_stream.types import (
     MODE_MARK,
     Command,
@@ -130,14 +129,14 @@ class Engine:
         self._live: dict[str, StreamState] = {}  # in order of last use
         self._idle: MutableMapping[str, StreamSnapshot] = {} if idle is None else idle
         self._max_live = max_live_streams
-        self._failures: list[FitFailed] = []
-        self._changes: list[Incident] = []
+        self.failures: list[FitFailed] = []  # of fits, until they are taken; always this list
+        self.changes: list[Incident] = []  # of incidents, until they are taken
         self._plans = Plans()  # of all streams, as people said
         self._open: dict[str, Incident] = {}  # as they stand, by key
         self._modes = OperatingModes(by_mode=spec.modes)
         self._decision = spec.decision
         self._asleep = False
-        self._shared = SharedCredits(self._decision.policy)
+        self._credits = Credits(self._decision.policy, modes=spec.modes)
         self._alone = SingleOwner()
 
     def process(self, readings: Sequence[Reading]) -> list[Verdict]:
@@ -185,7 +184,7 @@ class Engine:
         for i, key in enumerate(keys):
             by_key[key].append(i)
         verdicts: list[Verdict] = [None] * len(readings)  # type: ignore[list-item] # filled below
-        if self._decision.policy.owner != "stream":
+        if self._credits.are_shared:
             return self._judge_in_turns(readings, totals, by_key)
         changes: list[Incident] = []
         for key, at in by_key.items():
@@ -211,7 +210,7 @@ class Engine:
         """Keep what has changed until it is taken, and how incidents stand."""
         for change in changes:
             key = in_mode(change.stream_key, change.mode)
-            self._changes.append(change)
+            self.changes.append(change)
             self._open[key] = change
             if change.state is IncidentState.CLOSED:
                 del self._open[key]
@@ -278,8 +277,8 @@ class Engine:
     def take_failures(self) -> list[FitFailed]:
         """Return the fits that failed since the last call, for the shell to log and count."""
         with self._alone:
-            failures = self._failures[:]
-            self._failures.clear()  # models hold on to the list itself
+            failures = self.failures[:]
+            self.failures.clear()  # models hold on to the list itself
         return failures
 
     def take_incidents(self) -> list[Incident]:
@@ -288,7 +287,7 @@ class Engine:
         At most one change an event; its `position` is that of the event.
         """
         with self._alone:
-            changes, self._changes = self._changes, []
+            changes, self.changes = self.changes, []
         return changes
 
     def open_incidents(self) -> list[Incident]:
@@ -348,9 +347,12 @@ class Engine:
                     self._make_room()
                 return
             state = self._live.pop(stream_key, None)
+            kept = self._idle.pop(stream_key, None)
             if state is not None:
+                self._credits.end(stream_key, state.credit)
                 state.close()
-            self._idle.pop(stream_key, None)
+            elif kept is not None:
+                self._credits.end(stream_key, credit_in(kept))
             self._open.pop(stream_key, None)
             self._modes.forget(stream_key)
 
@@ -367,7 +369,7 @@ class Engine:
 
     def _origin(self) -> list[Mapping[str, Any]]:
         """Return what a snapshot says of the engine it comes from."""
-        said = StreamsInCommon(self._plans, self._open, self._shared.state())
+        said = StreamsInCommon(self._plans, self._open, self._credits.state())
         return origin_of(self.spec, self._decision, said)
 
     def head(self) -> bytes:
@@ -393,11 +395,11 @@ class Engine:
 
     def _renew_credits(self) -> None:
         known = ((key, credit_in(kept)) for key, kept in self._idle.items())
-        self._shared.renew(self._decision.policy, known, asleep=self._asleep)
+        self._credits.renew(self._decision.policy, self.streams(), known, asleep=self._asleep)
 
     def _show_decision(self) -> None:
         for key, state in self._live.items():
-            state.decide(self._decision, self._calendar, self._explainer(), self._shared.of(key))
+            state.decide(self._decision, self._calendar, self._explainer(), self._credits.of(key))
 
     @property
     def _calendar(self) -> tuple[Plan, ...]:
@@ -458,7 +460,7 @@ class Engine:
         )
         self._drop()
         self._plans, self._open = said.plans, said.incidents
-        self._shared.kept = said.credits
+        self._credits.take_over(said.credits)
         try:
             self._idle.update(streams)
             self._modes.know(streams)
@@ -484,7 +486,7 @@ class Engine:
         self._idle.clear()
         self._modes.clear()
         self._open.clear()
-        self._shared.drop()
+        self._credits.drop()
         self._alone.halfway = False
 
     def _stream(self, key: str) -> StreamState:
@@ -505,13 +507,16 @@ class Engine:
         for other in self._modes.others(key)[:1]:
             state.begin_like(self._stream(other))
         self._modes.know([key])
+        left = self._credits.begin(key)
+        if left is not None:
+            state.credit = left
 
     def _new_stream(self, key: str) -> StreamState:
         spec, decision = self.spec, self._decision
         stream_key, mode = self._modes.named(key)
         watch = Watch(decision.hold, stream_key, spec.window, mode, decision.alarms)
-        model = new_model(spec, key, watch, self._executor, self._failures.append)
-        judge = Judge(decision.policy, spec.window, self._shared.of(key), watch)
+        model = new_model(spec, key, watch, self._executor, self.failures.append)
+        judge = Judge(decision.policy, spec.window, self._credits.of(key), watch)
         return StreamState(
             key, spec.features, model, judge,
             watch=watch, explainer=self._explainer(), calendar=self._calendar,
@@ -752,3 +757,44 @@ class SingleOwner:
 def _name(ident: int) -> str:
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return repr(names.get(ident, f"number {ident}"))
+
+
+class OperatingModes:
+    """The keys of each stream, where keys name a mode; else every stream is its own key."""
+
+    __slots__ = ("_by_mode", "_keys")
+
+    def __init__(self, *, by_mode: bool) -> None:
+        self._by_mode = by_mode
+        self._keys: dict[str, dict[str, None]] = {}
+
+    def named(self, key: str) -> tuple[str, str | None]:
+        """Return the stream and the mode of a key."""
+        return of_mode(key) if self._by_mode else (key, None)
+
+    def know(self, keys: Iterable[str]) -> None:
+        """Take note of keys."""
+        if self._by_mode:
+            for key in keys:
+                self._keys.setdefault(of_mode(key)[0], {})[key] = None
+
+    def of(self, stream_key: str) -> Sequence[str]:
+        """Return the keys that are known of a stream."""
+        return list(self._keys.get(stream_key, ())) if self._by_mode else [stream_key]
+
+    def others(self, key: str) -> Sequence[str]:
+        """Return the keys of the same stream in its other modes."""
+        stream_key, mode = self.named(key)
+        return [] if mode is None else [other for other in self.of(stream_key) if other != key]
+
+    def forget(self, key: str) -> None:
+        """Forget a key."""
+        stream_key, _ = self.named(key)
+        keys = self._keys.get(stream_key, {})
+        keys.pop(key, None)
+        if not keys:
+            self._keys.pop(stream_key, None)
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._keys.clear()

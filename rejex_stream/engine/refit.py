@@ -26,7 +26,7 @@ rows enter again.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -266,13 +266,15 @@ class ModelFit:
     fitted: Fitted | None = None
     shadow_scores: list[float] = field(default_factory=list)
     medians: FloatArray | None = None
+    score_row: Callable[[Sequence[float]], float] | None = None  # of a fitted model that can
 
     def wait(self, executor: FitExecutor) -> Fitted:
         """Return the result; it may have to be waited for."""
         if self.fitted is None:
             self.fitted = executor.result(self.ticket)
             if isinstance(scorer := self.fitted.scorer, TableScorer):  # calibrated by now
-                self.fitted = replace(self.fitted, scorer=scorer.without_training())
+                scorer = scorer.without_training()
+                self.fitted, self.score_row = replace(self.fitted, scorer=scorer), scorer.by_row()
             if not isinstance(self.training, PackedRows):
                 self.training = PackedRows(self.training)  # the fit needs them no more
         return self.fitted

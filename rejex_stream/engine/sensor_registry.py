@@ -17,7 +17,7 @@ import msgspec
 from rejex_stream.errors import CheckpointError
 from rejex_stream.types import Reading, of_mode
 
-__all__ = ["Admission", "Gone", "Limits", "OperatingModes", "SensorRegistry", "joined"]
+__all__ = ["Admission", "Gone", "Limits", "SensorRegistry", "joined"]
 
 _LOOKS = 8
 _NEVER = -(2**63)
@@ -149,6 +149,13 @@ class SensorRegistry:
     def __len__(self) -> int:
         return self._n_lives
 
+    @property
+    def now_ms(self) -> int | None:
+        """The partition's time: that of its only sensor, or what two of them have reached."""
+        clock = self._clock
+        now_ms = clock.ahead_ms if len(self._last_seen) == 1 else clock.now_ms
+        return None if now_ms == _NEVER else now_ms
+
     def view(self, sensor: str) -> dict[str, int]:
         """Return when a sensor was heard of last, by stream."""
         return dict(self._last_seen.get(sensor, {}))
@@ -197,44 +204,3 @@ def _silent(streams: Mapping[str, int], before_ms: int) -> Iterable[str]:
 
 def _keys(streams: Iterable[Mapping[str, int]]) -> Iterable[str]:
     return (key for each in streams for key in each)
-
-
-class OperatingModes:
-    """The keys of each stream, where keys name a mode; else every stream is its own key."""
-
-    __slots__ = ("_by_mode", "_keys")
-
-    def __init__(self, *, by_mode: bool) -> None:
-        self._by_mode = by_mode
-        self._keys: dict[str, dict[str, None]] = {}
-
-    def named(self, key: str) -> tuple[str, str | None]:
-        """Return the stream and the mode of a key."""
-        return of_mode(key) if self._by_mode else (key, None)
-
-    def know(self, keys: Iterable[str]) -> None:
-        """Take note of keys."""
-        if self._by_mode:
-            for key in keys:
-                self._keys.setdefault(of_mode(key)[0], {})[key] = None
-
-    def of(self, stream_key: str) -> Sequence[str]:
-        """Return the keys that are known of a stream."""
-        return list(self._keys.get(stream_key, ())) if self._by_mode else [stream_key]
-
-    def others(self, key: str) -> Sequence[str]:
-        """Return the keys of the same stream in its other modes."""
-        stream_key, mode = self.named(key)
-        return [] if mode is None else [other for other in self.of(stream_key) if other != key]
-
-    def forget(self, key: str) -> None:
-        """Forget a key."""
-        stream_key, _ = self.named(key)
-        keys = self._keys.get(stream_key, {})
-        keys.pop(key, None)
-        if not keys:
-            self._keys.pop(stream_key, None)
-
-    def clear(self) -> None:
-        """Forget all of them."""
-        self._keys.clear()

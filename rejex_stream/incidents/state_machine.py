@@ -303,9 +303,9 @@ class Watch:
 
     __slots__ = (
         "_alarm", "_alarms", "_hold", "_inflation", "_kept_level", "_last", "_measured",
-        "_published", "_quarter", "_rising", "_usual", "_window", "active", "changes", "frozen",
-        "incident", "least", "level", "limit", "mode", "most", "open", "ordinary", "since",
-        "stream_key", "turning",
+        "_published", "_quarter", "_rising", "_usual", "_window", "active", "beyond", "changes",
+        "frozen", "incident", "least", "level", "limit", "mode", "most", "open", "ordinary",
+        "since", "stream_key", "turning",
     )  # fmt: skip
 
     def __init__(
@@ -334,6 +334,8 @@ class Watch:
         self._alarm: Alarm | None = None
         self._rising: _Open | None = None  # what is no incident yet
         self._alarms: Alarms | None = None
+        # Which of the readings that are being judged are beyond limits, by ordinal.
+        self.beyond: Mapping[int, Sequence[LimitExcess]] = _NOTHING
         self._heed(alarms)
 
     def decide(self, hold: Hold, alarms: Alarms | None = None) -> None:
@@ -408,6 +410,7 @@ class Watch:
         assert kept is not None  # or nothing would be held
         kept.count(verdict.sensor, verdict.label, _shown(verdict), verdict.event_time_ms)
         kept.n_held += 1
+        is_news = self._exceed(kept, verdict)
         if severity is not None:
             kept.ordinary = max(0.0, kept.ordinary + ORDINARY - min(severity, self.most))
         if verdict.seq == self._published:
@@ -415,12 +418,23 @@ class Watch:
         if kept.state is not IncidentState.ADOPTING:
             self.turning = self._due(kept)
         if self.turning is None:
-            self._update(kept, verdict)
+            self._update(kept, verdict, is_news=is_news)
         return self.turning is not None
 
-    def _update(self, kept: _Open, verdict: Verdict) -> None:
-        """Publish how an incident stands, after so much event time."""
-        if (
+    def _exceed(self, kept: _Open, verdict: Verdict) -> bool:
+        """Note what an event is beyond; return whether that is the first limit to be passed."""
+        limits = self.beyond.get(verdict.seq) if self.beyond else None
+        if not limits:
+            return False
+        is_news = not kept.limits
+        kept.exceed(verdict.sensor, limits)
+        return is_news
+
+    def _update(self, kept: _Open, verdict: Verdict, *, is_news: bool = False) -> None:
+        """Publish how an incident stands: news at once, the rest after so much event time."""
+        if is_news:
+            self._publish(verdict, verdict.seq)
+        elif (
             self._alarms is not None
             and verdict.event_time_ms - kept.published_ms >= 1000 * self._alarms.update_s
         ):
@@ -431,11 +445,10 @@ class Watch:
         readings: Sequence[Reading],
         which: Sequence[int],
         verdicts: Sequence[Verdict | None],
-        beyond: Mapping[int, Sequence[LimitExcess]] = _NOTHING,
     ) -> None:
         """Look at verdicts of a stream that is not held, for the alarm; O(1) an event.
 
-        What is `beyond` a limit that people set waits for no evidence.
+        What is beyond a limit that people set waits for no evidence.
         """
         alarm = self._alarm
         if alarm is None:
@@ -444,26 +457,24 @@ class Watch:
             return
         for i in which:
             verdict = cast("Verdict", verdicts[i])
-            severity, kept, limits = verdict.severity, self.open, beyond.get(i, ())
+            severity, kept, limits = verdict.severity, self.open, verdict.seq in self.beyond
             if severity is not None and not verdict.muted and verdict.window_len >= self._window:
                 alarm.see(severity, verdict.event_time_ms, told=kept is not None)
             elif not limits and (kept is None or not kept.limits):
                 continue
             if kept is not None:
-                self._follow_open(kept, alarm, readings[i], verdict, limits)
+                self._follow_open(kept, alarm, readings[i], verdict)
             elif alarm.level < CALM and not limits:
                 self._rising = None
             else:
-                self._rise(alarm, readings[i], verdict, limits)
+                self._rise(alarm, readings[i], verdict)
 
-    def _rise(
-        self, alarm: Alarm, reading: Reading, verdict: Verdict, limits: Sequence[LimitExcess]
-    ) -> None:
+    def _rise(self, alarm: Alarm, reading: Reading, verdict: Verdict) -> None:
         """Count an event since the statistic is not ordinary; at its limit an incident opens.
 
         Or at one that people set.
         """
-        at, seq = verdict.event_time_ms, verdict.seq
+        at, seq, limits = verdict.event_time_ms, verdict.seq, verdict.seq in self.beyond
         if self._rising is None:
             self._rising = _Open("", IncidentState.OPEN, 0, at, seq, at, seq, [], [], held=False)
         kept = self._rising
@@ -473,37 +484,26 @@ class Watch:
             return
         kept.id, kept.opened_ms, kept.opened_seq = str(reading.position), at, seq
         kept.channels = [] if verdict.evidence is None else list(verdict.evidence.channels)
-        if limits:
-            kept.exceed(verdict.sensor, limits)
+        self._exceed(kept, verdict)
         self.open, self._rising = kept, None
         self._publish(reading, seq)
 
-    def _follow_open(
-        self,
-        kept: _Open,
-        alarm: Alarm,
-        reading: Reading,
-        verdict: Verdict,
-        limits: Sequence[LimitExcess],
-    ) -> None:
+    def _follow_open(self, kept: _Open, alarm: Alarm, reading: Reading, verdict: Verdict) -> None:
         """Count an event of an incident that is not held.
 
         It ends where scores are ordinary, and values within what limits people set.
         """
+        limits = verdict.seq in self.beyond
         label = Label.ANOMALY if limits else verdict.label
         kept.count(verdict.sensor, label, _shown(verdict), verdict.event_time_ms)
         if not kept.channels and verdict.evidence is not None:
             kept.channels = list(verdict.evidence.channels)
-        is_news = bool(limits) and not kept.limits
-        if limits:
-            kept.exceed(verdict.sensor, limits)
+        is_news = self._exceed(kept, verdict)
         kept.calm = kept.calm + 1 if alarm.level < CALM and not limits else 0
         if kept.calm >= self._hold.recover_events:
             self._end(reading, verdict.seq, "recovered")
-        elif is_news:
-            self._publish(reading, verdict.seq)
         else:
-            self._update(kept, verdict)
+            self._update(kept, verdict, is_news=is_news)
 
     def _due(self, kept: _Open) -> IncidentState | None:
         """Return the state that the evidence for an end asks for, if it is another one."""
@@ -605,10 +605,11 @@ class Watch:
         if state is IncidentState.OPEN and (kept is None or not kept.held):
             onset = tuple(Suspect.of(*event) for event in self.since)
             if kept is None:
-                self._begin(verdict, onset)
+                kept = self._begin(verdict, onset)
             else:  # it was told; what came since was counted
                 kept.count(verdict.sensor, verdict.label, _shown(verdict), verdict.event_time_ms)
                 kept.held = True
+            self._exceed(kept, verdict)
             self.since.clear()
             self._show()
             self._publish(reading, verdict.seq)
@@ -625,7 +626,7 @@ class Watch:
             self._publish(reading, verdict.seq)
         return Turn(state)
 
-    def _begin(self, verdict: Verdict, onset: Sequence[Suspect]) -> None:
+    def _begin(self, verdict: Verdict, onset: Sequence[Suspect]) -> _Open:
         first, self._rising = onset[0], None
         said = () if verdict.evidence is None else verdict.evidence.channels
         self.open = kept = _Open(
@@ -634,6 +635,7 @@ class Watch:
         )  # fmt: skip
         for suspect in onset:
             kept.count(suspect.sensor, suspect.label, suspect.severity, suspect.event_time_ms)
+        return kept
 
     def adopted(self, reading: Reading, seq: int) -> None:
         """End the incident: there is a reference that was made of it."""

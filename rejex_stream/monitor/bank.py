@@ -62,11 +62,10 @@ class RankState(msgspec.Struct):
 class RankMonitors:
     """Rate and health: the monitors that a stream and the pipeline (key ``None``) have in common.
 
-    O(1) an event. The rolling rate uses the verdict's own rank, since it is about what people get
-    to see; the health detector is given the cell of the randomised rank.
+    O(1) an event, which :class:`StreamMonitor` counts: in the stream's and the pipeline's at once.
     """
 
-    __slots__ = ("_config", "active", "health", "law", "rate")
+    __slots__ = ("_config", "active", "due", "fired", "health", "law", "outside", "rate")
 
     def __init__(self, config: MonitorConfig, stream_key: str | None) -> None:
         self._config = config
@@ -74,27 +73,24 @@ class RankMonitors:
         self.health = HealthDetector(config)
         self.active = ActiveAlarms(stream_key)
         self.law: RankLaw | None = None
+        # What the last event came to: whether a count is outside its limits, which alternative has
+        # fired, and whether either asks for a look.
+        self.outside, self.due = False, False
+        self.fired: int | None = None
 
-    def observe(self, verdict: Verdict, law: RankLaw, shown: int, drawn: int) -> tuple[Alarm, ...]:
-        """Count one ranked event; return the alarms it raised, mostly none.
+    def switch(self, law: RankLaw) -> None:
+        """Go on by the law of another window or policy."""
+        self.rate.switch(self.law, law)
+        self.law = law
 
-        `shown` is the rank cell of the verdict, `drawn` that of the randomised rank; they differ
-        only under ties.
-        """
-        rate = self.rate
-        if law is not self.law:
-            rate.switch(self.law, law)
-            self.law = law
-        outside = rate.update(law, shown)
-        fired = self.health.update(law, drawn)
-        if fired is None and not outside and rate.events < rate.recheck:
-            return NO_ALARMS
-        alarms = NO_ALARMS
+    def alarms(self, verdict: Verdict, law: RankLaw) -> tuple[Alarm, ...]:
+        """Return the alarms of a counted event after which a look is `due`."""
+        rate, fired, alarms = self.rate, self.fired, NO_ALARMS
         if fired is not None:
             alarms = self.health.raise_alarm(
                 self.active, verdict, fired, now=rate.events, hold_events=self._config.rolling
             )
-        if outside:
+        if self.outside:
             alarms += rate.raise_or_withdraw(self.active, verdict, law, self.health.inflation)
         elif rate.events >= rate.recheck:
             rate.set_limits(law, self.health.inflation)
@@ -225,8 +221,7 @@ class StreamMonitor:
 
     __slots__ = (
         "_config", "_drift", "_is_stuck", "_law_key", "_model_epoch", "_paper_ties", "_stuck",
-        "_stuck_events", "_tie_mass", "_unranked", "drawn_cell", "law", "ranked", "ranks",
-        "shown_cell", "stream_key",
+        "_stuck_events", "_tie_mass", "_unranked", "law", "ranked", "ranks", "stream_key",
     )  # fmt: skip
 
     def __init__(self, config: MonitorConfig, stream_key: str) -> None:
@@ -243,15 +238,14 @@ class StreamMonitor:
         self._tie_mass = 0.0
         self._law_key: tuple[int, int, int | None, int | None] = (0, 0, None, None)
         self.law: RankLaw | None = None
-        # What the last verdict came to, for whoever pools several streams.
-        self.ranked = False
-        self.shown_cell = self.drawn_cell = 0
+        self.ranked = False  # whether the last verdict was, and so was counted
 
     # ------------------------------------------------------------------------------ hot path
-    def observe(self, verdict: Verdict) -> tuple[Alarm, ...]:
+    def observe(self, verdict: Verdict, pooled: RankMonitors | None = None) -> tuple[Alarm, ...]:
         """Take note of one verdict; return the alarms it raised, mostly none.
 
-        Never raises, whatever the verdict holds. Verdicts must come in stream order.
+        `pooled` counts its rank as well; its alarms are its own. Never raises, whatever the verdict
+        holds. Verdicts must come in stream order.
         """
         rank, n, r = verdict.rank, verdict.window_len, verdict.n_anomalies
         lower, upper = policy_band(verdict)
@@ -273,12 +267,22 @@ class StreamMonitor:
             shown = drawn = 0
         else:
             shown, drawn = self._cells(verdict, law, rank, below, ties)
-        self.ranked, self.shown_cell, self.drawn_cell = True, shown, drawn
-        raised = self.ranks.observe(verdict, law, shown, drawn)
-        if raised:
-            alarms += raised
+        self.ranked, ranks = True, self.ranks
+        everywhere = (ranks,) if pooled is None else (ranks, pooled)
+        for counts in everywhere:  # the rate is about what people get to see: the verdict's rank
+            if law is not counts.law:
+                counts.switch(law)
+            counts.outside = counts.due = counts.rate.update(law, shown)
+        for counts in everywhere:  # health is a test: the rank drawn among its ties
+            counts.fired = fired = counts.health.update(law, drawn)
+            counts.due |= fired is not None or counts.rate.events >= counts.rate.recheck
+        if ranks.due:
+            alarms += ranks.alarms(verdict, law)
+        return alarms + self._followed(verdict, below, ties)
 
-        drift = self._drift
+    def _followed(self, verdict: Verdict, below: int, ties: int) -> tuple[Alarm, ...]:
+        """Go on with what is the stream's alone: whether its scores drift, or stand still."""
+        alarms, n, drift = NO_ALARMS, verdict.window_len, self._drift
         share = (below + below + ties) / (n + n)
         if 0.0 <= share <= 1.0:
             drift.excess += share - 0.5
@@ -513,16 +517,15 @@ class MonitorBank:
             monitor = streams.get(key)
             if monitor is None:
                 monitor = self._add(key)
-            raised = monitor.observe(verdict)
+            raised = monitor.observe(verdict, pooled)
             if raised:
                 alarms.extend(raised)
-            law = monitor.law
-            if monitor.ranked and law is not None:
-                raised = pooled.observe(verdict, law, monitor.shown_cell, monitor.drawn_cell)
+            if not monitor.ranked:
+                self._unranked.count(verdict)
+            elif pooled.due and monitor.law is not None:
+                raised = pooled.alarms(verdict, monitor.law)
                 if raised and len(streams) > 1:  # of a single stream it would be said twice
                     alarms.extend(raised)
-            else:
-                self._unranked.count(verdict)
         return alarms
 
     def _add(self, stream_key: str) -> StreamMonitor:

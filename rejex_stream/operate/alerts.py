@@ -168,7 +168,7 @@ def _reads(value: Value, wording: Wording) -> str:
 
 def _exceeds(excess: LimitExcess, wording: Wording) -> str:
     name, unit = excess.channel, wording.units.get(excess.channel, "")
-    return beyond(excess._replace(channel=wording.names.get(name, name)), unit)
+    return beyond(msgspec.structs.replace(excess, channel=wording.names.get(name, name)), unit)
 
 
 def _link(incident: Incident, wording: Wording) -> str:

@@ -11,14 +11,14 @@ import math
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from rejex_stream import __version__
-from rejex_stream.engine import Engine, EngineSpec
+from rejex_stream.engine import EngineSpec
 from rejex_stream.monitor import Alarm, MonitorBank, MonitorStatus
 from rejex_stream.monitor.alarm import AlarmKind
 from rejex_stream.operate.logs import escaped
@@ -46,7 +46,6 @@ from rejex_stream.types import (
     Outcome,
     OutcomeCounts,
     Partition,
-    Reading,
     Reason,
     Verdict,
     in_mode,
@@ -152,6 +151,7 @@ COUNTERS: Mapping[str, tuple[str, str]] = {
 """By name: what is counted, and the labels beside the pipeline."""
 LEVELS: Mapping[str, tuple[str, str]] = {
     "committed_offset": ("Next offset to read.", "topic partition"),
+    "commands_waiting": ("Commands that were read and hold from no event yet.", "topic partition"),
     "consumer_lag_records": ("Records not committed yet.", "topic partition"),
     "consumer_lag_seconds": (
         "Age of the newest judged event by its own clock; 0 where nothing waits.",
@@ -194,7 +194,7 @@ _COUNTED = {
 
 
 class RunMetrics:
-    """Counts what a run does; a :class:`~rejex_stream.run.run_events.RunObserver`."""
+    """Counts what a run does; a :class:`~rejex_stream.run.run_events.OutcomeObserver`."""
 
     def __init__(
         self,
@@ -232,6 +232,7 @@ class RunMetrics:
             name: Histogram(f"rejex_{name}", says, ["pipeline"], buckets=buckets, **in_ours)
             for name, (says, buckets) in HISTOGRAMS.items()
         }
+        self.scoring_duration = self._histogram("scoring_duration_seconds")  # for who takes it
         self._sensors: SensorRates | None = None
         if (most := most_sensors(per_sensor)) > 0:
             window = _WINDOW if spec is None else spec.window
@@ -380,21 +381,14 @@ class RunMetrics:
             age_s = now - newest_ms / 1000 if count and newest_ms is not None else 0.0
             self._gauge("consumer_lag_seconds", *names).set(max(0.0, age_s))
 
-    def timed(
-        self,
-        engine: Engine,
-        see: Callable[[Sequence[Reading], Sequence[Verdict]], object] = lambda *_: None,
-    ) -> Engine:
-        """Return the engine with a stop-watch around its work, and somebody who sees all of it."""
-        timed = _Timed(engine, self._histogram("scoring_duration_seconds").observe, see)
-        return cast("Engine", timed)
-
     def event(self, event: RunEvent) -> None:
         """Note what happened to the run itself."""
         match event:
-            case Committed(_, seconds, next_offsets):
+            case Committed(_, seconds, next_offsets, waiting):
                 self._histogram("commit_duration_seconds").observe(seconds)
                 self.committed(next_offsets)
+                for partition, n in waiting.items():
+                    self._gauge("commands_waiting", *_labels(partition)).set(n)
             case SnapshotSaved(partition):
                 self._gauge("snapshot_timestamp_seconds", *_labels(partition)).set(self._clock())
             case FitFailure() | DecisionChanged() | EnvironmentChanged() | Retrying():
@@ -483,28 +477,6 @@ class RunMetrics:
 
 def _labels(partition: Partition) -> tuple[str, str]:
     return partition.topic, str(partition.partition)
-
-
-class _Timed:
-    """An engine whose batches are timed, per event."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        observe: Callable[[float], object],
-        see: Callable[[Sequence[Reading], Sequence[Verdict]], object],
-    ) -> None:
-        self._engine, self._observe, self._see = engine, observe, see
-        for name in {one for one in dir(engine) if not one.startswith("_")} - {"process"}:
-            setattr(self, name, getattr(engine, name))
-
-    def process(self, readings: Sequence[Reading]) -> Sequence[Verdict]:
-        start = time.perf_counter()
-        verdicts = self._engine.process(readings)
-        if readings:
-            self._observe((time.perf_counter() - start) / len(readings))
-            self._see(readings, verdicts)
-        return verdicts
 
 
 # ------------------------------------------------------------------- groups and sensors

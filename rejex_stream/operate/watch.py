@@ -45,7 +45,6 @@ from rejex_stream.types import (
     Incident,
     IncidentState,
     Label,
-    Outcome,
     Partition,
     Reading,
     Verdict,
@@ -215,12 +214,6 @@ class Health:
         self._error: str | None = None
         self._unanswered: str | None = None
 
-    def outcomes(
-        self, partition: Partition, outcomes: Sequence[Outcome], *, replaying: bool
-    ) -> None:
-        """Note that the loop turns: a batch was judged."""
-        self._turned_at = self._clock()
-
     def progress(self, progress: Progress) -> None:
         """Note that the loop came round, events or not."""
         self._turned_at = self._clock()
@@ -311,6 +304,8 @@ class Watch:
         self._monitors: dict[Partition, PartitionMonitor] = {}
         self._nothing_scorable: Alarm | None = None
         self.source: object = None
+        self.on_readings: Callable[[Sequence[Reading]], bool] | None = None
+        self._scoring_duration = metrics.scoring_duration
         self._asked_at = -math.inf
 
     @property
@@ -318,21 +313,27 @@ class Watch:
         """Who sees the run; this object too, to let go of monitors in time."""
         return [self.metrics, self.health, self]
 
-    def engine(
+    def engine(self, partition: Partition, engine: Engine) -> Engine:
+        """Look at the engine of a partition, to ask it for open incidents."""
+        self._engines[partition] = engine
+        self._usual[partition] = UsualValues(self._channels)
+        return engine
+
+    def judged(
         self,
         partition: Partition,
-        engine: Engine,
-        on_readings: Callable[[Sequence[Reading]], object] = lambda _: None,
-    ) -> Engine:
-        """Look at the engine of a partition: time it, and ask it for open incidents."""
-        self._engines[partition] = engine
-        self._usual[partition] = usual = UsualValues(self._channels)
+        readings: Sequence[Reading],
+        verdicts: Sequence[Verdict],
+        seconds: float,
+    ) -> None:
+        """See what an engine was given and gave, as :data:`~rejex_stream.run.partition.OnJudged`.
 
-        def see(readings: Sequence[Reading], verdicts: Sequence[Verdict]) -> None:
-            usual.see(readings, verdicts)
-            on_readings(readings)
-
-        return self.metrics.timed(engine, see)
+        The first readings are passed on for as long as somebody wants more.
+        """
+        self._scoring_duration.observe(seconds / len(readings))
+        self._usual[partition].see(readings, verdicts)
+        if self.on_readings is not None and not self.on_readings(readings):
+            self.on_readings = None
 
     def monitor(self, partition: Partition) -> PartitionMonitor:
         """Make the monitor of a partition."""
@@ -382,11 +383,6 @@ class Watch:
         else:
             self.health.answered(None)
         self._asked_at = time.monotonic()
-
-    def outcomes(
-        self, partition: Partition, outcomes: Sequence[Outcome], *, replaying: bool
-    ) -> None:
-        """See outcomes; people are told of what they changed once that is durable."""
 
     def event(self, event: RunEvent) -> None:
         """Tell of incidents that changed; learn what is open in a partition once it is live.

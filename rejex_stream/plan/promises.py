@@ -27,16 +27,49 @@ from rejex_stream.rejection.bounds import (
     expected_rejection_rate,
     paper_rate_bound,
 )
-from rejex_stream.rejection.policy import RejectionPolicy
+from rejex_stream.rejection.exceed import stability_table
+from rejex_stream.rejection.policy import BudgetOwner, RejectionPolicy
 from rejex_stream.rejection.token_bucket import base_width
 
 __all__ = [
-    "TRUSTED_TOLERANCE", "Costs", "EpisodeRule", "Held", "Plan", "Promise", "plan", "plan_doubts",
-    "plan_table",
+    "BESIDE_BUDGET", "TRUSTED_TOLERANCE", "Costs", "EpisodeRule", "Fleet", "Held", "People",
+    "Plan", "Promise", "budget_sentence", "cost_of_leaning", "estimated_fleet", "fleet", "plan",
+    "plan_doubts", "plan_table",
 ]  # fmt: skip
 
 TRUSTED_TOLERANCE = 4.0
 """Below it the paper's theorem 3.1 does not hold, and a label may flip with more than 1.8 %."""
+
+BESIDE_BUDGET = (
+    "Events that cannot be ranked, the audit's draws and what says where a state begins or ends "
+    "spend nothing of it; all that people are asked comes out of `review.capacity`."
+)
+"""What a budget that holds does not bound; said wherever :func:`budget_sentence` is."""
+_OWNERS = {
+    "stream": "a stream",
+    "group": "the streams of a group in one partition",
+    "partition": "a partition",
+}
+
+
+def budget_sentence(
+    rate: str = "rate", burst: str = "burst", *, per_day: str | None = None, owner: str = "stream"
+) -> str:
+    """Return what a budget that holds promises, in the one sentence for it.
+
+    Examples
+    --------
+    >>> budget_sentence("0.02", "50")
+    'of any L ranked events of a stream, in all its modes and lives together, at most 0.02 · L \
++ 50 are rejected, whatever the scores do'
+    """
+    whose = f"ranked events of {_OWNERS[owner]}, in all its modes and lives together,"
+    if per_day is None:
+        return f"of any L {whose} at most {rate} · L + {burst} are rejected, whatever the scores do"
+    return (
+        f"of the {whose} at most {per_day} · τ + {burst} are rejected while the trusted clock "
+        "advances by τ days, whatever the scores do"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +79,28 @@ class Costs:
     c_fp: float = 1.0
     c_fn: float = 1.0
     c_r: float = 0.0
+
+
+_DECLARED = 0.5
+"""How far it is believed that a reference holds the share of anomalies that was declared."""
+
+
+def cost_of_leaning(p_anomaly: float, costs: Costs) -> float:
+    """Return the expected cost of the label that an ambiguous event leans to.
+
+    It is called an anomaly with probability `p_anomaly` under redrawn reference data. So probably
+    is it one if the reference holds as many as were declared; if it holds none, as that of a sensor
+    that is well, some events are the highest all the same. Nobody knows which, and each is believed
+    by half: one that leans to "anomaly" is mostly a false alarm, one that leans to "normal" seldom
+    a miss.
+
+    Examples
+    --------
+    >>> cost_of_leaning(0.6, Costs()), cost_of_leaning(0.4, Costs(c_fn=10.0))
+    (0.7, 2.0)
+    """
+    anomalous = _DECLARED * p_anomaly
+    return costs.c_fp * (1.0 - anomalous) if p_anomaly >= 0.5 else costs.c_fn * anomalous
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +122,9 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     burst, per_day
-        How many events beyond the rate, and the budget by event time, of each stream.
+        How many events beyond the rate, and the budget by event time, of each owner.
+    promise
+        The sentence for it, of :func:`budget_sentence`.
     most_width, most_tolerance
         The band at full credit. Without credit nothing is rejected; at half of it, the band and T
         are those of the plan.
@@ -77,6 +134,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     per_day: float | None
     most_width: int
     most_tolerance: float
+    promise: str
 
 
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,13 +211,14 @@ def plan(
     rate: float | None = None,
     burst: int | None = None,
     per_day: float | None = None,
+    owner: BudgetOwner = "stream",
     delta: float = DELTA,
     costs: Costs | None = None,
     events_per_day: float | None = None,
 ) -> Plan:
     """Say what a choice promises; one that cannot work is a result, not an error.
 
-    Either `tolerance` is given or `rate`, which `burst` and `per_day` hold, as in
+    Either `tolerance` is given or `rate`, which `burst` and `per_day` hold for each `owner`, as in
     :class:`RejectionPolicy`. The bounds may fail with probability `delta`; without `costs`, or
     `events_per_day` over all sensors, nothing is said of them.
 
@@ -174,7 +233,7 @@ at tolerance T = 32: use a window of at least 1,700, or a tolerance of at most 1
     """
     delta, window = check_number("delta", delta), check_window(window)
     policy = RejectionPolicy(
-        contamination, tolerance=tolerance, rate=rate, burst=burst, per_day=per_day
+        contamination, tolerance=tolerance, rate=rate, burst=burst, per_day=per_day, owner=owner
     )
     choice = Plan(
         contamination=contamination,
@@ -201,6 +260,12 @@ at tolerance T = 32: use a window of at least 1,700, or a tolerance of at most 1
             per_day=policy.per_day,
             most_width=width,
             most_tolerance=nested_band(window, contamination, width).tolerance,
+            promise=budget_sentence(
+                f"{rate:g}",
+                f"{policy.burst:,}",
+                per_day=None if policy.per_day is None else f"{policy.per_day:g}",
+                owner=owner,
+            ),
         )
         choice = replace(choice, promise=replace(promise, held=held))
     return choice
@@ -305,3 +370,98 @@ def _promise(
             anomalies_per_day=promise.anomaly_rate * events_per_day,
         )
     return promise
+
+
+# ------------------------------------------------------------------------------------- a fleet
+@dataclass(frozen=True, slots=True)
+class People:
+    """So many who answer, each so many hours a day and so many minutes a case."""
+
+    number: float
+    hours: float = 1.0
+    minutes: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not (self.number > 0 and self.hours > 0 and self.minutes > 0):
+            raise ConfigError(
+                f"{self.number:g} people, {self.hours:g} hours a day, {self.minutes:g} minutes a "
+                "case: expected numbers above zero."
+            )
+
+    @property
+    def cases_per_day(self) -> float:
+        """How many cases all of them can answer."""
+        return self.number * self.hours * 60.0 / self.minutes
+
+
+class Fleet(msgspec.Struct, frozen=True, kw_only=True):
+    """What people are asked a day about many sensors, and what nobody is; all in cases.
+
+    Attributes
+    ----------
+    cases_per_day, asked_per_day, never_asked_per_day
+        What there is to ask, what people can answer, the rest.
+    minutes_per_day
+        Of all people together.
+    cost_per_day, cost_of_all
+        Expected cost of the labels that leave unasked, in the unit of the costs: the cases worth
+        least are those; and if nobody were asked anything.
+    people_for_all
+        So many could answer every case.
+    measured
+        Whether cases were counted in a history, or are estimated from the plan: at most so many, as
+        what belongs together is fewer questions.
+    """
+
+    cases_per_day: float
+    asked_per_day: float
+    never_asked_per_day: float
+    minutes_per_day: float
+    cost_per_day: float
+    cost_of_all: float
+    people_for_all: int
+    measured: bool
+
+
+def fleet(
+    worths: Sequence[float], cases_per_day: float, people: People, *, measured: bool = True
+) -> Fleet:
+    """Say what people are asked a day, and what nobody is.
+
+    `worths` are what answers save, of a sample of cases. O(cases log cases).
+
+    Examples
+    --------
+    >>> found = fleet([0.1, 0.2, 0.7], 30.0, People(1, hours=1, minutes=3))
+    >>> found.asked_per_day, round(found.cost_per_day, 2), found.people_for_all
+    (20.0, 1.0, 2)
+    """
+    asked = min(cases_per_day, people.cases_per_day)
+    least = sorted(worths)
+    left = (1.0 - asked / cases_per_day) * len(least) if cases_per_day else 0.0
+    whole = int(left)
+    lost = sum(least[:whole]) + (left - whole) * (least[whole] if whole < len(least) else 0.0)
+    each = cases_per_day / len(least) if least else 0.0
+    return Fleet(
+        cases_per_day=cases_per_day,
+        asked_per_day=asked,
+        never_asked_per_day=cases_per_day - asked,
+        minutes_per_day=asked * people.minutes,
+        cost_per_day=lost * each,
+        cost_of_all=sum(least) * each,
+        people_for_all=math.ceil(people.number * cases_per_day / people.cases_per_day - 1e-9),
+        measured=measured,
+    )
+
+
+def estimated_fleet(choice: Plan, events_per_day: float, costs: Costs, people: People) -> Fleet:
+    """Estimate the load of a plan that works, of independent events."""
+    promise = choice.promise
+    assert promise is not None  # it works
+    p_anomaly, _ = stability_table(choice.window, choice.contamination)
+    alone = (1.0 - promise.expected_rate) ** EpisodeRule().gap_events
+    worths = [
+        cost_of_leaning(p, costs) / alone for p in p_anomaly[promise.lower : promise.upper + 1]
+    ]
+    cases_per_day = events_per_day * promise.expected_rate * alone
+    return fleet(worths, cases_per_day, people, measured=False)

@@ -14,6 +14,8 @@ from rejex_stream.rejection.policy import CONTAMINATION, LEAST_BURST, RejectionP
 __all__ = ["Suggestion", "suggest"]
 
 _LARGEST = 2000
+_WIDE = 60
+"""Of more channels the levels alone are judged: with five columns each, 300 take minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,13 @@ def suggest(
         pair = Feature("raw", one), Feature("difference", one, events=1)
         features = replace(features, features=pair)
         notes.append("features: the one channel and its change since the event before")
+    elif len(features.measured) > _WIDE and getattr(made, "preset", None) == "sensor":
+        features = replace(features, preset="raw")
+        notes.append(
+            f"wide: of {len(features.measured)} channels, more than {_WIDE}, the levels alone are "
+            'judged, as that takes seconds, not minutes; features.preset = "sensor" judges their '
+            "changes, means and deviations too"
+        )
     schedule = RefitSchedule.for_window(window)
     modes = n_modes is not None
     spec = EngineSpec(made, features, policy, window, schedule, seed, evidence=False, modes=modes)

@@ -19,20 +19,26 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
+from zlib import crc32
 
 from rejex_stream.errors import WAY_OUT, CheckpointError
 from rejex_stream.rejection.arguments import decimal
 from rejex_stream.rejection.band import RejectionBand, nested_band, widest_band
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.trusted_clock import TrustedClock
-from rejex_stream.types import of_mode
+from rejex_stream.types import MODE_MARK, of_mode
 
-__all__ = ["DAY_MS", "Governor", "SharedCredits", "base_width"]
+__all__ = ["DAY_MS", "Credits", "Governor", "base_width"]
 
 DAY_MS = 86_400_000
+MOST_GONE, N_DRAWERS = 4096, 1024
+"""How many owners that were forgotten are known by name, and the drawers for the others."""
+_DRAWER = 2 * MODE_MARK  # begins no name of a stream or group
 
 
 class Governor:
@@ -93,6 +99,10 @@ class Governor:
         """Pay for an event that the band of :meth:`allow` rejected: without credit it is empty."""
         self.credit -= self.price
 
+    def refund(self) -> None:
+        """Take a payment back: what was rejected is published with another label."""
+        self.credit += self.price
+
     def state(self) -> list[Any]:
         """Return what is kept in a snapshot; text, for whole numbers of any size."""
         clock = None if self._clock is None else self._clock.state()
@@ -138,61 +148,142 @@ def _bands(policy: RejectionPolicy, n: int) -> list[RejectionBand | None]:
     return [None] * (base_width(policy, n) + 1)
 
 
-class SharedCredits:
-    """The governors that streams share under a policy, by owner; none where each has its own.
+class Credits:
+    """The credits of a partition that belong to no single stream in memory.
 
-    A credit travels in the state of each of its streams, with a count of the events it has seen,
-    and in the head of a snapshot (`kept`: older than what streams know, or as old): where all
-    streams of an owner are forgotten, its budget is not.
+    Those that streams share, by owner: a group's, a partition's, and that of a stream whose
+    operating modes (`modes`) are judged apart. And what owners left that were forgotten: who comes
+    back finds it. An owner that left nothing spent is not noted.
+
+    A shared credit travels in the state of each of its streams, with a count of the events it has
+    seen, and in the head of a snapshot, which is older than what streams know, or as old.
+
+    Memory is bounded: of more than :data:`MOST_GONE` that are gone, the oldest are known by one of
+    :data:`N_DRAWERS` drawers, which holds the least credit that was put into it. Somebody new may
+    begin with less than a whole burst, and nobody with more than is theirs. O(1), but for that.
     """
 
-    def __init__(self, policy: RejectionPolicy) -> None:
-        self._policy = policy
+    def __init__(self, policy: RejectionPolicy, *, modes: bool = False) -> None:
+        self._policy, self._modes = policy, modes
         self._by_owner: dict[str, Governor] = {}
-        self.kept: Mapping[str, list[Any]] = {}
+        self._n_streams: Counter[str] = Counter()  # of the owners that share
+        self._gone: dict[str, list[Any]] = {}  # by owner or drawer, oldest first
+        self._in_snapshot: Mapping[str, list[Any]] = {}
+
+    @property
+    def are_shared(self) -> bool:
+        """Whether any streams share one, so that events are judged in their order."""
+        policy = self._policy
+        return policy.burst is not None and (self._modes or policy.owner != "stream")
 
     def of(self, stream_key: str) -> Governor | None:
         """Return the credit that a stream shares, if it does; O(1)."""
-        owner = self._policy.shared_by(of_mode(stream_key)[0])
-        return None if owner is None else self._of_owner(owner)
+        owner, is_shared = self._owner(stream_key)
+        return self._of_owner(owner) if is_shared else None
+
+    def _owner(self, stream_key: str) -> tuple[str, bool]:
+        """Return whose credit a stream spends, and whether others may."""
+        stream_key = of_mode(stream_key)[0]
+        owner = self._policy.shared_by(stream_key)
+        if owner is not None:
+            return owner, True
+        return MODE_MARK + stream_key, self._modes and self._policy.burst is not None
 
     def _of_owner(self, owner: str) -> Governor:
         shared = self._by_owner.get(owner)
         if shared is None:
             shared = self._by_owner[owner] = Governor(self._policy, is_shared=True)
+            left = self._take(owner, self._policy.owner)
+            if left is not None:
+                _restore(shared, left)
         return shared
+
+    def _take(self, owner: str, kind: str | None) -> list[Any] | None:
+        return self._gone.pop(owner, None) or self._gone.get(_drawer(owner, kind))
+
+    def begin(self, stream_key: str) -> list[Any] | None:
+        """Know of a stream that is new; return the credit of its own that it left, if it did."""
+        owner, is_shared = self._owner(stream_key)
+        if is_shared:
+            self._n_streams[owner] += 1
+            return None
+        return self._take(owner, None)
+
+    def end(self, stream_key: str, credit: list[Any] | None) -> None:
+        """Keep what a stream leaves that is forgotten: its credit, or one that it shared last."""
+        owner, is_shared = self._owner(stream_key)
+        if is_shared:
+            self._n_streams[owner] -= 1
+            if self._n_streams[owner] > 0:
+                return
+            del self._n_streams[owner]
+            shared = self._by_owner.pop(owner, None)
+            credit = credit if shared is None else shared.state()
+        if credit is None or _events(credit) >= (self._policy.burst or 0):
+            return
+        self._gone[owner] = credit
+        if len(self._gone) > MOST_GONE + N_DRAWERS:
+            self._put_away()
+
+    def _put_away(self) -> None:
+        """Put the older half of those that are gone into drawers, without their clocks."""
+        names = [owner for owner in self._gone if not owner.startswith(_DRAWER)]
+        for owner in names[: len(names) // 2]:
+            credit, price, _, *of = self._gone.pop(owner)
+            drawer = _drawer(owner, of[1] if of else None)
+            there = self._gone.get(drawer)
+            if there is None or _events([credit, price]) < _events(there):
+                self._gone[drawer] = [credit, price, None, *of]
 
     def state(self) -> dict[str, list[Any]]:
         """Return all credits as plain values."""
-        return dict(self.kept) | {owner: one.state() for owner, one in self._by_owner.items()}
+        return self._gone | {owner: one.state() for owner, one in self._by_owner.items()}
+
+    def take_over(self, credits: Mapping[str, list[Any]]) -> None:
+        """Know what :meth:`state` said, once :meth:`renew` says who is there."""
+        self.drop()
+        self._in_snapshot, self._gone = credits, dict(credits)
+        if self._policy.burst is not None:
+            for credit in credits.values():
+                _restore(Governor(self._policy, is_shared=len(credit) > 3), credit)
 
     def renew(
         self,
         policy: RejectionPolicy,
-        streams: Iterable[tuple[str, list[Any] | None]],
+        streams: Iterable[str],
+        known: Iterable[tuple[str, list[Any] | None]],
         *,
         asleep: bool,
     ) -> None:
         """Make them anew for a policy, each from the newest that any of its streams knows.
 
-        While all streams are `asleep` only snapshots count: by a decision in between a credit may
-        have been cut.
+        `streams` are all of them, `known` what those know that are not in memory. While all are
+        `asleep` only snapshots count: by a decision in between a credit may have been cut.
         """
-        before = {} if asleep else {owner: one.state() for owner, one in self._by_owner.items()}
+        self._gone = dict(self._in_snapshot) if asleep else self.state()
         self._policy, self._by_owner = policy, {}
-        if policy.owner == "stream":
-            return
-        for known in (before, self.kept):
-            for owner, credit in known.items():
-                _restore(self._of_owner(owner), credit)
-        for key, known_to_it in streams:
-            shared = self.of(key)
-            if shared is not None and known_to_it is not None:
-                _restore(shared, known_to_it)
+        owners = [self._owner(key) for key in streams]
+        self._n_streams = Counter(owner for owner, is_shared in owners if is_shared)
+        for owner in self._n_streams:
+            self._of_owner(owner)
+        for key, credit in known:
+            one = self.of(key)
+            if one is not None and credit is not None:
+                _restore(one, credit)
 
     def drop(self) -> None:
         """Forget all of them."""
-        self._by_owner, self.kept = {}, {}
+        self._by_owner, self._gone, self._in_snapshot = {}, {}, {}
+        self._n_streams.clear()
+
+
+def _drawer(owner: str, kind: str | None) -> str:
+    """Return the drawer of an owner; shared credits have others than those that are not."""
+    return f"{_DRAWER}{kind or ''}{crc32(owner.encode()) % N_DRAWERS}"
+
+
+def _events(credit: Sequence[Any]) -> Fraction:
+    return Fraction(int(credit[0]), int(credit[1]))
 
 
 def _restore(governor: Governor, credit: list[Any]) -> None:

@@ -33,7 +33,7 @@ from rejex_stream.encode import decode_verdict
 from rejex_stream.encode.label_records import active_labels
 from rejex_stream.errors import ConfigError
 from rejex_stream.review.context_loader import ContextLoader
-from rejex_stream.review.queue import audit
+from rejex_stream.review.queue import database
 from rejex_stream.review.queue.ingest import Intake
 from rejex_stream.review.queue.label_store import records_of
 from rejex_stream.review.queue.review_store import ReviewStore
@@ -281,7 +281,7 @@ def seed(
                         (case.truth, episode),
                     )
         if new:
-            audit.append(connection, store.now_ms(), by, "seed", "known cases", cases=new)
+            database.append_audit(connection, store.now_ms(), by, "seed", "known cases", cases=new)
     refused.sort(key=lambda one: one[0].line)
     told = (f"line {case.line}: {shown(case.position)}: {why}" for case, why in refused)
     return Seeded(new, known, tuple(told))

@@ -19,7 +19,7 @@ from rejex_stream.encode import decode_review, encode_command
 from rejex_stream.encode.label_records import active_labels, decode_label, resolve
 from rejex_stream.encode.records import MOST_ANSWERS
 from rejex_stream.errors import ConfigError
-from rejex_stream.review.queue import audit
+from rejex_stream.review.queue import database
 from rejex_stream.review.queue.database import Database, note_down, noted
 from rejex_stream.review.queue.label_store import LabelCache
 from rejex_stream.types import CommandKind, EventAnswer, Position
@@ -138,7 +138,7 @@ def _store_command(
         "INSERT INTO taught (event_id, command) VALUES (?,?)",
         [(one.event_id, command.id) for one in answers],
     )
-    audit.append(
+    database.append_audit(
         connection,
         now_ms,
         SYSTEM,

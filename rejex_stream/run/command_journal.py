@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
+from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
@@ -28,6 +29,8 @@ _FORMAT_VERSION = 1
 _KEPT_SNAPSHOTS = 2  # as many as the stores keep
 MOST_KEPT = 1_000
 """So many commands are kept of a partition; more wait in the log until snapshots have passed."""
+LONG = 100
+"""Where more wait, those that could change nothing any more are passed over: they take no place."""
 _MOST_KNOWN = 1_000
 _MOST_PENDING = 500
 """So many are kept where nobody takes them, the newest: each commit writes them again."""
@@ -74,6 +77,10 @@ class Decisions:
         self.orders = self._kept.orders  # decided, each with the offset from which it holds
         # Changes of incidents that nobody is known to have been told of, in order.
         self.pending: tuple[Incident, ...] = ()
+        # Whether a command could change nothing; `None` before the first event, when no time is
+        # known yet: a long queue then waits for it.
+        self.is_over: Callable[[Command], bool | None] = lambda _: False
+        self._is_early = False
         for line in self._kept.pending:
             change = decode_incidents(line)
             if isinstance(change, Incident):
@@ -96,7 +103,8 @@ class Decisions:
     @property
     def waiting(self) -> bool:
         """Whether there are commands to decide, and room for them."""
-        return bool(self.undecided) and len(self._kept.orders) < MOST_KEPT
+        has_room = len(self._kept.orders) < MOST_KEPT and not self._is_early
+        return bool(self.undecided) and has_room
 
     @property
     def full(self) -> bool:
@@ -135,6 +143,36 @@ class Decisions:
             return self._partition.partition == 0
         return position[:2] == self._partition
 
+    def pass_over(self) -> None:
+        """Take out of a long queue what has ended or was overtaken; one reply speaks for all.
+
+        Or an answer of today would wait for years of old plans. O(1) where the queue is short.
+        """
+        self._is_early = False
+        if len(self.undecided) <= LONG:
+            return
+        known, taken_back = set(self._kept.known), set[str]()
+        left: list[tuple[int, Command | CommandReply]] = []
+        over: list[tuple[int, str]] = []
+        for place, said in reversed(self.undecided):  # who takes back comes after
+            if isinstance(said, Command):
+                is_over = self.is_over(said)
+                if is_over is None:
+                    self._is_early = True
+                    return
+                if said.cancels is not None:
+                    taken_back.add(said.cancels)
+                if is_over or said.id in taken_back or _mark(said.id) in known:
+                    over.append((place, said.id))
+                    continue
+            left.append((place, said))
+        if over:
+            place, id_ = over[0]
+            why = "they had ended, were taken back or were given before"
+            sentence = f"{len(over):,} commands up to this one were passed over: {why}"
+            left.append((place, CommandReply(command=id_, accepted=False, said=sentence)))
+            self.undecided = sorted(left, key=itemgetter(0))
+
     def decide(self, offset: int) -> None:
         """Have what waits hold from `offset` on, where the commit stands that records it."""
         kept, room = self._kept, MOST_KEPT - len(self._kept.orders)
@@ -151,7 +189,7 @@ class Decisions:
     def _order(self, offset: int, said: Command | CommandReply) -> _Order:
         if isinstance(said, CommandReply):
             return _Order(offset, None, said)
-        mark = blake2b(said.id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        mark = _mark(said.id)
         if mark in self._kept.known:
             again = "it was given before, and a command is obeyed once"
             return _Order(offset, None, CommandReply(command=said.id, accepted=False, said=again))
@@ -233,6 +271,10 @@ class Decisions:
         return self._encoded
 
 
+def _mark(id_: str) -> bytes:
+    return blake2b(id_.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+
+
 def _read(kept: bytes) -> _Kept:
     try:
         found = msgspec.msgpack.decode(kept, type=_Kept)
@@ -274,23 +316,28 @@ class CommandReader:
 
     def ingest(self, listeners: Sequence[Decisions]) -> None:
         """Give each what it has not heard; O(1) while there is nothing new."""
+        for one in listeners:
+            one.pass_over()
         wanting = [one for one in listeners if not one.full]
         if self._log is None or not wanting:
             return
         if self._why is not None and self._clock() < self._again_at:
             return
+        start = min(one.next_command for one in wanting)
         try:
-            heard = self._log.read(min(one.next_command for one in wanting))
+            heard = self._log.read(start)
         except ConnectorError as error:
+            self._again_at = self._clock() + _LISTEN_AGAIN_S
             self._report(str(error))
             return
-        self._report(None)
-        for one in listeners if heard.begins_anew else wanting:
-            one.ingest(heard)
+        if self._why is not None:
+            self._report(None)
+        if heard.begins_anew or heard.next_offset > start:
+            for one in listeners if heard.begins_anew else wanting:
+                one.ingest(heard)
+                one.pass_over()
 
     def _report(self, why: str | None) -> None:
-        if why is not None:
-            self._again_at = self._clock() + _LISTEN_AGAIN_S
         if why != self._why:
             self._why = why
             self._tell(ControlUnread(why))

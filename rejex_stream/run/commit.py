@@ -192,9 +192,8 @@ class Ownership:
     owned: dict[Partition, OwnedPartition] = field(default_factory=dict)
     parked: dict[Partition, OwnedPartition] = field(default_factory=dict)
 
-    def take_changes(self) -> set[Partition]:
+    def apply(self, changes: Sequence[Assigned | Revoked]) -> set[Partition]:
         """Act on what the source gave and took; returns the partitions it concerns."""
-        changes = self.source.changes()
         dropped: set[Partition] = set()
         for change in changes:
             if change.partition in self.owned:
@@ -204,7 +203,7 @@ class Ownership:
                 self._open(change)
         for partition in dropped & self.parked.keys():
             self._retire(self.parked.pop(partition))
-        return {change.partition for change in changes} if changes else set()
+        return {change.partition for change in changes}
 
     def decide(self, owned: OwnedPartition) -> None:
         """Have a partition that is live decide by what is configured now, and tell if it is new."""
@@ -222,12 +221,6 @@ class Ownership:
         ]
         if left:
             self.tell(IncidentsDurable(owned.state.partition, left, again=True))
-
-    def tell_incidents(self, partition: Partition, durable: Iterable[Outcome]) -> None:
-        """Tell which incidents changed in outcomes that became durable."""
-        changes = [change for outcome in durable for change in outcome.incidents]
-        if changes:
-            self.tell(IncidentsDurable(partition, changes))
 
     def waiting(self) -> list[OwnedPartition]:
         """Return the partitions that wait for a fit."""
@@ -305,7 +298,8 @@ class Ownership:
             parked.decided = None  # others may have decided without an outcome: ours is written
             durable = parked.settle(committed)
             self.summary.add(durable)
-            self.tell_incidents(partition, durable)
+            if changes := _changes_in(durable):
+                self.tell(IncidentsDurable(partition, changes))
             self.owned[partition] = self.parked.pop(partition)
             return
         if parked is not None:
@@ -395,6 +389,7 @@ class _Work:
 
     outcomes: dict[Partition, list[Outcome]] = field(default_factory=dict)
     offsets: dict[Partition, int] = field(default_factory=dict)
+    incidents: dict[Partition, Sequence[Incident]] = field(default_factory=dict)
     decided: dict[Partition, bytes] = field(default_factory=dict)
     pieces: dict[Partition, Piece] = field(default_factory=dict)
     begun: float = 0.0
@@ -482,13 +477,6 @@ class Commits:
             return False
         return len(self.outbox.left(owned.state.partition)) < len(kept)
 
-    def _pending(self, owned: OwnedPartition) -> Sequence[Incident]:
-        """Return what people are to be told once all that is held is durable."""
-        if self.outbox is None:
-            return ()
-        coming = [change for outcome in owned.held for change in outcome.incidents]
-        return self.outbox.left(owned.state.partition, coming)
-
     def _snapshot_is_due(self, owned: OwnedPartition, now: float) -> bool:
         events, at = owned.snapshot_at
         many = owned.state.n_events - events >= self.settings.snapshot_every_events
@@ -511,7 +499,10 @@ class Commits:
                 owned.state.decisions.decide(owned.state.next_offset)
             if decides or (commits and (owned.held or self._strikes_out(owned))):  # 1. Write
                 _refuse_to_go_back(partition, owned)
-                if (pending := self._pending(owned)) or owned.state.decisions.pending:
+                if coming := _changes_in(owned.held):
+                    work.incidents[partition] = coming
+                pending = () if self.outbox is None else self.outbox.left(partition, coming)
+                if pending or owned.state.decisions.pending:
                     owned.state.decisions.set_pending(pending)
                 work.outcomes[partition] = list(owned.held)
                 work.offsets[partition] = owned.state.next_offset
@@ -580,6 +571,10 @@ class Commits:
         ours = self.ours.owned
         if work.committed is not None:
             self._committed_at = work.committed
+            waiting = {
+                partition: len(owned.state.decisions.undecided)
+                for partition, owned in self.ours.owned.items()
+            }
             for partition, outcomes in work.outcomes.items():
                 owned = ours[partition]
                 owned.committed = work.offsets[partition]
@@ -588,9 +583,10 @@ class Commits:
                 self.ours.summary.add(outcomes)
             self.ours.summary.n_commits += 1
             n_events = sum(map(len, work.outcomes.values()))
-            self.ours.tell(Committed(n_events, work.committed - work.begun, work.offsets))
-            for partition, outcomes in work.outcomes.items():
-                self.ours.tell_incidents(partition, outcomes)
+            took_s = work.committed - work.begun
+            self.ours.tell(Committed(n_events, took_s, work.offsets, waiting))
+            for partition, changes in work.incidents.items():
+                self.ours.tell(IncidentsDurable(partition, changes))
         for partition, piece in work.pieces.items():
             owned, saved = ours[partition], work.saved.get(partition)
             if saved is None or not saved.kept:
@@ -605,6 +601,11 @@ class Commits:
                 self.ours.summary.n_snapshots += 1
                 n_bytes, seconds = owned.saving
                 self.ours.tell(SnapshotSaved(partition, piece.next_offset, n_bytes, seconds))
+
+
+def _changes_in(outcomes: Iterable[Outcome]) -> list[Incident]:
+    """Return the changes of incidents that outcomes carry, in order."""
+    return [change for outcome in outcomes for change in outcome.incidents]
 
 
 def _refuse_to_go_back(partition: Partition, owned: OwnedPartition) -> None:

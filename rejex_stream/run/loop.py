@@ -32,12 +32,13 @@ from rejex_stream.protocols import ControlLog, FitExecutor, Sink, SnapshotStore,
 from rejex_stream.run.command_journal import CommandReader
 from rejex_stream.run.commit import Commits, OwnedPartition, Ownership
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.run.partition import PartitionMonitor, PartitionState
+from rejex_stream.run.partition import OnJudged, PartitionMonitor, PartitionState
 from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.run.run_events import (
     FitFailure,
     NothingScorable,
     Outbox,
+    OutcomeObserver,
     PartitionLive,
     Progress,
     Retrying,
@@ -55,7 +56,6 @@ from rejex_stream.types import (
     Reason,
     Record,
     Verdict,
-    without_limits,
 )
 
 __all__ = ["Retries", "RunSettings", "UnreadableShare", "UnscorableStreak", "run"]
@@ -85,6 +85,7 @@ def run(
     control: ControlLog | None = None,
     outbox: Outbox | None = None,
     observers: Sequence[RunObserver] = (),
+    on_judged: OnJudged | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     executor: FitExecutor | None = None,
     stop: threading.Event | None = None,
@@ -100,9 +101,10 @@ def run(
 
     Without a `store`, state can only be rebuilt from the input's first record; without an
     `executor`, which the caller closes, fits run in the loop itself. `outbox` is what people are
-    still to be told of incidents, kept with the commits. Whoever sets `stop` (a signal handler,
-    say) has the batch finished, committed and a snapshot taken. `wait` waits for so many seconds,
-    by default until `stop`.
+    still to be told of incidents, kept with the commits. Observers see what happens, those with a
+    method for it all outcomes; `on_judged` sees the readings of a batch, and how long it took.
+    Whoever sets `stop` (a signal handler, say) has the batch finished, committed and a snapshot
+    taken. `wait` waits for so many seconds, by default until `stop`.
 
     Raises
     ------
@@ -116,8 +118,8 @@ def run(
     stop = stop or threading.Event()
     loop = _Loop(
         source, sink, store, make_engine, make_monitor, decoder, control, outbox,
-        settings or RunSettings(), observers, on_progress, executor or InlineExecutor(),
-        stop, clock, wait or stop.wait,
+        settings or RunSettings(), observers, on_judged, on_progress,
+        executor or InlineExecutor(), stop, clock, wait or stop.wait,
     )  # fmt: skip
     with ExitStack() as exits:
         exits.callback(source.close)
@@ -155,6 +157,7 @@ class _Loop:
     outbox: Outbox | None
     settings: RunSettings
     observers: Sequence[RunObserver]
+    on_judged: OnJudged | None
     on_progress: Callable[[Progress], None] | None
     executor: FitExecutor
     stop: threading.Event
@@ -164,6 +167,7 @@ class _Loop:
     ownership: Ownership = field(init=False)
     commits: Commits = field(init=False)
     commands: CommandReader = field(init=False)
+    outcome_observers: Sequence[OutcomeObserver] = field(init=False)
     summary: RunSummary = field(default_factory=RunSummary)
     unreadable: UnreadableShare = field(init=False)
     unscorable: UnscorableStreak = field(init=False)
@@ -175,6 +179,7 @@ class _Loop:
 
     def __post_init__(self) -> None:
         self.retries = Retries(self.settings)
+        self.outcome_observers = [o for o in self.observers if isinstance(o, OutcomeObserver)]
         self.unreadable = UnreadableShare(
             self.settings.invalid_limit, self.settings.invalid_window_events
         )
@@ -209,6 +214,7 @@ class _Loop:
             inputs=None if self.control is None else self.control.inputs,
             limits=settings.limits,
             intake=settings.intake,
+            on_judged=self.on_judged,
         )
 
     # ------------------------------------------------------------------------------ the loop
@@ -245,8 +251,9 @@ class _Loop:
                     self._commit_and_judge(everything=True)
             raise
         # 2. Take ownership changes, then commands of people: they hold from a commit on.
-        changed = self.ownership.take_changes()
-        if changed:  # what was polled for them belongs to the time before
+        changes = self.source.changes()
+        if changes:  # what was polled for them belongs to the time before
+            changed = self.ownership.apply(changes)
             records = [record for record in records if record.position[:2] not in changed]
         self.commands.ingest([owned.state.decisions for owned in self.ownership.owned.values()])
         # 3. to 6. Judge what was polled, while what came before it is committed.
@@ -343,14 +350,14 @@ class _Loop:
 
     def _show(self, state: PartitionState, outcomes: Sequence[Outcome], *, replaying: bool) -> None:
         if outcomes:
-            for observer in self.observers:
+            for observer in self.outcome_observers:
                 observer.outcomes(state.partition, outcomes, replaying=replaying)
-        forgotten = state.take_forgotten()
-        if forgotten:
-            self._tell(SensorsForgotten(state.partition, forgotten, replaying))
-        for failed in state.take_failures():
-            self.summary.n_fit_failures += 1
-            self._tell(FitFailure(state.partition, failed))
+        if state.forgotten:
+            self._tell(SensorsForgotten(state.partition, state.take_forgotten(), replaying))
+        if state.failures:
+            for failed in state.take_failures():
+                self.summary.n_fit_failures += 1
+                self._tell(FitFailure(state.partition, failed))
 
     # --------------------------------------------------------------------------------- waiting
     def _note_wait(self, owned: OwnedPartition, *, went_on: bool) -> None:
@@ -503,7 +510,8 @@ class UnscorableStreak:
         for record, verdict, *_ in reversed(outcomes):
             if verdict is None:
                 continue
-            if without_limits(verdict).reason is not Reason.UNSCORABLE:
+            known = verdict.limited or verdict  # by its score alone
+            if known.reason is not Reason.UNSCORABLE:
                 self._length, self.alarm, self._any_scorable = 0, None, True
                 break
             newest, length = newest or (record, verdict), length + 1

@@ -20,9 +20,11 @@ from rejex_stream.types import (
     ContextPoint,
     FollowUp,
     Label,
+    Outcome,
     Position,
     Reading,
     Reason,
+    Record,
     ReviewItem,
     Verdict,
 )
@@ -190,6 +192,17 @@ class ReviewItems:
         self._reasons = frozenset(reasons)
         self._audit, self._audits = audit, audit != NO_AUDIT
         self._sensors: dict[str, _Sensor] = {}
+
+    def outcomes(
+        self, records: Sequence[Record], readings: Sequence[Reading], verdicts: Sequence[Verdict]
+    ) -> list[Outcome]:
+        """Return what judged records come to: their verdicts, and what people are shown of each."""
+        found = []
+        for record, reading, verdict in zip(records, readings, verdicts, strict=True):
+            made = self.observe(reading, verdict)
+            item, after = (made, None) if isinstance(made, ReviewItem) else (None, made)
+            found.append(_as_named(Outcome, (record, verdict, None, item, (), (), after)))
+        return found
 
     def observe(self, reading: Reading, verdict: Verdict) -> ReviewItem | FollowUp | None:
         """Remember one event; returns its review item, or what is due to the item before it.

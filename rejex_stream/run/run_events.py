@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from rejex_stream.engine.engine import Decision
 from rejex_stream.engine.refit import FitFailed
@@ -13,9 +13,9 @@ from rejex_stream.types import Incident, Outcome, OutcomeCounts, Partition
 
 __all__ = [
     "Committed", "ControlUnread", "DecisionChanged", "EnvironmentChanged", "FitFailure",
-    "IncidentsDurable", "NothingScorable", "Outbox", "PartitionClosed", "PartitionLive",
-    "PartitionOpened", "Progress", "Replay", "Retrying", "RunEvent", "RunObserver", "RunSummary",
-    "SensorsForgotten", "SnapshotSaved",
+    "IncidentsDurable", "NothingScorable", "Outbox", "OutcomeObserver", "PartitionClosed",
+    "PartitionLive", "PartitionOpened", "Progress", "Replay", "Retrying", "RunEvent", "RunObserver",
+    "RunSummary", "SensorsForgotten", "SnapshotSaved",
 ]  # fmt: skip
 
 
@@ -59,11 +59,12 @@ class PartitionClosed(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """Outcomes and offsets are durable."""
+    """Outcomes and offsets are durable; so many commands wait to be decided then."""
 
     n_events: int
     seconds: float
     next_offsets: Mapping[Partition, int]
+    waiting: Mapping[Partition, int] = {}
 
 
 class IncidentsDurable(NamedTuple):
@@ -143,7 +144,15 @@ RunEvent: TypeAlias = (
 
 
 class RunObserver(Protocol):
-    """Sees everything a run does (metrics, a live view); cannot change any of it."""
+    """Sees what happens to a run (health, a live view); cannot change any of it."""
+
+    def event(self, event: RunEvent) -> None:
+        """See what happened to the run itself."""
+
+
+@runtime_checkable
+class OutcomeObserver(RunObserver, Protocol):
+    """Sees everything a run does (metrics): what comes of each record too."""
 
     def outcomes(
         self, partition: Partition, outcomes: Sequence[Outcome], *, replaying: bool
@@ -153,9 +162,6 @@ class RunObserver(Protocol):
         `replaying` ones were durable before this process began: state may come of them, counts
         should not. After a recovery the last uncommitted ones may be seen twice.
         """
-
-    def event(self, event: RunEvent) -> None:
-        """See what happened to the run itself."""
 
 
 class Outbox(Protocol):

@@ -172,8 +172,7 @@ class JobMonitoring:
             self._event(IncidentsDurable(partition, changes))
 
     def _show(self, partition: Partition, outcomes: Sequence[Outcome]) -> None:
-        for observer in self._watch.observers:
-            observer.outcomes(partition, outcomes, replaying=False)
+        self._watch.metrics.outcomes(partition, outcomes, replaying=False)
         before = self._unscorable.alarm
         self._unscorable.see(outcomes)
         if self._unscorable.alarm is not before:

@@ -29,9 +29,11 @@ __all__ = [
 _ENOUGH = 0.95
 _SURE, _FEW = 20, 5
 _UNITS: tuple[TimeUnit, ...] = (
-    "s", "ms", "us", "ns", "excel", "matlab", "labview", "filetime", "dotnet",
+    "s", "ms", "us", "ns", "excel", "matlab", "labview", "filetime", "dotnet", "jd", "mjd",
 )  # fmt: skip
-_WITH_UNIT = re.compile(r"([+-]?[\d.,' \u00a0\u202f]*\d)\s*([^\d\s.,:;+-][^\d\s:;]{0,7}[²³]?)")
+_WITH_UNIT = re.compile(
+    r"([+-]?[\d.,' \u00a0\u202f]*\d)\s*([^\d\s.,:;+-][^\d\s:;]{0,7}[²³]?(?: [^\d\s:;]{1,6})?)"
+)
 _DATES = (
     "%d.%m.%Y", "%d.%m.%y", "%m/%d/%Y", "%d/%m/%Y", "%m/%d/%y", "%d/%m/%y", "%d-%m-%Y", "%m-%d-%Y",
     "%Y/%m/%d", "%Y.%m.%d", "%d-%b-%Y", "%d-%b-%y", "%d %b %Y", "%b %d %Y", "%b %d, %Y", "%Y-%m-%d",
@@ -51,7 +53,19 @@ _FORMATS = (
         if between or not clock or (date == "%Y%m%d" and clock in ("%H%M%S", "%H%M"))
     ),
     "%Y%m%d%H", "%a %b %d %H:%M:%S %Y", "%a, %d %b %Y %H:%M:%S %z", "%a, %d %b %Y %H:%M:%S",
-    "%d/%b/%Y:%H:%M:%S %z", "%d/%b/%Y:%H:%M:%S",
+    "%d/%b/%Y:%H:%M:%S %z", "%d/%b/%Y:%H:%M:%S", "[%d/%b/%Y:%H:%M:%S %z]",
+    *(
+        date + clock
+        for date in ("%A, %B %d, %Y ", "%A, %d %B %Y ", "%a %d %b %Y ", "%d. %b %Y ", "%Y-%j ",
+                     "%Y-%jT", "%Y:%m:%d ", "%Y %j ", "%y %m %d ", "%d/%m/%Y; ", "%d-%b-%y ",
+                     "%m/%d/%Y ")
+        for clock in ("%H:%M:%S", "%H:%M", "%H %M", "%H %M %S", "%I:%M:%S %p", "%I:%M %p",
+                      "%I.%M.%S %p", "%I.%M.%S.%f %p", "%H:%M:%S:%f", "%H")
+    ),
+    *("%Y-%j", "%Y %j", "%d. %b %Y", "%Y%j%H%M", "%Y-%m-%d-%H-%M-%S", "%Y-%m-%d %H-%M-%S",
+      "%Y-%m-%d_%H-%M-%S", "%Y%m%d-%H%M%S", "%d.%m.%Y %Hh%M", "%d/%m/%Y %Hh%M",
+      "%d.%m.%Y %H:%M Uhr", "%d.%m.%Y %H:%M:%S Uhr", "%Y %m %d %H %M %S", "%y %m %d",
+      "%Y%m%dT%H%M"),
 )  # fmt: skip
 _MARKS = {format: frozenset(re.sub("%.| ", "", format).casefold()) for format in _FORMATS}
 """What stands between the numbers of a format."""
@@ -189,17 +203,20 @@ def _unit_of(numbers: Sequence[float], name: str) -> TimeUnit:
     """Find a unit in which numbers are times since 1990, else by the name, else by their size."""
     first, last = min(numbers), max(numbers)
     until = datetime.now(UTC).timestamp() * 1000 + 86_400_000
+    named = named_unit(name)
     fits: dict[TimeUnit, int] = {}
-    for unit in _UNITS:
+    for unit in dict.fromkeys((*_UNITS, *([named] if named else []))):
         try:
             begun, ended = to_epoch_ms(first, unit), to_epoch_ms(last, unit)
         except Unreadable:
             continue
         if begun >= 631_152_000_000 and ended <= until:
             fits[unit] = ended
-    named = next((unit for unit in _UNITS if unit == named_unit(name)), None)
+    since_1970 = fits.keys() & {"s", "ms", "us", "ns"}
+    if named in fits or (named in ("min", "h") and not since_1970):
+        return named
     if fits:
-        return named if named in fits else max(fits, key=fits.__getitem__)
+        return max(fits, key=fits.__getitem__)
     if named is not None:
         return named
     largest = max(abs(first), abs(last))
@@ -266,9 +283,10 @@ def _is_compact(cells: Sequence[str]) -> bool:
     lengths = {len(cell) for cell in cells}
     return (
         len(lengths) == 1
-        and lengths <= {8, 10, 12, 14}
+        and lengths <= {8, 10, 11, 12, 14}
         and all(cell.isdigit() and cell[:2] in ("19", "20") for cell in cells)
         and (lengths != {10} or all(_moment(cell, "%Y%m%d%H") for cell in cells))
+        and (lengths != {11} or all(_moment(cell, "%Y%j%H%M") for cell in cells))
     )
 
 

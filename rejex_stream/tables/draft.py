@@ -48,8 +48,12 @@ def draft_config(
         sections |= {"state": {"topic": f"{name}.state"}, "kafka": kafka}
     parts = ["\n".join(f"# {line}" for line in comments)] if comments else []
     parts += [_section(title, values) for title, values in sections.items()]
-    if carry := spec.features.carry_forward_events:
-        parts.append(_section("features", {"carry_forward_events": carry}))
+    carry, preset = spec.features.carry_forward_events, spec.features.preset
+    if preset == getattr(spec.detector, "preset", None):  # which the detector brings
+        preset = None
+    if carry or preset:
+        given = {"preset": preset, "carry_forward_events": carry or None}
+        parts.append(_section("features", given))
     for column in spec.features.features:
         made: dict[str, object] = {
             "kind": column.kind,

@@ -10,6 +10,7 @@ import csv
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -18,6 +19,17 @@ from rejex_stream.decode.mapping import Quality, TimeUnit, printable
 from rejex_stream.decode.written import MISSING_TEXTS, number_reader
 from rejex_stream.errors import ConfigError
 from rejex_stream.tables.dialect import Marks, find_missing, find_units
+from rejex_stream.tables.names import (
+    ASIDE,
+    LABEL,
+    MAYBE_LABEL,
+    SENSOR,
+    STRONG_SENSOR,
+    TAG,
+    good_among,
+    is_quality,
+    plain,
+)
 from rejex_stream.tables.suspicions import (
     Sample,
     Suspicion,
@@ -26,37 +38,13 @@ from rejex_stream.tables.suspicions import (
     is_sentinel,
     suspect,
 )
-from rejex_stream.tables.time_columns import NONE, find_time_columns, is_text, plain
+from rejex_stream.tables.time_columns import NONE, find_time_columns, is_text
 
 _PLAIN = Marks(".", None)
 __all__ = ["Asked", "TableGuess", "guess_table", "split_all", "split_rows"]
 
-_LABEL = re.compile(
-    r"^((is_?)?(anomal(y|ies|ous)|outlier|attack|fault|faulty|failure)(_?(label|flag))?|labels?"
-    r"|(att|attack|anomaly|fault|outlier)_?(flag|label)|machine_?failure|normal_attack"
-    r"|ground_?truth|is_?(anomaly|outlier|attack|fault|failure))$"
-)
-_MAYBE_LABEL = re.compile(r"^(class|target|y|event)$")
-"""Called so, a column is the truth only where it says yes and no, and others are measured."""
-_ASIDE = re.compile(r"^(index|row|split|fold|changepoint|change_?point|rul|unnamed.*|)$", re.I)
 _ENOUGH_FOR_FLAG = 20  # values; of few, two are soon all
 _SHOWN = 10
-_STRONG = (
-    r"sensor|device|machine|unit|asset|meter|station|site|pump|motor|engine|turbine|node|plant"
-    r"|messstelle|messpunkt|pumpe|anlage|gerät|geraet|maschine|zähler|zaehler|standort|fühler"
-    r"|capteur|pompe|equipo|instrument|logger|gateway|inverter|well"
-)
-_WEAK = r"valve|source|tank|line|road|location|id|name|key|ort|tag|host|serial"
-_ENDING = r"(_?(id|name|key|nr|no|number|code|serial))?"
-_SENSOR = re.compile(rf"^(({_STRONG}|{_WEAK}){_ENDING}|.*_(id|name|nr))$")
-_MEANT = re.compile(rf"^({_STRONG}){_ENDING}$")
-_TAG = re.compile(
-    r"^((tag|parameter|variable|metric|signal|quantity|channel|kanal|measurement|property|field"
-    r"|messgröße|messgroesse|größe|groesse|merkmal)(_?(id|name|nr|no|code))?)$"
-)
-_QUALITY = re.compile(r"^(q|(opc_?)?quality(_?code)?|(is_?)?(valid|good)|validity)$", re.I)
-_GOOD = re.compile(r"^(good.*|ok|valid|true|192)$", re.I)
-_MOST_QUALITIES = 12
 _LOCKSTEP = 1.5
 """So many rows a time, or more, are several series side by side."""
 _MERGED = 0.1
@@ -200,18 +188,29 @@ def split_rows(lines: Sequence[str]) -> tuple[str, list[list[str]]]:
     if not lines:
         raise ConfigError("the table is empty: expected a header and rows.")
     best: tuple[int, str, list[list[str]]] = (0, ",", [])
-    for delimiter in (",", ";", "\t", "|", " "):
+    for delimiter in (",", ";", "\t", "|", "^", "~", " "):
         try:
             rows = split_all(lines, delimiter)
         except csv.Error:
             continue
         width = len(rows[0])
+        if delimiter == " " and best[0] == 0 and any(_has_names(lines, d) for d in ",;\t|"):
+            continue
         even = sum(len(row) == width for row in rows)
         if width > 1 and even > 0.9 * len(rows) and width > best[0] * (1 + (delimiter == " ")):
             best = (width, delimiter, rows)
     if best[0] == 0:  # one column
         return ",", [[line] for line in lines]
     return best[1], best[2]
+
+
+def _has_names(lines: Sequence[str], delimiter: str) -> bool:
+    """Whether rows parted so stand below names, and a title above them: blanks are in its texts."""
+    rows = [row for row in csv.reader(lines[:200], delimiter=delimiter) if row]
+    usual, n = Counter(map(len, rows)).most_common(1)[0]
+    read = number_reader()
+    first = next(row for row in rows if len(row) == usual)
+    return usual > 1 and n > 0.9 * len(rows) and all(read(cell) is None for cell in first if cell)
 
 
 def guess_table(
@@ -236,7 +235,10 @@ def guess_table(
         name: [row[i].strip() for row in whole] for i, name in enumerate(header) if name not in skip
     }
     if not known.sensors:
-        return _Guesser(cells, known, marks, named=named, timed=timed).result()
+        found = _Guesser(cells, known, marks, named=named, timed=timed).result()
+        if timed or not found.sensors:
+            return replace(found, sensors=())
+        known = replace(known, sensor=None, sensors=found.sensors)
     columns = [cells.pop(name) for name in dict.fromkeys(known.sensors)]
     one = "/".join(known.sensors)
     cells[one] = ["/".join(parts) for parts in zip(*columns, strict=True)]
@@ -276,7 +278,13 @@ class _Guesser:
         self._wanted = (*known.channels, *self._meant_flags)
         free = {n: c for n, c in cells.items() if n not in self._wanted or n in known.time}
         self._time = find_time_columns(
-            free, known.time, known.time_unit, known.time_format, named=named, needed=not timed
+            free,
+            known.time,
+            known.time_unit,
+            known.time_format,
+            named=named,
+            needed=not timed,
+            decimal=marks.decimal,
         )
         others = {n: c for n, c in cells.items() if n not in self._time.names}
         self._units_of = find_units(others, marks)
@@ -358,6 +366,7 @@ class _Guesser:
             doubts=tuple(doubts),
             flags=tuple(flags),
             quality=self._quality,
+            sensors=keys.sensors,
             mode=known.mode,
             n_modes=None if known.mode is None else max(1, len(set(self._cells[known.mode]))),
             missing=self._missing,
@@ -386,16 +395,21 @@ class _Guesser:
             for name in numeric
             for flag in free
             if flag != name and name in flag
-            and _QUALITY.match(flag.replace(name, "", 1).strip(" _.-/()[]"))
+            and is_quality(flag.replace(name, "", 1).strip(" _.-/()[]"), self._cells[flag])
         }  # fmt: skip
-        measured = [name for name in numeric if name not in free or not _QUALITY.match(name)]
-        alone = [name for name in free if re.match(r"(?i)(opc_?)?quality(_?code)?$", name)]
-        if not beside and len(measured) == len(alone) == 1:
-            beside = {measured[0]: alone[0]}
-        found = {cell for name in beside.values() for cell in self._cells[name] if cell}
-        good = sorted(filter(_GOOD.match, found))
-        if good and len(found) <= _MOST_QUALITIES:
-            self._beside, self._quality = beside, Quality(beside, good)
+        alone = [name for name in free if is_quality(name, self._cells[name], alone=True)]
+        measured = [name for name in numeric if name not in (*alone, *beside.values())]
+        if not beside and measured and len(alone) == 1:
+            beside = dict.fromkeys(measured, alone[0])
+        flags = dict.fromkeys(beside.values())
+        good = {
+            flag: good_among([_plain_cell(cell) for cell in self._cells[flag]], flag)
+            for flag in flags
+        }
+        beside = {name: flag for name, flag in beside.items() if good[flag]}
+        if beside:
+            every = dict.fromkeys(itertools.chain.from_iterable(good.values()))
+            self._beside, self._quality = beside, Quality(beside, list(every))
             self._numbers.clear()
 
     def _quality_said(self) -> list[str]:
@@ -427,10 +441,10 @@ class _Guesser:
             and name not in (self._known.sensor, self._known.tag, self._known.mode)
         ]
         for name in free:
-            if _LABEL.match(plain(name)) and self._says_the_truth(name):
+            if LABEL.match(plain(name)) and self._says_the_truth(name):
                 return name
         for name in free:
-            if not _MAYBE_LABEL.match(plain(name)) or not self._says_the_truth(name):
+            if not MAYBE_LABEL.match(plain(name)) or not self._says_the_truth(name):
                 continue
             others = any(n != name and self._why_not(n) is None for n in free)
             if others and len(set(self._cells[name]) - MISSING_TEXTS) > 1:
@@ -447,7 +461,7 @@ class _Guesser:
         """Say why a column is no measurement, whatever the other rows are; ``None``: it may be."""
         given = [cell for cell in self._cells[name] if cell.lower() not in MISSING_TEXTS]
         units = self._units_of.get(name, ())
-        if _ASIDE.match(name):
+        if ASIDE.match(plain(name)):
             return "not a measurement, by its name"
         if not given:
             return "empty"
@@ -570,6 +584,10 @@ def _why_no_measurement(numbers: Sequence[float]) -> str | None:
     return None
 
 
+def _plain_cell(cell: str) -> str | int:
+    return int(cell) if re.fullmatch(r"\d{1,18}", cell) else cell
+
+
 def _unit_cut(cell: str, units: Sequence[str]) -> str:
     for unit in units:
         if cell.endswith(unit):
@@ -613,6 +631,7 @@ class _Keys(NamedTuple):
     tag: str | None = None
     said: Sequence[str] = ()
     doubts: Sequence[str] = ()
+    sensors: tuple[str, ...] = ()  # where one alone leaves several rows a time
 
 
 class _KeySearch:
@@ -657,13 +676,21 @@ class _KeySearch:
             shown = ", ".join(map(printable, names[:3])) + (", …" if len(names) > 3 else "")
             chosen = f"sensor: {sensor}, {len(names):,} named {shown}; --sensor names another"
             said = [f"{chosen} column, - none", *said]
-        return _Keys(sensor, tag, said, doubts)
+        return _Keys(sensor, tag, said, doubts, () if asked or tag else self.sensors(sensor))
+
+    def sensors(self, sensor: str | None) -> tuple[str, ...]:
+        """Return two columns that tell the rows of a time apart, where one alone does not."""
+        if sensor is None or self._rows_a_time(sensor) < _LOCKSTEP:
+            return ()
+        others = (n for n in self._called() + self.texts if n != sensor)
+        second = next((n for n in others if self._rows_a_time(sensor, n) < 1.01), None)
+        return () if second is None else (sensor, second)
 
     def tag_by_name(self, sensor: str | None) -> str | None:
         """Return the text that is called a quantity, where a row holds one value."""
         if not self._long:
             return None
-        return next((n for n in self.texts if n != sensor and _TAG.match(plain(n))), None)
+        return next((n for n in self.texts if n != sensor and TAG.match(plain(n))), None)
 
     def sensor(self, tag: str | None) -> str | None:
         """Return the best of those called a sensor, else what tells rows of a time apart."""
@@ -677,8 +704,8 @@ class _KeySearch:
             found = next((n for n in beside if self._is_key(n, tag, strong=False)), None)
             if found is not None:
                 return found
-        constant = (n for n in called if _MEANT.match(plain(n)) and len(set(self._cells[n])) == 1)
-        return next(constant, None)
+        constant = (n for n in called if STRONG_SENSOR.match(plain(n)))
+        return next((n for n in constant if len(set(self._cells[n])) == 1), None)
 
     def tag_beside(self, sensor: str) -> str | None:
         """Return what tells the rows of a sensor and a time apart, where a row holds one value."""
@@ -709,10 +736,10 @@ class _KeySearch:
             )
 
     def _called(self) -> list[str]:
-        return [name for name in self._free if _SENSOR.match(plain(name))]
+        return [name for name in self._free if SENSOR.match(plain(name))]
 
     def _is_key(self, name: str, tag: str | None, *, strong: bool | None = None) -> bool:
-        strong = bool(_MEANT.match(plain(name))) if strong is None else strong
+        strong = bool(STRONG_SENSOR.match(plain(name))) if strong is None else strong
         cells, moments = self._cells[name], self._moments
         if tag is not None and tag != name:  # one quantity of each time
             first = self._cells[tag][0]

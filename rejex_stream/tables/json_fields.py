@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -19,7 +20,17 @@ from rejex_stream.errors import ConfigError
 from rejex_stream.plan.suggest import Suggestion, suggest
 from rejex_stream.tables.dialect import Marks, find_marks
 from rejex_stream.tables.guess import Asked, TableGuess, guess_table
-from rejex_stream.tables.shapes import find_shape, good_among, is_moment, is_quality
+from rejex_stream.tables.names import (
+    COUNTER,
+    STRONG_SENSOR,
+    TAG,
+    TEXT_SENSOR,
+    VALUE,
+    good_among,
+    is_quality,
+    last_of,
+)
+from rejex_stream.tables.shapes import find_shape, is_moment
 from rejex_stream.types import Record
 
 __all__ = ["Feed", "open_feed"]
@@ -99,12 +110,12 @@ def open_feed(
     read, rows = [r for r, _ in held], [dict(flat(tree)) for _, tree in held]
     if not rows:
         raise ConfigError(_no_json(records))
-    beside = _keys_of(read)
+    beside = _keys_of(read) | _headers_of(read)
     paths = list(dict.fromkeys(path for row in rows for path in row))
-    short = _short(paths)
+    short = {f".{name}" if name in beside else name: p for name, p in _short(paths).items()}
     names = {path: name for name, path in short.items()}
     columns = {name: [row.get(path) for row in rows] for name, path in short.items()} | beside
-    roles = _Roles(columns, asked, names)
+    roles = _Roles(columns, asked, names, frozenset(beside))
     cells = {name: [_text(value) for value in roles.columns[name]] for name in roles.columns}
     marks = _marks(rows, asked)
     known = replace(
@@ -138,8 +149,8 @@ def open_feed(
         quality=_quality_of(channels, rows),
         partial=_is_partial(rows, channels) and joined is None,
         step_s=joined,
-        from_key=guess.sensor in beside and guess.sensor == _KEY,
-        texts=joined is None and _has_texts(rows, channels, roles.flags, short),
+        from_key=guess.sensor == _KEY,
+        texts=_has_texts(rows, channels, roles.flags, short, guess.tag if joined else None),
         n_records=len(records) if total is None else total,
         n_sensors=max(1, len(places)),
         keyless=any(record.key is None for record in read),
@@ -156,10 +167,12 @@ def _has_texts(
     channels: Mapping[str, str],
     flags: Sequence[str],
     short: Mapping[str, str],
+    tag: str | None,
 ) -> bool:
-    """Whether numbers are written as texts; a switch may be a word."""
+    """Whether numbers are written as texts; a switch may be a word, as may another tag's value."""
     measured = set(channels.values()) - {short[name] for name in flags}
-    return any(isinstance(row.get(path), str) for row in rows for path in measured)
+    ours = rows if tag is None else [row for row in rows if row.get(short[tag]) in channels]
+    return any(isinstance(row.get(path), str) for row in ours for path in measured)
 
 
 def _parsed(records: Sequence[Record]) -> tuple[list[Any], list[Record], int, int]:
@@ -230,12 +243,26 @@ def _keys_of(read: Sequence[Record]) -> dict[str, list[Any]]:
     return {f"{_KEY}.{path}": [tree.get(path) for tree in trees] for path in fields}
 
 
+def _headers_of(read: Sequence[Record]) -> dict[str, list[Any]]:
+    """Return the records' headers as columns, those that all records have."""
+    found: dict[str, list[str]] = {}
+    for record in read:
+        for name, value in dict(record.headers).items():
+            found.setdefault(f"header:{name}", []).append((value or b"").decode("utf-8", "replace"))
+    return {name: list(values) for name, values in found.items() if len(values) == len(read)}
+
+
 class _Roles:
     """Which columns are no measurements: times, names, tags, counts, flags; said where left out."""
 
     def __init__(
-        self, columns: Mapping[str, list[Any]], asked: Asked, names: Mapping[str, str]
+        self,
+        columns: Mapping[str, list[Any]],
+        asked: Asked,
+        names: Mapping[str, str],
+        beside: frozenset[str],
     ) -> None:
+        self.beside = beside  # columns of the record's key and headers
         self.said: list[str] = []
         self.flags: list[str] = []
         self.columns = dict(columns)
@@ -254,23 +281,37 @@ class _Roles:
             self.tag = self._tag()
         kept = {*self.times, self.sensor, self.tag, _named(asked.label, names), *wanted}
         kept |= {_named(asked.mode, names)}
+        says_quality = _says_quality(columns)
         for name, values in columns.items():
             given = [value for value in values if value is not None]
             if name in kept:
                 continue
-            if given and is_moment(given):
-                self._leave(name, "a clock")
-            elif name.startswith(_KEY):
+            if name in beside or name in says_quality:
                 del self.columns[name]
+            elif given and is_moment(given):
+                self._leave(name, "a clock")
             elif given and all(isinstance(value, list) for value in given):
                 self._leave(name, "an array")
-            elif _COUNTS.search(name) and all(_is_whole(value) for value in given):
+            elif given and self._is_of_the_sensor(values):
+                self._leave(name, "the same at all times of a sensor")
+            elif COUNTER.search(name) and all(_is_whole(value) for value in given):
                 self._leave(name, "a number that counts or names, by its own name")
         for name, values in self.columns.items():
             given = [value for value in values if value is not None]
             if given and name not in kept - wanted and _is_switch(given):
                 self.flags.append(name)
                 self.columns[name] = [_as_switch(value) for value in values]
+
+    def _is_of_the_sensor(self, values: Sequence[object]) -> bool:
+        """Whether a column differs between sensors and never within one, as a serial number."""
+        if self.sensor is None:
+            return False
+        found: dict[str, Counter[str]] = {}
+        for sensor, value in zip(map(str, self.columns[self.sensor]), values, strict=True):
+            if value is not None:
+                found.setdefault(sensor, Counter())[str(value)] += 1
+        constant = all(len(seen) == 1 and seen.total() >= 5 for seen in found.values())
+        return constant and len({value for seen in found.values() for value in seen}) > 1
 
     def completed(self, guess: TableGuess) -> TableGuess:
         """Return a guess with what is known here."""
@@ -288,7 +329,7 @@ class _Roles:
         found = []
         for name, values in self.columns.items():
             given = [value for value in values if value is not None]
-            if name.startswith(_KEY) or len(given) < 0.95 * len(values) or not is_moment(given):
+            if name in self.beside or len(given) < 0.95 * len(values) or not is_moment(given):
                 continue
             last = name.rsplit(".", 1)[-1].lower()
             penalty = 2 * bool(_ON_ITS_WAY.search(name.lower())) - bool(_MEASURED_AT.search(last))
@@ -313,10 +354,10 @@ class _Roles:
             if len(distinct) == 1:
                 constant.append((-strength, name))
                 continue
-            of_key = name.startswith(_KEY)
+            of_key = name in self.beside and not name.startswith("header:")
             if len(distinct) > len(given) / 3:
                 continue
-            if _TAGS.search(name) and strength < 2 and not of_key and self._has_others(name):
+            if _is_tag(name) and strength < 2 and not of_key and self._has_others(name):
                 continue
             twice = 0.0
             if times is not None:
@@ -332,7 +373,7 @@ class _Roles:
     def _has_others(self, name: str) -> bool:
         """Whether another column may be the sensor: then one that may be a tag is that."""
         return any(
-            other != name and (_strength(other) > 1 or other.startswith(_KEY))
+            other != name and (_strength(other) > 1 or other in self.beside)
             for other, values in self.columns.items()
             if len({str(value) for value in values}) > 1
         )
@@ -343,51 +384,44 @@ class _Roles:
             name
             for name, values in self.columns.items()
             if name not in (*self.times, self.sensor)
-            and any(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+            and any(map(_is_measurement, values))
             and not is_moment([v for v in values if v is not None])
-            and not _COUNTS.search(name)
+            and not COUNTER.search(name)
         ]
         if len(numbers) != 1 or not numbers:
             return None
         for name, values in self.columns.items():
             if name == self.sensor or not all(isinstance(value, str) for value in values):
                 continue
-            if 2 <= len(set(values)) <= 200 and _TAGS.search(name) and not is_moment(values):
+            if 2 <= len(set(values)) <= 200 and _is_tag(name) and not is_moment(values):
                 return name
         return None
 
 
-_COUNTS = re.compile(
-    r"(^|[_.])(seq|seq_?(no|nr|num|number)|sequence(_?number)?|f_?cnt|version|qos|offset|lsn|tx_?id"
-    r"|xid|msg_?id|message_?id|id|retain|partition|row_?id|\w+writer_?id|uptime\w*)$", re.I,
-)  # fmt: skip
 _ON_ITS_WAY = re.compile(
     r"receiv|ingest|server|publish|creat|metadata|meta\.|enqueue|process|sent|kafka|source\.ts|update"
 )
 _MEASURED_AT = re.compile(r"measur|observ|sampl|^(t|ts|time|timestamp|time_?stamp|datetime)$")
-_STRONG = re.compile(
-    r"^(sensor|device|machine|asset|thing|unit|equipment|station|pump|motor|turbine|engine|meter"
-    r"|well|robot|line|cell|plant|node|client|end_?device|data_?set_?writer|writer|connection_?device"
-    r"|maschine|anlage|gerät|geraet|pumpe|zähler|equipo|capteur)s?_?(id|name|no|nr|code|key|tag)?$",
-    re.I,
-)  # fmt: skip
-_WEAK = re.compile(
-    r"(id|name|key|source|subject|host|topic|location|site|area|group|entity|urn|label|serial"
-    r"|address|mac|eui|imei|payload)$", re.I,
-)  # fmt: skip
-_TAGS = re.compile(
-    r"(^|[._])(tag|tag_?(id|name)|parameter|variable|metric|signal|quantity|channel|kanal|measurement"
-    r"|property(_?id|_?name)?|field|item|data_?point|point|attribute|alias|n|name|key)$", re.I,
-)  # fmt: skip
+
+
+def _is_tag(name: str) -> bool:
+    return bool(TAG.match(last_of(name)) or last_of(name) in ("n", "name", "key"))
 
 
 def _strength(name: str) -> int:
-    last = name.rsplit(".", 1)[-1]
-    return 2 if _STRONG.match(last) else int(bool(_WEAK.search(last)))
+    last = last_of(re.split(r":|^header:ce_", name)[-1])
+    return 2 if STRONG_SENSOR.match(last) else int(bool(TEXT_SENSOR.search(last)))
 
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_measurement(value: object) -> bool:
+    """Whether a value is a number, or a text that is one."""
+    if isinstance(value, str):
+        return _is_numeric(value)
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_numeric(text: str) -> bool:
@@ -408,9 +442,6 @@ def _as_switch(value: object) -> object:
     return int(value if isinstance(value, bool) else SWITCHES[str(value).strip().lower()])
 
 
-_VALUES = re.compile(r"^(v|val|value)$", re.I)
-
-
 def _named_channels(
     guess: TableGuess, columns: Mapping[str, list[Any]], short: Mapping[str, str]
 ) -> tuple[dict[str, str], float | None]:
@@ -424,8 +455,7 @@ def _named_channels(
         value = columns[guess.channels[0]]
         numeric: dict[str, list[bool]] = {}
         for tag, one in zip(map(str, tags), value, strict=True):
-            good = isinstance(one, int | float) and not isinstance(one, bool)
-            numeric.setdefault(tag, []).append(good or (isinstance(one, str) and _is_numeric(one)))
+            numeric.setdefault(tag, []).append(_is_measurement(one))
         kept = [tag for tag, found in numeric.items() if sum(found) > 0.5 * len(found)]
         per_sensor: dict[str, set[str]] = {}
         for sensor, tag in zip(map(str, columns[guess.sensor]), map(str, tags), strict=True):
@@ -435,7 +465,7 @@ def _named_channels(
             return dict.fromkeys(kept, field), _cycle_s(guess, columns)
     paths = {name: short[name] for name in guess.channels}
     parted = {name: path.rpartition(".") for name, path in paths.items()}
-    if all(_VALUES.match(last) and above for above, _, last in parted.values()):
+    if all(VALUE.match(last_of(paths[name])) and parted[name][0] for name in paths):
         named = {above.rpartition(".")[2]: paths[name] for name, (above, _, _) in parted.items()}
         if len(named) == len(paths):
             return named, None
@@ -482,13 +512,26 @@ def _quality_of(
             if "{channel}" not in pattern or not any(f in every for f in fields):
                 continue
             values = [row[f] for row in rows for f in fields if row.get(f) is not None]
-            good = good_among(values)
-            sure = any(value is True or value == 192 or isinstance(value, str) for value in good)
-            bad_only = all(re.match("bad|uncertain", str(value), re.I) for value in values)
-            if bad_only:
-                good = ["Good"]
-            return {"field": pattern, "good": good} if sure or bad_only else None
+            if good := good_among(values, other):
+                return {"field": pattern, "good": good}
+    for other in (one for one in every if one not in channels.values()):
+        values = [row.get(other) for row in rows]
+        if is_quality(other, values, alone=True) and (good := good_among(values, other)):
+            return {"field": dict.fromkeys(channels, other), "good": good}
     return None
+
+
+def _says_quality(columns: Mapping[str, Sequence[object]]) -> set[str]:
+    """Return the columns that say of others how good their values are."""
+    found = {n for n, values in columns.items() if is_quality(n, values) and good_among(values, n)}
+    others = [n for n in columns if n not in found]
+    return {
+        name
+        for name in found
+        if is_quality(name, columns[name], alone=True)
+        or any(o in name or (p and o.startswith(f"{p}.")) for o in others
+               for p in [name.rpartition(".")[0]])
+    }  # fmt: skip
 
 
 def _is_partial(rows: Sequence[Mapping[str, object]], channels: Mapping[str, str]) -> bool:
@@ -516,9 +559,9 @@ def _said(
         said.append("sensor: none found, all records are taken as of one; --sensor names its field")
     if feed.step_s is not None:
         said.append(
-            f"joined: records of one value each, named by {guess.tag}, become rows with "
-            f"{', '.join(feed.channels)}, one each {feed.step_s:g} s at most; other tags are "
-            "ignored"
+            f"joined: records of one value each, named by {feed.fields[str(guess.tag)]}, become "
+            f"rows with {', '.join(feed.channels)}, one each {feed.step_s:g} s at most; other tags "
+            "are ignored"
         )
     if feed.partial:
         said.append(
@@ -527,9 +570,10 @@ def _said(
         )
     if feed.quality is not None:
         good = ", ".join(map(json.dumps, feed.quality["good"]))  # type: ignore[call-overload]
+        field = feed.quality["field"]
+        which = field if isinstance(field, str) else next(iter(field.values()))  # type: ignore[attr-defined]
         said.append(
-            f"quality: {feed.quality['field']} says whether a value is good ({good}); what is not "
-            "is missing"
+            f"quality: {which} says whether a value is good ({good}); what is not is missing"
         )
     if feed.texts:
         said.append('numbers: some are written as texts, and are read by numbers = "text"')
@@ -541,15 +585,12 @@ def _said(
             said.append(
                 f"time zone: none in {printable(text)}, read as UTC; --time-zone changes it"
             )
-    pattern = "" if feed.quality is None else str(feed.quality["field"])
-    flags = [pattern.replace("{channel}", name) for name in feed.channels] if pattern else []
     said += [
         f"left out: {feed.fields.get(name, name)}: {why}"
         for name, why in guess.aside.items()
-        if name in feed.fields and feed.fields[name] not in flags
+        if name in feed.fields
     ]
-    doubts = [doubt for doubt in guess.doubts if not doubt.startswith(tuple(flags))]
-    return [*guess.said, *said, *guess.flags_said, *doubts]
+    return [*guess.said, *said, *guess.flags_said, *guess.doubts]
 
 
 def _brief(tree: object) -> str:

@@ -19,41 +19,26 @@ from typing import Any, NamedTuple, TypeAlias
 
 from rejex_stream.decode.json import flat
 from rejex_stream.errors import ConfigError
+from rejex_stream.tables.names import (
+    COUNTER,
+    PAIR,
+    STEP,
+    TIME_OF_RECORD,
+    VALUE,
+    good_among,
+    is_quality,
+    last_of,
+)
 
-__all__ = ["Shape", "find_shape", "good_among", "is_moment", "is_quality", "jq_of"]
+__all__ = ["Shape", "find_shape", "is_moment", "jq_of"]
 
 _MOST_STEPS = 8
 _MOSTLY = 0.8
 _NEARLY = 0.95
+_MOST_PLACES = 16
 _SAMPLE = 500
 """Records that rules look at."""
 
-_VALUE = re.compile(
-    r"^(v|val|value|values?_?(num|float|double)|vb|vd|vs|reading|y"
-    r"|(double|float|int|integer|long|numeric|num|bool|boolean)_?value)$", re.I,
-)  # fmt: skip
-_NAME = re.compile(
-    r"^(n|name|id|tag|tag_?name|metric|alias|property_?alias|property(_?id|_?name)?|key|node_?id"
-    r"|display_?name|variable|channel|measurement|signal|parameter|item|field|point|quantity|type"
-    r"|item_?id|expanded_?node_?id|browse_?name|address|path|topic|data_?point)$", re.I,
-)  # fmt: skip
-_QUALITY = re.compile(
-    r"^(q|quality|quality_?code|status|status_?code|symbol|is_?valid|valid|validity|is_?good|good"
-    r"|code|opc_?quality)$", re.I,
-)  # fmt: skip
-_GOOD = re.compile(r"^(good|ok|valid|true|normal|0x0+|192|good_?[\w ]*|no ?error)$", re.I)
-_TIME = re.compile(
-    r"(^|_|\b)(t|ts|time|timestamp|date|datetime|at|when|moment|zeit|t0|start|created|updated|epoch"
-    r"|time_?in_?seconds|source_?timestamp|server_?timestamp)(_?(ms|us|ns|s))?$", re.I,
-)  # fmt: skip
-_STEP = re.compile(
-    r"^(dt|delta_?t|interval|period|step|sample_?(interval|period|time)|spacing)_?(ns|us|ms|s|sec)?$"
-    r"|^(fs|rate|sample_?rate|sampling_?rate|frequency|freq)_?(hz)?$", re.I,
-)  # fmt: skip
-_COUNTER = re.compile(
-    r"(^|[_.])(seq|seq_?(no|nr|num|number)|sequence(_?number)?|counter|count|cnt|f_?cnt|version|qos"
-    r"|offset|lsn|tx_?id|msg_?id|message_?id|id|retain|partition|row_?id|uptime\w*)$", re.I,
-)  # fmt: skip
 _KINDS_OF_ONE = {
     *("before", "after", "min", "max", "avg", "mean", "std", "last", "first", "prev", "previous"),
     *("current", "x", "y", "z", "reported", "desired", "metadata", "state", "fields", "tags"),
@@ -129,35 +114,24 @@ def _is_moment(value: object) -> bool:
         return False
     if isinstance(value, int | float):
         return any(0.9 <= value / (1.7e9 * unit) <= 1.35 for unit in (1, 1e3, 1e6, 1e9))
-    return isinstance(value, str) and bool(re.match(r"\d{4}-\d\d-\d\d[T ]\d", value))
-
-
-def is_quality(name: str, values: Sequence[object]) -> bool:
-    """Whether a field says of others how good they are: by its name, and few values."""
-    last = re.split(r"[._]", name)[-1]
-    return bool(_QUALITY.match(last) or _QUALITY.match(name)) and len(set(map(str, values))) <= 12
-
-
-def good_among(values: Sequence[object]) -> list[Any]:
-    """Return those of the values that say that all is well; else the one that is most common."""
-    counts = Counter(json.dumps(value) for value in values if value is not None)
-    known = [json.loads(text) for text in counts]
-    good = [v for v in known if v is True or v == 192 or (isinstance(v, str) and _GOOD.match(v))]
-    good = [v for v in good if not (v == 1 and v is not True)]
-    return good or [json.loads(text) for text, _ in counts.most_common(1)]
+    if not isinstance(value, str):
+        return False
+    if value.isdecimal():  # a number of seconds may be anything; one with more digits is a clock
+        return len(value) in (13, 16, 19) and _is_moment(int(value))
+    return bool(re.match(r"\d{4}-\d\d-\d\d[T ]\d", value))
 
 
 def _is_measured(name: str, values: Sequence[object]) -> bool:
     """Whether a field of numbers is a measurement, not a time, a count or a name."""
     numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
-    last = name.rsplit(".", 1)[-1]
+    last = last_of(name)
     if len(numbers) < _MOSTLY * len(values) or not numbers or is_moment(numbers):
         return False
-    if _COUNTER.search(name) or _STEP.match(last) or is_quality(name, numbers):
+    if COUNTER.search(name) or STEP.match(last) or is_quality(name, numbers):
         return False
     if any(not float(v).is_integer() for v in numbers):
         return True
-    return not _TIME.search(last) and len(set(numbers)) > 1
+    return not TIME_OF_RECORD.search(last) and len(set(numbers)) > 1
 
 
 def _columns(trees: Sequence[Any]) -> dict[str, list[Any]]:
@@ -256,6 +230,60 @@ def _bare(trees: Sequence[Any]) -> _Step | None:
             "bare numbers: the record is a value alone, called value",
         )
     return None
+
+
+_UNIONS = ("string", "double", "float", "int", "long", "boolean", "bytes")
+"""How Avro's own JSON marks which branch of a union a value is of."""
+
+
+def _union(trees: Sequence[Any]) -> _Step | None:
+    """Take values out of Avro's unions: ``{"double": 60.1}`` is 60.1."""
+    marked = [path for path in _columns(_objects(trees)) if path.rpartition(".")[2] in _UNIONS]
+    objects = {path.rpartition(".")[0] for path in marked} - {""}
+    if len(objects) < 2 or len(objects) < len(marked):
+        return None
+    branches = ", ".join(map(json.dumps, _UNIONS))
+    return (
+        'walk(if type == "object" and length == 1 and (keys[0] | '
+        f"IN({branches})) then .[] else . end)",
+        f"unions of Avro: {marked[0]} and others are read without the name of their type",
+    )
+
+
+def _places(trees: Sequence[Any]) -> _Step | None:
+    """Name what stands in arrays without names by its place: in the record itself, or in rows."""
+    for path, lists in _lists(trees).items():
+        within = [row for rows in lists for row in rows]
+        nested = bool(within) and all(isinstance(row, list) for row in within)
+        if not (nested or path == ""):
+            continue
+        rows = within if nested else lists
+        width = len(rows[0])
+        flat_rows = all(not isinstance(value, list | dict) for row in rows for value in row)
+        if not 1 < width <= _MOST_PLACES or not flat_rows or any(len(r) != width for r in rows):
+            continue
+        names = _names_of_places([[row[i] for row in rows] for i in range(width)])
+        if not any(name.startswith("v") for name in names):
+            continue
+        made = f"{{{', '.join(f'{name}: .[{i}]' for i, name in enumerate(names))}}}"
+        where = jq_of(path)
+        each = f"del({where}) as $record | {where}[] | $record + {made}" if path else made
+        return (
+            f".[] | {made}" if nested and not path else each,
+            f"arrays without names: their places are called {', '.join(names)}; select may rename "
+            "them",
+        )
+    return None
+
+
+def _names_of_places(columns: Sequence[Sequence[object]]) -> list[str]:
+    """Return t for a clock, name for a text, v1 for a number in the second place."""
+    names: list[str] = []
+    for i, values in enumerate(columns):
+        given = [value for value in values if value is not None]
+        kind = "t" if is_moment(given) else f"v{i}" if all(map(_is_number, given)) else "name"
+        names.append(f"{kind}{i}" if kind in names else kind)
+    return names
 
 
 def _envelope(trees: Sequence[Any]) -> _Step | None:
@@ -395,6 +423,23 @@ def _table(trees: Sequence[Any]) -> _Step | None:
     return None
 
 
+def _attributes(trees: Sequence[Any]) -> _Step | None:
+    """Texts with names in an array, as OpenTelemetry says whose a value is: fields of an object."""
+    for path, elements in _object_lists(trees):
+        names = [name for name in ("key", "name") if all(name in one for one in elements)]
+        if not path or not names or any(len(one) != 2 or "value" not in one for one in elements):
+            continue
+        values = [one["value"] for one in elements]
+        held = [next(iter(v.values()), None) if isinstance(v, dict) else v for v in values]
+        if all(isinstance(v, str) and not _is_number(v) for v in held):
+            where, taken = jq_of(path), 'if type == "object" then .[] else . end'
+            return (
+                f"{where} |= (map({{(.{names[0]}): (.value | {taken})}}) | add)",
+                f"attributes: names and texts in the array {path} are read as fields",
+            )
+    return None
+
+
 def _within(trees: Sequence[Any]) -> _Step | None:
     """Arrays within the objects of an array: each becomes an element of the outer one."""
     for path, elements in _object_lists(trees):
@@ -426,9 +471,7 @@ class _Pair:
         columns = _columns(elements)
         n = len(elements)
         values = [
-            path
-            for path in columns
-            if _VALUE.match(path.rsplit(".", 1)[-1]) and not is_moment(columns[path])
+            path for path in columns if VALUE.match(last_of(path)) and not is_moment(columns[path])
         ]
         measured = [p for p in columns if _is_measured(p, columns[p])]
         if not values and len(measured) == 1:
@@ -443,7 +486,7 @@ class _Pair:
             if path not in values
             and len(columns[path]) >= _NEARLY * n
             and all(isinstance(value, str) for value in columns[path])
-            and _NAME.match(path.rsplit(".", 1)[-1])
+            and PAIR.match(last_of(path))
             and not is_moment(columns[path])
             and len(set(columns[path])) > 1
             and len(set(columns[path])) <= max(2, n / 2)
@@ -455,10 +498,10 @@ class _Pair:
             return None
         times = [path for path in columns if is_moment(columns[path])]
         flags = [p for p in columns if p not in (*values, name) and is_quality(p, columns[p])]
-        quality = flags[0] if flags else None
+        flags = [p for p in flags if good_among(columns[p], p)]
         # Where a status has a text beside its code, the text says more.
-        quality = next((p for p in flags if isinstance(columns[p][0], str)), quality)
-        good = good_among(columns[quality]) if quality else []
+        quality = min(flags, key=lambda p: not isinstance(columns[p][0], str), default=None)
+        good = good_among(columns[quality], quality) if quality else []
         return cls(name, values, times[0] if times else None, quality, good)
 
     @property
@@ -536,7 +579,7 @@ def _pairs(trees: Sequence[Any]) -> _Step | None:
         names = [str(row.get(pair.name)) for row in columns]
         where, name = jq_of(path), jq_of(pair.name)
         outer = {} if not path else _columns(trees)
-        timed = any(_TIME.search(p.rsplit(".", 1)[-1]) and is_moment(v) for p, v in outer.items())
+        timed = any(TIME_OF_RECORD.search(last_of(p)) and is_moment(v) for p, v in outer.items())
         record = f"del({where}) as $record | " if path else ""
         keep = "$record + " if path else ""
         groups, own = [], []
@@ -641,7 +684,7 @@ def _spaced(program: str, seen: str, columns: dict[str, list[Any]]) -> _Step:
     begin = next((path for path, values in columns.items() if is_moment(values)), None)
     step = next(
         (p for p, v in columns.items()
-         if _STEP.match(p.rsplit(".", 1)[-1]) and all(isinstance(x, int | float) for x in v)), None,
+         if STEP.match(last_of(p)) and all(isinstance(x, int | float) for x in v)), None,
     )  # fmt: skip
     if begin is None or step is None:
         return program, f"{seen}; nothing says how far apart they are"
@@ -684,9 +727,9 @@ def _keyed(trees: Sequence[Any]) -> _Step | None:
         shared, every = set.intersection(*fields), set.union(*fields)
         if len(shared) < 0.7 * len(every) or not shared:
             continue
-        if any(_VALUE.match(name.rsplit(".", 1)[-1]) for name in shared):
+        if any(VALUE.match(last_of(name)) for name in shared):
             continue  # channels, each with its value
-        if all(_TIME.search(name) for name in shared):
+        if all(TIME_OF_RECORD.search(last_of(name)) for name in shared):
             continue
         each = ".value[]" if lists else ".value"
         if lists:
@@ -727,7 +770,9 @@ def _named_values(trees: Sequence[Any]) -> _Step | None:
     """One value a record, under a text that names machine and quantity at once."""
     objects = _objects(trees)
     columns = _columns(objects)
-    if len(_measured(objects)) != 1:
+    numbers = {p for p, v in columns.items() if VALUE.match(last_of(p)) or last_of(p) == "state"}
+    numbers = {p for p in numbers if sum(map(_is_number, columns[p])) > 0.5 * len(columns[p])}
+    if len(_measured(objects)) != 1 and len(numbers) != 1:
         return None
     for path, values in columns.items():
         if not all(isinstance(value, str) for value in values) or is_moment(values):
@@ -737,23 +782,46 @@ def _named_values(trees: Sequence[Any]) -> _Step | None:
         split = _split_of(values)
         if split is None:
             continue
-        where = jq_of(path)
+        whose, what = split.sensor("$name"), split.part("$name", split.what)
         return (
-            f". + {{sensor: ({split.sensor(where)}), tag: {split.part(where, split.what)}}} "
-            f"| del({where})",
+            f"{jq_of(path)} as $name | del({jq_of(path)}) + {{sensor: ({whose}), tag: {what}}}",
             f"names: {path} says both whose a value is and what, such as {values[0]}",
         )
     return None
 
 
+def _keyed_beside(trees: Sequence[Any]) -> _Step | None:
+    """Machines as the keys of an object that holds a time, too, and no name."""
+    objects = _objects(trees)
+    parts = [{k: v for k, v in one.items() if isinstance(v, dict)} for one in objects]
+    rest = [{k: v for k, v in one.items() if not isinstance(v, dict)} for one in objects]
+    if not objects or not all(len(one) > 1 for one in parts):
+        return None
+    texts = [p for p, values in _columns(rest).items() if isinstance(values[0], str)]
+    if _measured(rest) or any(not is_moment(_columns(rest)[p]) for p in texts):
+        return None
+    step = _keyed(parts)
+    if step is None or "to_entries" not in step[0][:12]:
+        return None
+    program = (
+        'map_values(select(type != "object")) as $record | to_entries[] '
+        '| select(.value | type == "object") | $record + {sensor: .key} + .value'
+    )
+    return program, step[1]
+
+
 _RULES: tuple[Callable[[Sequence[Any]], _Step | None], ...] = (
     _text,
     _bare,
+    _union,
     _envelope,
     _types,
     _senml,
     _table,
+    _places,
     _keyed,
+    _keyed_beside,
+    _attributes,
     _within,
     _pairs,
     _column_arrays,

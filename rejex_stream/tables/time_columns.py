@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -12,29 +13,16 @@ from rejex_stream.decode.mapping import TimeUnit, Unreadable, printable, to_epoc
 from rejex_stream.decode.written import MISSING_TEXTS, joined, number_reader
 from rejex_stream.errors import ConfigError
 from rejex_stream.tables.dialect import Written, find_times
+from rejex_stream.tables.names import CLOCK, DAY_OF_YEAR, ELAPSED, PARTS, TIME, plain
 from rejex_stream.tables.suspicions import time_doubt
 
-__all__ = ["NONE", "TimeColumns", "find_time_columns", "is_text", "plain"]
+__all__ = ["NONE", "TimeColumns", "find_time_columns", "is_text"]
 
 NONE = "-"
 """In place of a column: there is none."""
-_TIME = re.compile(
-    r"^(time|timestamp|datetime|date|date_?time|ts|t|when|event_?time.*|.*_(time|at|ts)|.*timestamp"
-    r"|(time|date|timestamp)_.*|datum|zeit|zeitpunkt|zeitstempel|datum_.*|.*_?datum|messzeit.*"
-    r"|fecha|heure|horodatage|tijd|tijdstip)$"
-)
-_ELAPSED = re.compile(
-    r"^(elapsed.*|millis|micros|msec|seconds?|secs?|t_(s|ms|us|ns|sec)|x_value|time_elapsed.*"
-    r"|relative_time.*|time_(s|ms|us|ns|sec))$"
-)
+_COMMA = re.compile(r"(?<=^[\d-]),(?=\d+$)|(?<=\d),(?=\d+$)")
+_DAY_MS = 86_400_000
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[AaPp][Mm]?)?")
-_CLOCK_NAME = re.compile(
-    r"^((local_?|utc_?)?time(_?of_?day)?|uhrzeit|zeit|clock|hora|heure|tijd|hour(_?ending)?|stunde"
-    r"|he|hh|hr)$"
-)
-_PARTS = ("year|jahr|yyyy|yr", "month|monat|mon|mo", "day|tag|dy", "hour|stunde|hr|hh",
-          "minute|min|mm|minutes")  # fmt: skip
-"""Columns that make a time together, by their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +43,7 @@ def find_time_columns(
     *,
     named: bool = True,
     needed: bool = True,
+    decimal: str = ".",
 ) -> TimeColumns:
     """Find when rows were measured, by names of columns, their texts and their order. O(cells).
 
@@ -63,7 +52,7 @@ def find_time_columns(
     """
     if list(asked) == [NONE]:
         return TimeColumns()
-    look = _Search(cells, unit, format)
+    look = _Search(cells, unit, format, decimal)
     if asked:
         found = look.read(*asked)
         if found is None:
@@ -72,27 +61,37 @@ def find_time_columns(
                 "signs of strptime, or --time-unit."
             )
         return found
-    by_name = [name for name in cells if _TIME.match(plain(name))]
-    elapsed = [name for name in cells if _ELAPSED.match(plain(name))]
-    texts = [name for name in cells if name not in by_name and is_text(cells[name])]
+    by_name = [name for name in cells if TIME.match(plain(name))]
+    elapsed = [name for name in cells if ELAPSED.match(plain(name)) and not _falls(cells[name])]
+    texts = [name for name in cells if name not in by_name and is_text(cells[name], decimal)]
     by_name = [name for name in by_name if name not in elapsed]
-    found = look.best((*by_name, *texts, *elapsed)) or look.of_parts()
+    found = look.best((*by_name, *texts, *elapsed))
+    if found is None or found.doubts or max(filter(None, found.moments_ms), default=0) < _DAY_MS:
+        found = look.of_parts() or found
     if found is not None:
         return found
     for name in () if named else cells:
         found = look.read(name)
         if found is not None and _is_clock(found.moments_ms):
             return found
-    unread = [name for name in by_name if any(c.lower() not in MISSING_TEXTS for c in cells[name])]
+    called = (*by_name, *(n for n in texts if CLOCK.match(plain(n)) or ELAPSED.match(plain(n))))
+    unread = [name for name in called if any(c.lower() not in MISSING_TEXTS for c in cells[name])]
     said = [
-        f"{_what(cells, [name])} is called a time, and holds none that can be read: give --time "
-        f"{printable(name)} with --time-format, in the signs of strptime, or --time - if rows have "
-        "no time"
-        for name in unread
+        f"{_what(cells, names)} is called a time, and holds none that can be read: give --time "
+        f"{printable(names[0])} with --time-format, in the signs of strptime, or --time - if rows "
+        "have no time"
+        for names in (*([name] for name in unread), *look.parts_by_name())
     ]
     if said and needed:
         raise ConfigError(said[0] + ".")
     return TimeColumns(doubts=tuple(said))
+
+
+def _falls(cells: Sequence[str]) -> bool:
+    """Whether numbers go back more than seldom, which a time since a start does not."""
+    read = number_reader(",") if any("," in cell for cell in cells) else number_reader()
+    numbers = [x for cell in cells if (x := read(cell)) is not None and not math.isnan(x)]
+    return sum(b < a for a, b in itertools.pairwise(numbers)) > 0.1 * len(numbers)
 
 
 def _what(cells: Mapping[str, Sequence[str]], names: Sequence[str]) -> str:
@@ -104,9 +103,13 @@ class _Search:
     """Tries columns."""
 
     def __init__(
-        self, cells: Mapping[str, Sequence[str]], unit: TimeUnit | None, format: str | None
+        self,
+        cells: Mapping[str, Sequence[str]],
+        unit: TimeUnit | None,
+        format: str | None,
+        decimal: str = ".",
     ) -> None:
-        self._cells, self._unit, self._format = cells, unit, format
+        self._cells, self._unit, self._format, self._decimal = cells, unit, format, decimal
 
     def read(self, *names: str) -> TimeColumns | None:
         """Read columns as one time; ``None`` where they are none."""
@@ -135,19 +138,40 @@ class _Search:
         return first
 
     def of_parts(self) -> TimeColumns | None:
-        """Put year, month, day, hour and minute together, where each is a column."""
-        parts = [next((n for n in self._cells if re.fullmatch(p, plain(n))), None) for p in _PARTS]
-        given = [part for part in itertools.takewhile(lambda part: part is not None, parts) if part]
-        if len(given) < 3:
-            return None
-        format = self._format or "%Y %m %d %H %M"[: 3 * len(given) - 1]
-        return _Search(self._cells, None, format).read(*given)
+        """Put year, month, day, or the day of the year, hour, minute and second together."""
+        for names in self.parts_by_name():
+            days = "%j" if len(names) < 2 or DAY_OF_YEAR.match(plain(names[1])) else "%m %d"
+            year = "%Y" if any(len(cell) > 2 for cell in self._cells[names[0]]) else "%y"
+            signs = f"{year} {days} %H %M %S".split()[: len(names)]
+            format = self._format or " ".join(signs)
+            found = _Search(self._cells, None, format).read(*names)
+            if found is not None and len(set(found.moments_ms)) > 1:
+                return found
+        return None
+
+    def parts_by_name(self) -> Iterator[list[str]]:
+        """Yield the columns that are called a year, a day, and what is below it."""
+        left = list(self._cells)
+        found: list[str | None] = []
+        for part in PARTS:
+            name = next((n for n in left if part.match(plain(n))), None)
+            found.append(name)
+            if name is not None:
+                left.remove(name)
+        year, month, day, *clock = found
+        clocks = [name for name in itertools.takewhile(bool, clock) if name]
+        if year and month and day:
+            yield [year, month, day, *clocks]
+        of_year = next((n for n in self._cells if DAY_OF_YEAR.match(plain(n))), day)
+        if year and of_year and not month:
+            yield [year, of_year, *clocks]
 
     def _texts(self, *names: str) -> list[str]:
-        if len(names) == 1:
-            return list(self._cells[names[0]])
-        rows = zip(*(self._cells[name] for name in names), strict=True)
-        return [joined(row) or "" for row in rows]
+        if len(names) > 1:
+            rows = zip(*(self._cells[name] for name in names), strict=True)
+            return [joined(row) or "" for row in rows]
+        cells = self._cells[names[0]]
+        return list(cells) if self._decimal == "." else [_COMMA.sub(".", cell) for cell in cells]
 
     def _written(self, texts: Sequence[str], name: str) -> Written | None:
         if self._format is not None:
@@ -166,7 +190,7 @@ class _Search:
             return None
         for name in self._cells:
             clocks = sum(_CLOCK.fullmatch(cell) is not None for cell in self._cells[name])
-            if name != day and (clocks > 0.9 * len(days) or _CLOCK_NAME.match(plain(name))):
+            if name != day and (clocks > 0.9 * len(days) or CLOCK.match(plain(name))):
                 found = self.read(day, name)
                 if found is not None:
                     return name
@@ -186,7 +210,7 @@ class _Search:
         odd = time_doubt(names[0], moments, written.unit, int(datetime.now(UTC).timestamp() * 1000))
         if odd:
             doubts.append(f"{odd}; --time-unit or --time-format says how it is written")
-        elif written.unit not in ("iso8601", "s", "ms", "us", "ns"):
+        elif written.unit not in ("iso8601", "s", "ms", "us", "ns", "min", "h", "d"):
             first = next(cell for cell in self._cells[names[0]] if cell)
             doubts.append(
                 f"{printable(names[0])} is read as time of {written.unit}: {first} is "
@@ -211,13 +235,8 @@ def _is_clock(moments: Sequence[int | None]) -> bool:
     return len(known) > 1 and plausible and forward > 0.9 * (len(known) - 1)
 
 
-def is_text(cells: Sequence[str]) -> bool:
+def is_text(cells: Sequence[str], decimal: str = ".") -> bool:
     """Whether a column holds texts, and no numbers."""
-    read = number_reader()
+    read = number_reader(decimal)
     given = [cell for cell in cells[:200] if cell.lower() not in MISSING_TEXTS]
     return bool(given) and sum(read(cell) is None for cell in given) > 0.95 * len(given)
-
-
-def plain(name: str) -> str:
-    """Write a column's name as patterns want it."""
-    return re.sub(r"[\s_/.-]+", "_", name.strip()).strip("_").lower()

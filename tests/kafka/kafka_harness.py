@@ -302,6 +302,8 @@ class ChainEngine:
     `slow_s` makes every so manieth event take long, as a late refit would.
     """
 
+    failures = changes = ()
+
     def __init__(
         self, slow_s: float = 0.0, slow_every: int = 1000, deadly: float | None = None
     ) -> None:

@@ -25,16 +25,12 @@ CONFLUENT = pytest.mark.skipif(
     reason="no confluent-kafka: pip install 'rejex-stream[confluent]'",
 )
 CLIENTS = ["kafka-python", pytest.param("confluent", marks=CONFLUENT)]
+"""`make test` takes one of them in turn (`tests/conftest.py`), `make test-all` both."""
 DEFAULT_CLIENT_FIRST = [
     "kafka-python",
     pytest.param("confluent", marks=[CONFLUENT, pytest.mark.slow]),
 ]
 """The proof is the same for both; `make test` takes the time for one, `make soak` for both."""
-ONE_CLIENT = [
-    pytest.param("kafka-python", marks=pytest.mark.long),
-    pytest.param("confluent", marks=CONFLUENT),
-]
-"""What is proved lies above the client: `make test` takes one, `make test-all` both."""
 
 
 def finish(
@@ -172,7 +168,10 @@ def test_random_kills_lose_nothing_and_double_nothing(
 
 @pytest.mark.parametrize(
     ("client", "kind"),
-    [("kafka-python", "HalfSpaceTrees"), pytest.param("confluent", "HBOS", marks=CONFLUENT)],
+    [
+        ("kafka-python", "HalfSpaceTrees"),
+        pytest.param("confluent", "HBOS", marks=[CONFLUENT, pytest.mark.long]),
+    ],
 )
 def test_random_kills_show_in_no_operating_mode(
     kafka: Kafka, tmp_path: Path, client: str, kind: str

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from kafka_harness import Kafka, pipeline_toml
-from test_kafka_delivery import DEFAULT_CLIENT_FIRST, ONE_CLIENT
+from test_kafka_delivery import CLIENTS, DEFAULT_CLIENT_FIRST
 
 from rejex_stream.types import Position, Record
 from tests.waiting import PATIENCE_S, until
@@ -119,7 +119,7 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-@pytest.mark.parametrize("client", ONE_CLIENT)
+@pytest.mark.parametrize("client", CLIENTS)
 def test_a_worker_whose_broker_comes_late_waits_for_it_and_one_without_partitions_is_ready(
     tmp_path: Path, client: str
 ) -> None:

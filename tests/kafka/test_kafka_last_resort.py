@@ -16,7 +16,7 @@ from rejex_connectors.kafka import KafkaSettings
 from rejex_connectors.kafka.poison_pill import ALONE, ENDS, FEW, Note, PoisonGuard
 from rejex_connectors.kafka.topic_to_topic import list_dead_letters
 from rejex_connectors.kafka.unpacking import TOO_LARGE
-from test_kafka_delivery import CLIENTS, CONFLUENT, ONE_CLIENT
+from test_kafka_delivery import CLIENTS, CONFLUENT
 from test_kafka_raw_batches import MEMORY, WIDE, good, judged
 
 from rejex_stream.types import Partition, Position, Record, UnreadRecord
@@ -71,7 +71,7 @@ def live_from(worker: Worker) -> int:
     ("client", "name"),
     [
         ("kafka-python", None),
-        pytest.param("confluent", "only", marks=CONFLUENT),
+        pytest.param("confluent", "only", marks=[CONFLUENT, pytest.mark.long]),
         pytest.param("kafka-python", "only", marks=pytest.mark.long),
         pytest.param("confluent", None, marks=[CONFLUENT, pytest.mark.long]),
     ],
@@ -167,7 +167,7 @@ def test_a_partition_that_moves_between_workers_is_held_against_no_record(
         assert sorted(note.ends for note in notes()) == [0, 1]
 
 
-@pytest.mark.parametrize("client", ONE_CLIENT)
+@pytest.mark.parametrize("client", CLIENTS)
 def test_kills_while_a_record_waits_for_a_fit_are_not_held_against_it(
     kafka: Kafka, tmp_path: Path, client: str
 ) -> None:

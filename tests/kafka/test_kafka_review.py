@@ -31,6 +31,7 @@ from rejex_connectors.kafka.kafka_settings import KafkaSettings
 
 from rejex_stream.config import load_config
 from rejex_stream.config.assembly import kafka_settings
+from rejex_stream.encode import decode_verdict
 from rejex_stream.encode.label_records import LabelRecord, decode_label, label_id
 from rejex_stream.review.incidents import incident_store
 from rejex_stream.types import Command, CommandReply, Position, Record
@@ -231,10 +232,15 @@ def test_a_label_goes_round_the_whole_loop_and_a_kill_loses_none(config, kafka: 
     words = ("--config", config)
     report = json.loads(call(folder, "review", "report", *words, "--output", "json"))
     assert report["workload"]["decided"] == 3
-    assert report["quality"]["rejected"]["judged"] + sum(
-        report["quality"][group]["judged"] for group in ("accepted_anomaly", "accepted_normal")
+    ((name, said),) = report["pipelines"].items()
+    assert sum(
+        said["quality"][group]["judged"]
+        for group in ("accepted_anomaly", "accepted_normal", "rejected")
     ) == sum(target["n_events"] for target in targets[:2])
-    assert report["pipelines"] == [load_config(config).pipeline.name]
+    assert name == load_config(config).pipeline.name
+    call(folder, "review", "dump", "verdicts", "dumped.jsonl", *words)
+    dumped = [decode_verdict(line) for line in (folder / "dumped.jsonl").read_bytes().splitlines()]
+    assert len({one.position for one in dumped}) == len(dumped) == N_EVENTS
     call(folder, "review", "export", "labels.jsonl", *words)
     rows = [json.loads(line) for line in (folder / "labels.jsonl").read_text().splitlines()]
     assert {(row["episode_id"], row["verdict"]) for row in rows} == {
@@ -286,7 +292,7 @@ def test_an_incident_comes_from_its_topic_and_the_answer_goes_to_the_control_top
     from rejex_stream.encode import decode_command
     from rejex_stream.review.console.background import Background, feeding
     from rejex_stream.review.incidents.incident_store import AnswerRequest
-    from rejex_stream.review.queue.audit import Viewer
+    from rejex_stream.review.queue.database import Viewer
     from rejex_stream.review.queue.review_store import ReviewStore
     from tests.review.incidents import incident, published
 

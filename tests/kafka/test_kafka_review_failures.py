@@ -8,6 +8,7 @@ import uuid
 import pytest
 from kafka import KafkaProducer
 from kafka_harness import Kafka, pipeline_toml
+from test_kafka_delivery import CLIENTS
 
 pytest.importorskip("starlette", reason="the extra `review` is not installed")
 
@@ -51,10 +52,8 @@ def stored(store: ReviewStore) -> list[int]:
     return [row[0] for row in rows]
 
 
-@pytest.mark.parametrize("client", ["kafka-python", "confluent"])
+@pytest.mark.parametrize("client", CLIENTS)
 def test_a_full_disk_loses_no_review_item(bootstrap, kafka: Kafka, small_disk, tmp_path, client):
-    if client == "confluent":
-        pytest.importorskip("confluent_kafka")
     path = tmp_path / "pipeline.toml"
     path.write_text(
         pipeline_toml(

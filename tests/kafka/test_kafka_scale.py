@@ -15,6 +15,7 @@ pytestmark = pytest.mark.kafka
 PARTITIONS = 8
 
 
+@pytest.mark.long
 def test_workers_that_join_one_by_one_give_the_same_verdicts(kafka: Kafka, tmp_path: Path) -> None:
     settings = kafka.settings(partitions=PARTITIONS)
     records = feed(settings, 8_000, sensors=32, partitions=PARTITIONS)

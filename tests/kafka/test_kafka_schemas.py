@@ -115,7 +115,7 @@ def worker(path: Path) -> Iterator[subprocess.Popen[bytes]]:
     ("client", "delivery"),
     [
         ("kafka-python", "exactly_once"),
-        pytest.param("confluent", "at_least_once", marks=CONFLUENT),
+        pytest.param("confluent", "at_least_once", marks=[CONFLUENT, pytest.mark.long]),
         pytest.param("kafka-python", "at_least_once", marks=pytest.mark.long),
         pytest.param("confluent", "exactly_once", marks=[CONFLUENT, pytest.mark.long]),
     ],

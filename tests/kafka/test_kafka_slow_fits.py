@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from kafka_harness import Kafka, Workers, assert_exactly, feed
-from test_kafka_delivery import ONE_CLIENT, finish
+from test_kafka_delivery import CLIENTS, finish
 
 from tests.waiting import until
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.kafka
 SLOW = {"kind": "HBOS", "fit_s": 7.0}  # more than twice the longest time between two polls
 
 
-@pytest.mark.parametrize("client", ONE_CLIENT)
+@pytest.mark.parametrize("client", CLIENTS)
 def test_fits_longer_than_the_poll_interval_stop_nobody_not_even_at_a_takeover(
     kafka: Kafka, tmp_path: Path, client: str
 ) -> None:
@@ -48,7 +48,7 @@ def test_fits_longer_than_the_poll_interval_stop_nobody_not_even_at_a_takeover(
     assert_exactly(kafka, settings, records, kind="HBOS")
 
 
-@pytest.mark.parametrize("client", ["kafka-python", "confluent"])
+@pytest.mark.parametrize("client", CLIENTS)
 def test_a_worker_that_waits_for_a_fit_of_minutes_ends_when_asked(
     kafka: Kafka, tmp_path: Path, client: str
 ) -> None:

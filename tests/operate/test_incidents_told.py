@@ -154,7 +154,8 @@ def test_an_incident_is_one_alert_that_fires_is_updated_and_resolved(tmp_path, r
         manager = Alertmanager(url, repeat_s=60)
         watch = watching(manager)
         engine = watch.engine(FARM, _Engine())
-        engine.process([reading(3.4), reading(1.2)])
+        readings = [reading(3.4), reading(1.2)]
+        watch.judged(FARM, readings, engine.process(readings), 0.001)
         durable(watch, incident())
         look(watch)
         until(lambda: "farm-0-9" in alerts_at(url))
@@ -246,7 +247,6 @@ def test_the_webhook_gets_every_state_once_and_as_soon_as_it_is_durable(receiver
     hook = Webhook(receiver.url)
     watch = watching(webhook=hook)
     changes = [incident(), incident(version=2, state=RECOVERING)]
-    watch.outcomes(FARM, [outcome(one) for one in changes], replaying=False)
     durable(watch, *changes)
     watch.outbox.settle(PATIENCE_S)
     hook.close()
@@ -364,7 +364,6 @@ def test_one_sensor_that_opens_often_is_no_flood():
 # --------------------------------------------------------------------------------- metrics
 def test_metrics_say_what_is_open_and_how_long_it_took():
     watch = watching()
-    watch.outcomes(FARM, [], replaying=False)
     assert metric(watch, "rejex_held_streams{") == ['rejex_held_streams{pipeline="farm"} 0.0']
     for changed in (incident(), incident(20), incident(30, state=ADOPTING)):
         durable(watch, changed)

@@ -18,6 +18,8 @@ import numpy as np
 import pytest
 import yaml
 
+from rejex_stream.decode import JsonDecoder
+from rejex_stream.decode.mapping import FieldMapping
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.errors import ConnectorError
@@ -27,9 +29,10 @@ from rejex_stream.monitor.alarm import AlarmKind, Alternative
 from rejex_stream.operate.alerts import Alertmanager, Webhook, Wording, alert_of, event_of, sign
 from rejex_stream.operate.probes import HealthServer
 from rejex_stream.operate.run_metrics import GroupNames, RunMetrics
-from rejex_stream.operate.watch import Health
+from rejex_stream.operate.watch import Health, Watch
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
+from rejex_stream.run.partition import PartitionState
 from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.run.run_events import (
     Committed,
@@ -84,7 +87,7 @@ def fed():
     bank.observe(o.verdict for o in made if o.verdict is not None)
     metrics.outcomes(PART, made[:500], replaying=True)  # counted before: not again
     metrics.outcomes(PART, made, replaying=False)
-    metrics.event(Committed(len(made), 0.02, {PART: len(made)}))
+    metrics.event(Committed(len(made), 0.02, {PART: len(made)}, {PART: 17}))
     metrics.lag({PART: 7})
     metrics.refresh(force=True)
     return metrics, made
@@ -123,6 +126,7 @@ def test_metrics_count_what_happened(fed):
     assert float(found['rejex_model_swaps_total{pipeline="turbine"}']) == len(swaps)
     assert float(found['rejex_model_trained_timestamp_seconds{pipeline="turbine"}']) > 1.7e9
     assert float(found[f"rejex_committed_offset{{{names}}}"]) == len(made)
+    assert float(found[f"rejex_commands_waiting{{{names}}}"]) == 17
     (info,) = (name for name in found if name.startswith("rejex_model_info"))
     assert 'gamma="0.1",model_version="7",n="100",pipeline="turbine",t="4"' in info
     assert found["rejex_expected_cost_bound" + '{pipeline="turbine"}']
@@ -173,9 +177,6 @@ NAMES_OF_THE_RESEARCH = """
 
 def test_every_metric_that_operators_were_promised_is_there(fed):
     metrics, _ = fed
-    metrics.timed(Engine(outcomes(1)[0], InlineExecutor())).process(
-        [Reading("s", "s", 0, (1.0, 1.0), Position("t", 0, 0))]
-    )
     exported = {name.partition("{")[0] for name in samples(metrics)}
     assert set(NAMES_OF_THE_RESEARCH.split()) <= exported
 
@@ -263,15 +264,32 @@ def test_no_sensor_is_a_label_unless_asked_for():
     assert b's0"' not in metrics.exposition()
 
 
-def test_the_work_of_an_engine_is_timed():
+def test_the_work_of_an_engine_is_timed_and_its_first_readings_are_passed_on():
     spec, _ = outcomes(300)
     metrics = RunMetrics("p", spec)
-    engine = metrics.timed(Engine(spec, InlineExecutor()))
-    readings = [Reading("s", "s", 0, (float(i), 1.0), Position("t", 0, i)) for i in range(50)]
-    assert len(engine.process(readings)) == 50
-    assert engine.process([]) == []
-    assert engine.view("s").state()
-    assert samples(metrics)['rejex_scoring_duration_seconds_count{pipeline="p"}'] == "1.0"
+    monitors = MonitorConfig(window=100, contamination=0.1, tolerance=4.0)
+    nobody = {"on_alarm": lambda *_: None, "on_incident": lambda _: None}
+    watch = Watch(metrics, monitors, Wording("p"), ("x", "y"), **nobody)
+    shown = []
+    watch.on_readings = lambda readings: shown.append(len(readings)) or len(shown) < 2
+    state = PartitionState(
+        PART,
+        decoder=JsonDecoder(FieldMapping(sensor="s", channels=["x", "y"])),
+        engine=watch.engine(PART, Engine(spec, InlineExecutor())),
+        context=ReviewItems(("x", "y")),
+        on_judged=watch.judged,
+    )
+    row = b'{"s": "s", "x": 1, "y": 2}'
+    broken = [Record(Position("flow", 0, 0), None, b"{")]
+    for batch in (
+        [], broken, *([Record(Position("flow", 0, i), None, row, (), i)] for i in (1, 2, 3))
+    ):  # fmt: skip
+        assert len(state.process(batch)) == len(batch)
+    found = samples(metrics)
+    assert found['rejex_scoring_duration_seconds_count{pipeline="p"}'] == "3.0"
+    assert 0 < float(found['rejex_scoring_duration_seconds_sum{pipeline="p"}']) < 3
+    assert shown == [1, 1], "until somebody has seen enough"
+    assert watch._usual[PART].of("s", "y").now == 2
 
 
 def test_a_lost_partition_leaves_no_gauges_behind(fed):

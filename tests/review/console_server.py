@@ -10,11 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from rejex_stream.review.console.access import Access
 from rejex_stream.review.console.background import Background
-from rejex_stream.review.console.console import Console
+from rejex_stream.review.console.console import Access, Console
 from rejex_stream.review.console.server import ConsoleServer, listen, make_app
-from rejex_stream.review.queue.audit import Viewer
+from rejex_stream.review.queue.database import Viewer
 from rejex_stream.review.queue.review_store import ReviewStore
 from tests.waiting import PATIENCE_S
 

@@ -35,7 +35,7 @@ from rejex_stream.review.certificate import (
 )
 from rejex_stream.review.gold_cases import Errors
 from rejex_stream.review.queue import decisions
-from rejex_stream.review.queue.audit import Viewer
+from rejex_stream.review.queue.database import Viewer
 from rejex_stream.review.queue.decisions import Decision
 from rejex_stream.review.queue.label_store import LabelFile, read_labels
 from rejex_stream.review.queue.review_store import ReviewStore
@@ -341,6 +341,18 @@ def test_from_a_run_to_a_certificate_that_somebody_else_recomputes(judged, capsy
     ]  # fmt: skip
     assert main(verify) == 0
     assert "the log says the same" in capsys.readouterr().out
+    for what in ("verdicts", "review", "incidents"):
+        dump = ["review", "dump", what, f"dumped-{what}", "--config", "pump.toml"]
+        assert main(dump) == 0
+        there = judged / f"{what}.jsonl"
+        assert (judged / f"dumped-{what}").read_bytes() == there.read_bytes()
+    assert f"{LINES:,} records" in capsys.readouterr().err.replace("\n", " ")
+    assert main([*verify[:-1], "dumped-verdicts", "--review", "dumped-review"]) == 0
+    (judged / "verdicts.jsonl").rename(judged / "elsewhere")
+    assert main(["review", "dump", "verdicts", "d", "--config", "pump.toml"]) == 2
+    assert "no file with verdicts" in capsys.readouterr().err
+    assert not list(judged.glob("d*.part")) + list(judged.glob("d"))
+    (judged / "elsewhere").rename(judged / "verdicts.jsonl")
 
     fewer = (judged / "labels.jsonl").read_text().splitlines(keepends=True)
     (judged / "labels.jsonl").write_text("".join(fewer[:-40]))

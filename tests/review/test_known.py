@@ -22,8 +22,8 @@ from rejex_stream.plan.promises import Costs
 from rejex_stream.review import gold_cases, teaching
 from rejex_stream.review.certificate import tally_of_store
 from rejex_stream.review.gold_cases import Case, Errors, Known, known_cases, read_cases
-from rejex_stream.review.queue import audit, decisions, label_store
-from rejex_stream.review.queue.audit import Viewer
+from rejex_stream.review.queue import database, decisions, label_store
+from rejex_stream.review.queue.database import Viewer
 from rejex_stream.review.queue.label_report import Group, estimate, judged_episodes, quality, report
 from rejex_stream.review.queue.label_store import LabelFile, pending, read_labels
 from rejex_stream.review.queue.review_store import ReviewStore, rebuild, state_hash
@@ -195,7 +195,7 @@ def test_a_crash_leaves_all_or_nothing_and_the_same_file_mends_it(store, monkeyp
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(audit, "append", dies)
+        patch.setattr(database, "append_audit", dies)
         with pytest.raises(KeyboardInterrupt):
             put(store, case(0), case(1000))
     assert rows(store) == []
@@ -339,8 +339,8 @@ def test_answers_to_known_cases_enter_no_figure_but_those_of_the_people(new_stor
     with store.database.read() as connection:
         after = quality(connection)
         assert list(judged_episodes(connection)) == []
-        assert report(connection, now_ms=store.now_ms()).judged_twice == 0
-        assert report(connection, now_ms=store.now_ms()).quality.known == after.known
+        assert report(connection, now_ms=store.now_ms()).pipelines[""].judged_twice == 0
+        assert report(connection, now_ms=store.now_ms()).pipelines[""].quality.known == after.known
     assert after.known.all == Errors(anomalies=2, normals=2, false_alarms=2)
     assert after.rejected == before.rejected, "as many as were sent, and none judged"
     assert after.sent == before.sent == {"ambiguous": 3}
@@ -693,6 +693,7 @@ def test_from_a_file_to_the_report(judged, tmp_path, monkeypatch, capsys):
     assert re.search(r"known cases that wait +0 of 3", said)
     assert re.search(r"known anomalies that ada overlooked\s+100 %\s", said)
     assert main(["review", "report", *many, "--output", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)["quality"]
+    (found,) = json.loads(capsys.readouterr().out)["pipelines"].values()
+    found = found["quality"]
     assert found["known"]["reviewers"]["ada"]["overlooked"] == 2
     assert found["overlooked"][0] is not None

@@ -10,13 +10,13 @@ pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
 from rejex_stream.config.reviewing import Capacity
 from rejex_stream.encode import encode_review, encode_verdict
-from rejex_stream.review.console.access import Access
 from rejex_stream.review.console.background import Background
+from rejex_stream.review.console.console import Access
 from rejex_stream.review.incidents import incident_store
 from rejex_stream.review.incidents.incident_store import AnswerRequest
 from rejex_stream.review.queue import decisions
-from rejex_stream.review.queue.audit import Refusal, Viewer
 from rejex_stream.review.queue.cases import Costs
+from rejex_stream.review.queue.database import Refusal, Viewer
 from rejex_stream.review.queue.decisions import Decision
 from rejex_stream.review.queue.label_report import judged_episodes
 from rejex_stream.review.queue.listing import QueueFilter, queue_rows, summary
@@ -56,30 +56,30 @@ def answer_first(store: ReviewStore, request: str) -> None:
 def test_so_many_are_asked_a_day_the_most_valuable_first(new_store, clock):
     store = new_store(settle_s=0, gap_events=0, capacity=Capacity(questions_per_day=3))
     store.add([doubtful(100 * k, p) for k, p in enumerate((0.1, 0.5, 0.9, 0.7, 0.02, 0.4))])
-    assert shown(store) == pytest.approx([0.5, 0.4, 0.3])
-    assert shown(store, "waiting") == pytest.approx([0.1, 0.1, 0.02])
+    assert shown(store) == pytest.approx([0.75, 0.65, 0.55])
+    assert shown(store, "waiting") == pytest.approx([0.2, 0.05, 0.01])
     assert left(store) == 3
     answer_first(store, "r1")
-    assert (shown(store), left(store)) == (pytest.approx([0.4, 0.3]), 2)
+    assert (shown(store), left(store)) == (pytest.approx([0.65, 0.55]), 2)
     answer_first(store, "r2")
     answer_first(store, "r3")
     assert (shown(store), left(store)) == ([], 0)
     clock.pass_ms(DAY_MS)
-    assert shown(store) == pytest.approx([0.1, 0.1, 0.02]), "the next day goes on"
+    assert shown(store) == pytest.approx([0.2, 0.05, 0.01]), "the next day goes on"
 
 
 def test_a_case_grown_meanwhile_takes_the_place_of_another(new_store):
     store = new_store(settle_s=0, gap_events=3, capacity=Capacity(questions_per_day=1))
     store.add([doubtful(0, 0.3), doubtful(500, 0.4)])
-    assert shown(store) == pytest.approx([0.4])
+    assert shown(store) == pytest.approx([0.2])
     store.add([doubtful(1, 0.3)])
-    assert shown(store) == pytest.approx([0.6])
+    assert shown(store) == pytest.approx([0.3])
 
 
 def test_audited_events_are_asked_before_anything_that_is_worth_more(new_store):
     store = new_store(settle_s=0, gap_events=0, capacity=Capacity(questions_per_day=2))
     store.add([doubtful(0, 0.5), doubtful(100, 0.4), item(200, why="audit")])
-    assert shown(store) == pytest.approx([0.0, 0.5])
+    assert shown(store) == pytest.approx([0.0, 0.75])
 
 
 def extreme(offset: int, severity: float):
@@ -92,7 +92,7 @@ def extreme(offset: int, severity: float):
 def test_extreme_anomalies_near_each_other_are_one_case_worth_more_than_a_doubt(new_store):
     store = new_store(settle_s=0, gap_events=5, capacity=Capacity(questions_per_day=3))
     store.add([doubtful(0, 0.5), extreme(2, 4.0), extreme(900, 8.0), extreme(902, 50.0)])
-    assert shown(store) == pytest.approx([4.5, 1.0, 0.5]), "a doubt nearby is another case"
+    assert shown(store) == pytest.approx([4.5, 1.0, 0.75]), "a doubt nearby is another case"
     with store.database.read() as connection:
         rows = queue_rows(connection, QueueFilter(), store.settings, ADA, store.now_ms(), limit=9)
         first, second, _ = list(rows)
@@ -110,8 +110,16 @@ def test_without_a_capacity_everything_is_asked_the_oldest_first(new_store, cloc
     for k, p in enumerate((0.1, 0.5, 0.3)):
         store.add([doubtful(100 * k, p)])
         clock.pass_ms(1000)
-    assert shown(store) == pytest.approx([0.1, 0.5, 0.3])
+    assert shown(store) == pytest.approx([0.05, 0.75, 0.15])
     assert left(store) is None
+
+
+def test_whoever_leans_to_an_alarm_is_asked_before_whoever_does_not(new_store):
+    """With as much doubt: of a sensor that is well some events are the highest all the same."""
+    store = new_store(settle_s=0, gap_events=0, capacity=Capacity(questions_per_day=9))
+    for k, p in enumerate((0.45, 0.55, 0.2, 0.8, 0.95, 0.05)):
+        store.add([doubtful(100 * k, p)])
+    assert shown(store) == pytest.approx([0.725, 0.6, 0.525, 0.225, 0.1, 0.025])
 
 
 def test_what_mistakes_cost_decides_what_an_answer_is_worth(tmp_path):
@@ -121,7 +129,7 @@ def test_what_mistakes_cost_decides_what_an_answer_is_worth(tmp_path):
     with store.database.read() as connection:
         found = connection.execute("SELECT worth FROM episode ORDER BY start_ms").fetchall()
     store.close()
-    assert [row[0] for row in found] == pytest.approx([0.8, 0.2])
+    assert [row[0] for row in found] == pytest.approx([1.0, 0.1])
 
 
 def test_an_open_incident_asks_once_and_out_of_the_same_capacity(new_store):

@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("starlette", reason="the extra `review` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
-from rejex_stream.review.console.access import Access
+from rejex_stream.review.console.console import Access
 from rejex_stream.review.queue import decisions
-from rejex_stream.review.queue.audit import Viewer
+from rejex_stream.review.queue.database import Viewer
 from tests.review.console_server import running
 from tests.review.desk import counts, cursor, ids, labels, sees, shot, verdict
 from tests.review.test_review_store import episodes, item

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode.label_records import LabelRecord, active_labels, decode_label, resolve
-from rejex_stream.review.queue import audit, decisions
-from rejex_stream.review.queue.audit import Refusal, Viewer
+from rejex_stream.review.queue import database, decisions
+from rejex_stream.review.queue.database import Refusal, Viewer
 from rejex_stream.review.queue.decisions import Decision, Target
 from rejex_stream.review.queue.listing import TABS, QueueFilter
 from rejex_stream.review.queue.review_store import ReviewStore, rebuild, state_hash
@@ -100,7 +100,7 @@ class Office:
 
 def _check(store: ReviewStore, clock: Clock, changes: int) -> None:
     with store.database.read() as connection:
-        assert audit.broken_link(connection) is None
+        assert database.broken_link(connection) is None
         assert connection.execute("SELECT count(*) FROM audit").fetchone()[0] == changes
         for row in connection.execute("SELECT * FROM episode").fetchall():
             events = connection.execute(

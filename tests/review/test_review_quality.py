@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.plan.promises import Costs
 from rejex_stream.review.gold_cases import jeffreys
 from rejex_stream.review.queue import decisions, label_store
@@ -27,6 +28,7 @@ from rejex_stream.review.queue.label_report import (
 )
 from rejex_stream.review.queue.listing import in_short
 from rejex_stream.types import Label, Reason, Status
+from tests.review.console_server import running
 from tests.review.test_review_store import ADA, BOB, EVE, episodes, item, label
 
 
@@ -41,7 +43,7 @@ def test_agreement_of_the_store_leaves_adjudications_out(new_store):
     (disputed,) = episodes(store, EVE, "disputed")
     label(store, EVE, [disputed], "anomaly", request="e")
     with store.database.read() as connection:
-        found = report(connection, now_ms=store.now_ms())
+        found = report(connection, now_ms=store.now_ms()).pipelines[""]
     assert found.judged_twice == 4
     assert found.agreement.value == 0.75
     assert found.agreement.low < 0.75 < found.agreement.high
@@ -183,7 +185,7 @@ def test_the_report_estimates_the_contamination_and_changes_nothing(new_store, f
     with store.database.read() as connection:
         found = report(connection, now_ms=store.now_ms())
         events = connection.execute("SELECT count(*) FROM label").fetchone()[0]
-    estimate_ = found.quality.contamination
+    estimate_ = found.pipelines[""].quality.contamination
     assert estimate_.low < estimate_.value < 0.12
     assert store.settings is before
     assert events == len(episodes(store, tab="done"))
@@ -294,6 +296,46 @@ def test_decisions_by_nobody_do_not_count_as_labels(new_store, clock):
     decisions.expire_due(store)
     with store.database.read() as connection:
         found = report(connection, now_ms=store.now_ms())
-    assert found.quality.rejected.judged == 0
+    assert found.pipelines[""].quality.rejected.judged == 0
     assert found.workload.expired == 1
     assert Decision  # the report never decides
+
+
+DAY_MS = 86_400_000
+
+
+def test_every_pipeline_has_figures_of_its_own_time_and_none_are_pooled(wall_store):
+    """A month that was read today was "296 cases a day"; two γ were one table."""
+    store = wall_store(settle_s=0, gap_events=0)
+    for first, (name, cases, days) in enumerate((("pumps", 30, 30), ("ovens", 4, 8))):
+        lines = [
+            item(10**6 * first + 1000 * i, sensor=name, t_s=1.6e9 + i * days * 86_400 / cases)
+            for i in range(cases + 1)
+        ]
+        store.take("review", map(encode_review, lines), pipeline=name)
+        store.take("verdicts", [encode_verdict(one.verdict) for one in lines], pipeline=name)
+    ovens = [target for target in episodes(store, ADA) if "ovens" in sensor_of(store, target)]
+    label(store, ADA, ovens[:3], "anomaly")
+    with store.database.read() as connection:
+        found = report(
+            connection, now_ms=store.now_ms(), since_ms=store.now_ms() - 10 * DAY_MS,
+            costs={"ovens": Costs(2.0, 7.0)},
+        )  # fmt: skip
+    pumps, ovens = found.pipelines["pumps"], found.pipelines["ovens"]
+    assert pumps.cases_per_day == pytest.approx(1, abs=0.01)
+    assert ovens.cases_per_day == pytest.approx(0.5, abs=0.2)
+    assert pumps.quality.rejected.events == 11, "of its own last ten days"
+    assert (ovens.quality.rejected.events, ovens.quality.rejected.judged) == (5, 3)
+    assert pumps.quality.rejected.judged == 0
+    assert (pumps.quality.costs, ovens.quality.costs) == ((1.0, 1.0, 0.0), (2.0, 7.0, 0.0))
+    with running(store) as console:
+        page = console.ask("/audit").text
+    assert re.findall(r'<h2 class="of-pipeline"><bdi>(\w+)', page) == ["ovens", "pumps"]
+
+
+def sensor_of(store, target):
+    with store.database.read() as connection:
+        return connection.execute(
+            "SELECT sensor FROM episode JOIN sensor USING (sensor_id) WHERE episode_id = ?",
+            (target.episode_id,),
+        ).fetchone()[0]

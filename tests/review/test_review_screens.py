@@ -11,9 +11,9 @@ pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review, encode_verdict
-from rejex_stream.review.console.access import Access
+from rejex_stream.review.console.console import Access
 from rejex_stream.review.queue import decisions
-from rejex_stream.review.queue.audit import Viewer
+from rejex_stream.review.queue.database import Viewer
 from rejex_stream.review.queue.decisions import Decision
 from rejex_stream.review.queue.review_store import ReviewStore
 from tests.review.console_server import running

@@ -14,9 +14,8 @@ from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review, encode_verdict
 from rejex_stream.encode.label_records import decode_label
 from rejex_stream.errors import ConfigError
-from rejex_stream.review.queue import audit, cases, decisions
-from rejex_stream.review.queue.audit import Refusal, Viewer
-from rejex_stream.review.queue.database import Database, filesystem_of
+from rejex_stream.review.queue import cases, database, decisions
+from rejex_stream.review.queue.database import Database, Refusal, Viewer, filesystem_of
 from rejex_stream.review.queue.decisions import Decision, Target
 from rejex_stream.review.queue.label_store import LabelFile, read_labels, resolution_of
 from rejex_stream.review.queue.listing import QueueFilter
@@ -78,8 +77,8 @@ def label(store, viewer, targets, verdict="normal", request="r1", **extra):
 
 def audited(store: ReviewStore) -> list[tuple[str, str, str]]:
     with store.database.read() as connection:
-        assert audit.broken_link(connection) is None
-        rows = list(audit.rows(connection, limit=10_000))
+        assert database.broken_link(connection) is None
+        rows = list(database.audit_rows(connection, limit=10_000))
     return [(row.actor, row.action, row.subject) for row in reversed(rows)]
 
 
@@ -427,7 +426,7 @@ def test_rows_of_the_record_cannot_be_changed_even_by_hand(new_store):
     raw.commit()
     raw.close()
     with store.database.read() as connection:
-        assert audit.broken_link(connection) == 1
+        assert database.broken_link(connection) == 1
 
 
 def test_labels_leave_by_the_outbox_in_order_and_a_torn_line_is_mended(new_store, tmp_path):

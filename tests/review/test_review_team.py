@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("starlette", reason="the extra `review` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
-from rejex_stream.review.console.access import Access
+from rejex_stream.review.console.console import Access
 from rejex_stream.review.queue import decisions
-from rejex_stream.review.queue.audit import Refusal, Viewer
+from rejex_stream.review.queue.database import Refusal, Viewer
 from rejex_stream.review.queue.detail import episode_detail
 from rejex_stream.review.queue.listing import QueueFilter
 from tests.review.console_server import running

@@ -27,10 +27,10 @@ from starlette.datastructures import Headers
 from rejex_stream.cli import main
 from rejex_stream.config.reviewing import check_bind, named_reviewer, networks
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.review.console.access import Access, Sessions
+from rejex_stream.review.console.console import Access, Sessions
 from rejex_stream.review.console.server import warn_of_plain_http
 from rejex_stream.review.queue import decisions
-from rejex_stream.review.queue.audit import Viewer
+from rejex_stream.review.queue.database import Viewer
 from rejex_stream.review.queue.decisions import Decision, Target
 from rejex_stream.review.queue.label_store import LabelFile
 from rejex_stream.review.queue.listing import QueueFilter

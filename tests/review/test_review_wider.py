@@ -14,11 +14,11 @@ pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 from rejex_stream.config import load_config
 from rejex_stream.encode import encode_review
 from rejex_stream.errors import ConfigError
-from rejex_stream.review.console.access import Access
 from rejex_stream.review.console.background import feeding
+from rejex_stream.review.console.console import Access
 from rejex_stream.review.context_loader import ContextLoader
 from rejex_stream.review.queue import series
-from rejex_stream.review.queue.audit import Viewer
+from rejex_stream.review.queue.database import Viewer
 from rejex_stream.types import Position
 from tests.review.console_server import running
 from tests.review.desk import sees, violations

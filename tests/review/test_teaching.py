@@ -22,8 +22,7 @@ from rejex_stream.review import teaching
 from rejex_stream.review.console.background import Background, feeding
 from rejex_stream.review.incidents import incident_store
 from rejex_stream.review.queue import decisions
-from rejex_stream.review.queue.audit import Viewer
-from rejex_stream.review.queue.database import wall_clock_ms
+from rejex_stream.review.queue.database import Viewer, wall_clock_ms
 from rejex_stream.review.queue.decisions import Decision
 from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.review.teaching import lessons

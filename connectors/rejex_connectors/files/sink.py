@@ -10,7 +10,7 @@ import fcntl
 import os
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -142,25 +142,26 @@ class FileSink:
 
 def lines_of(
     outcomes: Sequence[Outcome], *, review: bool = True, form: Form = "full"
-) -> Iterator[tuple[str, bytes]]:
-    """Yield what outcomes become, in order: an output by its role, and the line that goes there.
+) -> list[tuple[str, bytes]]:
+    """Return what outcomes become, in order: an output by its role, and the line that goes there.
 
     Without `review` nothing is encoded for reviewers, whose items are the longest lines.
     """
-    encoder = VerdictEncoder(form)
+    encoder, lines = VerdictEncoder(form), list[tuple[str, bytes]]()
     for record, verdict, invalid, item, incidents, replies, after in outcomes:
         for reply in replies:
-            yield "incidents", encode_reply(record.position, reply)
+            lines.append(("incidents", encode_reply(record.position, reply)))
         if verdict is not None:
-            yield "verdicts", encoder.verdict(verdict)
+            lines.append(("verdicts", encoder.verdict(verdict)))
         elif invalid is not None and not invalid.silent:
-            yield "deadletter", encode_dead_letter(record, invalid)
+            lines.append(("deadletter", encode_dead_letter(record, invalid)))
         if item is not None and review:
-            yield "review", encoder.review(item)
+            lines.append(("review", encoder.review(item)))
         elif after is not None and review:
-            yield "review", encode_follow_up(after)
+            lines.append(("review", encode_follow_up(after)))
         for incident in incidents:
-            yield "incidents", encode_incident(incident)
+            lines.append(("incidents", encode_incident(incident)))
+    return lines
 
 
 class _Output:

@@ -223,8 +223,20 @@ def _give(line: ControlLine, command: Command, sender: Sender) -> None:
         print_json({"command": command, "replies": replies})
     else:
         print(f"{command.id}: {_what_became(replies, '')}")
+        if not replies and (ahead := _waiting(line, command.id)):
+            print(f"{ahead:,} commands before it have no reply yet: it holds after they do.")
     if replies and not any(reply.accepted for reply in replies):
         raise typer.Exit(1)
+
+
+def _waiting(line: ControlLine, id_: str) -> int:
+    """Count the commands before one that come after the last that was replied to."""
+    replied, n = line.replies(), 0
+    for one in line.commands():
+        if one.id == id_:
+            break
+        n = 0 if one.id in replied else n + 1
+    return n
 
 
 def _what_became(replies: list[CommandReply], note: str) -> str:
@@ -232,7 +244,9 @@ def _what_became(replies: list[CommandReply], note: str) -> str:
     accepted = [reply for reply in replies if reply.accepted]
     told = dict.fromkeys(reply.said for reply in accepted or replies)
     if not told:
-        said = "given; it holds from the next events on, and the reply comes with the first"
+        said = (
+            "given; it holds from the next events on, once it is its turn, and is replied to then"
+        )
     else:
         said = f"{'accepted' if accepted else 'refused'}: {'; '.join(told)}"
     return f"{said} ({note})" if note else said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import threading
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from rejex_stream.config import Config, load_config
 from rejex_stream.config.assembly import file_places, kafka_decoder, kafka_settings
 from rejex_stream.decode.mapping import printable
 from rejex_stream.encode import decode_dead_letter
+from rejex_stream.encode.schemas import topic_schemas
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.types import Reading, Record
 
@@ -61,9 +63,10 @@ def create(  # noqa: PLR0917 - one parameter an option
 ) -> None:
     """Create the output topics that are missing; those that exist are left as they are.
 
-    The input is its producer's: a misspelled one would be made, and wait for ever.
+    Where a schema registry is configured, what they hold is registered there as JSON Schema. The
+    input is its producer's: a misspelled one would be made, and wait for ever.
     """
-    _, settings = kafka_config(config)
+    known, settings = kafka_config(config)
     from rejex_connectors.kafka.topic_admin import create_topics, look_at_inputs, plan_topics
 
     inputs = look_at_inputs(settings)
@@ -77,8 +80,10 @@ def create(  # noqa: PLR0917 - one parameter an option
     ]
     created = create_topics(settings, plans, dry_run=dry_run)
     names = {plan.name for plan in created}
+    subjects = [] if dry_run else register_outputs(known, settings)
     if output is As.JSON:
-        print_json({"dry_run": dry_run, "created": sorted(names), "topics": plans})
+        found = {"dry_run": dry_run, "created": sorted(names), "topics": plans}
+        print_json({**found, "registered": subjects})
         return
     done = "to create" if dry_run else "created"
     rows = [
@@ -94,6 +99,21 @@ def create(  # noqa: PLR0917 - one parameter an option
     ]
     columns = ("topic", "role", "partitions", "replication", "settings", "")
     print_table(columns, rows, left=(0, 1, 4, 5))
+    if subjects:
+        print(f"Registered as JSON Schema: {', '.join(subjects)}.")
+
+
+def register_outputs(config: Config, settings: KafkaSettings) -> list[str]:
+    """Register what the outputs hold, where there is a registry; return the subjects."""
+    if config.schema_registry.url is None:
+        return []
+    from rejex_connectors.kafka.schema_registry import HttpSchemaRegistry
+
+    registry, subjects = HttpSchemaRegistry(config.schema_registry), []
+    for role, schema in topic_schemas(lean=config.output.form == "lean").items():
+        subjects.append(f"{getattr(settings.topics, role)}-value")
+        registry.register(subjects[-1], json.dumps(schema))
+    return subjects
 
 
 def _missing(inputs: Inputs) -> ConnectorError:

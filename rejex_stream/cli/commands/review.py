@@ -23,7 +23,7 @@ from rejex_connectors.signed_snapshots import read_key
 
 from rejex_stream.cli.show import As, AsOption, number, print_facts, print_json, print_table, share
 from rejex_stream.config import Config, load_config
-from rejex_stream.config.assembly.control_line import ControlLine
+from rejex_stream.config.assembly.control_line import ControlLine, published_lines
 from rejex_stream.config.assembly.running import audit_draw
 from rejex_stream.config.operating import Logging
 from rejex_stream.config.reviewing import SYSTEM, Review, named_reviewer, networks
@@ -36,18 +36,17 @@ from rejex_stream.review.certificate import Evidence
 from rejex_stream.review.certificate import verify as verify_log
 from rejex_stream.review.console.background import feeding, published_labels, review_feeds
 from rejex_stream.review.incidents.incident_store import send_commands
-from rejex_stream.review.queue import audit, cases, database, label_store, review_store
-from rejex_stream.review.queue.audit import Viewer
-from rejex_stream.review.queue.database import scalar
+from rejex_stream.review.queue import database, label_store, review_store
+from rejex_stream.review.queue.database import Viewer, scalar
 from rejex_stream.review.queue.ingest import IntakeCounts
-from rejex_stream.review.queue.label_report import pipelines_of
+from rejex_stream.review.queue.label_report import PipelineReport, pipelines_of
 from rejex_stream.review.queue.label_report import report as make_report
 from rejex_stream.review.queue.review_store import ReviewStore
 from rejex_stream.run.review_items import AuditDraw
 from rejex_stream.types import Position, ReviewItem
 
 if TYPE_CHECKING:
-    from rejex_stream.review.console.access import Access
+    from rejex_stream.review.console.console import Access
 
 __all__ = ["app", "load_pipelines", "overridden"]
 
@@ -175,12 +174,10 @@ def _new_store(configs: Configs, section: Review) -> ReviewStore:
     return ReviewStore(Path(section.store), section, costs=_costs_of(configs))
 
 
-def _costs_of(configs: Configs) -> dict[str, cases.Costs]:
+def _costs_of(configs: Configs) -> dict[str, Costs]:
     """Return what mistakes cost, by name of pipeline."""
-    return {
-        one.pipeline.name: cases.Costs(one.rejection.costs.c_fp, one.rejection.costs.c_fn)
-        for one in configs
-    }
+    given = {one.pipeline.name: one.rejection.costs for one in configs}
+    return {name: Costs(one.c_fp, one.c_fn, one.c_r or 0.0) for name, one in given.items()}
 
 
 def _labels_file(section: Review) -> Path | None:
@@ -290,7 +287,7 @@ def serve(
 
 
 def _access(section: Review, local: Viewer) -> Access:
-    from rejex_stream.review.console.access import Access
+    from rejex_stream.review.console.console import Access
 
     return Access(
         mode=section.auth,
@@ -468,7 +465,7 @@ def verify(
     with _existing(section) as opened:
         with opened.database.read() as connection:
             rows = int(scalar(connection, "SELECT count(*) FROM audit"))
-            broken = audit.broken_link(connection)
+            broken = database.broken_link(connection)
         damage = opened.database.integrity()
         waiting = label_store.pending(opened.database)
     if output is As.JSON:
@@ -500,20 +497,29 @@ def report(
 ) -> None:
     """Say what the labels say: precision, misses, cost, γ, agreement, and the queue itself."""
     configs, section = _loaded(config, store=store)
-    costs = Costs()
-    if len(configs) == 1:
-        one = configs[0].rejection.costs
-        costs = Costs(one.c_fp, one.c_fn, 0.0 if one.c_r is None else one.c_r)
     now = database.wall_clock_ms()
     since_ms = 0 if days is None else round(now - days * 86_400_000)
     with _existing(section) as opened, opened.database.read() as connection:
-        found = make_report(connection, now_ms=now, since_ms=since_ms, costs=costs)
+        found = make_report(connection, now_ms=now, since_ms=since_ms, costs=_costs_of(configs))
         proven = certificate.certificates(opened, connection)
     if output is As.JSON:
         print_json(msgspec.to_builtins(found) | {"certificates": list(proven.values())})
         return
-    quality, known = found.quality, found.quality.known
+    for name, one in found.pipelines.items():
+        if len(found.pipelines) > 1:
+            print(f"\n{name or 'The pipeline'}\n")
+        _print_pipeline(one)
     load = msgspec.structs.asdict(found.workload)
+    print_facts(
+        [(name.replace("_", " "), number(value)) for name, value in load.items()],
+        title="The queue",
+    )
+    for name, one_proven in sorted(proven.items()):
+        print(f"\n{name}: {certificate.sentence(one_proven)}.")
+
+
+def _print_pipeline(found: PipelineReport) -> None:
+    quality, known = found.quality, found.quality.known
     print_table(
         ("events", "all", "judged", "anomalies among them"),
         [
@@ -545,13 +551,10 @@ def report(
     )
     print_facts(
         [
-            *((name.replace("_", " "), number(value)) for name, value in load.items()),
+            ("cases a day of its own time", number(found.cases_per_day)),
             ("known cases that wait", f"{number(known.waiting)} of {number(known.cases)}"),
-        ],
-        title="The queue",
+        ]
     )
-    for name, one_proven in sorted(proven.items()):
-        print(f"\n{name}: {certificate.sentence(one_proven)}.")
 
 
 def _interval(name: str, interval: gold_cases.Interval) -> tuple[str, str]:
@@ -655,6 +658,39 @@ def certify(
         )
     print_json(certificate.signed(found, _draw(configs, key_file).key))
     print(f"{names[0]}: {certificate.sentence(found)}", file=sys.stderr)
+
+
+class Published(StrEnum):
+    """What can be written to a file."""
+
+    VERDICTS = "verdicts"
+    REVIEW = "review"
+    INCIDENTS = "incidents"
+
+
+@app.command()
+def dump(
+    what: Annotated[Published, typer.Argument(help="What of it.")],
+    to: Annotated[Path, typer.Argument(help="File to write, JSON lines.")],
+    *,
+    config: ConfigOption = None,
+) -> None:
+    """Write what a pipeline has published to a file, e.g. for verify-certificate."""
+    configs, _ = _loaded(config)
+    if len(configs) != 1:
+        raise ConfigError("give the --config of one pipeline.")
+    count, part = 0, to.with_name(to.name + ".part")
+    try:
+        with part.open("wb") as file:
+            for line in published_lines(configs[0], what.value):
+                file.write(line + b"\n")
+                count += 1
+        part.replace(to)  # a dump that broke off is none
+    except OSError as error:
+        raise ConfigError(f"{str(to)!r} cannot be written ({error.strerror}).") from None
+    finally:
+        part.unlink(missing_ok=True)
+    print(f"{count:,} records written to {to}", file=sys.stderr)
 
 
 @app.command()

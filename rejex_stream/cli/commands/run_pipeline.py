@@ -43,7 +43,7 @@ from rejex_stream.run.run_events import (
 )
 from rejex_stream.tables.order import TimeOrder
 from rejex_stream.tables.suspicions import suspect_readings
-from rejex_stream.types import Label, Outcome, Partition, Reading
+from rejex_stream.types import Label, Reading
 
 __all__ = ["RunDisplay", "run", "stopping"]
 
@@ -132,11 +132,6 @@ class RunDisplay:
             )
         self._count(progress.n_events, None if self._edges is None else self._edges.fraction)
 
-    def outcomes(
-        self, partition: Partition, outcomes: Sequence[Outcome], *, replaying: bool
-    ) -> None:
-        """See outcomes; they are counted by the run itself."""
-
     def event(self, event: RunEvent) -> None:
         """Say what people want to know."""
         match event:
@@ -192,22 +187,18 @@ class _Looks:
         local = source.time_zone is not None and "%z" not in (source.time_format or "")
         self._zone = zone_of(source.time_zone) if local and source.time_zone else None
 
-    def outcomes(
-        self, partition: Partition, outcomes: Sequence[Outcome], *, replaying: bool
-    ) -> None:
-        """Nothing: what is looked at are readings."""
-
     def event(self, event: RunEvent) -> None:
         """See whether the run begins without state: what goes on was looked at by another."""
         if isinstance(event, PartitionOpened) and self._first is not None:
             self._first = [] if event.snapshot_offset is None else None
 
-    def readings(self, readings: Sequence[Reading]) -> None:
-        """Take note of readings that were judged, as long as there are few."""
+    def readings(self, readings: Sequence[Reading]) -> bool:
+        """Take note of readings that were judged; return whether there were too few."""
         if self._first is not None:
             self._first += readings
             if len(self._first) >= _FIRST:
                 self.suspect()
+        return self._first is not None
 
     def suspect(self) -> None:
         """Say once what the first readings are suspected of; no verdict depends on it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from rejex_stream.config.assembly.edges import file_places, kafka_settings
 from rejex_stream.config.pipeline_config import Config
@@ -13,7 +13,12 @@ from rejex_stream.encode import decode_command, decode_incidents, encode_command
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.types import Command, CommandKind, CommandReply, Incident, Position
 
-__all__ = ["ControlLine", "make_command"]
+if TYPE_CHECKING:
+    from rejex_connectors.kafka.kafka_settings import KafkaSettings
+
+__all__ = ["ControlLine", "make_command", "published_lines"]
+
+Published: TypeAlias = Literal["verdicts", "review", "incidents"]
 
 
 def make_command(
@@ -132,25 +137,42 @@ class ControlLine:
                 continue  # none of ours
 
     def _lines(self, role: str, since: Any) -> Iterator[bytes]:  # noqa: ANN401
-        if self._kafka is None:
-            path = self._control if role == "control" else self._incidents
-            try:
-                with path.open("rb") as file:
-                    file.seek(since or 0)
-                    yield from (line for line in file if line.endswith(b"\n"))
-            except FileNotFoundError:
-                return
-            except OSError as error:
-                raise ConnectorError(f"cannot read {path}: {error.strerror}.") from error
-            return
-        from rejex_connectors.kafka.partition_reader import partitions_of, read_partition
-        from rejex_connectors.kafka.refusals import missing_topic
+        if self._kafka is not None:
+            return _of_topic(self._kafka, role, since)
+        return _of_file(self._control if role == "control" else self._incidents, since)
 
-        topic = getattr(self._kafka.topics, role)
-        partitions = partitions_of(self._kafka, topic)
-        if not partitions:
-            raise missing_topic(self._kafka, topic)
-        for partition in partitions:
-            start = None if since is None else since[partition]
-            for record in read_partition(self._kafka, partition, start):
-                yield record.value or b""
+
+def published_lines(config: Config, what: Published) -> Iterator[bytes]:
+    """Yield what a pipeline has published of a kind so far, record by record."""
+    if config.input.kind == "kafka":
+        yield from _of_topic(kafka_settings(config), what, None)
+        return
+    path = file_places(config).outputs[what]
+    if path == "-" or not Path(path).exists():
+        raise ConfigError(f"there is no file with {what} of this pipeline ({path!r}): let it run.")
+    yield from (line.rstrip(b"\n") for line in _of_file(Path(path), None))
+
+
+def _of_file(path: Path, since: int | None) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            file.seek(since or 0)
+            yield from (line for line in file if line.endswith(b"\n"))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ConnectorError(f"cannot read {path}: {error.strerror}.") from error
+
+
+def _of_topic(settings: KafkaSettings, role: str, since: Any) -> Iterator[bytes]:  # noqa: ANN401
+    from rejex_connectors.kafka.partition_reader import partitions_of, read_partition
+    from rejex_connectors.kafka.refusals import missing_topic
+
+    topic = getattr(settings.topics, role)
+    partitions = partitions_of(settings, topic)
+    if not partitions:
+        raise missing_topic(settings, topic)
+    for partition in partitions:
+        start = None if since is None else since[partition]
+        for record in read_partition(settings, partition, start):
+            yield record.value or b""

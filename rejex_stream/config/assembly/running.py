@@ -263,11 +263,14 @@ def run_pipeline(
     on_alarm: Callable[[Partition, Alarm], None] = log_alarm,
     on_incident: Callable[[Incident], None] = log_incident,
     on_open: Callable[[Edges], None] | None = None,
-    on_readings: Callable[[Sequence[Reading]], object] = lambda _: None,
+    on_readings: Callable[[Sequence[Reading]], bool] | None = None,
     stop: threading.Event | None = None,
     dry_run: bool = False,
 ) -> RunSummary:
-    """Build everything that a config names and run it until the input ends or `stop` is set."""
+    """Build everything that a config names and run it until the input ends or `stop` is set.
+
+    `on_readings` is shown what was judged for as long as it returns that it wants more.
+    """
     from rejex_stream.run.loop import run
 
     stop = stop or threading.Event()
@@ -285,7 +288,7 @@ def run_pipeline(
         edges = _patiently_opened(config, settings, everybody, stop, dry_run=dry_run)
         if edges is None:
             return RunSummary(stopped=True)
-        watch.source = edges.source
+        watch.source, watch.on_readings = edges.source, on_readings
         if on_open is not None:
             on_open(edges)
 
@@ -298,13 +301,14 @@ def run_pipeline(
             edges.source,
             edges.sink,
             edges.store,
-            lambda partition, fits: watch.engine(partition, make(partition, fits), on_readings),
+            lambda partition, fits: watch.engine(partition, make(partition, fits)),
             edges.decoder,
             settings=settings,
             make_monitor=watch.monitor if config.monitor.enabled else None,
             control=edges.control,
             outbox=watch.outbox,
             observers=everybody,
+            on_judged=watch.judged,
             on_progress=progress,
             executor=executor,
             stop=stop,

@@ -25,8 +25,7 @@ from rejex_stream.review.console.console import (
     takes,
 )
 from rejex_stream.review.queue import decisions, label_store, series
-from rejex_stream.review.queue.audit import Name, Refusal, require_reviewer
-from rejex_stream.review.queue.database import position_in
+from rejex_stream.review.queue.database import Name, Refusal, position_in, require_reviewer
 from rejex_stream.review.queue.decisions import Decision, Done
 from rejex_stream.review.queue.listing import TABS, QueueFilter, Tab, is_blind, summary
 

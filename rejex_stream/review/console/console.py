@@ -1,25 +1,299 @@
-"""What the console's handlers share: who asks, of which view, and how JSON is answered."""
+"""The running console, who is there, and what every request passes on its way to a handler.
+
+* nobody but you, a one-time link, or what a proxy says; sessions live in the store, so a restart
+  logs nobody out, and only hashes of their tokens are kept;
+* a Content-Security-Policy that allows this origin's own files and nothing else;
+* a list of host names, against DNS rebinding;
+* Fetch Metadata on everything that changes something, against forged requests.
+
+The guards are pure ASGI, so that streams stay streams.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import hashlib
+import hmac
+import ipaddress
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import TypeVar
+from sqlite3 import Connection
+from typing import Literal, TypeVar
+from urllib.parse import quote
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect, Request, cookie_parser
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rejex_stream.config.reviewing import Shown
-from rejex_stream.review.console.access import Access, Sessions
+from rejex_stream.config.reviewing import SYSTEM, AuthMode, Network, Role, Shown, networks
 from rejex_stream.review.console.background import Background
 from rejex_stream.review.context_loader import ContextLoader
-from rejex_stream.review.queue.audit import Refusal, RefusalCode, Viewer
+from rejex_stream.review.queue.database import Refusal, RefusalCode, Viewer
 from rejex_stream.review.queue.listing import SORTS, TABS, QueueFilter, Tab
 from rejex_stream.review.queue.review_store import ReviewStore
 
+COOKIE = "rejex_session"
+PROXY_HEADER = "x-forwarded-user"
+_OWN = networks(("127.0.0.1", "::1"))
+_SESSION_MS = 30 * 24 * 3_600_000
+_LINK_MS = 24 * 3_600_000
+
+
+def _hashed(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+class Sessions:
+    """One-time links and the sessions they open, kept in the store."""
+
+    def __init__(self, store: ReviewStore) -> None:
+        self._store = store
+
+    def _issue(self, viewer: Viewer, kind: Literal["cookie", "link"], life_ms: int) -> str:
+        token = secrets.token_urlsafe(32)
+        now = self._store.now_ms()
+        with self._store.database.write() as connection:
+            connection.execute("DELETE FROM session WHERE expires_ms <= ?", (now,))
+            connection.execute(
+                "INSERT INTO session VALUES (?,?,?,?,?)",
+                (_hashed(token), viewer.reviewer, viewer.role, kind, now + life_ms),
+            )
+        return token
+
+    def link(self, viewer: Viewer) -> str:
+        """Return a token that opens one session, within a day."""
+        return self._issue(viewer, "link", _LINK_MS)
+
+    def open(self, viewer: Viewer) -> str:
+        """Return the token of a new session."""
+        return self._issue(viewer, "cookie", _SESSION_MS)
+
+    def _find(self, connection: Connection, token: str, kind: str) -> Viewer | None:
+        row = connection.execute(
+            "SELECT reviewer, role FROM session WHERE token_hash = ? AND kind = ? "
+            "AND expires_ms > ?",
+            (_hashed(token), kind, self._store.now_ms()),
+        ).fetchone()
+        return None if row is None else Viewer(row["reviewer"], row["role"])
+
+    def whose(self, token: str, kind: Literal["cookie", "link"] = "cookie") -> Viewer | None:
+        """Return whose token this is, if it is valid."""
+        with self._store.database.read() as connection:
+            return self._find(connection, token, kind)
+
+    def redeem(self, link: str) -> tuple[Viewer, str] | None:
+        """Use up a link and return who it is for, with the token of a new session."""
+        if self.whose(link, "link") is None:  # a guess shall not hold the store's lock
+            return None
+        with self._store.database.write() as connection:
+            viewer = self._find(connection, link, "link")
+            connection.execute("DELETE FROM session WHERE token_hash = ?", (_hashed(link),))
+        return None if viewer is None else (viewer, self.open(viewer))
+
+    def close(self, token: str) -> None:
+        """End a session."""
+        with self._store.database.write() as connection:
+            connection.execute("DELETE FROM session WHERE token_hash = ?", (_hashed(token),))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How people prove who they are."""
+
+    # `none`: everybody on this machine is `local`. `token`: one-time links. `proxy`: the header
+    # X-Forwarded-User, set by a proxy at one of `proxies`
+    mode: AuthMode = "none"
+    # who works here in mode `none`
+    local: Viewer = field(default_factory=lambda: Viewer("reviewer", "admin"))
+    # networks that may set the header; the role of those who come that way
+    proxies: tuple[Network, ...] = _OWN
+    proxy_role: Role = "reviewer"
+    # in mode `proxy`: the roles of those who have another one
+    roles: Mapping[str, Role] = field(default_factory=dict)
+    api_token: str = ""  # lets programs in, as `api_viewer`
+    api_viewer: Viewer = field(default_factory=lambda: Viewer("api", "reviewer"))
+    secure_cookie: bool = False  # send the cookie over HTTPS only
+
+    def viewer(self, headers: Headers, peer: str, sessions: Sessions) -> Viewer | None:
+        """Return who sent a request; ``None`` if that is not known."""
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            right = self.api_token and hmac.compare_digest(token.encode(), self.api_token.encode())
+            return self.api_viewer if right else None
+        if self.mode == "none":
+            return self.local
+        if self.mode == "proxy":
+            # Two of them: one may be the client's own, and nobody knows which.
+            names = [name.strip() for name in headers.getlist(PROXY_HEADER)]
+            name = names[0] if len(names) == 1 else ""
+            if not name or name == SYSTEM or not self._trusts(peer):
+                return None
+            return Viewer(name, self.roles.get(name, self.proxy_role))
+        cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE)
+        return sessions.whose(cookie) if cookie else None
+
+    def _trusts(self, peer: str) -> bool:
+        try:
+            address = ipaddress.ip_address(peer)
+        except ValueError:
+            return False
+        mapped = getattr(address, "ipv4_mapped", None)  # as a dual-stack socket tells it
+        return any((mapped or address) in network for network in self.proxies)
+
+
+# ------------------------------------------------------------------------------------ the guards
+_OPEN = ("/login", "/static/", "/livez", "/readyz", "/favicon.ico")
+
+
+class LoginGuard:
+    """Lets in whom the console knows; pages redirect to the login, the API answers 401."""
+
+    def __init__(self, app: ASGIApp, access: Access, sessions: Sessions) -> None:
+        self._app, self._access, self._sessions = app, access, sessions
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Name the sender, or refuse."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        peer = scope["client"][0] if scope.get("client") else ""
+        viewer = await run_in_threadpool(
+            self._access.viewer, Headers(scope=scope), peer, self._sessions
+        )
+        scope.setdefault("state", {})["viewer"] = viewer
+        path: str = scope["path"]
+        if viewer is None and not path.startswith(_OPEN):
+            await self._refusal(scope, path)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _refusal(self, scope: Scope, path: str) -> Response:
+        if path.startswith("/api/") or scope["method"] not in ("GET", "HEAD"):
+            return JSONResponse(
+                {"code": "unknown_sender", "message": "Please log in first."}, status_code=401
+            )
+        query = scope["query_string"].decode("ascii", "replace")
+        wanted = path + (f"?{query}" if query else "")
+        return RedirectResponse(f"/login?next={quote(wanted, safe='')}", status_code=303)
+
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; font-src 'self'; manifest-src 'self'; base-uri 'none'; "
+    "form-action 'self'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "content-security-policy": CONTENT_SECURITY_POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), microphone=(), geolocation=(), usb=()",
+}
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class SafeHeaders:
+    """Adds the security headers, and keeps answers with data out of caches."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on and mark its answer."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def mark(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+                static = scope["path"].startswith("/static/")
+                headers.setdefault("cache-control", "no-cache" if static else "no-store")
+            await send(message)
+
+        await self._app(scope, receive, mark)
+
+
+def _host_name(value: str) -> str:
+    """Return a Host header without its port; IPv6 in brackets stays whole."""
+    if value.startswith("["):
+        return value.partition("]")[0] + "]"
+    return value.partition(":")[0].lower()
+
+
+class HostGuard:
+    """Refuses requests for a host name this console does not go by."""
+
+    def __init__(self, app: ASGIApp, allowed: Iterable[str]) -> None:
+        self._app = app
+        self._allowed = frozenset(name.lower() for name in allowed)
+
+    def _known(self, name: str) -> bool:
+        return name in self._allowed or any(
+            pattern.startswith(".") and name.endswith(pattern) for pattern in self._allowed
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on what is addressed to us."""
+        if scope["type"] == "http":
+            name = _host_name(Headers(scope=scope).get("host", ""))
+            if not self._known(name):
+                refusal = PlainTextResponse(
+                    "This console does not answer for that host name. Start it with "
+                    "--allow-host NAME to add one.\n",
+                    status_code=400,
+                )
+                await refusal(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+class FetchGuard:
+    """Refuses to change anything for another site's page."""
+
+    # Browsers say where a request comes from (`Sec-Fetch-Site`, else `Origin`). Programs that say
+    # neither must bring a bearer token; a cookie alone never suffices.
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on what is safe, or comes from our own pages, or carries a token."""
+        if scope["type"] == "http" and scope["method"] not in _SAFE_METHODS:
+            headers = Headers(scope=scope)
+            if not _own_request(headers):
+                refusal = JSONResponse(
+                    {
+                        "code": "cross_site",
+                        "message": "This request does not come from the console's own page; "
+                        "programs send a bearer token.",
+                    },
+                    status_code=403,
+                )
+                await refusal(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def _own_request(headers: Headers) -> bool:
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site in ("same-origin", "none")
+    origin = headers.get("origin")
+    if origin is not None:
+        return origin.partition("://")[2] == headers.get("host")
+    return headers.get("authorization", "").lower().startswith("bearer ")
+
+
+# ------------------------------------------------------------------------------------ the console
 _MOST_BODY_BYTES = 512 * 1024
 _STATUS: dict[RefusalCode, int] = {
     "leased": 409,

@@ -20,7 +20,7 @@ from rejex_stream.review.console.console import Console, whole_number
 from rejex_stream.review.console.formatting import CELL_STATES, SENSOR_STATES
 from rejex_stream.review.console.pages import Context, page
 from rejex_stream.review.incidents.incident_store import held_streams
-from rejex_stream.review.queue.audit import Viewer
+from rejex_stream.review.queue.database import Viewer
 from rejex_stream.review.queue.listing import QueueFilter
 from rejex_stream.review.queue.series import HOUR_MS, PipelineClock, pipeline_clock
 

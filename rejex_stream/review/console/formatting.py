@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 
+import msgspec
 from markupsafe import Markup, escape
 
+from rejex_stream.config.reviewing import Shown
 from rejex_stream.rejection.window import grade
+from rejex_stream.types import LimitExcess, beyond
 
 _WIDTH, _HEIGHT, _PAD = 132, 30, 3
 _YEAR_S = 31_557_600
@@ -153,6 +156,13 @@ def spark_svg(  # noqa: PLR0917
     return Markup("".join(parts))
 
 
+def passed(excess: LimitExcess, shown: Shown) -> str:
+    """Return in words what is beyond which limit, as people call it."""
+    told = shown.channels.get(excess.channel)
+    name = (told.label if told else None) or excess.channel
+    return beyond(msgspec.structs.replace(excess, channel=name), told.unit if told else "")
+
+
 CELL_STATES = {
     "ok": ("o", "as planned"),
     "doubt": ("?", "more doubtful events than planned"),
@@ -182,6 +192,7 @@ FILTERS = {
     "exact": exact,
     "grade": grade,
     "number": number,
+    "passed": passed,
     "percent": percent,
     "span": span,
 }

@@ -21,8 +21,8 @@ from rejex_stream.config.reviewing import Shown
 from rejex_stream.encode.label_records import HumanVerdict
 from rejex_stream.review import teaching
 from rejex_stream.review.certificate import certificates, sentence
-from rejex_stream.review.console.access import COOKIE
 from rejex_stream.review.console.console import (
+    COOKIE,
     Console,
     console_of,
     filter_of,
@@ -31,9 +31,8 @@ from rejex_stream.review.console.console import (
 )
 from rejex_stream.review.console.formatting import FILTERS, seen, spark_svg
 from rejex_stream.review.incidents.incident_store import held_streams
-from rejex_stream.review.queue import audit, label_report
-from rejex_stream.review.queue.audit import Refusal, Viewer
-from rejex_stream.review.queue.database import scalar
+from rejex_stream.review.queue import database, label_report
+from rejex_stream.review.queue.database import Refusal, Viewer, scalar
 from rejex_stream.review.queue.decisions import LEASE_MS, people
 from rejex_stream.review.queue.detail import episode_detail
 from rejex_stream.review.queue.listing import (
@@ -278,7 +277,7 @@ def _audit(console: Console, connection: Connection, viewer: Viewer, request: Re
     query = request.query_params
     before = query.get("before", "")
     rows = list(
-        audit.rows(
+        database.audit_rows(
             connection,
             actor=query.get("actor") or None,
             action=query.get("action") or None,
@@ -302,9 +301,6 @@ def _audit(console: Console, connection: Connection, viewer: Viewer, request: Re
                 "SELECT label_id, place, sent_ms FROM outbox ORDER BY seq DESC LIMIT 2000"
             )
         },
-        "quality": found.quality,
-        "agreement": found.agreement,
-        "judged_twice": found.judged_twice,
         "load": found.workload,
         "pipelines": found.pipelines,
         "proven": {name: sentence(one) for name, one in sorted(proven.items())},

@@ -25,18 +25,17 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from rejex_stream.config.reviewing import check_bind, is_loopback
 from rejex_stream.errors import ConfigError, ConnectorError
 from rejex_stream.review.console import api, fleet, pages
-from rejex_stream.review.console.access import (
+from rejex_stream.review.console.background import Background, Feeding
+from rejex_stream.review.console.console import (
     Access,
+    Console,
     FetchGuard,
     HostGuard,
     LoginGuard,
     SafeHeaders,
 )
-from rejex_stream.review.console.background import Background, Feeding
-from rejex_stream.review.console.console import Console
 from rejex_stream.review.incidents import screen
-from rejex_stream.review.queue.audit import Viewer
-from rejex_stream.review.queue.database import StoreError
+from rejex_stream.review.queue.database import StoreError, Viewer
 from rejex_stream.review.queue.review_store import ReviewStore
 
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")

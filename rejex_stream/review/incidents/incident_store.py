@@ -12,6 +12,7 @@ cannot be taken back, since a pipeline that starts anew reads it again.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator
 from sqlite3 import Connection, Row
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Protocol
@@ -22,9 +23,8 @@ from msgspec import Meta
 from rejex_stream.config.assembly.control_line import make_command
 from rejex_stream.encode import decode_command, decode_incidents, encode_command, encode_incident
 from rejex_stream.errors import ConfigError
-from rejex_stream.review.queue import audit, series
-from rejex_stream.review.queue.audit import Name, Refusal, Viewer, require_reviewer
-from rejex_stream.review.queue.database import scalar
+from rejex_stream.review.queue import database, series
+from rejex_stream.review.queue.database import Name, Refusal, Viewer, require_reviewer, scalar
 from rejex_stream.types import Command, CommandKind, CommandReply, Incident, IncidentState, Position
 
 if TYPE_CHECKING:
@@ -45,6 +45,14 @@ class StoredIncident(NamedTuple):
     def can_be_answered(self) -> bool:
         """Whether a person's word would still change anything."""
         return self.incident.state not in (IncidentState.ADOPTING, IncidentState.CLOSED)
+
+
+class Care(NamedTuple):
+    """Who looks after an incident, and whether it is muted; neither changes anything about it."""
+
+    assigned: str  # whose it is, or empty
+    muted_by: str
+    muted_until_ms: int  # 0: it is not muted
 
 
 class Answer(NamedTuple):
@@ -96,7 +104,8 @@ def take(
             published.stream_key,
             published.state,
             published.version,
-            published.peak_severity,
+            # What must never be so is looked at first, however ordinary its scores are.
+            math.inf if published.limits else published.peak_severity,
             published.changed_ms,
         ),
     )
@@ -199,6 +208,25 @@ def held_streams(connection: Connection) -> dict[tuple[str, str], str]:
             "ORDER BY changed_ms"
         )
     }
+
+
+def care_of(connection: Connection, incident: Incident, now_ms: int) -> Care:
+    """Return who looks after an incident, as the trail has it; O(log rows of the trail)."""
+    # A mute is of what was seen: it ends early where the incident turns, or passes a limit.
+    given, muted = (
+        next(database.audit_rows(connection, subject=incident.id, action=one, limit=1), None)
+        for one in ("assign", "mute")
+    )
+    holds = muted is not None and (
+        muted.detail["until_ms"] > now_ms
+        and muted.detail["state"] == incident.state
+        and muted.detail["limits"] >= len(incident.limits)
+    )
+    return Care(
+        "" if given is None else given.detail["to"],
+        muted.actor if muted is not None and holds else "",
+        muted.detail["until_ms"] if muted is not None and holds else 0,
+    )
 
 
 def timeline(connection: Connection, incident: str) -> list[Incident]:
@@ -339,7 +367,7 @@ def give(store: ReviewStore, request: AnswerRequest, viewer: Viewer) -> Command:
             "INSERT INTO answer (command, incident, pipeline, record, given_ms) VALUES (?,?,?,?,?)",
             (id_, incident.id, stored.pipeline, encode_command(command), now_ms),
         )
-        audit.append(
+        database.append_audit(
             connection,
             now_ms,
             viewer.reviewer,
@@ -379,7 +407,7 @@ def withdraw(store: ReviewStore, command: str, viewer: Viewer) -> str:
             connection.execute(
                 "UPDATE answer SET withdrawn_ms = ? WHERE command = ?", (now_ms, command)
             )
-            audit.append(connection, now_ms, viewer.reviewer, "withdraw", row["incident"])
+            database.append_audit(connection, now_ms, viewer.reviewer, "withdraw", row["incident"])
         return str(row["incident"])
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from functools import partial
+from itertools import groupby
 from sqlite3 import Connection
 from typing import Annotated
 
@@ -15,17 +17,25 @@ from rejex_stream.config.reviewing import Shown
 from rejex_stream.errors import RejexError
 from rejex_stream.review.console.api import series_json, stretch_of
 from rejex_stream.review.console.console import Call, Console, answers, takes, whole_number
+from rejex_stream.review.console.formatting import day
 from rejex_stream.review.console.pages import Context, page
 from rejex_stream.review.incidents import incident_store, readings
 from rejex_stream.review.incidents.incident_store import (
     AnswerRequest,
     StoredIncident,
     give,
+    state_sentence,
     withdraw,
 )
-from rejex_stream.review.queue import audit, decisions, series
-from rejex_stream.review.queue.audit import Name, Refusal, Viewer
-from rejex_stream.review.queue.database import noted, scalar
+from rejex_stream.review.queue import database, decisions, series
+from rejex_stream.review.queue.database import (
+    Name,
+    Refusal,
+    Viewer,
+    noted,
+    require_reviewer,
+    scalar,
+)
 from rejex_stream.review.queue.ingest import group_of
 from rejex_stream.review.queue.listing import QueueFilter, queue_rows
 from rejex_stream.types import Incident, IncidentState
@@ -35,6 +45,8 @@ _CARDS = 12
 _TODAY = 8
 _QUIET_MS = 15 * 60_000
 """A pipeline of which nothing came for so long is said to be quiet."""
+_GROUPS = ("state", "plant", "day")
+_MUTES = ((1, "1 hour"), (8, "8 hours"), (24, "a day"), (168, "a week"))
 _SECTIONS = (
     ("Open", (IncidentState.OPEN, IncidentState.FAULT)),
     ("Recovering", (IncidentState.RECOVERING, IncidentState.ADOPTING)),
@@ -53,6 +65,9 @@ _CHOICES = (
         "The model is made anew of what was measured meanwhile: this is ordinary from then on; "
         "where learning went on, the incident is over.",
     ),
+)
+_LIMIT_STAYS = (
+    " The limit stays: a value beyond it goes on raising incidents, until the config has another."
 )
 _LEARNING = {
     IncidentState.OPEN: "learning is paused",
@@ -77,6 +92,14 @@ class SeenIn(msgspec.Struct):
     text: Annotated[str, Meta(max_length=2000)] = ""
 
 
+class CareIn(msgspec.Struct):
+    """Who is to look after an incident, or for how long it is muted; zero: no more."""
+
+    incident: Annotated[str, Meta(min_length=1, max_length=1000)]
+    to: Annotated[str, Meta(max_length=64)] | None = None
+    mute_hours: Annotated[float, Meta(ge=0, le=24 * 31)] | None = None
+
+
 # ---------------------------------------------------------------------------------------- pages
 def _learning(incident: Incident) -> str:
     """Return what becomes of the model meanwhile."""
@@ -88,7 +111,12 @@ def _choices(found: StoredIncident) -> list[tuple[str, str, str]]:
     if not found.can_be_answered:
         return []
     fault = found.incident.state is IncidentState.FAULT
-    return [one for one in _CHOICES if not (fault and one[0] == "fault")]
+    stays = _LIMIT_STAYS if found.incident.limits else ""
+    return [
+        (kind, label, does + (stays if kind == "new_normal" else ""))
+        for kind, label, does in _CHOICES
+        if not (fault and kind == "fault")
+    ]
 
 
 def _seen_by(connection: Connection, incident: str) -> list[str]:
@@ -109,7 +137,11 @@ def _quiet(connection: Connection, pipeline: str, now_ms: int) -> int | None:
 def _now(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
     """Return the first page: what is wrong, what is asked today, whether everything works."""
     store, now = console.store, console.store.now_ms()
-    found = incident_store.open_incidents(connection)
+    all_open = [
+        (one, incident_store.care_of(connection, one.incident, now))
+        for one in incident_store.open_incidents(connection)
+    ]
+    found = [(one, care) for one, care in all_open if not care.muted_until_ms]
     asked = QueueFilter()
     pipelines = connection.execute(
         "SELECT pipeline, count(*) AS sensors FROM sensor WHERE last_ms IS NOT NULL GROUP BY 1"
@@ -120,9 +152,11 @@ def _now(console: Console, connection: Connection, viewer: Viewer, request: Requ
                 readings.card(connection, one),
                 _pending(connection, one),
                 _seen_by(connection, one.incident.id),
+                care.assigned,
             )
-            for one in found[:_CARDS]
+            for one, care in found[:_CARDS]
         ],
+        "muted": [(one, care) for one, care in all_open if care.muted_until_ms],
         "more_incidents": max(0, len(found) - _CARDS),
         "shown_of": lambda pipeline: console.shown.get(pipeline, Shown()),
         "choices_of": _choices,
@@ -148,15 +182,21 @@ def _pending(connection: Connection, found: StoredIncident) -> incident_store.An
 
 def _list(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
     words = request.query_params.get("q", "")[:200]
+    by = request.query_params.get("by", "")
+    now = console.store.now_ms()
     first = whole_number(request.query_params.get("from", ""))
     found = [
         one
         for one in incident_store.standing(connection)
-        if words.lower() in one.incident.stream_key.lower()
+        if words.lower() in "\n".join(_found_by(one.incident)).lower()
     ]
+    if by in {"plant", "day"}:  # the sort keeps the most severe first in each
+        found.sort(key=lambda one: _title(one.incident, by), reverse=by == "day")
     shown = found[first : first + _PAGE]
     return {
         "words": words,
+        "by": by if by in _GROUPS else "state",
+        "groups": _GROUPS,
         "first": first,
         "width": _PAGE,
         "total": len(found),
@@ -166,19 +206,38 @@ def _list(console: Console, connection: Connection, viewer: Viewer, request: Req
                 [
                     (
                         one,
-                        group_of(one.incident.stream_key, one.incident.sensors[0]),
+                        _plant(one.incident),
                         readings.published(one.incident)
                         if one.incident.state is IncidentState.CLOSED
                         else readings.counted(connection, one.incident),
+                        console.shown.get(one.pipeline, Shown()),
+                        incident_store.care_of(connection, one.incident, now),
                     )
-                    for one in shown
-                    if one.incident.state in states
+                    for one in those
                 ],
             )
-            for title, states in _SECTIONS
+            for title, those in groupby(shown, key=lambda one: _title(one.incident, by))
         ],
         "any_incident": bool(found),
     }
+
+
+def _plant(incident: Incident) -> str:
+    return group_of(incident.stream_key, (*incident.sensors, incident.stream_key)[0])
+
+
+def _found_by(incident: Incident) -> list[str]:
+    channels = [one.channel for one in incident.channels]
+    return [incident.stream_key, _plant(incident), *incident.sensors, *channels]
+
+
+def _title(incident: Incident, by: str) -> str:
+    """Return the section of the list that an incident stands in."""
+    if by == "plant":
+        return _plant(incident)
+    if by == "day":
+        return f"Begun on {day(incident.onset_ms)[:10]}"
+    return next(title for title, states in _SECTIONS if incident.state in states)
 
 
 def _one(console: Console, connection: Connection, viewer: Viewer, request: Request) -> Context:
@@ -195,8 +254,14 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
         "answers": incident_store.answers_to(connection, incident.id),
         "pending": _pending(connection, found),
         "seen_by": _seen_by(connection, incident.id),
+        "care": incident_store.care_of(connection, incident, console.store.now_ms()),
+        "people": decisions.people(connection, console.store.settings, viewer),
+        "mutes": _MUTES,
         "comments": [
-            line for line in audit.rows(connection, subject=incident.id, action="comment", limit=50)
+            line
+            for line in database.audit_rows(
+                connection, subject=incident.id, action="comment", limit=50
+            )
         ],
         "item": connection.execute(
             "SELECT episode_id, n_events, status FROM episode WHERE incident = ? "
@@ -220,6 +285,7 @@ def _one(console: Console, connection: Connection, viewer: Viewer, request: Requ
             "events": card.events,
             "anomalies": card.anomalies,
             "known": card.known,
+            "limits": len(incident.limits),
             "can_load": found.pipeline in console.inputs,
             "shown": {
                 name: told.model_dump()
@@ -287,6 +353,30 @@ def post_seen(call: Call, wanted: SeenIn) -> object:
     return {"by": call.viewer.reviewer, "text": wanted.text.strip()}
 
 
+@takes(CareIn)
+def post_care(call: Call, wanted: CareIn) -> object:
+    """Say who looks after an incident, or that nobody needs to be reminded of it for a time."""
+    store, viewer, done = call.store, call.viewer, []
+    require_reviewer(viewer)
+    with store.database.write() as connection:
+        incident = _known(connection, wanted.incident).incident
+        if incident.state is IncidentState.CLOSED:
+            raise Refusal("changed", f"It needs no care. {state_sentence(incident)}")
+        note = partial(database.append_audit, connection, store.now_ms(), viewer.reviewer)
+        to, hours = wanted.to, wanted.mute_hours
+        if to is not None:
+            if to and to not in decisions.people(connection, store.settings, viewer):
+                raise Refusal("bad_request", f"Nobody here is called {to}: name a reviewer.")
+            note("assign", incident.id, to=to)
+            done.append(f"given {f'to {to}' if to else 'back to everybody'}")
+        if hours is not None:
+            until_ms = store.now_ms() + round(3_600_000 * hours)
+            seen = {"state": str(incident.state), "limits": len(incident.limits)}
+            note("mute", incident.id, until_ms=until_ms, **seen)
+            done.append(f"muted for {hours:g} h" if hours else "not muted any more")
+    return {"message": f"{incident.stream_key}: {' and '.join(done)}."}
+
+
 @answers
 def post_load(call: Call) -> object:
     """Read one step of the input for an incident that lacks readings."""
@@ -332,6 +422,7 @@ routes = [
     Route("/incidents/{incident:path}", page("incident.html", _one)),
     Route("/api/incidents/answer", post_answer, methods=["POST"]),
     Route("/api/incidents/withdraw", post_withdraw, methods=["POST"]),
+    Route("/api/incidents/care", post_care, methods=["POST"]),
     Route("/api/incidents/seen", post_seen, methods=["POST"]),
     Route("/api/incident-readings/{incident:path}", get_readings),
     Route("/api/incident-readings/{incident:path}", post_load, methods=["POST"]),

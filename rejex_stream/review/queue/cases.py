@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rejex_stream.config.reviewing import Review
+from rejex_stream.plan.promises import Costs, cost_of_leaning
 from rejex_stream.rejection.judge import EXTREME
 from rejex_stream.review.queue.database import insert, scalar
 from rejex_stream.types import ContextPoint, Label, Position, ReviewItem
@@ -105,29 +106,23 @@ def belongs(span: EpisodeSpan, event: Arrival, gap: int) -> bool:
     return steps <= gap and steps + left - 1 <= gap
 
 
-class Costs(NamedTuple):
-    """What a false alarm and a missed anomaly cost."""
-
-    c_fp: float = 1.0
-    c_fn: float = 1.0
-
-
 _MOST = 10.0
 """A severity beyond which nothing is more severe to people: 100 of 100."""
 
 
 def worth_of(item: ReviewItem, costs: Costs) -> float:
     """Return what an answer about one event saves: the expected cost of the label it leans to."""
-    # Of a rejected event with probability p of being called an anomaly under redrawn reference data
-    # that is `min(c_fn p, c_fp (1 - p))`; where nothing can be ranked, p is 1/2. Of an extreme
-    # anomaly nobody knows as yet: telling somebody saves a miss, which weighs one to two and a
-    # half, the more severe the more. An audited event has none: it is asked because it was drawn.
+    # Of an extreme anomaly nobody knows as yet: telling somebody saves a miss, which weighs one to
+    # two and a half, the more severe the more. An audited event has none: it is asked because it
+    # was drawn.
     if item.why == "audit":
         return 0.0
     if item.why == "extreme":
         return costs.c_fn * min(max(item.verdict.severity or 0.0, EXTREME), _MOST) / EXTREME
-    p = 0.5 if item.verdict.stability is None else item.verdict.stability
-    return min(costs.c_fn * p, costs.c_fp * (1.0 - p))
+    p = item.verdict.stability
+    if p is None:  # it cannot be ranked
+        return min(costs.c_fn, costs.c_fp) / 2
+    return cost_of_leaning(p, costs)
 
 
 def assign(connection: Connection, event: Arrival, settings: Review) -> str:

@@ -28,9 +28,8 @@ from rejex_stream.encode.label_records import (
     decode_label,
     label_id,
 )
-from rejex_stream.review.queue import audit, cases
-from rejex_stream.review.queue.audit import Name, Refusal, Viewer, require_reviewer
-from rejex_stream.review.queue.database import insert
+from rejex_stream.review.queue import cases, database
+from rejex_stream.review.queue.database import Name, Refusal, Viewer, insert, require_reviewer
 from rejex_stream.review.queue.label_store import publish, records_of, refresh_status, resolution_of
 from rejex_stream.review.queue.listing import QueueFilter, model_leaning
 from rejex_stream.review.queue.review_store import ReviewStore
@@ -141,7 +140,7 @@ def _claim(connection: Connection, episode: str, viewer: Viewer, now_ms: int) ->
         (viewer.reviewer, now_ms + LEASE_MS, episode),
     )
     if not mine:
-        audit.append(connection, now_ms, viewer.reviewer, "claim", episode)
+        database.append_audit(connection, now_ms, viewer.reviewer, "claim", episode)
     return Lease(episode, viewer.reviewer, now_ms + LEASE_MS)
 
 
@@ -169,7 +168,7 @@ def release(store: ReviewStore, episode: str, viewer: Viewer) -> bool:
             "UPDATE episode SET lease_owner = NULL, lease_until_ms = NULL WHERE episode_id = ?",
             (episode,),
         )
-        audit.append(connection, store.now_ms(), viewer.reviewer, "release", episode)
+        database.append_audit(connection, store.now_ms(), viewer.reviewer, "release", episode)
     return True
 
 
@@ -206,7 +205,9 @@ def assign(store: ReviewStore, targets: Sequence[str], viewer: Viewer, *, to: st
             connection.execute(
                 "UPDATE episode SET assigned = ? WHERE episode_id = ?", (to or None, episode)
             )
-            audit.append(connection, store.now_ms(), viewer.reviewer, "assign", episode, to=to)
+            database.append_audit(
+                connection, store.now_ms(), viewer.reviewer, "assign", episode, to=to
+            )
     return f"{counted(len(targets), 'case')} given {f'to {to}' if to else 'back to everybody'}"
 
 
@@ -235,7 +236,7 @@ def note(
     if known is None:
         detail = {"request_id": request_id} | ({"note": text} if text else {})
         action = "comment" if text else "seen"
-        audit.append(connection, now_ms, viewer.reviewer, action, subject, **detail)
+        database.append_audit(connection, now_ms, viewer.reviewer, action, subject, **detail)
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -399,7 +400,7 @@ def decide(store: ReviewStore, decision: Decision, viewer: Viewer) -> Done:
             refresh_status(connection, episode, settings, now_ms)
             if episode != target.episode_id:
                 refresh_status(connection, target.episode_id, settings, now_ms)
-            audit.append(
+            database.append_audit(
                 connection,
                 now_ms,
                 viewer.reviewer,
@@ -517,7 +518,7 @@ def _take_back(  # noqa: PLR0917
         # Somebody may have split it further in between.
         for holder in cases.holding(connection, events):
             refresh_status(connection, holder, settings, now_ms)
-        audit.append(
+        database.append_audit(
             connection,
             now_ms,
             viewer.reviewer,
@@ -569,7 +570,7 @@ def expire_due(store: ReviewStore, *, limit: int = 500) -> list[str]:
             if not publish(connection, record):
                 continue
             refresh_status(connection, episode, settings, now_ms)
-            audit.append(
+            database.append_audit(
                 connection,
                 now_ms,
                 SYSTEM,

@@ -15,8 +15,8 @@ from rejex_stream.encode import decode_review
 from rejex_stream.encode.label_records import LabelRecord, active_labels
 from rejex_stream.rejection.exceed import Stability, stability
 from rejex_stream.rejection.window import grade
-from rejex_stream.review.queue import audit, series
-from rejex_stream.review.queue.audit import Refusal, Viewer
+from rejex_stream.review.queue import database, series
+from rejex_stream.review.queue.database import Refusal, Viewer
 from rejex_stream.review.queue.label_store import records_of
 from rejex_stream.review.queue.listing import EpisodeRow, model_leaning, row_of, share
 from rejex_stream.types import Label, Reason, ReviewItem, Status, Verdict, without_limits
@@ -210,7 +210,7 @@ class Detail:
     deviations: tuple[ChannelDeviation, ...]  # how far each channel is from its own recent past
     labels: tuple[LabelRecord, ...]  # labels that stand; empty while `row.blind`
     # what happened to it, newest first; labels by others left out while `row.blind`
-    history: tuple[audit.AuditRow, ...]
+    history: tuple[database.AuditRow, ...]
     parts: tuple[tuple[str, int, str], ...]
     from_ms: int  # the stretch of time the plots begin with
     to_ms: int
@@ -337,10 +337,10 @@ def _evidence(row: EpisodeRow) -> tuple[tuple[Bar, ...], str]:
     return bars, flip
 
 
-def _history(connection: Connection, row: EpisodeRow, viewer: Viewer) -> list[audit.AuditRow]:
-    lines = list(audit.rows(connection, subject=row.episode_id, limit=50))
+def _history(connection: Connection, row: EpisodeRow, viewer: Viewer) -> list[database.AuditRow]:
+    lines = list(database.audit_rows(connection, subject=row.episode_id, limit=50))
     if row.root_id != row.episode_id:
-        lines += list(audit.rows(connection, subject=row.root_id, limit=20))
+        lines += list(database.audit_rows(connection, subject=row.root_id, limit=20))
     if row.blind:
         told = {"label", "undo", "adjudicate", "expire", "comment"}
         lines = [line for line in lines if line.action not in told or line.actor == viewer.reviewer]

@@ -34,6 +34,7 @@ from rejex_stream.encode import decode_review
 from rejex_stream.encode.label_records import LabelRecord, active_labels, resolve
 from rejex_stream.plan.promises import Costs
 from rejex_stream.review.gold_cases import Errors, Interval, Known, jeffreys, known_cases
+from rejex_stream.review.queue.database import scalar
 from rejex_stream.review.queue.label_store import OF_KNOWN, records_of
 from rejex_stream.review.queue.series import DAY_MS, FORGOTTEN_MS, HOUR_MS, pipeline_clock
 from rejex_stream.types import FloatArray, Label
@@ -356,7 +357,6 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     open_episodes: int
     open_events: int
     oldest_ms: int | None  # age of the oldest open one
-    arrived_per_day: float
     decided_per_day: float
     decided: int
     expired: int
@@ -371,11 +371,7 @@ def workload(connection: Connection, now_ms: int) -> Workload:
         "count(*) FILTER (WHERE status = 'disputed') FROM episode "
         "WHERE status IN ('open', 'needs_second', 'disputed')"
     ).fetchone()
-    first, arrived = connection.execute(
-        "SELECT min(received_ms), count(*) FILTER (WHERE received_ms >= ? AND root_id = "
-        "episode_id) FROM episode",
-        (week,),
-    ).fetchone()
+    first = scalar(connection, "SELECT min(received_ms) FROM episode")
     decided, expired = connection.execute(
         "SELECT count(DISTINCT episode_id) FILTER (WHERE source = 'human'), "
         "count(*) FILTER (WHERE source = 'expired') FROM label "
@@ -387,7 +383,6 @@ def workload(connection: Connection, now_ms: int) -> Workload:
         open_episodes=waiting[0],
         open_events=waiting[1],
         oldest_ms=None if waiting[2] is None else now_ms - waiting[2],
-        arrived_per_day=arrived / days,
         decided_per_day=decided / days,
         decided=decided,
         expired=expired,
@@ -396,40 +391,93 @@ def workload(connection: Connection, now_ms: int) -> Workload:
 
 
 # --------------------------------------------------------------------------------------- report
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the labels say."""
+class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What the labels of one pipeline say, from an event time on."""
 
-    since_ms: int
+    since_ms: int  # of its own events
     quality: Quality
     agreement: Interval  # of two reviewers who did not know of each other; "unsure" is left out
     judged_twice: int
+    cases_per_day: float | None  # over its last seven days of event time; None: it has no time yet
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the labels say: of each pipeline by itself, as each has a γ of its own."""
+
+    since_ms: int
     workload: Workload
-    pipelines: tuple[str, ...]
+    pipelines: dict[str, PipelineReport]
 
 
 def report(
-    connection: Connection, *, now_ms: int, since_ms: int = 0, costs: Costs | None = None
+    connection: Connection,
+    *,
+    now_ms: int,
+    since_ms: int = 0,
+    costs: Mapping[str, Costs] | None = None,
 ) -> Report:
     """Return the report over all labels given since a time; mistakes cost (1, 1, 0) by default."""
-    costs = costs or Costs()
-    pipelines = pipelines_of(connection)
-    begins = [event_time_of(connection, one, since_ms, now_ms) for one in pipelines]
-    found = quality(connection, costs, max(begins, default=0))
-    both, differ, neither = (
-        sum(one)
-        for one in zip(
-            *(g.twice for g in (found.accepted_anomaly, found.accepted_normal, found.rejected)),
-            strict=True,
+    names = [
+        row[0] for row in connection.execute("SELECT DISTINCT pipeline FROM sensor ORDER BY 1")
+    ]
+    found = {}
+    for name in names:
+        begin = event_time_of(connection, name, since_ms, now_ms)
+        said = quality(connection, (costs or {}).get(name), begin, name)
+        both, differ, neither = (
+            sum(one)
+            for one in zip(
+                *(g.twice for g in (said.accepted_anomaly, said.accepted_normal, said.rejected)),
+                strict=True,
+            )
         )
-    )
-    return Report(
-        since_ms=since_ms,
-        quality=found,
-        agreement=jeffreys(both + neither, both + neither + differ),
-        judged_twice=both + neither + differ,
-        workload=workload(connection, now_ms),
-        pipelines=tuple(pipelines),
-    )
+        found[name] = PipelineReport(
+            since_ms=begin,
+            quality=said,
+            agreement=jeffreys(both + neither, both + neither + differ),
+            judged_twice=both + neither + differ,
+            cases_per_day=_cases_per_day(connection, name),
+        )
+    return Report(since_ms=since_ms, workload=workload(connection, now_ms), pipelines=found)
+
+
+def _cases_per_day(connection: Connection, pipeline: str) -> float | None:
+    """Return how many cases a day of its own time brings: a month that is read today is a month."""
+    clock = pipeline_clock(connection, pipeline)
+    if clock is None:
+        return None
+    first, cases = connection.execute(
+        "SELECT (SELECT min(first_ms) FROM sensor WHERE pipeline = :name), count(*) FROM episode e "
+        "JOIN sensor s USING (sensor_id) WHERE s.pipeline = :name AND e.root_id = e.episode_id "
+        "AND e.status <> 'empty' AND e.start_ms > :now - :week AND e.start_ms <= :now",
+        {"name": pipeline, "now": clock.now_ms, "week": 7 * DAY_MS},
+    ).fetchone()
+    days = (clock.now_ms - (clock.now_ms if first is None else first)) / DAY_MS
+    return float(cases / min(7.0, max(days, 1.0)))
+
+
+def case_load(connection: Connection, pipeline: str) -> tuple[int, float, list[float]]:
+    """Return how many sensors spoke for how many days, and what an answer to each case is worth.
+
+    An incident is a case of those that are worth most.
+    """
+    clock = pipeline_clock(connection, pipeline)
+    sensors, first = connection.execute(
+        "SELECT count(*), min(first_ms) FROM sensor WHERE last_ms IS NOT NULL AND pipeline = ?",
+        (pipeline,),
+    ).fetchone()
+    worths = [
+        row[0]
+        for row in connection.execute(
+            "SELECT e.worth FROM episode e JOIN sensor USING (sensor_id) WHERE pipeline = ? "
+            "AND root_id = episode_id AND status <> 'empty' AND incident IS NULL",
+            (pipeline,),
+        )
+    ]
+    asked = "SELECT count(*) FROM incident WHERE pipeline = ?"
+    incidents = scalar(connection, asked, (pipeline,))
+    days = 0.0 if clock is None or first is None else (clock.now_ms - first) / DAY_MS
+    return sensors, days, worths + [max([1.0, *worths])] * incidents
 
 
 def pipelines_of(connection: Connection) -> list[str]:

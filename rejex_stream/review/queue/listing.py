@@ -22,9 +22,8 @@ from rejex_stream.encode.label_records import HumanVerdict
 from rejex_stream.rejection import label_of, rank_edges
 from rejex_stream.rejection.window import grade
 from rejex_stream.review.incidents.incident_store import open_count
-from rejex_stream.review.queue import audit, series
-from rejex_stream.review.queue.audit import Viewer
-from rejex_stream.review.queue.database import scalar
+from rejex_stream.review.queue import database, series
+from rejex_stream.review.queue.database import Viewer, scalar
 from rejex_stream.types import Label, Reason, Status, Verdict
 
 Tab: TypeAlias = Literal["ready", "mine", "claimed", "waiting", "disputed", "done", "all"]
@@ -272,8 +271,8 @@ def is_blind(settings: Review, row: Row, viewer: Viewer) -> bool:
 
 
 def unblinded(
-    connection: Connection, settings: Review, lines: Sequence[audit.AuditRow], viewer: Viewer
-) -> list[audit.AuditRow]:
+    connection: Connection, settings: Review, lines: Sequence[database.AuditRow], viewer: Viewer
+) -> list[database.AuditRow]:
     """Return audit rows without what others said about episodes that wait for a second opinion."""
     if settings.blind == "off":
         return list(lines)

@@ -21,7 +21,8 @@ from rejex_stream.config.reviewing import SYSTEM, Review
 from rejex_stream.encode import decode_incidents, decode_reviewed, decode_verdict
 from rejex_stream.encode.label_records import LabelRecord, active_labels, resolve
 from rejex_stream.errors import ConfigError, ConnectorError
-from rejex_stream.review.queue import audit, cases, ingest
+from rejex_stream.plan.promises import Costs
+from rejex_stream.review.queue import cases, database, ingest
 from rejex_stream.review.queue.database import (
     Database,
     position_in,
@@ -59,7 +60,7 @@ class ReviewStore:
         path: Path,
         settings: Review | None = None,
         *,
-        costs: Mapping[str, cases.Costs] | None = None,
+        costs: Mapping[str, Costs] | None = None,
         clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self.settings = settings or Review()
@@ -142,7 +143,7 @@ class ReviewStore:
             lost = known is not None and known < earliest
             name = f"{partition.topic}-{partition.partition}"
             if lost:
-                audit.append(
+                database.append_audit(
                     connection, self.now_ms(), SYSTEM, "lost", name, first=known, last=earliest - 1
                 )
         if lost:
@@ -299,7 +300,7 @@ def rebuild(
     feed: Callable[[ReviewStore], None],
     labels: Iterable[LabelRecord],
     replace: bool = False,
-    costs: Mapping[str, cases.Costs] | None = None,
+    costs: Mapping[str, Costs] | None = None,
 ) -> Rebuilt:
     """Make the store at `path` anew from review items and labels: whole or not at all."""
     if path.exists():
@@ -316,7 +317,7 @@ def rebuild(
         new, unknown = apply_labels(store, labels)
         with store.database.write() as connection:
             events = int(scalar(connection, "SELECT count(*) FROM event"))
-            audit.append(
+            database.append_audit(
                 connection,
                 store.now_ms(),
                 SYSTEM,

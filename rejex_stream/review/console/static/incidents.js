@@ -38,7 +38,7 @@ async function answer(action) {
   if (!button || button.disabled) return;
   const kind = kinds[action];
   if (kind === "new_normal" && !(await ask("Is this the new normal?",
-    `The model learns ${plural(data.events, "event")} measured since ${showTime(data.start_ms, "day")}, of which ${data.anomalies.toLocaleString("en")} were called anomalies. Values like these raise nothing any more. Once the pipeline has read the answer it cannot be taken back.`,
+    `The model learns ${plural(data.events, "event")} measured since ${showTime(data.start_ms, "day")}, of which ${data.anomalies.toLocaleString("en")} were called anomalies. ${data.limits ? "The limit stays: values beyond it go on raising incidents." : "Values like these raise nothing any more."} Once the pipeline has read the answer it cannot be taken back.`,
     "Yes, learn it"))) return;
   if (!given || given.kind !== kind || given.note !== note.value) {
     given = { request_id: newId(), incident: data.id, version: data.version, kind, note: note.value };
@@ -112,6 +112,13 @@ async function load() {
 $("#seen")?.addEventListener("click", async (event) => {
   if (await asking("/api/incidents/seen", { request_id: newId(), incident: data.id })) { event.target.disabled = true; await refresh(); }
 });
+for (const field of $$("[data-care]")) field.addEventListener("change", async () => {
+  const name = field.dataset.care, given = name === "to" ? field.value : Number(field.value);
+  if (name !== "to" && field.value === "") return;
+  const done = await asking("/api/incidents/care", { incident: data.id, [name]: given });
+  if (done) { toast(done.message); await refresh(); }
+});
+$("#by")?.addEventListener("change", (event) => event.target.form.requestSubmit());
 let commentId = newId();
 $("#comment")?.addEventListener("submit", async (event) => {
   event.preventDefault();

@@ -95,7 +95,7 @@ def severity(ordered, score):
 
 
 def shape(ordered, c):
-    """Return the shape of a generalised Pareto tail of the largest tenth, less two of its errors."""
+    """Return the shape of a generalised Pareto tail of the largest tenth, less two errors."""
     k = max(len(ordered) // 10, 40)
     if len(ordered) <= k + 1 or ordered[-1] == ordered[-1 - k]:
         return 0

@@ -221,6 +221,7 @@ def test_cases_that_look_alike_are_listed_and_answered_together_and_that_is_undo
     others = [
         begun(8_000, -4.0), begun(9_000, 4.0, channel=1), begun(10_000, 30.0), item(11_000),
         msgspec.structs.replace(begun(12_000, 4.0), why="extreme"),
+        msgspec.structs.replace(begun(13_000, 4.0), context=()),
     ]  # fmt: skip
     lines = [encode_review(one) for one in (*alike, *others)]
     store.take("review", lines, pipeline="farm")

@@ -140,7 +140,7 @@ def pattern_of(item: ReviewItem) -> str:
     spoken = verdict.evidence.channels[:1] if verdict.evidence is not None else ()
     far: dict[str, float] = {}
     rows = [point.values for point in item.context if len(point.values) == len(item.channels)]
-    past = np.array(rows, dtype=np.float64).reshape(len(rows), -1)
+    past = np.array(rows, dtype=np.float64).reshape(len(rows), len(item.channels))
     for name, value, column in zip(item.channels, item.values, past.T, strict=False):
         known = column[np.isfinite(column)]
         if value is None or not math.isfinite(value) or len(known) < _FEWEST_PAST:

@@ -9,7 +9,6 @@ import hashlib
 import math
 from fractions import Fraction
 from functools import partial
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -70,42 +69,66 @@ def within_limits(spec, reading, verdict, came):
 
 
 def cluster(scores):
-    """Return the mean size of a cluster of the largest twentieth, by the intervals between them."""
-    count = max(20, len(scores) // 20)
-    if len(scores) <= 2 * count:
-        return 1
-    least = sorted(scores)[len(scores) - count]
-    at = [i for i, score in enumerate(scores) if score >= least]
-    gaps = [b - a for a, b in pairwise(at)]
-    one, two = (1, 2) if max(gaps) > 2 else (0, 0)
-    first = sum(gap - one for gap in gaps)
-    second = sum((gap - one) * (gap - two) for gap in gaps)
-    index = 2 * first**2 / (len(gaps) * max(second, 1))
-    return max(1, round(1 / max(index, 1 / len(gaps))))
+    """Return how many scores of a sixteenth or an eighth exceed the largest of another one."""
+    sizes = []
+    for blocks in (16, 8):
+        length = len(scores) // blocks
+        if length < 2:
+            return 1
+        parts = [scores[i * length : (i + 1) * length] for i in range(blocks)]
+        pairs = [(a, b) for a in range(blocks) for b in range(blocks) if a != b]
+        sizes.append(sum(s > max(parts[b]) for a, b in pairs for s in parts[a]) / len(pairs))
+    size = sum(sizes) / 2
+    return round(4 * size) / 4 if size >= 2 else 2 if size >= 1.5 else 1
 
 
-def severity(ordered, score, c=1):
+def severity(ordered, score):
     """Return -log10 of the tail probability, by exact sums."""
     n, largest = len(ordered), ordered[-1]
     at_or_above = sum(s >= score for s in ordered)
     if at_or_above:
-        return math.log10((n + c) / (at_or_above + c))
+        return math.log10((n + 1) / (at_or_above + 1))
     k = max(math.isqrt(n), ordered.count(largest))
     scale = sum(Fraction(s) - Fraction(ordered[n - k - 1]) for s in ordered[n - k :]) / k
     beyond = (Fraction(score) - Fraction(largest)) / scale
-    return min(1e6, math.log10((n + c) / c) + min(1e9, beyond) / math.log(10))
+    return min(1e6, math.log10(n + 1) + min(1e9, beyond) / math.log(10))
+
+
+def shape(ordered, c):
+    """Return the shape of a generalised Pareto tail of the largest tenth, less two errors."""
+    k = max(len(ordered) // 10, 40)
+    if len(ordered) <= k + 1 or ordered[-1] == ordered[-1 - k]:
+        return 0
+    over = [Fraction(s) - Fraction(ordered[-1 - k]) for s in ordered[-k:]]
+    mean = sum(over) / k
+    twice = sum(2 * Fraction(k - i, k - 1) * s for i, s in enumerate(over, 1)) / k
+    found = float(2 - mean / (mean - twice)) - 2 * math.sqrt(c / k) if twice < mean else 0
+    return min(max(0, found), 0.9)
 
 
 def in_order(tail, score):
-    """Return the same among scores that stand still, a millionth of a step apart between two."""
+    """Return the same among scores that stand still, where extremes may come in clusters of c."""
     ordered, c = tail
-    found, below = severity(ordered, score, c), [s for s in ordered if s < score]
-    if not below or len(below) == len(ordered):
+    n = len(ordered)
+
+    def rare(at_or_above):
+        return math.log10((n + 1) / min(n + 1, at_or_above + (1 if c == 1 else c - 1)))
+
+    below = [s for s in ordered if s < score]
+    if len(below) == n:
+        k = max(math.isqrt(n), ordered.count(ordered[-1]))
+        xi, start = shape(ordered, c), Fraction(ordered[n - k - 1])
+        mean = sum(Fraction(s) - start for s in ordered[n - k :]) / k * Fraction(1 + 1.5 * c / k)
+        sigma = Fraction(1 - xi) * mean + Fraction(xi) * (Fraction(ordered[-1]) - start)
+        nats = float(min(Fraction(10) ** 300, (Fraction(score) - Fraction(ordered[-1])) / sigma))
+        beyond = (math.log1p(xi * nats) / xi if xi else nats) / math.log(10)
+        return min(1e6, math.log10((n + 1) / min(c, n + 1)) + beyond)
+    found = rare(n - len(below))
+    if not below:
         return found
     a, b = Fraction(below[-1]), Fraction(ordered[len(below)])
-    at_or_above = len(ordered) - len(below)
-    step = math.log10((at_or_above + 1 + c) / (at_or_above + c))
-    return found - 1e-6 * float((b - Fraction(score)) / (b - a)) * step
+    step = found - rare(n - len(below) + 1)
+    return found - (1e-6 if c == 1 else 1) * float((b - Fraction(score)) / (b - a)) * step
 
 
 def reach(span):

@@ -97,7 +97,7 @@ class _Recipes(msgspec.Struct, forbid_unknown_fields=True):
     version: int
     recipes: dict[str, Any]
     tail: list[Any] | None = None
-    cluster: Annotated[int, msgspec.Meta(ge=1)] = 1
+    cluster: Annotated[float, msgspec.Meta(ge=1)] = 1.0
 
 
 class StreamView(NamedTuple):

@@ -60,7 +60,7 @@ class _Clock(msgspec.Struct, array_like=True):
     ahead: str | None = None
     ahead_ms: _Time = _NEVER
     now_ms: _Time = _NEVER
-    n_usual: int = 0  # events with a possible time
+    n_usual: int = 0  # events with a possible time, while any is doubted
     doubted: dict[str, int] = {}  # who is ahead: since which of these; -1: nobody believes it
     # Who is more than a day ahead of the partition's time: it moves nothing, until two agree.
     far: dict[str, _Time] = {}
@@ -80,7 +80,6 @@ class _Clock(msgspec.Struct, array_like=True):
             self.far[sensor] = time_ms
             return known
         earlier, later = sorted([max(near), (time_ms, sensor)])
-        self.far.pop(max(near)[1])
         return later[1], later[0], earlier[0]
 
     def turned(self, sensor: str, time_ms: int, n_usual: int, *, usual: bool) -> Status | None:
@@ -161,14 +160,12 @@ class SensorRegistry:
                     continue
                 self._n_lives += 1
                 self._sensors_of[key] += 1
-                if streams is None:
-                    streams = heard[sensor] = {}
+                streams = heard.setdefault(sensor, {})
             streams[key] = time_ms if time_ms > now else now
-            n_usual += usual
-            if (doubted or not usual) and (
-                status := clock.turned(sensor, time_ms, n_usual, usual=usual)
-            ):
-                clocks[i] = status
+            if doubted or not usual:
+                n_usual = n_usual + usual if doubted else 0
+                if status := clock.turned(sensor, time_ms, n_usual, usual=usual):
+                    clocks[i] = status
         self._clock = _Clock(ahead, ahead_ms, now, n_usual, doubted, clock.far)
         return Admission(end, turned_away, gone, clocks)
 

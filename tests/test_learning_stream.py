@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 from fractions import Fraction
@@ -415,3 +416,13 @@ def test_shuffled_answers_do_not_take_over():
                 engine.command(answers(judged[-1], rng.choice(["normal"] * 4 + ["anomaly"])))
         took.append(any(v.learning and v.learning.judge == "challenger" for v in judged))
     assert sum(took) <= 1
+
+
+def test_an_event_that_lacks_a_channel_is_the_champions_alone():
+    recipe = replace(spec(make_detector("Sensor")), learning=LEARNING, coin=LEARNING.coin)
+    feed = readings(900, keys=("a",), missing=0.1)
+    verdicts = Engine(recipe, InlineExecutor()).process(feed)
+    partial = [v for r, v in zip(feed, verdicts, strict=True) if v.score is not None
+               and any(map(math.isnan, r.values))]  # fmt: skip
+    assert sum(bool(v.learning) for v in verdicts) > 300
+    assert len([v for v in partial if not v.learning]) > 10

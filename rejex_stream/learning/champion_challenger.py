@@ -14,6 +14,7 @@ column, and they are what the challenger ranks the next one among.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -360,12 +361,15 @@ class Learner:
     def judge(self, verdict: Verdict, row: Sequence[float] | FloatArray) -> Verdict:
         """Return the verdict of whoever speaks on the stream's next event.
 
-        What is held or planned, and what has no severity, is the champion's alone.
+        What is held or planned, and what has no severity, is the champion's alone, as is a row that
+        lacks columns: no answer is near it.
         """
         rare = verdict.severity
         if rare is None or verdict.held or verdict.planned:
             return verdict
         kept = np.asarray(row, dtype=np.float64).tolist()  # a row may be a view of a whole batch
+        if any(map(math.isnan, kept)):
+            return verdict
         if self._contest is None:
             self._first.append((kept, rare))
             if len(self._first) == self._window:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -24,7 +24,7 @@ __all__ = [
     "Limited", "Outcome", "OutcomeCounts", "Partition", "Position", "Reading", "Reason", "Record",
     "ReviewItem", "SelectedRecord", "Status", "UnreadRecord", "Verdict", "beyond",
     "could_be_missed", "drawable", "in_mode", "is_for_review", "is_ranked", "of_mode",
-    "policy_band", "reached", "spoken", "with_names", "without_limits",
+    "policy_band", "reached", "spoken", "without_limits",
 ]  # fmt: skip
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
@@ -56,7 +56,8 @@ class Reason(StrEnum):
     """Its partition knows ``state.max_keys`` sensors already, and this is none of them; one with
     modes counts once for each."""
     LIMIT = "limit"
-    """A channel is beyond a limit that people set: an anomaly, of which the theory says nothing."""
+    """A channel is beyond a limit that people set, or has had no value for longer than is usual: an
+    anomaly, of which the theory says nothing."""
 
 
 class Status(StrEnum):
@@ -70,6 +71,10 @@ class Status(StrEnum):
     """The rows that the first model learnt from are of two kinds: a fault may lie among them."""
     NO_LEVEL = "no_level"
     """In the rows that the first model learnt from, a channel wanders: its changes are judged."""
+    CLOCK_BEGINS = "clock_begins"
+    """The sensor's times are impossible: before 1990, or more than a day ahead of all others."""
+    CLOCK_ENDS = "clock_ends"
+    """The sensor's times are possible again."""
 
 
 SILENT_STAGES = ("ignored", "joined", "waiting")
@@ -287,42 +292,25 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 class LimitExcess(msgspec.Struct, frozen=True):
-    """A value beyond a limit that people set.
+    """A value beyond a limit that people set, or none for longer than is usual.
 
     Attributes
     ----------
     channel
         Its name.
     value
-        What it read; ``None`` on the wire where that is infinite.
+        What it read; ``None`` where it is missing, and on the wire where it is infinite.
     limit
-        The lower limit where the value is below it, else the upper one.
+        The lower limit where the value is below it, else the upper one; where the value is missing,
+        for how many events in a row that is usual.
+    missing_events
+        For how many events it has been missing, where that is what is beyond the limit.
     """
 
     channel: str
     value: float | None
     limit: float
-
-
-def with_names(plain: Any) -> Any:  # noqa: ANN401 - plain values
-    """Name what earlier versions wrote as arrays: evidence of channels, and excesses. O(values)."""
-    if not isinstance(plain, dict):
-        return plain
-    found = dict(plain)
-    for name in ("channels", "limits"):
-        if isinstance(found.get(name), list):
-            found[name] = [_named(one) for one in found[name]]
-    for name in ("evidence", "limited", "verdict", "open"):
-        if name in found:
-            found[name] = with_names(found[name])
-    return found
-
-
-def _named(one: object) -> object:
-    if not isinstance(one, list):
-        return one
-    kind = LimitExcess if len(one) == len(LimitExcess.__struct_fields__) else ChannelEvidence
-    return dict(zip(kind.__struct_fields__, one, strict=False))
+    missing_events: int | msgspec.UnsetType = msgspec.UNSET
 
 
 def beyond(excess: LimitExcess, unit: str = "") -> str:
@@ -332,8 +320,13 @@ def beyond(excess: LimitExcess, unit: str = "") -> str:
     --------
     >>> beyond(LimitExcess("pressure", 7.2, 6.0), "bar")
     'pressure 7.2 bar is above its limit of 6 bar'
+    >>> beyond(LimitExcess("flow", None, 10.0, 11))
+    'flow has had no value for 11 events, more than 10 are not usual'
     """
     channel, value, limit = excess.channel, excess.value, excess.limit
+    if excess.missing_events:
+        missing = f"{channel} has had no value for {excess.missing_events:,} events"
+        return f"{missing}, more than {limit:,.0f} are not usual"
     unit = f" {unit}" if unit else ""
     if value is None:  # infinite, and came over the wire
         return f"{channel} is infinite, beyond its limit of {limit:.4g}{unit}"

@@ -9,7 +9,6 @@ import hashlib
 import math
 from fractions import Fraction
 from functools import partial
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -38,14 +37,18 @@ def reference(spec, readings, answers):
         for key, kind, name in answers.get(i, ()):
             streams[key].answer(kind, name)
         stream = streams[reading.stream_key]
-        verdicts.append(within_limits(spec, reading, stream.verdict(reading)))
+        verdicts.append(within_limits(spec, reading, stream.verdict(reading), stream.came))
         changes += stream.hold.changes
         stream.hold.changes = []
     return verdicts, changes
 
 
-def within_limits(spec, reading, verdict):
-    """Return the verdict, an anomaly where a value is beyond a limit that people set."""
+def within_limits(spec, reading, verdict, came):
+    """Return the verdict, an anomaly where a value is beyond a limit, or missing for too long.
+
+    `came` has the readings of each sensor of the stream so far; this one is added.
+    """
+    came.setdefault(reading.sensor, []).append(reading.values)
     values = dict(zip(spec.features.channels, reading.values, strict=True))
     found = [
         (channel, values[channel], limit)
@@ -53,6 +56,12 @@ def within_limits(spec, reading, verdict):
         for limit, is_beyond in ((low, float.__lt__), (high, float.__gt__))
         if limit is not None and is_beyond(values[channel], float(limit))
     ]
+    for i, channel in enumerate(spec.features.channels):
+        there = "".join("-" if v[i] != v[i] else "+" for v in came[reading.sensor])
+        *ended, now = there.lstrip("-").split("+") if "+" in there else [""]
+        usual = max(10, spec.features.carry_forward_events, 3 * max(map(len, ended), default=0))
+        if len(now) > usual and verdict.seq >= 10 * usual:
+            found.append((channel, None, float(usual), len(now)))
     if not found:
         return verdict
     known = Limited(tuple(LimitExcess(*one) for one in found), verdict.label, verdict.reason)
@@ -60,42 +69,66 @@ def within_limits(spec, reading, verdict):
 
 
 def cluster(scores):
-    """Return the mean size of a cluster of the largest twentieth, by the intervals between them."""
-    count = max(20, len(scores) // 20)
-    if len(scores) <= 2 * count:
-        return 1
-    least = sorted(scores)[len(scores) - count]
-    at = [i for i, score in enumerate(scores) if score >= least]
-    gaps = [b - a for a, b in pairwise(at)]
-    one, two = (1, 2) if max(gaps) > 2 else (0, 0)
-    first = sum(gap - one for gap in gaps)
-    second = sum((gap - one) * (gap - two) for gap in gaps)
-    index = 2 * first**2 / (len(gaps) * max(second, 1))
-    return max(1, round(1 / max(index, 1 / len(gaps))))
+    """Return how many scores of a sixteenth or an eighth exceed the largest of another one."""
+    sizes = []
+    for blocks in (16, 8):
+        length = len(scores) // blocks
+        if length < 2:
+            return 1
+        parts = [scores[i * length : (i + 1) * length] for i in range(blocks)]
+        pairs = [(a, b) for a in range(blocks) for b in range(blocks) if a != b]
+        sizes.append(sum(s > max(parts[b]) for a, b in pairs for s in parts[a]) / len(pairs))
+    size = sum(sizes) / 2
+    return round(4 * size) / 4 if size >= 2 else 2 if size >= 1.5 else 1
 
 
-def severity(ordered, score, c=1):
+def severity(ordered, score):
     """Return -log10 of the tail probability, by exact sums."""
     n, largest = len(ordered), ordered[-1]
     at_or_above = sum(s >= score for s in ordered)
     if at_or_above:
-        return math.log10((n + c) / (at_or_above + c))
+        return math.log10((n + 1) / (at_or_above + 1))
     k = max(math.isqrt(n), ordered.count(largest))
     scale = sum(Fraction(s) - Fraction(ordered[n - k - 1]) for s in ordered[n - k :]) / k
     beyond = (Fraction(score) - Fraction(largest)) / scale
-    return min(1e6, math.log10((n + c) / c) + min(1e9, beyond) / math.log(10))
+    return min(1e6, math.log10(n + 1) + min(1e9, beyond) / math.log(10))
+
+
+def shape(ordered, c):
+    """Return the shape of a generalised Pareto tail of the largest tenth, less two errors."""
+    k = max(len(ordered) // 10, 40)
+    if len(ordered) <= k + 1 or ordered[-1] == ordered[-1 - k]:
+        return 0
+    over = [Fraction(s) - Fraction(ordered[-1 - k]) for s in ordered[-k:]]
+    mean = sum(over) / k
+    twice = sum(2 * Fraction(k - i, k - 1) * s for i, s in enumerate(over, 1)) / k
+    found = float(2 - mean / (mean - twice)) - 2 * math.sqrt(c / k) if twice < mean else 0
+    return min(max(0, found), 0.9)
 
 
 def in_order(tail, score):
-    """Return the same among scores that stand still, a millionth of a step apart between two."""
+    """Return the same among scores that stand still, where extremes may come in clusters of c."""
     ordered, c = tail
-    found, below = severity(ordered, score, c), [s for s in ordered if s < score]
-    if not below or len(below) == len(ordered):
+    n = len(ordered)
+
+    def rare(at_or_above):
+        return math.log10((n + 1) / min(n + 1, at_or_above + (1 if c == 1 else c - 1)))
+
+    below = [s for s in ordered if s < score]
+    if len(below) == n:
+        k = max(math.isqrt(n), ordered.count(ordered[-1]))
+        xi, start = shape(ordered, c), Fraction(ordered[n - k - 1])
+        mean = sum(Fraction(s) - start for s in ordered[n - k :]) / k * Fraction(1 + 1.5 * c / k)
+        sigma = Fraction(1 - xi) * mean + Fraction(xi) * (Fraction(ordered[-1]) - start)
+        nats = float(min(Fraction(10) ** 300, (Fraction(score) - Fraction(ordered[-1])) / sigma))
+        beyond = (math.log1p(xi * nats) / xi if xi else nats) / math.log(10)
+        return min(1e6, math.log10((n + 1) / min(c, n + 1)) + beyond)
+    found = rare(n - len(below))
+    if not below:
         return found
     a, b = Fraction(below[-1]), Fraction(ordered[len(below)])
-    at_or_above = len(ordered) - len(below)
-    step = math.log10((at_or_above + 1 + c) / (at_or_above + c))
-    return found - 1e-6 * float((b - Fraction(score)) / (b - a)) * step
+    step = found - rare(n - len(below) + 1)
+    return found - (1e-6 if c == 1 else 1) * float((b - Fraction(score)) / (b - a)) * step
 
 
 def reach(span):
@@ -198,6 +231,9 @@ class _Stream:
         self.learns, self.left_out = hasattr(spec.detector, "start"), []
         self.hold, self.waiting, self.held, self.origin = Hold(spec.hold, spec.window), [], [], 0
         self.warm_until = getattr(spec.detector, "warm_up_events", 0)
+        guarded = not self.learns and (spec.schedule.guard_quantile or 1.0) < 1
+        self.partial = guarded and getattr(spec.detector, "allow_nan", False)
+        self.came = {}
         self.adopting, self.began, self.tail, self.extreme = False, 0, None, []
         self.span, self.past = getattr(spec.detector, "ewma_events", 1), []
         if self.learns:
@@ -215,7 +251,8 @@ class _Stream:
         at_once = hold.open and hold.open["state"] == "adopting" and not self.adopting
         if hold.open and not at_once and hold.open.pop("untold", False):
             hold.tell(said(Label.NORMAL), counted=True)
-        row = self.sensors.setdefault(name, NaiveSensor(self.spec.features)).row(time_ms, values)
+        sensor = NaiveSensor(self.spec.features, partial=self.partial)
+        row = self.sensors.setdefault(name, sensor).row(time_ms, values)
         if isinstance(row, Reason):
             incident = hold.open["id"] if hold.open else None
             return said(Label.REJECTED, row, held=hold.open is not None, incident=incident)
@@ -322,6 +359,7 @@ class _Stream:
             self.window = self.finite(scores[warm_up:])
             self.hold.renew(self.window)
             return
+        rows = [row for row in rows if not np.isnan(row).any()]
         self.fits, self.adopting, self.began = [], True, len(self.rows)
         self.rows, self.left_out = self.rows + rows, [*self.left_out, *[False] * len(rows)]
         self.origin = len(self.rows) - min(len(rows), self.spec.schedule.first_fit_events - 1)
@@ -374,6 +412,7 @@ class _Stream:
         quantile = self.spec.schedule.guard_quantile or 1.0
         if (
             score is None
+            or np.isnan(self.rows[-1]).any()  # it trains nothing, and is no outlier
             or not math.isfinite(score)
             or quantile >= 1
             or len(window) < 1 / (1 - quantile)
@@ -394,7 +433,8 @@ class _Stream:
             first_shadow = needed and schedule.calibration == "shadow"
             kind = "holdout" if first_shadow else schedule.calibration
             known = zip(self.rows[self.began :], self.left_out[self.began :], strict=True)
-            rows = np.array([row for row, out in known if not out][-schedule.buffer_events :])
+            taught = [row for row, out in known if not (out or np.isnan(row).any())]
+            rows = np.array(taught[-schedule.buffer_events :])
             self.fits.append((self.epochs, len(self.rows), rows, kind))
             self.epochs += 1
 

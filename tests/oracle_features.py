@@ -9,14 +9,22 @@ from rejex_stream.types import Reason
 
 
 class NaiveSensor:
-    def __init__(self, features):
+    def __init__(self, features, *, partial=False):
+        """With `partial`, once windows are full, the channels that are there make a row."""
         self.features, self.seen, self.past = features, [], []
+        self.partial = partial and features.preset in ("sensor", "lags", "sensor_lags")
+        spans = [
+            (f.events or 0) - (f.kind not in ("lag", "difference", "raw")) for f in features.columns
+        ]
+        self.reach = max(spans, default=0)
 
     def row(self, time_ms, values):
         """Return the row of features, or why there is none."""
         self.seen.append(values)
         carried = [self.carried(channel) for channel in range(len(values))]
-        if None in carried:
+        if None in carried and not (
+            self.partial and len(self.past) >= self.reach and carried != [None] * len(carried)
+        ):
             return Reason.UNSCORABLE
         now = max([time_ms, *(t for t, _ in self.past)])
         self.past.append((now, carried))
@@ -25,7 +33,8 @@ class NaiveSensor:
         if None in parts:
             return Reason.WARM_UP
         row = [number for part in parts for number in part]
-        return row if all(abs(number) <= 1e150 for number in row) else Reason.UNSCORABLE
+        absurd = any(abs(number) > 1e150 for number in row)
+        return Reason.UNSCORABLE if absurd else row
 
     def carried(self, channel):
         """Return the newest value that is at most `carry_forward_events` readings old."""
@@ -38,13 +47,15 @@ class NaiveSensor:
             angle = 2 * math.pi * ((now / 86_400_000 + phase) % days) / days
             return [math.sin(angle), math.cos(angle)]
         at = self.features.channels.index(feature.channel)
-        values, span = [v[at] for _, v in self.past], feature.events
+        if self.past[-1][1][at] is None:
+            return [math.nan]
+        values, span = [v[at] for _, v in self.past if v[at] is not None], feature.events
         if feature.kind == "raw":
             return values[-1:]
         if feature.kind in ("lag", "difference"):
-            if len(values) <= span:
-                return None
-            return [values[-1 - span] if feature.kind == "lag" else values[-1] - values[-1 - span]]
+            before = values[-1 - span] if len(values) > span else math.nan
+            found = before if feature.kind == "lag" else values[-1] - before
+            return None if math.isnan(found) else [found]
         times = [t for t, _ in self.past]
         if span is None:
             span_ms = feature.seconds * 1000

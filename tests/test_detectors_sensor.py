@@ -8,10 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import chi2
 from sklearn.covariance import LedoitWolf
 
 from rejex_stream.detectors import make_detector
-from rejex_stream.detectors.sensor.distance import fit_distance, fit_larger, shrunk_covariance
+from rejex_stream.detectors.sensor.distance import (
+    _rescaled_sum,
+    fit_distance,
+    fit_larger,
+    shrunk_covariance,
+)
 from rejex_stream.detectors.sensor.ensemble import LogTail
 from rejex_stream.detectors.sensor.recipes import Layout
 from rejex_stream.engine import EngineSpec
@@ -70,6 +76,53 @@ def test_a_row_alone_scores_to_the_same_bits(name, d):
     assert [scorer.score_few(X[i : i + 3].tolist()) for i in range(0, len(X), 3)] == [
         whole[i : i + 3] for i in range(0, len(X), 3)
     ]
+
+
+def test_the_distance_of_some_columns_is_the_least_that_any_values_of_the_others_give():
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(400, 4)) @ rng.normal(size=(4, 4))
+    model = fit_distance(X)
+    row, lacking = X[7] + 1.0, [1, 3]
+    there = [0, 2]
+    precision = model.root @ model.root.T
+    z = (row - model.scale.centre) / model.scale.spread - model.mean
+    z[lacking] = -np.linalg.solve(
+        precision[np.ix_(lacking, lacking)], precision[np.ix_(lacking, there)] @ z[there]
+    )
+    row[lacking] = np.nan
+    assert float(z @ precision @ z) == pytest.approx(
+        float(chi2.ppf(chi2.cdf(model.score_partial(row), 4), 2)), rel=0.02
+    )
+
+
+@pytest.mark.parametrize(("n", "of"), [(1, 2), (3, 6), (14, 21), (20, 21), (21, 21)])
+def test_a_sum_of_squares_is_about_as_rare_as_the_sum_of_fewer_that_it_stands_for(n, of):
+    for rare in (0.5, 0.1, 1e-2, 1e-3, 1e-4):
+        found = _rescaled_sum(float(chi2.isf(rare, n)), n, of)
+        assert 0.75 < chi2.sf(found, of) / rare < 1.4
+    assert _rescaled_sum(0.0, n, of) >= 0.0
+
+
+@pytest.mark.parametrize("name", ["Sensor", "SensorEnsemble", "Subsequence"])
+def test_a_row_that_lacks_a_channel_is_scored_by_the_others(name):
+    scorer, rows = fitted(name, ar(900, 0.7, 3))
+    X = rows(ar(300, 0.7, 3, seed=1))
+    whole, partial = scorer.score(X), X.copy()
+    partial[:, 1::3] = np.nan
+    found = scorer.score(partial)
+    assert np.isfinite(found).all()
+    assert 0.6 < np.quantile(found, 0.9) / np.quantile(whole, 0.9) < 1.5
+    assert scorer.score_few(partial[:3].tolist()) == found[:3].tolist()
+    partial[:, 0] += 20.0
+    assert scorer.score(partial).min() > found.max()
+    partial[0], partial[1, 0] = np.nan, np.inf
+    assert np.isnan(scorer.score(partial)[:2]).all(), "nothing is there, or something absurd"
+
+
+@pytest.mark.parametrize("name", ["VARResidual", "SeasonalResidual", "KNN"])
+def test_other_detectors_say_that_they_want_whole_rows(name):
+    assert not getattr(make_detector(name), "allow_nan", False)
+    assert not make_detector("Ensemble", members=("Sensor", name)).allow_nan
 
 
 @pytest.mark.parametrize("kind", ["frozen", "clipped"])

@@ -152,3 +152,17 @@ def test_a_row_explained_alone_has_the_evidence_it_has_among_others(weight):
         return explainer.explain(found, own, score, medians, which, weight=weight)
 
     assert [explained([i])[0] for i in wanted] == explained(wanted)
+
+
+def test_a_channel_that_is_missing_says_nothing_and_the_others_are_compared_without_it():
+    made = [r._replace(stream_key="s", sensor="s") for r in readings(900, missing=0.0)]
+    for i in (700, 710, 720):
+        made[i] = made[i]._replace(values=(30.0, math.nan))
+        made[i - 1] = made[i - 1]._replace(values=(made[i - 1].values[0], math.nan))
+    found = Engine(spec(make_detector("Sensor"), evidence=True), InlineExecutor()).process(made)
+    for i in (700, 710, 720):
+        x, y = found[i].evidence.channels
+        assert found[i].label is Label.ANOMALY
+        assert (x.channel, x.label_without) == ("x", Label.NORMAL)
+        assert x.contribution > 0
+        assert (y.channel, y.contribution, y.label_without) == ("y", None, None)

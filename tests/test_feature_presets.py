@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.features import Feature, FeatureSpec, MissingChannelError
-from rejex_stream.features.preset import FILLING, MISSING, NewestRows, blocks_of
+from rejex_stream.features.preset import FILLING, MISSING, NewestRows, RecentRows, blocks_of
 from tests.test_any_float import any_value
 
 AT_ONCE = ("sensor", "lags", "sensor_lags")
@@ -29,15 +29,18 @@ def feed(events, channels, seed=0, missing=0.0):
     return [tuple(x) for x in X.tolist()]
 
 
-def rows_of(spec, readings, cuts=(), *, crash=True):
-    sensor, found, edges = spec.start_recent(), [], [0, *cuts, len(readings)]
+def rows_of(spec, readings, cuts=(), *, crash=True, partial=False):
+    def start():
+        return spec.start_recent(partial=partial)
+
+    sensor, found, edges = start(), [], [0, *cuts, len(readings)]
     for a, b in pairwise(edges):
         if a == b:
             continue
         rows, which = sensor.extract(readings[a:b])
         found += [int(w) if w < 0 else rows[w].tolist() for w in which]
         if crash:  # between any two batches
-            sensor, kept = spec.start_recent(), sensor.snapshot()
+            sensor, kept = start(), sensor.snapshot()
             sensor.restore(kept)
     return found
 
@@ -68,9 +71,57 @@ def test_no_cut_and_no_crash_changes_a_bit(data):
     spec = FeatureSpec(names(channels), preset=preset, carry_forward_events=1)
     readings = feed(90, channels, seed=data.draw(st.integers(0, 99)), missing=0.05)
     cuts = sorted(data.draw(st.lists(st.integers(0, 90), max_size=6)))
-    for crash in (True, False):
-        assert rows_of(spec, readings, cuts, crash=crash) == rows_of(spec, readings)
-        assert rows_of(spec, readings, range(1, 90), crash=crash) == rows_of(spec, readings)
+    for crash, partial in product((True, False), (True, False)):
+        how = {"crash": crash, "partial": partial}
+        wanted = repr(rows_of(spec, readings, partial=partial))  # nan is not nan
+        assert repr(rows_of(spec, readings, cuts, **how)) == wanted
+        assert repr(rows_of(spec, readings, range(1, 90), **how)) == wanted
+
+
+@pytest.mark.parametrize("preset", AT_ONCE)
+@pytest.mark.parametrize("carry", [0, 2])
+def test_what_is_missing_blinds_the_columns_of_its_own_channel_alone(preset, carry):
+    spec = FeatureSpec(names(3), preset=preset, carry_forward_events=carry)
+    whole = feed(50, 3)  # until all windows are full
+    readings = whole + feed(200, 3, seed=1, missing=0.3)
+    found = rows_of(spec, readings, partial=True)
+    blocks = blocks_of(preset, 3)
+    for channel in range(3):  # as a sensor of this channel alone, where it is there
+        last, seen = math.inf, []
+        for reading in readings:
+            last = 0 if math.isfinite(reading[channel]) else last + 1
+            seen.append(reading[channel] if last == 0 else seen[-1] if last <= carry else math.nan)
+        there = [i for i, value in enumerate(seen) if math.isfinite(value)]
+        alone = RecentRows(blocks, 1, 0)
+        own, which = alone.extract([(seen[i],) for i in there])
+        made = dict(zip(there, which, strict=True))
+        for i, row in enumerate(found[50:], 50):
+            if row == MISSING:
+                assert i not in made
+                continue
+            wanted = own[made[i]].tolist() if i in made else [math.nan] * len(blocks)
+            assert np.array_equal(row[channel::3], wanted, equal_nan=True)
+    assert sum(row == MISSING for row in found) == sum(
+        all(map(math.isnan, reading)) for reading in readings
+    ) * (carry == 0)
+
+
+def test_until_the_windows_are_full_what_lacks_a_channel_leaves_no_trace():
+    spec = FeatureSpec(names(2), preset="sensor")
+    holes = [(math.nan, 1.0)] * 30
+    assert rows_of(spec, [*holes, *feed(22, 2), *holes], partial=True) == [
+        *[MISSING] * 30, *[FILLING] * 22, *[MISSING] * 30
+    ]  # fmt: skip
+    assert rows_of(spec, [*feed(23, 2), *holes], partial=True)[-1] != MISSING
+
+
+def test_a_number_that_arithmetic_cannot_hold_is_not_taken_for_one_that_is_missing():
+    spec = FeatureSpec(names(2), preset="sensor")
+    readings = [*feed(40, 2), *[(1.7e308, math.nan)] * 4]
+    for row in rows_of(spec, readings, partial=True)[40:]:
+        assert not any(map(math.isnan, row[0::2]))
+        assert all(map(math.isnan, row[1::2]))
+        assert math.inf in row
 
 
 @pytest.mark.parametrize("preset", AT_ONCE)

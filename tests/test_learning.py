@@ -19,6 +19,7 @@ from rejex_stream.learning import (
     SequentialTest,
 )
 from rejex_stream.learning.sequential_test import most_with_errors, surely_gained
+from rejex_stream.rejection.band import nested_band
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.types import Label, Position, Verdict
 
@@ -256,6 +257,36 @@ def test_nothing_is_said_otherwise_before_the_challenger_takes_over():
     said = play(duel(), events, {})
     assert [one.label for one in said] == [one for _, one, _ in events]
     assert any(one.champion is not one.challenger for one in said)
+
+
+@pytest.mark.parametrize("width", [0, 3])
+def test_under_a_held_budget_the_challenger_is_labelled_by_the_band_that_the_credit_allows(width):
+    policy = RejectionPolicy(GAMMA, rate=0.2, burst=5)
+    own, allowed = policy.band(N), nested_band(N, GAMMA, width)
+    contest = ChampionChallenger(
+        policy, LabelKernel(np.ones(1), GAMMA, N), SequentialTest(0.5), lambda at: False
+    )
+    contest.command(challenger_speaks=True)
+    rng, met = np.random.default_rng(3), set()
+    bands = {"policy_lower": own.lower, "policy_upper": own.upper}
+    bands |= {"band_lower": allowed.lower, "band_upper": allowed.upper}
+    for i in range(3 * N):
+        event = verdict(i, Label.NORMAL, float(rng.exponential()), window_len=N, **bands)
+        window = LabelKernel(np.ones(1), GAMMA, N)
+        window.restore(contest.mass.state())
+        rank = window.push([0.0], event.severity)[1]
+        judged = contest.judge(event, [0.0])
+        if i >= N:
+            assert judged.label is allowed.label(rank)
+            is_own = own.label(rank) is Label.REJECTED
+            assert judged.withheld == (is_own and judged.label is not Label.REJECTED)
+            met.add((judged.label, judged.withheld))
+        else:
+            assert (judged.label, judged.withheld) == (Label.NORMAL, False)
+    assert any(withheld for _, withheld in met)
+    assert (Label.REJECTED, False) in met or not width
+    short = verdict(3 * N, Label.NORMAL, window_len=N - 1, **bands)
+    assert contest.judge(short, [0.0]).challenger is Label.NORMAL
 
 
 def test_what_is_rejected_teaches_and_what_is_drawn_only_measures():

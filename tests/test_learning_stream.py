@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
+from fractions import Fraction
 from functools import cache
 
 import msgspec
@@ -20,8 +22,20 @@ from rejex_stream.learning import LearningSpec
 from rejex_stream.rejection.audit_sampling import KeyedSampler
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.run.review_items import AuditDraw
-from rejex_stream.types import Command, CommandKind, EventAnswer, Label, Reason, in_mode
+from rejex_stream.types import (
+    Command,
+    CommandKind,
+    EventAnswer,
+    Label,
+    Position,
+    Reading,
+    Reason,
+    in_mode,
+    is_ranked,
+)
 from tests.streams import ROLLING, readings, spec
+from tests.test_governor import overspent
+from tests.test_shared_budgets import Itself, sent
 
 FEED = readings(900)
 FEW = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
@@ -31,6 +45,12 @@ PIPELINES = {
     "batch": replace(spec(evidence=True), learning=LEARNING, coin=LEARNING.coin),
     "rolling": replace(spec(features=ROLLING), learning=LEARNING, coin=LEARNING.coin),
     "incremental": replace(spec(RIVER), learning=LEARNING, coin=LEARNING.coin),
+    "budget": replace(
+        spec(evidence=True, rate=0.1, burst=3), learning=LEARNING, coin=LEARNING.coin
+    ),
+    "shared": replace(
+        spec(rate=0.1, burst=3, owner="partition"), learning=LEARNING, coin=LEARNING.coin
+    ),
 }
 every_pipeline = pytest.mark.parametrize("name", PIPELINES)
 
@@ -165,6 +185,10 @@ def test_while_the_champion_speaks_its_verdicts_are_those_without_learning(name)
     engine = Engine(replace(PIPELINES[name], learning=None), InlineExecutor())
     plain = play(engine, commands, 0, len(FEED))
     spoke = [(one.learning.judge if one.learning else "champion") for one in verdicts]
+    if name in ("budget", "shared"):  # who speaks spends from there on
+        n = spoke.index("challenger")
+        assert n > 200
+        verdicts, plain, spoke = verdicts[:n], plain[:n], spoke[:n]
     for with_, without, judge in zip(verdicts, plain, spoke, strict=True):
         there = replace_label(with_, without) if judge == "challenger" else with_
         assert encode_verdict(bare(there)) == encode_verdict(without)
@@ -277,11 +301,40 @@ def test_draws_of_a_key_that_is_gone_cannot_be_repeated():
     assert b"secret" not in Engine(on, InlineExecutor()).snapshot()
 
 
-def test_a_review_budget_and_impossible_numbers_are_refused():
-    with pytest.raises(ConfigError, match="no credit to hold a review budget"):
-        replace(spec(rate=0.15, burst=3), learning=LEARNING)
+def test_impossible_numbers_are_refused():
     with pytest.raises(ConfigError, match="probabilities above 0"):
         replace(spec(), learning=replace(LEARNING, rate=0.0))
+
+
+# ------------------------------------------------------------------------- a budget that is held
+@settings(max_examples=3, deadline=None)
+@given(seed=st.integers(0, 10**6), greed=st.floats(0.7, 1))
+@pytest.mark.parametrize("owner", ["stream", "partition"])
+def test_champion_and_challenger_spend_one_credit_whoever_speaks(owner, seed, greed):
+    """The theorem, for an adversary who knows the credit and changes who speaks at will."""
+    rng = np.random.default_rng(seed)
+    recipe = spec(Itself(), rate=0.05, burst=4, owner=owner)
+    engine = Engine(replace(recipe, learning=LEARNING, coin=LEARNING.coin), InlineExecutor())
+    said = []
+    for i in range(2500):
+        value = sent(engine, "a", greed, rng)
+        reading = Reading("a", "a", i, (value, rng.random()), Position("t", 0, i))
+        (verdict,) = engine.process([reading])
+        if is_ranked(verdict):
+            said.append(verdict)
+        if verdict.learning and verdict.learning.asked:
+            engine.command(answers(verdict, str(rng.choice(["anomaly", "normal"]))))
+        if rng.random() < 0.02:
+            engine.command(judges("a", str(rng.choice(["champion", "challenger"])), f"j{i}"))
+    rejected = [verdict.label is Label.REJECTED for verdict in said]
+    assert overspent(rejected, [Fraction("0.05")] * len(said)) <= 4
+    spoke = {v.learning.judge for v, is_rejected in zip(said, rejected, strict=True)
+             if is_rejected and v.learning}  # fmt: skip
+    assert spoke == {"champion", "challenger"}
+    credit, governor = Fraction(4), engine._live["a"]._judge._governor
+    for is_rejected in rejected:  # only what was published has cost anything
+        credit = min(Fraction(4), credit + Fraction("0.05")) - is_rejected
+    assert Fraction(governor.credit, governor.price) == credit
 
 
 # -------------------------------------------------------------------------------- the commands
@@ -363,3 +416,13 @@ def test_shuffled_answers_do_not_take_over():
                 engine.command(answers(judged[-1], rng.choice(["normal"] * 4 + ["anomaly"])))
         took.append(any(v.learning and v.learning.judge == "challenger" for v in judged))
     assert sum(took) <= 1
+
+
+def test_an_event_that_lacks_a_channel_is_the_champions_alone():
+    recipe = replace(spec(make_detector("Sensor")), learning=LEARNING, coin=LEARNING.coin)
+    feed = readings(900, keys=("a",), missing=0.1)
+    verdicts = Engine(recipe, InlineExecutor()).process(feed)
+    partial = [v for r, v in zip(feed, verdicts, strict=True) if v.score is not None
+               and any(map(math.isnan, r.values))]  # fmt: skip
+    assert sum(bool(v.learning) for v in verdicts) > 300
+    assert len([v for v in partial if not v.learning]) > 10

@@ -19,6 +19,7 @@ from rejex_stream.encode import decode_verdict, encode_incident, encode_verdict
 from rejex_stream.encode.records import decode_incidents
 from rejex_stream.engine import Engine
 from rejex_stream.errors import ConfigError
+from rejex_stream.features import FeatureSpec
 from rejex_stream.incidents import Alarms, ChannelLimits, Hold
 from rejex_stream.monitor import MonitorBank, MonitorConfig
 from rejex_stream.operate.alerts import Wording, alert_of
@@ -409,3 +410,110 @@ def test_limits_that_are_only_drawn_decide_nothing(tmp_path):
     assert engine_spec(load_config(tmp_path / "drawn.toml")).limits == ()
     alarm = engine_spec(load_config(tmp_path / "alarm.toml")).limits
     assert alarm == (ChannelLimits("pressure", None, 6.0),)
+
+
+# ---------------------------------------------------------------- what is missing for too long
+def lacking(*spans, n=1500, channels=(0,), every=1):
+    """Usual readings, some channels of which are missing in stretches."""
+    readings = feed(n=n)
+    for begin, end in spans:
+        for i in range(begin, end, every):
+            values = [math.nan if c in channels else v for c, v in enumerate(readings[i].values)]
+            readings[i] = readings[i]._replace(values=tuple(values))
+    return readings
+
+
+def missing(verdicts):
+    return [v.seq for v in verdicts if v.limited]
+
+
+@pytest.mark.parametrize("detector", ["Sensor", "HBOS", "HalfSpaceTrees"])
+def test_a_channel_that_goes_missing_is_an_anomaly_and_one_incident_until_it_is_back(detector):
+    made = engine((), detector=make_detector(detector))
+    verdicts, changes = play(made, lacking((1000, 1100)))
+    assert missing(verdicts) == [*range(1010, 1100)]
+    last = verdicts[1099]
+    assert last.label is Label.ANOMALY
+    assert last.reason is Reason.LIMIT
+    assert last.limited.channels == (LimitExcess("x", None, 10.0, 100),)
+    assert last.limited.reason is (None if detector == "Sensor" else Reason.UNSCORABLE)
+    changes = [change for change in changes if change.opened_seq >= 1000]
+    opened, *_, closed = changes
+    assert (opened.opened_seq, closed.state, closed.ended) == (
+        1010, IncidentState.CLOSED, "recovered",
+    )  # fmt: skip
+    assert len({change.id for change in changes}) == 1
+    text = "x has had no value for 11 events, more than 10 are not usual"
+    assert opened.limits == (LimitExcess("x", None, 10.0, 11),)
+    assert text in alert_of(opened, Wording("p")).annotations["summary"]
+    assert decode_incidents(encode_incident(opened)).limits == opened.limits
+
+
+def test_gaps_as_long_as_they_have_always_been_are_usual():
+    spans = [(i, i + 12) for i in range(10, 900, 40)]
+    assert not missing(play(engine(()), lacking(*spans, (1000, 1036)))[0]), "three times as long is"
+    found = missing(play(engine(()), lacking(*spans, (1000, 1040)))[0])
+    assert found == [*range(1036, 1040)]
+    assert not missing(play(engine(()), lacking((50, 99)))[0]), "nothing is usual so early"
+    assert not missing(play(engine(()), lacking((0, 1500)))[0]), "it was never there"
+
+
+def test_what_is_carried_forward_for_longer_is_usual_for_as_long():
+    made = replace(small(), features=FeatureSpec(("x", "y"), carry_forward_events=25))
+    verdicts = play(Engine(made, InlineExecutor()), lacking((1000, 1100)))[0]
+    assert missing(verdicts) == [*range(1025, 1100)]
+
+
+def test_a_sensor_without_any_value_is_one_incident_and_no_flood():
+    verdicts, changes = play(engine(()), lacking((1000, 1200), channels=(0, 1)))
+    reasons = [v.reason for v in verdicts[1001:1200]]  # the first is carried forward
+    assert reasons == [Reason.UNSCORABLE] * 9 + [Reason.LIMIT] * 190
+    assert len({change.id for change in changes}) == 1
+
+
+def test_planned_and_muted_gaps_are_no_anomalies_and_are_counted_all_the_same():
+    readings, made = lacking((1000, 1100)), engine(())
+    times = [r.event_time_ms for r in readings]
+    play(made, readings[:100])
+    made.command(
+        Command(id="p", kind=CommandKind.PLANNED, from_ms=times[1000], until_ms=times[1050])
+    )
+    verdicts = play(made, readings[100:])[0]
+    assert missing(verdicts)[0] == next(v.seq for v in verdicts if v.seq > 1000 and not v.planned)
+    assert verdicts[-401].limited.channels[0].missing_events == 100
+
+
+@pytest.mark.parametrize("cut", [1, 7, 333])
+def test_no_cut_and_no_restart_changes_what_is_missing_for_too_long(cut):
+    readings = lacking((300, 330), (700, 790), (1000, 1100), every=1)
+    whole = play(engine(()), readings)[0]
+    made, found = engine(()), []
+    for start in range(0, len(readings), cut):
+        found += made.process(readings[start : start + cut])
+        if start % 5 == 0:
+            blob, made = made.snapshot(), engine(())
+            made.restore(blob)
+    assert found == whole
+    assert missing(whole)
+
+
+def test_a_sensor_that_was_forgotten_lacks_nothing_that_it_had_before():
+    made, readings = engine(()), lacking((1000, 1300))
+    play(made, readings[:1100])
+    made.forget("s", "s")
+    assert not missing(play(made, readings[1100:])[0])
+
+
+def test_the_reference_finds_the_same_gaps_too_long():
+    made = replace(spec(make_detector("Sensor")), limits=(ChannelLimits("x", None, 3.0),))
+    rng = random.Random(4)
+    readings = lacking((300, 330), (700, 790), (1000, 1012), n=1200)
+    readings = [
+        r._replace(values=(r.values[0], math.nan)) if rng.random() < 0.3 else r for r in readings
+    ]
+    wanted = reference_verdicts(made, readings)
+    found = Engine(made, InlineExecutor()).process(readings)
+    assert [(v.label, v.reason, v.limited) for v in found] == [
+        (v.label, v.reason, v.limited) for v in wanted
+    ]
+    assert missing(wanted)

@@ -83,6 +83,7 @@ def pipelines():
         "HalfSpaceTrees-features": (spec(HST, features=EVERY_KIND, evidence=True), FEED),
         "Sensor": (spec(make_detector("Sensor"), evidence=True), FEED),
         "Sensor-gaps": (spec(make_detector("Sensor")), readings(missing=0.25)),
+        "SensorEnsemble-gaps": (spec(make_detector("SensorEnsemble")), readings(missing=0.1)),
         "Sensor-spiked": (spec(make_detector("Sensor"), calibration="holdout"), SPIKED),
         "SensorEnsemble": (spec(make_detector("SensorEnsemble")), FEED),
         "smoothed": (spec(Smoothed()), FEED),
@@ -160,6 +161,9 @@ RAISED = [
     r._replace(values=tuple(v + 9.0 * (500 <= r.position.offset < 1_000) for v in r.values))
     for r in readings(1_500, missing=0.03)
 ]
+LACKING = [  # and for some events in a row without their second channel
+    r._replace(values=(r.values[0], math.nan)) if r.position.offset % 90 < 14 else r for r in RAISED
+]
 HOLD = {"window": 120, "every": 180, "hold": Hold(recover_events=15)}
 HELD = {
     **{calibration: spec(calibration=calibration, **HOLD)
@@ -171,6 +175,8 @@ HELD = {
     "smoothed-guarded": spec(Smoothed(), guard=0.9, **HOLD),
     "failing": spec(FailsOn(tuple(derive_seed(3, "a", epoch) for epoch in (1, 3, 4))), **HOLD),
     "aged": spec(**HOLD | {"hold": Hold(recover_events=15, adopt_after_events=80)}),
+    "Sensor-gaps": spec(make_detector("Sensor"), **HOLD),
+    "Sensor-gaps-few": spec(make_detector("Sensor"), guard=0.8, guard_share=0.1, **HOLD),
     "HalfSpaceTrees": spec(HST, **HOLD),
     "GaussianScorer": spec(make_detector("GaussianScorer", grace_period=20), **HOLD),
 }  # fmt: skip
@@ -179,16 +185,17 @@ HELD = {
 @pytest.mark.parametrize("said", ["fault", "new_normal", "both"])
 @pytest.mark.parametrize("name", HELD)
 def test_the_engine_holds_as_the_reference_does(name, said):
+    feed = LACKING if "gaps" in name else RAISED
     kinds = {"both": ("fault", "new_normal")}.get(said, (said,))
     answers = {
         at + 40 * n: [(key, kind, f"{kind}-{at}") for key in "ab"]
         for at in (620, 1_200)
         for n, kind in enumerate(kinds)
     }
-    wanted, changes = reference_run(HELD[name], RAISED, answers)
+    wanted, changes = reference_run(HELD[name], feed, answers)
     engine, verdicts, told = Engine(HELD[name], InlineExecutor()), [], []
     rng = random.Random(name)
-    while len(verdicts) < len(RAISED):
+    while len(verdicts) < len(feed):
         at = len(verdicts)
         for key, kind, id in answers.get(at, ()):
             opened = [i for i in engine.open_incidents() if i.stream_key == key]
@@ -197,7 +204,7 @@ def test_the_engine_holds_as_the_reference_does(name, said):
                     Command(id=id, kind=CommandKind(kind), stream_key=key, incident=opened[0].id)
                 )
         until = min([other for other in answers if other > at] + [at + rng.choice([1, 9, 200])])
-        verdicts += engine.process(RAISED[at:until])
+        verdicts += engine.process(feed[at:until])
         told += engine.take_incidents()
     assert [
         (i.position, i.id, i.version, i.state, i.onset_seq, i.n_events, i.n_anomalies,

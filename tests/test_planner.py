@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from rejex_stream.cli import main
 from rejex_stream.errors import ConfigError
 from rejex_stream.plan.measured import Measurement
 from rejex_stream.plan.promises import (
     BESIDE_BUDGET,
     Costs,
+    People,
     budget_sentence,
+    fleet,
     plan,
     plan_table,
 )
+from rejex_stream.plan.simulated import simulate
 from rejex_stream.rejection import rejection_band
 from rejex_stream.rejection.bounds import cost_bound, cost_quantile
+from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.types import Label, Position, Reason, Verdict
+from tests.pump import pump_toml
 
 ROOT = Path(__file__).parents[1]
 
@@ -100,12 +109,38 @@ def test_the_measured_rate_of_independent_rejections_is_theirs(rate):
     assert measured.inflation < 2
 
 
+# ------------------------------------------------------------------------------ simulated days
+def test_a_simulation_says_what_one_sensor_gets_and_keeps_the_budget():
+    policy = RejectionPolicy(0.05, rate=0.05, burst=20)
+    found = {one.stream: one for one in simulate(policy, 300, per_day=288, days=20)}
+    assert [*found] == ["independent", "AR(.97)", "AR(.999)"]
+    for one in found.values():
+        assert one.worst_day <= 0.05 * 288 + 20
+        assert one.rejected_a_day * 20 <= 0.05 * 288 * 20 + 20
+        assert one.worst_day >= one.rejected_a_day > 0.6 * 0.05 * 288
+        assert 0 < one.withheld < 1
+        assert 0 < one.false_alarms_a_day < one.flagged_a_day
+    assert found["independent"].flagged_a_day == pytest.approx(0.05 * 288, rel=0.3)
+    assert found == {one.stream: one for one in simulate(policy, 300, per_day=288, days=20)}
+
+
+def test_plan_prints_it_with_the_promise(capsys):
+    words = "plan --contamination 0.1 -n 200 --rate 0.1 --burst 9 --readings-per-day 48 --simulate"
+    assert main([*words.split(), "--output", "json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["plan"]["promise"]["held"]["burst"] == 9
+    assert all(one["worst_day"] <= 0.1 * 48 + 9 for one in found["simulated"])
+    assert main(words.split()) == 0
+    assert "worst day" in capsys.readouterr().out
+    assert main(["plan", "--contamination", "0.01", "-n", "100", "-T", "32", "--simulate"]) == 1
+
+
 # ------------------------------------------------------------------------- one sentence of a budget
 @pytest.mark.parametrize("page", ["README.md", "docs/theory.md"])
 def test_what_a_budget_promises_is_one_sentence_wherever_it_stands(page):
     text = " ".join((ROOT / page).read_text().split())
     assert budget_sentence() in text
-    assert BESIDE_BUDGET.rstrip(".") in text
+    assert BESIDE_BUDGET in text
 
 
 @pytest.mark.parametrize(
@@ -118,3 +153,66 @@ def test_what_a_budget_promises_is_one_sentence_wherever_it_stands(page):
 )
 def test_a_plan_says_whose_budget_it_is_and_by_what_it_is_earned(given, said):
     assert said in plan(0.05, 2000, **given).promise.held.promise
+
+
+# ---------------------------------------------------------------------------------- a fleet
+def planned(capsys, *words, status=0):
+    assert main(["plan", *map(str, words)]) == status
+    return capsys.readouterr().out
+
+
+FLEET = ("-c", 0.02, "--rate", 0.02, "-n", 2000, "--sensors", 1000, "--people", 3)
+
+
+def test_a_thousand_sensors_and_three_people_are_no_impossibility(capsys):
+    """It was: a window that fills in 3,115 days, or 54 people."""
+    (found,) = json.loads(planned(capsys, *FLEET, "--output", "json"))
+    assert not found["measured"]
+    assert found["asked_per_day"] == 90
+    assert found["minutes_per_day"] == 180
+    assert found["cases_per_day"] == pytest.approx(1_440_000 * 0.02 * 0.98**5, rel=0.02)
+    assert found["never_asked_per_day"] == found["cases_per_day"] - 90
+    assert 0 < found["cost_per_day"] < found["cost_of_all"] < found["cases_per_day"]
+    enough = found["people_for_all"]
+    for people, never in ((enough, 0), (enough - 1, 1)):
+        (found,) = json.loads(planned(capsys, *FLEET[:-1], people, "--output", "json"))
+        assert (found["never_asked_per_day"] > 0) == never
+        assert (found["cost_per_day"] > 0) == never
+    said = planned(capsys, *FLEET)
+    assert "Estimated for independent readings" in said
+    assert "impossible" not in said
+    assert "impossible" in planned(capsys, "-n", 32, "-T", 32, *FLEET[6:], status=1)
+
+
+def test_only_what_an_answer_saves_least_is_never_asked():
+    worths, rng = [0.1] * 50 + [0.9] * 50, np.random.default_rng(0)
+    found = fleet(rng.permutation(worths).tolist(), 200.0, People(2, hours=1, minutes=1))
+    assert (found.asked_per_day, found.cost_of_all) == (120, pytest.approx(100))
+    assert found.cost_per_day == pytest.approx(80 * 0.1)
+    assert fleet([], 0.0, People(1)).people_for_all == 0
+    with pytest.raises(ConfigError, match="above zero"):
+        People(0)
+
+
+def test_what_a_history_asks_is_counted_as_the_queue_makes_cases(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(2)
+    rows = (f"{1_700_000_000 + 600 * i},{x:.4f}" for i, x in enumerate(rng.normal(size=1500)))
+    (tmp_path / "feed.csv").write_text("t,flow\n" + "\n".join(rows) + "\n")
+    (tmp_path / "pump.toml").write_text(pump_toml(source='fixed_sensor = "p"'))
+    assert main(["run", "pump.toml"]) == 0
+    assert main(["review", "ingest", "--config", "pump.toml"]) == 0
+    capsys.readouterr()
+    with closing(sqlite3.connect("review.db")) as store:
+        cases = store.execute("SELECT count(*) FROM episode WHERE incident IS NULL").fetchone()[0]
+        cases += store.execute("SELECT count(*) FROM incident").fetchone()[0]
+    words = ("--replay", "pump.toml", "--people", 1)
+    (found,) = json.loads(planned(capsys, *words, "--output", "json"))
+    assert found["measured"]
+    assert found["cases_per_day"] == pytest.approx(cases / (1499 * 600 / 86_400))
+    (many,) = json.loads(planned(capsys, *words, "--sensors", 50, "--output", "json"))
+    assert many["cases_per_day"] == pytest.approx(50 * found["cases_per_day"])
+    assert "Measured: " in planned(capsys, *words)
+    assert not list(tmp_path.glob("rejex-plan-*"))
+    planned(capsys, "--replay", "pump.toml", status=2)
+    planned(capsys, "--people", 3, status=2)

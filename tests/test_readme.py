@@ -105,7 +105,7 @@ def test_the_page_about_reviewing_works_from_top_to_bottom(tmp_path):
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     lines = [line for b in blocks("bash", REVIEW) for line in b.splitlines()]
-    assert len(lines) == 7
+    assert len(lines) == 9
     for line in lines:
         words = line.split()
         if "serve" not in words:

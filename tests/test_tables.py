@@ -9,6 +9,7 @@ import itertools
 import json
 import math
 import os
+import random
 import re
 import subprocess
 import sys
@@ -584,6 +585,23 @@ def test_score_says_which_rows_when_and_which_channels(tmp_path, capsys):
     line = next(line for line in out.splitlines() if f"{found['first_row']:,}" in line[40:])
     assert f"{when(found['first_row'] - 1):%Y-%m-%d %H:%M:%S}" in line
     assert "Temp" in line
+
+
+def test_a_fault_is_seen_while_another_channel_is_missing_and_so_is_that(tmp_path, capsys):
+    chance, rows = random.Random(2), ["time,temp,vib,flow"]
+    for i in range(4000):
+        temp = chance.gauss(60, 1) + 8 * (3300 <= i < 3330)
+        vib = "" if 3000 <= i < 3400 else f"{chance.gauss(2, 0.1):.3f}"
+        rows.append(f"{1_700_000_000 + 10 * i},{temp:.2f},{vib},{chance.gauss(100, 3):.1f}")
+    (tmp_path / "plant.csv").write_text("\n".join(rows))
+    assert main(["score", str(tmp_path / "plant.csv"), "--output", "json"]) == 0
+    episodes = json.loads(capsys.readouterr()[0])["episodes"]
+    worst = max(episodes, key=lambda episode: episode["severity"] or 0.0)
+    assert 3000 < worst["first_row"] <= 3011
+    assert 3400 <= worst["last_row"] < 3430
+    assert worst["severity"] > 50, "the fault's own"
+    assert worst["channels"]["vib (no value)"] == 390
+    assert worst["channels"]["temp"] >= 30
 
 
 @pytest.mark.thorough

@@ -82,8 +82,9 @@ class Features(Section):
     carry_forward_events: int = setting(
         0,
         unit="events",
-        says="For how many events in a row the last value stands in for a missing channel; "
-        "after that the event is rejected as unscorable.",
+        says="For how many events in a row the last value stands in for a missing channel. After "
+        "that Sensor and SensorEnsemble score what is there; for other detectors the event is "
+        "rejected as unscorable.",
         ge=0,
     )
 

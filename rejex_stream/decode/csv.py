@@ -6,7 +6,6 @@ import csv
 import difflib
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from operator import itemgetter
 
 from rejex_stream.decode.mapping import FieldMapping, Unreadable, printable
@@ -17,6 +16,7 @@ from rejex_stream.types import Invalid, Reading, Record
 __all__ = ["CsvDecoder", "parse_csv_header", "split_row"]
 
 _COMMA = number_reader(",", ".")
+_MOST_KNOWN = 10_000
 NUL_ROW = "the row is NUL bytes alone, as a power loss leaves them"
 EMPTY_ROW = "the row holds no value, only delimiters"
 
@@ -69,10 +69,15 @@ class CsvDecoder:
         self._delimiter = delimiter
         self._fetch = _cells([columns[field] for field in mapping.channel_fields])
         self._time = mapping.time_getter(lambda field: itemgetter(columns[field]))
-        self._sensor = mapping.sensor_getter(lambda field: partial(_at, index=columns[field]))
+        fields = mapping.sensor_fields
+        self._sensor = columns[fields[0]] if len(fields) == 1 else None
+        self._sensors = [columns[field] for field in fields] if len(fields) > 1 else []
         self._group = columns[mapping.group] if mapping.group is not None else None
         self._mode = columns[mapping.mode] if mapping.mode is not None else None
         self._tag = columns[mapping.tag] if mapping.tag is not None else None
+        others = (mapping.group, mapping.mode, mapping.tag, mapping.sensor_from)
+        self._alone = others.count(None) == len(others) and not self._sensors
+        self._known: dict[str | None, tuple[str, str]] = {}  # keys and names, checked before
         self._qualities = [columns.get(field) for field in mapping.quality_fields]
         self._number = number_reader(
             mapping.decimal, mapping.thousands, mapping.missing, mapping.units
@@ -123,17 +128,25 @@ class CsvDecoder:
         mapping = self._mapping
         if mapping.time is not None and not any(cells):
             return Invalid(record.position, "decode", EMPTY_ROW)
-        tag, group, mode = (
-            _at(cells, self._tag), _at(cells, self._group), _at(cells, self._mode)
-        )  # fmt: skip
-        sensor = mapping.sensor_of(record, self._sensor(cells), tag)
+        named = _at(cells, self._sensor)
+        key, sensor = (self._alone and self._known.get(named)) or self._whose(record, cells, named)
         return Reading(
-            mapping.key_of(sensor, group, mode),
+            key,
             sensor,
             mapping.time_of(record, self._time(cells)),
             self._values(cells),
             record.position,
         )
+
+    def _whose(self, record: Record, cells: list[str], named: str | None) -> tuple[str, str]:
+        """Return the key and the sensor of a row; remembered where its name alone says both."""
+        several = [_at(cells, at) for at in self._sensors]
+        sensor = self._mapping.sensor_of(record, several or named, _at(cells, self._tag))
+        group, mode = _at(cells, self._group), _at(cells, self._mode)
+        found = self._mapping.key_of(sensor, group, mode), sensor
+        if self._alone and len(self._known) < _MOST_KNOWN:
+            self._known[named] = found
+        return found
 
     def _values(self, cells: list[str]) -> tuple[float, ...]:
         texts = self._fetch(cells)
@@ -152,7 +165,7 @@ class CsvDecoder:
                     math.isfinite(sum(values))
                     and written.isascii()
                     and "_" not in written
-                    and self._none.isdisjoint(values)
+                    and (not self._none or self._none.isdisjoint(values))
                 ):
                     return values
         return tuple(map(self._value, self._mapping.channel_names, texts))

@@ -14,6 +14,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import msgspec
+
 from rejex_stream.decode.json import JsonDecoder
 from rejex_stream.decode.mapping import printable
 from rejex_stream.decode.registry_decoder import RegistryDecoder
@@ -25,15 +27,20 @@ __all__ = ["MOST_READINGS", "RegistrySelectingDecoder", "SelectingDecoder", "Sel
 MOST_READINGS = 10_000
 """Of one record; one that gives more is a dead letter."""
 _MOST_BYTES = 1 << 26
+_SMALL_BYTES = 1 << 13
+_BLOCK = 64  # records that go through a program together
 _LONGEST_S = 60
 """So long a program may work on the records of one poll; then the process ends, as it cannot be
 interrupted. On Kafka its successors find the record by itself and leave it out."""
 
+_LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _TEXT_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*"|#.*')
 _UNREPEATABLE = re.compile(
     r"(?<![\w.$:])(now|input|inputs|env|input_filename|localtime|strflocaltime|halt|halt_error"
     r"|input_line_number|import|include)(?![\w:])(?!\s*:)|\$ENV\b"
 )
+_MANY = re.compile(r"\b(range|repeat|while|until|recurse\w*|def|foreach|combinations)\b|\.\.")
+"""What may give more than a record has elements."""
 
 
 class Selector:
@@ -55,6 +62,10 @@ class Selector:
             )
         try:
             jq.compile(program)
+            # Going once through a small record gives no more readings than it has bytes.
+            bare = _TEXT_OR_COMMENT.sub(" ", program)
+            few = bare.count("[]") < 2 and not _MANY.search(bare)
+            self._arrays = jq.compile(f"[{program}\n]") if few else None
             # Never more than one reading too many; a comment ends with its line.
             self._program = jq.compile(f"limit({MOST_READINGS + 1};\n{program}\n)")
         except ValueError as error:
@@ -68,8 +79,7 @@ class Selector:
             return [self._failed(record, f"the program of input.select fails: {_in_words(error)}")]
         lines = [line for line in text.split("\n") if line and line != "null"]
         if not lines:
-            none = Invalid(record.position, "ignored", "input.select finds no reading in it")
-            return [SelectedRecord.of(record, 0, None, none)]
+            return [_ignored(record)]
         if len(lines) > MOST_READINGS or len(text) > _MOST_BYTES:
             return [
                 self._failed(
@@ -80,9 +90,40 @@ class Selector:
             ]
         return [SelectedRecord.of(record, i, line.encode()) for i, line in enumerate(lines)]
 
+    def at_once(self, records: Sequence[Record], values: Sequence[bytes]) -> list[Record] | None:
+        """Do the same for small records of one object each; ``None`` where any is unusual.
+
+        They are lines of one text: see :meth:`JsonDecoder.decode_all` why none reaches into the
+        next. O(bytes).
+        """
+        if self._arrays is None or max(map(len, values)) > _SMALL_BYTES:
+            return None
+        lines = b"\n".join(values)
+        if not lines.count(b"\n") == lines.count(b"}\n{") == len(values) - 1:
+            return None
+        try:
+            made = self._arrays.input_text(lines.decode()).text().encode().split(b"\n")
+        except ValueError:
+            return None
+        if len(made) != len(values) or not all(made):
+            return None
+        found: list[Record] = []
+        for record, line in zip(records, made, strict=True):
+            readings = [one for one in map(bytes, _LIST.decode(line)) if one != b"null"]
+            if readings:
+                found += [SelectedRecord.of(record, i, one) for i, one in enumerate(readings)]
+            else:
+                found.append(_ignored(record))
+        return found
+
     def _failed(self, record: Record, reason: str) -> Record:
         invalid = Invalid(record.position, "select", reason)
         return SelectedRecord.of(record, 0, None, invalid)
+
+
+def _ignored(record: Record) -> Record:
+    none = Invalid(record.position, "ignored", "input.select finds no reading in it")
+    return SelectedRecord.of(record, 0, None, none)
 
 
 @contextmanager
@@ -117,17 +158,27 @@ class SelectingDecoder:
     def expand(self, records: Sequence[Record]) -> list[Record]:
         """Return the readings of records, in order, at least one a record. O(bytes)."""
         found: list[Record] = []
+        with _bounded():
+            for start in range(0, len(records), _BLOCK):
+                found += self._expanded(records[start : start + _BLOCK])
+        return found
+
+    def _expanded(self, records: Sequence[Record]) -> list[Record]:
         # What is no plain record was not read, or is a reading already. A registry may be slow,
         # and is no program.
         texts = [self._text_of(one) if type(one) is Record else None for one in records]
-        with _bounded():
-            for record, text in zip(records, texts, strict=True):
-                if text is None:
-                    found.append(record)
-                elif isinstance(text, Invalid):
-                    found.append(SelectedRecord.of(record, 0, None, text))
-                else:
-                    found += self._selector.readings(record, text)
+        values = [text for text in texts if type(text) is bytes]
+        at_once = self._selector.at_once(records, values) if len(values) == len(texts) else None
+        if at_once is not None:
+            return at_once
+        found: list[Record] = []
+        for record, text in zip(records, texts, strict=True):
+            if text is None:
+                found.append(record)
+            elif isinstance(text, Invalid):
+                found.append(SelectedRecord.of(record, 0, None, text))
+            else:
+                found += self._selector.readings(record, text)
         return found
 
     def decode(self, record: Record) -> Reading | Invalid:

@@ -1,5 +1,7 @@
 """A fitted model with a guard around it: shapes are checked, rows that are not finite score nan.
 
+Where a model has `score_partial`, a row that lacks some columns (nan) is scored by the others.
+
 A call of numpy costs as much as the arithmetic of a small model, so a model that has `score_row`
 scores a row that comes alone by the same additions in the same order, on plain floats or in fewer
 calls; its `few` says of how many rows that is cheaper than `score` of all of them.
@@ -23,7 +25,7 @@ __all__ = ["TableScorer", "training_table"]
 
 @dataclass(frozen=True, slots=True)
 class TableScorer:
-    """A fitted detector; rows that are not finite score ``nan``."""
+    """A fitted detector; a row that is not finite scores ``nan``, but where parts of rows do."""
 
     name: str
     n_columns: int
@@ -54,6 +56,11 @@ class TableScorer:
             readable = finite.all(axis=1)
             if readable.any():
                 scores[readable] = self.inner.score(np.ascontiguousarray(X[readable]))
+            score_partial = getattr(self.inner, "score_partial", None)
+            if score_partial is not None:
+                partial = ~readable & finite.any(axis=1) & ~np.isinf(X).any(axis=1)
+                for i in np.flatnonzero(partial).tolist():
+                    scores[i] = score_partial(X[i])
             return scores
 
     def by_row(self) -> Callable[[Sequence[float]], float]:
@@ -64,12 +71,14 @@ class TableScorer:
         return own
 
     def score_few(self, rows: Sequence[Sequence[float]]) -> list[float]:
-        """Score a few finite rows as :meth:`score` does, bit for bit."""
+        """Score a few rows as :meth:`score` does, bit for bit."""
         inner: Any = self.inner
-        if self.scale is not None or len(rows) > getattr(inner, "few", 0):
-            scores: list[float] = self.score(np.array(rows)).tolist()
-            return scores
-        return [*map(inner.score_row, rows)]
+        if self.scale is None and len(rows) <= getattr(inner, "few", 0):
+            few = [*map(inner.score_row, rows)]
+            if all(score == score for score in few):  # noqa: PLR0124 - none is nan
+                return few
+        scores: list[float] = self.score(np.array(rows)).tolist()
+        return scores
 
     def without_training(self) -> TableScorer:
         """Return the same model without its training scores: 8 bytes a row, if not twice."""

@@ -34,7 +34,6 @@ from rejex_stream.types import (
     ReviewItem,
     SelectedRecord,
     Verdict,
-    with_names,
 )
 
 __all__ = [
@@ -492,7 +491,7 @@ def _parse(line: bytes, kind: type[_T], what: str) -> _T:
         try:
             return msgspec.json.decode(line, type=kind)
         except msgspec.ValidationError:
-            return msgspec.convert(with_names(msgspec.json.decode(line, type=dict)), kind)
+            return msgspec.json.decode(line, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConnectorError(
             f"expected {what} as one JSON object, got {printable(line)}: {error}"

@@ -62,6 +62,8 @@ class Explainer:
         if weight < 1.0:
             judged = np.array([verdict.score for verdict in verdicts], dtype=np.float64)
             others = judged[:, None] + weight * (others - score(own)[:, None])
+        # What is missing says nothing.
+        others[np.isnan(np.array(own)[:, [columns[0] for columns in self._columns]])] = math.nan
         without = others.tolist()
         return [
             self._with_evidence(verdict, scores, age)

@@ -42,6 +42,7 @@ class IncrementalModel:
     """
 
     is_adopting = False  # it learns what was held back at once
+    allow_nan = False
 
     def __init__(self, spec: EngineSpec, stream_key: str, watch: Watch) -> None:
         self._detector = detector = cast("IncrementalDetector", spec.detector)

@@ -104,6 +104,8 @@ class BatchModel:
         self._ewma = Ewma(getattr(detector, "ewma_events", 1))
         # So many rows make as many scores as there are in a window: a mean wants those before it.
         self._filled_by = spec.window + self._ewma.reach
+        self.allow_nan = schedule.is_guarded and getattr(detector, "allow_nan", False)
+        """Whether rows that lack some columns are scored; they train nothing."""
         self._executor, self._on_failure = executor, on_failure
         self._watch = watch
         self._rows = RowBuffer(
@@ -198,6 +200,7 @@ class BatchModel:
 
     def _take(self, X: Rows, judged: Judged) -> None:
         """Let rows into the buffer, and the shadow score them."""
+        count = len(X)
         if self._shadow is not None:
             self._shadow.shadow_scores.extend(self._scores(self._shadow, X))
         if judged.extreme and (self._shadow or self._pending):
@@ -205,8 +208,11 @@ class BatchModel:
         suspects = self._watch.since if judged.turn is None else judged.turn.onset
         if len(suspects) > _MOSTLY_SUSPECT:
             self._rows.keep(self._schedule.buffer_events + self._watch.look_back)
-        self._rows.extend(X if self._guard is None else self._guard.admit(X, judged.outliers))
-        self.rows_seen += len(X)
+        if self._guard is not None:
+            partial = _partial_in(X) if self.allow_nan else ()
+            X = self._guard.admit(X, judged.outliers, partial)
+        self._rows.extend(X)
+        self.rows_seen += count
 
     def _make(self, turn: Turn, judge: Judge) -> None:
         """Do with the rows what a turn of the last event asks for."""
@@ -253,6 +259,7 @@ class BatchModel:
                 self._give_up(model)
         self._due = self._fit_due = 0
         rows = self._held.last(self._schedule.buffer_events)
+        rows = np.delete(rows, _partial_in(rows), axis=0)
         self._extreme.clear()
         self._held.clear()
         self._rows.clear()
@@ -480,7 +487,7 @@ class BatchModel:
         self.rows_seen, self._next_epoch = kept.rows_seen, kept.next_epoch
         if kept.held is not None:
             self._origin, self.is_adopting = kept.held.origin, kept.held.is_adopting
-            self._held.extend(self._checked_rows(kept.held.rows, None))
+            self._held.extend(self._checked_rows(kept.held.rows, None, partial=self.allow_nan))
         rows = self._checked_rows(kept.rows, kept.rows_seen)
         self._rows.keep(len(rows))
         self._rows.extend(rows)
@@ -488,7 +495,8 @@ class BatchModel:
             raise ValueError("a guard that the schedule has not" if kept.guard else "no guard")
         if self._guard is not None and kept.guard is not None:
             self._guard.restore(
-                kept.guard.left_out, self._checked_rows(kept.guard.newest, kept.rows_seen)
+                kept.guard.left_out,
+                self._checked_rows(kept.guard.newest, kept.rows_seen, partial=self.allow_nan),
             )
         self._ewma.recent = self._checked_recent(kept.recent_scores)
         lag = self._schedule.refit_lag_events
@@ -516,6 +524,8 @@ class BatchModel:
         self,
         packed: Any,  # noqa: ANN401 - plain values
         seen: int | None,
+        *,
+        partial: bool = False,
     ) -> FloatArray:
         """Return the newest rows of so many that were seen; ``None``: of some."""
         rows = unpack_array(packed)
@@ -526,7 +536,7 @@ class BatchModel:
         enough = some or len(rows) >= min(seen or 0, buffer)
         if not (rows.shape[1:] == (self._rows.width,) and len(rows) <= most and enough):
             raise ValueError(f"rows of shape {rows.shape} after {seen} rows")
-        if not (abs(rows) <= LARGEST).all():
+        if not ((abs(rows) <= LARGEST) | (partial & np.isnan(rows))).all():
             raise ValueError("rows that no event can give")
         return rows
 
@@ -742,6 +752,14 @@ class RowBuffer:
         return self._size
 
 
+def _partial_in(X: Rows) -> list[int]:
+    """Return which rows lack columns; those that came alone, as lists, are whole."""
+    if isinstance(X, list):
+        return []
+    found: list[int] = np.flatnonzero(np.isnan(X).any(axis=1)).tolist()
+    return found
+
+
 class Guard:
     """Keeps rows out of training that score beyond a quantile, unless they are too many."""
 
@@ -750,24 +768,28 @@ class Guard:
     def __init__(self, schedule: RefitSchedule, n_features: int, look_back: int) -> None:
         self._capacity = schedule.buffer_events
         self._most = schedule.guard_share * schedule.buffer_events
-        self._left_out: deque[bool] = deque(maxlen=schedule.buffer_events)
-        self._before: deque[bool] = deque(maxlen=look_back)  # of rows older than those
+        # of each row whether it is let in, 0, or left out: an outlier, 1, or one that lacks columns
+        self._left_out: deque[int] = deque(maxlen=schedule.buffer_events)
+        self._before: deque[int] = deque(maxlen=look_back)  # of rows older than those
         self._n_left_out, self._lag = 0, max(1, schedule.refit_lag_events)
         self.newest = RowBuffer(self._lag + look_back, n_features)
         """All rows since a fit was asked for, kept out or not."""
 
-    def admit(self, X: Rows, outliers: Sequence[int]) -> Rows:
-        """Return which of the rows X of shape (m, d), some of them outliers, train later models."""
-        beyond, out = set(outliers), []
+    def admit(self, X: Rows, outliers: Sequence[int], partial: Sequence[int] = ()) -> Rows:
+        """Return which of the rows X of shape (m, d) train later models.
+
+        No more outliers are left out than the guard's share; those that lack columns all are.
+        """
+        beyond, lacking, out = set(outliers), set(partial), []
         flags = self._left_out
         for i in range(len(X)):
             if len(flags) == self._capacity:
-                self._n_left_out -= flags[0]
+                self._n_left_out -= flags[0] == 1
                 self._before.append(flags[0])
             leave = i in beyond and self._n_left_out < self._most
-            flags.append(leave)
-            if leave:
-                self._n_left_out += 1
+            flags.append(2 if i in lacking else int(leave))
+            if flags[-1]:
+                self._n_left_out += flags[-1] == 1
                 out.append(i)
         self.newest.extend(X)
         return np.delete(np.asarray(X), out, axis=0) if out else X
@@ -778,10 +800,10 @@ class Guard:
         for _ in range(count):
             left_out = flags.pop()
             admitted += not left_out
-            self._n_left_out -= left_out
+            self._n_left_out -= left_out == 1
             if self._before:
                 flags.appendleft(self._before.pop())
-                self._n_left_out += flags[0]
+                self._n_left_out += flags[0] == 1
         self.newest.retract(count)
         return admitted
 
@@ -801,11 +823,11 @@ class Guard:
     def restore(self, left_out: bytes, newest: FloatArray) -> None:
         """Take over a state."""
         older = max(0, len(left_out) - self._capacity)
-        if older > (self._before.maxlen or 0) or not {*left_out} <= {0, 1}:
+        if older > (self._before.maxlen or 0) or not {*left_out} <= {0, 1, 2}:
             raise ValueError(f"{len(left_out)} rows in or out of training")
-        self._before.extend(map(bool, left_out[:older]))
-        self._left_out.extend(map(bool, left_out[older:]))
-        self._n_left_out = sum(self._left_out)
+        self._before.extend(left_out[:older])
+        self._left_out.extend(left_out[older:])
+        self._n_left_out = self._left_out.count(1)
         self.newest.extend(newest)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import pairwise
 from operator import add, mul
@@ -25,6 +25,7 @@ from rejex_stream.features.columns import LARGEST
 from rejex_stream.features.preset import MISSING, RecentRows
 from rejex_stream.incidents import (
     ChannelLimits,
+    Gap,
     LimitCheck,
     Mute,
     Mutes,
@@ -33,6 +34,7 @@ from rejex_stream.incidents import (
     Turn,
     Watch,
     limited,
+    long_gaps,
 )
 from rejex_stream.incidents.calendar import runs
 from rejex_stream.learning import Learner, apply_command
@@ -47,6 +49,7 @@ from rejex_stream.types import (
     FloatArray,
     Incident,
     Label,
+    LimitExcess,
     Reading,
     Reason,
     Verdict,
@@ -84,6 +87,7 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     watch: Any = None
     plans: list[Plan] = []
     mutes: list[Mute] = []
+    gaps: dict[str, list[Gap]] = {}
     learning: dict[str, Any] | None = None
 
 
@@ -94,7 +98,7 @@ class _Recipes(msgspec.Struct, forbid_unknown_fields=True):
     version: int
     recipes: dict[str, Any]
     tail: list[Any] | None = None
-    cluster: Annotated[int, msgspec.Meta(ge=1)] = 1
+    cluster: Annotated[float, msgspec.Meta(ge=1)] = 1.0
 
 
 class StreamView(NamedTuple):
@@ -109,8 +113,9 @@ class StreamState:
     """The state of one stream key: features per sensor, model, window."""
 
     __slots__ = (
-        "_at_once", "_calendar", "_explainer", "_features", "_judge", "_learner", "_limits",
-        "_mutes", "_recent", "_sensors", "model", "plans", "seq", "stream_key", "watch",
+        "_allow_nan", "_at_once", "_calendar", "_explainer", "_features", "_gaps", "_judge",
+        "_learner", "_limits", "_mutes", "_recent", "_sensors", "model", "plans", "seq",
+        "stream_key", "watch",
     )  # fmt: skip
 
     def __init__(
@@ -131,10 +136,11 @@ class StreamState:
         self.watch, self._calendar, self.plans = watch, calendar, Plans()
         self._mutes, self._limits = Mutes(features.channels), LimitCheck(limits, features.channels)
         self._features, self.model, self._judge = features, model, judge
-        self._at_once = features.is_at_once
+        self._at_once, self._allow_nan = features.is_at_once, model.allow_nan
         self._explainer, self._learner = explainer, learner
         self._sensors: dict[str, SensorFeatures] = {}
         self._recent: dict[str, RecentRows] = {}  # of sensors whose rows are made at once
+        self._gaps: dict[str, list[Gap]] = {}  # of sensors that ever lacked a channel
 
     def advance(self, readings: Sequence[Reading], totals: Sequence[float]) -> list[Verdict]:
         """Return the verdicts for the next readings of this key, in order.
@@ -203,6 +209,8 @@ class StreamState:
         judge, seq, watch, model = self._judge, self.seq, self.watch, self.model
         muted = self._mutes.found(readings) if self._mutes.all else _NOTHING
         beyond = self._limits.exceeded(readings, muted) if self._limits.any and not planned else {}
+        if self._gaps or any(total - total != 0.0 for total in totals):
+            self._look_at_gaps(readings, beyond, {*range(len(readings))} if planned else muted)
         watch.beyond = {seq + i: excess for i, excess in beyond.items()}
         make = self._rows_at_once if self._at_once else self._rows_one_by_one
         rows, which = make(readings, totals, verdicts)
@@ -244,6 +252,22 @@ class StreamState:
         for i, excess in beyond.items():
             verdicts[i] = limited(cast("Verdict", verdicts[i]), excess)
 
+    def _look_at_gaps(
+        self,
+        readings: Sequence[Reading],
+        beyond: dict[int, tuple[LimitExcess, ...]],
+        passed_over: Collection[int],
+    ) -> None:
+        """Add what lacks a channel for longer than is usual to what is beyond limits."""
+        known = {*self._sensors, *self._recent}
+        found = long_gaps(
+            self._gaps, readings, self._features.channels,
+            seq=self.seq, known=known, carried=self._features.carry_forward_events,
+        )  # fmt: skip
+        for i, excess in found.items():
+            if i not in passed_over:
+                beyond[i] = (*beyond.get(i, ()), *excess)
+
     def _follow(
         self,
         readings: Sequence[Reading],
@@ -270,8 +294,10 @@ class StreamState:
         followed: int,
     ) -> Generator[int, None, Judged]:
         """Judge a segment up to where an incident turns; say before it which reading comes next."""
-        judge, watch = self._judge, self.watch
-        n_judged, size, turns = 0, 1 if judge.shares else len(owners), False
+        judge, watch, learner = self._judge, self.watch, self._learner
+        # The credit of the next event goes by what is published of this one.
+        at_once = learner is not None and judge.is_governed
+        n_judged, size, turns = 0, 1 if judge.shares or at_once else len(owners), False
         extreme: list[int] = []
         while n_judged < len(owners) and not turns:
             part = owners[n_judged : n_judged + size]
@@ -282,6 +308,8 @@ class StreamState:
             )  # fmt: skip
             if found:
                 extreme += [n_judged + i for i in found]
+            if at_once:
+                self._learn(segment.rows[n_judged:], part[:count], verdicts)
             n_judged += count
             turns = watch.turning is not None
         owners = owners[:n_judged]
@@ -303,15 +331,21 @@ class StreamState:
             first = verdicts[owners[0]]
             assert first is not None  # judged
             verdicts[owners[0]] = replace(first, status=segment.status)
-        if self._learner is not None:
-            for row, owner in zip(segment.rows, owners, strict=False):
-                champion = verdicts[owner]
-                assert champion is not None  # judged
-                verdicts[owner] = self._learner.judge(champion, row)
+        if learner is not None and not at_once:
+            self._learn(segment.rows, owners, verdicts)
         if not (watch.frozen or planned):
             watch.follow(readings, range(followed, owners[-1] + (not turns)), verdicts)
         turn = self._turn(readings, owners[-1], verdicts) if turns else None
         return Judged(segment.start + n_judged, outliers, extreme, turn)
+
+    def _learn(self, rows: Rows, owners: Sequence[int], verdicts: list[Verdict | None]) -> None:
+        """Have whoever speaks say the verdicts, and only these cost credit."""
+        assert self._learner is not None
+        for row, owner in zip(rows, owners, strict=False):
+            champion = verdicts[owner]
+            assert champion is not None  # judged
+            published = verdicts[owner] = self._learner.judge(champion, row)
+            self._judge.settle(champion, published)
 
     def _turn(self, readings: Sequence[Reading], last: int, verdicts: list[Verdict | None]) -> Turn:
         """Make the turn of an incident that an event asks for."""
@@ -359,6 +393,11 @@ class StreamState:
             which.append(i)
         return rows, which
 
+    def _start_recent(self, sensor: str) -> RecentRows:
+        """Begin with a sensor whose rows are made for a batch at once."""
+        found = self._recent[sensor] = self._features.start_recent(partial=self._allow_nan)
+        return found
+
     def _rows_at_once(
         self,
         readings: Sequence[Reading],
@@ -382,7 +421,7 @@ class StreamState:
         for name, at in of_sensor.items():
             sensor = self._recent.get(name)
             if sensor is None:
-                sensor = self._recent[name] = self._features.start_recent()
+                sensor = self._start_recent(name)
             rows, found = sensor.extract([readings[i].values for i in at])
             # nan compares false; sums over a row's squares stay finite below.
             size = np.abs(rows)
@@ -390,7 +429,7 @@ class StreamState:
                 which += at
                 made.append(rows)
                 continue
-            scorable = np.all(size <= LARGEST, axis=1)
+            scorable = np.all((size <= LARGEST) | (self._allow_nan & np.isnan(rows)), axis=1)
             for i, row in zip(at, found, strict=True):
                 if row >= 0 and scorable[row]:
                     which.append(i)
@@ -482,6 +521,7 @@ class StreamState:
         """Forget the past values of a sensor; the model it shared with others stays."""
         self._sensors.pop(sensor, None)
         self._recent.pop(sensor, None)
+        self._gaps.pop(sensor, None)
 
     def close(self) -> None:
         """Give up background work."""
@@ -500,6 +540,8 @@ class StreamState:
             held["plans"] = self.plans.state()
         if self._mutes:
             held["mutes"] = self._mutes.state()
+        if self._gaps:
+            held["gaps"] = msgspec.to_builtins(self._gaps)
         learnt = None if self._learner is None else self._learner.view()
 
         def state() -> bytes:
@@ -550,14 +592,16 @@ class StreamState:
             self.watch.restore(state.watch)
             if recipes.tail is not None:
                 self._judge.tail = Tail.of(unpack_array(recipes.tail).tolist(), recipes.cluster)
+            if any(len(own) != len(self._features.channels) for own in state.gaps.values()):
+                raise ValueError(f"gaps of other channels than {self._features.channels}")
+            self._gaps = state.gaps
             self.plans = Plans(state.plans)
             self._mutes = Mutes(self._features.channels, state.mutes)
             if self._learner is not None and state.learning is not None:
                 self._learner.restore(state.learning)
             for name, kept in state.sensors.items():
                 if self._features.is_at_once:
-                    self._recent[name] = self._features.start_recent()
-                    self._recent[name].restore(kept)
+                    self._start_recent(name).restore(kept)
                 else:
                     self._sensors[name] = self._features.start()
                     self._sensors[name].restore(kept)

@@ -200,8 +200,8 @@ class RecentRows:
     O(d log span) a reading; keeps the readings that the longest span reaches back to.
     """
 
-    __slots__ = ("_age", "_blocks", "_carry", "_last", "_newest", "_parts", "_past", "_picked",
-                 "_reach")  # fmt: skip
+    __slots__ = ("_age", "_blocks", "_carry", "_last", "_newest", "_partial", "_parts", "_past",
+                 "_picked", "_reach")  # fmt: skip
 
     def __init__(
         self,
@@ -209,9 +209,11 @@ class RecentRows:
         n_channels: int,
         carry_forward_events: int,
         picked: Sequence[int] | None = None,
+        *,
+        partial: bool = False,
     ) -> None:
         self._blocks, self._carry = tuple(blocks), carry_forward_events
-        self._picked = picked
+        self._picked, self._partial = picked, partial
         self._parts = parts_of(blocks)
         self._reach = max(reach_of(kind, span) for kind, span in blocks)
         self._past: FloatArray = np.empty((0, n_channels))
@@ -224,8 +226,10 @@ class RecentRows:
 
         `values` of shape (m, d), in order, are not finite where missing; a reading with a missing
         value that is not carried forward leaves no trace. The rows, of shape (k, p) with k <= m,
-        are not finite where arithmetic cannot hold a number; an index is ``FILLING`` before the
-        first row, or ``MISSING``.
+        are infinite or nan where arithmetic cannot hold a number; an index is ``FILLING`` before
+        the first row, or ``MISSING``. With `partial`, once the windows are full: what is missing
+        leaves no trace in the windows of its own channel, whose columns are nan, and the others go
+        on; only where nothing is there is a reading ``MISSING``.
         """
         if self._picked is not None:
             values = [[reading[i] for i in self._picked] for reading in values]
@@ -275,8 +279,55 @@ class RecentRows:
 
     def _at_once(self, values: Sequence[Sequence[float]]) -> tuple[FloatArray, list[int]]:
         readings = np.array(values, dtype=np.float64)
-        which = np.full(len(readings), FILLING, dtype=np.int64)
         present = np.isfinite(readings)
+        if not self._partial or present.all():
+            return self._whole(readings, present)
+        # A reading at a time until the windows are full, wherever a batch is cut.
+        done, rows, found = 0, list[FloatArray](), list[int]()
+        while done < len(readings) and len(self._past) < self._reach:
+            row, which = self._whole(readings[done : done + 1], present[done : done + 1])
+            found += [sum(map(len, rows)) if one == 0 else one for one in which]
+            rows.append(row)
+            done += 1
+        if done < len(readings):
+            row, which = self._parts_of_readings(readings[done:], present[done:])
+            before = sum(map(len, rows))
+            found += [before + one if one >= 0 else one for one in which]
+            rows.append(row)
+        return np.concatenate(rows), found
+
+    def _parts_of_readings(
+        self, readings: FloatArray, present: npt.NDArray[np.bool_]
+    ) -> tuple[FloatArray, list[int]]:
+        """Make rows channel by channel: the windows of each hold what was there of it."""
+        for i, (reading, there) in enumerate(zip(readings, present, strict=True)):
+            self._age = np.where(there, 0, self._age + 1)
+            self._last = np.where(there, reading, self._last)
+            present[i] = self._age <= self._carry
+            readings[i] = self._last
+        some = np.asarray(present.any(axis=1))
+        readings, present, d = readings[some], present[some], readings.shape[1]
+        which = np.full(len(some), MISSING)
+        which[some] = np.arange(len(readings))
+        rows = np.full((len(readings), len(self._blocks) * d), np.nan)
+        past = self._past.copy()
+        with np.errstate(all="ignore"):
+            for channel in range(d):
+                at = np.flatnonzero(present[:, channel])
+                if not len(at):
+                    continue
+                window = np.concatenate((past[:, channel], readings[at, channel]))[:, None]
+                made = self._rows(window, len(at))
+                made[np.isnan(made)] = np.inf  # what overflows is not what is missing
+                rows[at, channel::d] = made
+                past[:, channel] = window[len(window) - self._reach :, 0]
+        self._past = past
+        return rows, which.tolist()
+
+    def _whole(
+        self, readings: FloatArray, present: npt.NDArray[np.bool_]
+    ) -> tuple[FloatArray, list[int]]:
+        which = np.full(len(readings), FILLING, dtype=np.int64)
         if present.all():
             self._last = readings[-1]
             self._age[:] = 0

@@ -253,11 +253,15 @@ class FeatureSpec:
         """Return the empty state of one sensor, whose rows are made one by one."""
         return SensorFeatures(self)
 
-    def start_recent(self) -> RecentRows:
-        """Return the empty state of one sensor, whose rows are made for a batch at once."""
+    def start_recent(self, *, partial: bool = False) -> RecentRows:
+        """Return the empty state of one sensor, whose rows are made for a batch at once.
+
+        With `partial`, a reading with some channels missing has a row too.
+        """
         d = len(self.measured)
         shape = blocks_of(self.preset or "raw", d)
-        return RecentRows(shape, d, self.carry_forward_events, self._picked())
+        carry = self.carry_forward_events
+        return RecentRows(shape, d, carry, self._picked(), partial=partial)
 
     def _picked(self) -> tuple[int, ...] | None:
         """Return which values of a reading are measured; ``None``: all."""

@@ -1,17 +1,21 @@
-"""Limits that people set to the values of channels; beyond one, no theory is asked."""
+"""What is an anomaly whatever the score: values beyond limits that people set, and long gaps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
 from rejex_stream.errors import ConfigError
 from rejex_stream.types import Label, Limited, LimitExcess, Reading, Reason, Verdict
 
-__all__ = ["ChannelLimits", "LimitCheck", "limited"]
+__all__ = ["ChannelLimits", "Gap", "LimitCheck", "limited", "long_gaps"]
+
+_USUAL_GAP, _LONGER = 10, 3
+_SURE_AFTER = 10
+"""Times the length of a usual gap: so many events of a stream are seen before one is too long."""
 
 
 class ChannelLimits(NamedTuple):
@@ -52,6 +56,60 @@ class LimitCheck:
                     limit = low if value < low else high
                     found[i] = (*found.get(i, ()), LimitExcess(channel, value, limit))
         return found
+
+
+class Gap(msgspec.Struct, array_like=True):
+    """How long a channel of a sensor has been missing, and was at most before, in events."""
+
+    now: Annotated[int, msgspec.Meta(ge=-1)]  # -1: no value was ever there
+    longest: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+    def see(self, *, there: bool) -> None:
+        """Count the next event."""
+        if there:
+            self.longest, self.now = max(self.longest, self.now), 0
+        elif self.now >= 0:
+            self.now += 1
+
+    def usual(self, least: int) -> int:
+        """Return how long a gap may last: three times the longest that ended, or `least`."""
+        return max(least, _LONGER * self.longest)
+
+
+def long_gaps(
+    gaps: dict[str, list[Gap]],
+    readings: Sequence[Reading],
+    channels: Sequence[str],
+    *,
+    seq: int,
+    known: Collection[str],
+    carried: int,
+) -> dict[int, tuple[LimitExcess, ...]]:
+    """Return by their place which readings lack a channel for longer than is usual for it.
+
+    `gaps`, of sensors that ever lacked one, go on with the readings; `seq` is the number of the
+    first in the stream, `known` are sensors that were seen before, `carried` is for how many events
+    people let the last value stand in. O(channels) a reading of such a sensor.
+    """
+    found: dict[int, tuple[LimitExcess, ...]] = {}
+    least, seen = max(_USUAL_GAP, carried), set(known)
+    for i, reading in enumerate(readings):
+        own, there = gaps.get(reading.sensor), [value == value for value in reading.values]  # noqa: PLR0124
+        if own is None:
+            if not all(there):
+                own = gaps[reading.sensor] = [
+                    Gap(0 if reading.sensor in seen else -1) for _ in channels
+                ]
+            seen.add(reading.sensor)
+        if own is None:
+            continue
+        for channel, gap, is_there in zip(channels, own, there, strict=True):
+            gap.see(there=is_there)
+            usual = gap.usual(least)
+            if gap.now > usual and seq + i >= _SURE_AFTER * usual:
+                excess = LimitExcess(channel, None, float(usual), gap.now)
+                found[i] = (*found.get(i, ()), excess)
+    return found
 
 
 def limited(verdict: Verdict, channels: tuple[LimitExcess, ...]) -> Verdict:

@@ -57,7 +57,6 @@ from rejex_stream.types import (
     LimitExcess,
     Reading,
     Verdict,
-    with_names,
 )
 
 __all__ = ["CALM", "Alarm", "Suspect", "Turn", "Watch"]
@@ -739,7 +738,7 @@ class Watch:
 
     def restore(self, state: Any) -> None:  # noqa: ANN401 - plain values
         """Go on from a state; ``None``: one that was blank."""
-        kept = msgspec.convert(with_names(state or _BLANK), _State)
+        kept = msgspec.convert(state or _BLANK, _State)
         if len(kept.since) > (self.since.maxlen or 0) or (
             kept.open and kept.open.held and kept.since
         ):

@@ -14,6 +14,7 @@ column, and they are what the challenger ranks the next one among.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -26,6 +27,7 @@ from rejex_stream.errors import CheckpointError, ConfigError
 from rejex_stream.learning.label_kernel import LabelKernel
 from rejex_stream.learning.sequential_test import SequentialTest, most_with_errors, surely_gained
 from rejex_stream.rejection.audit_sampling import KeyedSampler, commitment
+from rejex_stream.rejection.band import RejectionBand, nested_band
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.types import (
     Command,
@@ -63,6 +65,8 @@ class Judged:
         Of whoever speaks.
     champion, challenger
         Of both; equal where only one could judge.
+    withheld
+        Whether whoever speaks would reject by the policy's own band, and there is no credit.
     asked
         What for, if at all.
     """
@@ -70,6 +74,7 @@ class Judged:
     label: Label
     champion: Label
     challenger: Label
+    withheld: bool
     asked: Asked | None = None
 
 
@@ -87,7 +92,8 @@ class ChampionChallenger:
     Parameters
     ----------
     policy
-        Its band for a full window of `mass` turns the challenger's ranks into labels.
+        Its band for a full window of `mass` turns the challenger's ranks into labels; where it has
+        a budget that holds, the band that the credit allows for the event.
     mass, trial
         The challenger's scores, and who decides between the two.
     coin
@@ -148,13 +154,16 @@ class ChampionChallenger:
         """
         champion = verdict.label
         if verdict.severity is None or verdict.held or verdict.planned:
-            return Judged(champion, champion, champion)
-        speaks, at = self.mass.is_full, self.mass.next_at
+            return Judged(champion, champion, champion, verdict.withheld)
+        band, at = self._band_for(verdict), self.mass.next_at
         self._settle(at)
         _, rank = self.mass.push(row, verdict.severity)
-        challenger = self._band.label(rank) if speaks else champion
-        label = challenger if self.trial.challenger_speaks else champion
-        judged = Judged(label, champion, challenger)
+        challenger = champion if band is None else band.label(rank)
+        label, withheld = champion, verdict.withheld
+        if self.trial.challenger_speaks and band is not None:
+            label = challenger
+            withheld = label is not _REJECTED and self._band.label(rank) is _REJECTED
+        judged = Judged(label, champion, challenger, withheld)
         if challenger is not champion and self._coin(verdict.position):
             of_normal, of_anomaly = (
                 self._cost(champion, y) - self._cost(challenger, y) for y in (False, True)
@@ -167,6 +176,21 @@ class ChampionChallenger:
             self._teaching[verdict.position] = at, row
             judged.asked = Asked.TEACH
         return judged
+
+    def _band_for(self, verdict: Verdict) -> RejectionBand | None:
+        """Return the band that labels the challenger; ``None`` while it has none.
+
+        Where a budget is held it is the one that the credit allowed the champion: fixed by the
+        past, so that what is booked for either is fair, and one credit pays for both.
+        """
+        n, lower, upper = self.mass.window, verdict.band_lower, verdict.band_upper
+        if not self.mass.is_full:
+            return None
+        if verdict.policy_lower is None:
+            return self._band
+        if verdict.window_len != n or lower is None or upper is None:
+            return None
+        return nested_band(n, self._band.contamination, upper - lower + 1)
 
     def answer(self, position: Position, *, anomalous: bool | None) -> Asked | None:
         """Take an answer before the next event; ``None``: the reviewer is not sure.
@@ -283,11 +307,6 @@ class LearningSpec:
 
     def require(self, policy: RejectionPolicy, window: int) -> None:
         """Refuse a policy that no challenger can judge by."""
-        if policy.burst is not None:
-            raise ConfigError(
-                "a challenger has no credit to hold a review budget with: give a tolerance, or a "
-                'budget with burst = "none".'
-            )
         self.contest(np.ones(1), policy, window)
 
     def contest(
@@ -342,12 +361,15 @@ class Learner:
     def judge(self, verdict: Verdict, row: Sequence[float] | FloatArray) -> Verdict:
         """Return the verdict of whoever speaks on the stream's next event.
 
-        What is held or planned, and what has no severity, is the champion's alone.
+        What is held or planned, and what has no severity, is the champion's alone, as is a row that
+        lacks columns: no answer is near it.
         """
         rare = verdict.severity
         if rare is None or verdict.held or verdict.planned:
             return verdict
         kept = np.asarray(row, dtype=np.float64).tolist()  # a row may be a view of a whole batch
+        if any(map(math.isnan, kept)):
+            return verdict
         if self._contest is None:
             self._first.append((kept, rare))
             if len(self._first) == self._window:
@@ -360,10 +382,12 @@ class Learner:
             judged.champion if challenged else judged.challenger,
             None if judged.asked is None else judged.asked.value,
         )
-        if judged.label is verdict.label:
+        if judged.label is verdict.label and judged.withheld is verdict.withheld:
             return replace(verdict, learning=learned)
         reason = Reason.AMBIGUOUS if judged.label is Label.REJECTED else None
-        return replace(verdict, label=judged.label, reason=reason, learning=learned)
+        return replace(
+            verdict, label=judged.label, reason=reason, withheld=judged.withheld, learning=learned
+        )
 
     def _begin(self) -> None:
         rows = np.array([row for row, _ in self._first])

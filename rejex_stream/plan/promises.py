@@ -27,12 +27,14 @@ from rejex_stream.rejection.bounds import (
     expected_rejection_rate,
     paper_rate_bound,
 )
+from rejex_stream.rejection.exceed import stability_table
 from rejex_stream.rejection.policy import BudgetOwner, RejectionPolicy
 from rejex_stream.rejection.token_bucket import base_width
 
 __all__ = [
-    "BESIDE_BUDGET", "TRUSTED_TOLERANCE", "Costs", "EpisodeRule", "Held", "Plan", "Promise",
-    "budget_sentence", "plan", "plan_doubts", "plan_table",
+    "BESIDE_BUDGET", "TRUSTED_TOLERANCE", "Costs", "EpisodeRule", "Fleet", "Held", "People",
+    "Plan", "Promise", "budget_sentence", "cost_of_leaning", "estimated_fleet", "fleet", "plan",
+    "plan_doubts", "plan_table",
 ]  # fmt: skip
 
 TRUSTED_TOLERANCE = 4.0
@@ -40,7 +42,7 @@ TRUSTED_TOLERANCE = 4.0
 
 BESIDE_BUDGET = (
     "Events that cannot be ranked, the audit's draws and what says where a state begins or ends "
-    "spend nothing of it; all that people are asked comes out of `review.capacity`."
+    "spend nothing of it; all that people are asked comes out of `review.capacity`"
 )
 """What a budget that holds does not bound; said wherever :func:`budget_sentence` is."""
 _OWNERS = {
@@ -77,6 +79,28 @@ class Costs:
     c_fp: float = 1.0
     c_fn: float = 1.0
     c_r: float = 0.0
+
+
+_DECLARED = 0.5
+"""How far it is believed that a reference holds the share of anomalies that was declared."""
+
+
+def cost_of_leaning(p_anomaly: float, costs: Costs) -> float:
+    """Return the expected cost of the label that an ambiguous event leans to.
+
+    It is called an anomaly with probability `p_anomaly` under redrawn reference data. So probably
+    is it one if the reference holds as many as were declared; if it holds none, as that of a sensor
+    that is well, some events are the highest all the same. Nobody knows which, and each is believed
+    by half: one that leans to "anomaly" is mostly a false alarm, one that leans to "normal" seldom
+    a miss.
+
+    Examples
+    --------
+    >>> cost_of_leaning(0.6, Costs()), cost_of_leaning(0.4, Costs(c_fn=10.0))
+    (0.7, 2.0)
+    """
+    anomalous = _DECLARED * p_anomaly
+    return costs.c_fp * (1.0 - anomalous) if p_anomaly >= 0.5 else costs.c_fn * anomalous
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,3 +370,98 @@ def _promise(
             anomalies_per_day=promise.anomaly_rate * events_per_day,
         )
     return promise
+
+
+# ------------------------------------------------------------------------------------- a fleet
+@dataclass(frozen=True, slots=True)
+class People:
+    """So many who answer, each so many hours a day and so many minutes a case."""
+
+    number: float
+    hours: float = 1.0
+    minutes: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not (self.number > 0 and self.hours > 0 and self.minutes > 0):
+            raise ConfigError(
+                f"{self.number:g} people, {self.hours:g} hours a day, {self.minutes:g} minutes a "
+                "case: expected numbers above zero."
+            )
+
+    @property
+    def cases_per_day(self) -> float:
+        """How many cases all of them can answer."""
+        return self.number * self.hours * 60.0 / self.minutes
+
+
+class Fleet(msgspec.Struct, frozen=True, kw_only=True):
+    """What people are asked a day about many sensors, and what nobody is; all in cases.
+
+    Attributes
+    ----------
+    cases_per_day, asked_per_day, never_asked_per_day
+        What there is to ask, what people can answer, the rest.
+    minutes_per_day
+        Of all people together.
+    cost_per_day, cost_of_all
+        Expected cost of the labels that leave unasked, in the unit of the costs: the cases worth
+        least are those; and if nobody were asked anything.
+    people_for_all
+        So many could answer every case.
+    measured
+        Whether cases were counted in a history, or are estimated from the plan: at most so many, as
+        what belongs together is fewer questions.
+    """
+
+    cases_per_day: float
+    asked_per_day: float
+    never_asked_per_day: float
+    minutes_per_day: float
+    cost_per_day: float
+    cost_of_all: float
+    people_for_all: int
+    measured: bool
+
+
+def fleet(
+    worths: Sequence[float], cases_per_day: float, people: People, *, measured: bool = True
+) -> Fleet:
+    """Say what people are asked a day, and what nobody is.
+
+    `worths` are what answers save, of a sample of cases. O(cases log cases).
+
+    Examples
+    --------
+    >>> found = fleet([0.1, 0.2, 0.7], 30.0, People(1, hours=1, minutes=3))
+    >>> found.asked_per_day, round(found.cost_per_day, 2), found.people_for_all
+    (20.0, 1.0, 2)
+    """
+    asked = min(cases_per_day, people.cases_per_day)
+    least = sorted(worths)
+    left = (1.0 - asked / cases_per_day) * len(least) if cases_per_day else 0.0
+    whole = int(left)
+    lost = sum(least[:whole]) + (left - whole) * (least[whole] if whole < len(least) else 0.0)
+    each = cases_per_day / len(least) if least else 0.0
+    return Fleet(
+        cases_per_day=cases_per_day,
+        asked_per_day=asked,
+        never_asked_per_day=cases_per_day - asked,
+        minutes_per_day=asked * people.minutes,
+        cost_per_day=lost * each,
+        cost_of_all=sum(least) * each,
+        people_for_all=math.ceil(people.number * cases_per_day / people.cases_per_day - 1e-9),
+        measured=measured,
+    )
+
+
+def estimated_fleet(choice: Plan, events_per_day: float, costs: Costs, people: People) -> Fleet:
+    """Estimate the load of a plan that works, of independent events."""
+    promise = choice.promise
+    assert promise is not None  # it works
+    p_anomaly, _ = stability_table(choice.window, choice.contamination)
+    alone = (1.0 - promise.expected_rate) ** EpisodeRule().gap_events
+    worths = [
+        cost_of_leaning(p, costs) / alone for p in p_anomaly[promise.lower : promise.upper + 1]
+    ]
+    cases_per_day = events_per_day * promise.expected_rate * alone
+    return fleet(worths, cases_per_day, people, measured=False)

@@ -100,7 +100,7 @@ class Judge:
 
     __slots__ = (
         "_by_mid_rank", "_capacity", "_constant", "_edges", "_edges_of", "_extreme", "_full",
-        "_governor", "_is_plain", "_policy", "_said_constant", "_watcher", "shares", "tail",
+        "_governor", "_policy", "_said_constant", "_watcher", "is_governed", "shares", "tail",
         "window",
     )  # fmt: skip
 
@@ -133,7 +133,7 @@ class Judge:
         self._policy, self._by_mid_rank = policy, policy.ties == "mid"
         self._full: _Full | None = None
         self._governor = governor or _own(policy)
-        self._is_plain = self._governor is None
+        self.is_governed = self._governor is not None
         self.shares = self._governor is not None and self._governor.is_shared
 
     def state(self) -> dict[str, Any]:
@@ -312,7 +312,7 @@ class Judge:
                 position, key, sensor, time_ms, seq, _REJECTED, Reason.WARM_UP, score, rank, ties,
                 n, model_epoch=epoch, held=held, planned=planned, incident=incident,
             ), None  # fmt: skip
-        if self._is_plain and not (self._constant or self._said_constant):
+        if not self.is_governed and not (self._constant or self._said_constant):
             judged, withheld, status = band, False, None
             reason = _AMBIGUOUS if label is _REJECTED else None
         else:
@@ -330,7 +330,7 @@ class Judge:
                 rare = severity(window, score, below)
             if by_tail is None:
                 by_tail = rare
-        governed = self._governor is not None
+        governed = self.is_governed
         return Verdict(
             position, key, sensor, time_ms, seq, label, reason, score, rank, ties, n,
             band.n_anomalies, judged.lower, judged.upper, rank / n, p_anomaly, confidence,
@@ -412,6 +412,19 @@ class Judge:
             governor.spend()
             return allowed, given, _AMBIGUOUS, False, status
         return allowed, given, None, label is _REJECTED, status
+
+    def settle(self, judged: Verdict, published: Verdict) -> None:
+        """Let only what is published cost credit, where somebody else labels by the band allowed.
+
+        Who was labelled by it can be paid for: without credit the band is empty.
+        """
+        governor = self._governor
+        if governor is None or judged.label is published.label:
+            return
+        if judged.label is _REJECTED:
+            governor.refund()
+        elif published.label is _REJECTED:
+            governor.spend()
 
     def beyond(
         self, quantile: float, which: Sequence[int], verdicts: Sequence[Verdict | None]

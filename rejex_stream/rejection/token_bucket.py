@@ -99,6 +99,10 @@ class Governor:
         """Pay for an event that the band of :meth:`allow` rejected: without credit it is empty."""
         self.credit -= self.price
 
+    def refund(self) -> None:
+        """Take a payment back: what was rejected is published with another label."""
+        self.credit += self.price
+
     def state(self) -> list[Any]:
         """Return what is kept in a snapshot; text, for whole numbers of any size."""
         clock = None if self._clock is None else self._clock.state()

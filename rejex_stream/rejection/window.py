@@ -13,16 +13,17 @@ which fills the window makes the rest of it no less severe. Up to the largest of
 conformal p-value (#{s_i >= s} + 1) / (n + 1) [1]_, which is exact: exchangeable scores reach a
 severity of x with a probability of at most 10^-x, whatever ties there are. All scores between two
 of them have one p-value; a :class:`Tail` puts them in order by a millionth of the step up to it,
-downwards, so that the promise stands. Beyond the largest an exponential tail goes on from there,
-whose mean is the mean excess of the largest scores above a high quantile (peaks over threshold
-[2]_, here with shape 0). That is a model, not a promise: right for tails that fall exponentially,
-too small for lighter ones (normal), too large for heavier ones (powers).
+downwards, so that the promise stands. Beyond the largest a generalised Pareto tail goes on from
+there (peaks over threshold [2]_), whose mean is the mean excess of the largest scores above a high
+quantile, and whose shape is 0 (exponential) unless probability-weighted moments [3]_ of the
+largest tenth say that it is heavier. That is a model, not a promise.
 
 References
 ----------
 .. [1] V. Vovk, A. Gammerman, G. Shafer: Algorithmic Learning in a Random World. 2005.
 .. [2] J. Pickands: Statistical Inference Using Extreme Order Statistics. Annals of Statistics 1975.
-.. [3] C. Ferro, J. Segers: Inference for Clusters of Extreme Values. JRSS B 65, 2003.
+.. [3] J. Hosking, J. Wallis: Parameter and Quantile Estimation for the Generalized Pareto
+   Distribution. Technometrics 29, 1987.
 """
 
 from __future__ import annotations
@@ -56,7 +57,10 @@ _EARLIER = np.tri(_BLOCK, k=-1, dtype=np.int8)  # whether score j came before sc
 LARGEST_SEVERITY = 1e6
 """Where severities end; beyond it lie scores that have left the scale of the window altogether."""
 _LN_10 = math.log(10.0)
-_TAIL_PART, _FEWEST = 20, 20  # of scores, where their clusters are measured
+_BLOCKS = (16, 8)  # into which scores are cut to see how many come together
+_CLUSTER_STEP = 4  # parts of one: what is told apart of a cluster's size, so that tables are shared
+_SHAPE_PART, _FEWEST, _MOST_SHAPE = 10, 40, 0.9
+_UNSURE = 1.5
 _SHADE = 1e-6
 """Share of a step of the p-value by which scores on it differ: enough for an order, and for nothing
 that anybody counts."""
@@ -363,7 +367,8 @@ def severity(window: ScoreWindow | WindowAhead, score: float, below: int) -> flo
         return _of_rank(below, n)
     largest = window.order_statistic(n)
     excess = score - largest
-    return _beyond(math.log10(n + 1), excess, _LN_10 * _mean_excess(window, n, largest))
+    scale = _LN_10 * min(2 * _excess(window, n, largest)[1], sys.float_info.max)
+    return _beyond(math.log10(n + 1), excess, scale)
 
 
 class Tail:
@@ -373,25 +378,40 @@ class Tail:
     has them tied. Here they are in order: the severity of b, less `_SHADE` · (b - score) / (b - a)
     of the step from a to b.
 
-    Scores that are not independent have their extremes in clusters: n of them hold no more news of
-    the tail than n / cluster, and the largest is too low by so much. So the p-value is
-    (#{s_i >= s} + c) / (n + c) with c the mean size of a cluster, the reciprocal of the extremal
-    index, and that of the conformal one where c is 1.
+    Scores that are not independent have their extremes in clusters: a reference holds fewer of them
+    than it has extremes, and its largest is too low. So the largest has a p-value of c / (n + 1),
+    and the k-th largest of (k - 1 + c) / (n + 1), with c the mean number of a stretch's scores that
+    exceed the largest of another one (:func:`cluster_size`), and between two of them the logarithm
+    is a straight line. With c = 1 the p-value is the conformal one, as above; with c >= 2 it is
+    never less, so exchangeable scores keep the promise whatever c is.
+
+    Beyond the largest a generalised Pareto tail goes on. Its mean was measured on sqrt(n) / c = m
+    clusters in effect, and a prediction allows for that: of m exponential excesses a further one
+    exceeds x with a probability of (1 + x / (m mean))^-m, so that where it falls to e^-3 the scale
+    is 1 + 1.5 / m times the mean. (The power itself would order scores of two models by what is
+    not known of either.)
     """
 
-    __slots__ = ("_array", "_of_ranks", "_scale", "_start", "cluster", "ordered")
+    __slots__ = (
+        "_array", "_of_ranks", "_shade", "_shape", "_sigma", "_start", "cluster", "ordered",
+    )  # fmt: skip
 
-    def __init__(self, scores: Sequence[float], cluster: int | None = None) -> None:
+    def __init__(self, scores: Sequence[float], cluster: float | None = None) -> None:
         window = ScoreWindow(len(scores), scores)
         n = len(window)
         self.ordered = array("d", window.largest(n))  # 8 bytes each
         self.cluster = c = cluster_size(scores) if cluster is None else cluster
         self._of_ranks, self._array = _clustered(n, c)
-        self._start = math.log10((n + c) / c)
-        self._scale = _LN_10 * _mean_excess(window, n, self.ordered[-1])
+        self._shade = _SHADE if c == 1.0 else 1.0
+        self._start = math.log10((n + 1) / min(c, n + 1))
+        k, half = _excess(window, n, self.ordered[-1])
+        self._shape = xi = _shape(self.ordered, c)
+        reach = self.ordered[-1] / 2 - self.ordered[n - k - 1] / 2
+        half = (1 - xi) * half * (1 + _UNSURE * c / k) + xi * reach
+        self._sigma = min(2 * half, sys.float_info.max)
 
     @classmethod
-    def of(cls, scores: Sequence[float], cluster: int | None = None) -> Tail | None:
+    def of(cls, scores: Sequence[float], cluster: float | None = None) -> Tail | None:
         """Return it; ``None`` where they say nothing of how rare a score is."""
         return cls(scores, cluster) if len(scores) > 1 and min(scores) < max(scores) else None
 
@@ -400,14 +420,15 @@ class Tail:
         ordered = self.ordered
         below = bisect_left(ordered, score)
         if below == len(ordered):
-            return _beyond(self._start, score - ordered[-1], self._scale)
+            return self._beyond(score)
         rare = self._of_ranks[below]
         if not below:
             return rare
         a, b = ordered[below - 1], ordered[below]
         short = (b - score) / (b - a)
-        if short <= 1.0:
-            return rare - _SHADE * short * (rare - self._of_ranks[below - 1])
+        if short <= 1.0:  # and no rounding goes below the step before
+            least = self._of_ranks[below - 1]
+            return max(least, rare - self._shade * short * (rare - least))
         return rare  # nan: the difference is beyond all numbers
 
     def each(self, scores: Sequence[float]) -> list[float]:
@@ -419,31 +440,68 @@ class Tail:
         rare, b = of_ranks[at], ordered[at]
         with np.errstate(all="ignore"):  # as above: what is no number is not used
             short = (b - x) / (b - ordered[at - 1])
-            shaded = rare - _SHADE * short * (rare - of_ranks[at - 1])
+            least = of_ranks[at - 1]
+            shaded = np.maximum(least, rare - self._shade * short * (rare - least))
         found: list[float] = np.where((short <= 1.0) & (below > 0), shaded, rare).tolist()
         for i in np.flatnonzero(below == n).tolist():
-            found[i] = _beyond(self._start, scores[i] - self.ordered[-1], self._scale)
+            found[i] = self._beyond(scores[i])
         return found
 
+    def _beyond(self, score: float) -> float:
+        """Return the severity of a score above all others, by the generalised Pareto tail."""
+        if self._sigma == 0.0:  # lost: a few of the smallest floats lie apart
+            return LARGEST_SEVERITY
+        nats = (score - self.ordered[-1]) / self._sigma
+        if self._shape:
+            nats = math.log1p(self._shape * nats) / self._shape
+        return min(self._start + nats / _LN_10, LARGEST_SEVERITY)
 
-def cluster_size(scores: Sequence[float]) -> int:
-    """Return the mean size of a cluster of the largest scores, >= 1, by the intervals between them.
 
-    The reciprocal of the intervals estimator of the extremal index [3]_, at the largest twentieth.
-    A whole number, so that the p-values of n = 2,000 scores still meet .001. O(n).
+def cluster_size(scores: Sequence[float]) -> float:
+    """Return how many scores of a stretch exceed the largest of another one, on average, >= 1.
+
+    One for independent scores; the mean size of a cluster of extremes, the reciprocal of their
+    extremal index, for others. Measured on all pairs of sixteenths and of eighths, so at the height
+    of extremes that n scores meet: clusters of a normal process shorten the higher one looks. In
+    quarters, and never between 1 and 2 (see :class:`Tail`). O(n log n).
     """
     x = np.asarray(scores, dtype=np.float64)
-    count = max(_FEWEST, len(x) // _TAIL_PART)
-    if len(x) <= 2 * count:
-        return 1
-    at = np.flatnonzero(x >= np.partition(x, len(x) - count)[len(x) - count])
-    gaps = np.diff(at).astype(np.float64)
-    if gaps.max(initial=0.0) > 2.0:
-        first, second = gaps - 1.0, (gaps - 1.0) * (gaps - 2.0)
-    else:
-        first, second = gaps, gaps * gaps
-    index = 2.0 * float(first.sum()) ** 2 / (len(gaps) * max(float(second.sum()), 1.0))
-    return max(1, round(1.0 / max(index, 1.0 / len(gaps))))
+    found = []
+    for blocks in _BLOCKS:
+        length = len(x) // blocks
+        if length < 2:
+            return 1.0
+        part = x[: blocks * length]
+        largest = part.reshape(blocks, length).max(axis=1)
+        above = blocks * len(part) - int(np.sort(part).searchsorted(largest, "right").sum())
+        found.append(above / (blocks * (blocks - 1)))
+    size = sum(found) / len(found)
+    if size < 2.0:
+        return 1.0 if size < 1.5 else 2.0
+    return round(_CLUSTER_STEP * size) / _CLUSTER_STEP
+
+
+def _shape(ordered: array[float], cluster: float) -> float:
+    """Return the shape of the upper tail by probability-weighted moments, 0 where it may be 0.
+
+    Less two standard errors of as many clusters as there are: few tails are heavy, and a shape that
+    is there by chance orders scores of two models by chance.
+    """
+    n = len(ordered)
+    k = max(n // _SHAPE_PART, _FEWEST)
+    if n <= k + 1:
+        return 0.0
+    top = np.frombuffer(ordered)[n - k - 1 :] / 2
+    excess = top[1:] - top[0]
+    if not excess[-1] > 0.0:  # all tied
+        return 0.0
+    excess /= excess[-1]
+    mean = math.fsum(excess) / k
+    upper = 2 * math.fsum(excess * np.arange(k - 1, -1, -1)) / (k * (k - 1))
+    if not upper < mean:
+        return 0.0
+    found = 2.0 - mean / (mean - upper) - 2.0 * math.sqrt(cluster / k)
+    return min(max(0.0, found), _MOST_SHAPE)
 
 
 def _beyond(start: float, excess: float, scale: float) -> float:
@@ -459,9 +517,10 @@ def severity_table(n: int) -> tuple[float, ...]:
 
 
 @lru_cache(maxsize=256)
-def _clustered(n: int, cluster: int) -> tuple[tuple[float, ...], FloatArray]:
+def _clustered(n: int, cluster: float) -> tuple[tuple[float, ...], FloatArray]:
     """Return the same for scores that come in clusters, for one score and for many."""
-    table = tuple(math.log10((n + cluster) / (n - below + cluster)) for below in range(n))
+    more = 1.0 if cluster == 1.0 else cluster - 1.0
+    table = tuple(math.log10((n + 1) / min(n + 1, n - below + more)) for below in range(n))
     return table, np.array(table)
 
 
@@ -469,17 +528,16 @@ def _of_rank(below: int, n: int) -> float:
     return math.log10((n + 1) / (n - below + 1))
 
 
-def _mean_excess(window: ScoreWindow | WindowAhead, n: int, largest: float) -> float:
-    """Return the mean of the largest scores above the one before them.
+def _excess(window: ScoreWindow | WindowAhead, n: int, largest: float) -> tuple[int, float]:
+    """Return how many the largest scores are, and half their mean above the one before them.
 
-    Of the sqrt(n) largest, or as many more as are tied at the top: else a quantised sensor would
+    The sqrt(n) largest, or as many more as are tied at the top: else a quantised sensor would
     have a tail without length.
     """
     k = max(math.isqrt(n), n - window.rank(largest)[0])
     least = window.order_statistic(n - k)
     # In halves, and divided before the sum, for scores near the ends of the floats.
-    half = math.fsum([(score / 2 - least / 2) / k for score in window.largest(k)])
-    return min(2 * half, sys.float_info.max)
+    return k, math.fsum([(score / 2 - least / 2) / k for score in window.largest(k)])
 
 
 def grade(severity: float) -> tuple[int, str]:

@@ -93,6 +93,9 @@ class Episodes:
         episode.rejected += verdict.label is Label.REJECTED
         if verdict.severity is not None:
             episode.severity = max(verdict.severity, episode.severity or 0.0)
+        if verdict.limited:
+            for one in verdict.limited.channels:
+                episode.channels[one.channel + " (no value)" * bool(one.missing_events)] += 1
         if verdict.evidence is not None and verdict.evidence.channels:
             episode.channels[verdict.evidence.channels[0].channel] += 1
 

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("markupsafe", reason="the extra `review` is not installed")
 
@@ -118,10 +119,13 @@ def test_a_case_goes_on_while_no_run_of_steps_is_all_ordinary():
     assert cases.belongs(before, far._replace(context=(anomaly, *between)), 8)
 
 
-@pytest.mark.parametrize(("c_fn", "worth"), [(1.0, 0.06), (10.0, 0.06), (0.01, 0.0094)])
-def test_an_answer_is_worth_the_cost_of_the_cheaper_mistake(c_fn, worth):
-    item = ReviewItem(verdict=VERDICT, channels=(), values=())
-    assert cases.worth_of(item, cases.Costs(c_fn=c_fn)) == pytest.approx(worth)
+@pytest.mark.parametrize(
+    ("p", "c_fn", "worth"),
+    [(0.94, 1.0, 0.53), (0.94, 9.0, 0.53), (0.06, 1.0, 0.03), (0.06, 9.0, 0.27)],
+)
+def test_an_answer_is_worth_what_the_label_it_leans_to_costs(p, c_fn, worth):
+    item = ReviewItem(verdict=replace(VERDICT, stability=p), channels=(), values=())
+    assert cases.worth_of(item, Costs(c_fn=c_fn)) == pytest.approx(worth)
 
 
 def test_estimates_put_groups_together_and_errors_add_up(tmp_path):

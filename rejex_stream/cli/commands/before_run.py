@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import tempfile
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
 
+import msgspec
 import typer
 
 from rejex_stream.cli import table_options as options
@@ -19,14 +24,23 @@ from rejex_stream.cli.show import (
     print_table,
     share,
 )
-from rejex_stream.config import Config, check_config
+from rejex_stream.config import Config, check_config, load_config
 from rejex_stream.config.assembly import require_extras
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import escaped
-from rejex_stream.plan.promises import Costs, Plan, plan_doubts, plan_table
+from rejex_stream.plan.promises import (
+    Costs,
+    Fleet,
+    People,
+    Plan,
+    estimated_fleet,
+    fleet,
+    plan_doubts,
+    plan_table,
+)
 from rejex_stream.plan.promises import plan as plan_one
 from rejex_stream.rejection.bounds import DELTA
-from rejex_stream.rejection.policy import CONTAMINATION
+from rejex_stream.rejection.policy import CONTAMINATION, RejectionPolicy
 from rejex_stream.settings import render
 
 if TYPE_CHECKING:
@@ -63,14 +77,43 @@ def plan(  # noqa: PLR0917 - one parameter an option
     events_per_day: Annotated[
         float | None, typer.Option(help="Events a day, over all sensors.")
     ] = None,
+    sensors: Annotated[int | None, typer.Option(help="How many sensors there are.", min=1)] = None,
+    readings_per_day: Annotated[
+        float, typer.Option(help="With --sensors: readings of each a day.", min=0)
+    ] = 1440.0,
+    people: Annotated[
+        float | None, typer.Option(help="How many answer: what they are asked, and what nobody is.")
+    ] = None,
+    hours: Annotated[float, typer.Option(help="With --people: hours of each a day.")] = 1.0,
+    minutes: Annotated[float, typer.Option(help="With --people: minutes a case.")] = 2.0,
+    replay: Annotated[
+        Path | None,
+        typer.Option(help="With --people: a config; its cases are counted in what it has judged."),
+    ] = None,
+    simulated: Annotated[
+        bool, typer.Option("--simulate", help="With --rate or -T: run the default detector, too.")
+    ] = False,
     output: AsOption = As.TABLE,
 ) -> None:
     """Say what a choice of γ, n and T promises before the first event.
 
+    With --simulate it runs the default detector on a sensor in which nothing is wrong, independent
+    and autocorrelated, and says what people get: rates, the worst day, what is withheld, flags.
     What it gives: `score FILE` measures that on a table, `run CONFIG --dry-run` on a pipeline.
+    With --people it says what a fleet asks them a day, what nobody is ever asked, and its cost.
     """
     if burst is not None and not rate:
         raise ConfigError("--burst goes with --rate: a tolerance is fixed.")
+    team = None if people is None else People(people, hours, minutes)
+    if replay is not None:
+        if team is None:
+            raise ConfigError("--replay goes with --people: it counts what they would be asked.")
+        _print_fleets([("as judged", _measured(replay, sensors, team))], output)
+        return
+    if sensors is not None:
+        events_per_day = sensors * readings_per_day
+    if team is not None and events_per_day is None:
+        raise ConfigError("--people goes with --sensors, --events-per-day or --replay.")
     tolerances = tolerance or ([] if rate else list(_TOLERANCES))
     rows = plan_table(
         contamination,
@@ -82,9 +125,79 @@ def plan(  # noqa: PLR0917 - one parameter an option
         costs=None if c_r is None else Costs(c_fp, c_fn, c_r),
         events_per_day=events_per_day,
     )
-    _print_plans(rows, output)
+    if team is not None:
+        costs = Costs(c_fp, c_fn)
+        _print_fleets(
+            [
+                (
+                    f"n = {row.window:,}, T = {row.tolerance:.3g}",
+                    estimated_fleet(row, cast("float", events_per_day), costs, team),
+                )
+                for row in rows
+                if row.refusal is None and row.tolerance is not None
+            ],
+            output,
+        )
+    if simulated:
+        _print_simulated(rows, burst, readings_per_day, output)
+    elif team is None or output is As.TABLE:
+        _print_plans(rows, output)
     if all(row.refusal is not None for row in rows):
         raise typer.Exit(1)
+
+
+def _measured(config: Path, sensors: int | None, team: People) -> Fleet:
+    """Count the cases of what a pipeline has judged, as the queue makes them; for more sensors."""
+    from rejex_stream.review.console.background import feeding
+    from rejex_stream.review.queue.label_report import case_load
+    from rejex_stream.review.queue.review_store import ReviewStore
+
+    found = load_config(config)
+    given = found.rejection.costs
+    with tempfile.TemporaryDirectory(prefix="rejex-plan-") as folder:
+        costs = {found.pipeline.name: Costs(given.c_fp, given.c_fn)}
+        store = ReviewStore(Path(folder) / "review.db", found.review, costs=costs)
+        with closing(store):
+            for feed in feeding(None, configs=[found]).feeds:
+                feed.pump(store)
+                feed.close()
+            with store.database.read() as connection:
+                known, days, worths = case_load(connection, found.pipeline.name)
+    if days < 1:
+        raise ConfigError(
+            f"{config} has judged {known:,} sensors for {days:.1f} days: at least one is needed to "
+            "say what a day asks."
+        )
+    return fleet(worths, len(worths) / days * ((sensors or known) / known), team)
+
+
+def _print_fleets(fleets: Sequence[tuple[str, Fleet]], output: As) -> None:
+    if output is As.JSON:
+        print_json([{"choice": name} | msgspec.to_builtins(one) for name, one in fleets])
+        return
+    if not fleets:
+        return
+    columns = ["", "cases/day", "asked/day", "minutes/day", "never asked/day", "cost/day of these"]
+    print_table(
+        [*columns, "unasked at all", "people for all"],
+        [
+            (
+                name,
+                *map(number, (one.cases_per_day, one.asked_per_day, one.minutes_per_day)),
+                *map(number, (one.never_asked_per_day, one.cost_per_day, one.cost_of_all)),
+                number(one.people_for_all),
+            )
+            for name, one in fleets
+        ],
+    )
+    if fleets[0][1].measured:
+        print("Measured: cases as the queue makes them of what was judged, incidents among them.")
+    else:
+        print(
+            "Estimated for independent readings, at most so many cases: streams that remember make "
+            "fewer. --replay CONFIG counts them in a history."
+        )
+    print("Asked are those whose answer saves most; never asked, those that save least.")
 
 
 def _print_plans(rows: tuple[Plan, ...], output: As) -> None:
@@ -127,6 +240,44 @@ def _print_plans(rows: tuple[Plan, ...], output: As) -> None:
         if row.refusal is not None:
             of = f", T = {row.tolerance:g}" if row.tolerance is not None else ""
             print(f"impossible: n = {row.window:,}{of}: {row.refusal}")
+
+
+def _print_simulated(rows: tuple[Plan, ...], burst: int | None, per_day: float, output: As) -> None:
+    """Print plans, and what each of those that work does in a day."""
+    from rejex_stream.plan.simulated import simulate
+
+    held = [None if row.rate is None else burst for row in rows]
+    found = [
+        () if row.refusal is not None or row.promise is None else simulate(
+            RejectionPolicy(
+                row.contamination, row.tolerance if row.rate is None else None, row.rate, burst=of
+            ),
+            row.window, per_day=per_day,
+        )
+        for row, of in zip(rows, held, strict=True)
+    ]  # fmt: skip
+    if output is As.JSON:
+        pairs = zip(rows, found, strict=True)
+        print_json([{"plan": row, "simulated": of} for row, of in pairs])
+        return
+    _print_plans(rows, output)
+    print_table(
+        (
+            "n", "T", "stream", "rejected a day", "worst day", "withheld", "flagged a day",
+            "false alarms a day", "incidents a month",
+        ),
+        [
+            [
+                number(row.window), number(row.tolerance), one.stream, number(one.rejected_a_day),
+                number(one.worst_day), share(one.withheld), number(one.flagged_a_day),
+                number(one.false_alarms_a_day), number(one.incidents_a_month),
+            ]
+            for row, of in zip(rows, found, strict=True)
+            for one in of
+        ],
+        title=f"One sensor, {per_day:g} readings a day, nothing wrong, default detector (30 days)",
+        left=(2,),
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------------------- validate

@@ -36,7 +36,7 @@ from rejex_stream.review.certificate import Evidence
 from rejex_stream.review.certificate import verify as verify_log
 from rejex_stream.review.console.background import feeding, published_labels, review_feeds
 from rejex_stream.review.incidents.incident_store import send_commands
-from rejex_stream.review.queue import cases, database, label_store, review_store
+from rejex_stream.review.queue import database, label_store, review_store
 from rejex_stream.review.queue.database import Viewer, scalar
 from rejex_stream.review.queue.ingest import IntakeCounts
 from rejex_stream.review.queue.label_report import PipelineReport, pipelines_of
@@ -174,12 +174,10 @@ def _new_store(configs: Configs, section: Review) -> ReviewStore:
     return ReviewStore(Path(section.store), section, costs=_costs_of(configs))
 
 
-def _costs_of(configs: Configs) -> dict[str, cases.Costs]:
+def _costs_of(configs: Configs) -> dict[str, Costs]:
     """Return what mistakes cost, by name of pipeline."""
-    return {
-        one.pipeline.name: cases.Costs(one.rejection.costs.c_fp, one.rejection.costs.c_fn)
-        for one in configs
-    }
+    given = {one.pipeline.name: one.rejection.costs for one in configs}
+    return {name: Costs(one.c_fp, one.c_fn, one.c_r or 0.0) for name, one in given.items()}
 
 
 def _labels_file(section: Review) -> Path | None:
@@ -499,16 +497,10 @@ def report(
 ) -> None:
     """Say what the labels say: precision, misses, cost, γ, agreement, and the queue itself."""
     configs, section = _loaded(config, store=store)
-    costs = {
-        one.pipeline.name: Costs(
-            one.rejection.costs.c_fp, one.rejection.costs.c_fn, one.rejection.costs.c_r or 0.0
-        )
-        for one in configs
-    }
     now = database.wall_clock_ms()
     since_ms = 0 if days is None else round(now - days * 86_400_000)
     with _existing(section) as opened, opened.database.read() as connection:
-        found = make_report(connection, now_ms=now, since_ms=since_ms, costs=costs)
+        found = make_report(connection, now_ms=now, since_ms=since_ms, costs=_costs_of(configs))
         proven = certificate.certificates(opened, connection)
     if output is As.JSON:
         print_json(msgspec.to_builtins(found) | {"certificates": list(proven.values())})

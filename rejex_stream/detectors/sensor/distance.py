@@ -30,6 +30,7 @@ _QUIET = 0.02
 fifty times quieter than usual counts as silent."""
 _FLOOR = 1e-9
 """Least eigenvalue, as a share of the largest."""
+_MOST_ROOTS = 64
 _SURELY = 1e-9  # more than a sum, a logarithm and an exponential are rounded by
 
 
@@ -58,6 +59,10 @@ class Distance:
     scale: SoftScale  # puts columns on one scale
     mean: FloatArray  # mean of the scaled rows; shape (d,)
     root: FloatArray  # whitens a scaled row; shape (d, d)
+    # what does so for the columns that are there, by which they are; the newest few
+    _roots: dict[bytes, FloatArray] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score finite rows X of shape (m, d); O(d²) a row."""
@@ -78,6 +83,42 @@ class Distance:
         white = np.add.reduce(z[:, None] * self.root, axis=0)
         white *= white
         return float(np.add.accumulate(white)[-1])
+
+    def score_partial(self, row: FloatArray) -> float:
+        """Score a row of shape (d,) some of whose columns are nan: the distance of the others.
+
+        It is that of the marginal distribution, a sum of as many squares as there are columns, put
+        on the scale of all of them by Wilson's and Hilferty's cube root, under which such sums are
+        nearly normal. O(d²) a row, O(d³) for the first of those that lack these columns.
+
+        E. B. Wilson, M. M. Hilferty: *The distribution of chi-square*. Proceedings of the National
+        Academy of Sciences 17, 1931.
+        """
+        there = np.isfinite(row)
+        scale = SoftScale(self.scale.centre[there], self.scale.spread[there])
+        z = scale.apply(row[there]) - self.mean[there]
+        white = np.add.reduce(z[:, None] * self._marginal(there), axis=0)
+        white *= white
+        return _rescaled_sum(float(np.add.accumulate(white)[-1]), len(z), len(row))
+
+    def _marginal(self, there: npt.NDArray[np.bool_]) -> FloatArray:
+        """Return what whitens the columns that are there."""
+        found = self._roots.get(there.tobytes())
+        if found is None:
+            if len(self._roots) >= _MOST_ROOTS:
+                self._roots.clear()
+            unwhitened = np.linalg.inv(self.root)[:, there]
+            values, vectors = np.linalg.eigh(unwhitened.T @ unwhitened)
+            found = vectors / np.sqrt(np.maximum(values, _FLOOR * values[-1]))
+            self._roots[there.tobytes()] = found = np.ascontiguousarray(found)
+        return found
+
+
+def _rescaled_sum(squares: float, n: int, of: int) -> float:
+    """Return the sum of `of` squares of normal deviates that is as rare as that of `n`."""
+    few, all_ = 2.0 / (9.0 * n), 2.0 / (9.0 * of)
+    deviate = (math.cbrt(squares / n) - (1.0 - few)) / math.sqrt(few)
+    return float(of * max(0.0, 1.0 - all_ + deviate * math.sqrt(all_)) ** 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +166,13 @@ class Larger:
         if not (y[self.logs] < self.usual).any():
             return score
         return max(score, float(self._rescaled(self.quiet.score_row(y))))
+
+    def score_partial(self, row: FloatArray) -> float:
+        """Score a row of shape (d,) some of whose columns are nan, as :class:`Distance` does."""
+        score, y = self.plain.score_partial(row), _with_logarithms(row, self.logs, self.floors)
+        if not (y[self.logs] < self.usual).any():  # nan is not
+            return score
+        return max(score, float(self._rescaled(self.quiet.score_partial(y))))
 
     def _rescaled(self, quiet: FloatArray | float) -> FloatArray:
         """Put scores of the second distance on the scale of the first."""

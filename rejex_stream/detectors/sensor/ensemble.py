@@ -77,6 +77,10 @@ class Members:
             total += np.log1p(tail(scorer.score(X)))
         return total / len(self.scorers)
 
+    def score_partial(self, row: FloatArray) -> float:
+        """Score a row some of whose columns are nan; nan where a member cannot."""
+        return float(self.score(row[None])[0])
+
 
 @dataclass(frozen=True)
 class Ensemble:
@@ -105,6 +109,11 @@ class Ensemble:
     name: str = "rejex:Ensemble"
     preset: PresetName | None = "sensor_lags"
     ewma_events: int = 1
+
+    @property
+    def allow_nan(self) -> bool:
+        """Whether every member scores rows some of whose columns are nan."""
+        return all(getattr(member, "allow_nan", False) for member in self.members)
 
     def __post_init__(self) -> None:
         if type(self.ewma_events) is not int or not 1 <= self.ewma_events <= _LONGEST:

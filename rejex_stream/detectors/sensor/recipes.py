@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, Self
@@ -47,6 +48,8 @@ no level: of 2,000 rows 0 of AR(.97), one eighth of AR(.99), four fifths of a ra
 GUARD_QUANTILE: Final = 0.95
 """Rows that score beyond this quantile of the reference scores train no later model: a covariance
 follows whatever it is fitted on, and the rarest twentieth of ordinary rows is no loss to it."""
+_MOST_PARTIAL = 400
+"""Columns up to which a row without some of them is scored: it costs their cube, once a gap."""
 FLAGS: Final = ("apart", "in")
 PERIODS: Final = ("auto", "none", "day", "week")
 _RIDGE = 1.0
@@ -175,6 +178,16 @@ class Columns:
             return self.inner.score_row(x)
         return float(self.inner.score(x[None])[0])
 
+    def score_partial(self, row: FloatArray) -> float:
+        """Score a row some of whose columns are nan by the others; nan where that cannot be."""
+        x = row.take(self.which)
+        if not isinstance(self.inner, Distance | Larger) or len(x) > _MOST_PARTIAL:
+            return math.nan
+        finite = np.isfinite(x)
+        if finite.all():
+            return self.inner.score_row(x)
+        return self.inner.score_partial(x) if finite.any() else math.nan
+
 
 @dataclass(frozen=True, slots=True)
 class Residual:
@@ -263,6 +276,7 @@ class Mahalanobis(SensorRecipe):
     random walk, a stock, a tank that fills for days) is judged by its changes alone.
     """
 
+    allow_nan: ClassVar[bool] = True
     name: str = "rejex:Mahalanobis"
 
     def lacks_level(self, X: FloatArray) -> bool:
@@ -283,6 +297,7 @@ class Subsequence(SensorRecipe):
     columns (preset ``lags``).
     """
 
+    allow_nan: ClassVar[bool] = True
     name: str = "rejex:Subsequence"
     preset: PresetName | None = "lags"
 

@@ -17,6 +17,7 @@ import msgspec
 from rejex_stream.config.reviewing import Review
 from rejex_stream.encode import encode_review
 from rejex_stream.errors import ConnectorError
+from rejex_stream.plan.promises import Costs
 from rejex_stream.review.incidents import incident_store
 from rejex_stream.review.queue import cases
 from rejex_stream.review.queue.database import insert, note_down, scalar
@@ -131,7 +132,7 @@ class Intake:
         settings: Review,
         now_ms: int,
         pipeline: str = "",
-        costs: Mapping[str, cases.Costs] | None = None,
+        costs: Mapping[str, Costs] | None = None,
     ) -> None:
         self._costs = costs or {}
         self._pipeline = pipeline
@@ -188,7 +189,7 @@ class Intake:
         priority = any(
             verdict.sensor.startswith(prefix) for prefix in self._settings.priority_sensors
         )
-        worth = cases.worth_of(item, self._costs.get(self._pipeline, cases.Costs()))
+        worth = cases.worth_of(item, self._costs.get(self._pipeline, Costs()))
         episode = cases.assign(
             connection,
             cases.Arrival(
@@ -204,6 +205,7 @@ class Intake:
                 verdict.severity,
                 worth,
                 item.context,
+                cases.pattern_of(item),
             ),
             self._settings,
         )

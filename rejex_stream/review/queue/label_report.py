@@ -456,6 +456,30 @@ def _cases_per_day(connection: Connection, pipeline: str) -> float | None:
     return float(cases / min(7.0, max(days, 1.0)))
 
 
+def case_load(connection: Connection, pipeline: str) -> tuple[int, float, list[float]]:
+    """Return how many sensors spoke for how many days, and what an answer to each case is worth.
+
+    An incident is a case of those that are worth most.
+    """
+    clock = pipeline_clock(connection, pipeline)
+    sensors, first = connection.execute(
+        "SELECT count(*), min(first_ms) FROM sensor WHERE last_ms IS NOT NULL AND pipeline = ?",
+        (pipeline,),
+    ).fetchone()
+    worths = [
+        row[0]
+        for row in connection.execute(
+            "SELECT e.worth FROM episode e JOIN sensor USING (sensor_id) WHERE pipeline = ? "
+            "AND root_id = episode_id AND status <> 'empty' AND incident IS NULL",
+            (pipeline,),
+        )
+    ]
+    asked = "SELECT count(*) FROM incident WHERE pipeline = ?"
+    incidents = scalar(connection, asked, (pipeline,))
+    days = 0.0 if clock is None or first is None else (clock.now_ms - first) / DAY_MS
+    return sensors, days, worths + [max([1.0, *worths])] * incidents
+
+
 def pipelines_of(connection: Connection) -> list[str]:
     """Return the names of the pipelines that have given a verdict."""
     rows = connection.execute(

@@ -21,6 +21,7 @@ from rejex_stream.config.reviewing import SYSTEM, Review
 from rejex_stream.encode import decode_incidents, decode_reviewed, decode_verdict
 from rejex_stream.encode.label_records import LabelRecord, active_labels, resolve
 from rejex_stream.errors import ConfigError, ConnectorError
+from rejex_stream.plan.promises import Costs
 from rejex_stream.review.queue import cases, database, ingest
 from rejex_stream.review.queue.database import (
     Database,
@@ -59,7 +60,7 @@ class ReviewStore:
         path: Path,
         settings: Review | None = None,
         *,
-        costs: Mapping[str, cases.Costs] | None = None,
+        costs: Mapping[str, Costs] | None = None,
         clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self.settings = settings or Review()
@@ -299,7 +300,7 @@ def rebuild(
     feed: Callable[[ReviewStore], None],
     labels: Iterable[LabelRecord],
     replace: bool = False,
-    costs: Mapping[str, cases.Costs] | None = None,
+    costs: Mapping[str, Costs] | None = None,
 ) -> Rebuilt:
     """Make the store at `path` anew from review items and labels: whole or not at all."""
     if path.exists():

@@ -71,6 +71,10 @@ class Status(StrEnum):
     """The rows that the first model learnt from are of two kinds: a fault may lie among them."""
     NO_LEVEL = "no_level"
     """In the rows that the first model learnt from, a channel wanders: its changes are judged."""
+    CLOCK_BEGINS = "clock_begins"
+    """The sensor's times are impossible: before 1990, or more than a day ahead of all others."""
+    CLOCK_ENDS = "clock_ends"
+    """The sensor's times are possible again."""
 
 
 SILENT_STAGES = ("ignored", "joined", "waiting")

@@ -323,6 +323,8 @@ _STATUS: dict[Status | None, str] = {
     Status.CONSTANT_BEGINS: "from here on, reference scores are all equal",
     Status.CONSTANT_ENDS: "reference scores differ again",
     Status.WARM_UP_MIXED: "the first model learnt from rows of two kinds: a fault among them?",
+    Status.CLOCK_BEGINS: "times before 1990, or a day ahead of all others: its clock is wrong",
+    Status.CLOCK_ENDS: "times are possible again: its clock is right",
     Status.NO_LEVEL: "a channel has no level to come back to: its changes are judged",
 }
 _RARELY = 1e-12

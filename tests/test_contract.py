@@ -11,9 +11,7 @@ import msgspec
 import pytest
 
 from rejex_stream.encode import (
-    decode_incidents,
     decode_review,
-    decode_verdict,
     encode_command,
     encode_dead_letter,
     encode_follow_up,
@@ -153,19 +151,14 @@ def test_every_field_is_explained(name):
     assert unexplained <= {"id", "topic", "partition", "offset"}
 
 
-def test_evidence_is_objects_and_what_earlier_versions_wrote_is_read():
-    old = ["flow", 0.5, 0.1, "normal"]
-    now = {"channel": "flow", "contribution": 0.5, "score_without": 0.1, "label_without": "normal"}
-    for name, decode in (
-        ("verdict", decode_verdict),
-        ("review", decode_review),
-        ("incident", decode_incidents),
-    ):
-        written = json.loads(WRITTEN[name])
-        holder = written.get("verdict", written).get("evidence") or written.get("verdict", written)
-        assert holder["channels"] == [now]
-        holder["channels"] = [old]
-        assert repr(decode(json.dumps(written).encode())) == repr(decode(WRITTEN[name]))
+@pytest.mark.parametrize("name", ["verdict", "review", "incident"])
+def test_evidence_is_objects(name):
+    wanted = {
+        "channel": "flow", "contribution": 0.5, "score_without": 0.1, "label_without": "normal",
+    }  # fmt: skip
+    written = json.loads(WRITTEN[name])
+    holder = written.get("verdict", written).get("evidence") or written.get("verdict", written)
+    assert holder["channels"] == [wanted]
 
 
 def test_a_channel_list_of_a_review_item_is_no_evidence():

@@ -497,6 +497,13 @@ def test_no_cut_and_no_restart_changes_what_is_missing_for_too_long(cut):
     assert missing(whole)
 
 
+def test_a_sensor_that_was_forgotten_lacks_nothing_that_it_had_before():
+    made, readings = engine(()), lacking((1000, 1300))
+    play(made, readings[:1100])
+    made.forget("s", "s")
+    assert not missing(play(made, readings[1100:])[0])
+
+
 def test_the_reference_finds_the_same_gaps_too_long():
     made = replace(spec(make_detector("Sensor")), limits=(ChannelLimits("x", None, 3.0),))
     rng = random.Random(4)

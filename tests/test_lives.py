@@ -25,7 +25,16 @@ from rejex_stream.run.loop import RunSettings
 from rejex_stream.run.partition import PartitionMonitor, PartitionState
 from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.run.run_events import SensorsForgotten
-from rejex_stream.types import IncidentState, Label, Partition, Position, Reading, Reason, Record
+from rejex_stream.types import (
+    IncidentState,
+    Label,
+    Partition,
+    Position,
+    Reading,
+    Reason,
+    Record,
+    Status,
+)
 from tests.doubles import ListSink, ListSource
 from tests.doubles import MemorySnapshotStore as Store
 from tests.streams import Distance
@@ -119,6 +128,85 @@ def test_of_a_group_a_sensor_is_forgotten_and_the_others_keep_the_model():
     assert after.verdict.reason is Reason.WARM_UP, "its lags are gone"
     assert after.verdict.seq == 200
     assert again.verdict.reason is not Reason.WARM_UP
+
+
+# ------------------------------------------------------------------------- clocks that lie
+DAY = 86_400_000
+NOW = 1_750_000_000_000
+
+
+def statuses(told, cut=None):
+    """Which events of a feed have a status, cut anywhere and restored there."""
+    records, state = feed(*told), state_of()
+    found = state.process(records[:cut])
+    if cut is not None:
+        piece = state.snapshot().encoded()
+        state = state_of()
+        state.restore(piece.parts)
+        state.decide()
+        found += state.process(records[cut:])
+    return {i: v.status for i, v in enumerate(verdicts(found)) if v.status is not None}
+
+
+def lying(*times):
+    """Two honest sensors, and one with these times where they are not None."""
+    told = []
+    for i, time_ms in enumerate(times):
+        told += [(NOW + 1000 * i, "a"), (NOW + 1000 * i, "b")]
+        told.append((NOW + 1000 * i if time_ms is None else time_ms, "c"))
+    return told
+
+
+@pytest.mark.parametrize("wrong", [NOW + 400 * DAY, NOW + DAY + 9000, 0, -1, NOW // 1000])
+@pytest.mark.parametrize("cut", [None, 3, 8, 10, 11, 14, 20])
+def test_a_clock_that_is_wrong_is_said_once_and_when_it_is_right_again(wrong, cut):
+    told = lying(None, None, wrong, wrong, wrong, None, None)
+    begins = 8 if wrong < NOW else 11  # one record from the future may be all of a plant's
+    wanted = {begins: Status.CLOCK_BEGINS, 17: Status.CLOCK_ENDS}
+    assert statuses(told, cut) == wanted
+
+
+def test_a_day_ahead_at_most_and_a_single_record_say_nothing():
+    assert not statuses(lying(None, None, NOW + DAY + 2000, NOW + DAY + 3000, None))
+    assert not statuses(lying(None, None, NOW + 400 * DAY, None, None))
+
+
+def test_a_plant_that_stood_still_and_sensors_one_after_the_other_have_right_clocks():
+    stop = [(NOW + i, "abc"[i % 3]) for i in range(30)]
+    stop += [(NOW + 9 * DAY + i, "cba"[i % 3]) for i in range(30)]
+    blocks = [(NOW + k * 40 * DAY + DAY * i, sensor) for k, sensor in enumerate("abc")
+              for i in range(30)]  # fmt: skip
+    elapsed = [(1000 * i, "abc"[i % 3]) for i in range(90)]
+    alone = [(NOW + i * 9 * DAY, "a") for i in range(40)]
+    for told in (stop, blocks, elapsed, alone):
+        assert not statuses(told)
+
+
+@pytest.mark.thorough
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.lists(st.sampled_from([0, -5, NOW // 1000, NOW + 90 * DAY, NOW - 90 * DAY, 2**45]),
+             min_size=30, max_size=60),
+    st.lists(st.integers(0, 2), min_size=60, max_size=60),
+    st.sampled_from([None, 900, 5000, 10 * DAY]),
+)  # fmt: skip
+def test_a_sensor_that_lies_about_time_changes_nothing_for_others(times, places, forget_after_ms):
+    budget = RejectionPolicy(0.2, rate=0.15, burst=2, per_day=3)
+    spec = replace(SPEC, policy=budget, window=budget.first_window)
+    told = [(NOW, "a"), (NOW, "b")]
+    for i, (time_ms, place) in enumerate(zip(times, places, strict=False)):
+        three = [(NOW + 1000 * i, "a"), (NOW + 1000 * i, "b")]
+        told += [*three[:place], (time_ms, "c"), *three[place:]]
+    found = []
+    records = feed(*told)
+    for one in (
+        records,
+        [r for r, (_, sensor) in zip(records, told, strict=True) if sensor != "c"],
+    ):
+        outcomes = state_of(spec, forget_after_ms=forget_after_ms).process(one)
+        found.append([(o.verdict, o.review, o.incidents)
+                      for o in outcomes if o.verdict.sensor != "c"])  # fmt: skip
+    assert found[0] == found[1]
 
 
 # ---------------------------------------------------------------------------- too many

@@ -58,6 +58,7 @@ NAV: dict[str, list[tuple[str, str]]] = {
         ("How it is built", "docs/architecture.md"),
         ("Why it is built so", "docs/decisions.md"),
         ("What it costs, how good it is", "benchmarks/README.md"),
+        ("Where every figure comes from", "docs/figures.md"),
     ],
 }
 PROMISED = ("rejection", "engine", "detectors", "facade", "checks")

@@ -2,7 +2,9 @@
 
 All of it is a function of the events in their order, so no cut of the input, no crash and no replay
 changes who is known. Time is the partition's own: the newest event time that *two* of its sensors
-have reached, so that one clock that runs ahead forgets nobody. Where that time has passed another
+have reached, so that one clock that runs ahead forgets nobody. A sensor whose own time is before
+1990, or stays more than a day ahead of that while others speak, has a clock that is not believed:
+where that begins and ends is said. Where that time has passed another
 eighth of `forget_after`, those are looked for that were silent for so long.
 """
 
@@ -15,12 +17,14 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 import msgspec
 
 from rejex_stream.errors import CheckpointError
-from rejex_stream.types import Reading, of_mode
+from rejex_stream.types import Reading, Status, of_mode
 
 __all__ = ["Admission", "Gone", "Limits", "SensorRegistry", "joined"]
 
 _LOOKS = 8
+_1990_MS, _AHEAD_MS = 631_152_000_000, 86_400_000
 _NEVER = -(2**63)
+_ASTRAY, _MOST_FAR = -1, 64
 _Time: TypeAlias = Annotated[int, msgspec.Meta(ge=_NEVER, le=2**63 - 1)]
 
 
@@ -47,6 +51,7 @@ class Admission(NamedTuple):
     end: int  # index of the first event not heard yet
     turned_away: Collection[int]  # indices of events of sensors beyond ``max_keys``
     gone: Gone  # whom to :meth:`~SensorRegistry.forget` then
+    clocks: Mapping[int, Status]  # where the clock of a sensor begins, or ends, to be impossible
 
 
 class _Clock(msgspec.Struct, array_like=True):
@@ -55,6 +60,39 @@ class _Clock(msgspec.Struct, array_like=True):
     ahead: str | None = None
     ahead_ms: _Time = _NEVER
     now_ms: _Time = _NEVER
+    n_usual: int = 0  # events with a possible time, while any is doubted
+    doubted: dict[str, int] = {}  # who is ahead: since which of these; -1: nobody believes it
+    # Who is more than a day ahead of the partition's time: it moves nothing, until two agree.
+    far: dict[str, _Time] = {}
+
+    def leap(
+        self, sensor: str, time_ms: int, known: tuple[str | None, int, int]
+    ) -> tuple[str | None, int, int]:
+        """Return who is ahead, how far, and the time, once a sensor is far ahead of that."""
+        near = [
+            (at, name)
+            for name, at in self.far.items()
+            if name != sensor and abs(at - time_ms) <= _AHEAD_MS
+        ]
+        if not near:
+            if len(self.far) >= _MOST_FAR:
+                del self.far[next(iter(self.far))]
+            self.far[sensor] = time_ms
+            return known
+        earlier, later = sorted([max(near), (time_ms, sensor)])
+        return later[1], later[0], earlier[0]
+
+    def turned(self, sensor: str, time_ms: int, n_usual: int, *, usual: bool) -> Status | None:
+        """Return whether a sensor's clock begins to be impossible with an event, or ends to be."""
+        if usual:
+            self.far.pop(sensor, None)
+            return Status.CLOCK_ENDS if self.doubted.pop(sensor, 0) == _ASTRAY else None
+        # After a stop all are ahead of what was: whose clock is wrong, is so beside others.
+        since = self.doubted.setdefault(sensor, n_usual)
+        if since == _ASTRAY or (time_ms >= _1990_MS and n_usual == since):
+            return None
+        self.doubted[sensor] = _ASTRAY
+        return Status.CLOCK_BEGINS
 
 
 class _Head(msgspec.Struct, forbid_unknown_fields=True):
@@ -85,6 +123,8 @@ class SensorRegistry:
         forget_after, most = self.limits.forget_after_ms, self.limits.max_keys
         step = None if forget_after is None else max(1, forget_after // _LOOKS)
         turned_away: list[int] = []
+        clocks: dict[int, Status] = {}
+        doubted, n_usual = clock.doubted, clock.n_usual
         end, gone = len(items), Gone()
         for i in range(start, end):
             item = items[i]
@@ -92,7 +132,12 @@ class SensorRegistry:
                 continue
             key, sensor, time_ms, _, _ = item
             before = now
-            if sensor == ahead:
+            usual = now == _NEVER or (
+                time_ms - now <= _AHEAD_MS and (time_ms >= _1990_MS or now < _1990_MS)
+            )
+            if not usual and time_ms > now:
+                ahead, ahead_ms, now = clock.leap(sensor, time_ms, (ahead, ahead_ms, now))
+            elif sensor == ahead:
                 ahead_ms = max(ahead_ms, time_ms)
             elif time_ms > ahead_ms:
                 ahead, ahead_ms, now = sensor, time_ms, ahead_ms
@@ -115,11 +160,14 @@ class SensorRegistry:
                     continue
                 self._n_lives += 1
                 self._sensors_of[key] += 1
-                if streams is None:
-                    streams = heard[sensor] = {}
+                streams = heard.setdefault(sensor, {})
             streams[key] = time_ms if time_ms > now else now
-        self._clock = _Clock(ahead, ahead_ms, now)
-        return Admission(end, turned_away, gone)
+            if doubted or not usual:
+                n_usual = n_usual + usual if doubted else 0
+                if status := clock.turned(sensor, time_ms, n_usual, usual=usual):
+                    clocks[i] = status
+        self._clock = _Clock(ahead, ahead_ms, now, n_usual, doubted, clock.far)
+        return Admission(end, turned_away, gone, clocks)
 
     def _silent_since(self, before_ms: int) -> Gone:
         """Return whoever was heard of last before that time. O(sensors)."""
@@ -142,6 +190,8 @@ class SensorRegistry:
             self._sensors_of[key] -= 1
         for sensor in gone.sensors:
             del self._last_seen[sensor]
+            self._clock.doubted.pop(sensor, None)
+            self._clock.far.pop(sensor, None)
         for key in gone.streams:
             del self._sensors_of[key]
         self._n_lives -= len(gone.lives)
@@ -187,8 +237,11 @@ def joined(heads: Iterable[object]) -> dict[str, Any]:
     clocks = [head.clock for head in found]
     newest = max(clocks, key=lambda clock: clock.ahead_ms)
     others = [clock.ahead_ms for clock in clocks if clock.ahead != newest.ahead]
+    far = {name: at for clock in clocks for name, at in clock.far.items()}
     now_ms = max([clock.now_ms for clock in clocks] + others)
-    clock = _Clock(newest.ahead, newest.ahead_ms, now_ms)
+    doubted = {name: since for clock in clocks for name, since in clock.doubted.items()}
+    usual = max(clock.n_usual for clock in clocks)
+    clock = _Clock(newest.ahead, newest.ahead_ms, now_ms, usual, doubted, far)
     head: dict[str, Any] = msgspec.to_builtins(_Head(found[-1].limits, clock))
     return head
 

@@ -42,7 +42,7 @@ TRUSTED_TOLERANCE = 4.0
 
 BESIDE_BUDGET = (
     "Events that cannot be ranked, the audit's draws and what says where a state begins or ends "
-    "spend nothing of it; all that people are asked comes out of `review.capacity`."
+    "spend nothing of it; all that people are asked comes out of `review.capacity`"
 )
 """What a budget that holds does not bound; said wherever :func:`budget_sentence` is."""
 _OWNERS = {

@@ -41,9 +41,11 @@ from rejex_stream.types import (
     Invalid,
     Outcome,
     Partition,
+    Position,
     Reading,
     Reason,
     Record,
+    Status,
     Verdict,
     in_mode,
     of_mode,
@@ -571,12 +573,13 @@ class PartitionState:
         ended: tuple[Incident, ...] = ()
         self.parts.before(_readings(items))
         while at < n:
-            end, turned_away, gone = self._registry.admit(items, at)
+            end, turned_away, gone, clocks = self._registry.admit(items, at)
             outcomes += self._judge_admitted(
                 records[at:end],
                 items[at:end],
                 {i - at for i in turned_away},
                 ended,
+                {items[i].position: status for i, status in clocks.items()},
                 replaying=replaying,
             )
             if end < n:  # the next event is the one that makes the time pass
@@ -592,13 +595,14 @@ class PartitionState:
         items: Sequence[Reading | Invalid],
         away: Collection[int],
         ended: tuple[Incident, ...],
+        clocks: Mapping[Position, Status],
         *,
         replaying: bool,
     ) -> list[Outcome]:
         """Give an outcome for each; those at `away` are of sensors that nobody knows.
 
         All that a judged event changes, in its order, is here. The first of them has `ended`
-        incidents of streams that are forgotten.
+        incidents of streams that are forgotten, and `clocks` says whose begins or ends to lie.
         """
         # 1. What the engine is not shown: no reading, or of a sensor too many.
         readings, judged, apart = _readings(items), records, dict[int, Outcome]()
@@ -614,6 +618,12 @@ class PartitionState:
             verdicts = self._engine.process(readings)
             if self._on_judged is not None:
                 self._on_judged(self.partition, readings, verdicts, perf_counter() - begun)
+        if clocks:
+            verdicts = [
+                replace(v, status=clocks[v.position])
+                if v.status is None and v.position in clocks else v
+                for v in verdicts
+            ]  # fmt: skip
         # 3. Say what a reviewer needs to see.
         outcomes = self._context.outcomes(judged, readings, verdicts)
         for i, outcome in apart.items():

@@ -241,6 +241,20 @@ def test_an_answer_and_what_became_of_it_are_on_the_page(ward):
     assert "answer" in console.ask("/audit").text
 
 
+def test_while_the_control_log_is_away_people_are_told_that_answers_wait(ward):
+    """The page said what the broker's library said, and no word of what was to be sent."""
+    console, line, background = ward
+    line.away = True
+    answer_it(console)
+    background.round()
+    page = console.ask("/now").text
+    assert "the control log is away Answers wait in the store and leave by themselves" in page
+    line.away = False
+    background.round()
+    assert "Answers wait" not in console.ask("/now").text
+    assert len(line.said) == 1
+
+
 @pytest.mark.parametrize("path", ["/queue", "/fleet"])
 def test_a_stream_that_is_held_is_marked_wherever_it_is_shown(ward, path):
     console, _, _ = ward

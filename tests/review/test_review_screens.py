@@ -18,6 +18,7 @@ from rejex_stream.review.queue.decisions import Decision
 from rejex_stream.review.queue.review_store import ReviewStore
 from tests.review.console_server import running
 from tests.review.desk import sees, shot, violations
+from tests.review.incidents import incident, tell
 from tests.review.test_review_store import episodes, item
 from tests.review.turbines import hostile_names, simulate
 
@@ -130,6 +131,58 @@ def test_a_phone_is_enough(farm_office, desk):
         sees(page, "marked normal")
         page.tap("#toasts button")
         page.wait_for_url(f"**{episode}*")
+
+
+def test_no_column_falls_off_a_laptop(wall_store, desk):
+    """With names of 26 characters the queue's state was cut, and the fleet's "to review"."""
+    names = [f"plant-{n}/gearbox-temp-sensor" for n in range(3)]
+    store = wall_store(settle_s=0, gap_events=0)
+    lines = [encode_review(item(1000 * i, sensor=names[i % 3])) for i in range(9)]
+    store.take("review", lines, pipeline="farm")
+    verdicts = [encode_verdict(item(1000 * i, sensor=names[i % 3]).verdict) for i in range(9)]
+    store.take("verdicts", verdicts, pipeline="farm")
+    tell(store, incident(stream=names[0], severity=191.7), pipeline="farm")
+    decisions.claim(store, episodes(store)[0].episode_id, Viewer("bob"))
+    with running(store) as console, desk(console) as place:
+        page = place.open("/queue?tab=all", width=1280, height=800)
+        for path in ("/queue?tab=all", "/fleet", "/incidents", "/audit"):
+            page.goto(console.base + path)
+            shot(page, f"laptop-{path[1:].partition('?')[0]}")
+            cut = page.evaluate(
+                "[...document.querySelectorAll('#main *')].filter(one => !one.closest('svg') && "
+                "one.getClientRects().length && !one.closest('.sr, .audit') && "
+                "one.getBoundingClientRect().right > innerWidth + 1).map(one => one.outerHTML)"
+            )
+            assert cut == [], path
+            wide = page.evaluate(
+                "[...document.querySelectorAll('.scroll')].filter("
+                "one => one.scrollWidth > one.clientWidth + 1).length"
+            )
+            assert wide == 0, path
+
+
+def test_a_viewer_presses_every_key_and_is_told_and_nothing_breaks(wall_store, desk):
+    """A verdict's key was a TypeError on a page without its buttons."""
+    store = wall_store(settle_s=0, gap_events=0)
+    store.add([item(1000 * i) for i in range(3)])
+    tell(store, incident())
+    first = episodes(store)[0].episode_id
+    looker = Viewer("lou", "viewer")
+    with running(store, access=Access(local=looker)) as console, desk(console) as place:
+        for path in (f"/episode/{first}", "/queue", "/incidents/feed-0-10", "/now", "/audit"):
+            page = place.open(path)
+            if "episode" in path:
+                page.wait_for_selector("#plots canvas")
+            if path != "/audit":
+                page.wait_for_selector('body[data-keys="on"]')
+            for key in ("1", "2", "3", "x", "t", "i", "c", "z", "w"):
+                page.keyboard.press(key)
+                if key == "1" and "episode" in path:
+                    sees(page, "You may look but not decide", "#toasts")
+            assert page.evaluate("document.body.isConnected")
+            if path.startswith("/incidents"):
+                sees(page, "You may look but not answer", "main")
+    assert len(episodes(store)) == 3
 
 
 def test_hostile_names_and_notes_are_text_everywhere(wall_store, desk):

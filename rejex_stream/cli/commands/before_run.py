@@ -40,7 +40,7 @@ from rejex_stream.plan.promises import (
 )
 from rejex_stream.plan.promises import plan as plan_one
 from rejex_stream.rejection.bounds import DELTA
-from rejex_stream.rejection.policy import CONTAMINATION
+from rejex_stream.rejection.policy import CONTAMINATION, RejectionPolicy
 from rejex_stream.settings import render
 
 if TYPE_CHECKING:
@@ -90,10 +90,15 @@ def plan(  # noqa: PLR0917 - one parameter an option
         Path | None,
         typer.Option(help="With --people: a config; its cases are counted in what it has judged."),
     ] = None,
+    simulated: Annotated[
+        bool, typer.Option("--simulate", help="With --rate or -T: run the default detector, too.")
+    ] = False,
     output: AsOption = As.TABLE,
 ) -> None:
     """Say what a choice of γ, n and T promises before the first event.
 
+    With --simulate it runs the default detector on a sensor in which nothing is wrong, independent
+    and autocorrelated, and says what people get: rates, the worst day, what is withheld, flags.
     What it gives: `score FILE` measures that on a table, `run CONFIG --dry-run` on a pipeline.
     With --people it says what a fleet asks them a day, what nobody is ever asked, and its cost.
     """
@@ -133,7 +138,9 @@ def plan(  # noqa: PLR0917 - one parameter an option
             ],
             output,
         )
-    if team is None or output is As.TABLE:
+    if simulated:
+        _print_simulated(rows, burst, readings_per_day, output)
+    elif team is None or output is As.TABLE:
         _print_plans(rows, output)
     if all(row.refusal is not None for row in rows):
         raise typer.Exit(1)
@@ -233,6 +240,44 @@ def _print_plans(rows: tuple[Plan, ...], output: As) -> None:
         if row.refusal is not None:
             of = f", T = {row.tolerance:g}" if row.tolerance is not None else ""
             print(f"impossible: n = {row.window:,}{of}: {row.refusal}")
+
+
+def _print_simulated(rows: tuple[Plan, ...], burst: int | None, per_day: float, output: As) -> None:
+    """Print plans, and what each of those that work does in a day."""
+    from rejex_stream.plan.simulated import simulate
+
+    held = [None if row.rate is None else burst for row in rows]
+    found = [
+        () if row.refusal is not None or row.promise is None else simulate(
+            RejectionPolicy(
+                row.contamination, row.tolerance if row.rate is None else None, row.rate, burst=of
+            ),
+            row.window, per_day=per_day,
+        )
+        for row, of in zip(rows, held, strict=True)
+    ]  # fmt: skip
+    if output is As.JSON:
+        pairs = zip(rows, found, strict=True)
+        print_json([{"plan": row, "simulated": of} for row, of in pairs])
+        return
+    _print_plans(rows, output)
+    print_table(
+        (
+            "n", "T", "stream", "rejected a day", "worst day", "withheld", "flagged a day",
+            "false alarms a day", "incidents a month",
+        ),
+        [
+            [
+                number(row.window), number(row.tolerance), one.stream, number(one.rejected_a_day),
+                number(one.worst_day), share(one.withheld), number(one.flagged_a_day),
+                number(one.false_alarms_a_day), number(one.incidents_a_month),
+            ]
+            for row, of in zip(rows, found, strict=True)
+            for one in of
+        ],
+        title=f"One sensor, {per_day:g} readings a day, nothing wrong, default detector (30 days)",
+        left=(2,),
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------------------- validate

@@ -47,6 +47,15 @@ _PUMP_S = 1.0
 """How long one feed may keep the others, and the labels, waiting."""
 
 
+_GO_ON = "wait in the store and leave by themselves once that works; people can go on."
+_MEANWHILE = {
+    "labels": f"Labels {_GO_ON}",
+    "answers": f"Answers {_GO_ON}",
+    "teaching": f"Lessons {_GO_ON}",
+}
+"""What becomes of a part's work while it fails."""
+
+
 class Background:
     """A thread that keeps a store up to date until it is stopped."""
 
@@ -172,9 +181,10 @@ class Background:
         try:
             result = work()
         except RejexError as error:
-            if self.problems.get(name) != str(error):
+            told = f"{error} {_MEANWHILE.get(name.partition(' ')[0], '')}".rstrip()
+            if self.problems.get(name) != told:
                 _log.error("%s", error)
-            self.problems[name] = str(error)
+            self.problems[name] = told
             return False
         except Exception as error:
             # The queue must stay workable: the failure is shown, and tried again.

@@ -228,6 +228,7 @@ def _episode(console: Console, connection: Connection, viewer: Viewer, request: 
     ]
     ranked += [*(one.column for one in detail.deviations), *range(len(row.channels))]
     sensor_words = shlex.quote(f"sensor:{row.sensor}")
+    alike = QueueFilter("ready", f"like:{row.episode_id}")
     return {
         "link": shown.link(row.sensor),
         "people": sorted(
@@ -235,6 +236,8 @@ def _episode(console: Console, connection: Connection, viewer: Viewer, request: 
         ),
         "wider": row.pipeline in console.inputs and viewer.role != "viewer",
         "of_sensor": QueueFilter("all", sensor_words, "newest").address(),
+        "alike": alike.count(connection, viewer, now),
+        "alike_address": alike.address(),
         "detail": detail,
         "row": row,
         "view": view,

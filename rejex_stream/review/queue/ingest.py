@@ -205,6 +205,7 @@ class Intake:
                 verdict.severity,
                 worth,
                 item.context,
+                cases.pattern_of(item),
             ),
             self._settings,
         )

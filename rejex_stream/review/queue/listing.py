@@ -65,7 +65,7 @@ class QueueFilter:
     # `waiting` (all else that is open), `disputed`, `done`, `all`
     tab: Tab = "ready"
     # A filter as typed: bare words look in the sensor's name; `group:`, `sensor:`, `why:audit`,
-    # `verdict:`, `by:`, `for:`; `-` before a word: without
+    # `like:` (cases that look like one), `verdict:`, `by:`, `for:`; `-` before a word: without
     words: str = ""
     sort: str = ""  # A key of `SORTS`
     since_ms: int | None = None  # `done` only: decided at or after this time
@@ -160,6 +160,8 @@ _WORD_CLAUSES = {
     "sensor": "s.sensor = ?",
     "why": "e.why = ?",
     "verdict": "e.verdict = ?",
+    "like": "e.pattern <> '' AND (e.pattern, s.pipeline) IN (SELECT o.pattern, t.pipeline "
+    "FROM episode o JOIN sensor t USING (sensor_id) WHERE o.episode_id = ?)",
     "for": "e.assigned = ?",
     "by": "EXISTS (SELECT 1 FROM label l WHERE l.episode_id = e.episode_id AND l.reviewer = ?)",
 }
@@ -321,6 +323,8 @@ _STATUS: dict[Status | None, str] = {
     Status.CONSTANT_BEGINS: "from here on, reference scores are all equal",
     Status.CONSTANT_ENDS: "reference scores differ again",
     Status.WARM_UP_MIXED: "the first model learnt from rows of two kinds: a fault among them?",
+    Status.CLOCK_BEGINS: "times before 1990, or a day ahead of all others: its clock is wrong",
+    Status.CLOCK_ENDS: "times are possible again: its clock is right",
     Status.NO_LEVEL: "a channel has no level to come back to: its changes are judged",
 }
 _RARELY = 1e-12

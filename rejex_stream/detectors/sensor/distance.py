@@ -30,7 +30,7 @@ _QUIET = 0.02
 fifty times quieter than usual counts as silent."""
 _FLOOR = 1e-9
 """Least eigenvalue, as a share of the largest."""
-_MOST_ROOTS = 64
+_MOST_ROOTS = 8
 _SURELY = 1e-9  # more than a sum, a logarithm and an exponential are rounded by
 
 

@@ -13,6 +13,7 @@ from rejex_stream.detectors import make_detector
 from rejex_stream.encode import encode_verdict
 from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.features import Feature, FeatureSpec
+from rejex_stream.features.columns import LARGEST
 from rejex_stream.monitor import MonitorBank, MonitorConfig
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
@@ -67,6 +68,37 @@ def test_the_two_sums_differ_and_one_of_them_is_that_of_this_python():
     ours = compensated if sys.version_info >= (3, 12) else plain
     assert ours(values) == whole(values)
     assert plain(values) != compensated(values) == 1.0
+
+
+def test_a_row_at_the_end_of_what_can_be_scored_is_judged_alike(monkeypatch):
+    """Squares of such a row add up to the limit, or to the double after it."""
+    rng, near = np.random.default_rng(0), list[tuple[float, ...]]()
+    while len(near) < 5:
+        row = rng.uniform(0.3, 0.7, size=6)
+        row = tuple((row * 1e150 / math.sqrt(plain(row * row))).tolist())
+        squares = [x * x for x in row]
+        if (plain(squares) <= LARGEST**2) != (compensated(squares) <= LARGEST**2):
+            near.append(row)
+    spec = EngineSpec(
+        make_detector("HBOS"),
+        FeatureSpec(tuple("abcdef")),
+        RejectionPolicy(0.1, rate=0.1),
+        window=N,
+    )
+    found = []
+    for one in (plain, compensated):
+        monkeypatch.setattr(builtins, "sum", one)
+        engine = Engine(spec, InlineExecutor())
+        found.append([
+            verdict.reason
+            for i, row in enumerate(near)
+            for verdict in engine.process([Reading("s", "s", i, row, Position("t", 0, i))])
+        ])  # fmt: skip
+        monkeypatch.undo()
+    assert found[0] == found[1]
+    assert found[0] == [
+        "warm_up" if plain(x * x for x in row) <= LARGEST**2 else "unscorable" for row in near
+    ]
 
 
 @pytest.mark.parametrize(

@@ -6,32 +6,38 @@ events, read committed records only, and wait for every acknowledgement.
 
 from __future__ import annotations
 
+import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import psutil
 from rejex_connectors.kafka import KafkaSettings
+from rejex_connectors.kafka.clients import Message
+from rejex_connectors.kafka.messages import OutcomeMessages
 
-from benchmarks.kafka.setting import COMMIT_S, Load, config_file
+from benchmarks.kafka.setting import (
+    CHANNELS,
+    COMMIT_S,
+    EPOCH_MS,
+    PARTITIONS,
+    Load,
+    config_file,
+    event,
+)
+from rejex_stream.decode import JsonDecoder
+from rejex_stream.run.executors import InlineExecutor
+from rejex_stream.run.partition import PartitionState
+from rejex_stream.run.review_items import ReviewItems
 from rejex_stream.run.run_events import Committed, Retrying, RunEvent
 from rejex_stream.run.run_settings import RunSettings
-from rejex_stream.types import Outcome, Partition
+from rejex_stream.types import Partition, Position, Record
 
 COMMIT_EVENTS = RunSettings().commit_every_events
-VALUE = b"x" * 600
-HEADERS = [
-    ("ce_specversion", b"1.0"),
-    ("ce_type", b"io.rejex.verdict.v1"),
-    ("ce_source", b"/rejex-stream/bench"),
-    ("content-type", b"application/json"),
-    ("ce_id", b"bench-0a1b2c3d.in-3-123456@1"),
-    ("ce_time", b"2023-11-14T22:13:20.042Z"),
-    ("ce_subject", b"turbine-0004"),
-]
-"""As many bytes as a verdict has, and its headers."""
+SAMPLE = 8_000
+"""Of so many events the bare loop has what the service writes, and begins again then."""
 
 
 @dataclass
@@ -101,20 +107,44 @@ def bare(
 ) -> Pace:
     """Consume and produce one to one with nothing but the client library.
 
-    `contract`: write as many bytes and headers as a verdict has; else pass the value through.
+    `contract`: write what the service writes of such events; else pass the value through.
     """
     loop = _bare_confluent if settings.client == "confluent" else _bare_python
-    return loop(
-        settings, n_events, load.warm, VALUE if contract else None, HEADERS if contract else []
+    return loop(settings, n_events, load.warm, written(settings, load) if contract else [])
+
+
+def written(settings: KafkaSettings, load: Load, sample: int = SAMPLE) -> list[list[Message]]:
+    """Return what the service writes of each event: verdict and review record, with headers.
+
+    Of the `sample` events with which it is measured; HBOS, fits in line.
+    """
+    from rejex_stream.config import load_config
+    from rejex_stream.config.assembly import kafka_settings
+    from rejex_stream.config.assembly.running import make_engine, run_settings
+
+    with config_file(settings, "HBOS", window=load.window) as path:
+        config = load_config(path)
+    of_run, draw, (topic,) = run_settings(config), random.Random(0), settings.topics.input
+    state = PartitionState(
+        Partition(topic, 0),
+        decoder=JsonDecoder(config.input.mapping()),
+        engine=make_engine(config)(Partition(topic, 0), InlineExecutor()),
+        context=ReviewItems(
+            CHANNELS, points=of_run.review_context_events, reasons=of_run.review_reasons
+        ),
     )
+    records = [
+        Record(Position(topic, 0, i), None, event(i % load.sensors, EPOCH_MS + 1000 * i, draw))
+        for i in range(load.warm + sample)
+    ]
+    for start in range(0, load.warm, 1_000):
+        state.process(records[start : min(start + 1_000, load.warm)])
+    messages = OutcomeMessages(kafka_settings(config), lambda _: PARTITIONS)
+    return [list(messages.of([outcome])) for outcome in state.process(records[load.warm :])]
 
 
 def _bare_confluent(
-    settings: KafkaSettings,
-    n_events: int,
-    warm: int,
-    value: bytes | None,
-    headers: list[tuple[str, bytes]],
+    settings: KafkaSettings, n_events: int, warm: int, messages: list[list[Message]]
 ) -> Pace:
     import confluent_kafka as ck
 
@@ -145,7 +175,7 @@ def _bare_confluent(
     )
     if transactional:
         producer.init_transactions()
-    pace, done, topic = Pace(warm), 0, settings.topics.verdicts
+    pace, done, topic, nth = Pace(warm), 0, settings.topics.verdicts, 0
     while done < n_events:
         if transactional:
             producer.begin_transaction()
@@ -155,14 +185,13 @@ def _bare_confluent(
             for m in consumer.consume(2_000, 0.1):
                 source, partition = m.topic(), m.partition()
                 at[source, partition] = m.offset() + 1
-                producer.produce(
-                    topic,
-                    m.value() if value is None else value,
-                    m.key(),
-                    partition,
-                    headers=headers,
-                )
                 sent += 1
+                if not messages:
+                    producer.produce(topic, m.value(), m.key(), partition)
+                    continue
+                for to, _, _, value, headers in messages[nth % len(messages)]:
+                    producer.produce(to, value, m.key(), partition, headers=headers)
+                nth += 1
         offsets = [ck.TopicPartition(*tp, offset) for tp, offset in at.items()]
         if transactional:
             producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata())
@@ -179,11 +208,7 @@ def _bare_confluent(
 
 
 def _bare_python(
-    settings: KafkaSettings,
-    n_events: int,
-    warm: int,
-    value: bytes | None,
-    headers: list[tuple[str, bytes]],
+    settings: KafkaSettings, n_events: int, warm: int, messages: list[list[Message]]
 ) -> Pace:
     from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata
 
@@ -211,7 +236,7 @@ def _bare_python(
     )
     if transactional:
         producer.init_transactions()
-    pace, done, topic = Pace(warm), 0, settings.topics.verdicts
+    pace, done, topic, nth = Pace(warm), 0, settings.topics.verdicts, 0
     while done < n_events:
         if transactional:
             producer.begin_transaction()
@@ -220,8 +245,12 @@ def _bare_python(
         while _open(began, sent) and done + sent < n_events:
             for tp, found in consumer.poll(timeout_ms=100, max_records=2_000).items():
                 for r in found:
-                    what = r.value if value is None else value
-                    producer.send(topic, what, r.key, headers, tp.partition)
+                    if not messages:
+                        producer.send(topic, r.value, r.key, partition=tp.partition)
+                        continue
+                    for to, _, _, value, headers in messages[nth % len(messages)]:
+                        producer.send(to, value, r.key, headers, tp.partition)
+                    nth += 1
                 offsets[tp] = OffsetAndMetadata(found[-1].offset + 1, "", -1)
                 sent += len(found)
         producer.flush()
@@ -250,11 +279,6 @@ class Watch:
         self.stop = threading.Event()
         self._on_commit = on_commit
         self._left = n_events
-
-    def outcomes(
-        self, partition: Partition, outcomes: Sequence[Outcome], *, replaying: bool
-    ) -> None:
-        """Only commits count."""
 
     def event(self, event: RunEvent) -> None:
         """Note an event; stop at the last commit."""

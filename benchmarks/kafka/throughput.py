@@ -11,7 +11,7 @@ from benchmarks.kafka.loops import Pace, bare, service
 from benchmarks.kafka.setting import CLIENTS, DETECTORS, FEW, Load, Pinned, fill, settings_of
 
 PASS_THROUGH = "bare, transactions, value passed through"
-SAME_BYTES = "bare, transactions, a verdict's bytes and headers"
+SAME_BYTES = "bare, transactions, what the service writes"
 COLUMNS = [
     "client",
     "loop",
@@ -75,7 +75,7 @@ def throughput(
 PARTS = [
     "client",
     "passing a value through",
-    "a verdict's bytes and headers instead",
+    "what the service writes instead",
     "detector and all else",
     "service",
     "70 % of pass-through would allow",

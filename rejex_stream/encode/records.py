@@ -264,10 +264,12 @@ def encode_verdict(verdict: Verdict) -> bytes:
     # The encoder writes fields in order, the position first; only that part is replaced.
     topic, partition, number, index = verdict.position
     start, middle, cut = _frame(topic, partition)
-    offset = b"%d" % number
-    place = b"%d.%d" % (number, index) if index else offset
-    rest = _encode(verdict)[cut + len(offset) + len(b"%d" % index) :]
-    return b"".join((start, place, middle, offset, rest))
+    place = offset = b"%d" % number
+    cut += len(offset) + 1
+    if index:
+        place = b"%d.%d" % (number, index)
+        cut += len(place) - len(offset) - 2
+    return start + place + middle + offset + _encode(verdict)[cut:]
 
 
 @lru_cache(maxsize=1024)

@@ -426,6 +426,11 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     held: bool = True
     limits: tuple[LimitExcess, ...] = ()
 
+    @property
+    def opens(self) -> bool:
+        """Whether this is the change that opened it; later ones may have version 1 as well."""
+        return self.version == 1 and self.changed_seq == self.opened_seq
+
 
 class CommandKind(StrEnum):
     """What a person can tell a running pipeline."""
@@ -875,7 +880,7 @@ class OutcomeCounts:
             self.n_invalid += sum(not invalid.silent for invalid in unread)
         self.n_reviews += len(outcomes) - [outcome.review for outcome in outcomes].count(None)
         changed = [outcome.incidents for outcome in outcomes if outcome.incidents]
-        self.n_incidents += sum(one.version == 1 for changes in changed for one in changes)
+        self.n_incidents += sum(one.opens for changes in changed for one in changes)
 
     def add_verdicts(self, verdicts: Iterable[Verdict]) -> None:
         """Count verdicts whose records are not at hand; O(1) each."""

@@ -18,7 +18,16 @@ from rejex_stream.engine import Engine
 from rejex_stream.incidents import Alarms, FalseAlarms, Hold
 from rejex_stream.incidents.state_machine import Alarm
 from rejex_stream.run.executors import InlineExecutor
-from rejex_stream.types import Command, CommandKind, IncidentState, Position, Reading
+from rejex_stream.types import (
+    Command,
+    CommandKind,
+    IncidentState,
+    Outcome,
+    OutcomeCounts,
+    Position,
+    Reading,
+    Record,
+)
 from tests.streams import spec
 
 HST = make_detector("HalfSpaceTrees", n_trees=5, height=4, window_size=60)
@@ -100,9 +109,18 @@ def test_an_open_incident_publishes_as_it_goes_and_at_most_so_often():
         assert counts == sorted(counts)
         assert counts[-1] > counts[0]
         assert max(b - a for a, b in pairwise(times)) <= 1_800_000
+        assert [i.opens for i in told] == [True] + [False] * (len(told) - 1)
         same = [i for i in told if i.version == told[-1].version]
         between = [b.changed_ms - a.changed_ms for a, b in pairwise(same)]
         assert min(between) >= 1_800_000
+
+
+def test_an_incident_that_is_published_often_is_counted_once():
+    engine = Engine(small(alarms=Alarms(update_s=1800)), InlineExecutor())
+    told, counts = play(engine, feed((2000, 2300), by=3.0))[1], OutcomeCounts()
+    record = Record(told[0].position, None, None)
+    counts.add(Outcome(record, None, None, None, incidents=(one,)) for one in told)
+    assert counts.n_incidents == len({one.id for one in told}) < len(told)
 
 
 @pytest.mark.parametrize("kind", [CommandKind.FAULT, CommandKind.NEW_NORMAL])

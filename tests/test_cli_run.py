@@ -302,6 +302,23 @@ def test_a_signal_is_heard_before_the_first_line_of_a_followed_file(pipeline):
     assert process.returncode == 0, err
 
 
+def test_a_signal_while_the_program_is_being_loaded_ends_it_as_done(pipeline):
+    feed(pipeline, 0, 100)
+    with running(pipeline) as process:
+        here = Path("/proc", str(process.pid))
+        until(lambda: catches(here, signal.SIGTERM))
+        assert "numpy" not in (here / "maps").read_text(), "it is caught before all is loaded"
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, err) == (0, "")
+
+
+def catches(process, which):
+    """Whether a process has a handler of its own for a signal."""
+    (mask,) = re.findall(r"SigCgt:\s*(\w+)", (process / "status").read_text())
+    return int(mask, 16) >> (which - 1) & 1
+
+
 # ------------------------------------------------------------------------------ to be watched
 @pytest.mark.thorough
 def test_a_terminal_gets_a_bar_and_no_colour_where_none_is_wanted(pipeline):

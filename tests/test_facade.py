@@ -85,7 +85,8 @@ def test_a_rate_and_a_tolerance_are_one_too_many(table):
 
 
 def test_one_repeated_score_rejects_everything():
-    model = RejectingDetector("KNN", 0.1, 4).fit(np.ones((200, 2)))
+    with pytest.warns(UserWarning, match="tells no row from another"):
+        model = RejectingDetector("KNN", 0.1, 4).fit(np.ones((200, 2)))
     assert set(model.predict(np.ones((5, 2)))) == set(model.labels_) == {-2}
     assert model.predict_proba(np.ones((1, 2))).tolist() == [[0.5, 0.5]]
     assert model.confidence(np.ones((1, 2))).tolist() == [0.0]

@@ -30,8 +30,8 @@ from tests.obedient import as_decided
 from tests.streams import readings, spec
 
 ONE = Partition("input", 0)
-LEARNING = LearningSpec(rate=0.5, alpha=0.5, patience=150, coin=KeyedSampler(b"secret"))
-RECIPE = replace(spec(), learning=LEARNING, coin=LEARNING.coin)
+LEARNING = LearningSpec(rate=0.5, alpha=0.5, patience=150, sampler=KeyedSampler(b"secret"))
+RECIPE = replace(spec(), learning=LEARNING, sampler=LEARNING.sampler)
 FEED = [
     b'{"id": "%b", "t": %d, "x": %.3f, "y": %.3f}' % (one.stream_key.encode(), i, *one.values)
     for i, one in enumerate(readings(1_000, missing=0.0))

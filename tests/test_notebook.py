@@ -324,6 +324,20 @@ def test_what_is_no_number_is_named_with_its_column(value):
         RejectingDetector("HBOS", 0.1, 8).fit(rows)
 
 
+def test_a_column_of_times_is_named_and_not_read_as_a_count(table):
+    pyarrow = pytest.importorskip("pyarrow", reason="the extra `parquet` is not installed")
+    times = [datetime(2024, 3, 1 + i % 20) for i in range(len(table))]
+    rows = pyarrow.table({"a": table[:, 0], "t": pyarrow.array(times)})
+    with pytest.raises(ConfigError, match=r"^t is '2024-03-01.*: expected a number"):
+        RejectingDetector("HBOS", 0.1, 8).fit(rows)
+
+
+def test_scores_that_tell_nothing_are_said_before_all_is_rejected(table):
+    with pytest.warns(UserWarning, match="tells no row from another, and all are rejected"):
+        model = RejectingDetector("IForest", 0.1, 8).fit(table * 1e-300)
+    assert set(model.labels_) == {REJECTED}
+
+
 def test_many_are_learnt_as_one_by_one():
     rows = [x for x, _ in events(600)]
     names = list(rows[0])

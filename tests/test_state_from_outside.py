@@ -100,7 +100,9 @@ def outcome_of(parts):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 15))]
+)
 def test_whatever_is_sealed_and_wrong_is_refused_or_of_no_harm(seed):
     warnings.simplefilter("ignore")
     environment()

@@ -160,6 +160,13 @@ class RejectingDetector(BaseEstimator):  # type: ignore[misc]
         self.reference_scores_: FloatArray = np.sort(scores[np.isfinite(scores)])
         self.band_: RejectionBand = policy.band(len(self.reference_scores_))
         self.threshold_ = float(self.reference_scores_[-self.band_.n_anomalies])
+        if self._says_nothing(np.zeros(1)).all():
+            warnings.warn(
+                f"every score of {recipe.name} on these rows is {self.threshold_:g}: it tells no "
+                "row from another, and all are rejected. Scale the values (1e-300 is 0 to many), "
+                "or take another detector.",
+                stacklevel=2,
+            )
         if self.calibration == "holdout":
             trained = learnt[: len(learnt) - len(scores)]
             own = getattr(fitted.scorer, "training_scores", None)
@@ -258,13 +265,18 @@ class RejectingDetector(BaseEstimator):  # type: ignore[misc]
         return tags
 
     def _rows(self, X: npt.ArrayLike, **how: Any) -> FloatArray:  # noqa: ANN401
+        table: Any = X  # pyarrow's `columns` are the values
+        columns = getattr(X, "column_names", getattr(X, "columns", ()))
+        for name in columns:  # a time would be read as a count that only rises
+            first = np.asarray(table[name][:1])
+            if first.dtype.kind in "mM" and first.size:
+                raise no_number(name, str(first.ravel()[0]))
         try:
             rows: FloatArray = validate_data(
                 self, X, dtype=np.float64, ensure_all_finite=False, **how
             )
         except (TypeError, ValueError):
-            table: Any = X  # pyarrow's `columns` are the values
-            for name in getattr(X, "column_names", getattr(X, "columns", ())):
+            for name in columns:
                 require_numbers(name, np.asarray(table[name]).tolist())
             raise
         return rows
@@ -292,10 +304,15 @@ def require_numbers(name: object, values: Iterable[object]) -> None:
         try:
             np.float64(value)  # type: ignore[arg-type]
         except (TypeError, ValueError):
-            raise ConfigError(
-                f"{name} is {value!r}: expected a number or nan. Leave {name} out, or make a "
-                "number of it first: 1.0 of 'on', the seconds of a time."
-            ) from None
+            raise no_number(name, value) from None
+
+
+def no_number(name: object, value: object) -> ConfigError:
+    """Return what is said of a value that is no number."""
+    return ConfigError(
+        f"{name} is {value!r}: expected a number or nan. Leave {name} out, or make a number of it "
+        "first: 1.0 of 'on', the seconds of a time."
+    )
 
 
 # ---------------------------------------------------------------------------- pictures

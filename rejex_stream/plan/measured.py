@@ -342,7 +342,7 @@ class Differences:
         self.labels[labels] += 1
         for i, outcome in enumerate((one, other)):
             self.reviews[i] += outcome.review is not None
-            self.incidents[i] += sum(incident.version == 1 for incident in outcome.incidents)
+            self.incidents[i] += sum(incident.opens for incident in outcome.incidents)
         if labels[0] != labels[1]:
             named = first or second
             assert named is not None

@@ -314,7 +314,7 @@ def test_what_no_replay_needs_is_dropped_and_a_replay_that_needed_it_is_refused(
     source = Speaking(lines(80), control, words, committed=sink.offsets)
     knobs = {"max_poll_records": 5, "commit_interval_s": 0.0, "invalid_limit": 1.0}
     lives(source, sink, store, control, snapshot_every_events=10, **knobs)
-    kept = Decisions(ONE, store.decisions[ONE], ["input"])._kept
+    kept = Decisions(ONE, store.decisions[ONE], ["input"])._durable
     assert 0 < len(kept.orders) < len(words)
     assert all(order.since >= kept.complete_from > 0 for order in kept.orders)
     assert len(replies(sink.outcomes)) == len(words)
@@ -426,8 +426,8 @@ def test_after_a_crash_the_log_is_read_from_the_first_command_that_waited(monkey
     assert after.next_command == 2  # the next three are nowhere but in the log
     after.begin_at(100, whatever_is_lost=False)
     found = [reply.command for reply in after.take(100, lambda command: None)]
-    after.snapshot_kept(150)
-    after.snapshot_kept(200)
+    after.snapshot_saved(150)
+    after.snapshot_saved(200)
     after.ingest(ControlRecords(log[after.next_command :], 5))
     after.decide(200)
     found += [reply.command for reply in after.take(200, lambda command: None)]

@@ -57,6 +57,11 @@ def ar(n, phi, d=1, seed=0):
     return x
 
 
+def several(scorer):
+    """Return the distances that a fitted `Sensor` takes the largest of."""
+    return scorer.inner.inner
+
+
 # ---------------------------------------------------------------------------- the distance
 def test_the_distance_is_the_formula_with_scikit_learns_shrunk_covariance():
     rng = np.random.default_rng(1)
@@ -151,6 +156,60 @@ def test_the_quiet_side_counts_where_it_is_rarer_and_nowhere_else():
     assert fit_larger(X, np.zeros(3, dtype=bool)).score(X).tolist() == plain.score(X).tolist()
     X[:1500, 1] = 0.0  # a deviation that is mostly 0 is quiet by nature
     assert fit_larger(X, spreads).score(X).tolist() == fit_distance(X).score(X).tolist()
+
+
+@pytest.mark.parametrize("d", [3, 12, 38])
+def test_a_change_that_nobody_would_have_forecast_counts_where_every_value_is_ordinary(d):
+    X = ar(4000, 0.95, d, seed=3)
+    scorer, rows = fitted("Sensor", X[:2000])
+    plain, which = several(scorer).plain, scorer.inner.which
+    usual = rows(X[2000:])
+    limit, of_plain = (np.quantile(s, 0.9975) for s in (
+        scorer.score(usual), plain.score(usual[:, which]),
+    ))  # fmt: skip
+    seen, by_plain = 0, 0
+    for at in range(2100, 3900, 60):
+        odd = X[2000:].copy()
+        odd[at - 2000, 1] -= np.sign(odd[at - 2000, 1]) * 5.5  # of 3.2 sd, and shocks of 1
+        row = rows(odd)[at - 4000 + len(usual)][None]
+        seen += bool(scorer.score(row)[0] > limit)
+        by_plain += bool(plain.score(row[:, which])[0] > of_plain)
+    assert seen >= 20
+    assert seen > by_plain + 5
+
+
+def test_a_forecast_is_the_same_in_other_units_and_has_errors_of_variance_one():
+    X = ar(2000, 0.9, 2, seed=5)
+    X[:, 1] += X[:, 0]  # which explains the half of it
+    scorer, rows = fitted("Sensor", X)
+    other, _ = fitted("Sensor", X * [1e6, 1e-6] + [1e9, -3.0])
+    R, which = rows(X), scorer.inner.which
+    ours, theirs = several(scorer), several(other)
+    errors = ours.plain.turned(R[:, which], ours.surprise.root) + ours.surprise.offset
+    in_units = rows(X * [1e6, 1e-6] + [1e9, -3.0])[:, which]
+    same = theirs.plain.turned(in_units, theirs.surprise.root) + theirs.surprise.offset
+    assert same == pytest.approx(errors, rel=1e-3, abs=1e-4)
+    assert errors.std(axis=0) == pytest.approx([1.0, 1.0], rel=0.1)
+    assert abs(np.corrcoef(errors[1:, 0], errors[:-1, 0])[0, 1]) < 0.1, (
+        "nothing is left to forecast"
+    )
+    assert np.mean(scorer.score(R) > np.quantile(ours.plain.score(R[:, which]), 0.98)) < 0.06
+
+
+def test_what_came_before_a_change_is_in_no_sum_of_columns_that_forecasts_it():
+    spec = FeatureSpec(("a", "b"), preset="sensor")
+    which = np.arange(len(Layout.of(spec).channels))
+    steps = Layout.of(spec).steps(which)
+    series = noise(60, 2, seed=9)
+    row = spec.start_recent().extract(series.tolist())[0][-1]
+    before = np.sort(np.concatenate([
+        series[-2], series[-10:-1].mean(axis=0), series[-24:-1].mean(axis=0) - series[-2],
+    ]))  # fmt: skip
+    assert row @ steps.changes == pytest.approx(series[-1] - series[-2])
+    assert np.sort(row @ steps.before) == pytest.approx(before)
+    assert Layout.plain(3).steps(np.arange(3)) is None
+    lags = FeatureSpec(("a",), preset="lags")
+    assert Layout.of(lags).steps(np.arange(len(Layout.of(lags).channels))) is None
 
 
 @pytest.mark.parametrize("n", [1000, 2000])

@@ -61,7 +61,7 @@ def naive(events, answers, gamma, window):
 )
 def test_the_layer_is_what_its_formulas_say(rows, severities, answers):
     window, events = 12, list(zip(rows, severities, strict=False))
-    mass = LabelKernel(np.ones(2), GAMMA, window)
+    kernel = LabelKernel(np.ones(2), GAMMA, window)
     given_ = [
         (rows[at], anomalous, at, seen)
         for at, anomalous, seen in sorted(answers, key=lambda one: one[2])
@@ -69,7 +69,7 @@ def test_the_layer_is_what_its_formulas_say(rows, severities, answers):
     ]
     waiting = list(given_)
     for i, (row, severity) in enumerate(events):
-        q, rank = mass.push(row, severity)
+        q, rank = kernel.push(row, severity)
         so_far = [one for one in given_ if one not in waiting]
         corrected = naive(events, so_far, GAMMA, window)
         assert q == pytest.approx(corrected(row, severity, i, None), rel=1e-9)
@@ -79,39 +79,39 @@ def test_the_layer_is_what_its_formulas_say(rows, severities, answers):
         assert abs(rank - below) <= close
         while waiting and waiting[0][3] == i + 1:
             taught, anomalous, at, _ = waiting.pop(0)
-            mass.teach(taught, anomalous=anomalous, at=at)
+            kernel.teach(taught, anomalous=anomalous, at=at)
 
 
 def test_far_from_every_answer_events_are_ordered_as_the_detector_orders_them():
-    mass = LabelKernel(np.ones(1), GAMMA, N)
+    kernel = LabelKernel(np.ones(1), GAMMA, N)
     rng = np.random.default_rng(0)
     for x in rng.normal(size=N):
-        mass.push([x], 0.3)
-    mass.teach([0.0], anomalous=False, at=0)
-    qs = [mass.corrected([1e6], severity) for severity in (0.0, 0.5, 1.0, 3.0, 299.0)]
+        kernel.push([x], 0.3)
+    kernel.teach([0.0], anomalous=False, at=0)
+    qs = [kernel.corrected([1e6], severity) for severity in (0.0, 0.5, 1.0, 3.0, 299.0)]
     assert qs == sorted(qs)
-    assert mass.corrected([1e6], 1.0) == mass.prior(1.0) == pytest.approx(0.5)
+    assert kernel.corrected([1e6], 1.0) == kernel.prior(1.0) == pytest.approx(0.5)
 
 
 def test_an_answer_moves_its_neighbours_in_the_window_and_not_itself():
-    mass = LabelKernel(np.ones(1), GAMMA, 10)
+    kernel = LabelKernel(np.ones(1), GAMMA, 10)
     for i in range(10):
-        mass.push([float(i)], 0.3)
-    before = mass.scores()
-    mass.teach([9.0], anomalous=True, at=9)
-    after = mass.scores()
+        kernel.push([float(i)], 0.3)
+    before = kernel.scores()
+    kernel.teach([9.0], anomalous=True, at=9)
+    after = kernel.scores()
     assert after[9] == before[9]
     assert after[8] > before[8]
 
 
 def test_only_the_newest_answers_teach():
-    mass = LabelKernel(np.ones(1), GAMMA, 5, most=2)
+    kernel = LabelKernel(np.ones(1), GAMMA, 5, most=2)
     for i in range(5):
-        mass.push([float(i)], 0.3)
+        kernel.push([float(i)], 0.3)
     for anomalous in (True, False, False):
-        mass.teach([0.0], anomalous=anomalous, at=0)
-    assert mass.n_answers == 2
-    assert mass.corrected([0.0], 0.3) < mass.prior(0.3)
+        kernel.teach([0.0], anomalous=anomalous, at=0)
+    assert kernel.n_answers == 2
+    assert kernel.corrected([0.0], 0.3) < kernel.prior(0.3)
 
 
 @pytest.mark.parametrize(
@@ -229,9 +229,9 @@ def duel(rate=0.5, coin=None, **more):
     policy = RejectionPolicy(GAMMA, tolerance=2.0)
     rng = np.random.default_rng(5)
     heads = rng.random(100_000) < rate
-    mass = LabelKernel(np.ones(1), GAMMA, N)
+    kernel = LabelKernel(np.ones(1), GAMMA, N)
     return ChampionChallenger(
-        policy, mass, SequentialTest(rate), coin or (lambda at: bool(heads[at.offset])), **more
+        policy, kernel, SequentialTest(rate), coin or (lambda at: bool(heads[at.offset])), **more
     )
 
 
@@ -273,7 +273,7 @@ def test_under_a_held_budget_the_challenger_is_labelled_by_the_band_that_the_cre
     for i in range(3 * N):
         event = verdict(i, Label.NORMAL, float(rng.exponential()), window_len=N, **bands)
         window = LabelKernel(np.ones(1), GAMMA, N)
-        window.restore(contest.mass.state())
+        window.restore(contest.kernel.state())
         rank = window.push([0.0], event.severity)[1]
         judged = contest.judge(event, [0.0])
         if i >= N:
@@ -298,7 +298,7 @@ def test_what_is_rejected_teaches_and_what_is_drawn_only_measures():
         assert judged.challenger is Label.NORMAL
         assert judged.asked is asked
         assert one.answer(Position("t", 0, N), anomalous=False)
-        assert one.mass.n_answers == (asked is Asked.TEACH)
+        assert one.kernel.n_answers == (asked is Asked.TEACH)
         assert (one.trial.evidence > 1.0) is (asked is Asked.MEASURE)
 
 
@@ -308,7 +308,7 @@ def test_held_and_planned_events_and_those_without_a_rank_are_passed_over():
         judged = one.judge(verdict(0, Label.REJECTED, **more), [0.0])
         assert judged.label is Label.REJECTED
         assert judged.asked is None
-    assert len(one.mass) == 0
+    assert len(one.kernel) == 0
 
 
 def filled(**more):
@@ -373,7 +373,7 @@ def test_an_answer_that_comes_too_late_teaches_nothing():
     for i in range(N):
         one.judge(verdict(i, Label.REJECTED if i == 0 else Label.NORMAL), [float(i)])
     assert not one.answer(Position("t", 0, 0), anomalous=True)
-    assert one.mass.n_answers == 0
+    assert one.kernel.n_answers == 0
 
 
 @pytest.mark.parametrize("cut", [60, 333])
@@ -391,10 +391,10 @@ def test_it_goes_on_from_its_state_with_the_same_bits(cut):
     after.restore(state)
     again += play(after, events[cut:], {i - cut: a for i, a in answers.items()}, cut)
     assert said == again
-    assert first.mass.scores().tobytes() == after.mass.scores().tobytes()
+    assert first.kernel.scores().tobytes() == after.kernel.scores().tobytes()
     assert first.trial.state() == after.trial.state()
     assert first.trial.evidence != 1.0
-    assert first.mass.n_answers > 0
+    assert first.kernel.n_answers > 0
 
 
 @pytest.mark.thorough

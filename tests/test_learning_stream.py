@@ -39,17 +39,17 @@ from tests.test_shared_budgets import Itself, sent
 
 FEED = readings(900)
 FEW = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
-LEARNING = LearningSpec(rate=0.5, alpha=0.5, patience=80, coin=KeyedSampler(b"secret"))
+LEARNING = LearningSpec(rate=0.5, alpha=0.5, patience=80, sampler=KeyedSampler(b"secret"))
 RIVER = make_detector("HalfSpaceTrees", n_trees=3, height=4, window_size=20)
 PIPELINES = {
-    "batch": replace(spec(evidence=True), learning=LEARNING, coin=LEARNING.coin),
-    "rolling": replace(spec(features=ROLLING), learning=LEARNING, coin=LEARNING.coin),
-    "incremental": replace(spec(RIVER), learning=LEARNING, coin=LEARNING.coin),
+    "batch": replace(spec(evidence=True), learning=LEARNING, sampler=LEARNING.sampler),
+    "rolling": replace(spec(features=ROLLING), learning=LEARNING, sampler=LEARNING.sampler),
+    "incremental": replace(spec(RIVER), learning=LEARNING, sampler=LEARNING.sampler),
     "budget": replace(
-        spec(evidence=True, rate=0.1, burst=3), learning=LEARNING, coin=LEARNING.coin
+        spec(evidence=True, rate=0.1, burst=3), learning=LEARNING, sampler=LEARNING.sampler
     ),
     "shared": replace(
-        spec(rate=0.1, burst=3, owner="partition"), learning=LEARNING, coin=LEARNING.coin
+        spec(rate=0.1, burst=3, owner="partition"), learning=LEARNING, sampler=LEARNING.sampler
     ),
 }
 every_pipeline = pytest.mark.parametrize("name", PIPELINES)
@@ -224,7 +224,7 @@ def test_rejected_events_teach_and_what_measures_is_drawn_and_known_to_the_audit
         if not learned:
             continue
         differs = learned.other not in (None, verdict.label)
-        drawn = differs and LEARNING.coin.is_drawn(verdict.position, LEARNING.rate)
+        drawn = differs and LEARNING.sampler.is_drawn(verdict.position, LEARNING.rate)
         rejected = verdict.label is Label.REJECTED
         if learned.other is None:
             assert learned.asked is None
@@ -297,7 +297,7 @@ def test_draws_of_a_key_that_is_gone_cannot_be_repeated():
     on = PIPELINES["batch"]
     coin = KeyedSampler(b"another")
     with pytest.raises(CheckpointError, match="another audit key"):
-        later(on, replace(on, learning=replace(LEARNING, coin=coin), coin=coin))
+        later(on, replace(on, learning=replace(LEARNING, sampler=coin), sampler=coin))
     assert b"secret" not in Engine(on, InlineExecutor()).snapshot()
 
 
@@ -314,7 +314,7 @@ def test_champion_and_challenger_spend_one_credit_whoever_speaks(owner, seed, gr
     """The theorem, for an adversary who knows the credit and changes who speaks at will."""
     rng = np.random.default_rng(seed)
     recipe = spec(Itself(), rate=0.05, burst=4, owner=owner)
-    engine = Engine(replace(recipe, learning=LEARNING, coin=LEARNING.coin), InlineExecutor())
+    engine = Engine(replace(recipe, learning=LEARNING, sampler=LEARNING.sampler), InlineExecutor())
     said = []
     for i in range(2500):
         value = sent(engine, "a", greed, rng)
@@ -367,7 +367,7 @@ def test_who_speaks_already_is_not_changed_and_who_is_changed_begins_anew():
 def test_an_answer_finds_the_mode_that_was_asked():
     feed = [one._replace(stream_key=in_mode(one.stream_key, "xy"[i % 2]))
             for i, one in enumerate(readings(1_200, keys=("a",), missing=0.0))]  # fmt: skip
-    recipe = replace(spec(modes=True), learning=LEARNING, coin=LEARNING.coin)
+    recipe = replace(spec(modes=True), learning=LEARNING, sampler=LEARNING.sampler)
     engine = Engine(recipe, InlineExecutor())
     asked = {v.mode: v for v in engine.process(feed) if v.learning and v.learning.asked}
     assert len(asked) == 2
@@ -405,7 +405,7 @@ def test_shuffled_answers_do_not_take_over():
     for seed in range(10):
         rng, feed = random.Random(seed), readings(2_000, keys=("a",), seed=seed, missing=0.0)
         engine = Engine(
-            replace(spec(), learning=LearningSpec(rate=0.5, coin=KeyedSampler(b"%d" % seed))),
+            replace(spec(), learning=LearningSpec(rate=0.5, sampler=KeyedSampler(b"%d" % seed))),
             InlineExecutor(),
         )
         judged = []
@@ -419,7 +419,7 @@ def test_shuffled_answers_do_not_take_over():
 
 
 def test_an_event_that_lacks_a_channel_is_the_champions_alone():
-    recipe = replace(spec(make_detector("Sensor")), learning=LEARNING, coin=LEARNING.coin)
+    recipe = replace(spec(make_detector("Sensor")), learning=LEARNING, sampler=LEARNING.sampler)
     feed = readings(900, keys=("a",), missing=0.1)
     verdicts = Engine(recipe, InlineExecutor()).process(feed)
     partial = [v for r, v in zip(feed, verdicts, strict=True) if v.score is not None

@@ -157,12 +157,17 @@ def same(found, wanted):
             assert ours == theirs, (name, found, wanted)
 
 
-RAISED = [
-    r._replace(values=tuple(v + 9.0 * (500 <= r.position.offset < 1_000) for v in r.values))
-    for r in readings(1_500, missing=0.03)
-]
-LACKING = [  # and for some events in a row without their second channel
-    r._replace(values=(r.values[0], math.nan)) if r.position.offset % 90 < 14 else r for r in RAISED
+def raised(events):
+    return [
+        r._replace(values=tuple(v + 9.0 * (500 <= r.position.offset < 1_000) for v in r.values))
+        for r in readings(events, missing=0.03)
+    ]
+
+
+RAISED = raised(1_500)
+LACKING = [  # and now and then, such as where the fault begins, without their second channel
+    r._replace(values=(r.values[0], math.nan)) if (r.position.offset - 495) % 90 < 14 else r
+    for r in raised(2_500)
 ]
 HOLD = {"window": 120, "every": 180, "hold": Hold(recover_events=15)}
 HELD = {

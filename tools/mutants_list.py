@@ -37,8 +37,8 @@ MUTANTS = (
     Mutant(
         "m44",
         "commands that waited for room are lost with a crash",
-        "kept.heard = place + 1",
-        "kept.heard = self.next_heard",
+        "durable.next_command = place + 1",
+        "durable.next_command = self.next_command",
         "tests/test_control.py::"
         "test_after_a_crash_the_log_is_read_from_the_first_command_that_waited",
     ),

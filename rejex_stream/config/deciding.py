@@ -372,7 +372,9 @@ class Learning(Section):
         example=10_000,
     )
 
-    def spec(self, costs: Costs, contamination: float, coin: KeyedSampler) -> LearningSpec | None:
+    def spec(
+        self, costs: Costs, contamination: float, sampler: KeyedSampler
+    ) -> LearningSpec | None:
         """Return what the core is told; ``None`` where nothing is learnt."""
         if not self.enabled:
             return None
@@ -385,7 +387,7 @@ class Learning(Section):
             costs.c_fn,
             most if costs.c_r is None else costs.c_r,
             self.wrong_answers,
-            coin,
+            sampler,
         )
 
 

@@ -176,7 +176,7 @@ def compared(
         plans = msgspec.convert(parts.pop("plans", ()), list[Plan])
         told = msgspec.convert(parts.pop("incidents", ()), list[Incident])
         credits = msgspec.convert(parts.pop("credits", {}), dict[str, list[Any]])
-        before = Decision.of(parts, spec.coin)
+        before = Decision.of(parts, spec.sampler)
         band = before.policy.band(spec.window)
         # Not policy.require: what it advises takes for ever to find at T = 1e300.
         if not (band.can_accept_anomaly and band.can_accept_normal):

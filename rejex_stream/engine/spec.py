@@ -61,8 +61,8 @@ class Decision(NamedTuple):
         return parts
 
     @classmethod
-    def of(cls, parts: Mapping[str, Any], coin: KeyedSampler | None = None) -> Decision:
-        """Return the decision of :meth:`parts`, whose draws were by a coin."""
+    def of(cls, parts: Mapping[str, Any], sampler: KeyedSampler | None = None) -> Decision:
+        """Return the decision of :meth:`parts`, whose draws were by a sampler."""
         policy = dict(parts)
         evidence = msgspec.convert(policy.pop("evidence"), bool)
         hold = policy.pop("hold", None)
@@ -75,7 +75,7 @@ class Decision(NamedTuple):
             evidence,
             OFF if hold is None else Hold(**hold),
             calendar,
-            None if learning is None else LearningSpec.of(learning, coin or KeyedSampler()),
+            None if learning is None else LearningSpec.of(learning, sampler or KeyedSampler()),
             None if alarms is None else Alarms(**alarms),
             limits,
         )
@@ -115,7 +115,7 @@ class EngineSpec:
         Whether stream keys name a mode (:func:`~rejex_stream.types.in_mode`).
     learning
         How answers teach a challenger; ``None``: they do not.
-    coin
+    sampler
         Of the audit's draw, which says whose answers measure.
     alarms
         When somebody is told of a fault that is not held; ``None``: never.
@@ -141,7 +141,7 @@ class EngineSpec:
     calendar: tuple[Plan, ...] = ()
     modes: bool = False
     learning: LearningSpec | None = None
-    coin: KeyedSampler = field(default_factory=KeyedSampler)
+    sampler: KeyedSampler = field(default_factory=KeyedSampler)
     alarms: Alarms | None = None
     limits: tuple[ChannelLimits, ...] = ()
 

@@ -302,10 +302,33 @@ class Watch:
     """
 
     __slots__ = (
-        "_alarm", "_alarms", "_hold", "_inflation", "_kept_level", "_last", "_measured",
-        "_published", "_quarter", "_rising", "_usual", "_window", "active", "beyond", "changes",
-        "frozen", "incident", "least", "level", "limit", "mode", "most", "open", "ordinary",
-        "since", "stream_key", "turning",
+        "_alarm",
+        "_alarms",
+        "_hold",
+        "_inflation",
+        "_last",
+        "_measured",
+        "_published",
+        "_quarter",
+        "_rising",
+        "_saved_level",
+        "_usual",
+        "_window",
+        "active",
+        "beyond",
+        "changes",
+        "frozen",
+        "incident",
+        "least",
+        "level",
+        "limit",
+        "mode",
+        "most",
+        "open",
+        "ordinary",
+        "since",
+        "stream_key",
+        "turning",
     )  # fmt: skip
 
     def __init__(
@@ -320,7 +343,7 @@ class Watch:
         self._hold, self.active = hold, hold.enabled
         self.ordinary, self.most, self.limit = ORDINARY, math.log10(window + 1), math.inf
         self.level, self.least, self.frozen = 0.0, math.inf, False
-        self._kept_level = 0.0  # of a state, until it is known whether it is of use
+        self._saved_level = 0.0  # of a state, until it is known whether it is of use
         self.incident: str | None = None
         self._window, self._quarter = window, max(1, window // _LOOK_BACK)
         self.since: deque[tuple[Verdict | Suspect, float | None]] = deque(maxlen=self._quarter)
@@ -361,8 +384,8 @@ class Watch:
         self.least = ORDINARY if self.limit < math.inf and self.active else math.inf
         if self.frozen or not self.active:
             self.level = 0.0
-        elif self._kept_level:
-            self.level, self._kept_level = self._kept_level, 0.0
+        elif self._saved_level:
+            self.level, self._saved_level = self._saved_level, 0.0
 
     def forget(self, reading: Reading, seq: int) -> bool:
         """Forget, where it does not watch, what it knew; return whether there was anything.
@@ -376,7 +399,7 @@ class Watch:
         if known:
             self.since.clear()
             self._inflation, self._measured, self._usual = None, 0, _Usual()
-            self.limit, self._kept_level = math.inf, 0.0
+            self.limit, self._saved_level = math.inf, 0.0
         return known
 
     # ------------------------------------------------------------------------------ evidence
@@ -727,7 +750,7 @@ class Watch:
     # ------------------------------------------------------------------------------ snapshot
     def state(self) -> dict[str, Any]:
         """Return everything it knows as plain values."""
-        level = self.level or self._kept_level
+        level = self.level or self._saved_level
         since, kept = [Suspect.of(*event) for event in self.since], self.open
         known = _State(
             level, self._inflation, self._measured, since, kept, self._last, self._usual,
@@ -749,7 +772,7 @@ class Watch:
         self.limit = limit_of(kept.inflation, kept.n_measured)
         self.since.clear()
         self.since.extend((s, s.evicted if s.entered else math.nan) for s in kept.since)
-        self._kept_level = 0.0 if kept.open and kept.open.held else kept.level
+        self._saved_level = 0.0 if kept.open and kept.open.held else kept.level
         self._rising = kept.rising
         if self._alarm is not None and kept.alarm is not None:
             self._alarm.restore(kept.alarm)

@@ -92,11 +92,11 @@ class ChampionChallenger:
     Parameters
     ----------
     policy
-        Its band for a full window of `mass` turns the challenger's ranks into labels; where it has
-        a budget that holds, the band that the credit allows for the event.
-    mass, trial
+        Its band for a full window of `kernel` turns the challenger's ranks into labels; where it
+        has a budget that holds, the band that the credit allows for the event.
+    kernel, trial
         The challenger's scores, and who decides between the two.
-    coin
+    is_drawn
         Whether an event's position is drawn, if the two differ; with the trial's rate, and by a
         key that nobody knows who could aim at it.
     c_fp, c_fn, c_r
@@ -117,9 +117,9 @@ class ChampionChallenger:
     def __init__(
         self,
         policy: RejectionPolicy,
-        mass: LabelKernel,
+        kernel: LabelKernel,
         trial: SequentialTest,
-        coin: Callable[[Position], bool],
+        is_drawn: Callable[[Position], bool],
         *,
         c_fp: float = 1.0,
         c_fn: float = 1.0,
@@ -135,9 +135,9 @@ class ChampionChallenger:
                 f"costs are {c_fp}, {c_fn} and {c_r}: expected them between 0 and the trial's "
                 f"largest difference, {trial.most}"
             )
-        policy.require(mass.window)
-        self._band = policy.band(mass.window)
-        self.mass, self.trial, self._coin = mass, trial, coin
+        policy.require(kernel.window)
+        self._band = policy.band(kernel.window)
+        self.kernel, self.trial, self._is_drawn = kernel, trial, is_drawn
         self._costs, self._wrong, self._patience = (c_fp, c_fn, c_r), wrong, patience
         self._teaching: dict[Position, tuple[int, Sequence[float] | FloatArray]] = {}
         self._measuring: dict[Position, _Measured] = {}
@@ -155,16 +155,16 @@ class ChampionChallenger:
         champion = verdict.label
         if verdict.severity is None or verdict.held or verdict.planned:
             return Judged(champion, champion, champion, verdict.withheld)
-        band, at = self._band_for(verdict), self.mass.next_at
+        band, at = self._band_for(verdict), self.kernel.next_at
         self._settle(at)
-        _, rank = self.mass.push(row, verdict.severity)
+        _, rank = self.kernel.push(row, verdict.severity)
         challenger = champion if band is None else band.label(rank)
         label, withheld = champion, verdict.withheld
         if self.trial.challenger_speaks and band is not None:
             label = challenger
             withheld = label is not _REJECTED and self._band.label(rank) is _REJECTED
         judged = Judged(label, champion, challenger, withheld)
-        if challenger is not champion and self._coin(verdict.position):
+        if challenger is not champion and self._is_drawn(verdict.position):
             of_normal, of_anomaly = (
                 self._cost(champion, y) - self._cost(challenger, y) for y in (False, True)
             )
@@ -183,8 +183,8 @@ class ChampionChallenger:
         Where a budget is held it is the one that the credit allowed the champion: fixed by the
         past, so that what is booked for either is fair, and one credit pays for both.
         """
-        n, lower, upper = self.mass.window, verdict.band_lower, verdict.band_upper
-        if not self.mass.is_full:
+        n, lower, upper = self.kernel.window, verdict.band_lower, verdict.band_upper
+        if not self.kernel.is_full:
             return None
         if verdict.policy_lower is None:
             return self._band
@@ -200,7 +200,7 @@ class ChampionChallenger:
         """
         if (asked := self._teaching.pop(position, None)) is not None:
             if anomalous is not None:
-                self.mass.teach(asked[1], anomalous=anomalous, at=asked[0])
+                self.kernel.teach(asked[1], anomalous=anomalous, at=asked[0])
             return Asked.TEACH
         measured = self._measuring.get(position)
         if measured is None or measured.gain is not None:
@@ -209,7 +209,7 @@ class ChampionChallenger:
             measured.gain = self._worst(measured)
         else:
             measured.gain = measured.if_anomalous if anomalous else measured.if_normal
-        self._settle(self.mass.next_at)
+        self._settle(self.kernel.next_at)
         return Asked.MEASURE
 
     def command(self, *, challenger_speaks: bool) -> None:
@@ -225,7 +225,7 @@ class ChampionChallenger:
         ]
         teaching = [[*position, at, list(row)] for position, (at, row) in self._teaching.items()]
         return {
-            "mass": self.mass.state(),
+            "kernel": self.kernel.state(),
             "trial": self.trial.state(),
             "teaching": teaching,
             "measuring": measuring,
@@ -233,7 +233,7 @@ class ChampionChallenger:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from :meth:`state`, in one that was made with equal arguments."""
-        self.mass.restore(state["mass"])
+        self.kernel.restore(state["kernel"])
         self.trial.restore(state["trial"])
         self._teaching = {Position(*p): (at, row) for *p, at, row in state["teaching"]}
         self._measuring = {
@@ -288,22 +288,22 @@ class LearningSpec:
     c_fn: float = 1.0
     c_r: float = 0.05
     wrong: float = 0.0
-    coin: KeyedSampler = field(default_factory=KeyedSampler)
+    sampler: KeyedSampler = field(default_factory=KeyedSampler)
 
     def parts(self) -> dict[str, Any]:
-        """Return every part by name, as plain values; of the coin's key only what it commits to."""
-        return {**asdict(self), "coin": commitment(self.coin.key)}
+        """Return every part by name, plain; of the sampler's key only what it commits to."""
+        return {**asdict(self), "sampler": commitment(self.sampler.key)}
 
     @classmethod
-    def of(cls, parts: Mapping[str, Any], coin: KeyedSampler) -> LearningSpec:
-        """Return what :meth:`parts` were of, given the coin."""
-        if parts.get("coin") != commitment(coin.key):
+    def of(cls, parts: Mapping[str, Any], sampler: KeyedSampler) -> LearningSpec:
+        """Return what :meth:`parts` were of, given the sampler."""
+        if parts.get("sampler") != commitment(sampler.key):
             raise CheckpointError(
                 "Answers were learnt from with another audit key than that of output.audit_key_file"
                 ", and which of them measured cannot be repeated without it: set the key back, or "
                 "drop the snapshots (`rejex-stream state drop`)."
             )
-        return cls(**{**parts, "coin": coin})
+        return cls(**{**parts, "sampler": sampler})
 
     def require(self, policy: RejectionPolicy, window: int) -> None:
         """Refuse a policy that no challenger can judge by."""
@@ -314,12 +314,12 @@ class LearningSpec:
     ) -> ChampionChallenger:
         """Return champion and challenger before their first event."""
         most = most_with_errors(max(self.c_fp, self.c_fn, self.c_r), self.wrong)
-        rate, coin = self.rate, self.coin
+        rate, sampler = self.rate, self.sampler
         return ChampionChallenger(
             policy,
             LabelKernel(scale, policy.contamination, window),
             SequentialTest(rate, most, self.alpha),
-            lambda position: coin.is_drawn(position, rate),
+            lambda position: sampler.is_drawn(position, rate),
             c_fp=self.c_fp,
             c_fn=self.c_fn,
             c_r=self.c_r,
@@ -395,7 +395,7 @@ class Learner:
         self._scale = np.where(spread > _LEAST_SPREAD, spread, 1.0)
         self._contest = self._spec.contest(self._scale, self._policy, self._window)
         for row, rare in self._first:
-            self._contest.mass.push(row, rare)
+            self._contest.kernel.push(row, rare)
         self._first = []
 
     def answer(self, answers: Sequence[tuple[Position, str]]) -> dict[Asked | None, int]:
@@ -420,11 +420,11 @@ class Learner:
         contest = None if self._contest is None else self._contest.state()
 
         def made() -> dict[str, Any]:
-            plain = {"by": self.by, "first": first, "scale": _packed(scale), "duel": None}
+            plain = {"by": self.by, "first": first, "scale": _packed(scale), "contest": None}
             if contest is not None:
-                mass = contest["mass"]
-                packed = {name: [_packed(one) for one in mass[name]] for name in _ARRAYS}
-                plain["duel"] = {**contest, "mass": {**mass, **packed}}
+                kernel = contest["kernel"]
+                packed = {name: [_packed(one) for one in kernel[name]] for name in _ARRAYS}
+                plain["contest"] = {**contest, "kernel": {**kernel, **packed}}
             return plain
 
         return made
@@ -434,16 +434,16 @@ class Learner:
         if state["by"] != self.by:
             return
         self._first = [([float(x) for x in row], float(rare)) for row, rare in state["first"]]
-        if state["duel"] is None:
+        if state["contest"] is None:
             return
         self._scale = _unpacked(state["scale"])
         columns = len(self._scale)
-        mass = dict(state["duel"]["mass"])
+        kernel = dict(state["contest"]["kernel"])
         for name in _ARRAYS:
-            rows, *rest = [_unpacked(one) for one in mass[name]]
-            mass[name] = [rows.reshape(-1, columns), *rest]
+            rows, *rest = [_unpacked(one) for one in kernel[name]]
+            kernel[name] = [rows.reshape(-1, columns), *rest]
         self._contest = self._spec.contest(self._scale, self._policy, self._window)
-        self._contest.restore({**state["duel"], "mass": mass})
+        self._contest.restore({**state["contest"], "kernel": kernel})
 
 
 _ARRAYS = ("events", "answers")

@@ -549,7 +549,7 @@ class SensorRates(Collector):
     def __init__(self, pipeline: str, most: int, window: int) -> None:
         self._pipeline, self._most, self._window = pipeline, most, window
         self._sensors: dict[str, _Counts] = {}
-        self._told: list[tuple[list[str], float]] = []
+        self._announced: list[tuple[list[str], float]] = []
 
     def count(self, verdict: Verdict, group: str) -> None:
         """Count one verdict, by its score alone."""
@@ -585,7 +585,7 @@ class SensorRates(Collector):
     def refresh(self) -> None:
         """Choose the sensors; in the run's own thread, since a scrape comes from another."""
         most = heapq.nlargest(self._most, self._sensors.items(), key=self._rank)
-        self._told = [
+        self._announced = [
             ([self._pipeline, counts.group, escaped(sensor)], counts.rejected / counts.events)
             for sensor, counts in most
         ]
@@ -600,6 +600,6 @@ class SensorRates(Collector):
             "Share of rejected events among a sensor's last n to 2n; opt-in.",
             labels=["pipeline", "sensor_group", "sensor"],
         )
-        for labels, share in self._told:
+        for labels, share in self._announced:
             family.add_metric(labels, share)
         yield family

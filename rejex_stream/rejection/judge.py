@@ -99,8 +99,20 @@ class Judge:
     """
 
     __slots__ = (
-        "_by_mid_rank", "_capacity", "_constant", "_edges", "_edges_of", "_extreme", "_full",
-        "_governor", "_policy", "_said_constant", "_watcher", "is_governed", "shares", "tail",
+        "_announced_constant",
+        "_by_mid_rank",
+        "_capacity",
+        "_constant",
+        "_edges",
+        "_edges_of",
+        "_extreme",
+        "_full",
+        "_governor",
+        "_policy",
+        "_watcher",
+        "is_governed",
+        "shares",
+        "tail",
         "window",
     )  # fmt: skip
 
@@ -118,7 +130,7 @@ class Judge:
         self._constant = False
         self._edges: tuple[float, float | None, float | None] | None = None
         self._edges_of: RejectionBand | None = None
-        self._said_constant = False
+        self._announced_constant = False
         self._capacity = self.window.capacity
         self._go_by(policy, governor)
 
@@ -139,13 +151,13 @@ class Judge:
     def state(self) -> dict[str, Any]:
         """Return as plain values what is kept beside the window."""
         credit = None if self._governor is None else self._governor.state()
-        return {"credit": credit, "constant": self._said_constant}
+        return {"credit": credit, "constant": self._announced_constant}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a state; a budget that was not there before begins full."""
         if self._governor is not None and state["credit"] is not None:
             self._governor.restore(state["credit"])
-        self._said_constant = bool(state["constant"])
+        self._announced_constant = bool(state["constant"])
 
     def calibrate(self, scores: Sequence[float], extreme: Collection[int] = ()) -> None:
         """Start over with the scores that another model was calibrated with, oldest first.
@@ -312,7 +324,7 @@ class Judge:
                 position, key, sensor, time_ms, seq, _REJECTED, Reason.WARM_UP, score, rank, ties,
                 n, model_epoch=epoch, held=held, planned=planned, incident=incident,
             ), None  # fmt: skip
-        if not self.is_governed and not (self._constant or self._said_constant):
+        if not self.is_governed and not (self._constant or self._announced_constant):
             judged, withheld, status = band, False, None
             reason = _AMBIGUOUS if label is _REJECTED else None
         else:
@@ -398,8 +410,8 @@ class Judge:
         `band` is the policy's own, with the label it gives; a budget may allow another.
         """
         status = None
-        if self._constant is not self._said_constant:
-            self._said_constant = self._constant
+        if self._constant is not self._announced_constant:
+            self._announced_constant = self._constant
             status = Status.CONSTANT_BEGINS if self._constant else Status.CONSTANT_ENDS
         if self._constant:
             return band, _REJECTED, Reason.CONSTANT_WINDOW, False, status

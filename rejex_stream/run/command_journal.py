@@ -45,12 +45,12 @@ class _Order(NamedTuple):
     refusal: CommandReply | None
 
 
-class _Kept(msgspec.Struct, array_like=True):
+class _Durable(msgspec.Struct, array_like=True):
     """What is durable. Orders that hold from before `complete_from` were dropped."""
 
     version: int
     schemas: bytes | None
-    heard: int
+    next_command: int
     complete_from: int
     orders: list[_Order]
     known: list[bytes]
@@ -61,27 +61,29 @@ class _Kept(msgspec.Struct, array_like=True):
 class Decisions:
     """What was decided for one partition, durable with its commits.
 
-    A command waits (:meth:`hear`) for a commit, whose transaction records it (:meth:`decide`); from
-    that commit's offset on it holds, and the first record there finds it (:meth:`take`). A snapshot
-    at an offset never contains the commands that hold from there.
+    A command waits (:meth:`ingest`) for a commit, whose transaction records it (:meth:`decide`);
+    from that commit's offset on it holds, and the first record there finds it (:meth:`take`). A
+    snapshot at an offset never contains the commands that hold from there.
     """
 
     def __init__(self, partition: Partition, kept: bytes | None, inputs: Iterable[str]) -> None:
         self._partition = partition
         self._inputs = frozenset(inputs)
-        self._kept = _Kept(_FORMAT_VERSION, None, 0, 0, [], [], []) if kept is None else _read(kept)
-        self.next_command = self._kept.heard
+        self._durable = (
+            _Durable(_FORMAT_VERSION, None, 0, 0, [], [], []) if kept is None else _read(kept)
+        )
+        self.next_command = self._durable.next_command
         self.undecided: list[tuple[int, Command | CommandReply]] = []
         self._next = 0
         self._encoded: bytes | None = None
-        self.orders = self._kept.orders  # decided, each with the offset from which it holds
+        self.orders = self._durable.orders  # decided, each with the offset from which it holds
         # Changes of incidents that nobody is known to have been told of, in order.
         self.pending: tuple[Incident, ...] = ()
         # Whether a command could change nothing; `None` before the first event, when no time is
         # known yet: a long queue then waits for it.
         self.is_over: Callable[[Command], bool | None] = lambda _: False
         self._is_early = False
-        for line in self._kept.pending:
+        for line in self._durable.pending:
             change = decode_incidents(line)
             if isinstance(change, Incident):
                 self.pending += (change,)
@@ -91,19 +93,19 @@ class Decisions:
         changes = tuple(changes[-_MOST_PENDING:])
         if changes != self.pending:
             self.pending = changes
-            self._kept.pending = [encode_incident(change) for change in changes]
+            self._durable.pending = [encode_incident(change) for change in changes]
             self._encoded = None
 
     @property
     def schemas(self) -> bytes | None:
-        """What was decided about schemas, as it was kept."""
-        return self._kept.schemas
+        """What was decided about schemas, as the last commit has it."""
+        return self._durable.schemas
 
     # ------------------------------------------------------------------------------- deciding
     @property
     def waiting(self) -> bool:
         """Whether there are commands to decide, and room for them."""
-        has_room = len(self._kept.orders) < MOST_KEPT and not self._is_early
+        has_room = len(self._durable.orders) < MOST_KEPT and not self._is_early
         return bool(self.undecided) and has_room
 
     @property
@@ -111,16 +113,16 @@ class Decisions:
         """Whether no more can wait: the rest stays in the log for now."""
         return len(self.undecided) >= MOST_KEPT
 
-    def ingest(self, heard: ControlRecords) -> None:
+    def ingest(self, read: ControlRecords) -> None:
         """Take what stands in the control log; what is known already is passed over."""
-        if heard.begins_anew:  # what waits was read, and is gone from the log
-            self.next_command = self._kept.heard = 0
-        for record in heard.records:
+        if read.begins_anew:  # what waits was read, and is gone from the log
+            self.next_command = self._durable.next_command = 0
+        for record in read.records:
             if record.position.offset >= self.next_command:
-                self._hear(record)
-        self.next_command = max(self.next_command, heard.next_offset)
+                self._ingest_one(record)
+        self.next_command = max(self.next_command, read.next_offset)
 
-    def _hear(self, record: Record) -> None:
+    def _ingest_one(self, record: Record) -> None:
         try:
             command = decode_command(record.value or b"")
         except ConnectorError as error:
@@ -151,7 +153,7 @@ class Decisions:
         self._is_early = False
         if len(self.undecided) <= LONG:
             return
-        known, taken_back = set(self._kept.known), set[str]()
+        known, taken_back = set(self._durable.known), set[str]()
         left: list[tuple[int, Command | CommandReply]] = []
         over: list[tuple[int, str]] = []
         for place, said in reversed(self.undecided):  # who takes back comes after
@@ -175,32 +177,32 @@ class Decisions:
 
     def decide(self, offset: int) -> None:
         """Have what waits hold from `offset` on, where the commit stands that records it."""
-        kept, room = self._kept, MOST_KEPT - len(self._kept.orders)
+        durable, room = self._durable, MOST_KEPT - len(self._durable.orders)
         decided, self.undecided = self.undecided[:room], self.undecided[room:]
-        if kept.orders:  # where a commit was recorded that then failed, they wait for each other
-            offset = max(offset, kept.orders[-1].since)
+        if durable.orders:  # where a commit was recorded that then failed, they wait for each other
+            offset = max(offset, durable.orders[-1].since)
         for place, said in decided:
-            kept.orders.append(self._order(offset, said))
-            kept.heard = place + 1
+            durable.orders.append(self._order(offset, said))
+            durable.next_command = place + 1
         if not self.undecided:
-            kept.heard = self.next_command
+            durable.next_command = self.next_command
         self._encoded = None
 
     def _order(self, offset: int, said: Command | CommandReply) -> _Order:
         if isinstance(said, CommandReply):
             return _Order(offset, None, said)
         mark = _mark(said.id)
-        if mark in self._kept.known:
+        if mark in self._durable.known:
             again = "it was given before, and a command is obeyed once"
             return _Order(offset, None, CommandReply(command=said.id, accepted=False, said=again))
-        self._kept.known = [*self._kept.known, mark][-_MOST_KNOWN:]
+        self._durable.known = [*self._durable.known, mark][-_MOST_KNOWN:]
         return _Order(offset, said, None)
 
     # -------------------------------------------------------------------------------- obeying
     @property
     def next_since(self) -> int | None:
         """From which offset the next command holds that was not taken yet."""
-        orders = self._kept.orders
+        orders = self._durable.orders
         return orders[self._next].since if self._next < len(orders) else None
 
     def take(
@@ -209,7 +211,7 @@ class Decisions:
         """Apply the commands that hold from `offset` or before it; return what became of them."""
         replies: list[CommandReply] = []
         while (since := self.next_since) is not None and since <= offset:
-            _, command, refusal = self._kept.orders[self._next]
+            _, command, refusal = self._durable.orders[self._next]
             self._next += 1
             if refusal is not None:
                 replies.append(refusal)
@@ -238,36 +240,37 @@ class Decisions:
 
     def begin_at(self, offset: int, *, whatever_is_lost: bool) -> None:
         """Go on from a state as it was at `offset`: what holds from there is taken again."""
-        if offset < self._kept.complete_from and not whatever_is_lost:
+        if offset < self._durable.complete_from and not whatever_is_lost:
             raise CheckpointError(
                 f"{self._partition.topic}-{self._partition.partition} is to be replayed from "
-                f"offset {offset}, but commands that held from before {self._kept.complete_from} "
-                "were dropped once there were newer snapshots. Either bring those snapshots back, "
+                f"offset {offset}, but commands that held from before "
+                f"{self._durable.complete_from} were dropped once there were newer snapshots. "
+                "Either bring those snapshots back, "
                 'or allow a restart without the old state (lost_state = "restart").'
             )
-        self._next = sum(order.since < offset for order in self._kept.orders)
+        self._next = sum(order.since < offset for order in self._durable.orders)
 
     # -------------------------------------------------------------------------------- keeping
-    def snapshot_kept(self, offset: int) -> None:
-        """Drop what no replay needs: commands from before the oldest snapshot that is kept."""
-        kept = self._kept
-        earlier = [other for other in kept.snapshots if other < offset]
-        kept.snapshots = [*earlier, offset][-_KEPT_SNAPSHOTS:]
-        if len(kept.snapshots) < _KEPT_SNAPSHOTS:
+    def snapshot_saved(self, offset: int) -> None:
+        """Drop what no replay needs: commands from before the oldest snapshot that is durable."""
+        durable = self._durable
+        earlier = [other for other in durable.snapshots if other < offset]
+        durable.snapshots = [*earlier, offset][-_KEPT_SNAPSHOTS:]
+        if len(durable.snapshots) < _KEPT_SNAPSHOTS:
             return
-        oldest = kept.snapshots[0]
-        dropped = sum(order.since < oldest for order in kept.orders[: self._next])
+        oldest = durable.snapshots[0]
+        dropped = sum(order.since < oldest for order in durable.orders[: self._next])
         if dropped:
-            del kept.orders[:dropped]
+            del durable.orders[:dropped]
             self._next -= dropped
-            kept.complete_from = oldest
+            durable.complete_from = oldest
             self._encoded = None
 
     def encoded(self, schemas: bytes | None) -> bytes:
         """Return all of it, to be made durable with the commit; the same object while it is so."""
-        if self._encoded is None or schemas is not self._kept.schemas:
-            self._kept.schemas = schemas
-            self._encoded = msgspec.msgpack.encode(self._kept)
+        if self._encoded is None or schemas is not self._durable.schemas:
+            self._durable.schemas = schemas
+            self._encoded = msgspec.msgpack.encode(self._durable)
         return self._encoded
 
 
@@ -275,9 +278,9 @@ def _mark(id_: str) -> bytes:
     return blake2b(id_.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
-def _read(kept: bytes) -> _Kept:
+def _read(kept: bytes) -> _Durable:
     try:
-        found = msgspec.msgpack.decode(kept, type=_Kept)
+        found = msgspec.msgpack.decode(kept, type=_Durable)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CheckpointError(
             f"What was decided about schemas and commands cannot be read ({error}): remove it, and "
@@ -308,14 +311,14 @@ class CommandReader:
     """Reads the control log for all partitions of ours; a log that is away stops nothing."""
 
     def __init__(
-        self, log: ControlLog | None, tell: Callable[[RunEvent], None], clock: Callable[[], float]
+        self, log: ControlLog | None, emit: Callable[[RunEvent], None], clock: Callable[[], float]
     ) -> None:
-        self._log, self._tell, self._clock = log, tell, clock
+        self._log, self._emit, self._clock = log, emit, clock
         self._why: str | None = None
         self._again_at = 0.0
 
     def ingest(self, listeners: Sequence[Decisions]) -> None:
-        """Give each what it has not heard; O(1) while there is nothing new."""
+        """Give each what it has not read; O(1) while there is nothing new."""
         for one in listeners:
             one.pass_over()
         wanting = [one for one in listeners if not one.full]
@@ -325,22 +328,22 @@ class CommandReader:
             return
         start = min(one.next_command for one in wanting)
         try:
-            heard = self._log.read(start)
+            read = self._log.read(start)
         except ConnectorError as error:
             self._again_at = self._clock() + _LISTEN_AGAIN_S
             self._report(str(error))
             return
         if self._why is not None:
             self._report(None)
-        if heard.begins_anew or heard.next_offset > start:
-            for one in listeners if heard.begins_anew else wanting:
-                one.ingest(heard)
+        if read.begins_anew or read.next_offset > start:
+            for one in listeners if read.begins_anew else wanting:
+                one.ingest(read)
                 one.pass_over()
 
     def _report(self, why: str | None) -> None:
         if why != self._why:
             self._why = why
-            self._tell(ControlUnread(why))
+            self._emit(ControlUnread(why))
 
     def close(self) -> None:
         """Let go of the log."""

@@ -187,7 +187,7 @@ class Ownership:
     executor: FitExecutor
     restart_if_lost: bool  # whether a state that cannot be rebuilt is given up, not refused
     summary: RunSummary
-    tell: Callable[[RunEvent], None]
+    emit: Callable[[RunEvent], None]
     clock: Callable[[], float]
     owned: dict[Partition, OwnedPartition] = field(default_factory=dict)
     parked: dict[Partition, OwnedPartition] = field(default_factory=dict)
@@ -212,7 +212,7 @@ class Ownership:
             # The next commit is the first by it: a snapshot remembers from where it holds.
             owned.snapshot_at = (owned.state.n_events, -math.inf)
             partition, offset = owned.state.partition, owned.live_from
-            self.tell(DecisionChanged(partition, offset, changed.was, changed.now))
+            self.emit(DecisionChanged(partition, offset, changed.was, changed.now))
 
         left = [
             change
@@ -220,7 +220,7 @@ class Ownership:
             if change.position.offset < owned.live_from  # else its commit did not come to be
         ]
         if left:
-            self.tell(IncidentsDurable(owned.state.partition, left, again=True))
+            self.emit(IncidentsDurable(owned.state.partition, left, again=True))
 
     def waiting(self) -> list[OwnedPartition]:
         """Return the partitions that wait for a fit."""
@@ -299,7 +299,7 @@ class Ownership:
             durable = parked.settle(committed)
             self.summary.add(durable)
             if changes := _changes_in(durable):
-                self.tell(IncidentsDurable(partition, changes))
+                self.emit(IncidentsDurable(partition, changes))
             self.owned[partition] = self.parked.pop(partition)
             return
         if parked is not None:
@@ -345,9 +345,9 @@ class Ownership:
             decided=decided,
         )
         snapshot_offset = None if start.parts is None else start.offset
-        self.tell(PartitionOpened(partition, snapshot_offset, start.offset, start.live_from))
+        self.emit(PartitionOpened(partition, snapshot_offset, start.offset, start.live_from))
         if environment_changes:
-            self.tell(EnvironmentChanged(partition, environment_changes))
+            self.emit(EnvironmentChanged(partition, environment_changes))
         if not self.owned[partition].replaying:
             self.decide(self.owned[partition])
 
@@ -372,7 +372,7 @@ class Ownership:
 
     def _retire(self, owned: OwnedPartition) -> None:
         owned.fits.cancel_all()
-        self.tell(PartitionClosed(owned.state.partition))
+        self.emit(PartitionClosed(owned.state.partition))
 
 
 class _Saved(NamedTuple):
@@ -584,9 +584,9 @@ class Commits:
             self.ours.summary.n_commits += 1
             n_events = sum(map(len, work.outcomes.values()))
             took_s = work.committed - work.begun
-            self.ours.tell(Committed(n_events, took_s, work.offsets, waiting))
+            self.ours.emit(Committed(n_events, took_s, work.offsets, waiting))
             for partition, changes in work.incidents.items():
-                self.ours.tell(IncidentsDurable(partition, changes))
+                self.ours.emit(IncidentsDurable(partition, changes))
         for partition, piece in work.pieces.items():
             owned, saved = ours[partition], work.saved.get(partition)
             if saved is None or not saved.kept:
@@ -596,11 +596,11 @@ class Commits:
             owned.saving = n_bytes + saved.n_bytes, seconds + saved.seconds
             if piece.last:
                 owned.state.parts.keep()
-                owned.state.decisions.snapshot_kept(piece.next_offset)
+                owned.state.decisions.snapshot_saved(piece.next_offset)
                 owned.snapshot_at = (piece.n_events, self.ours.clock())
                 self.ours.summary.n_snapshots += 1
                 n_bytes, seconds = owned.saving
-                self.ours.tell(SnapshotSaved(partition, piece.next_offset, n_bytes, seconds))
+                self.ours.emit(SnapshotSaved(partition, piece.next_offset, n_bytes, seconds))
 
 
 def _changes_in(outcomes: Iterable[Outcome]) -> list[Incident]:

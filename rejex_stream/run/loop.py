@@ -184,7 +184,7 @@ class _Loop:
             self.settings.invalid_limit, self.settings.invalid_window_events
         )
         self.unscorable = UnscorableStreak(self.decoder)
-        self.commands = CommandReader(self.control, self._tell, self.clock)
+        self.commands = CommandReader(self.control, self._emit, self.clock)
         self.ownership = Ownership(
             self.source,
             self.store,
@@ -192,7 +192,7 @@ class _Loop:
             self.executor,
             restart_if_lost=self.settings.lost_state == "restart",
             summary=self.summary,
-            tell=self._tell,
+            emit=self._emit,
             clock=self.clock,
         )
         self.commits = Commits(self.ownership, self.sink, self.store, self.settings, self.outbox)
@@ -333,7 +333,7 @@ class _Loop:
                 self._note_wait(owned, went_on=bool(outcomes))
                 return
             events, at = owned.replay_begun
-            self._tell(PartitionLive(state.partition, state.n_events - events, self.clock() - at))
+            self._emit(PartitionLive(state.partition, state.n_events - events, self.clock() - at))
             batch = []
             self.ownership.decide(owned)
             if state.decisions.waiting:  # it was said before: it holds from the first live record
@@ -344,7 +344,7 @@ class _Loop:
         before = self.unscorable.alarm
         self.unscorable.see(outcomes)
         if self.unscorable.alarm is not before:
-            self._tell(NothingScorable(state.partition, self.unscorable.alarm))
+            self._emit(NothingScorable(state.partition, self.unscorable.alarm))
         self._show(state, outcomes, replaying=False)
         self._note_wait(owned, went_on=bool(outcomes))
 
@@ -353,11 +353,11 @@ class _Loop:
             for observer in self.outcome_observers:
                 observer.outcomes(state.partition, outcomes, replaying=replaying)
         if state.forgotten:
-            self._tell(SensorsForgotten(state.partition, state.take_forgotten(), replaying))
+            self._emit(SensorsForgotten(state.partition, state.take_forgotten(), replaying))
         if state.failures:
             for failed in state.take_failures():
                 self.summary.n_fit_failures += 1
-                self._tell(FitFailure(state.partition, failed))
+                self._emit(FitFailure(state.partition, failed))
 
     # --------------------------------------------------------------------------------- waiting
     def _note_wait(self, owned: OwnedPartition, *, went_on: bool) -> None:
@@ -385,12 +385,12 @@ class _Loop:
             _log.warning("stopping without a last commit: %s", error)
             return False
         delay_s = self.retries.failed(error, self.clock())
-        self._tell(Retrying(error, delay_s, self.retries.attempts))
+        self._emit(Retrying(error, delay_s, self.retries.attempts))
         self.wait(delay_s)
         return True
 
     # --------------------------------------------------------------------------------- telling
-    def _tell(self, event: RunEvent) -> None:
+    def _emit(self, event: RunEvent) -> None:
         for observer in self.observers:
             observer.event(event)
 

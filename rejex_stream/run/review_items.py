@@ -108,7 +108,7 @@ class AuditDraw:
         KeyedSampler(self.key)  # refuses a key that is too long
 
     @property
-    def coin(self) -> KeyedSampler:
+    def sampler(self) -> KeyedSampler:
         """The sampler of all its draws."""
         return KeyedSampler(self.key)
 
@@ -142,7 +142,7 @@ class AuditDraw:
 
     def is_drawn(self, position: Position, share: float) -> bool:
         """Draw for a position; a smaller share draws a subset of a larger one. O(1)."""
-        return self.coin.is_drawn(position, share)
+        return self.sampler.is_drawn(position, share)
 
 
 def _is_near(verdict: Verdict) -> bool:

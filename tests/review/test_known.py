@@ -620,15 +620,15 @@ def test_accepted_events_that_no_draw_could_hide_are_refused(judged):
         "plain": accepted(verdicts)[300],
     }
 
-    def said(verdict, *, stream=None, coin=draw, position=None):
+    def said(verdict, *, stream=None, sampler=draw, position=None):
         one = Case(2, stream or verdict.stream_key, position or verdict.position, "normal")
         with (folder / "verdicts.jsonl").open("rb") as lines:
-            return gold_cases.make_items(config, [one], lines, coin)[one.position]
+            return gold_cases.make_items(config, [one], lines, sampler)[one.position]
 
     assert "it was drawn for the audit" in said(of["drawn"])
     assert "it was rejected, and the store does not have it" in said(of["rejected"])
     assert "not 'other': give the position" in said(of["plain"], stream="other")
-    assert "output.audit_rate is 0" in said(of["plain"], coin=AuditDraw())
+    assert "output.audit_rate is 0" in said(of["plain"], sampler=AuditDraw())
     nowhere = of["plain"].position._replace(offset=10**9)
     assert "neither the store nor the log" in said(of["plain"], position=nowhere)
 

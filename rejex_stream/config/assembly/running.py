@@ -56,7 +56,7 @@ def engine_spec(config: Config) -> EngineSpec:
     """Return everything that decides a verdict."""
     from rejex_stream.detectors import make_detector
 
-    rejection, coin = config.rejection, _audit_sampler(config)
+    rejection, sampler = config.rejection, _audit_sampler(config)
     return EngineSpec(
         detector=make_detector(config.detector.name, **config.detector.params),
         features=config.features.spec(config.input.mapping().channel_names, config.input.flags),
@@ -68,8 +68,8 @@ def engine_spec(config: Config) -> EngineSpec:
         hold=config.hold,
         calendar=tuple(entry.plan() for entry in config.calendar),
         modes=config.input.mode is not None,
-        learning=config.learning.spec(rejection.costs, rejection.contamination, coin),
-        coin=coin,
+        learning=config.learning.spec(rejection.costs, rejection.contamination, sampler),
+        sampler=sampler,
         alarms=config.incidents,
         limits=tuple(
             ChannelLimits(name, channel.low, channel.high)
@@ -80,9 +80,9 @@ def engine_spec(config: Config) -> EngineSpec:
 
 
 def _audit_sampler(config: Config) -> KeyedSampler:
-    """Return the coin of the draw; whoever never tosses it need not have its key."""
+    """Return the sampler of the draw; whoever never draws need not have its key."""
     try:
-        return audit_draw(config).coin
+        return audit_draw(config).sampler
     except ConfigError:
         if config.learning.enabled:
             raise

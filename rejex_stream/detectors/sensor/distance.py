@@ -7,8 +7,10 @@ Journal of Multivariate Analysis 88, 2004; scikit-learn's implementation.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from operator import lt
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,19 +19,24 @@ from rejex_stream.detectors.rowwise import affine, row_sum
 from rejex_stream.types import FloatArray
 
 __all__ = [
-    "Distance", "Larger", "SoftScale", "fit_distance", "fit_larger", "fit_scale",
+    "Distance", "Larger", "SoftScale", "Steps", "fit_distance", "fit_larger", "fit_scale",
     "shrunk_covariance",
 ]  # fmt: skip
 
 _LINEAR = 30.0
 """Deviations up to which a column counts in full; beyond, its logarithm is added, so that one wild
 column orders events and drowns nothing."""
-_TAIL = 0.98
+_TAIL, _RARE = 0.98, 0.995
+_WILD = 6.0  # errors of a forecast beyond it count by their logarithm: sensors jump
 _QUIET = 0.02
 """Share of its median that is added to a standard deviation before its logarithm is taken: what is
 fifty times quieter than usual counts as silent."""
 _FLOOR = 1e-9
 """Least eigenvalue, as a share of the largest."""
+_LEAST_ERROR = 1e-6
+"""Least variance of a forecast's error, as a share of that of the changes it forecasts."""
+_RIDGE = 1.0
+_FOLDS = 5  # so that what is fitted without one has seen nearly as many rows as what speaks
 _MOST_ROOTS = 64
 _SURELY = 1e-9  # more than a sum, a logarithm and an exponential are rounded by
 
@@ -66,23 +73,32 @@ class Distance:
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score finite rows X of shape (m, d); O(d²) a row."""
-        centred = self.scale.apply(X)
-        centred -= self.mean
-        white = affine(centred, self.root, np.zeros(self.root.shape[1]))
+        white = self.turned(X, self.root)
         white *= white
         return row_sum(white)
 
+    def turned(self, X: FloatArray, root: FloatArray) -> FloatArray:
+        """Return scaled and centred rows times a matrix of shape (d, k)."""
+        centred = self.scale.apply(X)
+        centred -= self.mean
+        return affine(centred, root, np.zeros(root.shape[1]))
+
     def score_row(self, row: FloatArray) -> float:
         """Score one finite row of shape (d,) as :meth:`score` does, bit for bit: fewer calls."""
+        white = self.turned_row(row, self.root)
+        white *= white
+        return float(np.add.accumulate(white)[-1])
+
+    def turned_row(self, row: FloatArray, root: FloatArray) -> FloatArray:
+        """Return the same of one row as :meth:`turned` does, bit for bit."""
         z = row - self.scale.centre
         z /= self.scale.spread
         if not z.dot(z) < _LINEAR * _LINEAR:  # else no column is beyond it, however that is added
             z = self.scale.apply(row)
         z -= self.mean
         # Along the slow axis numpy adds one row after the other, as `affine` does.
-        white = np.add.reduce(z[:, None] * self.root, axis=0)
-        white *= white
-        return float(np.add.accumulate(white)[-1])
+        made: FloatArray = np.add.reduce(z[:, None] * root, axis=0)
+        return made
 
     def score_partial(self, row: FloatArray) -> float:
         """Score a row of shape (d,) some of whose columns are nan: the distance of the others.
@@ -121,27 +137,58 @@ def _rescaled_sum(squares: float, n: int, of: int) -> float:
     return float(of * max(0.0, 1.0 - all_ + deviate * math.sqrt(all_)) ** 3)
 
 
-@dataclass(frozen=True, slots=True)
-class Larger:
-    """The larger of two distances: of the columns as they are, and with some of them as logarithms.
+class Steps(NamedTuple):
+    """Which sums of columns are a channel's last change, and which know only what was before it."""
 
-    A standard deviation ends at 0, so that no signal can be so quiet that it is far away; its
-    logarithm has no such end. Each distance is rare by its own standard (min-p): the second one is
-    put on the scale of the first by the median, the .98 quantile and the mean excess above it that
-    either has among training rows of the half that it was not fitted on. It counts only where some
-    standard deviation is lower than in nearly all training rows: a loud row is far by the second
-    distance too, on a scale that was made for quiet ones. Where nothing is quiet the first counts,
-    to the bit.
+    changes: FloatArray  # weights, shape (d, c)
+    before: FloatArray  # shape (d, p)
+
+
+class Knots(NamedTuple):
+    """What puts a second distance on the scale of the first, so that each is rare by its own.
+
+    By the median, a high quantile and the mean excess above it that either has among training rows
+    that it was not fitted on: the .98 quantile, but for a second one that is to cost the first
+    little, which has to be rarer.
     """
 
-    plain: Distance  # the two distances
-    quiet: Distance
+    middle: float
+    start: float
+    middle_second: float
+    start_second: float
+    slope: float
+    slope_beyond: float
+
+    @classmethod
+    def of(cls, first: FloatArray, second: FloatArray, rare: float = _TAIL) -> Self:
+        """Return them, of scores of shape (n,) of either."""
+        middle, start, excess = _tail(first, _TAIL)
+        of_middle, of_start, of_excess = _tail(second, rare)
+        least = 1e-12 * max(1.0, of_start)
+        slope = (start - middle) / max(of_start - of_middle, least)
+        return cls(middle, start, of_middle, of_start, slope, excess / max(of_excess, least))
+
+    def rescaled(self, second: FloatArray | float) -> FloatArray:
+        """Return scores of the second distance as the first would give them."""
+        below = self.middle + (second - self.middle_second) * self.slope
+        beyond = self.start + (second - self.start_second) * self.slope_beyond
+        return np.where(second < self.start_second, below, beyond)
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """The distance with standard deviations as logarithms, for rows in which one is low.
+
+    A standard deviation ends at 0, so that no signal can be so quiet that it is far away; its
+    logarithm has no such end. It counts only where some standard deviation is lower than in nearly
+    all training rows: a loud row is far by this distance too, on a scale made for quiet ones.
+    """
+
+    inner: Distance
     logs: npt.NDArray[np.intp]  # which columns are taken as logarithms
     floors: FloatArray  # what is added to them before that, shape (k,)
-    # the logarithms below which a column is quiet: their .02 quantile, shape (k,)
-    usual: FloatArray
-    # median and .98 quantile of either distance, and the two slopes from the second to the first
-    knots: tuple[float, float, float, float, float, float]
+    usual: FloatArray  # the logarithms below which one is quiet: their .02 quantile, shape (k,)
+    knots: Knots
     # standard deviations from which on no rounding makes a logarithm quiet
     _near: list[float] = field(init=False, repr=False, compare=False)
 
@@ -149,36 +196,106 @@ class Larger:
         near = np.exp(self.usual) * (1.0 + _SURELY) - self.floors
         object.__setattr__(self, "_near", near.tolist())
 
-    def score(self, X: FloatArray) -> FloatArray:
-        """Score finite rows X of shape (m, d); O(d²) a row."""
-        scores, Y = self.plain.score(X), _with_logarithms(X, self.logs, self.floors)
+    def larger(self, scores: FloatArray, X: FloatArray) -> FloatArray:
+        """Return the larger of some scores and its own of rows X of shape (m, d)."""
+        Y = _with_logarithms(X, self.logs, self.floors)
         still = np.flatnonzero((Y[:, self.logs] < self.usual).any(axis=1))
         if len(still):
-            scores[still] = np.maximum(scores[still], self._rescaled(self.quiet.score(Y[still])))
+            own = self.knots.rescaled(self.inner.score(Y[still]))
+            scores[still] = np.maximum(scores[still], own)
         return scores
 
-    def score_row(self, row: FloatArray) -> float:
-        """Score one finite row of shape (d,) as :meth:`score` does, bit for bit: fewer calls."""
-        score = self.plain.score_row(row)
+    def larger_of_row(self, score: float, row: FloatArray) -> float:
+        """Return the same of one row of shape (d,), bit for bit."""
         if not any(map(lt, row[self.logs].tolist(), self._near)):
             return score
         y = _with_logarithms(row, self.logs, self.floors)
         if not (y[self.logs] < self.usual).any():
             return score
-        return max(score, float(self._rescaled(self.quiet.score_row(y))))
+        return max(score, float(self.knots.rescaled(self.inner.score_row(y))))
+
+    def larger_of_partial(self, score: float, row: FloatArray) -> float:
+        """Return the same of a row some of whose columns are nan."""
+        y = _with_logarithms(row, self.logs, self.floors)
+        if not (y[self.logs] < self.usual).any():  # nan is not
+            return score
+        return max(score, float(self.knots.rescaled(self.inner.score_partial(y))))
+
+
+@dataclass(frozen=True, slots=True)
+class Surprise:
+    """The largest error of a forecast of one step, squared, in those it usually has.
+
+    Each channel's change is forecast by ridge from what was before it, in all channels; its error
+    is what the errors of the others do not explain (a column of the inverse covariance, scaled to a
+    variance of 1). Among the d columns of a distance one such error is lost where a stream is
+    autocorrelated, and so is one channel among many. It counts beyond its .995 quantile.
+    """
+
+    root: FloatArray  # of a scaled row that the plain distance has centred; shape (d, c)
+    offset: FloatArray  # shape (c,)
+    knots: Knots | None = None
+
+    def squared(self, errors: FloatArray) -> FloatArray:
+        """Return the score of errors of shape (m, c)."""
+        size = np.abs(errors + self.offset)
+        if size.max(initial=0.0) > _WILD:
+            size = np.minimum(size, _WILD) + np.log1p(np.maximum(size - _WILD, 0.0))
+        largest: FloatArray = size.max(axis=-1)
+        return largest * largest
+
+    def larger(self, scores: FloatArray, errors: FloatArray) -> FloatArray:
+        """Return the larger of some scores and its own of rows with errors of shape (m, c)."""
+        assert self.knots is not None  # as those that are made have
+        own = self.squared(errors)
+        beyond = self.knots.rescaled(own)
+        return np.where(own > self.knots.start_second, np.maximum(scores, beyond), scores)
+
+
+@dataclass(frozen=True, slots=True)
+class Larger:
+    """The largest of distances, each of them rare by its own standard (min-p).
+
+    Where nothing is quiet and no channel does what nobody would have forecast, the first counts, to
+    the bit.
+    """
+
+    plain: Distance
+    quiet: Quiet | None = None
+    surprise: Surprise | None = None
+    # whitens a scaled row, and forecasts it; shape (d, d + c)
+    _joint: FloatArray = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        more = [] if self.surprise is None else [self.surprise.root]
+        joint = np.ascontiguousarray(np.hstack([self.plain.root, *more]))
+        object.__setattr__(self, "_joint", joint)
+
+    def score(self, X: FloatArray) -> FloatArray:
+        """Score finite rows X of shape (m, d); O(d (d + c)) a row."""
+        made = self.plain.turned(X, self._joint)
+        white, errors = made[:, : X.shape[1]], made[:, X.shape[1] :]
+        scores = row_sum(white * white)
+        if self.quiet is not None:
+            scores = self.quiet.larger(scores, X)
+        return scores if self.surprise is None else self.surprise.larger(scores, errors)
+
+    def score_row(self, row: FloatArray) -> float:
+        """Score one finite row of shape (d,) as :meth:`score` does, bit for bit: fewer calls."""
+        made = self.plain.turned_row(row, self._joint)
+        white = made[: len(row)]
+        score = float(np.add.accumulate(white * white)[-1])
+        if self.quiet is not None:
+            score = self.quiet.larger_of_row(score, row)
+        if self.surprise is None or (knots := self.surprise.knots) is None:
+            return score
+        own = float(self.surprise.squared(made[len(row) :]))
+        return score if own <= knots.start_second else max(score, float(knots.rescaled(own)))
 
     def score_partial(self, row: FloatArray) -> float:
         """Score a row of shape (d,) some of whose columns are nan, as :class:`Distance` does."""
-        score, y = self.plain.score_partial(row), _with_logarithms(row, self.logs, self.floors)
-        if not (y[self.logs] < self.usual).any():  # nan is not
-            return score
-        return max(score, float(self._rescaled(self.quiet.score_partial(y))))
-
-    def _rescaled(self, quiet: FloatArray | float) -> FloatArray:
-        """Put scores of the second distance on the scale of the first."""
-        middle, start, middle_quiet, start_quiet, slope, slope_beyond = self.knots
-        below = middle + (quiet - middle_quiet) * slope
-        return np.where(quiet < start_quiet, below, start + (quiet - start_quiet) * slope_beyond)
+        score = self.plain.score_partial(row)
+        return score if self.quiet is None else self.quiet.larger_of_partial(score, row)
 
 
 def _with_logarithms(X: FloatArray, logs: npt.NDArray[np.intp], floors: FloatArray) -> FloatArray:
@@ -237,37 +354,70 @@ def shrunk_covariance(X: FloatArray) -> FloatArray:
     return shrunk
 
 
-def fit_larger(X: FloatArray, spreads: npt.NDArray[np.bool_]) -> Distance | Larger:
-    """Fit both distances on finite rows X of shape (n, d), or one where no column is a spread.
+def fit_larger(
+    X: FloatArray, spreads: npt.NDArray[np.bool_], steps: Steps | None = None
+) -> Distance | Larger:
+    """Fit all that are of use on finite rows X of shape (n, d).
 
     `spreads` says which columns are standard deviations; one that is mostly 0 is quiet by nature.
     """
-    plain = fit_distance(X)
+    plain, quiet, surprise = fit_distance(X), None, None
     floors = _QUIET * np.median(X, axis=0)
     logs = np.flatnonzero(spreads & (floors > 0))
-    if not len(logs):
-        return plain
-    Y = _with_logarithms(X, logs, floors[logs])
-    quiet = fit_distance(Y)
-    (middle, start, excess), (of_middle, of_start, of_excess) = _tail(X), _tail(Y)
-    least = 1e-12 * max(1.0, of_start)
-    slope = (start - middle) / max(of_start - of_middle, least)
-    return Larger(
-        plain,
-        quiet,
-        logs,
-        floors[logs],
-        np.quantile(Y[:, logs], 1 - _TAIL, axis=0),
-        (middle, start, of_middle, of_start, slope, excess / max(of_excess, least)),
+    first = _unseen(X, lambda fitted, others: fit_distance(fitted).score(others))
+    if len(logs):
+        Y = _with_logarithms(X, logs, floors[logs])
+        second = _unseen(Y, lambda fitted, others: fit_distance(fitted).score(others))
+        usual = np.quantile(Y[:, logs], 1 - _TAIL, axis=0)
+        quiet = Quiet(fit_distance(Y), logs, floors[logs], usual, Knots.of(first, second))
+    if steps is not None:
+        errors = _unseen(X, lambda fitted, others: _surprises(fitted, steps, others))
+        surprise = replace(fit_surprise(plain, X, steps), knots=Knots.of(first, errors, _RARE))
+    alone = quiet is None and surprise is None
+    return plain if alone else Larger(plain, quiet, surprise)
+
+
+def fit_surprise(plain: Distance, X: FloatArray, steps: Steps) -> Surprise:
+    """Fit the forecast on finite rows X of shape (n, d); O(n (c + p)² + (c + p)³)."""
+    Z = plain.scale.apply(X)
+    Z -= plain.mean
+    # Of scaled columns: a sum of columns in their own units is one of scaled columns, and a number.
+    changes, before = (weights * plain.scale.spread[:, None] for weights in steps)
+    now, past = Z @ changes, Z @ before
+    size = now.std(axis=0)
+    size = np.where(size > 0, size, 1.0)
+    spread = past.std(axis=0)
+    before /= np.where(spread > 0, spread, 1.0)
+    past = Z @ before
+    middle, mean = past.mean(axis=0), now.mean(axis=0)
+    past -= middle
+    weights = np.linalg.solve(past.T @ past + _RIDGE * np.eye(past.shape[1]), past.T @ (now - mean))
+    left = (now - mean - past @ weights) / size
+    covariance = shrunk_covariance(left) + _LEAST_ERROR * np.eye(left.shape[1])
+    inverse = np.linalg.inv(covariance)
+    alone = inverse / np.sqrt(np.diag(inverse)) / size[:, None]
+    return Surprise(
+        np.ascontiguousarray((changes - before @ weights) @ alone),
+        (middle @ weights - mean) @ alone,
     )
 
 
-def _tail(X: FloatArray) -> tuple[float, float, float]:
-    """Return median, .98 quantile and mean excess of the distances of rows it was not fitted on."""
-    half = len(X) // 2
-    parts = (X[:half], X[half:]) if half > 1 else (X, X)
-    scores = np.concatenate(
-        [fit_distance(fitted).score(others) for fitted, others in (parts, parts[::-1])]
-    )
-    middle, start = (float(q) for q in np.quantile(scores, (0.5, _TAIL)))
+def _surprises(fitted: FloatArray, steps: Steps, others: FloatArray) -> FloatArray:
+    plain = fit_distance(fitted)
+    surprise = fit_surprise(plain, fitted, steps)
+    return surprise.squared(plain.turned(others, surprise.root))
+
+
+def _unseen(X: FloatArray, scored: Callable[[FloatArray, FloatArray], FloatArray]) -> FloatArray:
+    """Return the scores of each stretch of the rows by what is fitted on the others."""
+    rows = np.arange(len(X))
+    folds = np.array_split(rows, min(_FOLDS, len(X)))
+    if len(folds) == 1:
+        return scored(X, X)
+    return np.concatenate([scored(np.delete(X, fold, axis=0), X[fold]) for fold in folds])
+
+
+def _tail(scores: FloatArray, high: float) -> tuple[float, float, float]:
+    """Return median, a high quantile and the mean excess above it."""
+    middle, start = (float(q) for q in np.quantile(scores, (0.5, high)))
     return middle, start, float(np.mean(scores[scores >= start] - start))

@@ -16,6 +16,7 @@ from rejex_stream.detectors.sensor.distance import (
     Distance,
     Larger,
     SoftScale,
+    Steps,
     fit_distance,
     fit_larger,
     fit_scale,
@@ -70,6 +71,8 @@ class Layout:
     # numbers of the columns that are the level of a channel, or a mean of it, where there are
     # others that show its changes
     levels: tuple[int, ...] = ()
+    # for each column its kind and span, where it is a channel's
+    kinds: tuple[tuple[str, int], ...] = ()
 
     @classmethod
     def of(cls, spec: FeatureSpec) -> Layout:
@@ -78,6 +81,7 @@ class Layout:
         lags: list[int] = []
         spreads: list[int] = []
         levels: list[int] = []
+        kinds: list[tuple[str, int]] = []
         moving = {feature.channel for feature in spec.columns if feature.kind in _CHANGES}
         for feature in spec.columns:
             own = spec.channels.index(feature.channel) if feature.channel else _CALENDAR
@@ -89,7 +93,8 @@ class Layout:
                     levels.append(len(channels))
                 channels.append(own)
                 lags.append(_DERIVED if ago is None else ago)
-        return cls(tuple(channels), tuple(lags), tuple(spreads), tuple(levels))
+                kinds.append((feature.kind, feature.events or 0))
+        return cls(tuple(channels), tuple(lags), tuple(spreads), tuple(levels), tuple(kinds))
 
     @classmethod
     def plain(cls, n_columns: int) -> Layout:
@@ -125,6 +130,36 @@ class Layout:
         for j in self.levels:
             without[j] = max(moves[self.channels[j]], together) > _WANDERS
         return without
+
+    def steps(self, which: Index) -> Steps | None:
+        """Return, of some of the columns, what is a channel's last change and what came before it.
+
+        Before a change x - y the level was y, and means over k events that end with x are means
+        over the k - 1 before it. ``None`` where no channel has a change and a past.
+        """
+        unit = dict(zip(which.tolist(), np.eye(len(which)), strict=True))
+        at = {
+            (channel, *kind): unit[j]
+            for j, (channel, kind) in enumerate(zip(self.channels, self.kinds, strict=False))
+            if j in unit and channel != _CALENDAR
+        }
+        changes, before = [], []
+        for channel in dict.fromkeys(self.channels):
+            change, level = at.get((channel, "difference", 1)), at.get((channel, "raw", 0))
+            if change is None:
+                continue
+            changes.append(change)
+            spans = [k for c, kind, k in at if c == channel and kind == "deviation"]
+            before += [change - at[channel, "deviation", k] * k / (k - 1) for k in spans]
+            if level is None:
+                continue
+            before.append(level - change)
+            before += [
+                (mean * k - level) / (k - 1)
+                for (c, kind, k), mean in at.items()
+                if c == channel and kind == "mean" and k > 1 and k not in spans
+            ]
+        return Steps(np.array(changes).T, np.array(before).T) if changes and before else None
 
     def level(self) -> npt.NDArray[np.bool_]:
         """Return which columns are levels."""
@@ -271,9 +306,11 @@ class Mahalanobis(SensorRecipe):
 
     On the columns of ``features.preset = "sensor"`` it is the detector ``Sensor``. Where standard
     deviations are among the columns, their logarithm counts as well
-    (:class:`~rejex_stream.detectors.sensor.distance.Larger`): a signal that freezes or goes quiet
-    is as far from ordinary as one that is wild. A channel that has no level in the training rows (a
-    random walk, a stock, a tank that fills for days) is judged by its changes alone.
+    (:class:`~rejex_stream.detectors.sensor.distance.Quiet`): a signal that freezes or goes quiet
+    is as far from ordinary as one that is wild. Where a channel's change is among them, so does the
+    error of a forecast of it (:class:`~rejex_stream.detectors.sensor.distance.Surprise`). A channel
+    that has no level in the training rows (a random walk, a stock, a tank that fills for days) is
+    judged by its changes alone.
     """
 
     allow_nan: ClassVar[bool] = True
@@ -286,7 +323,8 @@ class Mahalanobis(SensorRecipe):
     def _fit(self, X: FloatArray, layout: Layout, measured: Any, seed: int) -> Scorer:  # noqa: ANN401
         wanders = layout.wandering(X)
         which = np.flatnonzero(measured & (np.array(layout.lags) <= 0) & ~wanders)
-        return Columns(which, fit_larger(X[:, which], np.isin(which, layout.spreads)))
+        spreads, steps = np.isin(which, layout.spreads), layout.steps(which)
+        return Columns(which, fit_larger(X[:, which], spreads, steps))
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
@@ -15,11 +16,13 @@ from rejex_stream.decode.registry_decoder import RegistryDecoder
 from rejex_stream.doctor import examine
 from rejex_stream.engine import Engine
 from rejex_stream.errors import ConnectorError
+from rejex_stream.incidents import limited
 from rejex_stream.monitor import AlarmKind
 from rejex_stream.protocols import RegisteredSchema
-from rejex_stream.run.loop import RunSettings, run
+from rejex_stream.rejection.judge import rejected
+from rejex_stream.run.loop import RunSettings, UnscorableStreak, run
 from rejex_stream.run.run_events import NothingScorable
-from rejex_stream.types import Partition, Position, Record
+from rejex_stream.types import LimitExcess, Outcome, Partition, Position, Reading, Reason, Record
 from tests.doubles import FakeClock, ListSink, ListSource
 from tests.streams import spec
 
@@ -59,6 +62,20 @@ def play(feed, sink=None, *, decoder=DECODER, source=ListSource, committed=None,
         wait=clock.advance,
     )
     return watching.told
+
+
+def test_what_cannot_be_scored_counts_though_a_channel_is_beyond_a_limit():
+    streak = UnscorableStreak(DECODER)
+    for i in range(100):
+        assert streak.alarm is None
+        record = Record(Position("input", 0, i), None, good(i, "z"))
+        reading = Reading("m", "m", i, (math.nan, 9.0), record.position)
+        verdict = rejected(reading, i, Reason.UNSCORABLE)
+        beyond = limited(verdict, (LimitExcess("y", 9.0, 5.0),))
+        streak.see([Outcome(record, beyond)])
+    assert streak.alarm is not None
+    streak.see([Outcome(record, limited(rejected(reading, 0, Reason.WARM_UP), ()))])
+    assert streak.alarm is None, "any other reason ends the row"
 
 
 # -------------------------------------------------------------------------------- unreadable

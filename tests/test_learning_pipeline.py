@@ -32,6 +32,7 @@ from tests.streams import readings, spec
 ONE = Partition("input", 0)
 LEARNING = LearningSpec(rate=0.5, alpha=0.5, patience=150, sampler=KeyedSampler(b"secret"))
 RECIPE = replace(spec(), learning=LEARNING, sampler=LEARNING.sampler)
+HELD = replace(spec(rate=0.15, burst=8), learning=LEARNING, sampler=LEARNING.sampler)
 FEED = [
     b'{"id": "%b", "t": %d, "x": %.3f, "y": %.3f}' % (one.stream_key.encode(), i, *one.values)
     for i, one in enumerate(readings(1_000, missing=0.0))
@@ -64,10 +65,10 @@ class Answering(ListSource):
         self.control.lines.append(encode_command(command))
 
 
-def play(source, sink, store, control, metrics=None, **knobs):
+def play(source, sink, store, control, metrics=None, recipe=RECIPE, **knobs):
     clock = FakeClock(tick_s=0.01)
     run(
-        source, sink, store, lambda partition, fits: Engine(RECIPE, fits), DECODER,
+        source, sink, store, lambda partition, fits: Engine(recipe, fits), DECODER,
         settings=RunSettings(
             audit=AuditDraw(key=b"secret", differ_rate=LEARNING.rate),
             **{"commit_interval_s": 0.03, "max_poll_records": 20} | knobs,
@@ -77,19 +78,20 @@ def play(source, sink, store, control, metrics=None, **knobs):
     )  # fmt: skip
 
 
-def undisturbed(control, sink):
+def undisturbed(control, sink, recipe):
     """Return what a run writes that has the same commands at the same offsets, and no trouble."""
     store, plain = MemorySnapshotStore(), ListSink()
     told = [(o.record.position.offset, reply.command) for o in sink.outcomes for reply in o.replies]
     said = [Record(Position("control", 0, n), None, word) for n, word in enumerate(control.lines)]
     store.decisions[ONE] = as_decided(ONE, control.inputs, said, told, len(FEED))
-    play(ListSource(FEED), plain, store, ListControl(), max_poll_records=1_000)
+    play(ListSource(FEED), plain, store, ListControl(), recipe=recipe, max_poll_records=1_000)
     return plain
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("recipe", [RECIPE, HELD], ids=["tolerance", "budget"])
 @pytest.mark.parametrize("seed", range(4))
-def test_crashes_change_no_outcome(seed):
+def test_crashes_change_no_outcome(seed, recipe):
     rng, control, store = random.Random(seed), ListControl(), MemorySnapshotStore()
     sink = ListSink(
         rng.choices(["ok", "crash", "crash after", "fail", "ambiguous"], [4, 1, 1, 1, 1], k=40)
@@ -97,12 +99,13 @@ def test_crashes_change_no_outcome(seed):
     source, crashes = Answering(FEED, control, sink), 0
     while True:
         try:
-            play(source, sink, store, control, snapshot_every_events=rng.choice([1, 60, 400]))
+            every = rng.choice([1, 60, 400])
+            play(source, sink, store, control, recipe=recipe, snapshot_every_events=every)
             break
         except Crash:
             crashes += 1
     assert crashes > 3
-    assert sink.outcomes == undisturbed(control, sink).outcomes
+    assert sink.outcomes == undisturbed(control, sink, recipe).outcomes
     learned = [o.verdict.learning for o in sink.outcomes if o.verdict.learning]
     assert {one.judge for one in learned} == {"champion", "challenger"}
     replies = [reply for o in sink.outcomes for reply in o.replies if reply.accepted]

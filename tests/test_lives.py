@@ -319,6 +319,39 @@ def test_in_any_cut_and_restored_anywhere_it_is_the_rule(told, limits, cuts, res
     assert told_now == oracle(told, limits)
 
 
+@pytest.mark.parametrize("owner", ["stream", "group", "partition"])
+@pytest.mark.parametrize("seed", range(2))
+def test_what_the_forgotten_left_of_their_budget_outlives_cuts_and_restarts(seed, owner):
+    """Through the shell: the credit in the head of a snapshot is that of the order."""
+    policy = RejectionPolicy(0.2, rate=0.1, burst=2, owner=owner)
+    pipeline, rng = replace(SPEC, policy=policy), random.Random(seed)
+    told, time_ms = [], 0
+    for _ in range(30):  # each is there for a while, then for long not
+        sensor = rng.choice(["p/a", "p/b", "q/c"])
+        for _ in range(rng.randrange(20, 120)):
+            time_ms += 10
+            told.append((time_ms, rng.choice([sensor] * 9 + ["q/there"]), None, rng.gauss(0, 9)))
+    records = feed(*told)
+    whole = state_of(pipeline, forget_after_ms=900)
+    wanted = verdicts(whole.process(records))
+    state, found, parts = state_of(pipeline, forget_after_ms=900), [], {}
+    while records:
+        n = rng.randrange(1, 90)
+        found += verdicts(state.process(records[:n]))
+        records = records[n:]
+        piece = state.snapshot().encoded()
+        state.parts.keep()
+        kept = parts if piece.base is not None else {}
+        parts = {name: b for name, b in (kept | piece.parts).items() if b is not None}
+        if rng.random() < 0.5:
+            state = state_of(pipeline, forget_after_ms=900)
+            state.restore(parts)
+            state.decide()
+    assert found == wanted
+    assert any(verdict.withheld for verdict in wanted)
+    assert len(whole.take_forgotten()) > 4
+
+
 def test_what_is_replayed_is_replayed_by_the_limits_of_then():
     then, now = state_of(max_keys=2), state_of(max_keys=3)
     then.process(feed((0, "a"), (1, "b"), (2, "c")))

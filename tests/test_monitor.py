@@ -225,6 +225,14 @@ def test_the_status_says_what_was_seen():
     assert msgspec.json.decode(msgspec.json.encode(status))["contamination"] == CONTAMINATION
 
 
+def test_under_ties_the_rate_is_that_of_the_verdicts_whatever_is_drawn():
+    bank = MonitorBank(CONFIG)
+    for i in range(1_000):
+        bank.observe([verdict(BAND.lower, i, ties=2 * BAND.width, key="ab"[i % 2])])
+    for status in (bank.status(), bank.stream("a").status(), bank.stream("b").status()):
+        assert (status.rejection_rate, status.anomaly_rate) == (1.0, 0.0)
+
+
 def test_heavy_ties_at_the_threshold_are_warned_of():
     monitor = StreamMonitor(CONFIG, "s")
     observe_all(monitor, stream(scores("iid", 2_000, 1)))

@@ -16,8 +16,9 @@ from rejex_stream.config import parse_config
 from rejex_stream.config.assembly import kafka_decoder
 from rejex_stream.decode import decode_records
 from rejex_stream.decode.intake import Intake
+from rejex_stream.errors import ConfigError
 from rejex_stream.settings import toml
-from rejex_stream.tables import Feed, open_feed
+from rejex_stream.tables import Feed, draft_config, open_feed
 from rejex_stream.types import Invalid, Position, Reading, Record
 
 pytest.importorskip("jq")
@@ -425,3 +426,57 @@ def test_what_is_no_json_is_named_with_the_next_step(value: bytes, said: str) ->
     records = [Record(Position("in", 0, i), None, value) for i in range(20)]
     with pytest.raises(ConfigError, match=said):
         open_feed(records)
+
+
+# --------------------------------------------------------------- the same of a schema registry
+@pytest.mark.parametrize("registered", [True, False])
+def test_shapes_in_avro_are_proposed_as_those_of_json(
+    monkeypatch: pytest.MonkeyPatch, registered: bool
+) -> None:
+    """The registry is a real HTTP server; the records are what fastavro writes."""
+    pytest.importorskip("fastavro")
+    from rejex_stream.cli.commands.init import of_registry
+    from tests.test_decode_registry import avro, avro_schema
+    from tests.test_schema_registry import Server
+
+    reading = {"type": "record", "name": "R", "fields": [
+        {"name": "k", "type": "string"}, {"name": "v", "type": ["null", "double"]}]}  # fmt: skip
+    schema = avro_schema(
+        ("machine", "string"), ("ts", "long"), ("values", {"type": "array", "items": reading})
+    )
+    chance, records = random.Random(4), []
+    for i in range(200):
+        pairs = [{"k": k, "v": round(chance.gauss(60, 1), 2)} for k in ("temp", "press")]
+        tree = {"machine": f"m{i % 4}", "ts": T0 + i // 4 * 1000, "values": pairs}
+        records.append(Record(Position("plant", 0, i), None, avro(schema, tree), (), T0))
+    server = Server()
+    try:
+        if registered:
+            answer = {"schema": schema.text, "schemaType": "AVRO"}
+            server.answers["/schemas/ids/1"] = (200, answer)
+        monkeypatch.setenv("REJEX_SCHEMA_REGISTRY__URL", server.url)
+        if not registered:
+            with pytest.raises(ConfigError, match="neither as avro nor as protobuf"):
+                of_registry(records)
+            return
+        format, found = of_registry(records)
+    finally:
+        server.close()
+    assert format == "avro"
+    feed = open_feed(found)
+    assert set(feed.channels) == {"temp", "press"}
+    assert feed.guess.sensor == "machine"
+    source = {"kind": "kafka", "format": format, "topics": ["plant"], **feed.settings()}
+    choice = feed.suggested()
+    draft_config(source, choice, name="p", detector="rejex:Sensor", kafka={
+        "bootstrap_servers": "localhost:9"})  # fmt: skip
+    assert source["select"] is not None
+
+
+def test_without_a_registry_records_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rejex_stream.cli.commands.init import of_registry
+
+    records = [of_line(0, {"value": {"a": 1}})]
+    assert of_registry(records) == (None, records)
+    monkeypatch.setenv("REJEX_SCHEMA_REGISTRY__URL", "http://localhost:9")
+    assert of_registry(records) == ("jsonl", records)

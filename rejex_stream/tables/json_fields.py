@@ -202,7 +202,7 @@ def _no_json(records: Sequence[Record]) -> str:
     if first[:1] == b"\0":
         return (
             f"{seen}: they begin with a zero byte, as Avro and Protobuf of a schema registry do; "
-            "begin with examples/avro.toml."
+            "name the registry, REJEX_SCHEMA_REGISTRY__URL=http://HOST:8081, and look again."
         )
     if _LINE_PROTOCOL.fullmatch(first):
         return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -17,7 +18,9 @@ from rejex_connectors.files.workbooks import workbook_of
 from rejex_stream.cli import table_options as options
 from rejex_stream.cli.show import print_facts
 from rejex_stream.config import name_of, parse_config
-from rejex_stream.config.assembly import kafka_settings, records_of
+from rejex_stream.config.assembly import kafka_decoder, kafka_settings, records_of
+from rejex_stream.config.input import REGISTRY_FORMATS
+from rejex_stream.decode.mapping import decode_records
 from rejex_stream.detectors import DEFAULT
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import escaped
@@ -29,6 +32,7 @@ from rejex_stream.types import Record
 __all__ = ["init"]
 
 _SAMPLE = 2_000
+_REGISTRY = "REJEX_SCHEMA_REGISTRY__URL"
 _JSON = re.compile(rb"(\xef\xbb\xbf)?\s*(\[\s*)?\{")
 
 
@@ -60,7 +64,8 @@ def init(  # noqa: PLR0917 - one parameter an option
 
     Fields of JSON are named by their paths, data.temp. What was guessed is said, with the option
     that changes it. A broker that wants a login takes it from the environment:
-    REJEX_KAFKA__SECURITY__PROTOCOL and so on.
+    REJEX_KAFKA__SECURITY__PROTOCOL and so on; for Avro and Protobuf, the registry's address:
+    REJEX_SCHEMA_REGISTRY__URL.
     """
     if (file is None) == (kafka is None):
         raise ConfigError("give one of FILE and --kafka SERVERS TOPIC: what should be read?")
@@ -72,10 +77,12 @@ def init(  # noqa: PLR0917 - one parameter an option
     rekey_from = ""
     if kafka is not None:
         servers, topic = kafka
-        found, partitions = _of_topic(servers, topic, asked)
+        found, partitions, format = _of_topic(servers, topic, asked)
         split = partitions > 1 and not found.from_key and (found.keyless or found.parted)
         rekey_from, read = (topic, f"{topic}.keyed") if split else ("", topic)
-        source = {"kind": "kafka", "topics": [read], **found.settings()}
+        source = {"kind": "kafka", "format": format, "topics": [read], **found.settings()}
+        if format in REGISTRY_FORMATS:
+            source["select"] = source["select"] or "."  # read as JSON, as the sample was
         if found.guess.sensor is None:
             source["fixed_sensor"] = topic
     else:
@@ -90,6 +97,8 @@ def init(  # noqa: PLR0917 - one parameter an option
             f"γ: {CONTAMINATION:g} is a guess; `rejex-stream plan` says what others would do, "
             "--contamination gives it"
         ]
+    if source.get("format") in REGISTRY_FORMATS:
+        guessed.append(f"registry: its address stays in the environment, {_REGISTRY}")
     choice = found.suggested(
         contamination=contamination, tolerance=tolerance, rate=rate, window=window,
         detector=detector,
@@ -129,13 +138,41 @@ def _is_json(file: Path) -> bool:
     return isinstance(begun, bytes) and _JSON.match(begun) is not None
 
 
-def _of_topic(servers: str, topic: str, asked: Asked) -> tuple[Feed, int]:
+def of_registry(records: Sequence[Record]) -> tuple[str | None, Sequence[Record]]:
+    """Return the format of records, where a registry is named, and what they hold as JSON.
+
+    The environment names it: REJEX_SCHEMA_REGISTRY__URL.
+    """
+    if _REGISTRY not in os.environ:
+        return None, records
+    if not any((record.value or b"").startswith(b"\0") for record in records):
+        return "jsonl", records
+    for format in REGISTRY_FORMATS:
+        config, problems = parse_config(
+            f'input = {{ kind = "kafka", format = "{format}", select = ".", topics = ["x"], '
+            'channels = ["x"] }\n'
+            "rejection = { contamination = 0.05, tolerance = 4 }\n[kafka]\n"
+            'bootstrap_servers = "localhost:9"\n'
+        )
+        if config is None:
+            raise ConfigError("; ".join(map(str, problems)))
+        expanded, _ = decode_records(kafka_decoder(config), records)
+        read = [one for one in expanded if not getattr(one, "invalid", None)]
+        if len(read) > len(records) / 2:
+            return format, read
+    raise ConfigError(
+        f"none of {len(records)} records can be read by the registry at {os.environ[_REGISTRY]}, "
+        f"neither as {' nor as '.join(REGISTRY_FORMATS)}."
+    )
+
+
+def _of_topic(servers: str, topic: str, asked: Asked) -> tuple[Feed, int, str | None]:
     """Read the newest records of a topic, outside any group, and understand them."""
     from rejex_connectors.kafka.partition_reader import bounds_of, partitions_of, read_partition
     from rejex_connectors.kafka.topic_admin import look_at_inputs
 
     config, problems = parse_config(
-        f'input = {{ kind = "kafka", topics = ["{topic}"], channels = ["x"] }}\n'
+        f'input = {{ kind = "kafka", format = "jsonl", topics = ["{topic}"], channels = ["x"] }}\n'
         "rejection = { contamination = 0.05, tolerance = 4 }\n"
         f'[kafka]\nbootstrap_servers = "{servers}"\n'
     )
@@ -155,7 +192,8 @@ def _of_topic(servers: str, topic: str, asked: Asked) -> tuple[Feed, int]:
         records += read_partition(settings, partition, max(first, end - share), end)
     records.sort(key=lambda record: record.timestamp_ms or 0)
     total = sum(end - first for first, end in filled.values())
-    return open_feed(records, asked, total=total), len(partitions)
+    format, read = of_registry(records)
+    return open_feed(read, asked, total=total), len(partitions), format
 
 
 def _say(

@@ -83,6 +83,10 @@ def pipelines():
         "HalfSpaceTrees-features": (spec(HST, features=EVERY_KIND, evidence=True), FEED),
         "Sensor": (spec(make_detector("Sensor"), evidence=True), FEED),
         "Sensor-gaps": (spec(make_detector("Sensor")), readings(missing=0.25)),
+        "Sensor-gaps-few": (
+            spec(make_detector("Sensor"), guard=0.8, guard_share=0.1),
+            readings(missing=0.25),
+        ),
         "SensorEnsemble-gaps": (spec(make_detector("SensorEnsemble")), readings(missing=0.1)),
         "Sensor-spiked": (spec(make_detector("Sensor"), calibration="holdout"), SPIKED),
         "SensorEnsemble": (spec(make_detector("SensorEnsemble")), FEED),

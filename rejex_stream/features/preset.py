@@ -299,7 +299,7 @@ class RecentRows:
     def _parts_of_readings(
         self, readings: FloatArray, present: npt.NDArray[np.bool_]
     ) -> tuple[FloatArray, list[int]]:
-        """Make rows channel by channel: the windows of each hold what was there of it."""
+        """Make rows in which the windows of each channel hold what was there of it."""
         for i, (reading, there) in enumerate(zip(readings, present, strict=True)):
             self._age = np.where(there, 0, self._age + 1)
             self._last = np.where(there, reading, self._last)
@@ -310,17 +310,20 @@ class RecentRows:
         which = np.full(len(some), MISSING)
         which[some] = np.arange(len(readings))
         rows = np.full((len(readings), len(self._blocks) * d), np.nan)
-        past = self._past.copy()
+        past, alike = self._past.copy(), dict[bytes, list[int]]()
+        for channel in range(d):  # those that are there at the same readings go together
+            alike.setdefault(present[:, channel].tobytes(), []).append(channel)
         with np.errstate(all="ignore"):
-            for channel in range(d):
-                at = np.flatnonzero(present[:, channel])
+            for channels in alike.values():
+                at = np.flatnonzero(present[:, channels[0]])
                 if not len(at):
                     continue
-                window = np.concatenate((past[:, channel], readings[at, channel]))[:, None]
+                window = np.concatenate((past[:, channels], readings[at][:, channels]))
                 made = self._rows(window, len(at))
                 made[np.isnan(made)] = np.inf  # what overflows is not what is missing
-                rows[at, channel::d] = made
-                past[:, channel] = window[len(window) - self._reach :, 0]
+                columns = [j * d + c for j in range(len(self._blocks)) for c in channels]
+                rows[at[:, None], columns] = made
+                past[:, channels] = window[len(window) - self._reach :]
         self._past = past
         return rows, which.tolist()
 

@@ -37,7 +37,7 @@ _LEAST_ERROR = 1e-6
 """Least variance of a forecast's error, as a share of that of the changes it forecasts."""
 _RIDGE = 1.0
 _FOLDS = 5  # so that what is fitted without one has seen nearly as many rows as what speaks
-_MOST_ROOTS = 64
+_MOST_ROOTS = 8
 _SURELY = 1e-9  # more than a sum, a logarithm and an exponential are rounded by
 
 

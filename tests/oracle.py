@@ -48,7 +48,7 @@ def within_limits(spec, reading, verdict, came):
 
     `came` has the readings of each sensor of the stream so far; this one is added.
     """
-    came.setdefault(reading.sensor, []).append(reading.values)
+    came.setdefault(reading.sensor, []).append((verdict.seq, reading.values))
     values = dict(zip(spec.features.channels, reading.values, strict=True))
     found = [
         (channel, values[channel], limit)
@@ -57,11 +57,19 @@ def within_limits(spec, reading, verdict, came):
         if limit is not None and is_beyond(values[channel], float(limit))
     ]
     for i, channel in enumerate(spec.features.channels):
-        there = "".join("-" if v[i] != v[i] else "+" for v in came[reading.sensor])
-        *ended, now = there.lstrip("-").split("+") if "+" in there else [""]
-        usual = max(10, spec.features.carry_forward_events, 3 * max(map(len, ended), default=0))
-        if len(now) > usual and verdict.seq >= 10 * usual:
-            found.append((channel, None, float(usual), len(now)))
+        least, longest, beyond, now = max(10, spec.features.carry_forward_events), 0, 0, -1
+        for seq, values in came[reading.sensor]:
+            usual = max(least, 3 * longest)
+            if values[i] != values[i]:
+                now += now >= 0
+                continue
+            beyond += now if now > usual else 0
+            if now <= usual or beyond > seq / 10:
+                longest = max(longest, now)
+            now = 0
+        usual = max(least, 3 * longest)
+        if now > usual and verdict.seq >= 10 * usual:
+            found.append((channel, None, float(usual), now))
     if not found:
         return verdict
     known = Limited(tuple(LimitExcess(*one) for one in found), verdict.label, verdict.reason)

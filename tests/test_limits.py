@@ -455,6 +455,10 @@ def test_gaps_as_long_as_they_have_always_been_are_usual():
     found = missing(play(engine(()), lacking(*spans, (1000, 1040)))[0])
     assert found == [*range(1036, 1040)]
     assert not missing(play(engine(()), lacking((50, 99)))[0]), "nothing is usual so early"
+    again = missing(play(engine(()), lacking((800, 860), (1250, 1310)))[0])
+    assert again == [*range(810, 860), *range(1260, 1310)], "a fault is no habit"
+    often = [(i, i + 59) for i in range(300, 1500, 60)]
+    assert missing(play(engine(()), lacking(*often))[0]) == [*range(310, 359)], "but this is one"
     assert not missing(play(engine(()), lacking((0, 1500)))[0]), "it was never there"
 
 

@@ -13,7 +13,7 @@ from rejex_stream.types import Label, Limited, LimitExcess, Reading, Reason, Ver
 
 __all__ = ["ChannelLimits", "Gap", "LimitCheck", "limited", "long_gaps"]
 
-_USUAL_GAP, _LONGER = 10, 3
+_USUAL_GAP, _LONGER, _OFTEN = 10, 3, 10
 _SURE_AFTER = 10
 """Times the length of a usual gap: so many events of a stream are seen before one is too long."""
 
@@ -59,20 +59,30 @@ class LimitCheck:
 
 
 class Gap(msgspec.Struct, array_like=True):
-    """How long a channel of a sensor has been missing, and was at most before, in events."""
+    """How long a channel of a sensor has been missing, and was before, in events."""
 
     now: Annotated[int, msgspec.Meta(ge=-1)]  # -1: no value was ever there
-    longest: Annotated[int, msgspec.Meta(ge=0)] = 0
+    longest: Annotated[int, msgspec.Meta(ge=0)] = 0  # of those that count as usual
+    beyond: Annotated[int, msgspec.Meta(ge=0)] = 0  # events of those that were too long, in all
 
-    def see(self, *, there: bool) -> None:
-        """Count the next event."""
-        if there:
-            self.longest, self.now = max(self.longest, self.now), 0
-        elif self.now >= 0:
-            self.now += 1
+    def see(self, least: int, *, there: bool, seq: int) -> None:
+        """Count the event `seq` of its stream.
+
+        A gap that was too long is a fault, and makes no longer one usual, unless a tenth of all
+        events were missing in such gaps.
+        """
+        if not there:
+            self.now += self.now >= 0
+            return
+        length, self.now = self.now, 0
+        if length > self.usual(least):
+            self.beyond += length
+            if _OFTEN * self.beyond <= seq:
+                return
+        self.longest = max(self.longest, length)
 
     def usual(self, least: int) -> int:
-        """Return how long a gap may last: three times the longest that ended, or `least`."""
+        """Return how long a gap may last: three times the longest that was usual, or `least`."""
         return max(least, _LONGER * self.longest)
 
 
@@ -104,7 +114,7 @@ def long_gaps(
         if own is None:
             continue
         for channel, gap, is_there in zip(channels, own, there, strict=True):
-            gap.see(there=is_there)
+            gap.see(least, there=is_there, seq=seq + i)
             usual = gap.usual(least)
             if gap.now > usual and seq + i >= _SURE_AFTER * usual:
                 excess = LimitExcess(channel, None, float(usual), gap.now)

@@ -113,7 +113,7 @@ def _stream(module: Any, state: Any, newest: Verdict) -> Any:
         full.band.edges,
         judge._policy.ties == "mid",
         (full.p_anomalies, full.confidences, full.severities),
-        (tail.ordered, tail._of_ranks, tail._scale),
+        (tail.ordered, tail._of_ranks, tail._sigma, tail._shape, tail._start, tail._shade),
         (watcher.least, watcher.ordinary, watcher.most, watcher.limit),
         Verdict,
         tuple(map(full.band.label, (full.band.edges[0] - 1, *full.band.edges))),

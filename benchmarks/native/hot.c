@@ -148,7 +148,7 @@ static PyTypeObject window_type = {
 };
 
 enum { MOST_COLUMNS = 64, FIELDS = 34 };
-static const double SHADE = 1e-6, LARGEST_SEVERITY = 1e6;
+static const double LARGEST_SEVERITY = 1e6, LN_10 = 2.302585092994046;
 
 typedef struct {
     PyObject_HEAD
@@ -156,7 +156,7 @@ typedef struct {
     Py_ssize_t d, n_tail, edges[3], seq;
     int by_mid_rank;
     double constant, mean[MOST_COLUMNS], root[MOST_COLUMNS][MOST_COLUMNS]; /* a column after the other */
-    double *tail, tail_scale;                                             /* calibration scores */
+    double *tail, sigma, shape, start, shade;                             /* calibration scores */
     double least, ordinary, most, limit, level;                           /* of the evidence */
     PyObject *verdict, *labels, *ambiguous, *sure, *confident, *rare, *of_tail, *plain[FIELDS];
 } Stream;
@@ -175,10 +175,10 @@ static Py_ssize_t copied(PyObject *from, double *to, Py_ssize_t most) {
 static int stream_init(Stream *s, PyObject *args, PyObject *kwds) {
     PyObject *window, *mean, *columns, *tail, *plain;
     if (!PyArg_ParseTuple(
-            args, "O(dOO)(nnn)p(OOO)(OOd)(dddd)OOOOn", &window, &s->constant, &mean, &columns, s->edges,
+            args, "O(dOO)(nnn)p(OOO)(OOdddd)(dddd)OOOOn", &window, &s->constant, &mean, &columns, s->edges,
             s->edges + 1, s->edges + 2, &s->by_mid_rank, &s->sure, &s->confident, &s->rare, &tail,
-            &s->of_tail, &s->tail_scale, &s->least, &s->ordinary, &s->most, &s->limit, &s->verdict,
-            &s->labels, &s->ambiguous, &plain, &s->seq))
+            &s->of_tail, &s->sigma, &s->shape, &s->start, &s->shade, &s->least, &s->ordinary,
+            &s->most, &s->limit, &s->verdict, &s->labels, &s->ambiguous, &plain, &s->seq))
         return -1;
     s->window = (Window *)Py_NewRef(window);
     PyObject *kept[] = {s->sure, s->confident, s->rare, s->of_tail, s->verdict, s->labels, s->ambiguous};
@@ -199,14 +199,17 @@ static double severity(const Stream *s, double x) {
         if (s->tail[middle] < x) low = middle + 1; else high = middle;
     }
     if (low == s->n_tail) {
-        double far = log10((double)(low + 1)) + (x - s->tail[low - 1]) / s->tail_scale;
+        double nats = (x - s->tail[low - 1]) / s->sigma;
+        if (s->shape != 0.0) nats = log1p(s->shape * nats) / s->shape;
+        double far = s->start + nats / LN_10;
         return far < LARGEST_SEVERITY ? far : LARGEST_SEVERITY;
     }
     double rare = PyFloat_AS_DOUBLE(PyTuple_GET_ITEM(s->of_tail, low));
     if (!low) return rare;
     double a = s->tail[low - 1], b = s->tail[low], part = (b - x) / (b - a);
     double before = PyFloat_AS_DOUBLE(PyTuple_GET_ITEM(s->of_tail, low - 1));
-    return part <= 1.0 ? rare - SHADE * part * (rare - before) : rare;
+    double shaded = rare - s->shade * part * (rare - before);
+    return part <= 1.0 ? (shaded > before ? shaded : before) : rare;
 }
 
 static PyObject *statistic(const Window *w, Py_ssize_t k) {

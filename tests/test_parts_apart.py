@@ -159,7 +159,7 @@ def test_the_clock_is_of_the_two_sensors_that_are_ahead():
     state.process(records)
     _, kept = judged_apart(config_of(), whole(fresh(config_of())), records, 3)
     _, parts = together(kept)
-    clocks = [unseal("partition-head", 1, p["head"])["lives"] for p in (parts, whole(state))]
+    clocks = [unseal("partition-head", 1, p["head"])["sensors"] for p in (parts, whole(state))]
     assert clocks[0] == clocks[1]
 
 

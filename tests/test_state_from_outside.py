@@ -118,7 +118,7 @@ def test_whatever_is_sealed_and_wrong_is_refused_or_of_no_harm(seed):
     assert became["taken"] > 20
 
 
-@pytest.mark.parametrize("name", ["partition", "channels", "next_offset", "engine", "lives"])
+@pytest.mark.parametrize("name", ["partition", "channels", "next_offset", "engine", "sensors"])
 def test_a_head_without_one_of_its_fields_is_refused_with_its_name(name):
     parts = snapshot()
     head = unseal("partition-head", 1, parts["head"])

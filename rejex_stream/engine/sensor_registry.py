@@ -40,7 +40,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 class Gone(NamedTuple):
     """Who is forgotten: sensors of streams, and what of both has nothing left."""
 
-    lives: Sequence[tuple[str, str]] = ()
+    pairs: Sequence[tuple[str, str]] = ()
     streams: Collection[str] = ()
     sensors: Collection[str] = ()
 
@@ -111,7 +111,7 @@ class SensorRegistry:
         self._clock = _Clock()
         self._last_seen: dict[str, dict[str, int]] = {}  # by sensor and stream: when, at least
         self._sensors_of: Counter[str] = Counter()  # how many sensors a stream has
-        self._n_lives = 0
+        self._n_pairs = 0
 
     def admit(self, items: Sequence[object], start: int = 0) -> Admission:
         """Take note of events in order, up to the first before which anybody is to be forgotten.
@@ -150,15 +150,15 @@ class SensorRegistry:
                 and now // step > before // step
             ):
                 gone = self._silent_since(now - forget_after)
-                if gone.lives:
+                if gone.pairs:
                     end = i
                     break
             streams = heard.get(sensor)
             if streams is None or key not in streams:
-                if most is not None and self._n_lives >= most:
+                if most is not None and self._n_pairs >= most:
                     turned_away.append(i)
                     continue
-                self._n_lives += 1
+                self._n_pairs += 1
                 self._sensors_of[key] += 1
                 streams = heard.setdefault(sensor, {})
             streams[key] = time_ms if time_ms > now else now
@@ -171,21 +171,21 @@ class SensorRegistry:
 
     def _silent_since(self, before_ms: int) -> Gone:
         """Return whoever was heard of last before that time. O(sensors)."""
-        lives = [
+        ended = [
             (key, sensor)
             for sensor, streams in self._last_seen.items()
             for key in _silent(streams, before_ms)
         ]
-        by_key, by_sensor = Counter(key for key, _ in lives), Counter(name for _, name in lives)
+        by_key, by_sensor = Counter(key for key, _ in ended), Counter(name for _, name in ended)
         return Gone(
-            lives,
+            ended,
             {key for key, n in by_key.items() if n == self._sensors_of[key]},
             {sensor for sensor, n in by_sensor.items() if n == len(self._last_seen[sensor])},
         )
 
     def forget(self, gone: Gone) -> None:
         """Forget whom :meth:`hear` told of. O(those)."""
-        for key, sensor in gone.lives:
+        for key, sensor in gone.pairs:
             del self._last_seen[sensor][key]
             self._sensors_of[key] -= 1
         for sensor in gone.sensors:
@@ -194,10 +194,10 @@ class SensorRegistry:
             self._clock.far.pop(sensor, None)
         for key in gone.streams:
             del self._sensors_of[key]
-        self._n_lives -= len(gone.lives)
+        self._n_pairs -= len(gone.pairs)
 
     def __len__(self) -> int:
-        return self._n_lives
+        return self._n_pairs
 
     @property
     def now_ms(self) -> int | None:
@@ -225,11 +225,11 @@ class SensorRegistry:
         self.limits, self._clock = found.limits, found.clock
         self._last_seen = {sensor: streams for sensor, streams in heard.items() if streams}
         self._sensors_of = Counter(_keys(self._last_seen.values()))
-        self._n_lives = self._sensors_of.total()
+        self._n_pairs = self._sensors_of.total()
 
 
 def joined(heads: Iterable[object]) -> dict[str, Any]:
-    """Return the head of lives whose streams were known apart; limits are those of the last."""
+    """Return the head of parts whose streams were known apart; limits are those of the last."""
     try:
         found = [msgspec.convert(head, _Head) for head in heads]
     except msgspec.ValidationError as error:

@@ -60,10 +60,10 @@ def budget_sentence(
     Examples
     --------
     >>> budget_sentence("0.02", "50")
-    'of any L ranked events of a stream, in all its modes and lives together, at most 0.02 · L \
+    'of any L ranked events of a stream, in all its modes and after any absence, at most 0.02 · L \
 + 50 are rejected, whatever the scores do'
     """
-    whose = f"ranked events of {_OWNERS[owner]}, in all its modes and lives together,"
+    whose = f"ranked events of {_OWNERS[owner]}, in all its modes and after any absence,"
     if per_day is None:
         return f"of any L {whose} at most {rate} · L + {burst} are rejected, whatever the scores do"
     return (

@@ -144,7 +144,7 @@ class Head(msgspec.Struct, forbid_unknown_fields=True):
     next_offset: Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
     n_events: Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
     engine: bytes
-    lives: dict[str, Any]
+    sensors: dict[str, Any]
     monitor: bytes | None
     intake: Any = None
 
@@ -258,7 +258,7 @@ class MovedParts:
     def before_forgetting(self, gone: Gone) -> None:
         """Take note of who is about to be forgotten; what a snapshot waits for is viewed first."""
         begun = self.begun
-        for key, sensor in gone.lives:
+        for key, sensor in gone.pairs:
             if begun is not None:
                 self._view_first(begun, key, sensor)
             self._streams[key] = self._sensors[sensor] = None
@@ -584,7 +584,7 @@ class PartitionState:
             )
             if end < n:  # the next event is the one that makes the time pass
                 ended = self._ended(gone, items[end])
-            if gone.lives:
+            if gone.pairs:
                 self._forget(gone)
             at = end
         return outcomes
@@ -682,7 +682,7 @@ class PartitionState:
     def _forget(self, gone: Gone) -> None:
         self.parts.before_forgetting(gone)
         self._registry.forget(gone)
-        for key, sensor in gone.lives:
+        for key, sensor in gone.pairs:
             if key not in gone.streams:
                 self._engine.forget(key, sensor)
         for key in gone.streams:
@@ -770,7 +770,7 @@ class PartitionState:
                 self._engine.decide(restored.was)
                 self._pending = restored
             self._context.restore(kept.context)
-            self._registry.restore(head.lives, kept.registry)
+            self._registry.restore(head.sensors, kept.registry)
             for intake in (self._intake, self._judged_intake):
                 if intake is not None and head.intake is not None:
                     intake.restore(head.intake)
@@ -812,7 +812,7 @@ def described(parts: Mapping[str, bytes]) -> Described:
     kept = parts_of(parts)
     head = kept.head
     with from_outside():
-        made_by, limits = origin(head.engine), head.lives["limits"]
+        made_by, limits = origin(head.engine), head.sensors["limits"]
     return Described(
         head.n_events,
         head.channels,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rejex_stream.config import Config
 from rejex_stream.config.assembly import DecodedBefore, Judging, NothingStoredError, stored
-from rejex_stream.engine.sensor_registry import joined as joined_lives
+from rejex_stream.engine.sensor_registry import joined as joined_registries
 from rejex_stream.engine.snapshot import joined as joined_heads
 from rejex_stream.engine.snapshot import of_stream, seal, unseal
 from rejex_stream.errors import WAY_OUT, CheckpointError, ConfigError
@@ -268,7 +268,7 @@ def together(snapshots: Sequence[Mapping[str, bytes]]) -> tuple[int, dict[str, b
     of_all = {
         "n_events": sum(head["n_events"] for head in heads),
         "engine": joined_heads([head["engine"] for head in heads]),
-        "lives": joined_lives([head["lives"] for head in heads]),
+        "sensors": joined_registries([head["sensors"] for head in heads]),
     }
     parts[HEAD] = seal(HEAD_KIND, HEAD_FORMAT, newest | of_all)
     return newest["next_offset"], parts

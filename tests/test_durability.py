@@ -216,7 +216,7 @@ def test_where_the_base_of_a_snapshot_is_gone_the_next_one_is_written_whole():
 
 def test_an_offset_never_goes_back():
     source, sink, summary = ListSource(lines(20)), ListSink(), RunSummary()
-    shared = {"summary": summary, "tell": lambda event: None, "clock": FakeClock()}
+    shared = {"summary": summary, "emit": lambda event: None, "clock": FakeClock()}
 
     def make_state(partition, fits):
         return PartitionState(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -63,8 +64,9 @@ def create(  # noqa: PLR0917 - one parameter an option
 ) -> None:
     """Create the output topics that are missing; those that exist are left as they are.
 
-    Where a schema registry is configured, what they hold is registered there as JSON Schema. The
-    input is its producer's: a misspelled one would be made, and wait for ever.
+    Where a schema registry is configured, what they hold is registered there as JSON Schema; where
+    it takes none, that is said. The input is its producer's: a misspelled one would be made, and
+    wait for ever.
     """
     known, settings = kafka_config(config)
     from rejex_connectors.kafka.topic_admin import create_topics, look_at_inputs, plan_topics
@@ -80,7 +82,11 @@ def create(  # noqa: PLR0917 - one parameter an option
     ]
     created = create_topics(settings, plans, dry_run=dry_run)
     names = {plan.name for plan in created}
-    subjects = [] if dry_run else register_outputs(known, settings)
+    try:
+        subjects = [] if dry_run else register_outputs(known, settings)
+    except ConnectorError as error:  # such as a login that may only read
+        subjects = []
+        print(f"warning: the topics' JSON Schemas are not registered: {error}", file=sys.stderr)
     if output is As.JSON:
         found = {"dry_run": dry_run, "created": sorted(names), "topics": plans}
         print_json({**found, "registered": subjects})

@@ -6,6 +6,7 @@ are: its columns are rolling. So the engine itself is run, and what it says is c
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
@@ -17,10 +18,11 @@ from rejex_stream.engine import Engine, EngineSpec
 from rejex_stream.engine.refit import RefitSchedule
 from rejex_stream.features import FeatureSpec
 from rejex_stream.incidents import Alarms
+from rejex_stream.rejection.band import rank_edges
 from rejex_stream.rejection.policy import RejectionPolicy
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.threads import one_thread
-from rejex_stream.types import FloatArray, Label, Position, Reading, is_ranked, policy_band
+from rejex_stream.types import FloatArray, Label, Position, Reading, Verdict, is_ranked, policy_band
 
 __all__ = ["Simulated", "simulate"]
 
@@ -97,6 +99,17 @@ def simulate(
     )
 
 
+def _cell(verdict: Verdict) -> int:
+    """Return which of the four cells of the policy's own band the rank of an event is in."""
+    lower, upper = policy_band(verdict)
+    assert verdict.rank is not None  # it was ranked
+    assert verdict.n_anomalies is not None
+    assert lower is not None
+    assert upper is not None
+    edges = rank_edges(verdict.window_len, verdict.n_anomalies, lower, upper)
+    return bisect_right(edges, verdict.rank)
+
+
 def _of(
     name: str, policy: RejectionPolicy, window: int, *, per_day: float, days: float, seed: int
 ) -> Simulated:
@@ -118,10 +131,9 @@ def _of(
     engine.close()
     ranked = [verdict for verdict in verdicts if is_ranked(verdict)]
     rejected = np.array([verdict.label is Label.REJECTED for verdict in verdicts])
-    ranks = np.array([verdict.rank for verdict in ranked])
-    low, high = np.array([policy_band(verdict) for verdict in ranked]).T
-    own = int(((low <= ranks) & (ranks <= high)).sum())
-    flagged = ranks > [verdict.window_len - verdict.n_anomalies for verdict in ranked]
+    cells = [_cell(verdict) for verdict in ranked]
+    own = sum(0 < cell < 3 for cell in cells)  # of the policy's own band
+    flagged = sum(cell >= 2 for cell in cells)
     of_day = np.convolve(rejected, np.ones(min(a_day, len(rejected))), "valid")
     return Simulated(
         stream=name,
@@ -129,7 +141,7 @@ def _of(
         rejected_a_day=float(rejected.sum()) / days,
         worst_day=int(of_day.max()),
         withheld=sum(verdict.withheld for verdict in ranked) / max(1, own),
-        flagged_a_day=float(flagged.sum()) / days,
+        flagged_a_day=flagged / days,
         false_alarms_a_day=sum(v.label is Label.ANOMALY for v in ranked) / days,
         incidents_a_month=30 * len(opened) / days,
     )

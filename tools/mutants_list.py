@@ -153,14 +153,14 @@ MUTANTS = (
         "a guard forgets what it had left out before rows that are taken back",
         "            if self._before:\n"
         "                flags.appendleft(self._before.pop())\n"
-        "                self._n_left_out += flags[0]\n",
+        "                self._n_left_out += flags[0] == 1\n",
         "",
         "tests/test_guard.py::test_rows_that_are_taken_back_were_never_there",
     ),
     Mutant(
         "m22b",
         "a guard counts what it left out of rows that are taken back",
-        "            self._n_left_out -= left_out\n",
+        "            self._n_left_out -= left_out == 1\n",
         "",
         "tests/test_guard.py::test_rows_that_are_taken_back_were_never_there",
     ),

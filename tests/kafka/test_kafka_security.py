@@ -487,12 +487,15 @@ def test_what_init_wrote_for_a_topic_behind_a_login_runs_and_tells_people(
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"},
     ) as process:  # fmt: skip
-        until(lambda: kafka.count(settings, f"{topic}.verdicts") == 1100, "all verdicts")
-        until(lambda: any("incident" in kind for kind in kinds()), "the incident is told")
-        kafka.fill(settings, (reading(i, Temp=20.0, vib=1.0) for i in range(1100, 1250)))
-        until(lambda: "nothing_scorable" in kinds(), "people are told of what cannot be scored")
-        process.terminate()
-        said, _ = process.communicate(timeout=PATIENCE_S)
+        try:
+            until(lambda: kafka.count(settings, f"{topic}.verdicts") == 1100, "all verdicts")
+            until(lambda: any("incident" in kind for kind in kinds()), "the incident is told")
+            kafka.fill(settings, (reading(i, Temp=20.0, Vib=1.0) for i in range(1100, 1250)))
+            until(lambda: "nothing_scorable" in kinds(), "people are told of what has no score")
+            process.terminate()
+            said, _ = process.communicate(timeout=PATIENCE_S)
+        finally:
+            process.kill()
     told.close()
     assert process.returncode == 0, said
     assert "did you mean" in said

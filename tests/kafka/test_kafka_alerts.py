@@ -155,6 +155,7 @@ def assert_told(kafka: Kafka, tmp_path: Path, client: str, *, kills: int) -> Non
 
 
 @pytest.mark.parametrize("client", DEFAULT_CLIENT_FIRST)
+@pytest.mark.long
 def test_killed_now_and_then_people_are_told_of_each_state_and_of_no_other(
     kafka: Kafka, tmp_path: Path, client: str
 ) -> None:

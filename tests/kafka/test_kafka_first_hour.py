@@ -172,6 +172,7 @@ def end_of(settings, topic, partitions=4):
     return sum(end for _, end in bounds.values())
 
 
+@pytest.mark.long
 def test_rekey_killed_at_any_moment_copies_every_record_once_and_in_order(
     place, settings, bootstrap, capsys, kafka: Kafka
 ):

@@ -168,6 +168,7 @@ def test_a_partition_that_moves_between_workers_is_held_against_no_record(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.long
 def test_kills_while_a_record_waits_for_a_fit_are_not_held_against_it(
     kafka: Kafka, tmp_path: Path, client: str
 ) -> None:

@@ -379,6 +379,7 @@ def test_a_login_that_is_broken_off_is_tried_again_and_goes_through(
         pytest.param("kafka-python", "neither", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.long
 def test_the_command_line_reads_its_password_from_a_file_or_the_environment(
     kafka: Kafka, secured: tuple[broker.Cluster, Path], tmp_path: Path, client: str, secret: str
 ) -> None:

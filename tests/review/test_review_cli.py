@@ -290,6 +290,7 @@ def test_the_chain_of_audit_rows_is_verified_and_a_backup_is_whole(files, tmp_pa
 
 
 @pytest.mark.thorough
+@pytest.mark.long
 def test_an_import_that_is_killed_again_and_again_counts_every_event_once(files, tmp_path):
     verdicts, review = files
     words = ("--review", review, "--verdicts", verdicts, "--output", "json")

@@ -259,10 +259,10 @@ class StreamState:
         passed_over: Collection[int],
     ) -> None:
         """Add what lacks a channel for longer than is usual to what is beyond limits."""
-        known = {*self._sensors, *self._recent}
         found = long_gaps(
             self._gaps, readings, self._features.channels,
-            seq=self.seq, known=known, carried=self._features.carry_forward_events,
+            seq=self.seq, known=self._recent if self._at_once else self._sensors,
+            carried=self._features.carry_forward_events,
         )  # fmt: skip
         for i, excess in found.items():
             if i not in passed_over:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Sequence
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -92,7 +92,7 @@ def long_gaps(
     channels: Sequence[str],
     *,
     seq: int,
-    known: Collection[str],
+    known: Container[str],
     carried: int,
 ) -> dict[int, tuple[LimitExcess, ...]]:
     """Return by their place which readings lack a channel for longer than is usual for it.
@@ -102,14 +102,13 @@ def long_gaps(
     people let the last value stand in. O(channels) a reading of such a sensor.
     """
     found: dict[int, tuple[LimitExcess, ...]] = {}
-    least, seen = max(_USUAL_GAP, carried), set(known)
+    least, seen = max(_USUAL_GAP, carried), set[str]()
     for i, reading in enumerate(readings):
         own, there = gaps.get(reading.sensor), [value == value for value in reading.values]  # noqa: PLR0124
         if own is None:
             if not all(there):
-                own = gaps[reading.sensor] = [
-                    Gap(0 if reading.sensor in seen else -1) for _ in channels
-                ]
+                before = reading.sensor in seen or reading.sensor in known
+                own = gaps[reading.sensor] = [Gap(0 if before else -1) for _ in channels]
             seen.add(reading.sensor)
         if own is None:
             continue

@@ -150,7 +150,7 @@ def main() -> None:
     many = asked.sensors
     runs = {f"worker, HBOS, {many:,} sensors": of_worker(many, asked.polls)}
     for keys in (many, 1):
-        for detector in ("HBOS", "GMM"):
+        for detector in ("HBOS", "GMM", "Sensor"):
             runs[f"engine, {detector}, {keys:,} sensors"] = of_engine(detector, keys, 200)
     rows: list[list[object]] = [[part, *(run[part] for run, _ in runs.values())] for part in NAMES]
     rows.append(["all of it", *(sum(run.values()) for run, _ in runs.values())])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
@@ -20,6 +20,7 @@ from rejex_stream.detectors.sensor.distance import (
     fit_distance,
     fit_larger,
     fit_scale,
+    picker,
 )
 from rejex_stream.detectors.table import TableScorer, training_table
 from rejex_stream.errors import ConfigError, DetectorError
@@ -198,9 +199,15 @@ def _between(x: FloatArray) -> float:
 class Columns:
     """Scores some columns of a row."""
 
-    few: ClassVar[int] = 1
+    few: ClassVar[int] = 8
     which: Index
     inner: Scorer
+    _pick: Callable[[Sequence[float]], Sequence[float]] = field(
+        init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_pick", picker(self.which))
 
     def score(self, X: FloatArray) -> FloatArray:
         """Score rows X of shape (m, d)."""
@@ -208,10 +215,10 @@ class Columns:
 
     def score_row(self, row: Sequence[float]) -> float:
         """Score one row as :meth:`score` does, bit for bit."""
-        x = np.array(row).take(self.which)
+        x = self._pick(row)
         if isinstance(self.inner, Distance | Larger):
             return self.inner.score_row(x)
-        return float(self.inner.score(x[None])[0])
+        return float(self.inner.score(np.array([x]))[0])
 
     def score_partial(self, row: FloatArray) -> float:
         """Score a row some of whose columns are nan by the others; nan where that cannot be."""
@@ -220,7 +227,7 @@ class Columns:
             return math.nan
         finite = np.isfinite(x)
         if finite.all():
-            return self.inner.score_row(x)
+            return self.inner.score_row(x.tolist())
         return self.inner.score_partial(x) if finite.any() else math.nan
 
 

@@ -50,6 +50,7 @@ no level: of 2,000 rows 0 of AR(.97), one eighth of AR(.99), four fifths of a ra
 GUARD_QUANTILE: Final = 0.95
 """Rows that score beyond this quantile of the reference scores train no later model: a covariance
 follows whatever it is fitted on, and the rarest twentieth of ordinary rows is no loss to it."""
+_BY_PARTS = (Distance, Larger)  # score parts of rows, and a row alone in fewer calls
 _MOST_PARTIAL = 400
 """Columns up to which a row without some of them is scored: it costs their cube, once a gap."""
 FLAGS: Final = ("apart", "in")
@@ -216,14 +217,14 @@ class Columns:
     def score_row(self, row: Sequence[float]) -> float:
         """Score one row as :meth:`score` does, bit for bit."""
         x = self._pick(row)
-        if isinstance(self.inner, Distance | Larger):
+        if isinstance(self.inner, _BY_PARTS):
             return self.inner.score_row(x)
         return float(self.inner.score(np.array([x]))[0])
 
     def score_partial(self, row: FloatArray) -> float:
         """Score a row some of whose columns are nan by the others; nan where that cannot be."""
         x = row.take(self.which)
-        if not isinstance(self.inner, Distance | Larger) or len(x) > _MOST_PARTIAL:
+        if not isinstance(self.inner, _BY_PARTS) or len(x) > _MOST_PARTIAL:
             return math.nan
         finite = np.isfinite(x)
         if finite.all():

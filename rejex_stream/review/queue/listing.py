@@ -344,9 +344,10 @@ def in_short(verdict: Verdict, why: str, *, blind: bool = False) -> str:
         return "inside the rejection band"
     flip = 1 - p if leaning == "anomaly" else p
     if flip < _RARELY:
-        return f"leans to {leaning}, would hardly ever flip"
+        return f"leans to {leaning}; other training data would hardly ever flip it"
     often = share(math.log(flip))
-    return f"leans to {leaning}, would flip in {often}{' of' if '%' in often else ''} redraws"
+    often = f"in {often} of cases" if "%" in often else often.replace("1 in", "once in")
+    return f"leans to {leaning}; other training data would flip it {often}"
 
 
 def _accepted_in_short(verdict: Verdict, why: str, *, blind: bool) -> str:

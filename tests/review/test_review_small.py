@@ -101,7 +101,7 @@ def test_names_and_numbers():
     words = (("", "", "gear"), ("-", "group", "T07"), ("", "sensor", "T 7/vib"))
     assert parse_filter('gear -group:T07 sensor:"T 7/vib"') == words
     assert in_short(VERDICT, "rejected") == (
-        "leans to anomaly; other training data would flip it in 6 % of cases"
+        "leans to anomaly; 6\u00a0% of retrained models would disagree"
     )
     table = "22 1 8:1 / / rw - ext4 /dev/a rw\n30 22 0:5 / /mnt/share rw - nfs4 host:/x rw"
     assert filesystem_of(Path("/mnt/share/review.db"), table) == "nfs4"

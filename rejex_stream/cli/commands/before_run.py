@@ -257,9 +257,9 @@ def _print_gammas(
     )  # fmt: skip
     best = min(found, key=lambda one: one.worst)
     print(
-        f"γ = {best.contamination:g} has the least regret: at worst {best.worst:.2f} times the cost of the "
-        f"best. It flags {best.flagged * events_per_day:.3g} of {events_per_day:g} events a "
-        "day: can somebody act on them? If not, take a smaller one."
+        f"γ = {best.contamination:g} has the least regret: at worst {best.worst:.2f} times the "
+        f"cost of the best. It flags {best.flagged * events_per_day:.3g} of {events_per_day:g} "
+        "events a day: can somebody act on them? If not, take a smaller one."
     )
     print(
         f"Costs {costs.c_fp:g} a false alarm, {costs.c_fn:g} a miss, {costs.c_r:g} a rejected "

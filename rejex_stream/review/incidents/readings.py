@@ -7,7 +7,7 @@ pipeline's own input, step by step around the event that opened it, bounded in a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from sqlite3 import Connection
 from typing import NamedTuple
 
@@ -109,6 +109,11 @@ def _deviations(connection: Connection, incident: Incident, end_ms: int) -> list
             far = abs(actual - middle) / width
             found.append(Deviation(row["sensor"], name, actual, *limits, far, trend))
     return sorted(found, key=lambda one: -one.distance)
+
+
+def outside(found: Sequence[Deviation]) -> Sequence[Deviation]:
+    """Return the channels that read other than usual; all of them where each is as usual."""
+    return [one for one in found if not one.low <= one.actual <= one.high] or found
 
 
 class Counted(NamedTuple):

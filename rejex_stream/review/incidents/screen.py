@@ -159,6 +159,7 @@ def _now(console: Console, connection: Connection, viewer: Viewer, request: Requ
         "muted": [(one, care) for one, care in all_open if care.muted_until_ms],
         "more_incidents": max(0, len(found) - _CARDS),
         "shown_of": lambda pipeline: console.shown.get(pipeline, Shown()),
+        "outside": readings.outside,
         "choices_of": _choices,
         "learning": _learning,
         "flagged": incident_store.flagged(connection),

@@ -344,10 +344,9 @@ def in_short(verdict: Verdict, why: str, *, blind: bool = False) -> str:
         return "inside the rejection band"
     flip = 1 - p if leaning == "anomaly" else p
     if flip < _RARELY:
-        return f"leans to {leaning}; other training data would hardly ever flip it"
-    often = share(math.log(flip))
-    often = f"in {often} of cases" if "%" in often else often.replace("1 in", "once in")
-    return f"leans to {leaning}; other training data would flip it {often}"
+        return f"leans to {leaning}; hardly any retrained model would disagree"
+    often = share(math.log(flip)).replace(" %", "\u00a0% of")
+    return f"leans to {leaning}; {often} retrained models would disagree"
 
 
 def _accepted_in_short(verdict: Verdict, why: str, *, blind: bool) -> str:

@@ -535,6 +535,11 @@ class PartitionState:
             return end
         return bisect_left(self.ahead, since, hi=end, key=reached)
 
+    @property
+    def n_untrusted_clocks(self) -> int:
+        """How many sensors have a clock that is not believed."""
+        return self._registry.n_untrusted
+
     def _is_over(self, command: Command) -> bool | None:
         """Whether a command could change nothing any more; ``None`` before the first event."""
         if not self.n_events:

@@ -148,7 +148,7 @@ def test_what_a_budget_promises_is_one_sentence_wherever_it_stands(page):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"rate": 0.02, "burst": 50, "owner": "group"}, "streams of a group in one partition"),
+        ({"rate": 0.02, "burst": 50, "owner": "group"}, "ranked events of a group, in all"),
         ({"rate": 0.02, "burst": 50, "owner": "partition"}, "events of a partition"),
         ({"rate": 0.02, "burst": 9, "per_day": 30}, "at most 30 · τ + 9 are rejected while"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ pytest.importorskip("uvicorn", reason="the extra `review` is not installed")
 
 from rejex_stream.config.reviewing import Capacity
 from rejex_stream.encode import encode_review, encode_verdict
+from rejex_stream.engine import Engine
 from rejex_stream.review.console.background import Background
 from rejex_stream.review.console.console import Access
 from rejex_stream.review.incidents import incident_store
@@ -23,10 +25,23 @@ from rejex_stream.review.queue.decisions import Decision
 from rejex_stream.review.queue.label_report import judged_episodes
 from rejex_stream.review.queue.listing import QueueFilter, queue_rows, summary
 from rejex_stream.review.queue.review_store import ReviewStore
-from rejex_stream.types import ChannelEvidence, CommandReply, ContextPoint, Label, LimitExcess
+from rejex_stream.run.executors import InlineExecutor
+from rejex_stream.run.review_items import AuditDraw, ReviewItems
+from rejex_stream.types import (
+    ChannelEvidence,
+    CommandReply,
+    ContextPoint,
+    Label,
+    LimitExcess,
+    Position,
+    Reading,
+    Reason,
+    ReviewItem,
+)
 from tests.review.console_server import running
 from tests.review.incidents import Line, held, incident, tell
 from tests.review.test_review_store import ADA, BOB, LOOKER, episodes, item, label
+from tests.streams import spec
 
 DAY_MS = 86_400_000
 
@@ -68,6 +83,34 @@ def test_so_many_are_asked_a_day_the_most_valuable_first(new_store, clock):
     assert (shown(store), left(store)) == ([], 0)
     clock.pass_ms(DAY_MS)
     assert shown(store) == pytest.approx([0.2, 0.05, 0.01]), "the next day goes on"
+
+
+def test_what_spends_nothing_of_the_budget_comes_out_of_the_capacity(new_store, clock):
+    """A stream that cannot be ranked, and audits, beside a budget that is held."""
+    store = new_store(settle_s=0, gap_events=0, capacity=Capacity(questions_per_day=5))
+    engine = Engine(spec(rate=0.05, burst=5, owner="partition"), InlineExecutor())
+    items, rejected = ReviewItems(("x", "y"), audit=AuditDraw(0.05)), Counter()
+    for day in range(4):
+        nothing = (float("nan"), float("nan"))
+        for i in range(600):
+            n = 600 * day + i
+            values = nothing if n > 200 and n % 6 else (n * 7919 % 101 / 10, n % 7)
+            position = Position("feed", 0, n)
+            reading = Reading(f"s{n % 3}", f"s{n % 3}", 1000 * n, values, position)
+            (verdict,) = engine.process([reading])
+            one = items.observe(reading, verdict)
+            if isinstance(one, ReviewItem):
+                rejected[verdict.reason or one.why] += 1
+                store.add([one])
+        assert (len(shown(store)), left(store)) == (5, 5)
+        for k in range(5):
+            assert shown(store)
+            answer_first(store, f"{day}-{k}")
+        assert (shown(store), left(store)) == ([], 0), "the others wait for another day"
+        clock.pass_ms(DAY_MS)
+    assert rejected[Reason.UNSCORABLE] > 50
+    assert rejected["audit"] > 2
+    assert shown(store, "waiting")
 
 
 def test_a_case_grown_meanwhile_takes_the_place_of_another(new_store):

@@ -25,7 +25,7 @@ from rejex_stream.cli.show import (
     share,
 )
 from rejex_stream.config import Config, check_config, load_config
-from rejex_stream.config.assembly import require_extras
+from rejex_stream.config.assembly import budget_of_groups, require_extras
 from rejex_stream.errors import ConfigError
 from rejex_stream.operate.logs import escaped
 from rejex_stream.plan.promises import (
@@ -380,6 +380,12 @@ def validate(config: ConfigFile, output: AsOption = As.TABLE) -> None:
         print("Times without a zone are read as UTC: input.time_zone changes it.")
     for doubt, fix in plan_doubts(promise):
         print(f"Doubtful: {doubt}: {fix}.")
+    setting = budget_of_groups(found) if source.kind == "kafka" else None
+    if setting is not None and source.order == "by_key":
+        print(
+            f"{setting} with a budget that is held: input of several partitions will be refused, "
+            'unless input.order = "as_it_comes" says that every group is in one.'
+        )
 
 
 def promised(config: Config) -> Plan:

@@ -38,6 +38,7 @@ _LEAST_ERROR = 1e-6
 """Least variance of a forecast's error, as a share of that of the changes it forecasts."""
 _RIDGE = 1.0
 _FOLDS = 5  # so that what is fitted without one has seen nearly as many rows as what speaks
+_STRETCHES = 8
 _MOST_PARTS = 8
 _SURELY = 1e-9  # more than a sum, a logarithm and an exponential are rounded by
 _sum_of_rows, _running_sum = np.add.reduce, np.add.accumulate  # look-up is not free
@@ -493,24 +494,20 @@ def _unseen(
     X = np.ascontiguousarray(X)
     # Along a single column numpy would add in pairs.
     changed = logs if len(logs) != 1 else np.append(logs, logs - 1)
-    first, second, errors = list[FloatArray](), list[FloatArray](), list[FloatArray]()
-    for fold in np.array_split(np.arange(len(X)), min(_FOLDS, len(X))):
-        at = slice(fold[0], fold[-1] + 1)
-
-        def others(rows: FloatArray, at: slice = at) -> FloatArray:
-            rest = np.concatenate((rows[: at.start], rows[at.stop :]))
-            return rest if len(rest) else rows
-
-        fitted = _Fitted.on(others(X))
+    new = Y.take(changed, axis=1)
+    fold_of = np.arange(len(X)) // max(1, len(X) // (_FOLDS * _STRETCHES)) % _FOLDS
+    first, second, errors = np.empty((3, len(X)))
+    for fold in range(fold_of.max() + 1):
+        out = fold_of == fold
+        others = ~out if len(X) > 1 else out
+        fitted = _Fitted.on(X[others])
         surprise = None if steps is None else fit_surprise(*fitted, steps)
-        found, left = Larger(fitted.distance, None, surprise).apart(X[at])
-        first.append(found)
-        errors.append(found if surprise is None else surprise.squared(left))
+        first[out], left = Larger(fitted.distance, None, surprise).apart(X[out])
+        if surprise is not None:
+            errors[out] = surprise.squared(left)
         if len(logs):
-            new = others(Y.take(changed, axis=1))
-            found = fitted.with_others(new, changed).score(Y[at])
-        second.append(found)
-    return np.concatenate(first), np.concatenate(second), np.concatenate(errors)
+            second[out] = fitted.with_others(new[others], changed).score(Y[out])
+    return first, second, errors
 
 
 def _tail(scores: FloatArray, high: float) -> tuple[float, float, float]:

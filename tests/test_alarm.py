@@ -7,6 +7,7 @@ import random
 from dataclasses import replace
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 import pytest
 from scipy.signal import lfilter
@@ -16,12 +17,13 @@ from rejex_stream.detectors import make_detector
 from rejex_stream.encode import encode_incident
 from rejex_stream.engine import Engine
 from rejex_stream.incidents import Alarms, FalseAlarms, Hold
-from rejex_stream.incidents.state_machine import Alarm
+from rejex_stream.incidents.state_machine import Alarm, Watch
 from rejex_stream.run.executors import InlineExecutor
 from rejex_stream.types import (
     Command,
     CommandKind,
     IncidentState,
+    Label,
     Outcome,
     OutcomeCounts,
     Position,
@@ -78,6 +80,26 @@ def test_somebody_is_told_before_there_is_evidence_for_a_hold():
     assert not alone or first.opened_seq < alone[0].opened_seq
     assert told[-1].state is IncidentState.CLOSED
     assert told[-1].ended == "recovered"
+
+
+def test_nobody_is_told_of_events_none_of_which_was_an_anomaly():
+    readings, off = feed((2000, 2100), by=1.6), Hold(enabled=False)
+    verdicts = play(Engine(small(hold=off, alarms=None), InlineExecutor()), readings)[0]
+
+    def told(*anomalies):
+        """Play the same severities, where these events alone are anomalies."""
+        watch = Watch(off, "s", N, alarms=Alarms())
+        for i, (reading, verdict) in enumerate(zip(readings, verdicts, strict=True)):
+            label = Label.ANOMALY if i in anomalies else Label.NORMAL
+            watch.follow([reading], [0], [msgspec.structs.replace(verdict, label=label)])
+        return watch.changes
+
+    first = told(*range(len(readings)))[0]
+    assert told() == []
+    assert told(first.onset_seq)[0].opened_seq == first.opened_seq
+    late = told(first.opened_seq + 5)[0]
+    assert (late.onset_seq, late.opened_seq) == (first.onset_seq, first.opened_seq + 5)
+    assert told(first.onset_seq - 1) == [], "what was ordinary before the onset is none of it"
 
 
 def test_an_alarm_changes_no_verdict():

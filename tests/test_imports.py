@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -42,7 +43,11 @@ ALLOWED_EFFECTS = {
 
 
 SOURCES = code.modules(PACKAGE) | code.modules(CONNECTORS)
-IMPORTS = code.graph(SOURCES)
+
+
+@cache
+def imports():
+    return code.graph(SOURCES)
 
 
 def room(module):
@@ -60,7 +65,7 @@ def test_no_room_imports_from_above():
     floor["__init__"] = -1  # the public face: names that are looked up when they are asked for
     found = [
         f"{module} imports {other}"
-        for module, others in IMPORTS.items()
+        for module, others in imports().items()
         for other in others
         if module != "rejex_stream" and floor[room(other)] > floor[room(module)]
     ]
@@ -68,7 +73,7 @@ def test_no_room_imports_from_above():
 
 
 def test_the_queue_knows_nothing_of_the_web():
-    queue = {m: others for m, others in IMPORTS.items() if ".review.queue" in m}
+    queue = {m: others for m, others in imports().items() if ".review.queue" in m}
     assert queue
     assert [m for m, others in queue.items() if any(".review.console" in o for o in others)] == []
 
@@ -90,7 +95,7 @@ def test_the_core_has_no_clock_no_thread_no_file_and_no_log(name):
 
 def test_connectors_know_only_the_contracts():
     allowed = {"addresses", "encode", "errors", "protocols", "settings", "types"}
-    for module, others in IMPORTS.items():
+    for module, others in imports().items():
         if room(module) == "connectors":
             known = {room(other) for other in others} - {"connectors"}
             assert known <= allowed, f"{module} imports {known - allowed}"
@@ -107,14 +112,14 @@ SMALL_TODAY: set[str] = set()
 
 def test_no_file_is_a_fragment_of_the_one_that_imports_it():
     named = {m for m, path in SOURCES.items() if path.name in ("__init__.py", "__main__.py")}
-    found = code.too_small(IMPORTS, LINES, LEAST).keys() - named
+    found = code.too_small(imports(), LINES, LEAST).keys() - named
     assert found - SMALL_FOR_A_REASON.keys() - SMALL_TODAY == set(), "join each to its importer"
     assert SMALL_TODAY - found == set(), "mended: take them out of the list"
     assert SMALL_FOR_A_REASON.keys() - found == set(), "they need no reason any more"
 
 
 def test_no_modules_import_each_other_in_a_circle():
-    assert code.circles(IMPORTS) == []
+    assert code.circles(imports()) == []
 
 
 def written(folder, **files):

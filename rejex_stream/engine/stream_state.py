@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import pairwise
+from math import isfinite
 from operator import add, mul
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, cast
@@ -60,6 +61,7 @@ __all__ = ["StreamSnapshot", "StreamState", "StreamView", "credit_in", "new_mode
 _FORMAT = 2
 _NORMAL = Label.NORMAL  # look-up is not free
 _NOTHING: Mapping[int, str] = MappingProxyType({})
+_NO_LIMITS: Mapping[int, Sequence[LimitExcess]] = MappingProxyType({})
 _MANY = 16  # readings that are worth a call of numpy
 _MOST = LARGEST**2  # one value beyond would make whatever is fitted on the row infinite
 
@@ -209,9 +211,9 @@ class StreamState:
         judge, seq, watch, model = self._judge, self.seq, self.watch, self.model
         muted = self._mutes.found(readings) if self._mutes.all else _NOTHING
         beyond = self._limits.exceeded(readings, muted) if self._limits.any and not planned else {}
-        if self._gaps or any(total - total != 0.0 for total in totals):
+        if self._gaps or not all(map(isfinite, totals)):
             self._look_at_gaps(readings, beyond, {*range(len(readings))} if planned else muted)
-        watch.beyond = {seq + i: excess for i, excess in beyond.items()}
+        watch.beyond = {seq + i: excess for i, excess in beyond.items()} if beyond else _NO_LIMITS
         make = self._rows_at_once if self._at_once else self._rows_one_by_one
         rows, which = make(readings, totals, verdicts)
         explained = self._explainer is not None

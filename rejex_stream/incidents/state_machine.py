@@ -495,7 +495,7 @@ class Watch:
     def _rise(self, alarm: Alarm, reading: Reading, verdict: Verdict) -> None:
         """Count an event since the statistic is not ordinary; at its limit an incident opens.
 
-        Or at one that people set.
+        Where one of them was an anomaly; or at a limit that people set.
         """
         at, seq, limits = verdict.event_time_ms, verdict.seq, verdict.seq in self.beyond
         if self._rising is None:
@@ -503,7 +503,7 @@ class Watch:
         kept = self._rising
         label = Label.ANOMALY if limits else verdict.label
         kept.count(verdict.sensor, label, verdict.severity, at)
-        if alarm.level < alarm.limit and not limits:
+        if (alarm.level < alarm.limit or not kept.n_anomalies) and not limits:
             return
         kept.id, kept.opened_ms, kept.opened_seq = str(reading.position), at, seq
         kept.channels = [] if verdict.evidence is None else list(verdict.evidence.channels)

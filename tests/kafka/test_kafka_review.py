@@ -332,6 +332,7 @@ def test_an_incident_comes_from_its_topic_and_the_answer_goes_to_the_control_top
 
 
 # ------------------------------------------------------------------------- answers that teach
+@pytest.mark.long
 def test_answers_go_to_the_control_topic_by_themselves_and_a_kill_changes_nothing(
     learns, kafka: Kafka
 ):

@@ -97,6 +97,7 @@ def run_until(kafka, path, n):
     assert process.returncode == 0, said
 
 
+@pytest.mark.long
 def test_dropped_and_moved_between_topics_and_folders_no_verdict_changes(
     pipelines, rejex, kafka: Kafka, tmp_path
 ):

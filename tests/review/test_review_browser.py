@@ -131,7 +131,7 @@ PRESS_TWICE = """
 """
 
 
-@pytest.mark.parametrize("where", ["list", "case"])
+@pytest.mark.parametrize("where", [pytest.param("list", marks=pytest.mark.long), "case"])
 def test_twenty_impatient_intents_are_twenty_verdicts(wall_store, desk, where):
     store = wall_store(settle_s=0)
     store.add([item(1000 * i, sensor=f"T{i:02}/vib") for i in range(30)])

@@ -37,6 +37,7 @@ _LEAST_ERROR = 1e-6
 """Least variance of a forecast's error, as a share of that of the changes it forecasts."""
 _RIDGE = 1.0
 _FOLDS = 5  # so that what is fitted without one has seen nearly as many rows as what speaks
+_STRETCHES = 8
 _MOST_ROOTS = 8
 _SURELY = 1e-9  # more than a sum, a logarithm and an exponential are rounded by
 
@@ -410,11 +411,14 @@ def _surprises(fitted: FloatArray, steps: Steps, others: FloatArray) -> FloatArr
 
 def _unseen(X: FloatArray, scored: Callable[[FloatArray, FloatArray], FloatArray]) -> FloatArray:
     """Return the scores of each stretch of the rows by what is fitted on the others."""
-    rows = np.arange(len(X))
-    folds = np.array_split(rows, min(_FOLDS, len(X)))
-    if len(folds) == 1:
+    if len(X) == 1:
         return scored(X, X)
-    return np.concatenate([scored(np.delete(X, fold, axis=0), X[fold]) for fold in folds])
+    fold_of = np.arange(len(X)) // max(1, len(X) // (_FOLDS * _STRETCHES)) % _FOLDS
+    unseen = np.empty(len(X))
+    for fold in np.unique(fold_of):
+        out = fold_of == fold
+        unseen[out] = scored(X[~out], X[out])
+    return unseen
 
 
 def _tail(scores: FloatArray, high: float) -> tuple[float, float, float]:

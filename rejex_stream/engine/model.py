@@ -169,6 +169,28 @@ class BatchModel:
             not (held or planned),
         )
 
+    def steady(self) -> Callable[[Rows], tuple[list[float], int, float | None]] | None:
+        """Return what scores the next row, if nothing else is due with it.
+
+        It gives what of a :class:`Segment` there is then: scores, epoch and quantile.
+        """
+        serving = self._serving
+        if (
+            serving is None
+            or serving.fitted is None
+            or self.rows_seen + 1 >= self._due
+            or self._ewma.reach
+            or self.is_adopting
+        ):
+            return None
+        return self._steady_scores
+
+    def _steady_scores(self, rows: Rows) -> tuple[list[float], int, float | None]:
+        serving = self._serving
+        assert serving is not None  # it is steady
+        quantile = None if self._guard is None else self._schedule.guard_quantile
+        return self._scores(serving, rows), serving.epoch, quantile
+
     def _of_first(self, rows: FloatArray) -> Status | None:
         """Return what there is to say of the rows of a first model."""
         if is_mixed(rows[:, self._tested]):
@@ -185,21 +207,22 @@ class BatchModel:
         if segment.held:
             self._held.extend(X)
         elif segment.learns:
-            self._take(X, judged)
+            self.take(X, judged, judge)
         else:
             return
-        if judged.turn is not None:
+        if segment.held and judged.turn is not None:
             self._make(judged.turn, judge)
         elif (
             segment.learns
+            and judged.turn is None
             and self.rows_seen >= self._due
             and self._wants_a_model()
             and self._schedule.is_request(self.rows_seen - self._origin)
         ):
             self._request()
 
-    def _take(self, X: Rows, judged: Judged) -> None:
-        """Let rows into the buffer, and the shadow score them."""
+    def take(self, X: Rows, judged: Judged, judge: Judge) -> None:
+        """Let rows that were judged into the buffer, and the shadow score them."""
         count = len(X)
         if self._shadow is not None:
             self._shadow.shadow_scores.extend(self._scores(self._shadow, X))
@@ -213,6 +236,8 @@ class BatchModel:
             X = self._guard.admit(X, judged.outliers, partial)
         self._rows.extend(X)
         self.rows_seen += count
+        if judged.turn is not None:
+            self._make(judged.turn, judge)
 
     def _make(self, turn: Turn, judge: Judge) -> None:
         """Do with the rows what a turn of the last event asks for."""

@@ -366,7 +366,9 @@ class MovedParts:
 
     def _view_of_sensor(self, sensor: str) -> Encode:
         view, known = self._context.view(sensor), self._registry.view(sensor)
-        return lambda: {_CONTEXT + sensor: seal("context", _FORMAT_VERSION, [sensor, view, known])}
+        return lambda: {
+            _CONTEXT + sensor: seal("context", _FORMAT_VERSION, [sensor, view(), known])
+        }
 
 
 def parts_of(parts: Mapping[str, bytes]) -> SnapshotParts:

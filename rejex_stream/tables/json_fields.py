@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -292,8 +291,6 @@ class _Roles:
                 self._leave(name, "a clock")
             elif given and all(isinstance(value, list) for value in given):
                 self._leave(name, "an array")
-            elif given and self._is_of_the_sensor(values):
-                self._leave(name, "the same at all times of a sensor")
             elif COUNTER.search(name) and all(_is_whole(value) for value in given):
                 self._leave(name, "a number that counts or names, by its own name")
         for name, values in self.columns.items():
@@ -301,17 +298,6 @@ class _Roles:
             if given and name not in kept - wanted and _is_switch(given):
                 self.flags.append(name)
                 self.columns[name] = [_as_switch(value) for value in values]
-
-    def _is_of_the_sensor(self, values: Sequence[object]) -> bool:
-        """Whether a column differs between sensors and never within one, as a serial number."""
-        if self.sensor is None:
-            return False
-        found: dict[str, Counter[str]] = {}
-        for sensor, value in zip(map(str, self.columns[self.sensor]), values, strict=True):
-            if value is not None:
-                found.setdefault(sensor, Counter())[str(value)] += 1
-        constant = all(len(seen) == 1 and seen.total() >= 5 for seen in found.values())
-        return constant and len({value for seen in found.values() for value in seen}) > 1
 
     def completed(self, guess: TableGuess) -> TableGuess:
         """Return a guess with what is known here."""

@@ -297,7 +297,7 @@ TRIALS = {
 def trial_alone(gains: tuple[float, float], share: float, noise: float, seed: int) -> int | None:
     """Return after how many differences a challenger takes over, if ever, and was not cheaper.
 
-    A deployment of 2,000 differences, a fifth of them measured; a share of the answers is wrong.
+    A fifth of the differences is measured; a share of the answers is wrong.
     """
     rng = np.random.default_rng([seed, round(100 * share), round(100 * noise)])
     truth = rng.random(DIFFERENCES) < share

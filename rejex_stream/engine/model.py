@@ -173,6 +173,28 @@ class BatchModel:
             not (held or planned),
         )
 
+    def steady(self) -> Callable[[Rows], tuple[list[float], int, float | None]] | None:
+        """Return what scores the next row, if nothing else is due with it.
+
+        It gives what of a :class:`Segment` there is then: scores, epoch and quantile.
+        """
+        serving = self._serving
+        if (
+            serving is None
+            or serving.fitted is None
+            or self.rows_seen + 1 >= self._due
+            or self._ewma.reach
+            or self.is_adopting
+        ):
+            return None
+        return self._steady_scores
+
+    def _steady_scores(self, rows: Rows) -> tuple[list[float], int, float | None]:
+        serving = self._serving
+        assert serving is not None  # it is steady
+        quantile = None if self._guard is None else self._schedule.guard_quantile
+        return self._scores(serving, rows), serving.epoch, quantile
+
     def _of_first(self, rows: FloatArray) -> Status | None:
         """Return what there is to say of the rows of a first model."""
         if is_mixed(rows[:, self._tested]):
@@ -189,21 +211,22 @@ class BatchModel:
         if segment.held:
             self._held.extend(X)
         elif segment.learns:
-            self._take(X, judged)
+            self.take(X, judged, judge)
         else:
             return
-        if judged.turn is not None:
+        if segment.held and judged.turn is not None:
             self._make(judged.turn, judge)
         elif (
             segment.learns
+            and judged.turn is None
             and self.rows_seen >= self._due
             and self._wants_a_model()
             and self._schedule.is_request(self.rows_seen - self._origin)
         ):
             self._request()
 
-    def _take(self, X: Rows, judged: Judged) -> None:
-        """Let rows into the buffer, and the shadow score them."""
+    def take(self, X: Rows, judged: Judged, judge: Judge) -> None:
+        """Let rows that were judged into the buffer, and the shadow score them."""
         count, shadow = len(X), self._shadow
         if shadow is not None and count > 1:
             self._catch_up(shadow)
@@ -222,6 +245,8 @@ class BatchModel:
             shadow.n_unscored += 1
             if shadow.n_unscored >= self._most_unscored or shadow.fitted is None:
                 self._catch_up(shadow)
+        if judged.turn is not None:
+            self._make(judged.turn, judge)
 
     def _catch_up(self, shadow: ModelFit) -> None:
         """Let a shadow score the rows that came alone: many at once cost a fraction each."""
